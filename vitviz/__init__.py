@@ -1,0 +1,60 @@
+"""vitviz shows what happens inside a Vision Transformer on your picture.
+
+The public names are imported when they are first used, so that `import vitviz` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .activations import (
+        Activations,
+        DropPatches,
+        FillPatches,
+        MuteHeads,
+        SwapTokens,
+        capture,
+    )
+    from .families import Layer, ModelError
+    from .images import ImageError, open_image
+    from .model import Model
+    from .zoo import load_model
+
+__all__ = [
+    "Activations",
+    "DropPatches",
+    "FillPatches",
+    "ImageError",
+    "Layer",
+    "Model",
+    "ModelError",
+    "MuteHeads",
+    "SwapTokens",
+    "capture",
+    "load_model",
+    "open_image",
+]
+
+_HOMES = {
+    "Activations": "activations",
+    "DropPatches": "activations",
+    "FillPatches": "activations",
+    "ImageError": "images",
+    "Layer": "families",
+    "Model": "model",
+    "ModelError": "families",
+    "MuteHeads": "activations",
+    "SwapTokens": "activations",
+    "capture": "activations",
+    "load_model": "zoo",
+    "open_image": "images",
+}
+_MODULES = ("attribution", "inspection", "intervention", "plots", "vit")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -331,7 +331,10 @@ def _fixed_positions(
 
 
 def resize_position_embedding(
-    pos_embed: Tensor, *, grid: tuple[int, int], num_prefix_tokens: int,
+    pos_embed: Tensor,
+    *,
+    grid: tuple[int, int],
+    num_prefix_tokens: int,
     old_grid: tuple[int, int] | None = None,
 ) -> Tensor:
     """Interpolate position embeddings to another patch grid, as fine-tuning does (section 3.2).
@@ -358,7 +361,7 @@ def resize_position_embedding(
     count, dim = patches.shape[1:]
     if old_grid is None:
         old_grid = (math.isqrt(count), math.isqrt(count))
-    if old_grid[0] * old_grid[1] != count:
+    if old_grid[0] * old_grid[1] != count or not count:
         raise ValueError(
             f"{count} patch positions do not fill a grid of {old_grid[0]} x {old_grid[1]}."
         )

@@ -1,0 +1,191 @@
+"""Model: a module with its layers, preprocessing and labels, and its hooks installed once.
+
+The hooks do nothing until a recorder is set for the running context, so that any number of
+threads can share one Model: each sees its own recorder, or none.
+"""
+
+import math
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from .families import Layer, ModelError, family_of
+from .images import Placement, fit, place
+
+__all__ = ["RECORDER", "Model", "ModelError", "Preprocessing", "Recorder"]
+
+
+class Recorder(Protocol):
+    """What watches one forward pass; each method may return a tensor to put in place of its own."""
+
+    def embedded(self, patches: Tensor) -> Tensor | None: ...
+
+    def entering(self, layer: int, tokens: Tensor) -> Tensor | None: ...
+
+    def attended(self, layer: int, tokens: Tensor) -> None: ...
+
+    def leaving(self, layer: int, tokens: Tensor) -> None: ...
+
+
+#: The recorder of the forward pass under way in this context.
+RECORDER: ContextVar[Recorder | None] = ContextVar("vitviz_recorder", default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocessing:
+    """How a picture becomes the model's input.
+
+    Attributes
+    ----------
+    input_size : (height, width) in pixels
+    mean, std : of each colour channel, for values in 0..1
+    interpolation : "bicubic", "bilinear", "lanczos" or "nearest"
+    crop_pct : share of the shorter side that a centre crop keeps
+    crop_mode : "center", "squash" or "border"
+    """
+
+    input_size: tuple[int, int]
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    interpolation: str = "bicubic"
+    crop_pct: float = 1.0
+    crop_mode: str = "center"
+
+    def place(self, image: Image.Image) -> Placement:
+        """Where the model's input lies in the picture."""
+        return place(
+            image.size,
+            input_size=self.input_size,
+            crop_pct=self.crop_pct,
+            crop_mode=self.crop_mode,
+        )
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        picture = fit(image.convert("RGB"), self.place(image), interpolation=self.interpolation)
+        x = torch.from_numpy(np.array(picture)).permute(2, 0, 1).float() / 255  # (3, H, W)
+        mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
+        return (x - mean) / std
+
+
+class Model:
+    """A Vision Transformer that can be watched.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Of a family in `vitviz.families`; put in evaluation mode, its weights frozen.
+    name : str
+    preprocessing : Preprocessing
+    trained : bool
+        False for random weights.
+    weights : str
+        Where the weights come from, for the provenance line.
+    labels : tuple of str, optional
+        Names of the classes.
+
+    Raises
+    ------
+    ModelError
+        When no family recognises the module.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        name: str,
+        preprocessing: Preprocessing,
+        trained: bool,
+        weights: str,
+        labels: tuple[str, ...] | None = None,
+    ) -> None:
+        family = family_of(module)
+        self.module = module.eval().requires_grad_(False)
+        self.name = name
+        self.family = family.name
+        self.preprocess = preprocessing
+        self.trained = trained
+        self.weights = weights
+        self.labels = labels
+        self.layers: tuple[Layer, ...] = family.layers(module, preprocessing.input_size)
+        module.get_submodule("patch_embed").register_forward_hook(_embedded)
+        for index, (_, block) in enumerate(family.blocks(module)):
+            _watch(block, index)
+
+    @property
+    def parameter_count(self) -> int:
+        return sum(parameter.numel() for parameter in self.module.parameters())
+
+    @property
+    def final_norm(self) -> nn.Module:
+        """The LayerNorm after the last block; models that pool patches may have it after that."""
+        norm: nn.Module = self.module.get_submodule("norm")
+        if isinstance(norm, nn.Identity) and hasattr(self.module, "fc_norm"):
+            return self.module.get_submodule("fc_norm")
+        return norm
+
+    @property
+    def patch_kernel(self) -> np.ndarray | None:
+        """The filters E of eq. 1: ndarray of shape (D, C, P, P); None behind a hybrid's CNN."""
+        embed = self.module.get_submodule("patch_embed")
+        if hasattr(embed, "backbone") or not isinstance(embed.proj, nn.Conv2d):
+            return None
+        return _read_only(embed.proj.weight)
+
+    @property
+    def position_embedding(self) -> np.ndarray | None:
+        """E_pos of eq. 1: ndarray of shape (N or prefix + N, D); None where there is none."""
+        table = getattr(self.module, "pos_embed", None)
+        return _read_only(table[0]) if isinstance(table, Tensor) else None
+
+    @property
+    def position_grid(self) -> tuple[int, int]:
+        """Rows and columns of the position embedding."""
+        table = self.position_embedding
+        grid = self.layers[0].query_grid
+        if table is None or len(table) in (
+            math.prod(grid),
+            math.prod(grid) + len(self.layers[0].prefix),
+        ):
+            return grid
+        raise ModelError(
+            f"{self.name} keeps {len(table)} position embeddings for a grid of "
+            f"{grid[0]} x {grid[1]} patches, so their places are not known."
+        )
+
+
+def _read_only(tensor: Tensor) -> np.ndarray:
+    array = tensor.detach().float().cpu().numpy().copy()
+    array.flags.writeable = False
+    return array
+
+
+def _embedded(module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
+    recorder = RECORDER.get()
+    return recorder.embedded(output) if recorder else None
+
+
+def _watch(block: nn.Module, index: int) -> None:
+    """Install the hooks of one block; they speak to the recorder of the running context."""
+
+    def entering(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        recorder = RECORDER.get()
+        replaced = recorder.entering(index, inputs[0]) if recorder else None
+        return None if replaced is None else (replaced, *inputs[1:])
+
+    def attended(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if recorder := RECORDER.get():
+            recorder.attended(index, inputs[0])
+
+    def leaving(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        if recorder := RECORDER.get():
+            recorder.leaving(index, output)
+
+    block.register_forward_pre_hook(entering)
+    block.get_submodule("norm2").register_forward_pre_hook(attended)
+    block.register_forward_hook(leaving)

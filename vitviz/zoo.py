@@ -1,0 +1,203 @@
+"""The catalogue of models, and `load_model`; the only module that imports timm."""
+
+import difflib
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .checkpoints import CheckpointError, load_shipped, load_state, read_state, shipped_names
+from .families import ModelError
+from .model import Model, Preprocessing
+from .vit import VisionTransformer, resize_position_embedding
+
+DEFAULT_SEED = 0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the menu of models."""
+
+    name: str
+    title: str
+    shipped: bool
+
+
+def catalogue() -> tuple[Entry, ...]:
+    """The models that the app offers: the shipped ones first, then plain ViTs of timm."""
+    own = tuple(Entry(name, f"{name} (shipped)", True) for name in shipped_names())
+    return own + tuple(
+        Entry(name, f"{name} (timm)", False)
+        for name in (
+            "vit_tiny_patch16_224",
+            "vit_small_patch16_224",
+            "vit_base_patch16_224",
+            "deit_tiny_patch16_224",
+            "deit_tiny_distilled_patch16_224",
+            "deit_small_patch16_224",
+        )
+    )
+
+
+def load_model(
+    name: str,
+    *,
+    pretrained: bool = True,
+    checkpoint: str | Path | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    seed: int | None = None,
+) -> Model:
+    """Load a model that can be watched.
+
+    Parameters
+    ----------
+    name : str
+        A shipped model, such as "vitviz_tiny_cifar10", or the name of a timm architecture.
+    pretrained : bool
+        False gives random weights; they depend on `seed` alone.
+    checkpoint : path, optional
+        A local file with weights in timm's names: safetensors, or a torch file without code.
+    image_size : int or (rows, columns), optional
+        Of the input in pixels; positions are interpolated to it. Default: the model's own.
+    seed : int, optional
+        Of random weights; 0 where left out.
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    ModelError
+        When there is no such model, it cannot be read, or its weights cannot be had.
+    """
+    size = (image_size, image_size) if isinstance(image_size, int) else image_size
+    if checkpoint is None and pretrained and seed is not None:
+        raise ModelError("A seed belongs to random weights: add pretrained=False.")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(DEFAULT_SEED if seed is None else seed)
+        build = _shipped if name in shipped_names() else _timm
+        try:
+            return build(name, pretrained, None if checkpoint is None else Path(checkpoint), size)
+        except CheckpointError as error:
+            raise ModelError(f"{name}: {error}") from error
+
+
+def _shipped(
+    name: str, pretrained: bool, checkpoint: Path | None, size: tuple[int, int] | None
+) -> Model:
+    shipped = load_shipped(name)
+    configuration: dict[str, Any] = dict(shipped.configuration)
+    own_size = configuration["image_size"]
+    try:
+        module = VisionTransformer(**{**configuration, "image_size": size or own_size})
+    except ValueError as error:
+        raise ModelError(str(error)) from error
+    weights = "random weights"
+    if checkpoint is not None:
+        load_state(module, read_state(checkpoint), prefix=module.num_prefix_tokens)
+        weights = _file_words(checkpoint)
+    elif pretrained:
+        state = dict(shipped.state)
+        state["pos_embed"] = resize_position_embedding(
+            state["pos_embed"],
+            grid=module.patch_embed.grid_size,
+            num_prefix_tokens=module.num_prefix_tokens,
+        )
+        module.load_state_dict(state)
+        weights = f"shipped weights, {shipped.test_accuracy:.1%} on its test pictures"
+    return Model(
+        module,
+        name=name,
+        preprocessing=Preprocessing(
+            input_size=module.patch_embed.image_size, mean=shipped.mean, std=shipped.std
+        ),
+        trained=checkpoint is not None or pretrained,
+        weights=weights,
+        labels=shipped.classes,
+    )
+
+
+def _timm(
+    name: str, pretrained: bool, checkpoint: Path | None, size: tuple[int, int] | None
+) -> Model:
+    import timm
+
+    architecture = name.removeprefix("timm/")
+    if not timm.is_model(architecture):
+        known = [*shipped_names(), *timm.list_models()]
+        near = difflib.get_close_matches(architecture, known, n=1)
+        hint = f": did you mean {near[0]}?" if near else "."
+        raise ModelError(f"There is no model named {name}{hint}")
+    options: dict[str, Any] = {} if size is None else {"img_size": size}
+    state = None
+    if checkpoint is not None:
+        state = read_state(checkpoint)
+        options["num_classes"] = len(state["head.weight"]) if "head.weight" in state else 0
+    module = _create(architecture, options, pretrained=pretrained and state is None)
+    weights = "random weights"
+    if state is not None and checkpoint is not None:
+        load_state(module, state, prefix=getattr(module, "num_prefix_tokens", 0))
+        weights = _file_words(checkpoint)
+    elif pretrained:
+        tag = module.pretrained_cfg.get("tag") or "default"
+        weights = f"trained weights of timm, {tag}"
+    return Model(
+        module,
+        name=name,
+        preprocessing=_preprocessing(module, size),
+        trained=state is not None or pretrained,
+        weights=weights,
+        labels=_labels(module),
+    )
+
+
+def _create(architecture: str, options: dict[str, Any], *, pretrained: bool) -> Any:
+    import timm
+
+    if pretrained:
+        try:
+            return timm.create_model(architecture, pretrained=True, **options)
+        except Exception as error:  # the hub's client raises many kinds; none reaches a user
+            raise ModelError(
+                f"The trained weights of {architecture} could not be downloaded: connect to the "
+                "internet, choose the shipped model, or look at it with random weights."
+            ) from error
+    try:
+        return timm.create_model(architecture, pretrained=False, **options)
+    except Exception as error:
+        wanted = " with ".join(["It", str(options)]) if options else "It"
+        raise ModelError(f"{wanted} is nothing that {architecture} of timm can be.") from error
+
+
+def _preprocessing(module: nn.Module, size: tuple[int, int] | None) -> Preprocessing:
+    from timm.data import resolve_model_data_config
+
+    config = resolve_model_data_config(module)
+    height, width = size or config["input_size"][-2:]
+    return Preprocessing(
+        input_size=(height, width),
+        mean=tuple(config["mean"]),
+        std=tuple(config["std"]),
+        interpolation=config["interpolation"],
+        crop_pct=config["crop_pct"],
+        crop_mode=config["crop_mode"],
+    )
+
+
+def _labels(module: nn.Module) -> tuple[str, ...] | None:
+    from timm.data import ImageNetInfo, infer_imagenet_subset
+
+    subset = infer_imagenet_subset(module)
+    if not subset:
+        return None
+    info = ImageNetInfo(subset)
+    return tuple(info.index_to_description(index) for index in range(info.num_classes()))
+
+
+def _file_words(path: Path) -> str:
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return f"local file {path.name}, sha256 {digest[:12]}"
