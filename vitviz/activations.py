@@ -281,8 +281,9 @@ class _Watch(TorchFunctionMode):
         self.progress = progress
         self.muted = [pair for edit in edits if isinstance(edit, MuteHeads) for pair in edit.heads]
         self.swaps = [pair for edit in edits if isinstance(edit, SwapTokens) for pair in edit.pairs]
-        dropped = _mask(edits, DropPatches, model.layers[0].query_grid)
-        self.patches = np.flatnonzero(~dropped.ravel())
+        self.dropped = _mask(edits, DropPatches, model.layers[0].query_grid)
+        self.patches = np.flatnonzero(~self.dropped.ravel())
+        self.patches.flags.writeable = False
         self.running: int | None = None
         self.calls: list[list[_Record]] = [[] for _ in model.layers]
         self.stream: list[Tensor] = []
@@ -301,14 +302,25 @@ class _Watch(TorchFunctionMode):
         if self.progress is not None:
             self.progress(layer, len(self.layers))
         self.running = layer
-        replaced = None
-        prefix = len(self.layers[0].prefix)
-        if layer == 0 and len(self.patches) < tokens.shape[1] - prefix:
-            kept = torch.from_numpy(self.patches) + prefix
-            replaced = tokens = tokens[:, torch.cat([torch.arange(prefix), kept])]
-        if layer == 0:
-            self.stream.append(tokens[0])
-        return replaced
+        if layer:
+            return None
+        kept = self._kept(tokens) if self.dropped.any() else None
+        self.stream.append((tokens if kept is None else kept)[0])
+        return kept
+
+    def _kept(self, tokens: Tensor) -> Tensor:
+        """The tokens without those of the dropped patches."""
+        first = self.layers[0]
+        prefix = len(first.prefix)
+        if tokens.shape[1] != prefix + self.dropped.size:
+            raise ModelError(
+                f"{first.name} has {tokens.shape[1]} tokens, expected "
+                f"{prefix + self.dropped.size}, so no patch can be dropped."
+            )
+        if self.dropped.all() and "cls" not in first.prefix:
+            raise ModelError("Every patch was dropped, and this model reads its output from them.")
+        patches = torch.from_numpy(prefix + self.patches)
+        return tokens[:, torch.cat([torch.arange(prefix), patches])]
 
     def attended(self, layer: int, tokens: Tensor) -> None:
         self.after_attention.append(tokens[0])
@@ -331,7 +343,8 @@ class _Watch(TorchFunctionMode):
     def records(self) -> Iterator[tuple[Layer, _Record | None]]:
         """Each layer as it proved itself, or with the sentence that says why it is not shown."""
         for layer, calls in zip(self.layers, self.calls, strict=True):
-            tokens = len(layer.prefix) + len(self.patches)
+            dropped = int(self.dropped.sum())
+            tokens = len(layer.prefix) + math.prod(layer.query_grid) - dropped
             refusal = None
             if len(calls) != 1:
                 refusal = (
@@ -423,7 +436,7 @@ def capture(
     """
     edits = tuple(edits)
     _check_edits(edits, model)
-    x = _filled(model.preprocess(image), edits, model.layers[0].query_grid)[None]
+    x = _filled(model.preprocess(image), edits, model.layers[0])[None]
     watch = _Watch(model, edits, progress)
     token = RECORDER.set(watch)
     try:
@@ -436,7 +449,7 @@ def capture(
     return Activations(
         layers=layers,
         labels=model.labels,
-        crop=model.preprocess.place(image).crop,
+        crop=_crop(model, image),
         logits=logits if getattr(model.module, "num_classes", 0) else None,
         records=records,
         stream=tuple(watch.stream),
@@ -476,14 +489,17 @@ def _mask(
     return mask
 
 
-def _filled(x: Tensor, edits: Sequence[Edit], grid: tuple[int, int]) -> Tensor:
+def _filled(x: Tensor, edits: Sequence[Edit], layer: Layer) -> Tensor:
     """The model's input (3, H, W) with the patches of each FillPatches painted over."""
+    grid, (height, width) = layer.query_grid, _patch_side(layer)
+    # What the patches leave over at the right and the bottom, or cover of padding beyond.
+    over = (0, x.shape[2] - width * grid[1], 0, x.shape[1] - height * grid[0])
     for edit in edits:
         if not isinstance(edit, FillPatches):
             continue
         mask = torch.from_numpy(_mask([edit], FillPatches, grid))
-        step = (x.shape[1] // grid[0], x.shape[2] // grid[1])
-        pixels = mask.repeat_interleave(step[0], 0).repeat_interleave(step[1], 1)  # (H, W)
+        mask = mask.repeat_interleave(height, 0).repeat_interleave(width, 1)
+        pixels = F.pad(mask, over)  # (H, W)
         if edit.fill == "mean":
             paint = x.mean(dim=(1, 2), keepdim=True).expand_as(x)
         elif edit.fill == "blur":
@@ -493,6 +509,21 @@ def _filled(x: Tensor, edits: Sequence[Edit], grid: tuple[int, int]) -> Tensor:
             raise ModelError(f'Expected the fill "mean" or "blur", got {edit.fill!r}.')
         x = torch.where(pixels, paint, x)
     return x
+
+
+def _patch_side(layer: Layer) -> tuple[int, int]:
+    side = layer.patch_size
+    return (side, side) if isinstance(side, int) else side
+
+
+def _crop(model: Model, image: Image.Image) -> tuple[float, float, float, float]:
+    """Where the grid of patches lies in the picture; it need not fill the model's input."""
+    left, top, right, bottom = model.preprocess.place(image).crop
+    layer, (height, width) = model.layers[0], model.preprocess.input_size
+    (rows, cols), side = layer.query_grid, _patch_side(layer)
+    right -= (right - left) * (1 - cols * side[1] / width)
+    bottom -= (bottom - top) * (1 - rows * side[0] / height)
+    return left, top, right, bottom
 
 
 def _checked(index: int, count: int, what: str, error: type[ValueError] = ValueError) -> int:

@@ -79,12 +79,22 @@ def read_state(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path.name} holds no weights that can be read safely.") from error
     if isinstance(state, dict) and isinstance(state.get("model"), dict):
         state = state["model"]
-    if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
+    if not isinstance(state, dict) or not all(
+        isinstance(key, str) and isinstance(tensor, Tensor) for key, tensor in state.items()
+    ):
         raise CheckpointError(f"{path.name} is not a dictionary of tensors.")
     for key, tensor in state.items():
-        if not tensor.is_floating_point() or not torch.isfinite(tensor).all():
+        if not _is_finite(tensor):
             raise CheckpointError(f"{key} of {path.name} is not made of finite numbers.")
     return {key: tensor.float() for key, tensor in state.items()}
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether this is an ordinary tensor of finite numbers, all of which the file holds."""
+    ordinary = tensor.is_floating_point() and tensor.layout == torch.strided and not tensor.is_meta
+    if not ordinary or tensor.nbytes > tensor.untyped_storage().nbytes():
+        return False
+    return bool(torch.isfinite(tensor).all())
 
 
 def load_state(module: Any, state: Mapping[str, Tensor], *, prefix: int) -> None:
@@ -120,6 +130,8 @@ def _resized(module: Any, state: dict[str, Tensor], prefix: int) -> dict[str, Te
         return state
     grid = module.patch_embed.grid_size
     kept = prefix if own.shape[1] == prefix + math.prod(grid) else 0
+    if own.shape[::2] != table.shape[::2] or table.shape[1] <= kept:
+        return state  # no table of this model at any size
     try:
         table = resize_position_embedding(table, grid=grid, num_prefix_tokens=kept)
     except ValueError as error:

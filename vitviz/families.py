@@ -59,6 +59,7 @@ class Family:
     recognises: Callable[[nn.Module], bool]
     prefix: Callable[[Any], tuple[str, ...]]  # of a module that the row recognises
     grid: Callable[[Any, tuple[int, int]], tuple[int, int]]
+    step: Callable[[Any], tuple[int, int]]  # height and width of a patch in pixels of the input
 
     def blocks(self, module: Any) -> Iterable[tuple[str, Any]]:
         """Name and module of each block, in the order of the forward pass."""
@@ -66,8 +67,11 @@ class Family:
 
     def layers(self, module: Any, input_size: tuple[int, int]) -> tuple[Layer, ...]:
         """Describe each layer for a picture of `input_size` = (height, width) pixels."""
-        grid = self.grid(module, input_size)
-        step = (input_size[0] // grid[0], input_size[1] // grid[1])
+        grid, step = self.grid(module, input_size), self.step(module)
+        if min(grid) < 1:
+            raise ModelError(
+                f"A picture of {input_size[0]} x {input_size[1]} pixels is smaller than one patch."
+            )
         return tuple(
             Layer(
                 name=name,
@@ -133,23 +137,31 @@ def _timm_grid(module: Any, input_size: tuple[int, int]) -> tuple[int, int]:
     return rows, cols
 
 
+def _timm_step(module: Any) -> tuple[int, int]:
+    height, width = module.patch_embed.feat_ratio(as_scalar=False)
+    return height, width
+
+
 FAMILIES = (
     Family(
         name="ViT",
         recognises=lambda module: type(module) is VisionTransformer,
         prefix=_own_prefix,
         grid=lambda module, input_size: module.patch_embed.grid_size,
+        step=lambda module: module.patch_embed.patch_size,
     ),
     Family(
         name="ViT",
         recognises=lambda module: _is_timm(module, "vision_transformer", "VisionTransformer"),
         prefix=_timm_prefix,
         grid=_timm_grid,
+        step=_timm_step,
     ),
     Family(
         name="DeiT distilled",
         recognises=lambda module: _is_timm(module, "deit", "VisionTransformerDistilled"),
         prefix=lambda module: ("cls", "dist"),
         grid=_timm_grid,
+        step=_timm_step,
     ),
 )

@@ -66,7 +66,13 @@ class Preprocessing:
         )
 
     def __call__(self, image: Image.Image) -> Tensor:
-        picture = fit(image.convert("RGB"), self.place(image), interpolation=self.interpolation)
+        red, green, blue = (round(255 * value) for value in self.mean)
+        picture = fit(
+            image.convert("RGB"),
+            self.place(image),
+            interpolation=self.interpolation,
+            fill=(red, green, blue),
+        )
         x = torch.from_numpy(np.array(picture)).permute(2, 0, 1).float() / 255  # (3, H, W)
         mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
         return (x - mean) / std
@@ -113,7 +119,10 @@ class Model:
         self.weights = weights
         self.labels = labels
         self.layers: tuple[Layer, ...] = family.layers(module, preprocessing.input_size)
-        module.get_submodule("patch_embed").register_forward_hook(_embedded)
+        embed = module.get_submodule("patch_embed")
+        if _embedded in embed._forward_hooks.values():
+            return  # a module that is watched already, or the copy of one
+        embed.register_forward_hook(_embedded)
         for index, (_, block) in enumerate(family.blocks(module)):
             _watch(block, index)
 

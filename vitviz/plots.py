@@ -14,17 +14,22 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
+from plotly.colors import get_colorscale
 from plotly.subplots import make_subplots
 
 Box = tuple[float, float, float, float]
 
-SHARES = "Inferno"  # sequential: 0 to the maximum
+# Sequential, 0 to the maximum. Streamlit's theme takes Inferno's own black, #000004, for one of
+# its placeholders and paints it pink, so black is written in another way here.
+SHARES = [[0.0, "rgb(0,0,4)"], *get_colorscale("Inferno")[1:]]
 SIGNED = "RdBu_r"  # diverging, centred at 0
 QUERY = "#00b4d8"  # cyan: the query, a row of A
 KEY = "#d6007f"  # magenta: the key, a column of A
 GREY = "#8a8f98"
 MAX_SUBPLOTS = 16
+_BARE = dict(showticklabels=False, showgrid=False, zeroline=False, ticks="")
 _SHOWN_SIDE = 640  # pixels of the photo's longer side as it is sent to the browser
+_COLORBAR = 62  # pixels that a horizontal colour bar takes below a map
 
 
 def picture(
@@ -51,7 +56,7 @@ def picture(
     return _finish(
         figure,
         f"The picture, cut into {rows} rows and {cols} columns of patches; the query is {where}.",
-        height=400,
+        height=_picture_height(image),
     )
 
 
@@ -78,7 +83,9 @@ def query_attention(
     if query is not None:
         _query_box(figure, crop, attention.shape, query)
     _picture_axes(figure, image)
-    return _finish(figure, f"{name}: {_strongest(attention)}.", height=400)
+    return _finish(
+        figure, f"{name}: {_strongest(attention)}.", height=_picture_height(image) + _COLORBAR
+    )
 
 
 def heads(attention: np.ndarray, *, selected: int | None, names: Sequence[str]) -> go.Figure:
@@ -118,26 +125,19 @@ def heads(attention: np.ndarray, *, selected: int | None, names: Sequence[str]) 
             row=row + 1,
             col=col + 1,
         )
-        chosen = index == selected
-        axis = dict(
-            showticklabels=False,
-            showgrid=False,
-            zeroline=False,
-            showline=chosen,
-            mirror=chosen,
-            linecolor=QUERY,
-            linewidth=4,
-        )
-        figure.update_xaxes(**axis, row=row + 1, col=col + 1, constrain="domain")
+        tall, wide = one.shape
         anchor = "x" if index == 0 else f"x{index + 1}"
-        figure.update_yaxes(
-            **axis, autorange="reversed", scaleanchor=anchor, row=row + 1, col=col + 1
-        )
+        where = dict(row=row + 1, col=col + 1)
+        figure.update_xaxes(**_BARE, range=[0.5, wide + 0.5], constrain="domain", **where)
+        figure.update_yaxes(**_BARE, range=[tall + 0.5, 0.5], scaleanchor=anchor, **where)
+        if index == selected:
+            frame = dict(x0=0.5, x1=wide + 0.5, y0=0.5, y1=tall + 0.5)
+            figure.add_shape(type="rect", line=dict(color=QUERY, width=5), **frame, **where)
     figure.update_annotations(font_size=14)
     return _finish(
         figure,
         "Maps, each on its own scale: " + "; ".join(titles) + ".",
-        height=max(200, min(400, 60 + 160 * rows)),
+        height=min(420, 40 + 170 * rows),
         top=28,
     )
 
@@ -233,7 +233,11 @@ def attention_rollout(
     """The rollout map (rows, columns), shares of 1, in the picture's coordinates."""
     figure = go.Figure(_heat(rollout, crop, equal_share))
     _picture_axes(figure, image)
-    return _finish(figure, f"Attention rollout: {_strongest(rollout)}.", height=400)
+    return _finish(
+        figure,
+        f"Attention rollout: {_strongest(rollout)}.",
+        height=_picture_height(image) + _COLORBAR,
+    )
 
 
 def filter_components(
@@ -272,7 +276,7 @@ def position_tile(similarity: np.ndarray, *, position: tuple[int, int]) -> go.Fi
             zmin=-1,
             zmax=1,
             colorscale=SIGNED,
-            colorbar=_colorbar("cosine"),
+            colorbar=_colorbar("cosine", below=False),
             x0=1,
             y0=1,
             hovertemplate="row %{y}, column %{x}: %{z:.2f}<extra></extra>",
@@ -303,7 +307,7 @@ def position_similarity(similarity: np.ndarray) -> go.Figure:
             zmin=-1,
             zmax=1,
             colorscale=SIGNED,
-            colorbar=_colorbar("cosine"),
+            colorbar=_colorbar("cosine", below=False),
             hovertemplate="cosine %{z:.2f}<extra></extra>",
         )
     )
@@ -354,7 +358,7 @@ def token_components(
         _query_box(figure, crop, (rows, cols), query)
     _picture_axes(figure, image)
     alt = "First three principal components of the patch tokens as red, green and blue."
-    return _finish(figure, alt, height=400)
+    return _finish(figure, alt, height=_picture_height(image))
 
 
 def token_map(
@@ -371,17 +375,23 @@ def token_map(
     scale = dict(colorscale=SIGNED, zmin=-1, zmax=1) if signed else dict(colorscale="Cividis")
     heat.update(
         z=values,
-        colorbar=_colorbar(name),
+        zmin=float(values.min()),
+        zmax=float(values.max()),
         hovertemplate="%{customdata}: %{z:.2f}<extra></extra>",
-        **scale,
     )
+    heat.colorbar = _colorbar(name)
+    heat.update(**scale)
     figure = go.Figure(heat)
     if query is not None:
         _query_box(figure, crop, values.shape, query)
     _picture_axes(figure, image)
     row, col = np.unravel_index(int(np.argmax(values)), values.shape)
     largest = f"{values.max():.2f} at {_place(int(row), int(col))}"
-    return _finish(figure, f"{name} of each patch; the largest is {largest}.", height=400)
+    return _finish(
+        figure,
+        f"{name} of each patch; the largest is {largest}.",
+        height=_picture_height(image) + _COLORBAR,
+    )
 
 
 def class_probabilities(
@@ -443,9 +453,13 @@ def _heat(values: np.ndarray, crop: Box, equal_share: float | None) -> go.Heatma
     )
 
 
-def _colorbar(title: str) -> dict[str, Any]:
+def _colorbar(title: str, *, below: bool = True) -> dict[str, Any]:
     return dict(
-        title=dict(text=title, side="top", font_size=14), tickfont_size=14, thickness=14, len=1
+        title=dict(text=title, side="top", font_size=14),
+        tickfont_size=14,
+        ticklabeloverflow="allow",
+        thickness=12,
+        **(dict(orientation="h", len=0.8, y=-0.02, yanchor="top", ypad=4) if below else {}),
     )
 
 
@@ -475,9 +489,10 @@ def _photo(figure: go.Figure, image: Image.Image) -> None:
 
 
 def _picture_axes(figure: go.Figure, image: Image.Image) -> None:
-    hidden = dict(showticklabels=False, showgrid=False, zeroline=False, constrain="domain")
-    figure.update_xaxes(range=[0, image.width], **hidden)
-    figure.update_yaxes(range=[image.height, 0], scaleanchor="x", **hidden)
+    figure.update_xaxes(range=[0, image.width], constrain="domain", **_BARE)
+    figure.update_yaxes(range=[image.height, 0], scaleanchor="x", constrain="domain", **_BARE)
+    outline = dict(x0=0, x1=image.width, y0=0, y1=image.height)
+    figure.add_shape(type="rect", line=dict(color=GREY, width=1), **outline)
     figure.update_layout(showlegend=False)
 
 
@@ -505,10 +520,14 @@ def _tiles(tiles: np.ndarray, columns: int, names: Sequence[str] | None) -> go.F
             yanchor="top",
             font_size=14,
         )
-    hidden = dict(showticklabels=False, showgrid=False, zeroline=False)
-    figure.update_xaxes(**hidden, constrain="domain")
-    figure.update_yaxes(**hidden, scaleanchor="x")
+    figure.update_xaxes(**_BARE, constrain="domain")
+    figure.update_yaxes(**_BARE, scaleanchor="x")
     return figure
+
+
+def _picture_height(image: Image.Image) -> int:
+    """Pixels on screen, in a column of about 360, of a figure that shows the whole picture."""
+    return round(min(380, max(160, 360 * image.height / image.width))) + 16
 
 
 def _tall(tiles: np.ndarray, columns: int) -> int:

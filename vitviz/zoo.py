@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from .checkpoints import CheckpointError, load_shipped, load_state, read_state, shipped_names
-from .families import ModelError
+from .families import ModelError, family_of
 from .model import Model, Preprocessing
 from .vit import VisionTransformer, resize_position_embedding
 
@@ -74,7 +74,7 @@ def load_model(
     ModelError
         When there is no such model, it cannot be read, or its weights cannot be had.
     """
-    size = (image_size, image_size) if isinstance(image_size, int) else image_size
+    size = None if image_size is None else _height_and_width(image_size)
     if checkpoint is None and pretrained and seed is not None:
         raise ModelError("A seed belongs to random weights: add pretrained=False.")
     with torch.random.fork_rng(devices=[]):
@@ -84,6 +84,17 @@ def load_model(
             return build(name, pretrained, None if checkpoint is None else Path(checkpoint), size)
         except CheckpointError as error:
             raise ModelError(f"{name}: {error}") from error
+
+
+def _height_and_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
+    size = (image_size, image_size) if isinstance(image_size, int) else image_size
+    if isinstance(size, tuple) and len(size) == 2 and all(isinstance(n, int) for n in size):
+        height, width = size
+        if min(height, width) > 0:
+            return height, width
+    raise ModelError(
+        f"Expected an image size of one number or (rows, columns) above 0, got {image_size!r}."
+    )
 
 
 def _shipped(
@@ -136,8 +147,10 @@ def _timm(
     state = None
     if checkpoint is not None:
         state = read_state(checkpoint)
-        options["num_classes"] = len(state["head.weight"]) if "head.weight" in state else 0
+        head = state.get("head.weight")
+        options["num_classes"] = 0 if head is None or not head.ndim else len(head)
     module = _create(architecture, options, pretrained=pretrained and state is None)
+    family_of(module)
     weights = "random weights"
     if state is not None and checkpoint is not None:
         load_state(module, state, prefix=getattr(module, "num_prefix_tokens", 0))

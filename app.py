@@ -1,0 +1,3 @@
+from vitviz.app.main import main
+
+main()

@@ -1,0 +1,692 @@
+"""Closed forms, and plain float64 references that follow the definitions word by word."""
+
+import math
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import FrozenInstanceError, dataclass, fields
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from numpy.typing import DTypeLike, NDArray
+
+from vitviz import inspection
+from vitviz.inspection import (
+    attention_distance,
+    attention_entropy,
+    attention_rollout,
+    filter_components,
+    measurements,
+    position_similarity,
+    prefix_mass,
+    query_attention,
+    token_components,
+    uniform_distance,
+)
+from vitviz.inspection.inputs import Array, Grid
+
+PREFIXES = [0, 1, 2, 5]
+FUSIONS: dict[str, Callable[..., Array]] = {"mean": np.mean, "max": np.max, "min": np.min}
+
+quick = settings(deadline=None, max_examples=40)
+grids = st.tuples(st.integers(1, 5), st.integers(1, 6))
+prefixes = st.sampled_from(PREFIXES)
+seeds = st.integers(0, 2**32 - 1)
+shares = st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0])
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Attention of some layers, read-only, so that no measurement can write into its input."""
+
+    attention: Array
+    grid: Grid
+    prefix: int
+
+    @property
+    def tokens(self) -> int:
+        return self.attention.shape[-1]
+
+
+def stack(attention: Array, grid: Grid, prefix: int) -> Stack:
+    attention.setflags(write=False)
+    return Stack(attention, grid, prefix)
+
+
+def softmax(scores: Array) -> Array:
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
+
+
+def random_stack(
+    grid: Grid,
+    prefix: int,
+    *,
+    layers: int = 2,
+    heads: int = 3,
+    sharpness: float = 1.0,
+    seed: int = 0,
+    dtype: DTypeLike = np.float32,
+) -> Stack:
+    tokens = prefix + grid[0] * grid[1]
+    scores = np.random.default_rng(seed).normal(size=(layers, heads, tokens, tokens))
+    return stack(softmax(sharpness * scores).astype(dtype), grid, prefix)
+
+
+@st.composite
+def stacks(draw: st.DrawFn) -> Stack:
+    """Attention as a softmax leaves it, from nearly uniform to nearly one-hot."""
+    return random_stack(
+        draw(grids),
+        draw(prefixes),
+        layers=draw(st.integers(1, 3)),
+        heads=draw(st.integers(1, 3)),
+        sharpness=draw(st.sampled_from([0.1, 1.0, 10.0])),
+        seed=draw(seeds),
+        dtype=draw(st.sampled_from([np.float32, np.float64])),
+    )
+
+
+@st.composite
+def tied_stacks(draw: st.DrawFn) -> Stack:
+    """Attention of small whole numbers: full of ties and zeros, and some rows are empty."""
+    grid, prefix = draw(grids), draw(prefixes)
+    tokens = prefix + grid[0] * grid[1]
+    shape = (draw(st.integers(1, 4)), draw(st.integers(1, 3)), tokens, tokens)
+    counts = np.random.default_rng(draw(seeds)).integers(0, draw(st.integers(1, 4)), shape)
+    return stack(counts.astype(np.float64), grid, prefix)
+
+
+def one_hot(targets: NDArray[np.integer], tokens: int) -> Array:
+    """Attention (1, 1, T, T) whose row i looks at targets[i] alone."""
+    return np.asarray(np.eye(tokens)[targets][None, None])
+
+
+def pixels_apart(a: int, b: int, grid: Grid, patch_size: tuple[int, int]) -> float:
+    (row_a, col_a), (row_b, col_b) = divmod(a, grid[1]), divmod(b, grid[1])
+    return math.hypot((row_a - row_b) * patch_size[0], (col_a - col_b) * patch_size[1])
+
+
+# --- filters and positions ----------------------------------------------------------------------
+
+
+def random_kernel(count: int = 192, seed: int = 0) -> Array:
+    """Filters whose variance falls from one direction to the next."""
+    rng = np.random.default_rng(seed)
+    mixed = rng.normal(size=(count, 48)) * 0.9 ** np.arange(48)
+    return np.asarray(mixed @ np.linalg.qr(rng.normal(size=(48, 48)))[0] + 1).reshape(-1, 3, 4, 4)
+
+
+def test_filter_components_are_the_covariances_eigenvectors() -> None:
+    kernel = random_kernel()
+    components, explained = filter_components(kernel)
+    values, vectors = np.linalg.eigh(np.cov(kernel.reshape(len(kernel), -1).T))
+    flat = components.reshape(28, -1)
+    assert components.shape == (28, 3, 4, 4)
+    assert_allclose(explained, (values[::-1] / values.sum())[:28])
+    assert_allclose(np.abs(flat @ vectors[:, ::-1])[:, :28], np.eye(28), atol=1e-8)
+
+
+@quick
+@given(seed=seeds)
+def test_filter_components_have_a_positive_largest_entry(seed: int) -> None:
+    kernel = random_kernel(seed=seed)
+    components, _ = filter_components(kernel)
+    flat = components.reshape(28, -1)
+    assert (flat[np.arange(28), np.abs(flat).argmax(axis=1)] > 0).all()
+    assert_allclose(filter_components(-kernel)[0], components, atol=1e-8)
+    assert_allclose(filter_components(kernel[::-1])[0], components, atol=1e-8)
+
+
+def test_a_planted_filter_is_found() -> None:
+    rng = np.random.default_rng(0)
+    pattern = rng.normal(size=(3, 4, 4))
+    pattern /= np.linalg.norm(pattern) * np.sign(pattern.flat[np.abs(pattern).argmax()])
+    kernel = 0.5 + rng.normal(size=(30, 1, 1, 1)) * pattern
+    components, explained = filter_components(kernel, n_components=4)
+    assert_allclose(components[0], pattern, atol=1e-10)
+    assert_array_equal(components[1:], 0)
+    assert_allclose(explained, [1, 0, 0, 0])
+
+
+def test_there_are_48_components_of_patch_size_4() -> None:
+    kernel = random_kernel()
+    components, explained = filter_components(kernel, n_components=48)
+    assert components.shape == (48, 3, 4, 4)
+    assert explained.sum() == pytest.approx(1)
+    with pytest.raises(ValueError, match=r"Expected 1 to 48 components, got 49\."):
+        filter_components(kernel, n_components=49)
+    with pytest.raises(ValueError, match=r"Expected 1 to 20 components, got 28\."):
+        filter_components(kernel[:20])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_equal_filters_have_no_components(dtype: DTypeLike) -> None:
+    components, explained = filter_components(np.full((50, 3, 4, 4), 0.1, dtype))
+    assert_array_equal(components, np.zeros((28, 3, 4, 4)))
+    assert_array_equal(explained, np.zeros(28))
+
+
+@quick
+@given(grid=grids, prefix=prefixes, seed=seeds)
+def test_position_similarity_is_the_cosine_of_each_pair(grid: Grid, prefix: int, seed: int) -> None:
+    table = np.random.default_rng(seed).normal(size=(prefix + grid[0] * grid[1], 7))
+    similarity = position_similarity(table, grid=grid)
+    patches = table[prefix:].reshape(*grid, 7)
+    assert similarity.shape == (*grid, *grid)
+    for i, j, k, m in product(*map(range, similarity.shape)):
+        a, b = patches[i, j], patches[k, m]
+        assert similarity[i, j, k, m] == pytest.approx(
+            a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+        )
+        assert similarity[i, j, k, m] == similarity[k, m, i, j]
+        assert -1 <= similarity[i, j, k, m] <= 1
+
+
+def test_position_similarity_keeps_rows_and_columns_apart() -> None:
+    row_of_each = np.repeat(np.eye(3), 5, axis=0)  # a grid of 3 x 5 that knows its rows only
+    similarity = position_similarity(row_of_each, grid=(3, 5))
+    expected = np.broadcast_to(np.eye(3)[:, None, :, None], (3, 5, 3, 5))
+    assert_array_equal(similarity, expected)
+
+
+def test_a_zero_embedding_is_similar_to_nothing() -> None:
+    table = np.ones((6, 4), np.float32)
+    table[2] = 0
+    similarity = position_similarity(table, grid=(2, 3))
+    assert_array_equal(similarity[0, 2], 0)
+    assert_array_equal(similarity[1, 1], [[1, 1, 0], [1, 1, 1]])
+    assert similarity.dtype == np.float32
+
+
+# --- distance, entropy, prefix mass -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("side", "patch_size", "pixels"),
+    [(14, 16, 116.49), (16, 14, 116.57), (7, 32, 115.50), (8, 4, 16.55), (16, 4, 33.30)],
+)
+def test_equal_sharing(side: int, patch_size: int, pixels: float) -> None:
+    grid = (side, side)
+    uniform = np.full((1, 1, side * side + 1, side * side + 1), 1 / (side * side + 1), np.float32)
+    assert uniform_distance(grid, patch_size) == pytest.approx(pixels, abs=0.01)
+    assert_allclose(attention_distance(uniform, grid=grid, patch_size=patch_size), pixels, 0, 0.01)
+
+
+def test_patches_may_be_higher_than_wide() -> None:
+    assert uniform_distance((1, 2), (8, 16)) == 8  # the mean of 0, 16, 16, 0
+    assert uniform_distance((2, 1), (8, 16)) == 4
+
+
+@quick
+@given(grid=grids, prefix=prefixes, seed=seeds)
+def test_one_hot_attention_has_the_exact_distance(grid: Grid, prefix: int, seed: int) -> None:
+    count = grid[0] * grid[1]
+    targets = np.random.default_rng(seed).integers(0, count, prefix + count) + prefix
+    distance = attention_distance(
+        one_hot(targets, prefix + count), grid=grid, patch_size=(3, 4), num_prefix_tokens=prefix
+    )
+    exact = [
+        pixels_apart(patch, target - prefix, grid, (3, 4))
+        for patch, target in enumerate(targets[prefix:])
+    ]
+    assert_allclose(distance, [[np.mean(exact)]], rtol=1e-12)
+
+
+@pytest.mark.parametrize("variant", ["renormalised", "paper"])
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_identity_has_distance_0(prefix: int, variant: Any) -> None:
+    identity = np.eye(prefix + 15)[None, None]
+    distance = attention_distance(
+        identity, grid=(3, 5), patch_size=16, num_prefix_tokens=prefix, variant=variant
+    )
+    assert_array_equal(distance, [[0]])
+
+
+@quick
+@given(stacks(), st.sampled_from(["renormalised", "paper"]))
+def test_distance_is_the_weighted_mean_of_each_row(stack: Stack, variant: Any) -> None:
+    distance = attention_distance(
+        stack.attention,
+        grid=stack.grid,
+        patch_size=(14, 16),
+        num_prefix_tokens=stack.prefix,
+        variant=variant,
+    )
+    count = stack.tokens - stack.prefix
+    pixels = [
+        [pixels_apart(a, b, stack.grid, (14, 16)) for b in range(count)] for a in range(count)
+    ]
+    weights = stack.attention[..., stack.prefix :, stack.prefix :].astype(np.float64)
+    if variant == "renormalised":
+        weights /= weights.sum(axis=-1, keepdims=True)
+    assert_allclose(distance, (weights * pixels).sum(axis=-1).mean(axis=-1), rtol=1e-5)
+
+
+@quick
+@given(grid=grids, prefix=st.sampled_from([1, 2, 5]), mass=st.floats(0.01, 0.99), seed=seeds)
+def test_paper_understates_by_the_prefix_mass(
+    grid: Grid, prefix: int, mass: float, seed: int
+) -> None:
+    attention = random_stack(grid, prefix, seed=seed, dtype=np.float64).attention.copy()
+    for columns, share in ((slice(None, prefix), mass), (slice(prefix, None), 1 - mass)):
+        attention[..., columns] *= share / attention[..., columns].sum(axis=-1, keepdims=True)
+    paper, renormalised = (
+        attention_distance(
+            attention, grid=grid, patch_size=16, num_prefix_tokens=prefix, variant=variant
+        )
+        for variant in ("paper", "renormalised")
+    )
+    assert_allclose(prefix_mass(attention, num_prefix_tokens=prefix), mass)
+    assert_allclose(paper, renormalised * (1 - mass), rtol=1e-10)
+
+
+def test_rows_wholly_on_the_prefix_are_left_out() -> None:
+    attention = np.zeros((1, 2, 4, 4))  # CLS and a grid of 1 x 3
+    attention[0, 0, :, 0] = 1  # this head looks at CLS only
+    attention[0, 1, [1, 2], 0] = 1  # of this one, the last patch looks two patches away
+    attention[0, 1, 3, 1] = 1
+    renormalised = attention_distance(attention, grid=(1, 3), patch_size=10)
+    assert_array_equal(renormalised, [[np.nan, 20]])
+    paper = attention_distance(attention, grid=(1, 3), patch_size=10, variant="paper")
+    assert_allclose(paper, [[0, 20 / 3]])
+
+
+@pytest.mark.parametrize("variant", ["renormalised", "paper"])
+def test_attention_that_is_not_a_number_shows(variant: Any) -> None:
+    attention = np.full((1, 1, 4, 4), 0.25)
+    attention[0, 0, 2, 2] = np.nan
+    distance = attention_distance(attention, grid=(1, 3), patch_size=10, variant=variant)
+    assert np.isnan(distance).all()
+    assert np.isnan(attention_entropy(attention)).all()
+
+
+@quick
+@given(stacks())
+def test_entropy_and_prefix_mass_of_each_head(stack: Stack) -> None:
+    weights = stack.attention.astype(np.float64)
+    logarithm = np.log2(weights, out=np.zeros_like(weights), where=weights > 0)
+    entropy = -(weights * logarithm).sum(axis=-1).mean(axis=-1)
+    assert_allclose(attention_entropy(stack.attention), entropy, rtol=1e-5, atol=1e-7)
+    mass = weights[..., stack.prefix :, : stack.prefix].sum(axis=-1).mean(axis=-1)
+    measured = prefix_mass(stack.attention, num_prefix_tokens=stack.prefix)
+    assert_allclose(measured, mass, rtol=1e-5)
+
+
+@pytest.mark.parametrize("tokens", [2, 64, 197, 300])
+def test_entropy_lies_between_one_hot_and_uniform(tokens: int) -> None:
+    uniform = np.full((1, 2, tokens, tokens), 1 / tokens, np.float32)
+    assert_allclose(attention_entropy(uniform), math.log2(tokens), rtol=1e-6)
+    certain = attention_entropy(one_hot(np.arange(tokens)[::-1], tokens))
+    assert_array_equal(certain, [[0]])
+    assert not np.signbit(certain).any()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("rare", [1e-4, 1e-9, 1e-30])
+def test_rare_looks_count_in_the_entropy(rare: float, dtype: DTypeLike) -> None:
+    attention = np.array([[[[1 - rare, rare], [rare, 1 - rare]]]], dtype)
+    bits = -sum(float(share) * math.log2(share) for share in attention[0, 0, 0])
+    assert_allclose(attention_entropy(attention), [[bits]], rtol=1e-5)
+
+
+def test_prefix_mass_ignores_the_prefix_rows() -> None:
+    attention = np.full((1, 1, 5, 5), 0.2)
+    attention[0, 0, :2] = [1, 0, 0, 0, 0]
+    assert_allclose(prefix_mass(attention, num_prefix_tokens=2), [[0.4]])
+    assert_array_equal(prefix_mass(attention, num_prefix_tokens=0), [[0]])
+
+
+# --- query attention ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("direction", ["row", "column"])
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_query_attention_reads_rows_and_columns(prefix: int, direction: Any) -> None:
+    rows, cols = 2, 3
+    tokens = prefix + rows * cols
+    layer = np.arange(2.0 * tokens * tokens).reshape(2, tokens, tokens)  # every entry differs
+    for query in range(tokens):
+        seen = query_attention(
+            layer, grid=(rows, cols), num_prefix_tokens=prefix, query=query, direction=direction
+        )
+        assert seen.shape == (2, rows, cols)
+        for head, row, col in product(range(2), range(rows), range(cols)):
+            patch = prefix + row * cols + col
+            pair = (query, patch) if direction == "row" else (patch, query)
+            assert seen[head, row, col] == layer[head, *pair]
+
+
+@quick
+@given(stacks(), st.sampled_from(["row", "column"]), st.data())
+def test_a_patch_may_be_named_by_its_place(
+    stack: Stack, direction: Any, data: st.DataObject
+) -> None:
+    row, col = (data.draw(st.integers(0, side - 1)) for side in stack.grid)
+    by_place, by_token = (
+        query_attention(
+            stack.attention[0],
+            grid=stack.grid,
+            num_prefix_tokens=stack.prefix,
+            query=query,
+            direction=direction,
+        )
+        for query in ((row, col), stack.prefix + row * stack.grid[1] + col)
+    )
+    assert_array_equal(by_place, by_token)
+
+
+def test_no_query_means_cls_or_the_mean_of_the_patches() -> None:
+    layer = random_stack((2, 3), 1).attention[0]
+    assert_array_equal(
+        query_attention(layer, grid=(2, 3)), query_attention(layer, grid=(2, 3), query=0)
+    )
+    layer = random_stack((2, 3), 0).attention[0]
+    mean = query_attention(layer, grid=(2, 3), num_prefix_tokens=0)
+    assert_allclose(mean, layer.mean(axis=1).reshape(-1, 2, 3), rtol=1e-6)
+    column = query_attention(layer, grid=(2, 3), num_prefix_tokens=0, direction="column")
+    assert_allclose(column, 1 / 6, rtol=1e-6)
+
+
+# --- rollout ------------------------------------------------------------------------------------
+
+
+def plain_rollout(
+    stack: Stack, fusion: str, discard: float, residual: float, start_layer: int = 0
+) -> Array:
+    """The full product of matrices, in float64, with a stable sort for the discard."""
+    result = np.eye(stack.tokens)
+    for layer in stack.attention[start_layer:].astype(np.float64):
+        fused = FUSIONS[fusion](layer, axis=0)
+        entries = fused[:, stack.prefix :].flatten()
+        count = math.floor(discard * entries.size)
+        entries[np.argsort(entries, kind="stable")[:count]] = 0
+        fused[:, stack.prefix :] = entries.reshape(stack.tokens, -1)
+        for token, row in enumerate(fused):
+            fused[token] = row / row.sum() if row.any() else np.eye(stack.tokens)[token]
+        result = ((1 - residual) * fused + residual * np.eye(stack.tokens)) @ result
+    return np.asarray(result)
+
+
+@quick
+@given(tied_stacks(), st.sampled_from(list(FUSIONS)), shares, shares, st.data())
+def test_rollout_is_a_row_of_the_full_product(
+    stack: Stack, fusion: Any, discard: float, residual: float, data: st.DataObject
+) -> None:
+    start_layer = data.draw(st.integers(0, len(stack.attention) - 1))
+    query = data.draw(st.none() | st.integers(0, stack.tokens - 1))
+    rollout = attention_rollout(
+        stack.attention,
+        num_prefix_tokens=stack.prefix,
+        query=query,
+        fusion=fusion,
+        discard=discard,
+        residual=residual,
+        start_layer=start_layer,
+    )
+    full = plain_rollout(stack, fusion, discard, residual, start_layer)
+    mean_of_patches = query is None and not stack.prefix
+    expected = full.mean(axis=0) if mean_of_patches else full[query or 0]
+    assert_allclose(rollout, expected, rtol=1e-10, atol=1e-15)
+
+
+@quick
+@given(stacks(), st.sampled_from(list(FUSIONS)), shares, shares)
+def test_rollout_sums_to_1(stack: Stack, fusion: Any, discard: float, residual: float) -> None:
+    rollout = attention_rollout(
+        stack.attention,
+        num_prefix_tokens=stack.prefix,
+        fusion=fusion,
+        discard=discard,
+        residual=residual,
+    )
+    assert rollout.shape == (stack.tokens,)
+    assert (rollout >= 0).all()
+    assert rollout.sum() == pytest.approx(1, abs=1e-6)
+
+
+@quick
+@given(stacks())
+def test_rollout_in_single_precision_agrees(stack: Stack) -> None:
+    rollout = attention_rollout(stack.attention, num_prefix_tokens=stack.prefix)
+    full = plain_rollout(stack, "mean", 0.0, 0.5)
+    expected = full[0] if stack.prefix else full.mean(axis=0)
+    assert_allclose(rollout, expected, rtol=1e-5, atol=1e-8)
+
+
+def test_layers_are_followed_from_the_last_one_back() -> None:
+    first, last = one_hot(np.array([2, 2, 0]), 3)[0], one_hot(np.array([1, 0, 0]), 3)[0]
+    rollout = attention_rollout([first, last], residual=0)
+    assert_array_equal(rollout, [0, 0, 1])  # CLS reads token 1, which has read token 2
+    assert_array_equal(attention_rollout([last, first], residual=0), [1, 0, 0])
+    assert_array_equal(attention_rollout([first, last], residual=0, start_layer=1), [0, 1, 0])
+
+
+@pytest.mark.parametrize("query", [None, 0, 3])
+def test_residual_1_stays_where_it_is(query: int | None) -> None:
+    rollout = attention_rollout(random_stack((2, 3), 1).attention, query=query, residual=1)
+    assert_array_equal(rollout, np.eye(7)[query or 0])
+
+
+def test_equal_entries_are_discarded_by_index() -> None:
+    attention = np.full((1, 1, 5, 5), 0.2)  # CLS and a grid of 2 x 2: 20 entries, all equal
+    attention[0, 0, 0, 4] = 0.1  # the smallest goes first, though it stands behind the ties
+    rollout = attention_rollout(attention, residual=0, discard=0.15)
+    assert_allclose(rollout, [0.5, 0, 0, 0.5, 0])  # entries 0, 1 and 3 of the 20 are gone
+    rollout = attention_rollout(attention, residual=0, discard=0.14)
+    assert_allclose(rollout, [1 / 3, 0, 1 / 3, 1 / 3, 0])  # floor(2.8) = 2
+
+
+def test_the_prefix_columns_are_never_discarded() -> None:
+    attention = np.full((1, 1, 5, 5), 0.25)
+    attention[..., :2] = 0.125
+    rollout = attention_rollout(attention, num_prefix_tokens=2, residual=0, discard=1)
+    assert_array_equal(rollout, [0.5, 0.5, 0, 0, 0])
+    rollout = attention_rollout(attention, num_prefix_tokens=0, query=3, residual=0, discard=1)
+    assert_array_equal(rollout, [0, 0, 0, 1, 0])  # nothing is left of the row but the token itself
+
+
+# --- all in one pass ----------------------------------------------------------------------------
+
+
+@quick
+@given(stacks())
+def test_measurements_equal_the_separate_functions(stack: Stack) -> None:
+    prefix: dict[str, Any] = dict(num_prefix_tokens=stack.prefix)
+    where: dict[str, Any] = dict(grid=stack.grid, **prefix)
+    record = measurements(iter(stack.attention), patch_size=14, **where)
+    distance = attention_distance(stack.attention, patch_size=14, **where)
+    assert_array_equal(record.distance, distance)
+    assert_array_equal(record.entropy, attention_entropy(stack.attention))
+    assert_array_equal(record.prefix_mass, prefix_mass(stack.attention, **prefix))
+    maps = [query_attention(layer, **where) for layer in stack.attention]
+    assert_array_equal(record.query_attention, np.stack(maps))
+    assert_array_equal(record.rollout, attention_rollout(stack.attention, **prefix))
+
+
+def test_the_record_is_read_only() -> None:
+    stack = random_stack((2, 3), 1, layers=4, heads=2)
+    record = measurements(stack.attention, grid=(2, 3), patch_size=16)
+    shapes = {field.name: getattr(record, field.name).shape for field in fields(record)}
+    assert shapes == {
+        "distance": (4, 2),
+        "entropy": (4, 2),
+        "prefix_mass": (4, 2),
+        "query_attention": (4, 2, 2, 3),
+        "rollout": (7,),
+    }
+    assert not any(getattr(record, name).flags.writeable for name in shapes)
+    with pytest.raises(FrozenInstanceError):
+        record.rollout = record.entropy  # type: ignore[misc]
+
+
+OVER_LAYERS: list[Callable[[Any], Any]] = [
+    lambda attention: attention_distance(attention, grid=(2, 3), patch_size=16),
+    lambda attention: attention_entropy(attention),
+    lambda attention: prefix_mass(attention),
+    lambda attention: attention_rollout(attention, start_layer=1),
+    lambda attention: measurements(attention, grid=(2, 3), patch_size=16).distance,
+]
+
+
+@pytest.mark.parametrize("measure", OVER_LAYERS)
+def test_any_iterable_of_any_numbers_will_do(measure: Callable[[Any], Any]) -> None:
+    attention = random_stack((2, 3), 1).attention
+    expected = measure(attention)
+    assert_array_equal(measure(layer for layer in attention), expected)
+    assert_allclose(measure(attention.tolist()), expected, rtol=1e-5)
+    assert_allclose(measure(attention.astype(np.float16)), expected, rtol=1e-2)
+    assert_allclose(measure(np.asfortranarray(attention)), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("measure", OVER_LAYERS)
+def test_layers_are_let_go_once_read(measure: Callable[[Any], Any]) -> None:
+    read: list[weakref.ref[Array]] = []
+
+    def layers() -> Iterator[Array]:
+        for seed in range(6):
+            layer = random_stack((2, 3), 1, seed=seed).attention[0].copy()
+            read.append(weakref.ref(layer))
+            yield layer
+            del layer
+            assert sum(reference() is not None for reference in read) <= 1
+
+    measure(layers())
+    assert len(read) == 6
+
+
+# --- tokens -------------------------------------------------------------------------------------
+
+
+@quick
+@given(grid=grids, prefix=prefixes, seed=seeds)
+@example(grid=(3, 5), prefix=2, seed=0)
+def test_token_components_are_fitted_on_the_patches(grid: Grid, prefix: int, seed: int) -> None:
+    count = grid[0] * grid[1]
+    assume(count > 3)
+    rng = np.random.default_rng(seed)
+    tokens = rng.normal(size=(prefix + count, 6)) * [9, 6, 4, 1, 1, 1]
+    tokens[:prefix] *= 1000  # would be the first component, were it fitted
+    components, explained = token_components(
+        tokens.astype(np.float32), grid=grid, num_prefix_tokens=prefix
+    )
+    patches = tokens[prefix:] - tokens[prefix:].mean(axis=0)
+    variances = np.linalg.svd(patches, compute_uv=False) ** 2
+    flat = components.reshape(count, 3)
+    assert components.shape == (*grid, 3)
+    assert_allclose(explained, (variances / variances.sum())[:3], rtol=1e-4)
+    assert_allclose(flat.T @ flat, np.diag(variances[:3]), rtol=1e-4, atol=variances[0] * 1e-5)
+    assert explained.sum() <= 1 + 1e-9
+
+
+def test_token_components_have_deterministic_signs() -> None:
+    rng = np.random.default_rng(0)
+    tokens = rng.normal(size=(16, 8)) * np.arange(1, 9)
+    components, explained = token_components(tokens, grid=(3, 5))
+    negated, _ = token_components(-tokens, grid=(3, 5))
+    assert_allclose(negated, -components, atol=1e-8)
+    order = rng.permutation(15)
+    permuted, _ = token_components(tokens[np.r_[0, 1 + order]], grid=(3, 5))
+    assert_allclose(permuted.reshape(15, 3), components.reshape(15, 3)[order], atol=1e-8)
+    assert explained[0] > explained[1] > explained[2] > 0
+
+
+def test_a_planted_direction_is_drawn_in_its_place() -> None:
+    tokens = np.zeros((1 + 6, 4), np.float32)
+    tokens[1:, 2] = [0, 0, 0, 0, 0, 6]  # the patch in row 1 and column 2 of a grid of 2 x 3
+    components, explained = token_components(tokens, grid=(2, 3))
+    assert_allclose(components[..., 0], [[-1, -1, -1], [-1, -1, 5]], atol=1e-6)
+    assert_array_equal(components[..., 1:], 0)
+    assert_allclose(explained, [1, 0, 0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_equal_tokens_have_no_components(dtype: DTypeLike) -> None:
+    components, explained = token_components(np.full((7, 5), 0.1, dtype), grid=(2, 3))
+    assert_array_equal(components, np.zeros((2, 3, 3)))
+    assert_array_equal(explained, np.zeros(3))
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+LAYER = np.full((2, 7, 7), 1 / 7)
+GRID: dict[str, Any] = dict(grid=(2, 3))
+PLACE: dict[str, Any] = dict(grid=(2, 3), patch_size=16)
+
+REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: attention_entropy([]), "at least one layer, got none"),
+    (lambda: measurements(iter([]), **PLACE), "at least one layer, got none"),
+    (lambda: attention_rollout(LAYER[:0]), "at least one layer, got none"),
+    (lambda: attention_entropy(LAYER), r"\(heads, tokens, tokens\), got \(7, 7\)"),
+    (lambda: attention_entropy([LAYER[:, :6]]), r"tokens\), got \(2, 6, 7\)"),
+    (lambda: attention_entropy([LAYER[:0]]), r"tokens\), got \(0, 7, 7\)"),
+    (lambda: attention_entropy([LAYER, LAYER[:1]]), r"got \(2, 7, 7\) and then \(1, 7, 7\)"),
+    (lambda: attention_distance([LAYER], grid=(2, 4), patch_size=16), r"1 \+ 2 x 4 = 9 .* got 7"),
+    (lambda: measurements([LAYER], **PLACE, num_prefix_tokens=2), r"2 \+ 2 x 3 = 8 .* got 7"),
+    (lambda: query_attention(LAYER, grid=(7, 1)), r"1 \+ 7 x 1 = 8 tokens, got 7"),
+    (lambda: query_attention(LAYER[0], **GRID), r"got \(7, 7\)"),
+    (lambda: query_attention(LAYER, grid=(6, 0)), r"grid of \(rows, cols\).* got \(6, 0\)"),
+    (lambda: query_attention(LAYER, grid=(6,)), r"grid of \(rows, cols\).* got \(6,\)"),  # type: ignore[arg-type]
+    (lambda: uniform_distance((2, 3), 0), "patch size .* got 0"),
+    (lambda: uniform_distance((2, 3), (1, 2, 3)), r"patch size .* got \(1, 2, 3\)"),  # type: ignore[arg-type]
+    (lambda: uniform_distance((0, 3), 16), r"got \(0, 3\)"),
+    (lambda: prefix_mass([LAYER], num_prefix_tokens=7), "0 to 6 prefix tokens of 7, got 7"),
+    (lambda: prefix_mass([LAYER], num_prefix_tokens=-1), "0 to 6 prefix tokens of 7, got -1"),
+    (
+        lambda: attention_distance([LAYER], **PLACE, variant="mean"),  # type: ignore[arg-type]
+        "renormalised or paper, got 'mean'",
+    ),
+    (
+        lambda: query_attention(LAYER, **GRID, direction="col"),  # type: ignore[arg-type]
+        "row or column, got 'col'",
+    ),
+    (
+        lambda: attention_rollout([LAYER], fusion="sum"),  # type: ignore[arg-type]
+        "mean or max or min, got 'sum'",
+    ),
+    (lambda: query_attention(LAYER, **GRID, query=7), "query from 0 to 6, got 7"),
+    (lambda: query_attention(LAYER, **GRID, query=-1), "query from 0 to 6, got -1"),
+    (lambda: query_attention(LAYER, **GRID, query=(2, 0)), r"2 x 3 grid, got \(2, 0\)"),
+    (lambda: query_attention(LAYER, **GRID, query=(0, -1)), r"2 x 3 grid, got \(0, -1\)"),
+    (lambda: attention_rollout([LAYER], query=7), "query from 0 to 6, got 7"),
+    (lambda: attention_rollout([LAYER], discard=1.1), "discard from 0 to 1, got 1.1"),
+    (lambda: attention_rollout([LAYER], discard=math.nan), "discard from 0 to 1, got nan"),
+    (lambda: attention_rollout([LAYER], residual=-0.1), "residual from 0 to 1, got -0.1"),
+    (lambda: attention_rollout([LAYER], start_layer=1), "start layer from 0 to 0, got 1"),
+    (lambda: attention_rollout([LAYER], start_layer=-1), "start layer from 0 to 0, got -1"),
+    (lambda: position_similarity(np.ones((5, 4)), **GRID), r"6 or more, D.* got \(5, 4\)"),
+    (lambda: position_similarity(np.ones((1, 7, 4)), **GRID), r"got \(1, 7, 4\)"),
+    (lambda: filter_components(np.ones((9, 48))), r"\(D, C, P, P\), got \(9, 48\)"),
+    (lambda: token_components(np.ones((1, 7, 4)), **GRID), r"\(tokens, D\), got \(1, 7, 4\)"),
+    (lambda: token_components(np.ones((8, 4)), **GRID), r"1 \+ 2 x 3 = 7 tokens, got 8"),
+    (lambda: token_components(np.ones((7, 2)), **GRID), "1 to 2 components, got 3"),
+    (lambda: token_components(np.ones((7, 4)), **GRID, n_components=0), "1 to 4 .* got 0"),
+]
+
+
+@pytest.mark.parametrize(("call", "sentence"), REFUSED)
+def test_each_refusal_says_what_was_expected(call: Callable[[], Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=rf"^Expected .*{sentence}[^.]*\.$"):
+        call()
+
+
+def test_the_import_is_light() -> None:
+    code = (
+        "import sys, vitviz.inspection; "
+        "print([name for name in ('torch', 'sklearn', 'timm', 'streamlit') if name in sys.modules])"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.strip() == "[]"
+
+
+def test_every_public_name_is_documented() -> None:
+    for name in inspection.__all__:
+        assert getattr(inspection, name).__doc__, name

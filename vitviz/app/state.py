@@ -1,0 +1,205 @@
+"""The shared state of the pages: the picture, the model, and what was captured of both.
+
+Models and captures are shared between sessions; the picture and the controls belong to one.
+"""
+
+import csv
+import hashlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import streamlit as st
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from vitviz import Activations, Model
+    from vitviz.inspection import Measurements
+
+T = TypeVar("T")
+MAX_CAPTURE_BYTES = 512_000_000
+UPLOAD = "upload"
+DEFAULT_PICTURE = "dog"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An upright picture, the name under which it is shown, and the hash of its bytes."""
+
+    name: str
+    image: "Image.Image"
+    digest: str
+
+
+@dataclass(frozen=True)
+class View:
+    """What every page looks at. Layer, head and token count from 0; head None is their mean."""
+
+    model: "Model"
+    picture: Picture
+    acts: "Activations"
+    layer: int
+    head: int | None
+    query: int
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        return self.acts.layers[self.layer].prefix
+
+    @property
+    def query_patch(self) -> tuple[int, int] | None:
+        """Row and column of the query, None for a prefix token."""
+        patch = self.query - len(self.prefix)
+        return None if patch < 0 else divmod(patch, self.acts.grid[1])
+
+    @property
+    def key(self) -> tuple[Hashable, ...]:
+        """What the capture depends on."""
+        return (self.model.name, self.model.weights, self.picture.digest)
+
+
+class BoundedCache:
+    """Values bounded by their bytes, the least recently used dropped first.
+
+    Two threads that ask for the same key make it once; a failure is not kept.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._making: dict[Hashable, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def nbytes(self) -> int:
+        with self._lock:
+            return sum(size for _, size in self._values.values())
+
+    def get(self, key: Hashable, make: Callable[[], T], size: Callable[[T], int]) -> T:
+        """The value kept under `key`, made now where there is none."""
+        with self._lock:
+            making = self._making.setdefault(key, threading.Lock())
+        try:
+            with making:
+                with self._lock:
+                    if key in self._values:
+                        self._values.move_to_end(key)
+                        value: T = self._values[key][0]
+                        return value
+                value = make()
+                self._keep(key, value, size(value))
+                return value
+        finally:
+            with self._lock:
+                self._making.pop(key, None)
+
+    def _keep(self, key: Hashable, value: object, size: int) -> None:
+        with self._lock:
+            self._values[key] = (value, size)
+            total = sum(kept for _, kept in self._values.values())
+            while total > self.max_bytes and len(self._values) > 1:
+                total -= self._values.popitem(last=False)[1][1]
+
+
+@st.cache_resource
+def captures() -> BoundedCache:
+    return BoundedCache(MAX_CAPTURE_BYTES)
+
+
+@st.cache_resource(show_spinner="Loading the model …", max_entries=4)
+def load(name: str, pretrained: bool) -> tuple["Model", threading.Lock]:
+    """A model, and the lock that lets one forward pass run at a time."""
+    from vitviz import load_model
+
+    return load_model(name, pretrained=pretrained), threading.Lock()
+
+
+@st.cache_resource
+def samples() -> dict[str, str]:
+    """File stem and subject of each sample picture."""
+    from vitviz.checkpoints import assets
+
+    with (assets() / "samples" / "LICENCES.csv").open(encoding="utf-8", newline="") as file:
+        return {row["file"].rsplit(".", 1)[0]: row["subject"] for row in csv.DictReader(file)}
+
+
+@st.cache_resource
+def sample(name: str) -> Picture:
+    from vitviz.checkpoints import assets
+
+    data = (assets() / "samples" / f"{name}.jpg").read_bytes()
+    return _open(f"sample: {samples()[name]}", data)
+
+
+def _open(name: str, data: bytes) -> Picture:
+    from vitviz import open_image
+
+    return Picture(name, open_image(data), hashlib.sha256(data).hexdigest())
+
+
+def receive_upload() -> None:
+    """Take what the uploader holds; a bad file leaves a sentence and the last good picture."""
+    from vitviz import ImageError
+
+    file = st.session_state.uploader
+    if file is None:
+        return
+    try:
+        st.session_state.uploaded = _open(file.name, file.getvalue())
+    except ImageError as error:
+        st.session_state.upload_error = str(error)
+    else:
+        st.session_state.picture = UPLOAD
+        st.session_state.upload_error = None
+
+
+def chosen_picture() -> Picture:
+    name = st.session_state.picture
+    uploaded: Picture | None = st.session_state.get("uploaded")
+    return uploaded if name == UPLOAD and uploaded is not None else sample(name)
+
+
+def capture(model: "Model", forward: threading.Lock, picture: Picture) -> "Activations":
+    """The capture of one picture, from the cache where it is there."""
+    import vitviz
+
+    place = st.empty()
+    begun = time.monotonic()
+
+    def progress(block: int, of: int) -> None:
+        # Drawing is also where Streamlit stops a run that a newer one has made stale.
+        if time.monotonic() - begun > 0.5:
+            place.progress(block / of, f"Layer {block + 1} of {of}")
+
+    def make() -> "Activations":
+        with forward:
+            return vitviz.capture(model, picture.image, progress=progress)
+
+    acts = captures().get(
+        (model.name, model.weights, picture.digest), make, lambda made: made.nbytes
+    )
+    place.empty()
+    return acts
+
+
+def measurements(view: View) -> "Measurements":
+    """Distance, entropy, prefix mass, attention and rollout of CLS, from the cache if there."""
+    from vitviz import inspection
+
+    def make() -> "Measurements":
+        return inspection.measurements(
+            view.acts.attention_layers(),
+            grid=view.acts.grid,
+            patch_size=view.acts.patch_size,
+            num_prefix_tokens=view.acts.num_prefix_tokens,
+        )
+
+    def size(made: "Measurements") -> int:
+        fields = (made.distance, made.entropy, made.prefix_mass, made.query_attention, made.rollout)
+        return sum(array.nbytes for array in fields)
+
+    return captures().get((*view.key, "measurements"), make, size)

@@ -1,0 +1,38 @@
+"""What tokens mean: principal components, similarity and length of the patch tokens."""
+
+import numpy as np
+import streamlit as st
+
+from vitviz import inspection, plots
+from vitviz.app.figure import show
+from vitviz.app.state import View
+
+
+def page(view: View) -> None:
+    acts, depth = view.acts, view.layer + 1
+    prefix = acts.num_prefix_tokens
+    tokens = acts.tokens(depth, normalised=True)
+    components, explained = inspection.token_components(
+        tokens, grid=acts.grid, num_prefix_tokens=prefix, n_components=3
+    )
+    unit = tokens / np.maximum(np.linalg.norm(tokens, axis=1, keepdims=True), 1e-12)
+    cosine = (unit @ unit[view.query])[prefix:].reshape(acts.grid)
+    norm = np.linalg.norm(acts.tokens(depth)[prefix:], axis=1).reshape(acts.grid)
+    image, crop, query = view.picture.image, acts.crop, view.query_patch
+    photo, colours, similar, length = st.columns(4)
+    with photo:
+        st.subheader("The picture", anchor=False)
+        show(plots.picture(image, crop=crop, grid=acts.grid, query=query))
+    with colours:
+        st.subheader(f"Components after layer {depth}", anchor=False)
+        show(plots.token_components(components, image, crop=crop, query=query))
+        shares = ", ".join(f"{100 * share:.0f} %" for share in explained)
+        st.markdown(f"Red, green and blue explain {shares} of the variance.")
+    with similar:
+        who = view.prefix[view.query].upper() if view.query_patch is None else "the query"
+        st.subheader(f"Similarity to {who}", anchor=False)
+        show(plots.token_map(cosine, image, crop=crop, query=query, name="cosine", signed=True))
+    with length:
+        st.subheader("Length", anchor=False)
+        show(plots.token_map(norm, image, crop=crop, query=query, name="norm", signed=False))
+        st.markdown(f"From {norm.min():.1f} to {norm.max():.1f}; median {np.median(norm):.1f}.")

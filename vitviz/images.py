@@ -1,0 +1,528 @@
+"""Uploaded bytes -> upright RGB picture, and the geometry that maps patches back onto it.
+
+An upload is hostile until shown otherwise. JPEG and PNG, which nearly all uploads are, have their
+traps in what surrounds the pixels: a bounded walk over the file drops that before Pillow reads it.
+The other kinds hide theirs inside the compressed data, out of reach of any header; they are decoded
+in a process of their own, under limits that the operating system enforces.
+"""
+
+import io
+import math
+import re
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+from PIL import (
+    AvifImagePlugin,
+    BmpImagePlugin,
+    GifImagePlugin,
+    Image,
+    ImageCms,
+    ImageFile,
+    JpegImagePlugin,
+    PngImagePlugin,
+    TiffImagePlugin,
+    WebPImagePlugin,
+)
+
+Box = tuple[float, float, float, float]
+
+MAX_BYTES = 25_000_000
+MAX_SIDE = 30_000
+MAX_SCANS = 64
+#: Larger pictures are reduced to this: models see 200 to 600 pixels a side, a page hardly more.
+LONG_SIDE = 2048
+#: Each scan of a JPEG visits every coefficient: 0.7 ns a pixel, 0.9 s in all.
+_MAX_SCANNED_PIXELS = 1_200_000_000
+#: Segments of a JPEG or chunks of a PNG; Pillow takes up to 20 microseconds for each.
+_MAX_PARTS = 20_000
+_SECONDS = 2
+_MEMORY = 500_000_000
+
+
+class ImageError(ValueError):
+    """The bytes are no picture that is read here; the message says why, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where preprocessing puts a picture: resized as a whole, then a box cut out of it.
+
+    Attributes
+    ----------
+    size : (width, height) of the upright picture
+    resized : (width, height) to which it is resized
+    box : (left, top, right, bottom) cut out, in pixels of the resized picture
+        Beyond the resized picture lies padding.
+    """
+
+    size: tuple[int, int]
+    resized: tuple[int, int]
+    box: tuple[int, int, int, int]
+
+    @property
+    def crop(self) -> Box:
+        """`box` in pixels of the upright picture."""
+        x, y = self.size[0] / self.resized[0], self.size[1] / self.resized[1]
+        left, top, right, bottom = self.box
+        return (left * x, top * y, right * x, bottom * y)
+
+
+def open_image(data: bytes | bytearray | memoryview) -> Image.Image:
+    """Decode an uploaded picture.
+
+    Parameters
+    ----------
+    data : the bytes of a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF file
+
+    Returns
+    -------
+    Image in mode RGB, upright, in sRGB, transparency laid on white, the first frame of an
+    animation, without metadata. One with a side over `LONG_SIDE` pixels is reduced to that.
+
+    Raises
+    ------
+    ImageError
+        When the bytes are of another kind, damaged, cut off or over a limit.
+    """
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise ImageError(f"Expected the bytes of a picture file, got {type(data).__name__}.")
+    count = data.nbytes if isinstance(data, memoryview) else len(data)
+    if not count:
+        raise ImageError("The file is empty: expected a picture, got 0 bytes.")
+    if count > MAX_BYTES:
+        raise ImageError(f"The file has {count:,} bytes; at most {MAX_BYTES:,} are read.")
+    data = bytes(data)
+    name = _recognise(data)
+    return _decode(data, name) if name in _TRIMMED else _decode_apart(data, name)
+
+
+def place(
+    size: tuple[int, int],
+    *,
+    input_size: tuple[int, int],
+    crop_pct: float = 1.0,
+    crop_mode: str = "center",
+) -> Placement:
+    """Place a picture as timm's evaluation transform does, rounding included.
+
+    Parameters
+    ----------
+    size : (width, height) of the picture in pixels
+    input_size : (height, width) of the model's input in pixels
+    crop_pct : float
+        Share of the resized picture that the input keeps.
+    crop_mode : "center", "squash" or "border"
+        Fill the input and cut off the rest; ignore the aspect ratio; fit all of it and pad.
+
+    Raises
+    ------
+    ValueError
+        When a number is not positive or the mode is not one of the three.
+    """
+    if min(*size, *input_size) < 1 or not crop_pct > 0:
+        raise ValueError(
+            f"Expected positive sizes and crop_pct, got {size}, {input_size} and {crop_pct}."
+        )
+    width, height = size
+    out_height, out_width = input_size
+    scale_height, scale_width = (max(1, math.floor(x / crop_pct)) for x in input_size)
+    if crop_mode == "squash":
+        resized = (scale_width, scale_height)
+    elif crop_mode == "center" and scale_height == scale_width:  # torchvision's Resize: floors
+        long = int(scale_width * max(size) / min(size))
+        resized = (scale_width, long) if width <= height else (long, scale_width)
+    elif crop_mode in ("center", "border"):  # timm's ResizeKeepRatio: rounds
+        ratios = (height / scale_height, width / scale_width)
+        ratio = max(ratios) if crop_mode == "border" else min(ratios)
+        resized = (max(1, round(width / ratio)), max(1, round(height / ratio)))
+    else:
+        raise ValueError(f"crop_mode must be center, squash or border, got {crop_mode!r}.")
+    left, top = _centred(resized[0], out_width), _centred(resized[1], out_height)
+    return Placement((width, height), resized, (left, top, left + out_width, top + out_height))
+
+
+def _centred(have: int, want: int) -> int:
+    """Where a window of `want` pixels starts, with the odd pixel where torchvision leaves it."""
+    return round((have - want) / 2) if have >= want else -((want - have) // 2)
+
+
+def fit(
+    image: Image.Image,
+    placement: Placement,
+    *,
+    interpolation: str = "bicubic",
+    fill: tuple[int, int, int] = (0, 0, 0),
+) -> Image.Image:
+    """The model's input picture: what `placement` keeps of `image`, padded with `fill`.
+
+    Only the part that is kept is resized, so that a picture of 3 x 2000 pixels costs no more than
+    any other.
+
+    Raises
+    ------
+    ValueError
+        When the placement is that of a picture of another size, or the interpolation unknown.
+    """
+    if image.size != placement.size:
+        raise ValueError(f"The placement is for {placement.size} pixels, got {image.size}.")
+    if interpolation not in ("bicubic", "bilinear", "lanczos", "nearest"):
+        raise ValueError(f"Unknown interpolation {interpolation!r}.")
+    (width, height), (left, top, right, bottom) = placement.resized, placement.box
+    seen = (max(left, 0), max(top, 0), min(right, width), min(bottom, height))
+    x, y = image.width / width, image.height / height
+    source = (
+        seen[0] * x,
+        seen[1] * y,
+        min(seen[2] * x, image.width),
+        min(seen[3] * y, image.height),
+    )
+    part = image.resize(
+        (seen[2] - seen[0], seen[3] - seen[1]),
+        Image.Resampling[interpolation.upper()],
+        box=source,
+    )
+    if seen == placement.box:
+        return part
+    canvas = Image.new("RGB", (right - left, bottom - top), fill)
+    canvas.paste(part, (seen[0] - left, seen[1] - top))
+    return canvas
+
+
+def patch_box(crop: Box, grid: tuple[int, int], row: int, col: int) -> Box:
+    """The (left, top, right, bottom) of one patch in pixels of the upright picture.
+
+    Parameters
+    ----------
+    crop : `Placement.crop`
+    grid : (rows, columns) of patches
+    row, col : int
+        From 0, at the top left.
+
+    Raises
+    ------
+    ValueError
+        When the grid has no such patch.
+    """
+    rows, cols = grid
+    if not (0 <= row < rows and 0 <= col < cols):
+        raise ValueError(f"A grid of {rows} x {cols} has no patch ({row}, {col}).")
+    left, top, right, bottom = crop
+    width, height = (right - left) / cols, (bottom - top) / rows
+    return (
+        left + col * width,
+        top + row * height,
+        left + (col + 1) * width,
+        top + (row + 1) * height,
+    )
+
+
+class _Format(NamedTuple):
+    """A kind of file that is read, by this plugin of Pillow's and no other."""
+
+    plugin: Callable[[io.BytesIO], ImageFile.ImageFile]
+    max_pixels: int
+
+
+#: JPEG is decoded at reduced size; the limits of WebP and AVIF are what 2 s and 500 MB allow.
+_FORMATS = {
+    "JPEG": _Format(JpegImagePlugin.JpegImageFile, 50_000_000),
+    "PNG": _Format(PngImagePlugin.PngImageFile, 32_000_000),
+    "GIF": _Format(GifImagePlugin.GifImageFile, 32_000_000),
+    "BMP": _Format(BmpImagePlugin.BmpImageFile, 32_000_000),
+    "TIFF": _Format(TiffImagePlugin.TiffImageFile, 32_000_000),
+    "WebP": _Format(WebPImagePlugin.WebPImageFile, 17_000_000),
+    "AVIF": _Format(AvifImagePlugin.AvifImageFile, 13_000_000),
+}
+
+_TRIMMED = ("JPEG", "PNG")
+
+#: First bytes, the first match counts; names that `_FORMATS` lacks are refused by name.
+_SIGNATURES = {
+    "JPEG": rb"\xff\xd8\xff",
+    "PNG": rb"\x89PNG\r\n\x1a\n",
+    "GIF": rb"GIF8[79]a",
+    "BMP": rb"BM",
+    "Camera RAW": rb"II\*\0.{4}CR|II[UR]|MMOR|FUJIFILMCCD-RAW|FOVb|.{4}ftypcrx",
+    "TIFF": rb"II\*\0|MM\0\*|II\+\0|MM\0\+",
+    "WebP": rb"RIFF.{4}WEBP",
+    "AVIF": rb".{4}ftyp(.{4})*?avi[fs]",
+    "HEIC": rb".{4}ftyp(.{4})*?(hei|hev|mif1|msf1)",
+    "Video": rb".{4}ftyp|\x1a\x45\xdf\xa3|RIFF.{4}AVI|\0\0\x01\xba",
+    "PDF": rb"%PDF",
+    "EPS": rb"%!PS|\xc5\xd0\xd3\xc6",
+    "PSD": rb"8BPS",
+    "JPEG 2000": rb"\0\0\0\x0cjP|\xff\x4f\xff\x51",
+    "JPEG XL": rb"\0\0\0\x0cJXL|\xff\x0a",
+    "ICO": rb"\0\0\x01\0",
+    "ZIP": rb"PK\x03\x04",
+    "HTML": rb"(?i)[^\0]{,99}<(!doctype )?html",
+    "SVG": rb"[^\0]*<svg",
+    "Text": rb"[^\0-\x08\x0e-\x1a\x1c-\x1f\x7f]+\Z",
+}
+
+
+def _recognise(data: bytes) -> str:
+    head = data[:1024]
+    signatures = _SIGNATURES.items()
+    name = next((name for name, start in signatures if re.match(start, head, re.DOTALL)), None)
+    if name is None:
+        raise ImageError(
+            "The file is of an unknown kind: expected JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF."
+        )
+    if name not in _FORMATS:
+        raise ImageError(f"{name} is not supported: export the picture as JPEG or PNG.")
+    return name
+
+
+def _check_size(name: str, size: tuple[int, int]) -> None:
+    width, height = size
+    if max(size) > MAX_SIDE:
+        raise ImageError(
+            f"The {name} has {width:,} x {height:,} pixels; at most {MAX_SIDE:,} a side are read."
+        )
+    if width * height > _FORMATS[name].max_pixels:
+        raise ImageError(
+            f"The {name} has {width * height:,} pixels ({width:,} x {height:,}); "
+            f"at most {_FORMATS[name].max_pixels:,} are read."
+        )
+
+
+#: What ends a JPEG's compressed data: not a stuffed zero, a restart or a fill byte.
+_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
+#: Frame, Huffman tables, scan, quantisation, restarts, JFIF, Adobe; and ICC_PROFILE, by its name.
+_KEPT_SEGMENTS = (0xC0, 0xC1, 0xC2, 0xC4, 0xDA, 0xDB, 0xDD, 0xE0, 0xEE)
+
+
+def _trim_jpeg(data: bytes) -> tuple[bytes, bytes]:
+    """The file without what makes no pixels, and its EXIF block."""
+    parts, exif, scans, end, size = [data[:2]], b"", 0, 2, (0, 0)
+    for _ in range(_MAX_PARTS):
+        match = _MARKER.search(data, end)
+        if match is None:
+            raise ImageError("The JPEG is cut off: its end marker is missing.")
+        start, marker = match.start(), data[match.start() + 1]
+        if scans:
+            parts.append(data[end:start])
+        if marker == 0xD9:
+            break
+        end = start + 2 + int.from_bytes(data[start + 2 : start + 4])
+        body = data[start + 4 : min(end, start + 18)]
+        if marker in range(0xC3, 0xD0) and marker not in (0xC4, 0xC8, 0xCC):
+            raise ImageError("This JPEG is lossless or arithmetic, expected an ordinary one.")
+        if marker in (0xC0, 0xC1, 0xC2):
+            height, width = struct.unpack_from(">HH", body, 1)
+            size = (max(size[0], width), max(size[1], height))
+        if marker == 0xE1 and body.startswith(b"Exif\0\0"):
+            exif = exif or data[start + 4 : end]
+        if marker in _KEPT_SEGMENTS or (len(body) == 14 and body.startswith(b"ICC_PROFILE\0")):
+            parts.append(data[start:end])
+        scans += marker == 0xDA
+    else:
+        raise ImageError(f"The JPEG has too many segments: at most {_MAX_PARTS:,} are read.")
+    _check_size("JPEG", size)
+    if scans > (limit := min(MAX_SCANS, _MAX_SCANNED_PIXELS // (size[0] * size[1] or 1))):
+        raise ImageError(f"The JPEG has {scans} scans; at its size at most {limit} are read.")
+    return b"".join(parts) + b"\xff\xd9", exif
+
+
+def _trim_png(data: bytes) -> tuple[bytes, bytes]:
+    """One of each chunk that matters, and the EXIF block; an animation's frames are dropped."""
+    parts, exif, end, wanted = [data[:8]], b"", 8, {b"IHDR", b"PLTE", b"tRNS", b"iCCP"}
+    for _ in range(_MAX_PARTS):
+        start = end
+        length, kind = struct.unpack(">I4s", data[start : start + 8].ljust(8, b"\xff"))
+        end = start + 12 + length
+        if end > len(data):
+            raise ImageError("The PNG is cut off: its last chunk is not complete.")
+        if kind in wanted or kind in (b"IDAT", b"IEND"):
+            parts.append(data[start:end])
+            wanted.discard(kind)
+        if kind == b"eXIf":
+            exif = data[start + 8 : end - 4]
+        if kind == b"IEND":
+            return b"".join(parts), exif
+    raise ImageError(f"The PNG has too many chunks: at most {_MAX_PARTS:,} are read.")
+
+
+def _decode(data: bytes, name: str) -> Image.Image:
+    try:
+        return _upright(data, name)
+    except ImageError:
+        raise
+    except Image.DecompressionBombError as error:
+        limit = _FORMATS[name].max_pixels
+        raise ImageError(f"The {name} has far more than the {limit:,} pixels read.") from error
+    except MemoryError as error:
+        raise ImageError(f"The {name} takes more memory than there is to read.") from error
+    except Exception as error:  # broken files make Pillow raise nearly anything
+        raise ImageError(
+            f"The {name} cannot be read: it is damaged, cut off or of an unusual sort."
+        ) from error
+
+
+def _upright(data: bytes, name: str) -> Image.Image:
+    exif = b""
+    if name in _TRIMMED:
+        data, exif = (_trim_jpeg if name == "JPEG" else _trim_png)(data)
+    # not Image.open, which would warn of large pictures before it tells their size
+    picture: Image.Image = _FORMATS[name].plugin(io.BytesIO(data))
+    _check_size(name, picture.size)
+    if isinstance(picture, JpegImagePlugin.JpegImageFile):
+        ratio = min(1.0, LONG_SIDE / max(picture.size))
+        width, height = (math.ceil(side * ratio) for side in picture.size)
+        picture.draft(None, (width, height))
+    picture.load()
+    turn = _orientation(exif or picture.info.get("exif", b""))
+    if isinstance(picture, TiffImagePlugin.TiffImageFile):
+        turn = _tiff_orientation(picture)
+    profile = picture.info.get("icc_profile")
+    picture = _eight_bit(picture, data)
+    picture = _shrunk(picture)
+    upright = Image.new("RGB", picture.size, "white")
+    alpha = picture.getchannel("A") if picture.mode == "RGBA" else None
+    upright.paste(_srgb(picture, profile), mask=alpha)
+    return upright.transpose(_TURNS[turn]) if turn in _TURNS else upright
+
+
+def _eight_bit(picture: Image.Image, data: bytes) -> Image.Image:
+    """To L, RGB, RGBA, CMYK or LAB; what is deeper than 8 bits is scaled, never clipped."""
+    mode, transparency = picture.mode, picture.info.get("transparency")
+    if isinstance(picture, PngImagePlugin.PngImageFile) and mode in ("L", "I;16", "RGB"):
+        transparency = _eight_bit_colour(transparency, depth=data[24])
+    if mode[0] in "IF":
+        picture = _eight_bit_grey(picture)
+    if transparency is not None:
+        picture.info["transparency"] = transparency
+        return picture.convert("RGBA")
+    if mode in ("La", "LA", "PA", "RGBa"):
+        return (picture.convert("LA") if mode == "La" else picture).convert("RGBA")
+    return picture if picture.mode in ("L", "RGBA", "CMYK", "LAB") else picture.convert("RGB")
+
+
+def _eight_bit_colour(colour: object, depth: int) -> object:
+    """A PNG names its transparent colour in its own depth, where Pillow's pixels have 8 bits."""
+    if isinstance(colour, tuple):
+        return tuple(value >> (depth - 8) for value in colour)
+    return round(colour * 255 / (2**depth - 1)) if isinstance(colour, int) else colour
+
+
+def _eight_bit_grey(picture: Image.Image) -> Image.Image:
+    """White is 12 or 16 bits full; where no depth is declared, the least usual one that fits."""
+    twelve = isinstance(picture, TiffImagePlugin.TiffImageFile) and picture.tag_v2[258] == (12,)
+    usual = {"F": (1.0,), "I": (255.0, 65535.0)}.get(picture.mode, (4095.0 if twelve else 65535.0,))
+    picture = _shrunk(picture if picture.mode in "IF" else picture.convert("I"))
+    low, high = cast(tuple[float, float], picture.getextrema())
+    if not math.isfinite(high - low):
+        low, high = 0.0, 1.0
+    low, high = next(((0.0, top) for top in usual if low >= 0 and high <= top * 1.001), (low, high))
+    scale = 255 / (high - low) if high > low else 0.0
+    picture = picture.convert("F").point(lambda value: value * scale + (0.5 - low * scale))
+    return picture.convert("L")
+
+
+def _shrunk(picture: Image.Image) -> Image.Image:
+    if (factor := max(picture.size) // LONG_SIDE) > 1:
+        picture = picture.reduce(factor)
+    if max(picture.size) > LONG_SIDE:
+        # a filter without negative weights, so that floats keep their range
+        picture.thumbnail((LONG_SIDE, LONG_SIDE), Image.Resampling.HAMMING)
+    return picture
+
+
+def _srgb(picture: Image.Image, profile: bytes | None) -> Image.Image:
+    """Colours as the embedded profile means them; a broken profile is no reason to refuse."""
+    if picture.mode == "RGBA":
+        picture = picture.convert("RGB")
+    # mpet: a program of any length, run for each colour; cameras and editors write none
+    if profile and b"mpet" not in profile:
+        srgb = ImageCms.createProfile("sRGB")
+        with suppress(ImageCms.PyCMSError):
+            result = ImageCms.profileToProfile(picture, io.BytesIO(profile), srgb, outputMode="RGB")
+            if result is not None:
+                return result
+    return picture.convert("RGB")
+
+
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def _orientation(exif: bytes) -> int:
+    """Tag 274 of the first directory, which Pillow could only find by reading all of them."""
+    tiff = exif.removeprefix(b"Exif\0\0")
+    order = ">" if tiff.startswith(b"MM") else "<"
+    try:
+        (start,) = struct.unpack_from(order + "I", tiff, 4)
+        (count,) = struct.unpack_from(order + "H", tiff, start)
+        for offset in range(start + 2, start + 2 + 12 * count, 12):
+            tag, kind, _, short = struct.unpack_from(order + "HHIH", tiff, offset)
+            if (tag, kind) == (274, 3):
+                return int(short)
+    except struct.error:
+        pass  # broken EXIF is common, and no reason to refuse the picture
+    return 1
+
+
+def _tiff_orientation(picture: TiffImagePlugin.TiffImageFile) -> int:
+    tags = picture.tag_v2
+    if 50706 in tags or (330 in tags and tags.get(254, 0) & 1):  # DNG; a preview, as in NEF
+        raise ImageError("Camera RAW is not supported: export the picture as JPEG or PNG.")
+    turn = tags.get(274, 1)
+    return turn if isinstance(turn, int) else 1
+
+
+def _decode_apart(data: bytes, name: str) -> Image.Image:
+    """`_decode` in a process of its own, which the system ends when it takes too much."""
+    too_much = f"The {name} takes more than {_SECONDS} s or {_MEMORY // 10**6} MB to read."
+    command = [sys.executable, "-P", __file__, name]  # -P: this folder is not one to import from
+    try:
+        done = subprocess.run(command, input=data, capture_output=True, timeout=30, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise ImageError(too_much) from error
+    except OSError as error:
+        raise ImageError(f"No process could be started to read the {name} in.") from error
+    if done.returncode:
+        raise ImageError(too_much)
+    head, _, pixels = done.stdout.partition(b"\n")
+    if not pixels:
+        raise ImageError(head.decode())
+    width, height = map(int, head.split())
+    return Image.frombytes("RGB", (width, height), pixels)
+
+
+def _main(name: str) -> None:
+    """The other side of `_decode_apart`: a file in; a size and pixels, or a sentence, out."""
+    if sys.platform != "win32":  # which has the parent's timeout only
+        # of processor time, for this process and what starts and reads it
+        signal.setitimer(signal.ITIMER_PROF, _SECONDS - 0.2)
+    if sys.platform == "linux":  # macOS keeps no limit on memory
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        soft = _MEMORY if hard == resource.RLIM_INFINITY else min(_MEMORY, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # each further one reserves memory
+    try:
+        image = _decode(sys.stdin.buffer.read(), name)
+        answer = f"{image.width} {image.height}\n".encode() + image.tobytes()
+    except ImageError as error:
+        answer = str(error).encode()
+    sys.stdout.buffer.write(answer)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

@@ -1,0 +1,36 @@
+"""The paper's measurements: arrays in, arrays out.
+
+`attention` is any iterable over layers of arrays of shape (heads, tokens, tokens), read once and
+one layer at a time. Its rows are queries, its columns keys, and each row sums to 1. The prefix
+tokens come first, then the patches in row-major order of a grid (rows, cols).
+
+float32 and float64 are computed in as they come; every other type becomes float32.
+
+"The ViT paper" is Dosovitskiy et al., "An Image is Worth 16x16 Words" (ICLR 2021),
+https://arxiv.org/abs/2010.11929.
+"""
+
+from .attention import (
+    attention_distance,
+    attention_entropy,
+    prefix_mass,
+    query_attention,
+    uniform_distance,
+)
+from .embeddings import filter_components, position_similarity, token_components
+from .record import Measurements, measurements
+from .rollout import attention_rollout
+
+__all__ = [
+    "Measurements",
+    "attention_distance",
+    "attention_entropy",
+    "attention_rollout",
+    "filter_components",
+    "measurements",
+    "position_similarity",
+    "prefix_mass",
+    "query_attention",
+    "token_components",
+    "uniform_distance",
+]

@@ -1,0 +1,261 @@
+"""One number a head, or one map a query: distance, entropy, prefix mass, query attention."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .inputs import (
+    Array,
+    Grid,
+    PatchSize,
+    as_floats,
+    check_choice,
+    check_layer,
+    checked_grid,
+    checked_layers,
+    token_index,
+)
+
+Variant = Literal["renormalised", "paper"]
+Direction = Literal["row", "column"]
+
+_BLOCK = 128  # rows whose logarithms are taken at once, so that they stay in the processor's cache
+
+
+def uniform_distance(grid: Grid, patch_size: PatchSize) -> float:
+    """The attention distance of equal sharing: what uniform attention scores, in pixels.
+
+    Parameters
+    ----------
+    grid : (rows, cols)
+    patch_size : int or (height, width)
+        In pixels of the model's input.
+
+    Returns
+    -------
+    float
+        116.49 for 14 x 14 patches of 16 pixels.
+
+    Raises
+    ------
+    ValueError
+        When a number is below 1.
+
+    Notes
+    -----
+    It is no upper bound: a head that looks at the far side of the picture lies above it.
+    """
+    return float(patch_distances(grid, patch_size).mean())
+
+
+def attention_distance(
+    attention: Iterable[ArrayLike],
+    *,
+    grid: Grid,
+    patch_size: PatchSize,
+    num_prefix_tokens: int = 1,
+    variant: Variant = "renormalised",
+) -> Array:
+    """How far each head looks: distance between query and key, weighted by attention.
+
+    Parameters
+    ----------
+    attention : iterable over layers of arrays of shape (heads, tokens, tokens)
+    grid : (rows, cols)
+    patch_size : int or (height, width)
+        In pixels of the model's input.
+    num_prefix_tokens : int
+    variant : "renormalised" or "paper"
+        Whether each row of the patch-to-patch block is divided by its sum first, or is used as it
+        stands once the prefix columns are cut off.
+
+    Returns
+    -------
+    ndarray of shape (layers, heads)
+        Pixels. A patch is at distance 0 from itself, and counts.
+
+    Raises
+    ------
+    ValueError
+        When the tokens are not prefix + rows * cols, or the variant is unknown.
+
+    Notes
+    -----
+    `paper` understates the distance by the attention on the prefix tokens and can re-order heads:
+    show `prefix_mass` beside it. Renormalised, a row wholly on the prefix is left out, and a head
+    with no row left is NaN; a row almost wholly on the prefix counts as much as any other.
+    The distance is a mean: a head that looks both near and far scores like one that looks halfway.
+    `uniform_distance` is the score of a head that looks everywhere alike.
+
+    References
+    ----------
+    The ViT paper, Fig. 7 right and Fig. 11.
+    """
+    check_choice("variant", variant, ("renormalised", "paper"))
+    pixels = patch_distances(grid, patch_size)
+    distance = []
+    for layer in checked_layers(attention, num_prefix_tokens, grid):
+        pixels = pixels.astype(layer.dtype, copy=False)
+        distance.append(head_distance(layer, pixels, num_prefix_tokens, variant))
+    return np.stack(distance)
+
+
+def attention_entropy(attention: Iterable[ArrayLike]) -> Array:
+    """How widely each head spreads its attention, averaged over all queries, prefix included.
+
+    Parameters
+    ----------
+    attention : iterable over layers of arrays of shape (heads, tokens, tokens)
+
+    Returns
+    -------
+    ndarray of shape (layers, heads)
+        Bits: 0 where every query looks at one key, log2(tokens) where all keys share equally.
+
+    Raises
+    ------
+    ValueError
+        When a layer has another shape.
+
+    Notes
+    -----
+    Entropy ignores where the keys are: 2 bits may be four neighbours or the four corners. Compare
+    models with equal numbers of tokens only, as the maximum grows with them.
+    """
+    return np.stack([head_entropy(layer) for layer in checked_layers(attention)])
+
+
+def prefix_mass(attention: Iterable[ArrayLike], *, num_prefix_tokens: int = 1) -> Array:
+    """The share of the patches' attention that goes to the prefix tokens.
+
+    Parameters
+    ----------
+    attention : iterable over layers of arrays of shape (heads, tokens, tokens)
+    num_prefix_tokens : int
+
+    Returns
+    -------
+    ndarray of shape (layers, heads)
+        From 0 to 1, the mean over the patch rows.
+
+    Raises
+    ------
+    ValueError
+        When the prefix leaves no patch.
+
+    Notes
+    -----
+    The prefix tokens' own rows do not count: what CLS spends on itself is not in this number.
+    """
+    layers = checked_layers(attention, num_prefix_tokens)
+    return np.stack([head_prefix_mass(layer, num_prefix_tokens) for layer in layers])
+
+
+def query_attention(
+    layer_attention: ArrayLike,
+    *,
+    grid: Grid,
+    num_prefix_tokens: int = 1,
+    query: int | tuple[int, int] | None = None,
+    direction: Direction = "row",
+) -> Array:
+    """Where one token looks, or who looks at it, on the patch grid.
+
+    Parameters
+    ----------
+    layer_attention : array of shape (heads, tokens, tokens)
+    grid : (rows, cols)
+    num_prefix_tokens : int
+    query : int or (row, col), optional
+        A token, counted from 0 with the prefix, or a patch of the grid. Left out: token 0, which is
+        CLS, or the mean over the patches where there is no prefix.
+    direction : "row" or "column"
+        What the query looks at, or how much each patch looks at the query.
+
+    Returns
+    -------
+    ndarray of shape (heads, rows, cols)
+        Shares of attention, from 0 to 1.
+
+    Raises
+    ------
+    ValueError
+        When the tokens are not prefix + rows * cols, the query is not among them, or the direction
+        is unknown.
+
+    Notes
+    -----
+    A row's map sums to 1 less what the query spends on the prefix, which can be most of it. A
+    column's map sums to anything, and shows a picture quite unlike the row's; the mean over all
+    columns, which is what no query and no prefix ask for, is the same for every patch.
+
+    References
+    ----------
+    The ViT paper, appendix A, eq. 6 (A).
+    """
+    check_choice("direction", direction, ("row", "column"))
+    layer = as_floats(layer_attention)
+    check_layer(layer, num_prefix_tokens, grid)
+    if isinstance(query, tuple):
+        query = num_prefix_tokens + _patch_index(query, grid)
+    rows = layer if direction == "row" else layer.swapaxes(1, 2)  # (h, query, patches)
+    if query is None and not num_prefix_tokens:
+        chosen = rows.mean(axis=1)
+    else:
+        chosen = rows[:, token_index(query, layer.shape[1])]
+    return chosen[:, num_prefix_tokens:].reshape(-1, *grid).copy()  # (h, rows, cols)
+
+
+def _patch_index(patch: tuple[int, int], grid: Grid) -> int:
+    rows, cols = grid
+    if len(patch) != 2 or not (0 <= patch[0] < rows and 0 <= patch[1] < cols):
+        raise ValueError(f"Expected a patch (row, col) of a {rows} x {cols} grid, got {patch}.")
+    return patch[0] * cols + patch[1]
+
+
+def patch_distances(grid: Grid, patch_size: PatchSize) -> Array:
+    """Pixels between the patches, all with all: (N, N)."""
+    rows, cols = checked_grid(grid)
+    size = np.asarray(patch_size, dtype=np.float64)
+    if size.shape not in ((), (2,)) or not (size > 0).all():
+        raise ValueError(
+            f"Expected a patch size of one number or (height, width) above 0, got {patch_size}."
+        )
+    height, width = np.broadcast_to(size, 2)
+    down = np.subtract.outer(np.arange(rows), np.arange(rows)) * height
+    right = np.subtract.outer(np.arange(cols), np.arange(cols)) * width
+    squared = down[:, None, :, None] ** 2 + right[None, :, None, :] ** 2  # (R, S, R, S)
+    pixels: Array = np.sqrt(squared, out=squared).reshape(rows * cols, rows * cols)
+    return pixels
+
+
+def head_distance(layer: Array, pixels: Array, prefix: int, variant: Variant) -> Array:
+    patches = layer[:, prefix:, prefix:]  # (h, N, N)
+    weighted = np.vecdot(patches, pixels)  # (h, N)
+    if variant == "paper":
+        return weighted.mean(axis=1, dtype=np.float64)
+    mass = patches.sum(axis=2)
+    kept = mass != 0  # not > 0: NaN stays visible
+    distance = np.divide(weighted, mass, out=np.zeros_like(weighted), where=kept)
+    total, count = distance.sum(axis=1, dtype=np.float64), kept.sum(axis=1)
+    return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+
+
+def head_entropy(layer: Array) -> Array:
+    heads, tokens, _ = layer.shape
+    rows = layer.reshape(-1, tokens)
+    negative = np.empty(len(rows))  # sum of p log2 p
+    buffer = np.empty((_BLOCK, tokens), layer.dtype)
+    for start in range(0, len(rows), _BLOCK):
+        block = rows[start : start + _BLOCK]
+        logarithm = buffer[: len(block)]
+        np.maximum(block, np.finfo(layer.dtype).tiny, out=logarithm)  # so that 0 log 0 = 0
+        np.log2(logarithm, out=logarithm)
+        negative[start : start + _BLOCK] = np.vecdot(block, logarithm)
+    return 0.0 - negative.reshape(heads, tokens).mean(axis=1)  # unary minus would yield -0
+
+
+def head_prefix_mass(layer: Array, prefix: int) -> Array:
+    return layer[:, prefix:, :prefix].sum(axis=2).mean(axis=1, dtype=np.float64)

@@ -1,0 +1,157 @@
+"""What the embeddings have learned: the patch embedding's filters, the positions, the tokens."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .inputs import Array, Grid, as_floats, check_tokens, checked_grid
+
+
+def filter_components(kernel: ArrayLike, *, n_components: int = 28) -> tuple[Array, Array]:
+    """Principal components of the patch embedding's filters.
+
+    Parameters
+    ----------
+    kernel : array of shape (D, C, P, P)
+        The filters E of eq. 1, one per embedding dimension.
+    n_components : int
+        The paper shows 28. There are at most min(D, C * P * P): 48 where P = 4 and C = 3.
+
+    Returns
+    -------
+    components : ndarray of shape (n_components, C, P, P)
+        Unit vectors in falling order of variance, without a unit.
+    explained_variance : ndarray of shape (n_components,)
+        The share of the filters' variance along each component, from 0 to 1.
+
+    Raises
+    ------
+    ValueError
+        When the kernel has not four axes or has fewer components than asked for.
+
+    Notes
+    -----
+    A component's sign is arbitrary: here its entry of largest magnitude is positive. Its tile is a
+    direction of variation around the mean filter, and none of the model's filters. A component
+    along which nothing varies, beyond rounding, is all zeros, since any direction would do: the
+    last one where D <= C * P * P, as D filters vary around their mean in D - 1 directions.
+
+    References
+    ----------
+    The ViT paper, Fig. 7 left.
+    """
+    filters = as_floats(kernel)
+    if filters.ndim != 4 or not filters.size:
+        raise ValueError(f"Expected a kernel of shape (D, C, P, P), got {filters.shape}.")
+    components, explained = _principal_components(
+        filters.reshape(len(filters), -1), n_components=n_components
+    )
+    return components.reshape(-1, *filters.shape[1:]).astype(filters.dtype), explained
+
+
+def position_similarity(pos_embed: ArrayLike, *, grid: Grid) -> Array:
+    """Cosine similarity of every patch's position embedding with every other's.
+
+    Parameters
+    ----------
+    pos_embed : array of shape (N, D) or (prefix + N, D)
+        Its last rows * cols rows are the patches'.
+    grid : (rows, cols)
+
+    Returns
+    -------
+    ndarray of shape (rows, cols, rows, cols)
+        From -1 to 1: [i, j] is the tile of the patch in row i and column j.
+
+    Raises
+    ------
+    ValueError
+        When there are fewer embeddings than patches.
+
+    Notes
+    -----
+    A zero vector has no direction: its similarity to all, itself included, is 0. A tile shows which
+    positions the embedding tells apart, not how much later layers make of the difference.
+
+    References
+    ----------
+    The ViT paper, Fig. 7 centre and Fig. 10.
+    """
+    rows, cols = checked_grid(grid)
+    table = as_floats(pos_embed)
+    if table.ndim != 2 or len(table) < rows * cols:
+        raise ValueError(
+            f"Expected position embeddings of shape ({rows * cols} or more, D) for a grid of "
+            f"{rows} x {cols}, got {table.shape}."
+        )
+    patches = table[-rows * cols :].astype(np.float64)  # (N, D)
+    length = np.linalg.norm(patches, axis=1, keepdims=True)
+    patches = np.divide(patches, length, out=np.zeros_like(patches), where=length > 0)
+    similarity = np.clip(patches @ patches.T, -1.0, 1.0)  # (N, N)
+    return similarity.reshape(rows, cols, rows, cols).astype(table.dtype)
+
+
+def token_components(
+    tokens: ArrayLike, *, grid: Grid, num_prefix_tokens: int = 1, n_components: int = 3
+) -> tuple[Array, Array]:
+    """Principal components of the patch tokens, as a picture.
+
+    Parameters
+    ----------
+    tokens : array of shape (tokens, D)
+    grid : (rows, cols)
+    num_prefix_tokens : int
+        They are left out: the components are fitted on the patches.
+    n_components : int
+        At most min(rows * cols, D).
+
+    Returns
+    -------
+    components : ndarray of shape (rows, cols, n_components)
+        Each patch's coordinates, in the tokens' unit; their mean over the patches is 0.
+    explained_variance : ndarray of shape (n_components,)
+        The share of the patches' variance along each component, from 0 to 1.
+
+    Raises
+    ------
+    ValueError
+        When the tokens are not prefix + rows * cols, or have fewer components than asked for.
+
+    Notes
+    -----
+    Each picture has axes of its own: equal colours in two pictures, or two layers, mean nothing in
+    common. A sign is arbitrary: here the entry of largest magnitude of each axis is positive. Read
+    the explained variance first, since three components of many can be a small part. A component
+    along which nothing varies, beyond rounding, is all zeros.
+
+    References
+    ----------
+    Oquab et al., "DINOv2: Learning Robust Visual Features without Supervision" (TMLR 2024), Fig. 1.
+    """
+    table = as_floats(tokens)
+    if table.ndim != 2:
+        raise ValueError(f"Expected tokens of shape (tokens, D), got {table.shape}.")
+    check_tokens(len(table), num_prefix_tokens, grid)
+    patches = table[num_prefix_tokens:]  # (N, D)
+    axes, explained = _principal_components(patches, n_components=n_components)
+    centred = patches - patches.mean(axis=0, dtype=np.float64)
+    components = (centred @ axes.T).astype(table.dtype)  # (N, n)
+    return components.reshape(*grid, n_components), explained
+
+
+def _principal_components(rows: Array, *, n_components: int) -> tuple[Array, Array]:
+    """Unit vectors (n, features) along which `rows` vary most, and their shares of the variance."""
+    limit = min(rows.shape)
+    if not 1 <= n_components <= limit:
+        raise ValueError(f"Expected 1 to {limit} components, got {n_components}.")
+    if (rows == rows[0]).all():  # no variance to share out
+        return np.zeros((n_components, rows.shape[1])), np.zeros(n_components)
+
+    from sklearn.decomposition import PCA  # here: it takes longer to import than all else
+
+    pca = PCA(n_components, svd_solver="full").fit(rows.astype(np.float64))
+    axes, explained = pca.components_, pca.explained_variance_ratio_
+    largest = np.abs(axes).argmax(axis=1)
+    axes *= np.sign(axes[np.arange(n_components), largest])[:, None]
+    rounding = explained <= (max(rows.shape) * np.finfo(rows.dtype).eps) ** 2
+    axes[rounding], explained[rounding] = 0.0, 0.0
+    return axes, explained

@@ -1,0 +1,119 @@
+"""Attention rollout: all layers' attention in one row."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .inputs import Array, check_choice, check_share, checked_layers, token_index
+
+Fusion = Literal["mean", "max", "min"]
+
+_FUSIONS: Mapping[Fusion, Callable[..., Array]] = {"mean": np.mean, "max": np.max, "min": np.min}
+
+
+def attention_rollout(
+    attention: Iterable[ArrayLike],
+    *,
+    num_prefix_tokens: int = 1,
+    query: int | None = None,
+    fusion: Fusion = "mean",
+    discard: float = 0.0,
+    residual: float = 0.5,
+    start_layer: int = 0,
+) -> Array:
+    """Attention followed through the layers, from the last one's query back to the input tokens.
+
+    Each layer is taken as (1 - residual) F + residual I, with F its heads fused into one matrix
+    whose rows sum to 1; the result is the query's row of the product of all layers.
+
+    Parameters
+    ----------
+    attention : iterable over layers of arrays of shape (heads, tokens, tokens)
+    num_prefix_tokens : int
+    query : int, optional
+        A token, counted from 0 with the prefix. Left out: token 0, which is CLS, or the mean over
+        the patches where there is no prefix.
+    fusion : "mean", "max" or "min"
+        Over heads.
+    discard : float
+        The share, from 0 to 1, of each fused matrix's entries outside the prefix columns that is
+        set to zero, smallest first and, where equal, lowest index first. Rows are normalised
+        afterwards; an empty row becomes the identity's.
+    residual : float
+        The weight of the skip connection, from 0 to 1.
+    start_layer : int
+        Layers before it are left out.
+
+    Returns
+    -------
+    ndarray of shape (tokens,)
+        Shares that sum to 1, prefix tokens first.
+
+    Raises
+    ------
+    ValueError
+        When a setting is outside its range or a layer has another shape.
+
+    Notes
+    -----
+    Rollout knows no values, no MLP and no class: it is the same map for every class, and no
+    explanation of the prediction. `min` yields a map quite unlike those of `mean` and `max`.
+
+    References
+    ----------
+    Abnar and Zuidema, "Quantifying Attention Flow in Transformers" (ACL 2020),
+    https://doi.org/10.18653/v1/2020.acl-main.385; the ViT paper, Fig. 6 and 14.
+    """
+    check_choice("fusion", fusion, tuple(_FUSIONS))
+    check_share("discard", discard)
+    check_share("residual", residual)
+    fused = [
+        fuse(layer, fusion, discard, num_prefix_tokens) if index >= start_layer else None
+        for index, layer in enumerate(checked_layers(attention, num_prefix_tokens))
+    ]
+    if not 0 <= start_layer < len(fused):
+        raise ValueError(f"Expected a start layer from 0 to {len(fused) - 1}, got {start_layer}.")
+    matrices = [matrix for matrix in fused if matrix is not None]
+    return rolled_out(matrices, query=query, num_prefix_tokens=num_prefix_tokens, residual=residual)
+
+
+def fuse(layer: Array, fusion: Fusion, discard: float, prefix: int) -> Array:
+    """F_l: the heads as one matrix (T, T) whose rows sum to 1."""
+    matrix: Array = _FUSIONS[fusion](layer, axis=0)
+    _discard_smallest(matrix[:, prefix:], discard)
+    mass = matrix.sum(axis=1)
+    empty = np.flatnonzero(mass == 0)
+    matrix[empty, empty] = mass[empty] = 1.0
+    matrix /= mass[:, None]
+    return matrix
+
+
+def _discard_smallest(entries: Array, share: float) -> None:
+    """Zero the smallest entries in place; a partition finds the last of them without sorting."""
+    flat = entries.ravel()
+    count = math.floor(share * flat.size)
+    if not count:
+        return
+    threshold = np.partition(flat, count - 1)[count - 1]
+    dropped = flat < threshold
+    ties = np.flatnonzero(flat == threshold)
+    dropped[ties[: count - np.count_nonzero(dropped)]] = True
+    entries[dropped.reshape(entries.shape)] = 0.0
+
+
+def rolled_out(
+    fused: Sequence[Array], *, query: int | None, num_prefix_tokens: int, residual: float
+) -> Array:
+    """One row of the product: a vector times a matrix per layer, from the last layer back."""
+    tokens = len(fused[0])
+    row = np.zeros(tokens, fused[0].dtype)
+    if query is None and not num_prefix_tokens:
+        row[:] = 1 / tokens
+    else:
+        row[token_index(query, tokens)] = 1.0
+    for matrix in reversed(fused):
+        row = (1 - residual) * (row @ matrix) + residual * row
+    return row

@@ -1,0 +1,46 @@
+"""Every string of the lesson: one Markdown file a page.
+
+A file begins with `# Title`, the page's question on a line of its own, and then the sections
+`## Equation` (LaTeX), `## What you see` and `## Try this`.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+#: Pages in the order in which a class goes through them.
+PAGES = ("filters", "positions", "attention", "distance", "rollout", "tokens", "classify")
+
+
+@dataclass(frozen=True)
+class Lesson:
+    title: str
+    question: str
+    equation: str
+    see: str
+    try_this: str
+
+
+@cache
+def lesson(page: str) -> Lesson:
+    """The strings of one page.
+
+    Raises
+    ------
+    ValueError
+        When the file lacks a section.
+    """
+    content = (Path(__file__).parent / f"{page}.md").read_text(encoding="utf-8")
+    head, *sections = content.split("\n## ")
+    title, question = (line for line in head.splitlines() if line.strip())
+    named = dict(section.split("\n", 1) for section in sections)
+    try:
+        return Lesson(
+            title=title.removeprefix("# "),
+            question=question,
+            equation=named["Equation"].strip(),
+            see=named["What you see"].strip(),
+            try_this=named["Try this"].strip(),
+        )
+    except KeyError as missing:
+        raise ValueError(f"{page}.md has no section {missing}.") from missing
