@@ -181,15 +181,20 @@ class Activations:
         return (self.attention(layer) for layer in range(self.depth))
 
     def attention_map(
-        self, layer: int, query: Query, *, direction: Literal["row", "column"] = "row"
+        self,
+        layer: int,
+        query: Query | None = None,
+        *,
+        direction: Literal["row", "column"] = "row",
     ) -> np.ndarray:
         """One token's attention over the patches: ndarray of shape (heads, rows, columns).
 
         Parameters
         ----------
         layer : int
-        query : int or (row, column)
-            A token's number in the full sequence (prefix first), or a patch by its place.
+        query : int or (row, column), optional
+            A token's number in the full sequence (prefix first), or a patch by its place. Left
+            out: CLS, or the mean of the patches where there are no prefix tokens.
         direction : "row" or "column"
             The row of A says where the token looks, the column who looks at it.
 
@@ -201,9 +206,12 @@ class Activations:
         if direction not in ("row", "column"):
             raise ValueError(f'Expected the direction "row" or "column", got {direction!r}.')
         described = self._layer(layer)
-        token = self._place(described, query)
         attention = self.attention(layer)
-        chosen = attention[:, token] if direction == "row" else attention[:, :, token]
+        looking = attention if direction == "row" else attention.swapaxes(1, 2)
+        if query is None and not described.prefix:
+            chosen = looking.mean(axis=1)
+        else:
+            chosen = looking[:, self._place(described, 0 if query is None else query)]
         rows, cols = described.key_grid
         full = np.zeros((described.num_heads, rows * cols), np.float32)
         full[:, self.patches] = chosen[:, len(described.prefix) :]

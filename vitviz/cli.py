@@ -1,23 +1,52 @@
 """The `vitviz` command."""
 
 import argparse
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 
-def _train(arguments: argparse.Namespace) -> None:
+def _app(arguments: argparse.Namespace) -> int:
+    """Run the app as `streamlit run app.py` does in the source tree, with the same settings."""
+    settings = {
+        "server.address": "127.0.0.1",
+        "server.port": str(arguments.port),
+        "server.maxUploadSize": "25",
+        "browser.gatherUsageStats": "false",
+        "client.showErrorDetails": "none",
+        "client.toolbarMode": "minimal",
+    }
+    script = Path(__file__).with_name("app") / "main.py"
+    flags = [f"--{name}={value}" for name, value in settings.items()]
+    return subprocess.call([sys.executable, "-m", "streamlit", "run", str(script), *flags])
+
+
+def _train(arguments: argparse.Namespace) -> int:
     import torch
 
     from .training import RECIPES, train
 
+    if arguments.recipe not in RECIPES:
+        print(f"There is no recipe {arguments.recipe}: expected one of {', '.join(RECIPES)}.")
+        return 2
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    print(train(RECIPES[arguments.recipe], data=arguments.data, out=arguments.out))
+    try:
+        print(train(RECIPES[arguments.recipe], data=arguments.data, out=arguments.out))
+    except ValueError as error:
+        print(error)
+        return 2
+    return 0
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="vitviz", description="See inside a Vision Transformer.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    app = commands.add_parser("app", help="open the app in a browser")
+    app.add_argument("--port", type=int, default=8501)
+    app.set_defaults(run=_app)
 
     train = commands.add_parser("train", help="train a model of our own, or resume its run")
     train.add_argument("--data", type=Path, required=True, help="folder with CIFAR")
@@ -25,10 +54,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     train.add_argument("--out", type=Path, required=True, help="folder of the run")
     train.add_argument("--threads", type=int, help="CPU threads (default: all cores)")
     train.set_defaults(run=_train)
+    return parser
 
-    arguments = parser.parse_args(argv)
-    arguments.run(arguments)
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    code: int = arguments.run(arguments)
+    return code
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

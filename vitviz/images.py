@@ -38,6 +38,7 @@ MAX_SIDE = 30_000
 MAX_SCANS = 64
 #: Larger pictures are reduced to this: models see 200 to 600 pixels a side, a page hardly more.
 LONG_SIDE = 2048
+_GIANT = 2**22  # pixels
 #: Each scan of a JPEG visits every coefficient: 0.7 ns a pixel, 0.9 s in all.
 _MAX_SCANNED_PIXELS = 1_200_000_000
 #: Segments of a JPEG or chunks of a PNG; Pillow takes up to 20 microseconds for each.
@@ -162,8 +163,8 @@ def fit(
 ) -> Image.Image:
     """The model's input picture: what `placement` keeps of `image`, padded with `fill`.
 
-    Only the part that is kept is resized, so that a picture of 3 x 2000 pixels costs no more than
-    any other.
+    A picture of 3 x 2000 pixels would become a giant when resized; of such, only the part that is
+    kept is.
 
     Raises
     ------
@@ -174,20 +175,16 @@ def fit(
         raise ValueError(f"The placement is for {placement.size} pixels, got {image.size}.")
     if interpolation not in ("bicubic", "bilinear", "lanczos", "nearest"):
         raise ValueError(f"Unknown interpolation {interpolation!r}.")
+    how = Image.Resampling[interpolation.upper()]
     (width, height), (left, top, right, bottom) = placement.resized, placement.box
     seen = (max(left, 0), max(top, 0), min(right, width), min(bottom, height))
-    x, y = image.width / width, image.height / height
-    source = (
-        seen[0] * x,
-        seen[1] * y,
-        min(seen[2] * x, image.width),
-        min(seen[3] * y, image.height),
-    )
-    part = image.resize(
-        (seen[2] - seen[0], seen[3] - seen[1]),
-        Image.Resampling[interpolation.upper()],
-        box=source,
-    )
+    if width * height < _GIANT:
+        part = image.resize((width, height), how).crop(seen)
+    else:
+        x, y = image.width / width, image.height / height
+        end = (min(seen[2] * x, image.width), min(seen[3] * y, image.height))
+        size = (seen[2] - seen[0], seen[3] - seen[1])
+        part = image.resize(size, how, box=(seen[0] * x, seen[1] * y, *end))
     if seen == placement.box:
         return part
     canvas = Image.new("RGB", (right - left, bottom - top), fill)

@@ -29,7 +29,7 @@ GREY = "#8a8f98"
 MAX_SUBPLOTS = 16
 _BARE = dict(showticklabels=False, showgrid=False, zeroline=False, ticks="")
 _SHOWN_SIDE = 640  # pixels of the photo's longer side as it is sent to the browser
-_COLORBAR = 62  # pixels that a horizontal colour bar takes below a map
+_COLORBAR = 80  # pixels that a horizontal colour bar takes below a map
 
 
 def picture(
@@ -432,8 +432,8 @@ def _heat(values: np.ndarray, crop: Box, equal_share: float | None) -> go.Heatma
     percent = 100 * values
     highest = float(np.nanmax(percent))
     ticks = {0.0: "0 %", highest: f"{_percent(highest / 100)} max"}
-    if equal_share is not None and 0.06 < 100 * equal_share / max(highest, 1e-9) < 0.94:
-        ticks[100 * equal_share] = f"{_percent(equal_share)} equal"
+    if equal_share is not None and 100 * equal_share <= highest:
+        ticks[100 * equal_share] = "<br>▲ equal sharing"  # a line of its own: nothing overlaps
     return go.Heatmap(
         z=percent,
         x0=left + dx / 2,
@@ -458,6 +458,7 @@ def _colorbar(title: str, *, below: bool = True) -> dict[str, Any]:
         title=dict(text=title, side="top", font_size=14),
         tickfont_size=14,
         ticklabeloverflow="allow",
+        tickangle=0,
         thickness=12,
         **(dict(orientation="h", len=0.8, y=-0.02, yanchor="top", ypad=4) if below else {}),
     )
@@ -500,7 +501,7 @@ def _tiles(tiles: np.ndarray, columns: int, names: Sequence[str] | None) -> go.F
     """RGB tiles (n, 3, P, P), each scaled to its own largest absolute value around mid grey."""
     count, _, side, _ = tiles.shape
     rows = math.ceil(count / columns)
-    gap = max(1, side // (3 if names else 8))
+    gap = math.ceil(side / (3 if names else 8))
     step = side + gap
     canvas = np.zeros((rows * step - gap, min(columns, count) * step - gap, 4), np.uint8)
     for index, tile in enumerate(tiles):

@@ -15,6 +15,7 @@ from .model import Model, Preprocessing
 from .vit import VisionTransformer, resize_position_embedding
 
 DEFAULT_SEED = 0
+MAX_SIDE = 4096  # pixels of the input; attention over more patches is out of reach
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,11 @@ def _height_and_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     if isinstance(size, tuple) and len(size) == 2 and all(isinstance(n, int) for n in size):
         height, width = size
-        if min(height, width) > 0:
+        if min(size) > 0 and max(size) <= MAX_SIDE:
             return height, width
     raise ModelError(
-        f"Expected an image size of one number or (rows, columns) above 0, got {image_size!r}."
+        f"Expected an image size of one number or (rows, columns) from 1 to {MAX_SIDE}, "
+        f"got {image_size!r}."
     )
 
 

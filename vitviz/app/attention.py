@@ -54,12 +54,22 @@ def page(view: View) -> None:
                 name=f"{name}, {where}",
             )
         )
+        _numbers(chosen, attention.shape[-1], direction or "row")
     with all_heads:
         st.subheader(f"All heads of layer {view.layer + 1}", anchor=False)
         names = [f"head {head + 1}" for head in range(len(maps))]
         show(plots.heads(maps, selected=view.head, names=names))
         if len(maps) > plots.MAX_SUBPLOTS:
             st.caption(f"The first {plots.MAX_SUBPLOTS} of {len(maps)} heads are drawn.")
+
+
+def _numbers(chosen: np.ndarray, tokens: int, direction: str) -> None:
+    """What the map adds up to, read off the data shown."""
+    strongest = np.sort(chosen.ravel())[::-1][:10].sum()
+    words = f"Equal sharing gives each of {tokens} tokens {100 / tokens:.2f} %."
+    if direction == "row":
+        words += f" The 10 strongest of {chosen.size} patches take {100 * strongest:.0f} %."
+    st.markdown(words)
 
 
 def _outside(view: View, attention: np.ndarray, direction: str) -> None:

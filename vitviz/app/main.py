@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 _STYLE = """<style>
 .stMainBlockContainer { padding: 3.4rem 1.5rem 3rem; }
-.stMainBlockContainer h1 { font-size: 1.4rem; padding: 0; }
+.stMainBlockContainer h1 { font-size: 1.4rem; line-height: 1.5; padding: 0; }
 .stMainBlockContainer [data-testid="stVerticalBlock"] { gap: 0.6rem; }
 .st-key-provenance { position: fixed; left: 0; bottom: 0; z-index: 9; width: 100%;
   padding: 0.2rem 1.5rem; background: light-dark(#f0f2f6, #262730); }
-.stMainBlockContainer h3 { font-size: 1.1rem; padding: 0; }
+.stMainBlockContainer h3 { font-size: 1.1rem; line-height: 1.5; padding: 0 0 0.3rem; }
+.stMainBlockContainer [data-testid="stHeading"] { margin: 0; overflow: visible; }
 </style>"""
 
 

@@ -1,0 +1,57 @@
+"""The package works from any folder once it is installed; each test starts a new interpreter."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def _python(code: str, folder: Path) -> str:
+    """What the code prints, run in `folder` where no source tree shadows the package."""
+    clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", code],
+        cwd=folder,
+        env=clean | {"HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_shipped_model_loads_anywhere_and_looks_at_a_sample(tmp_path: Path) -> None:
+    code = """
+import vitviz
+from vitviz.checkpoints import assets
+model = vitviz.load_model("vitviz_tiny_cifar10")
+data = (assets() / "samples" / "dog.jpg").read_bytes()
+acts = vitviz.capture(model, vitviz.open_image(data))
+print(model.trained, acts.grid, acts.attention(0).shape, round(float(acts.probabilities.sum()), 4))
+"""
+    assert _python(code, tmp_path) == "True (16, 16) (6, 257, 257) 1.0"
+
+
+def test_samples_texts_and_the_app_are_in_the_package(tmp_path: Path) -> None:
+    code = """
+import vitviz.app.main
+from vitviz.app.state import samples
+from vitviz.text import PAGES, lesson
+print(len(samples()) >= 8, all(lesson(page).equation for page in PAGES))
+"""
+    assert _python(code, tmp_path) == "True True"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["app", "--help"]])
+def test_the_command_is_installed(tmp_path: Path, words: list[str]) -> None:
+    command = Path(sys.executable).with_name("vitviz")
+    if not command.exists():
+        pytest.skip("vitviz is not installed in this environment: pip install .")
+    done = subprocess.run(
+        [command, *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0
+    assert "usage: vitviz" in done.stdout
