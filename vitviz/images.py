@@ -13,6 +13,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,7 +39,8 @@ MAX_SIDE = 30_000
 MAX_SCANS = 64
 #: Larger pictures are reduced to this: models see 200 to 600 pixels a side, a page hardly more.
 LONG_SIDE = 2048
-_GIANT = 2**22  # pixels
+#: From so many pixels on, a resized picture is not made as a whole.
+_GIANT = 2**22
 #: Each scan of a JPEG visits every coefficient: 0.7 ns a pixel, 0.9 s in all.
 _MAX_SCANNED_PIXELS = 1_200_000_000
 #: Segments of a JPEG or chunks of a PNG; Pillow takes up to 20 microseconds for each.
@@ -163,8 +165,8 @@ def fit(
 ) -> Image.Image:
     """The model's input picture: what `placement` keeps of `image`, padded with `fill`.
 
-    A picture of 3 x 2000 pixels would become a giant when resized; of such, only the part that is
-    kept is.
+    One of 3 x 2000 pixels would become a giant when resized; then only the part that is kept is
+    made at all.
 
     Raises
     ------
@@ -504,8 +506,9 @@ def _decode_apart(data: bytes, name: str) -> Image.Image:
 def _main(name: str) -> None:
     """The other side of `_decode_apart`: a file in; a size and pixels, or a sentence, out."""
     if sys.platform != "win32":  # which has the parent's timeout only
-        # of processor time, for this process and what starts and reads it
-        signal.setitimer(signal.ITIMER_PROF, _SECONDS - 0.2)
+        # processor time, less what was spent already and what the parent spends
+        left = max(0.5, _SECONDS - 0.2 - time.process_time())
+        signal.setitimer(signal.ITIMER_PROF, left)
     if sys.platform == "linux":  # macOS keeps no limit on memory
         import resource
 

@@ -1,0 +1,176 @@
+"""Small models and pictures that several test files use; everything here is made on the spot."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from vitviz.activations import Activations
+from vitviz.model import Model, Preprocessing
+from vitviz.vit import VisionTransformer
+
+#: One of each kind of own ViT, named by what is special about it.
+OWN: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "square": dict(image_size=24),
+    "no class token": dict(class_token=False),
+    "distilled": dict(distillation_token=True),
+    "registers": dict(registers=4),
+    "registers alone": dict(class_token=False, registers=2),
+    "sincos1d": dict(positions="sincos1d"),
+    "sincos2d": dict(positions="sincos2d"),
+    "no positions": dict(positions="none"),
+    "stem": dict(stem_width=8),
+    "no head": dict(num_classes=0),
+}
+
+
+#: A shipped model of the tests: a grid of 8 x 8.
+LITTLE: dict[str, Any] = dict(image_size=32, depth=1)
+CONFIGURATION: dict[str, Any] = dict(
+    image_size=32, patch_size=4, embed_dim=32, depth=1, num_heads=4, mlp_dim=48, num_classes=5
+)
+
+
+@contextmanager
+def seeded(seed: int = 0) -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def randomise(module: nn.Module, seed: int = 0) -> None:
+    """Give every parameter a random value, so that none is inert and attention is far from even."""
+    with seeded(seed), torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.ndim == 1:  # biases, and the norms' scales
+                parameter.uniform_(0.5, 1.5)
+            else:
+                parameter.normal_(std=parameter[0].numel() ** -0.5)
+
+
+def own_module(**options: Any) -> VisionTransformer:
+    """Three blocks of width 32, by default on a grid of 4 x 6 patches."""
+    sizes = dict(
+        image_size=(16, 24),
+        patch_size=4,
+        embed_dim=32,
+        depth=3,
+        num_heads=4,
+        mlp_dim=48,
+        num_classes=5,
+    )
+    module = VisionTransformer(**{**sizes, **options}).eval()
+    randomise(module)
+    return module
+
+
+def watched(module: nn.Module, input_size: tuple[int, int], **options: Any) -> Model:
+    """The module as a Model whose input is a picture of `input_size` as it is."""
+    settings: dict[str, Any] = dict(name="example", trained=False, weights="random weights")
+    preprocessing = Preprocessing(input_size=input_size, mean=(0.5, 0.4, 0.3), std=(0.25, 0.2, 0.3))
+    return Model(module, preprocessing=preprocessing, **{**settings, **options})
+
+
+def own_model(**options: Any) -> Model:
+    module = own_module(**options)
+    return watched(module, module.patch_embed.image_size)
+
+
+def timm_module(name: str, **options: Any) -> Any:
+    """A model of timm, all parameters random."""
+    with torch.device("meta"):  # timm's own initialisation takes longer than all else
+        module = timm.create_model(name, pretrained=False, **options)
+    module = module.to_empty(device="cpu").eval()
+    randomise(module)
+    return module
+
+
+def timm_model(name: str, **options: Any) -> Model:
+    module = timm_module(name, **options)
+    return watched(module, module.patch_embed.img_size)
+
+
+TIMM = (
+    "vit_tiny_patch16_224",
+    "deit_tiny_distilled_patch16_224",
+    "vit_small_patch32_224",
+    "test_vit",  # and the small ones: registers, no class token, pooling, normalised queries
+    "test_vit2",
+    "test_vit3",
+    "test_vit4",
+)
+
+
+@cache
+def example(name: str) -> Model:
+    """One model a name, which no test changes."""
+    return own_model(**OWN[name]) if name in OWN else timm_model(name)
+
+
+def picture(width: int = 60, height: int = 50, seed: int = 0) -> Image.Image:
+    """Blobs of colour under noise: no two places look alike."""
+    random = np.random.default_rng(seed)
+    blobs = Image.fromarray(random.integers(0, 256, (4, 5, 3), dtype=np.uint8))
+    smooth = np.asarray(blobs.resize((width, height), Image.Resampling.BICUBIC), dtype=np.int16)
+    noise = random.integers(-25, 26, smooth.shape)
+    return Image.fromarray(np.clip(smooth + noise, 0, 255).astype(np.uint8))
+
+
+def write_shipped(folder: Path, name: str = "little") -> Path:
+    """Write a file as `vitviz.training` publishes it, into folder/weights."""
+    about = {
+        "configuration": CONFIGURATION,
+        "classes": ["cat", "dog", "fox", "owl", "bat"],
+        "mean": [0.1, 0.2, 0.3],
+        "std": [0.4, 0.5, 0.6],
+        "test_accuracy": 0.875,
+    }
+    path = folder / "weights" / f"{name}.safetensors"
+    path.parent.mkdir(exist_ok=True)
+    state = {key: tensor.half() for key, tensor in own_module(**LITTLE).state_dict().items()}
+    save_file(state, path, metadata={"vitviz": json.dumps(about)})
+    return path
+
+
+def plain_logits(model: Model, image: Image.Image) -> Tensor:
+    """What the module says of the picture when nobody watches."""
+    with torch.inference_mode():
+        logits: Tensor = model.module(model.preprocess(image)[None])[0]
+    return logits
+
+
+def equal_captures(first: Activations, second: Activations) -> bool:
+    """Whether two captures agree bit by bit."""
+    return (
+        np.array_equal(first.tokens(first.depth), second.tokens(second.depth))
+        and (first.logits is None) == (second.logits is None)
+        and (first.logits is None or np.array_equal(first.logits, second.logits))  # type: ignore[arg-type]
+        and all(
+            np.array_equal(first.attention(layer), second.attention(layer))
+            for layer in range(first.depth)
+        )
+    )
+
+
+def hook_count(module: nn.Module) -> int:
+    return sum(len(part._forward_hooks) + len(part._forward_pre_hooks) for part in module.modules())
+
+
+def assert_one_sentence(error: BaseException | str) -> None:
+    """One line that ends like a sentence, holds no second one, and names no class of error."""
+    message = str(error)
+    assert re.fullmatch(r"\S[^\n]*[.?]", message), message
+    assert not re.search(r"[.?!] [A-Z]", message), message
+    assert "Error" not in message, message
+    assert "Traceback" not in message, message

@@ -1,0 +1,534 @@
+"""Watching changes nothing and sees what is there: plain PyTorch and timm are the oracles."""
+
+import gc
+import math
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from examples import (
+    OWN,
+    TIMM,
+    assert_one_sentence,
+    equal_captures,
+    example,
+    hook_count,
+    own_model,
+    own_module,
+    picture,
+    plain_logits,
+    randomise,
+    timm_module,
+    watched,
+)
+from numpy.testing import assert_allclose, assert_array_equal
+from PIL import Image
+from torch import Tensor, nn
+
+from vitviz.activations import (
+    Activations,
+    Edit,
+    MuteHeads,
+    SwapTokens,
+    capture,
+)
+from vitviz.families import ModelError
+from vitviz.model import RECORDER, Model
+from vitviz.vit import VisionTransformer
+
+# --- watching changes nothing -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*(name for name in OWN if name != "no head"), *TIMM])
+def test_logits_are_bit_equal_to_those_of_the_plain_forward(name: str) -> None:
+    model = example(name)
+    acts = capture(model, picture())
+    assert acts.logits is not None
+    assert_array_equal(acts.logits, plain_logits(model, picture()).numpy())
+    assert acts.logits.std() > 0.01
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_logits_are_bit_equal_for_any_number_of_threads(count: int) -> None:
+    model = example("vit_tiny_patch16_224")
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        expected = plain_logits(model, picture())
+        acts = capture(model, picture())
+    finally:
+        torch.set_num_threads(before)
+    assert_array_equal(acts.logits, expected.numpy())
+
+
+@pytest.mark.parametrize("name", ["plain", "stem", "vit_tiny_patch16_224"])
+def test_the_same_picture_twice_is_bit_equal(name: str) -> None:
+    model = example(name)
+    assert equal_captures(capture(model, picture()), capture(model, picture()))
+
+
+def test_another_picture_is_another_capture() -> None:
+    first, second = (capture(example("plain"), picture(seed=seed)) for seed in (0, 1))
+    assert not equal_captures(first, second)
+
+
+def test_probabilities_are_the_softmax_of_the_logits() -> None:
+    acts = capture(example("plain"), picture())
+    assert acts.logits is not None
+    assert acts.probabilities is not None
+    shares = np.exp(acts.logits.astype(np.float64))
+    assert_allclose(acts.probabilities, shares / shares.sum(), atol=1e-6)
+
+
+def test_a_model_without_head_has_no_logits() -> None:
+    acts = capture(example("no head"), picture())
+    assert acts.logits is None
+    assert acts.probabilities is None
+    assert acts.attention(2).shape == (4, 25, 25)
+
+
+def test_a_capture_reads_the_live_weights() -> None:
+    model = own_model()
+    before = capture(model, picture())
+    module: Any = model.module
+    with torch.no_grad():
+        module.blocks[1].attn.qkv.weight.mul_(2)
+    after = capture(model, picture())
+    assert_array_equal(before.attention(0), after.attention(0))
+    assert np.abs(before.attention(1) - after.attention(1)).max() > 0.01
+    assert after.logits is not None
+    assert_array_equal(after.logits, plain_logits(model, picture()).numpy())
+
+
+def test_a_colour_mode_other_than_rgb_is_no_obstacle() -> None:
+    grey = picture().convert("L")
+    acts = capture(example("plain"), grey)
+    assert equal_captures(acts, capture(example("plain"), grey.convert("RGB")))
+
+
+def test_crop_is_where_preprocessing_placed_the_input() -> None:
+    model = example("square")
+    acts = capture(model, picture(60, 40))
+    assert acts.crop == model.preprocess.place(picture(60, 40)).crop
+    assert acts.crop == pytest.approx((10, 0, 50, 40))
+
+
+# --- attention ----------------------------------------------------------------------------------
+
+
+def unfused_attention(name: str, image: Image.Image) -> list[np.ndarray]:
+    """Each layer's softmax, read by a hook where timm computes it step by step."""
+    model = example(name)
+    module = timm_module(name)
+    module.load_state_dict(model.module.state_dict())
+    seen: list[np.ndarray] = []
+
+    def read(_: nn.Module, inputs: tuple[Tensor]) -> None:
+        seen.append(inputs[0][0].numpy())
+
+    for block in module.blocks:
+        block.attn.fused_attn = False
+        block.attn.attn_drop.register_forward_pre_hook(read)
+    with torch.inference_mode():
+        module(model.preprocess(image)[None])
+    return seen
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_attention_is_the_softmax_of_timms_unfused_model(name: str) -> None:
+    acts = capture(example(name), picture())
+    expected = unfused_attention(name, picture())
+    assert len(expected) == acts.depth
+    for layer, (seen, softmax) in enumerate(zip(acts.attention_layers(), expected, strict=True)):
+        assert_allclose(seen, softmax, rtol=0, atol=1e-5, err_msg=f"layer {layer}")
+        assert softmax.std() > 0.05 * softmax.mean()  # uneven, so that order matters
+
+
+@pytest.mark.parametrize("name", [*OWN, "test_vit3"])
+def test_rows_of_attention_sum_to_one(name: str) -> None:
+    acts = capture(example(name), picture())
+    for layer, attention in enumerate(acts.attention_layers()):
+        described = acts.layers[layer]
+        tokens = len(described.prefix) + math.prod(described.query_grid)
+        assert attention.shape == (described.num_heads, tokens, tokens)
+        assert (attention >= 0).all()
+        assert_allclose(attention.sum(axis=2), 1, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [*OWN, "test_vit3"])
+def test_every_layer_proves_itself(name: str) -> None:
+    acts = capture(example(name), picture())
+    assert [layer.refusal for layer in acts.layers] == [None] * acts.depth
+    assert acts.layers == example(name).layers
+
+
+@pytest.mark.parametrize("layer", [-1, 3])
+def test_a_layer_that_is_not_there_is_an_error(layer: int) -> None:
+    acts = capture(example("plain"), picture())
+    asked: list[Callable[[int], object]] = [
+        acts.attention,
+        acts.queries,
+        acts.keys,
+        acts.values,
+        acts.tokens_after_attention,
+        lambda layer: acts.attention_map(layer, 0),
+    ]
+    for question in asked:
+        with pytest.raises(ValueError, match=r"layer in 0\.\.2") as caught:
+            question(layer)
+        assert_one_sentence(caught.value)
+
+
+# --- maps ---------------------------------------------------------------------------------------
+
+OBLONG: dict[str, Any] = dict(image_size=(40, 56), depth=1)  # a grid of 10 x 14
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        OBLONG,
+        dict(OBLONG, class_token=False),
+        dict(OBLONG, distillation_token=True, registers=3),
+        dict(image_size=24, depth=1),
+    ],
+    ids=["cls", "no prefix", "five prefix tokens", "square"],
+)
+def test_a_map_is_one_row_or_column_of_attention(options: dict[str, Any]) -> None:
+    acts = capture(own_model(**options), picture())
+    (rows, cols), prefix = acts.grid, acts.num_prefix_tokens
+    attention = acts.attention(0)
+    queries: list[tuple[int | tuple[int, int], int]] = [
+        *((token, token) for token in range(prefix)),
+        (prefix + 7, prefix + 7),
+        ((0, 0), prefix),
+        ((0, cols - 1), prefix + cols - 1),
+        ((2, 5), prefix + 2 * cols + 5),
+        ((rows - 1, cols - 1), prefix + rows * cols - 1),
+    ]
+    for query, token in queries:
+        row = acts.attention_map(0, query)
+        column = acts.attention_map(0, query, direction="column")
+        assert row.shape == column.shape == (4, rows, cols)
+        assert np.abs(row - column).max() > 1e-3
+        for i in range(rows):
+            for j in range(cols):
+                patch = prefix + i * cols + j
+                assert_array_equal(row[:, i, j], attention[:, token, patch])
+                assert_array_equal(column[:, i, j], attention[:, patch, token])
+
+
+def test_a_map_lacks_what_the_query_spends_on_the_prefix() -> None:
+    acts = capture(example("registers"), picture())
+    on_prefix = acts.attention(1)[:, 0, :5].sum(axis=1)
+    assert_allclose(acts.attention_map(1, 0).sum(axis=(1, 2)), 1 - on_prefix, atol=1e-6)
+
+
+@pytest.mark.parametrize("query", [-1, 25, (4, 0), (0, 6), (-1, 0), (0, -1)])
+def test_a_query_outside_the_model_is_an_error(query: int | tuple[int, int]) -> None:
+    acts = capture(example("plain"), picture())  # 1 + 4 x 6 tokens
+    with pytest.raises(ValueError, match="Expected a") as caught:
+        acts.attention_map(0, query)
+    assert_one_sentence(caught.value)
+
+
+def test_an_unknown_direction_is_an_error() -> None:
+    acts = capture(example("plain"), picture())
+    with pytest.raises(ValueError, match="diagonal") as caught:
+        acts.attention_map(0, 0, direction="diagonal")  # type: ignore[arg-type]
+    assert_one_sentence(caught.value)
+
+
+# --- what else is kept --------------------------------------------------------------------------
+
+
+def unrolled(model: Model, image: Image.Image) -> Iterator[tuple[Tensor, ...]]:
+    """(z before, q, k, v, z after attention, z after) of each block, by the equations."""
+    module: Any = model.module
+    x = model.preprocess(image)[None]
+    if isinstance(module, VisionTransformer):
+        z = module.embed(x)
+    else:
+        z = module.norm_pre(module._pos_embed(module.patch_embed(x)))
+    for block in module.blocks:
+        before, attn = z, block.attn
+        qkv = attn.qkv(block.norm1(z))
+        q, k, v = qkv.unflatten(-1, (3, attn.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k = getattr(attn, "q_norm", nn.Identity())(q), getattr(attn, "k_norm", nn.Identity())(k)
+        A = (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])).softmax(dim=-1)
+        attended = attn.proj((A @ v).transpose(1, 2).flatten(2))
+        middle = z + getattr(block, "ls1", nn.Identity())(attended)
+        change = block.mlp(block.norm2(middle))
+        z = middle + getattr(block, "ls2", nn.Identity())(change)
+        yield before[0], q[0], k[0], v[0], middle[0], z[0]
+
+
+@pytest.mark.parametrize("name", [*OWN, "test_vit", "test_vit2", "deit_tiny_distilled_patch16_224"])
+@torch.inference_mode()
+def test_everything_kept_is_that_of_a_forward_by_hand(name: str) -> None:
+    model = example(name)
+    acts = capture(model, picture())
+    for layer, expected in enumerate(unrolled(model, picture())):
+        kept = (
+            acts.tokens(layer),
+            acts.queries(layer),
+            acts.keys(layer),
+            acts.values(layer),
+            acts.tokens_after_attention(layer),
+            acts.tokens(layer + 1),
+        )
+        names = ("tokens before", "q", "k", "v", "tokens after attention", "tokens after")
+        for what, array, tensor in zip(names, kept, expected, strict=True):
+            scale = float(tensor.abs().max())
+            assert_allclose(
+                array, tensor, rtol=0, atol=1e-5 * scale, err_msg=f"{what} of layer {layer}"
+            )
+    assert layer == acts.depth - 1
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_tokens_of_depth_0_are_the_embedding(name: str) -> None:
+    model = example(name)
+    assert isinstance(model.module, VisionTransformer)
+    with torch.inference_mode():
+        z = model.module.embed(model.preprocess(picture())[None])[0]
+    assert_array_equal(capture(model, picture()).tokens(0), z.numpy())
+
+
+@pytest.mark.parametrize(
+    "name", [*(name for name in OWN if name != "no head"), "test_vit", "test_vit3", *TIMM[:3]]
+)
+def test_the_last_normalised_tokens_give_the_logits(name: str) -> None:
+    model = example(name)
+    acts = capture(model, picture())
+    z = torch.from_numpy(acts.tokens(acts.depth, normalised=True).copy())[None]
+    module: Any = model.module
+    with torch.inference_mode():
+        logits = module.forward_head(z)[0]
+    assert acts.logits is not None
+    assert_allclose(logits.numpy(), acts.logits, rtol=0, atol=1e-5)
+
+
+def test_normalised_tokens_are_those_of_the_final_norm_at_any_depth() -> None:
+    model = example("plain")
+    acts = capture(model, picture())
+    for depth in range(acts.depth + 1):
+        with torch.inference_mode():
+            expected = model.final_norm(torch.from_numpy(acts.tokens(depth).copy()))
+        assert_array_equal(acts.tokens(depth, normalised=True), expected.numpy())
+
+
+@pytest.mark.parametrize("depth", [-1, 4])
+def test_a_depth_that_is_not_there_is_an_error(depth: int) -> None:
+    with pytest.raises(ValueError, match=r"depth in 0\.\.3"):
+        capture(example("plain"), picture()).tokens(depth)
+
+
+def arrays_of(acts: Activations) -> dict[str, np.ndarray | None]:
+    return {
+        "logits": acts.logits,
+        "probabilities": acts.probabilities,
+        "attention": acts.attention(1),
+        "row map": acts.attention_map(1, 0),
+        "column map": acts.attention_map(1, (1, 2), direction="column"),
+        "queries": acts.queries(1),
+        "keys": acts.keys(1),
+        "values": acts.values(1),
+        "tokens": acts.tokens(1),
+        "normalised tokens": acts.tokens(1, normalised=True),
+        "tokens after attention": acts.tokens_after_attention(1),
+    }
+
+
+def test_arrays_are_float32_and_cannot_be_written() -> None:
+    acts = capture(example("plain"), picture())
+    for name, array in arrays_of(acts).items():
+        assert array is not None
+        assert array.dtype == np.float32, name
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+    with pytest.raises(ValueError, match="read-only"):
+        acts.patches[...] = 0
+
+
+def test_layers_cannot_be_written() -> None:
+    acts = capture(example("plain"), picture())
+    with pytest.raises(FrozenInstanceError):
+        acts.layers[0].num_heads = 7  # type: ignore[misc]
+
+
+def test_shared_properties_are_those_of_all_layers() -> None:
+    acts = capture(example("registers"), picture())
+    assert (acts.depth, acts.grid, acts.num_heads) == (3, (4, 6), 4)
+    assert (acts.num_prefix_tokens, acts.patch_size) == (5, 4)
+
+
+@pytest.mark.parametrize("change", [dict(kind="window"), dict(query_grid=(2, 3))])
+def test_no_one_grid_is_told_where_layers_differ(change: dict[str, Any]) -> None:
+    model = own_model()
+    model.layers = (*model.layers[:2], replace(model.layers[2], **change))
+    acts = capture(model, picture())
+    with pytest.raises(ModelError) as caught:
+        _ = acts.grid
+    assert_one_sentence(caught.value)
+
+
+def test_nbytes_counts_each_number_once() -> None:
+    acts = capture(example("plain"), picture())
+    layer = 25 * 32 * 4  # tokens x width x bytes of a float32
+    # q, k and v are views of one tensor; a block's output is the next one's input.
+    kept = 3 * (3 * layer + layer) + 4 * layer + 3 * layer
+    assert kept <= acts.nbytes <= kept + 1024
+
+
+def test_a_capture_holds_nothing_of_the_model() -> None:
+    model = own_model()
+    acts = capture(model, picture())
+    before = acts.attention(1)
+    held: list[Any] = [*model.module.modules(), *model.module.parameters()]
+    references = [weakref.ref(part) for part in held]
+    del model, held
+    gc.collect()
+    assert [ref() for ref in references if ref() is not None] == []
+    assert_array_equal(acts.attention(1), before)
+    assert {array.dtype for array in arrays_of(acts).values() if array is not None} == {
+        np.dtype(np.float32)
+    }
+
+
+# --- nothing is left behind ---------------------------------------------------------------------
+
+
+class Stopped(KeyboardInterrupt):
+    """A stop that no `except Exception` sees, as Streamlit's is."""
+
+
+def function_modes() -> int:
+    return torch._C._len_torch_function_stack()
+
+
+def test_progress_is_told_of_every_block_before_it_runs() -> None:
+    model = example("plain")
+    told: list[tuple[int, int]] = []
+    capture(model, picture(), progress=lambda block, of: told.append((block, of)))
+    assert told == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_captures_add_no_hooks() -> None:
+    model = own_model()
+    before = hook_count(model.module)
+    for seed in range(3):
+        capture(model, picture(seed=seed), edits=[MuteHeads([(0, 0)])])
+    assert hook_count(model.module) == before
+
+
+@pytest.mark.parametrize("kind", [ValueError, Stopped])
+@pytest.mark.parametrize("place", ["progress", "embedding", "block", "mlp", "attention", "head"])
+def test_whatever_is_raised_leaves_nothing_behind(place: str, kind: type[BaseException]) -> None:
+    model = own_model()
+    expected = capture(model, picture())
+    hooks, modes = hook_count(model.module), function_modes()
+
+    def stop(*_: Any) -> None:
+        raise kind("enough")
+
+    def progress(block: int, of: int) -> None:
+        if place == "progress" and block == 1:
+            stop()
+
+    paths = {
+        "embedding": "patch_embed.proj",
+        "block": "blocks.1",
+        "mlp": "blocks.1.mlp",
+        "attention": "blocks.1.attn.proj",
+        "head": "head",
+    }
+    handle = None
+    if place in paths:
+        handle = model.module.get_submodule(paths[place]).register_forward_pre_hook(stop)
+    with pytest.raises(kind, match="enough"):
+        capture(model, picture(seed=1), progress=progress, edits=[MuteHeads([(0, 1)])])
+    if handle is not None:
+        handle.remove()
+
+    assert RECORDER.get() is None
+    assert function_modes() == modes
+    assert hook_count(model.module) == hooks
+    assert not torch.is_inference_mode_enabled()
+    assert equal_captures(capture(model, picture()), expected)
+    assert_array_equal(plain_logits(model, picture()).numpy(), expected.logits)
+
+
+def test_eight_threads_on_one_model_get_their_own_pictures() -> None:
+    model = own_model()
+    pictures = [picture(seed=seed) for seed in range(40)]
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        expected = [capture(model, image) for image in pictures]
+        assert not equal_captures(expected[0], expected[1])
+        start = threading.Barrier(8)
+
+        def work(worker: int) -> int:
+            start.wait()
+            order = [(5 * worker + 7 * step) % 40 for step in range(40)]
+            wrong = 0
+            for number in order:
+                acts = capture(model, pictures[number])
+                wrong += not equal_captures(acts, expected[number])
+            return wrong
+
+        with ThreadPoolExecutor(8) as pool:
+            assert sum(pool.map(work, range(8))) == 0
+    finally:
+        torch.set_num_threads(threads_before)
+
+
+def test_edits_of_one_thread_are_not_felt_in_another() -> None:
+    model = own_model()
+    edits: list[list[Edit]] = [[], [MuteHeads([(0, 0), (1, 1)])], [SwapTokens([(0, 5)])]]
+    expected = [capture(model, picture(), edits=edit) for edit in edits]
+    assert not equal_captures(expected[0], expected[1])
+    assert not equal_captures(expected[0], expected[2])
+
+    def work(number: int) -> bool:
+        acts = capture(model, picture(), edits=edits[number % 3])
+        return equal_captures(acts, expected[number % 3])
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(work, range(60)))
+
+
+@pytest.mark.parametrize("inner_edits", [[], [MuteHeads([(0, 0)]), SwapTokens([(0, 1)])]])
+def test_a_capture_inside_the_progress_of_another_disturbs_neither(
+    inner_edits: list[Edit],
+) -> None:
+    model = own_model()
+    outer_edits = [MuteHeads([(2, 3)])]
+    expected_inner = capture(model, picture(seed=1), edits=inner_edits)
+    expected_outer = capture(model, picture(seed=2), edits=outer_edits)
+    inner: list[Activations] = []
+
+    def progress(block: int, of: int) -> None:
+        inner.append(capture(model, picture(seed=1), edits=inner_edits))
+
+    outer = capture(model, picture(seed=2), edits=outer_edits, progress=progress)
+    assert len(inner) == 3
+    assert all(equal_captures(acts, expected_inner) for acts in inner)
+    assert equal_captures(outer, expected_outer)
+
+
+def test_random_weights_differ_between_examples() -> None:
+    """The oracle tests above compare something: another seed gives other attention."""
+    module = own_module()
+    randomise(module, seed=1)
+    other = capture(watched(module, (16, 24)), picture())
+    assert (
+        np.abs(other.attention(0) - capture(example("plain"), picture()).attention(0)).max() > 0.01
+    )

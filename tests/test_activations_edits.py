@@ -1,0 +1,409 @@
+"""Each edit is what the same change made by hand is, and is gone after its pass."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from examples import (
+    assert_one_sentence,
+    equal_captures,
+    example,
+    own_model,
+    picture,
+    plain_logits,
+    timm_module,
+    watched,
+)
+from numpy.testing import assert_allclose, assert_array_equal
+from PIL import Image
+from torch import Tensor, nn
+
+from vitviz.activations import (
+    DropPatches,
+    Edit,
+    FillPatches,
+    MuteHeads,
+    SwapTokens,
+    capture,
+)
+from vitviz.families import ModelError
+from vitviz.model import RECORDER, Model
+from vitviz.vit import VisionTransformer
+
+# --- edits: muting heads ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["plain", "distilled", "test_vit"])
+@pytest.mark.parametrize("heads", [[(0, 0)], [(1, 1)], [(0, 1), (2, 0), (2, 1)]])
+def test_muting_is_zeroing_columns_of_the_output_projection(
+    name: str, heads: list[tuple[int, int]]
+) -> None:
+    model = example(name)
+    before = {key: value.clone() for key, value in model.module.state_dict().items()}
+    muted = capture(model, picture(), edits=[MuteHeads(heads)])
+
+    module = copy.deepcopy(model.module)
+    for layer, head in heads:
+        attn: Any = module.get_submodule(f"blocks.{layer}.attn")
+        width = attn.proj.in_features // attn.num_heads
+        with torch.no_grad():
+            attn.proj.weight[:, head * width : (head + 1) * width] = 0
+    with torch.inference_mode():
+        expected = module(model.preprocess(picture())[None])[0]
+    plain = plain_logits(model, picture())
+    assert muted.logits is not None
+    assert_allclose(muted.logits, expected, rtol=0, atol=1e-6 * float(expected.abs().max()))
+    assert np.abs(muted.logits - plain.numpy()).max() > 1e-3
+
+    for key, value in model.module.state_dict().items():
+        assert torch.equal(value, before[key]), key
+    assert_array_equal(capture(model, picture()).logits, plain.numpy())
+
+
+def test_a_muted_head_still_shows_where_it_looks() -> None:
+    model = example("plain")
+    plain = capture(model, picture())
+    muted = capture(model, picture(), edits=[MuteHeads([(0, 2)])])
+    assert_array_equal(muted.attention(0), plain.attention(0))
+    assert np.abs(muted.attention(1) - plain.attention(1)).max() > 1e-3
+
+
+def test_muting_no_head_is_bit_equal_to_no_edit() -> None:
+    acts = capture(example("plain"), picture(), edits=[MuteHeads([])])
+    assert equal_captures(acts, capture(example("plain"), picture()))
+
+
+def test_an_edit_keeps_what_an_iterator_gave_it() -> None:
+    once = MuteHeads(head for head in [(0, 0)])
+    first, second = (capture(example("plain"), picture(), edits=[once]) for _ in range(2))
+    assert equal_captures(first, second)
+    assert not equal_captures(first, capture(example("plain"), picture()))
+
+
+def test_edits_may_come_from_an_iterator() -> None:
+    edits: Any = iter([MuteHeads([(0, 0)])])
+    acts = capture(example("plain"), picture(), edits=edits)
+    assert equal_captures(acts, capture(example("plain"), picture(), edits=[MuteHeads([(0, 0)])]))
+
+
+# --- edits: dropping patches --------------------------------------------------------------------
+
+
+def some_patches() -> np.ndarray:
+    mask = np.zeros((4, 6), bool)
+    mask[0, 0] = mask[1, 2:5] = mask[3, 5] = True
+    return mask
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "no class token", "distilled", "registers", "registers alone", "stem"]
+)
+def test_dropped_patches_are_not_in_the_pass(name: str) -> None:
+    model = example(name)
+    module = model.module
+    assert isinstance(module, VisionTransformer)
+    mask = some_patches()
+    acts = capture(model, picture(), edits=[DropPatches(mask)])
+
+    prefix = module.num_prefix_tokens
+    kept = [*range(prefix), *(prefix + np.flatnonzero(~mask))]
+    with torch.inference_mode():
+        z = module.embed(model.preprocess(picture())[None])[:, kept]
+        embedded = z
+        for block in module.blocks:
+            z = block(z)
+        logits = module.forward_head(module.norm(z))[0]
+    assert_array_equal(acts.tokens(0), embedded[0].numpy())
+    assert_array_equal(acts.tokens(3), z[0].numpy())
+    assert_array_equal(acts.logits, logits.numpy())
+
+    tokens = prefix + 24 - mask.sum()
+    assert acts.tokens(2).shape == (tokens, 32)
+    assert acts.attention(1).shape == (4, tokens, tokens)
+    assert_array_equal(acts.patches, np.flatnonzero(~mask))
+    assert [layer.refusal for layer in acts.layers] == [None] * 3
+
+
+def test_timms_dropped_patches_are_not_in_the_pass() -> None:
+    model = example("test_vit")  # a grid of 10 x 10
+    mask = np.random.default_rng(0).random((10, 10)) < 0.4
+    acts = capture(model, picture(), edits=[DropPatches(mask)])
+    module: Any = model.module
+    with torch.inference_mode():
+        z = module._pos_embed(module.patch_embed(model.preprocess(picture())[None]))
+        z = z[:, [0, *(1 + np.flatnonzero(~mask))]]
+        logits = module.forward_head(module.norm(module.blocks(z)))[0]
+    assert_array_equal(acts.logits, logits.numpy())
+
+
+def test_maps_keep_their_places_when_patches_are_dropped() -> None:
+    mask = some_patches()
+    acts = capture(example("registers"), picture(), edits=[DropPatches(mask)])
+    attention = acts.attention(1)
+    kept = np.flatnonzero(~mask).tolist()
+    queries: list[tuple[Any, int]] = [
+        (0, 0),
+        ((2, 4), 5 + kept.index(2 * 6 + 4)),
+        (5 + 22, 5 + kept.index(22)),
+    ]
+    directions: list[Any] = ["row", "column"]
+    for direction in directions:
+        for query, token in queries:
+            seen = acts.attention_map(1, query, direction=direction)
+            assert seen.shape == (4, 4, 6)
+            assert (seen[:, mask] == 0).all()
+            line = attention[:, token] if direction == "row" else attention[:, :, token]
+            assert_array_equal(seen[:, ~mask], line[:, 5:])
+
+
+@pytest.mark.parametrize("query", [(1, 3), 5 + 9])
+def test_a_dropped_patch_cannot_be_the_query(query: int | tuple[int, int]) -> None:
+    acts = capture(example("registers"), picture(), edits=[DropPatches(some_patches())])
+    with pytest.raises(ModelError, match="Patch 9 was dropped") as caught:
+        acts.attention_map(0, query)
+    assert_one_sentence(caught.value)
+
+
+@pytest.mark.parametrize("name", ["plain", "test_vit"])
+def test_dropping_no_patch_is_bit_equal_to_no_edit(name: str) -> None:
+    model = example(name)
+    nothing = DropPatches(np.zeros(model.layers[0].query_grid, bool))
+    acts = capture(model, picture(), edits=[nothing])
+    assert equal_captures(acts, capture(model, picture()))
+
+
+def test_two_masks_drop_what_either_drops() -> None:
+    first, second = np.zeros((4, 6), bool), np.zeros((4, 6), bool)
+    first[:2], second[:, 0] = True, True
+    model = example("plain")
+    twice = capture(model, picture(), edits=[DropPatches(first), DropPatches(second)])
+    once = capture(model, picture(), edits=[DropPatches(first | second)])
+    assert equal_captures(twice, once)
+
+
+def test_dropping_every_patch_leaves_the_class_token() -> None:
+    everything = DropPatches(np.ones((4, 6), bool))
+    acts = capture(example("plain"), picture(), edits=[everything])
+    assert_array_equal(acts.attention(2), np.ones((4, 1, 1), np.float32))
+    assert not acts.attention_map(2, 0).any()
+    assert acts.logits is not None
+    assert np.isfinite(acts.logits).all()
+
+
+@pytest.mark.parametrize("name", ["no class token", "registers alone", "test_vit2"])
+def test_dropping_every_patch_is_refused_where_nothing_is_left_to_read(name: str) -> None:
+    model = example(name)
+    everything = DropPatches(np.ones(model.layers[0].query_grid, bool))
+    with pytest.raises(ModelError) as caught:
+        capture(model, picture(), edits=[everything])
+    assert_one_sentence(caught.value)
+
+
+# --- edits: filling patches ---------------------------------------------------------------------
+
+
+def input_seen(model: Model, image: Image.Image, *edits: FillPatches) -> Tensor:
+    """The picture that reaches the module, (3, H, W)."""
+    seen: list[Tensor] = []
+
+    def read(_: nn.Module, inputs: tuple[Tensor]) -> None:
+        seen.append(inputs[0][0].clone())
+
+    handle = model.module.register_forward_pre_hook(read)
+    try:
+        capture(model, image, edits=edits)
+    finally:
+        handle.remove()
+    return seen[0]
+
+
+def pixels_of(mask: np.ndarray, side: int) -> Tensor:
+    return torch.from_numpy(np.kron(mask, np.ones((side, side), bool)))
+
+
+@pytest.mark.parametrize("fill", ["mean", "blur"])
+@pytest.mark.parametrize("name", ["plain", "stem"])
+def test_filling_changes_the_masked_pixels_alone(name: str, fill: Any) -> None:
+    model = example(name)
+    x = model.preprocess(picture())
+    seen = input_seen(model, picture(), FillPatches(some_patches(), fill))
+    pixels = pixels_of(some_patches(), 4)
+    assert torch.equal(seen[:, ~pixels], x[:, ~pixels])
+    changed = (seen != x).all(dim=0)[pixels].float().mean()
+    assert changed > 0.95
+
+
+def test_mean_is_the_mean_colour_of_the_input() -> None:
+    model = example("plain")
+    x = model.preprocess(picture())
+    seen = input_seen(model, picture(), FillPatches(some_patches()))
+    masked = seen[:, pixels_of(some_patches(), 4)]
+    assert_allclose(masked, x.mean(dim=(1, 2))[:, None].expand_as(masked), atol=1e-6)
+
+
+def test_blur_keeps_the_colours_and_loses_the_detail() -> None:
+    model = example("plain")
+    everything = np.ones((4, 6), bool)
+    x = model.preprocess(picture())
+    seen = input_seen(model, picture(), FillPatches(everything, "blur"))
+    assert_allclose(seen.mean(dim=(1, 2)), x.mean(dim=(1, 2)), atol=0.1)
+
+    def detail(image: Tensor) -> float:
+        return float((image[:, :, 1:] - image[:, :, :-1]).abs().mean())
+
+    assert detail(seen) < 0.6 * detail(x)
+    assert np.corrcoef(seen.flatten(), x.flatten())[0, 1] > 0.5
+
+
+@pytest.mark.parametrize("fill", ["mean", "blur"])
+def test_filling_a_picture_of_one_colour_changes_nothing(fill: Any) -> None:
+    model = example("plain")
+    plain = Image.new("RGB", (24, 16), (10, 200, 90))
+    seen = input_seen(model, plain, FillPatches(some_patches(), fill))
+    assert_allclose(seen, model.preprocess(plain), atol=1e-5)
+
+
+@pytest.mark.parametrize("fill", ["mean", "blur"])
+def test_filling_no_patch_is_bit_equal_to_no_edit(fill: Any) -> None:
+    nothing = FillPatches(np.zeros((4, 6), bool), fill)
+    acts = capture(example("plain"), picture(), edits=[nothing])
+    assert equal_captures(acts, capture(example("plain"), picture()))
+
+
+@pytest.mark.parametrize("fill", ["mean", "blur"])
+def test_filling_where_patches_do_not_fill_the_picture(fill: Any) -> None:
+    # 2 x 2 patches of 16, and 6 pixels over
+    module = timm_module("vit_tiny_patch16_224", depth=1, img_size=38)
+    model = watched(module, (38, 38))
+    mask = np.array([[False, True], [False, False]])
+    x = model.preprocess(picture())
+    seen = input_seen(model, picture(), FillPatches(mask, fill))
+    inside = torch.zeros(38, 38, dtype=torch.bool)
+    inside[:16, 16:32] = True
+    assert torch.equal(seen[:, ~inside], x[:, ~inside])
+    assert (seen != x).all(dim=0)[inside].float().mean() > 0.95
+
+
+def test_an_unknown_fill_is_refused() -> None:
+    red: Any = "red"
+    with pytest.raises(ModelError, match="'red'") as caught:
+        capture(example("plain"), picture(), edits=[FillPatches(some_patches(), red)])
+    assert_one_sentence(caught.value)
+
+
+@pytest.mark.parametrize("kind", [DropPatches, FillPatches])
+@pytest.mark.parametrize("shape", [(6, 4), (24,), (4, 6, 1), (0, 0), (14, 14)])
+def test_a_mask_of_another_shape_is_refused(kind: Any, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ModelError, match=r"mask of shape \(4, 6\), got") as caught:
+        capture(example("plain"), picture(), edits=[kind(np.zeros(shape, bool))])
+    assert_one_sentence(caught.value)
+
+
+# --- edits: swapping tokens ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["plain", "registers", "stem", "test_vit"])
+def test_swapping_moves_the_patches_and_leaves_the_positions(name: str) -> None:
+    model = example(name)
+    module: Any = model.module
+    acts = capture(model, picture(), edits=[SwapTokens([(1, 20)])])
+    with torch.inference_mode():
+        patches = module.patch_embed(model.preprocess(picture())[None]).flatten(1, -2)
+        plain = torch.from_numpy(capture(model, picture()).tokens(0).copy())
+        expected = plain.clone()
+        first, second = len(plain) - patches.shape[1] + torch.tensor([1, 20])
+        expected[first] += patches[0, 20] - patches[0, 1]
+        expected[second] += patches[0, 1] - patches[0, 20]
+    assert_allclose(acts.tokens(0), expected, rtol=0, atol=1e-5)
+    assert np.abs(acts.tokens(0) - plain.numpy()).max() > 0.1
+
+
+def test_swapping_where_timm_keeps_the_patches_in_a_grid() -> None:
+    module = timm_module("test_vit", dynamic_img_size=True)
+    model = watched(module, (48, 80))  # 3 x 5 patches
+    swapped = capture(model, picture(), edits=[SwapTokens([(1, 7)])])
+    x = model.preprocess(picture())
+    expected = x.clone()  # patches 1 and 7 lie in rows 0 and 1, columns 1 and 2
+    expected[:, :16, 16:32] = x[:, 16:32, 32:48]
+    expected[:, 16:32, 32:48] = x[:, :16, 16:32]
+    with torch.inference_mode():
+        logits = module(expected[None])[0]
+    assert swapped.logits is not None
+    assert_allclose(swapped.logits, logits, rtol=0, atol=1e-5)
+
+
+def test_swapping_twice_is_the_identity() -> None:
+    model = example("plain")
+    pairs = [(0, 5), (2, 23)]
+    for edits in ([SwapTokens(pairs * 2)], [SwapTokens(pairs), SwapTokens(pairs)]):
+        acts = capture(model, picture(), edits=edits)
+        assert equal_captures(acts, capture(model, picture()))
+
+
+def test_swaps_that_share_a_patch_happen_one_after_another() -> None:
+    model = own_model(positions="none")
+    plain = capture(model, picture()).tokens(0)[1:]
+    swapped = capture(model, picture(), edits=[SwapTokens([(0, 1), (1, 2)])]).tokens(0)[1:]
+    assert_array_equal(swapped[:3], plain[[1, 2, 0]])
+    assert_array_equal(swapped[3:], plain[3:])
+
+
+@pytest.mark.parametrize(
+    ("positions", "blind"),
+    [("none", True), ("learned", False), ("sincos1d", False), ("sincos2d", False)],
+)
+def test_only_a_model_without_positions_does_not_see_a_swap(positions: str, blind: bool) -> None:
+    model = own_model(positions=positions)
+    order = np.random.default_rng(0).permutation(24)
+    pairs = list(zip(order[:12].tolist(), order[12:].tolist(), strict=True))
+    swapped = capture(model, picture(), edits=[SwapTokens(pairs)])
+    assert swapped.logits is not None
+    difference = np.abs(swapped.logits - plain_logits(model, picture()).numpy()).max()
+    assert difference < 1e-5 if blind else difference > 1e-3
+
+
+# --- edits: together, and wrong -----------------------------------------------------------------
+
+
+def test_edits_work_together() -> None:
+    model = example("registers")
+    mask = some_patches()
+    edits: list[Edit] = [MuteHeads([(1, 2)]), DropPatches(mask), SwapTokens([(0, 7)])]
+    acts = capture(model, picture(), edits=edits)
+    module: Any = copy.deepcopy(model.module)
+    with torch.inference_mode():
+        module.blocks[1].attn.proj.weight[:, 16:24] = 0
+        order = torch.arange(24)
+        order[[0, 7]] = order[[7, 0]]
+        patches = module.patch_embed(model.preprocess(picture())[None])[:, order]
+        prefix = torch.cat([module.cls_token, module.reg_token], dim=1)
+        z = torch.cat([prefix, patches], dim=1) + module.pos_embed
+        z = z[:, [*range(5), *(5 + np.flatnonzero(~mask))]]
+        for block in module.blocks:
+            z = block(z)
+        logits = module.forward_head(module.norm(z))[0]
+    assert acts.logits is not None
+    assert_allclose(acts.logits, logits, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (MuteHeads([(3, 0)]), r"layer in 0\.\.2, got 3"),
+        (MuteHeads([(-1, 0)]), r"layer in 0\.\.2, got -1"),
+        (MuteHeads([(0, 4)]), r"head in 0\.\.3, got 4"),
+        (MuteHeads([(0, 0), (0, -1)]), r"head in 0\.\.3, got -1"),
+        (SwapTokens([(0, 24)]), r"patch in 0\.\.23, got 24"),
+        (SwapTokens([(-1, 3)]), r"patch in 0\.\.23, got -1"),
+        (object(), "object is no edit"),
+        ("mute", "str is no edit"),
+    ],
+)
+def test_an_edit_that_does_not_fit_is_refused_in_one_sentence(edit: Any, message: str) -> None:
+    model = example("plain")
+    with pytest.raises(ModelError, match=message) as caught:
+        capture(model, picture(), edits=[edit])
+    assert_one_sentence(caught.value)
+    assert RECORDER.get() is None

@@ -1,0 +1,397 @@
+"""A layer is shown only when it proves itself, and what is planted is found where it lies."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from examples import (
+    assert_one_sentence,
+    own_model,
+    own_module,
+    picture,
+    plain_logits,
+    timm_model,
+    timm_module,
+    watched,
+)
+from numpy.testing import assert_allclose, assert_array_equal
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitviz import activations
+from vitviz.activations import (
+    Activations,
+    DropPatches,
+    capture,
+)
+from vitviz.families import ModelError
+from vitviz.images import patch_box
+from vitviz.inspection import attention_distance, attention_rollout
+from vitviz.model import Model
+from vitviz.vit import Attention
+
+# --- a layer is shown only when it proves itself ------------------------------------------------
+
+
+class Mutated(Attention):
+    """Attention in which something goes on that a naive reader would not see."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        B, T, D = z.shape
+        qkv = self.qkv(z).reshape(B, T, 3, self.num_heads, D // self.num_heads)
+        heads = self.attend(*qkv.permute(2, 0, 3, 1, 4))
+        return self.proj(heads.transpose(1, 2).reshape(B, T, D))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class ChangesValuesAfterwards(Mutated):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        heads = F.scaled_dot_product_attention(q, k, v)
+        v.mul_(2)
+        return heads
+
+
+class ChangesQueriesAfterwards(Mutated):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        heads = F.scaled_dot_product_attention(q, k, v)
+        q.neg_()
+        return heads
+
+
+class LooksBackOnly(Mutated):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+class AttendsTwice(Mutated):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        first = F.scaled_dot_product_attention(q, k, v)
+        return first - 0.5 * F.scaled_dot_product_attention(k, q, v)
+
+
+class NeverAttends(Mutated):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(dim=-1) @ v
+
+
+class LosesAToken(Mutated):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        heads = F.scaled_dot_product_attention(q[:, :, 1:], k, v)
+        return torch.cat([v[:, :, :1], heads], dim=2)
+
+
+def mutated(kind: type[Mutated], layer: int = 1) -> Model:
+    model = own_model()
+    module: Any = model.module
+    block = module.blocks[layer]
+    changed = kind(32, 4)
+    changed.load_state_dict(block.attn.state_dict())
+    block.attn = changed.eval()
+    return model
+
+
+def assert_only_refused(acts: Activations, layer: int, words: str) -> None:
+    """That layer alone is refused, by the same sentence wherever it is asked for."""
+    for number, described in enumerate(acts.layers):
+        if number != layer:
+            assert described.refusal is None
+            acts.attention(number)
+            continue
+        assert described.refusal is not None
+        assert words in described.refusal
+        assert described.name in described.refusal
+        assert_one_sentence(described.refusal)
+        asked: list[Callable[[], object]] = [
+            lambda: acts.attention(layer),
+            lambda: acts.attention_map(layer, 0),
+            lambda: acts.queries(layer),
+            lambda: acts.keys(layer),
+            lambda: acts.values(layer),
+            lambda: list(acts.attention_layers()),
+        ]
+        for question in asked:
+            with pytest.raises(ModelError) as caught:
+                question()
+            assert str(caught.value) == described.refusal
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (ChangesValuesAfterwards, "does not reproduce"),
+        (ChangesQueriesAfterwards, "does not reproduce"),
+        (LooksBackOnly, "does not reproduce"),
+        (AttendsTwice, "2 times"),
+        (NeverAttends, "0 times"),
+        (LosesAToken, "24 tokens, expected 4 and 25"),
+    ],
+)
+def test_a_layer_that_does_not_prove_itself_is_refused(kind: type[Mutated], words: str) -> None:
+    model = mutated(kind)
+    acts = capture(model, picture())
+    assert_only_refused(acts, 1, words)
+    assert acts.logits is not None
+    assert_array_equal(acts.logits, plain_logits(model, picture()).numpy())
+    assert acts.tokens(2).shape == (25, 32)  # the residual stream is there all the same
+
+
+def test_a_wrong_scale_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = activations._read_call
+
+    def wrong(*args: Any, **kwargs: Any) -> Any:
+        record = read(*args, **kwargs)
+        return replace(record, scale=record.scale * 1.5)
+
+    monkeypatch.setattr(activations, "_read_call", wrong)
+    acts = capture(own_model(depth=1), picture())
+    assert_only_refused(acts, 0, "does not reproduce")
+
+
+def test_a_bias_added_to_the_scores_is_part_of_attention() -> None:
+    class LooksNear(Mutated):
+        def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            place = torch.arange(q.shape[2])
+            bias = -(place[:, None] - place).abs().float()
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+
+    class LooksBack(Mutated):
+        def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            allowed = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).tril()
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
+
+    near, back = (capture(mutated(kind), picture()) for kind in (LooksNear, LooksBack))
+    for acts in (near, back):
+        assert [layer.refusal for layer in acts.layers] == [None] * 3
+    plain = capture(own_model(), picture())
+    assert np.diagonal(near.attention(1), axis1=1, axis2=2).mean() > 2 * (
+        np.diagonal(plain.attention(1), axis1=1, axis2=2).mean()
+    )
+    assert not np.triu(back.attention(1)[0], k=1).any()
+    assert_allclose(back.attention(1).sum(axis=2), 1, atol=1e-5)
+
+
+def test_a_fault_outside_the_rows_checked_at_capture_is_found_when_the_layer_is_asked_for() -> None:
+    class SpoilsOneRow(Mutated):
+        def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            heads = F.scaled_dot_product_attention(q, k, v)
+            heads[:, :, 1] += 1  # of 25 rows, 0, 3, 6, ... are checked at capture
+            return heads
+
+    acts = capture(mutated(SpoilsOneRow), picture())
+    assert acts.layers[1].refusal is None
+    with pytest.raises(ModelError, match="does not reproduce") as caught:
+        acts.attention(1)
+    assert_one_sentence(caught.value)
+    acts.attention(0)
+    acts.attention(2)
+
+
+def test_timms_unfused_attention_is_refused_rather_than_shown_empty() -> None:
+    model = timm_model("test_vit")
+    module: Any = model.module
+    module.blocks[2].attn.fused_attn = False
+    assert_only_refused(capture(model, picture()), 2, "0 times")
+
+
+@pytest.mark.parametrize(
+    "stale",
+    [
+        dict(prefix=()),
+        dict(prefix=("cls", "dist")),
+        dict(query_grid=(3, 6), key_grid=(3, 6)),
+        dict(query_grid=(14, 14), key_grid=(14, 14)),
+        dict(num_heads=2),
+    ],
+    ids=["prefix too short", "prefix too long", "grid too small", "grid too large", "heads"],
+)
+@pytest.mark.parametrize("where", ["all layers", "one layer"])
+def test_a_stale_description_is_refused_and_changes_nothing(
+    stale: dict[str, Any], where: str
+) -> None:
+    model = own_model()
+    expected = capture(model, picture())
+    right = model.layers
+    wrong = tuple(replace(layer, **stale) for layer in right)
+    model.layers = wrong if where == "all layers" else (*right[:2], wrong[2])
+    acts = capture(model, picture())
+    assert_array_equal(acts.logits, expected.logits)
+    assert_array_equal(acts.tokens(3), expected.tokens(3))
+    for number in range(3) if where == "all layers" else [2]:
+        refusal = acts.layers[number].refusal
+        assert refusal is not None
+        assert "expected" in refusal
+        with pytest.raises(ModelError) as caught:
+            acts.attention(number)
+        assert str(caught.value) == refusal
+        assert_one_sentence(refusal)
+
+
+def test_patches_cannot_be_dropped_by_a_stale_grid() -> None:
+    model = own_model()
+    model.layers = tuple(
+        replace(layer, query_grid=(3, 6), key_grid=(3, 6)) for layer in model.layers
+    )
+    mask = np.zeros((3, 6), bool)
+    mask[0, 0] = True
+    with pytest.raises(ModelError) as caught:
+        capture(model, picture(), edits=[DropPatches(mask)])
+    assert_one_sentence(caught.value)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_no_numbers_are_refused_where_they_matter(value: float) -> None:
+    model = own_model()
+    module: Any = model.module
+    with torch.no_grad():
+        module.blocks[1].attn.qkv.weight[70] = value
+    acts = capture(model, picture())
+    assert acts.layers[0].refusal is None
+    acts.attention(0)
+    for layer in (1, 2):  # what follows inherits them
+        refusal = acts.layers[layer].refusal
+        assert refusal is not None
+        assert "not finite numbers" in refusal
+        assert_one_sentence(refusal)
+        with pytest.raises(ModelError, match="not finite numbers"):
+            acts.attention_map(layer, 0)
+
+
+# --- planted attention --------------------------------------------------------------------------
+
+
+def plant(module: Any) -> None:
+    """Set the weights so that every head of every layer attends to the one bright patch.
+
+    A patch's brightness becomes the first coordinate of its token, all else is 0; blocks add
+    nothing to the stream; keys copy the first coordinate, and queries are one long constant.
+    """
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+        for name, part in module.named_modules():
+            if isinstance(part, nn.LayerNorm) and name:
+                part.weight.fill_(1)
+        kernel = module.patch_embed.proj.weight
+        kernel[0] = 1 / kernel[0].numel()
+        for block in module.blocks:
+            qkv, heads = block.attn.qkv, block.attn.num_heads
+            width = qkv.in_features
+            first = torch.arange(0, width, width // heads)  # each head's first coordinate
+            qkv.bias[first] = 100.0
+            qkv.weight[width + first, 0] = 1.0
+
+
+def spotlight(height: int, width: int, box: tuple[int, int, int, int]) -> Image.Image:
+    image = Image.new("RGB", (width, height))
+    image.paste((255, 255, 255), box)
+    return image
+
+
+def planted(module: nn.Module, input_size: tuple[int, int]) -> Model:
+    plant(module)
+    model = watched(module, input_size)
+    model.preprocess = replace(model.preprocess, mean=(0.0,) * 3, std=(1.0,) * 3)
+    return model
+
+
+PLANTED: dict[str, tuple[Callable[..., nn.Module], dict[str, Any], int, str]] = {
+    "own": (own_module, dict(image_size=(40, 56)), 4, ""),
+    "own, square": (own_module, dict(image_size=40), 4, ""),
+    "own, no prefix": (own_module, dict(image_size=(40, 56), class_token=False), 4, ""),
+    "own, two prefix tokens": (
+        own_module,
+        dict(image_size=(40, 56), distillation_token=True),
+        4,
+        "",
+    ),
+    "own, five prefix tokens": (own_module, dict(image_size=(40, 56), registers=4), 4, ""),
+    "timm": (timm_module, dict(img_size=(160, 224), depth=3), 16, "vit_tiny_patch16_224"),
+    "timm, square": (timm_module, dict(img_size=160, depth=3), 16, "vit_tiny_patch16_224"),
+    "timm, pixels left over": (
+        timm_module,
+        dict(img_size=(155, 239), depth=3),
+        16,
+        "vit_tiny_patch16_224",
+    ),
+    "timm, padded": (
+        timm_module,
+        dict(img_size=(155, 213), depth=3, dynamic_img_pad=True, dynamic_img_size=True),
+        16,
+        "vit_tiny_patch16_224",
+    ),
+    "timm, no prefix": (
+        timm_module,
+        dict(img_size=(160, 224), depth=3, class_token=False, global_pool="avg"),
+        16,
+        "vit_tiny_patch16_224",
+    ),
+    "timm, distilled": (
+        timm_module,
+        dict(img_size=(160, 224), depth=3),
+        16,
+        "deit_tiny_distilled_patch16_224",
+    ),
+    "timm, five prefix tokens": (
+        timm_module,
+        dict(img_size=(160, 224), depth=3, reg_tokens=4),
+        16,
+        "vit_tiny_patch16_224",
+    ),
+}
+
+
+@pytest.mark.parametrize("target", [(8, 3), (2, 9), (0, 0)])
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_attention_is_found_where_it_was_planted(
+    name: str, target: tuple[int, int]
+) -> None:
+    make, options, side, architecture = PLANTED[name]
+    module = make(architecture, **options) if architecture else make(**options)
+    size = options.get("image_size", options.get("img_size"))
+    height, width = size if isinstance(size, tuple) else (size, size)
+    top, left = target[0] * side, target[1] * side
+    # The picture is twice as large as the input and wider, so that its sides are cropped.
+    margin = 30
+    box = (margin + 2 * left, 2 * top, margin + 2 * (left + side), 2 * (top + side))
+    image = spotlight(2 * height, 2 * width + 2 * margin, box)
+    acts = capture(planted(module, (height, width)), image)
+    assert [layer.refusal for layer in acts.layers] == [None] * 3
+
+    (rows, cols), prefix = acts.grid, acts.num_prefix_tokens
+    up = math.ceil if options.get("dynamic_img_pad") else math.floor
+    assert (rows, cols) == (up(height / side), up(width / side))
+    for layer in range(acts.depth):
+        for query in (0, prefix + 5, (rows - 1, cols - 1), target):
+            for head in acts.attention_map(layer, query):
+                assert np.unravel_index(head.argmax(), head.shape) == target
+                assert head[target] > 0.999
+        looked_at = acts.attention_map(layer, target, direction="column")
+        assert looked_at.min() > 0.999
+
+    # In the coordinates of the picture itself, the patch is the bright box.
+    assert patch_box(acts.crop, acts.grid, *target) == pytest.approx(box, abs=1)
+
+    # Every head adds half of its look to half of the identity: CLS keeps 1/2 ** layers of itself.
+    count, kept = rows * cols, 0.5**acts.depth
+    rollout = attention_rollout(acts.attention_layers(), num_prefix_tokens=prefix)
+    assert rollout[prefix:].argmax() == target[0] * cols + target[1]
+    expected = 1 - kept if prefix else 1 / count + (1 - 1 / count) * (1 - kept)
+    assert rollout[prefix:].max() == pytest.approx(expected, abs=1e-3)
+
+    distance = attention_distance(
+        acts.attention_layers(),
+        grid=acts.grid,
+        patch_size=acts.patch_size,
+        num_prefix_tokens=prefix,
+    )
+    mean = np.mean(
+        [math.hypot(i - target[0], j - target[1]) for i in range(rows) for j in range(cols)]
+    )
+    assert_allclose(distance, side * mean, rtol=1e-3)

@@ -1,0 +1,414 @@
+"""Files of weights: what fits is copied, all else is refused in one sentence and runs nothing."""
+
+import os
+import pickle
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from examples import (
+    CONFIGURATION,
+    LITTLE,
+    assert_one_sentence,
+    own_module,
+    picture,
+    timm_module,
+    write_shipped,
+)
+from safetensors.torch import save_file
+from timm.layers import resample_abs_pos_embed
+from torch import Tensor
+from torch.testing import assert_close
+
+from vitviz import checkpoints
+from vitviz.activations import capture
+from vitviz.checkpoints import (
+    CheckpointError,
+    assets,
+    load_shipped,
+    load_state,
+    read_state,
+    shipped_names,
+)
+from vitviz.families import ModelError
+from vitviz.zoo import load_model
+
+State = dict[str, Any]
+WRITERS: dict[str, Callable[[State, Path], Any]] = {
+    ".safetensors": save_file,
+    ".pth": torch.save,
+    ".pt": lambda state, path: torch.save({"model": state, "epoch": 3}, path),
+}
+
+
+def write(state: State, path: Path) -> Path:
+    WRITERS[path.suffix](state, path)
+    return path
+
+
+def own_state() -> State:
+    return own_module().state_dict()
+
+
+# --- shipped weights ----------------------------------------------------------------------------
+
+
+def test_assets_lie_in_the_package_or_beside_it() -> None:
+    assert assets().name == "assets"
+    assert (assets() / "weights").is_dir()
+
+
+def test_shipped_names_are_those_of_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "assets", lambda: tmp_path)
+    assert shipped_names() == ()
+    write_shipped(tmp_path, "second")
+    write_shipped(tmp_path, "first").with_suffix(".md").write_text("a model card")
+    assert shipped_names() == ("first", "second")
+
+
+def test_a_shipped_file_tells_all_that_its_model_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "assets", lambda: tmp_path)
+    write_shipped(tmp_path)
+    shipped = load_shipped("little")
+    assert shipped.configuration == CONFIGURATION
+    assert shipped.classes == ("cat", "dog", "fox", "owl", "bat")
+    assert (shipped.mean, shipped.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    assert shipped.test_accuracy == 0.875
+    assert {tensor.dtype for tensor in shipped.state.values()} == {torch.float32}
+
+
+def test_the_files_of_the_project_can_be_read() -> None:
+    assert "vitviz_tiny_cifar10" in shipped_names()
+    for name in shipped_names():
+        shipped = load_shipped(name)
+        assert len(shipped.classes) == shipped.configuration["num_classes"]
+        assert 0 <= shipped.test_accuracy <= 1
+
+
+# --- files that fit -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize(
+    ("name", "classes"),
+    [("test_vit", 1000), ("test_vit2", 7), ("deit_tiny_distilled_patch16_224", 3)],
+)
+def test_a_checkpoint_of_timm_comes_back_as_it_was(
+    name: str, classes: int, suffix: str, tmp_path: Path
+) -> None:
+    module = timm_module(name, num_classes=classes)
+    path = write(module.state_dict(), tmp_path / f"mine{suffix}")
+    model = load_model(name, checkpoint=path)
+    assert model.trained is True
+    assert model.weights.startswith(f"local file mine{suffix}, sha256 ")
+    assert model.name == name
+    for key, value in module.state_dict().items():
+        assert torch.equal(model.module.state_dict()[key], value), key
+    with torch.inference_mode():
+        expected = module(model.preprocess(picture())[None])[0]
+    logits = capture(model, picture()).logits
+    assert logits is not None
+    assert_close(torch.from_numpy(logits.copy()), expected, rtol=0, atol=1e-5)
+    assert (model.labels is not None) == (classes == 1000)
+
+
+def test_the_digest_in_the_provenance_is_the_files(tmp_path: Path) -> None:
+    import hashlib
+
+    path = write(timm_module("test_vit").state_dict(), tmp_path / "a.safetensors")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    for form in (path, str(path)):
+        assert load_model("test_vit", checkpoint=form).weights.endswith(digest[:12])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_other_precisions_become_float32(dtype: torch.dtype, suffix: str, tmp_path: Path) -> None:
+    state = {key: value.to(dtype) for key, value in own_state().items()}
+    read = read_state(write(state, tmp_path / f"mine{suffix}"))
+    assert {tensor.dtype for tensor in read.values()} == {torch.float32}
+    for key, value in state.items():
+        assert torch.equal(read[key], value.float())
+
+
+def test_weights_without_a_head_make_a_model_without_one(tmp_path: Path) -> None:
+    path = write(timm_module("test_vit", num_classes=0).state_dict(), tmp_path / "a.pth")
+    model = load_model("test_vit", checkpoint=path)
+    acts = capture(model, picture())
+    assert acts.logits is None
+    assert acts.attention(5).shape == (2, 101, 101)
+
+
+def test_a_shipped_architecture_takes_weights_from_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "assets", lambda: tmp_path)
+    write_shipped(tmp_path)
+    state = {key: value + 1 for key, value in own_module(**LITTLE).state_dict().items()}
+    model = load_model("little", checkpoint=write(state, tmp_path / "other.pth"))
+    assert model.weights.startswith("local file other.pth")
+    for key, value in model.module.state_dict().items():
+        assert torch.equal(value, state[key])
+
+
+@pytest.mark.parametrize("image_size", [96, (64, 112), 240])
+@pytest.mark.parametrize("name", ["test_vit", "test_vit2", "test_vit3"])
+def test_positions_are_resized_as_timm_resizes_them(
+    name: str, image_size: Any, tmp_path: Path
+) -> None:
+    module = timm_module(name)
+    path = write(module.state_dict(), tmp_path / "mine.safetensors")
+    model = load_model(name, checkpoint=path, image_size=image_size)
+    rows, cols = model.layers[0].query_grid
+    table: Tensor = module.state_dict()["pos_embed"]
+    prefix = table.shape[1] - 100  # of timm's table, which may leave the prefix out
+    expected = resample_abs_pos_embed(table, [rows, cols], num_prefix_tokens=prefix)
+    assert_close(model.module.state_dict()["pos_embed"], expected, rtol=0, atol=1e-6)
+    assert model.module.state_dict()["pos_embed"].shape[1] == prefix + rows * cols
+    acts = capture(model, picture())
+    assert acts.grid == (rows, cols)
+    assert [layer.refusal for layer in acts.layers] == [None] * acts.depth
+
+
+def test_a_distilled_models_two_tokens_keep_their_positions(tmp_path: Path) -> None:
+    name = "deit_tiny_distilled_patch16_224"
+    state = timm_module(name).state_dict()
+    path = write(state, tmp_path / "mine.safetensors")
+    model = load_model(name, checkpoint=path, image_size=(96, 64))
+    table = model.module.state_dict()["pos_embed"]
+    assert table.shape[1] == 2 + 6 * 4
+    assert torch.equal(table[:, :2], state["pos_embed"][:, :2])
+
+
+def test_shipped_positions_are_resized_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "assets", lambda: tmp_path)
+    write_shipped(tmp_path)
+    model = load_model("little", image_size=(40, 56))
+    table = own_module(**LITTLE).state_dict()["pos_embed"].half().float()
+    expected = resample_abs_pos_embed(table, [10, 14], num_prefix_tokens=1)
+    assert_close(model.module.state_dict()["pos_embed"], expected, rtol=0, atol=1e-6)
+
+
+# --- files that do not fit ----------------------------------------------------------------------
+
+
+def without(key: str) -> Callable[[State], State]:
+    return lambda state: {name: value for name, value in state.items() if name != key}
+
+
+def changed(**changes: Any) -> Callable[[State], State]:
+    by_name = {key.replace("__", "."): value for key, value in changes.items()}
+    return lambda state: {**state, **by_name}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without("norm.weight"), "lacks norm.weight"),
+        (without("pos_embed"), "lacks pos_embed"),
+        (changed(surprise=torch.zeros(2)), "has, and the model lacks, surprise"),
+        (changed(norm__weight=torch.zeros(33)), r"norm.weight has shape \(33,\) .* \(32,\)"),
+        (changed(norm__weight=torch.zeros(())), r"norm.weight has shape \(\)"),
+        (changed(head__weight=torch.zeros(6, 32)), r"head.weight has shape \(6, 32\)"),
+        (lambda state: {}, "lacks"),
+        # Positions: 17 patches fill no square, and the others are no table of this model.
+        (changed(pos_embed=torch.zeros(1, 18, 32)), "17 patch positions do not fill .* 4 x 4"),
+        (changed(pos_embed=torch.zeros(1, 1, 32)), r"pos_embed has shape \(1, 1, 32\)"),
+        (changed(pos_embed=torch.zeros(1, 0, 32)), r"pos_embed has shape \(1, 0, 32\)"),
+        (changed(pos_embed=torch.zeros(1, 17, 0)), r"pos_embed has shape \(1, 17, 0\)"),
+        (changed(pos_embed=torch.zeros(2, 17, 32)), r"pos_embed has shape \(2, 17, 32\)"),
+        (changed(pos_embed=torch.zeros(1, 17, 31)), r"pos_embed has shape \(1, 17, 31\)"),
+        (changed(pos_embed=torch.zeros(25, 32)), r"pos_embed has shape \(25, 32\)"),
+        (changed(pos_embed=torch.zeros(())), r"pos_embed has shape \(\)"),
+    ],
+)
+def test_a_state_of_another_model_is_refused(
+    change: Callable[[State], State], message: str
+) -> None:
+    module = own_module()
+    before = own_state()
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load_state(module, change(own_state()), prefix=1)
+    assert_one_sentence(caught.value)
+    for key, value in module.state_dict().items():
+        assert torch.equal(value, before[key])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without("norm.weight"), "lacks norm.weight"),
+        (changed(surprise=torch.zeros(2)), "the model lacks, surprise"),
+        (changed(norm__weight=torch.zeros(33)), "norm.weight has shape"),
+        (changed(head__weight=torch.zeros(())), "head"),
+        (changed(head__weight=torch.zeros(0, 64)), "head"),
+        (changed(pos_embed=torch.zeros(1, 91, 64)), "90 patch positions do not fill"),
+    ],
+)
+def test_load_model_says_what_does_not_fit(
+    change: Callable[[State], State], message: str, tmp_path: Path
+) -> None:
+    path = write(change(timm_module("test_vit").state_dict()), tmp_path / "mine.safetensors")
+    with pytest.raises(ModelError, match=message) as caught:
+        load_model("test_vit", checkpoint=path)
+    assert str(caught.value).startswith("test_vit: ")
+    assert_one_sentence(caught.value)
+
+
+def test_a_checkpoint_of_a_family_that_is_not_read_is_refused_as_such(tmp_path: Path) -> None:
+    path = write({"head.fc.weight": torch.zeros(1000, 768)}, tmp_path / "swin.pth")
+    with torch.device("meta"), pytest.raises(ModelError, match="SwinTransformer") as caught:
+        load_model("swin_tiny_patch4_window7_224", checkpoint=path)
+    assert_one_sentence(caught.value)
+
+
+def sparse() -> Tensor:
+    return torch.eye(3).to_sparse()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.tensor([1.0, torch.nan]),
+        torch.tensor([1.0, torch.inf]),
+        torch.tensor([1.0, -torch.inf], dtype=torch.float16),
+        torch.tensor([1, 2]),
+        torch.tensor([True, False]),
+        torch.tensor([1j]),
+    ],
+    ids=["nan", "inf", "half inf", "integer", "bool", "complex"],
+)
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_numbers_that_no_weight_can_be_are_refused(
+    value: Tensor, suffix: str, tmp_path: Path
+) -> None:
+    state = {"fine": torch.ones(2), "norm.bias": value}
+    with pytest.raises(CheckpointError, match=r"norm.bias of mine.* finite numbers") as caught:
+        read_state(write(state, tmp_path / f"mine{suffix}"))
+    assert_one_sentence(caught.value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        sparse,
+        lambda: torch.empty(3, device="meta"),
+        lambda: torch.zeros(1).expand(10**12),  # claims 4 TB, holds 4 bytes
+    ],
+    ids=["sparse", "meta", "more than the file holds"],
+)
+def test_tensors_that_are_none_are_refused(make: Callable[[], Tensor], tmp_path: Path) -> None:
+    path = write({"norm.bias": make()}, tmp_path / "mine.pth")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # sparse tensors are announced
+        with pytest.raises(CheckpointError) as caught:
+            read_state(path)
+    assert_one_sentence(caught.value)
+
+
+class Runs:
+    """Unpickled without care, it creates a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[str, int]]:
+        return os.mkdir, (str(self.path), 0o755)
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".pt", ".bin", ".safetensors", ""])
+@pytest.mark.parametrize("how", ["torch", "pickle"])
+def test_a_file_that_would_run_code_does_not(how: str, suffix: str, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    path = tmp_path / f"hostile{suffix}"
+    content = {"norm.weight": torch.ones(2), "extra": Runs(trace)}
+    if how == "torch":
+        torch.save(content, path)
+    else:
+        path.write_bytes(pickle.dumps(content))
+    with pytest.raises(ModelError, match="holds no weights that can be read safely") as caught:
+        load_model("test_vit", checkpoint=path)
+    assert not trace.exists()
+    assert_one_sentence(caught.value)
+    pickle.loads(pickle.dumps(Runs(trace)))
+    assert trace.exists()  # it would have
+
+
+def truncated(path: Path) -> None:
+    content = write(own_state(), path).read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: path.write_bytes(np.random.default_rng(0).bytes(5000)),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_text("<!DOCTYPE html><title>404</title>"),
+        lambda path: path.write_bytes(b"\xff" * 8 + b"{}"),
+        truncated,
+    ],
+    ids=["random bytes", "empty", "a web page", "a huge header", "cut off"],
+)
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_a_file_that_cannot_be_read_is_refused_in_our_own_words(
+    make: Callable[[Path], Any], suffix: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"broken{suffix}"
+    make(path)
+    with pytest.raises(ModelError) as caught:
+        load_model("test_vit", checkpoint=path)
+    message = str(caught.value)
+    assert message == f"test_vit: broken{suffix} holds no weights that can be read safely."
+    cause = caught.value.__cause__
+    while cause is not None and isinstance(cause, CheckpointError):
+        cause = cause.__cause__
+    assert cause is not None  # the library's own words are kept for whoever debugs
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [torch.ones(2)],
+        torch.ones(2),
+        {"epoch": 3},
+        {"norm.weight": [1.0, 2.0]},
+        {1: torch.ones(2)},
+        {"model": {"norm.weight": None}},
+        {"model": {"model": {"norm.weight": torch.ones(2)}}},
+        None,
+    ],
+    ids=[
+        "list",
+        "tensor",
+        "number",
+        "list inside",
+        "numbered",
+        "nothing inside",
+        "twice wrapped",
+        "none",
+    ],
+)
+def test_anything_but_named_tensors_is_refused(content: Any, tmp_path: Path) -> None:
+    torch.save(content, tmp_path / "mine.pth")
+    with pytest.raises(CheckpointError, match="is not a dictionary of tensors") as caught:
+        read_state(tmp_path / "mine.pth")
+    assert_one_sentence(caught.value)
+
+
+@pytest.mark.parametrize("name", ["missing.safetensors", "folder", "folder.pth", "no/such/folder"])
+def test_what_is_no_file_is_refused(name: str, tmp_path: Path) -> None:
+    if name.startswith("folder"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(ModelError, match="is not a file") as caught:
+        load_model("test_vit", checkpoint=tmp_path / name)
+    assert_one_sentence(caught.value)
+    assert str(tmp_path) not in str(caught.value)

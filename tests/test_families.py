@@ -1,0 +1,202 @@
+"""Each family is recognised with its tokens, grid and patch size; every other one is refused."""
+
+from typing import Any
+
+import pytest
+import timm
+import torch
+from examples import assert_one_sentence, own_module
+from timm.models.vision_transformer import ResPostBlock
+from timm.models.vision_transformer import VisionTransformer as TimmViT
+from torch import nn
+
+import vitviz
+from vitviz.families import ModelError, family_of
+from vitviz.vit import VisionTransformer
+
+
+def on_meta(name: str, **options: Any) -> Any:
+    """A model of timm without numbers: its structure is all that a family reads."""
+    with torch.device("meta"):
+        return timm.create_model(name, **options)
+
+
+# --- tokens before the patches ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "prefix"),
+    [
+        (dict(), ("cls",)),
+        (dict(class_token=False), ()),
+        (dict(distillation_token=True), ("cls", "dist")),
+        (dict(registers=3), ("cls", "reg1", "reg2", "reg3")),
+        (dict(class_token=False, registers=1), ("reg1",)),
+        (dict(distillation_token=True, registers=1), ("cls", "dist", "reg1")),
+    ],
+)
+def test_prefix_of_the_own_model(options: dict[str, Any], prefix: tuple[str, ...]) -> None:
+    module = own_module(**options)
+    family = family_of(module)
+    layers = family.layers(module, (16, 24))
+    assert family.name == "ViT"
+    assert [layer.name for layer in layers] == ["blocks.0", "blocks.1", "blocks.2"]
+    for layer in layers:
+        assert layer.prefix == prefix
+        assert (layer.kind, layer.stage, layer.num_heads) == ("global", 0, 4)
+        assert layer.query_grid == layer.key_grid == (4, 6)
+        assert layer.patch_size == 4
+        assert layer.refusal is None
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "prefix"),
+    [
+        ("vit_tiny_patch16_224", "ViT", ("cls",)),
+        ("deit_tiny_patch16_224", "ViT", ("cls",)),
+        ("deit3_small_patch16_224", "ViT", ("cls",)),
+        ("vit_base_patch16_clip_224", "ViT", ("cls",)),
+        ("vit_base_patch16_siglip_224", "ViT", ()),
+        ("vit_wee_patch16_reg1_gap_256", "ViT", ("reg1",)),
+        ("vit_small_patch14_dinov2", "ViT", ("cls",)),
+        ("vit_small_patch14_reg4_dinov2", "ViT", ("cls", "reg1", "reg2", "reg3", "reg4")),
+        ("deit_tiny_distilled_patch16_224", "DeiT distilled", ("cls", "dist")),
+    ],
+)
+def test_prefix_of_timms_models(name: str, family: str, prefix: tuple[str, ...]) -> None:
+    module = on_meta(name, depth=2)
+    found = family_of(module)
+    layers = found.layers(module, module.patch_embed.img_size)
+    assert found.name == family
+    assert {layer.prefix for layer in layers} == {prefix}
+    assert {layer.num_heads for layer in layers} == {module.blocks[0].attn.num_heads}
+    assert len(layers) == 2
+    assert len(prefix) == module.num_prefix_tokens
+
+
+# --- grid and patch size ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "input_size", "grid", "patch_size"),
+    [
+        (dict(image_size=(40, 56)), (40, 56), (10, 14), 4),
+        (dict(image_size=(56, 40)), (56, 40), (14, 10), 4),
+        (dict(image_size=32, patch_size=8), (32, 32), (4, 4), 8),
+        (dict(image_size=(32, 48), patch_size=8, stem_width=8), (32, 48), (4, 6), 8),
+    ],
+)
+def test_grid_of_the_own_model(
+    options: dict[str, Any],
+    input_size: tuple[int, int],
+    grid: tuple[int, int],
+    patch_size: int,
+) -> None:
+    module = own_module(**options)
+    (layer, *_) = family_of(module).layers(module, input_size)
+    assert layer.query_grid == layer.key_grid == grid
+    assert layer.patch_size == patch_size
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "input_size", "grid", "patch_size"),
+    [
+        ("vit_tiny_patch16_224", dict(), (224, 224), (14, 14), 16),
+        ("vit_tiny_patch16_224", dict(img_size=(160, 224)), (160, 224), (10, 14), 16),
+        ("vit_small_patch32_224", dict(img_size=(224, 96)), (224, 96), (7, 3), 32),
+        ("vit_small_patch14_dinov2", dict(img_size=(140, 196)), (140, 196), (10, 14), 14),
+        ("deit_tiny_distilled_patch16_224", dict(img_size=(160, 224)), (160, 224), (10, 14), 16),
+        # The picture size is dynamic: what the module keeps as its own grid says nothing.
+        ("vit_tiny_patch16_224", dict(dynamic_img_size=True), (160, 224), (10, 14), 16),
+        ("vit_small_patch14_dinov2", dict(dynamic_img_size=True), (70, 42), (5, 3), 14),
+        # Patches of another height than width.
+        ("vit_tiny_patch16_224", dict(patch_size=(16, 8)), (224, 224), (14, 28), (16, 8)),
+        # Pictures that the patches do not fill: the step stays the patch's.
+        ("vit_so400m_patch14_siglip_384", dict(), (384, 384), (27, 27), 14),
+        ("vit_tiny_patch16_224", dict(img_size=239), (239, 239), (14, 14), 16),
+        (
+            "vit_tiny_patch16_224",
+            dict(img_size=230, dynamic_img_pad=True),
+            (230, 230),
+            (15, 15),
+            16,
+        ),
+        # One step of a hybrid's grid is the product of its CNN's stride and its patch.
+        ("vit_tiny_r_s16_p8_224", dict(), (224, 224), (7, 7), 32),
+    ],
+)
+def test_grid_of_timms_models(
+    name: str,
+    options: dict[str, Any],
+    input_size: tuple[int, int],
+    grid: tuple[int, int],
+    patch_size: int | tuple[int, int],
+) -> None:
+    module = on_meta(name, depth=1, **options)
+    (layer,) = family_of(module).layers(module, input_size)
+    assert layer.query_grid == layer.key_grid == grid
+    assert layer.patch_size == patch_size
+
+
+def test_a_picture_smaller_than_a_patch_is_refused() -> None:
+    module = on_meta("vit_tiny_patch16_224", depth=1, img_size=8)
+    with pytest.raises(ModelError, match="8 x 8") as caught:
+        family_of(module).layers(module, (8, 8))
+    assert_one_sentence(caught.value)
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("swin_tiny_patch4_window7_224", "SwinTransformer"),
+        ("mixer_s32_224", "MlpMixer"),
+        ("test_vit_relpos", "VisionTransformerRelPos"),
+        ("eva02_tiny_patch14_224", "Eva"),
+        ("vit_small_patch16_rope_224", "Eva"),
+        ("beit_base_patch16_224", "Beit"),
+        ("cait_xxs24_224", "Cait"),
+        ("resnet18", "ResNet"),
+    ],
+)
+def test_other_families_are_refused_in_one_sentence(name: str, kind: str) -> None:
+    with torch.device("meta"), pytest.raises(ModelError, match=kind) as caught:
+        vitviz.load_model(name, pretrained=False)
+    assert_one_sentence(caught.value)
+    for known in ("ViT", "DeiT distilled"):
+        assert known in str(caught.value)
+
+
+def test_unusual_blocks_are_refused() -> None:
+    module = TimmViT(img_size=32, embed_dim=16, depth=1, num_heads=2, block_fn=ResPostBlock)
+    with pytest.raises(ModelError):
+        family_of(module)
+
+
+def test_one_unusual_attention_is_enough_to_be_refused() -> None:
+    class TalkingHeads(nn.Module):
+        pass
+
+    module = TimmViT(img_size=32, embed_dim=16, depth=3, num_heads=2)
+    family_of(module)
+    module.blocks[1].attn = TalkingHeads()
+    with pytest.raises(ModelError):
+        family_of(module)
+
+
+@pytest.mark.parametrize("parent", [VisionTransformer, TimmViT])
+def test_a_subclass_may_do_anything_and_is_refused(parent: type[nn.Module]) -> None:
+    class Derived(parent):  # type: ignore[misc, valid-type]
+        pass
+
+    sizes = {"embed_dim": 16, "depth": 1, "num_heads": 2}
+    family_of(parent(**sizes))
+    with pytest.raises(ModelError, match="Derived"):
+        family_of(Derived(**sizes))
+
+
+def test_an_unrelated_module_is_refused() -> None:
+    with pytest.raises(ModelError, match="Linear"):
+        family_of(nn.Linear(2, 2))

@@ -1,0 +1,711 @@
+"""Pictures that are made here, in memory: of every kind, turned, deep, damaged and hostile."""
+
+import io
+import math
+import random
+import re
+import struct
+import subprocess
+import sys
+import warnings
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import ExifTags, Image, ImageCms, ImageFile
+from timm.data import create_transform
+
+from vitviz.images import (
+    LONG_SIDE,
+    MAX_BYTES,
+    ImageError,
+    fit,
+    open_image,
+    patch_box,
+    place,
+)
+
+FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
+COLOUR = (200, 30, 60)
+
+
+def saved(image: Image.Image, kind: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def plain(mode: str = "RGB", colour: object = COLOUR) -> Image.Image:
+    return Image.new(mode, (40, 30), colour)  # type: ignore[arg-type]
+
+
+def photo(width: int, height: int, seed: int = 0) -> Image.Image:
+    noise = np.random.default_rng(seed).integers(0, 256, (height // 8 + 2, width // 8 + 2, 3))
+    small = Image.fromarray(noise.astype(np.uint8))
+    return small.resize((width, height), Image.Resampling.BICUBIC)
+
+
+def corner(data: bytes) -> tuple[int, ...]:
+    pixel = open_image(data).getpixel((0, 0))
+    assert isinstance(pixel, tuple)
+    return pixel
+
+
+def refusal(data: object) -> str:
+    with pytest.raises(ImageError) as caught:
+        open_image(data)  # type: ignore[arg-type]
+    return sentence(caught.value)
+
+
+def sentence(error: ImageError) -> str:
+    text = str(error)
+    assert re.fullmatch(r"[A-Z][^\n]*[^.]\.", text), text
+    assert ". " not in text, "more than one sentence"
+    return text
+
+
+# Kinds of file
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_each_format_opens_as_a_plain_rgb_picture(kind: str) -> None:
+    image = open_image(saved(plain(), kind))
+    assert type(image) is Image.Image
+    assert (image.mode, image.size, image.info) == ("RGB", (40, 30), {})
+    assert image.getexif() == {}
+    assert np.abs(np.asarray(image).astype(int) - COLOUR).max() <= 3
+
+
+@pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
+def test_bytes_like_objects_are_accepted(wrap: type) -> None:
+    assert open_image(wrap(saved(plain(), "PNG"))).size == (40, 30)
+
+
+@pytest.mark.parametrize("data", [None, "picture.jpg", Path("picture.jpg"), 7, [1, 2]])
+def test_other_objects_are_not(data: object) -> None:
+    assert refusal(data).startswith("Expected the bytes of a picture file, got ")
+
+
+BOX = b"\0\0\0\x18ftyp"
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        (BOX + b"heic\0\0\0\0mif1heic", "HEIC"),
+        (BOX + b"mif1\0\0\0\0mif1heic", "HEIC"),
+        (BOX + b"isom\0\0\0\0isommp42", "Video"),
+        (b"RIFF\0\0\0\0AVI LIST", "Video"),
+        (BOX + b"crx \0\0\0\1crx isom", "Camera RAW"),
+        (b"II*\0\x10\0\0\0CR\2\0", "Camera RAW"),
+        (b"%PDF-1.7\n", "PDF"),
+        (b"%!PS-Adobe-3.0", "EPS"),
+        (b"8BPS\0\1", "PSD"),
+        (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"),
+        (b"\0\0\0\x0cJXL \r\n\x87\n", "JPEG XL"),
+        (b"\xff\x0a\xfa\x1f", "JPEG XL"),
+        (b"\0\0\1\0\1\0\x10\x10", "ICO"),
+        (b"PK\3\4\x14\0", "ZIP"),
+        (b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg">', "SVG"),
+        (b"\xef\xbb\xbf<svg/>", "SVG"),
+        (b"<!DOCTYPE html><title>Not found</title>", "HTML"),
+        (b"Ein Brief, kein Bild.\n", "Text"),
+    ],
+)
+def test_other_kinds_are_refused_by_name(data: bytes, name: str) -> None:
+    assert refusal(data) == f"{name} is not supported: export the picture as JPEG or PNG."
+
+
+def test_unknown_bytes_and_no_bytes_are_refused() -> None:
+    assert "unknown kind" in refusal(bytes(100))
+    assert "got 0 bytes" in refusal(b"")
+    assert "unknown kind" in refusal(saved(plain(), "TGA"))  # which Pillow would open
+
+
+def test_camera_raw_in_a_tiff_is_refused() -> None:
+    dng = saved(plain(), "TIFF", tiffinfo={50706: b"\1\4\0\0"})
+    assert refusal(dng).startswith("Camera RAW")
+
+
+# Limits
+
+
+def test_limits_name_the_limit_and_the_number() -> None:
+    text = refusal(bytes(MAX_BYTES + 1))
+    assert "25,000,001" in text
+    assert "25,000,000" in text
+    assert refusal(png(30_001, 1, 8, 0)).startswith("The PNG has 30,001 x 1 pixels; at most 30,000")
+    assert "33,000,000 pixels" in refusal(png(6_600, 5_000, 8, 0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"), [("GIF", (20_000, 5_000)), ("BMP", (20_000, 5_000)), ("TIFF", (9_000, 9_000))]
+)
+def test_sizes_are_read_before_pixels_are(kind: str, size: tuple[int, int]) -> None:
+    data = bytearray(saved(Image.new("L", (1, 1)), kind))
+    if kind == "TIFF":
+        for tag, side in zip((256, 257), size, strict=True):
+            at = data.index(struct.pack("<HH", tag, 4))
+            data[at + 8 : at + 12] = struct.pack("<I", side)
+    else:
+        at, code = (6, "<2H") if kind == "GIF" else (18, "<2I")
+        struct.pack_into(code, data, at, *size)
+    assert f"{size[0] * size[1]:,} pixels" in refusal(data)
+
+
+def test_scans_of_a_jpeg_are_counted() -> None:
+    assert open_image(scans(64, 64, 64)).size == (64, 64)
+    assert "65 scans; at its size at most 64" in refusal(scans(64, 64, 65))
+    assert "60 scans; at its size at most 25" in refusal(scans(8000, 6000, 60))
+
+
+def test_large_pictures_are_reduced() -> None:
+    assert open_image(saved(photo(4100, 1000), "JPEG")).size == (LONG_SIDE, 500)
+    assert open_image(saved(photo(1000, 4100), "PNG", compress_level=1)).size == (500, LONG_SIDE)
+    assert open_image(png(30_000, 1, 8, 0)).size == (LONG_SIDE, 1)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("size", [(1, 1), (3, 2000), (2000, 3)])
+def test_small_and_thin_pictures_stay_as_they_are(kind: str, size: tuple[int, int]) -> None:
+    assert open_image(saved(Image.new("RGB", size), kind)).size == size
+
+
+# Orientation
+
+INVERSE = {
+    1: None,
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+
+
+def turned(image: Image.Image, orientation: int, kind: str = "PNG") -> bytes:
+    """Stored as a camera held otherwise would, with the EXIF tag that puts it right."""
+    method = INVERSE[orientation]
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    exif[ExifTags.Base.Make] = "a camera with a name that does not fit into the entry"
+    return saved(image if method is None else image.transpose(method), kind, exif=exif)
+
+
+@pytest.mark.parametrize("orientation", INVERSE)
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+def test_exif_orientation_is_applied(kind: str, orientation: int) -> None:
+    upright = photo(48, 32)
+    opened = open_image(turned(upright, orientation, kind))
+    assert opened.size == upright.size
+    assert np.abs(np.asarray(opened).astype(int) - np.asarray(upright)).mean() < 8
+
+
+@pytest.mark.parametrize(
+    "exif", [b"", b"Exif\0\0", b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0MM\0*\0\0\0\x08\xff\xff"]
+)
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_broken_exif_is_ignored(kind: str, exif: bytes) -> None:
+    assert open_image(saved(plain(), kind, exif=exif)).size == (40, 30)
+
+
+# Depth, transparency, colour
+
+
+def ramp(dtype: str, top: float) -> Image.Image:
+    return Image.fromarray(np.linspace(0, top, 256).astype(dtype)[None].repeat(2, axis=0))
+
+
+@pytest.mark.parametrize(
+    ("image", "kind"),
+    [
+        (ramp("uint16", 65535), "PNG"),
+        (ramp("uint16", 65535), "TIFF"),
+        (ramp(">u2", 65535), "TIFF"),
+        (ramp("int32", 65535), "TIFF"),
+        (ramp("int32", 255), "TIFF"),
+        (ramp("int32", 2e9), "TIFF"),
+        (ramp("float32", 1), "TIFF"),
+        (ramp("float32", 1e6), "TIFF"),
+    ],
+)
+def test_deep_grey_is_scaled_not_clipped(image: Image.Image, kind: str) -> None:
+    grey = np.asarray(open_image(saved(image, kind)))[0, :, 0].astype(int)
+    assert np.abs(grey - np.arange(256)).max() <= 1
+
+
+def test_constant_and_infinite_floats_open() -> None:
+    for value in (0.5, 7.0, math.inf, math.nan):
+        assert open_image(saved(Image.new("F", (4, 4), value), "TIFF")).size == (4, 4)
+    assert corner(saved(Image.new("F", (4, 4), 0.5), "TIFF")) == (128, 128, 128)
+
+
+def test_16_bit_colour_opens() -> None:
+    assert corner(png(5, 5, 16, 2)) == (7, 7, 7)
+    assert corner(png(5, 5, 16, 6)) == (248, 248, 248)  # alpha 7 of 255
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "WEBP", "AVIF"])
+def test_transparent_pixels_become_white(kind: str) -> None:
+    assert min(corner(saved(plain("RGBA", (9, 9, 9, 0)), kind, lossless=True))) >= 254
+    red = corner(saved(plain("RGBA", (255, 0, 0, 128)), kind, lossless=True))
+    assert np.abs(np.subtract(red, (255, 127, 127))).max() <= 3
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "LA"])
+def test_modes_with_few_colours(mode: str) -> None:
+    assert corner(saved(plain("RGB", "black").convert(mode), "PNG")) == (0, 0, 0)
+    assert corner(saved(plain("RGB", "white").convert(mode), "PNG")) == (255, 255, 255)
+
+
+def test_transparent_palettes() -> None:
+    image = plain("P", 1)
+    image.putpalette([0, 0, 0, *COLOUR, 0, 0, 0])
+    assert corner(saved(image, "PNG")) == COLOUR
+    for kind in ("PNG", "GIF"):
+        assert corner(saved(image, kind, transparency=1)) == (255, 255, 255)
+    assert corner(saved(image, "PNG", transparency=bytes([255, 0, 9]))) == (255, 255, 255)
+
+
+@pytest.mark.parametrize(
+    ("depth", "colour_type", "value"),
+    [(8, 0, 7), (16, 0, 0x0707), (8, 2, 7), (16, 2, 0x0707), (4, 0, 7)],
+)
+def test_the_transparent_colour_of_a_png(depth: int, colour_type: int, value: int) -> None:
+    key = chunk(b"tRNS", struct.pack(">H", value) * (3 if colour_type == 2 else 1))
+    row = b"\x77" if depth == 4 else b"\x07"
+    assert corner(png(6, 6, depth, colour_type, key, row)) == (255, 255, 255)
+    assert corner(png(6, 6, depth, colour_type, key, b"\x99")) == (0x99, 0x99, 0x99)
+
+
+def test_cmyk_and_lab() -> None:
+    for kind in ("JPEG", "TIFF"):  # Pillow writes JPEG inverted, as Adobe does
+        assert np.abs(np.subtract(corner(saved(plain().convert("CMYK"), kind)), COLOUR)).max() <= 3
+    assert np.abs(np.subtract(corner(saved(plain().convert("LAB"), "TIFF")), COLOUR)).max() <= 3
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
+def test_an_embedded_profile_is_applied(kind: str) -> None:
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    names = {b"rXYZ": b"bXYZ", b"bXYZ": b"rXYZ"}  # one in which red is called blue
+    swapped = re.sub(rb"[rb]XYZ", lambda match: names[match[0]], profile)
+    red, blue = plain("RGB", (255, 0, 0)), (0, 0, 255)
+    got = corner(saved(red, kind, icc_profile=swapped, lossless=True))
+    assert np.abs(np.subtract(got, blue)).max() <= 3
+    for broken in (b"broken", profile[:200], bytes(500)):
+        got = corner(saved(red, kind, icc_profile=broken, lossless=True))
+        assert np.abs(np.subtract(got, (255, 0, 0))).max() <= 3
+
+
+@pytest.mark.parametrize("kind", ["PNG", "GIF", "WEBP", "TIFF", "AVIF", "MPO"])
+def test_of_an_animation_the_first_frame_is_shown(kind: str) -> None:
+    more = [plain("RGB", "blue"), plain("RGB", "lime")]
+    got = corner(saved(plain(), kind, save_all=True, append_images=more))
+    assert np.abs(np.subtract(got, COLOUR)).max() <= 3
+
+
+# Damage
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+def test_files_that_are_cut_off_are_refused(kind: str, share: float) -> None:
+    data = saved(photo(64, 48), kind)
+    refusal(data[: int(len(data) * share) if kind != "MPO" else 400])
+
+
+def test_the_sentence_is_not_pillows_own() -> None:
+    data = bytearray(saved(photo(64, 48), "PNG"))
+    data[60] ^= 255
+    assert refusal(data) == "The PNG cannot be read: it is damaged, cut off or of an unusual sort."
+
+
+def test_unusual_jpegs_are_refused() -> None:
+    data = saved(plain(), "JPEG")
+    assert "arithmetic" in refusal(data.replace(b"\xff\xc0", b"\xff\xc9"))
+
+
+def test_nothing_global_changes() -> None:
+    before = (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES, list(warnings.filters))
+    open_image(saved(plain(), "PNG"))
+    refusal(png(20_000, 6_000, 8, 0))
+    after = (Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES, list(warnings.filters))
+    assert before == after
+    assert not ImageFile.LOAD_TRUNCATED_IMAGES
+
+
+def check(data: bytes) -> None:
+    try:
+        image = open_image(data)
+    except ImageError as error:
+        sentence(error)
+    else:
+        assert image.mode == "RGB"
+        assert max(image.size) <= LONG_SIDE
+
+
+def mutated(data: bytes, seed: int) -> bytes:
+    chance, result = random.Random(seed), bytearray(data)
+    for _ in range(chance.randint(1, 6)):
+        # headers are short and decide much, so most of the damage is done there
+        at = chance.randrange(min(len(result), chance.choice((40, 400, len(result)))) or 1)
+        damage = chance.randrange(4)
+        if damage == 0 and result:
+            result[at % len(result)] ^= 1 << chance.randrange(8)
+        elif damage == 1:
+            result[at:at] = chance.randbytes(chance.randint(1, 8))
+        elif damage == 2:
+            del result[at : at + chance.randint(1, 8)]
+        else:
+            result[at : at + 4] = chance.choice((b"\xff" * 4, b"\0" * 4, b"\x7f\xff\xff\xff"))
+    return bytes(result)
+
+
+SMALL = {
+    "JPEG": saved(photo(24, 16), "JPEG", icc_profile=bytes(60)),
+    "progressive JPEG": saved(photo(24, 16), "JPEG", progressive=True),
+    "turned JPEG": turned(photo(24, 16), 6, "JPEG"),
+    "PNG": saved(photo(24, 16), "PNG"),
+    "palette PNG": saved(photo(24, 16).quantize(9), "PNG", transparency=3),
+    **{kind: saved(photo(24, 16), kind) for kind in ("WEBP", "GIF", "BMP", "TIFF", "AVIF")},
+}
+seeds = st.integers(0, 2**32)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@given(st.sampled_from([name for name in SMALL if "JPEG" in name or "PNG" in name]), seeds)
+def test_damaged_jpeg_and_png(name: str, seed: int) -> None:
+    check(mutated(SMALL[name], seed))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(st.sampled_from(["WEBP", "GIF", "BMP", "TIFF", "AVIF"]), seeds)
+def test_damaged_others(name: str, seed: int) -> None:
+    check(mutated(SMALL[name], seed))
+
+
+STARTS = (b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xda\0\2", b"<", BOX)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@given(st.sampled_from(STARTS), st.binary(max_size=300))
+def test_random_bytes(start: bytes, data: bytes) -> None:
+    check(start + data)
+
+
+# Hostile files: each small or of legal size, and expensive
+
+
+def chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def deflated(block: bytes, times: int) -> bytes:
+    packer = zlib.compressobj(1)
+    return b"".join(packer.compress(block) for _ in range(times)) + packer.flush()
+
+
+def png(
+    width: int, height: int, depth: int, colour_type: int, extra: bytes = b"", value: bytes = b"\7"
+) -> bytes:
+    """Every sample is `value`."""
+    samples = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour_type]
+    row = b"\0" + value * math.ceil(width * samples * depth / 8)
+    header = struct.pack(">IIBBBBB", width, height, depth, colour_type, 0, 0, 0)
+    body = chunk(b"IDAT", deflated(row, height)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + extra + body
+
+
+def segment(marker: int, body: bytes) -> bytes:
+    return bytes([0xFF, marker]) + struct.pack(">H", len(body) + 2) + body
+
+
+def scans(width: int, height: int, count: int, components: int = 1) -> bytes:
+    """A progressive JPEG of zeros, each of whose scans is a few bytes that mean "all blocks"."""
+    ids = range(1, components + 1)
+    blocks = math.ceil(width / 8) * math.ceil(height / 8)
+    frame = struct.pack(">BHHB", 8, height, width, components)
+    one_code = bytes([1] + 15 * [0])
+    parts = [
+        b"\xff\xd8" + segment(0xDB, b"\0" + b"\1" * 64),
+        segment(0xC2, frame + b"".join(bytes([i, 0x11, 0]) for i in ids)),
+        segment(0xC4, b"\0" + one_code + b"\0") + segment(0xC4, b"\x10" + one_code + b"\xe0"),
+        segment(0xDA, bytes([components, *(x for i in ids for x in (i, 0)), 0, 0, 0])),
+        bytes(blocks * components // 8 + 1),
+    ]
+    runs = "0" + 14 * "1"  # a run over 32,767 blocks
+    bits = (runs * math.ceil(blocks / 32767)).ljust(8 * blocks, "1")[: 16 * (blocks // 32767 + 1)]
+    data = int(bits, 2).to_bytes(len(bits) // 8).replace(b"\xff", b"\xff\0")
+    for k in range(count - 1):
+        parts += [segment(0xDA, bytes([1, k % components + 1, 0, 1, 63, 0x10])), data]
+    return b"".join(parts) + b"\xff\xd9"
+
+
+def tiff(width: int, height: int, depth: int, strip: bytes, *more: tuple[int, int, int]) -> bytes:
+    """RGBA, deflated, in one strip unless `more` (tag, count, value) says tiles."""
+    end = 8 + len(strip)
+    entries = [(256, 1, width), (257, 1, height), (258, 4, end), (259, 1, 8), (262, 1, 2)]
+    entries += [(277, 1, 4), (278, 1, height), (338, 1, 2), *more]
+    if not more:
+        entries += [(273, 1, 8), (279, 1, len(strip))]
+    body = b"".join(struct.pack("<HHII", tag, 4, *rest) for tag, *rest in sorted(entries))
+    directory = struct.pack("<H", len(entries)) + body + bytes(4)
+    return (
+        struct.pack("<4sI", b"II*\0", end + 16)
+        + strip
+        + struct.pack("<4I", *[depth] * 4)
+        + directory
+    )
+
+
+def crowded_webp(side: int) -> bytes:
+    """Lossless, with 65,536 sets of Huffman tables in 300 kB: 5 kB of tables for 20 bits each."""
+    bits: list[str] = []
+
+    def put(value: int, count: int) -> None:
+        bits.append(f"{value:0{count}b}"[::-1])
+
+    for value, count in ((0x2F, 8), (side - 1, 14), (side - 1, 14), (0, 4), (0, 2), (1, 1)):
+        put(value, count)
+    put(side.bit_length() - 11, 3)  # 256 x 256 tiles
+    put(0, 1)
+    for _ in range(2):  # 256 codes of 8 bits for green, and for red
+        put(0, 1)
+        put(12 - 4, 4)
+        for length in 11 * [0] + [1]:
+            put(length, 3)
+        put(1, 1)
+        put(3, 3)
+        put(254, 8)
+    one_symbol = "1000"
+    bits.append(3 * one_symbol)
+    bits += (f"{tile & 255:08b}{tile >> 8:08b}" for tile in range(65536))
+    bits.append(65536 * 5 * one_symbol)
+    stream = "".join(bits)
+    body = int(stream[::-1], 2).to_bytes(math.ceil(len(stream) / 16) * 2, "little")
+    body = b"WEBPVP8L" + struct.pack("<I", len(body)) + body
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+def lying_avif() -> bytes:
+    """Its container says 80 x 60 pixels, its compressed data have 48 million."""
+    data = saved(Image.new("RGB", (8000, 6000)), "AVIF", speed=10)
+    return data.replace(struct.pack(">II", 8000, 6000), struct.pack(">II", 80, 60))
+
+
+def run_length_bmp() -> bytes:
+    """32 million pixels of 4 bits, which Pillow unpacks one by one, in Python."""
+    header = struct.pack("<IiiHHII4I", 40, 8000, 4000, 1, 4, 2, 0, 0, 0, 16, 0)
+    row = b"\xfa\1" * 32 + bytes(2)
+    return b"BM" + struct.pack("<III", 0, 0, 118) + header + bytes(range(64)) + row * 4000
+
+
+JPEG, PNG = SMALL["JPEG"], SMALL["PNG"]
+ICC_BOMB = chunk(b"iCCP", b"x\0\0" + zlib.compress(bytes(1 << 20), 9))
+EXIF_BOMB = b"Exif\0\0II*\0\x08\0\0\0\xff\xff" + b"".join(
+    struct.pack("<HHII", tag, 1, 60_000, 0) for tag in range(1000, 6000)
+)
+HOSTILE = {
+    "PNG of 16 bits": lambda: png(8000, 4000, 16, 6),
+    "PNG with a transparent colour": lambda: png(8000, 4000, 8, 2, chunk(b"tRNS", bytes(6))),
+    "PNG with 15,000 profiles": lambda: PNG[:33] + ICC_BOMB * 15_000 + PNG[33:],
+    "PNG with a million texts": lambda: PNG[:33] + chunk(b"tEXt", b"a\0") * 1_000_000 + PNG[33:],
+    "JPEG of 24 scans": lambda: scans(8660, 5773, 24, 4),
+    "JPEG of 64 scans": lambda: scans(5000, 3700, 64, 3),
+    "JPEG with six million segments": lambda: JPEG[:2] + b"\xff\xe5\0\2" * 6_000_000 + JPEG[2:],
+    "JPEG with 19,000 tables": lambda: (
+        JPEG[:2] + segment(0xDB, b"\0" + bytes(64)) * 19_000 + JPEG[2:]
+    ),
+    "JPEG with overlapping EXIF": lambda: JPEG[:2] + segment(0xE1, EXIF_BOMB) + JPEG[2:],
+    "TIFF of 16 bits": lambda: tiff(8000, 4000, 16, deflated(bytes(1_000_000), 256)),
+    "TIFF with a giant tile": lambda: tiff(
+        100, 100, 8, deflated(bytes(1_000_000), 900), (322, 1, 16384), (323, 1, 16384),
+        (324, 1, 8), (325, 1, 10_000_000),
+    ),
+    "GIF with five million comments": lambda: (
+        SMALL["GIF"][:13] + b"!\xfe\1a\0" * 4_800_000 + SMALL["GIF"][13:]
+    ),
+    "BMP of runs": run_length_bmp,
+    "WebP with a table for each tile": lambda: crowded_webp(4096),
+    "AVIF that lies about its size": lying_avif,
+}  # fmt: skip
+
+MEASURE = """
+import re, resource, sys
+from pathlib import Path
+from vitviz.images import ImageError, open_image
+
+def seconds(who):
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime
+
+data = sys.stdin.buffer.read()
+start = seconds(resource.RUSAGE_SELF)
+try:
+    text = open_image(data).mode
+except ImageError as error:
+    text = str(error)
+taken = seconds(resource.RUSAGE_SELF) + seconds(resource.RUSAGE_CHILDREN) - start
+# not ru_maxrss, which starts at what the tests' own process has
+here = int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+there = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+print(taken, max(here, there), text)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited and measured on Linux")
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_file_takes_more_than_2_s_or_500_mb(name: str) -> None:
+    data = HOSTILE[name]()
+    assert len(data) <= MAX_BYTES
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE], input=data, capture_output=True, check=True, timeout=120
+    )
+    seconds, kibibytes, text = done.stdout.decode().split(" ", 2)
+    assert float(seconds) < 2
+    assert int(kibibytes) * 1024 < 500_000_000
+    assert text.strip() == "RGB" or sentence(ImageError(text.strip()))
+
+
+# Geometry
+
+
+def by_timm(
+    image: Image.Image, input_size: tuple[int, int], crop_pct: float, mode: str, how: str
+) -> NDArray[np.float64]:
+    transform = create_transform(
+        input_size=(3, *input_size),
+        is_training=False,
+        crop_pct=crop_pct,
+        crop_mode=mode,
+        interpolation=how,
+        mean=(0, 0, 0),
+        std=(1, 1, 1),
+    )
+    result: NDArray[np.float64] = transform(image).permute(1, 2, 0).numpy() * 255.0
+    return result
+
+
+@pytest.mark.parametrize("how", ["bicubic", "bilinear", "lanczos", "nearest"])
+@pytest.mark.parametrize("mode", ["center", "squash", "border"])
+@pytest.mark.parametrize(
+    ("size", "input_size", "crop_pct"),
+    [
+        ((640, 480), (224, 224), 0.875),
+        ((333, 517), (224, 224), 0.9),
+        ((517, 333), (224, 224), 1.0),
+        ((1001, 701), (240, 240), 0.95),
+        ((225, 224), (224, 224), 1.0),
+        ((57, 91), (32, 32), 0.96),
+        ((20, 31), (37, 37), 0.9),
+        ((300, 200), (96, 160), 0.9),
+        ((201, 333), (160, 96), 1.0),
+        ((333, 201), (161, 95), 0.83),
+        ((3, 200), (64, 64), 0.9),
+        ((1, 1), (16, 16), 0.875),
+        ((40, 50), (33, 47), 1.3),
+    ],
+)
+def test_the_input_is_timms(
+    size: tuple[int, int], input_size: tuple[int, int], crop_pct: float, mode: str, how: str
+) -> None:
+    image = photo(*size)
+    placement = place(size, input_size=input_size, crop_pct=crop_pct, crop_mode=mode)
+    ours = fit(image, placement, interpolation=how)
+    assert (ours.height, ours.width) == input_size
+    difference = np.abs(np.asarray(ours) - by_timm(image, input_size, crop_pct, mode, how))
+    assert difference.max() <= 2
+    assert difference.mean() < 0.5
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(
+    st.tuples(st.integers(1, 400), st.integers(1, 400)),
+    st.tuples(st.integers(8, 64), st.integers(8, 64)),
+    st.floats(0.5, 1),
+    st.sampled_from(["center", "squash", "border"]),
+)
+def test_any_size_is_placed_as_timm_does(
+    size: tuple[int, int], input_size: tuple[int, int], crop_pct: float, mode: str
+) -> None:
+    if max(size) / min(size) > 20:
+        return  # timm builds giants there, or pictures of no height
+    image = photo(*size)
+    placement = place(size, input_size=input_size, crop_pct=crop_pct, crop_mode=mode)
+    ours = np.asarray(fit(image, placement, interpolation="bilinear"))
+    assert np.abs(ours - by_timm(image, input_size, crop_pct, mode, "bilinear")).max() <= 2
+
+
+@pytest.mark.parametrize("how", ["bicubic", "bilinear", "lanczos"])
+def test_of_a_giant_only_the_part_is_made(how: str) -> None:
+    image = photo(3, 2000)
+    ours = fit(image, place(image.size, input_size=(96, 96)), interpolation=how)
+    assert np.abs(np.asarray(ours) - by_timm(image, (96, 96), 1.0, "center", how)).max() <= 2
+
+
+@pytest.mark.parametrize("mode", ["center", "squash", "border"])
+@pytest.mark.parametrize("size", [(3, 2000), (2000, 3), (1, 1), (1, 30_000)])
+def test_thin_pictures_need_no_giants(size: tuple[int, int], mode: str) -> None:
+    placement = place(size, input_size=(224, 224), crop_pct=0.9, crop_mode=mode)
+    assert fit(Image.new("RGB", size, COLOUR), placement).size == (224, 224)
+
+
+def test_a_border_is_filled() -> None:
+    placement = place((100, 50), input_size=(32, 32), crop_mode="border")
+    assert placement.box == (0, -8, 32, 24)
+    assert placement.crop == (0.0, -25.0, 100.0, 75.0)
+    fitted = np.asarray(fit(plain().resize((100, 50)), placement, fill=(1, 2, 3)))
+    assert (fitted[[0, 7, 24, 31]] == (1, 2, 3)).all()
+    assert (fitted[8:24] == COLOUR).all()
+
+
+def test_geometry_refuses_what_makes_no_sense() -> None:
+    placement = place((100, 50), input_size=(32, 32))
+    with pytest.raises(ValueError, match=r"\(100, 50\).*\(40, 30\)"):
+        fit(plain(), placement)
+    with pytest.raises(ValueError, match="interpolation 'cubist'"):
+        fit(plain().resize((100, 50)), placement, interpolation="cubist")
+    with pytest.raises(ValueError, match="crop_mode"):
+        place((100, 50), input_size=(32, 32), crop_mode="middle")
+    for crop_pct in (0.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="positive"):
+            place((100, 50), input_size=(32, 32), crop_pct=crop_pct)
+    with pytest.raises(ValueError, match="2 x 3 has no patch"):
+        patch_box(placement.crop, (2, 3), 2, 0)
+
+
+def test_patches_tile_the_crop() -> None:
+    crop = place((640, 480), input_size=(224, 224), crop_pct=0.875).crop
+    assert crop == pytest.approx((110, 30, 530, 450), abs=1.5)  # 341 wide, of 341.33
+    assert patch_box(crop, (14, 14), 0, 0)[:2] == crop[:2]
+    assert patch_box(crop, (14, 14), 13, 13)[2:] == pytest.approx(crop[2:])
+    assert patch_box(crop, (14, 14), 3, 4)[2] == pytest.approx(patch_box(crop, (14, 14), 3, 5)[0])
+
+
+@pytest.mark.parametrize("orientation", INVERSE)
+@pytest.mark.parametrize("size", [(320, 240), (211, 333), (400, 130)])
+def test_a_bright_patch_is_found_where_it_is(size: tuple[int, int], orientation: int) -> None:
+    """Through the file, its EXIF, the crop and back: to one pixel."""
+    placement = place(size, input_size=(112, 112), crop_pct=0.9)
+    row, col = 4, 1
+    box = patch_box(placement.crop, (7, 7), row, col)
+    left, top, right, bottom = (round(edge) for edge in box)
+    upright = Image.new("RGB", size)
+    upright.paste((255, 255, 255), (left, top, right, bottom))
+
+    opened = open_image(turned(upright, orientation))
+    assert opened.size == size
+    light = np.asarray(fit(opened, placement).convert("L")).astype(float)
+    patches = light.reshape(7, 16, 7, 16).mean(axis=(1, 3))
+    assert np.unravel_index(patches.argmax(), patches.shape) == (row, col)
+
+    crop = placement.crop
+    y, x = ((light.sum(axis=axis) * (np.arange(112) + 0.5)).sum() / light.sum() for axis in (1, 0))
+    found = (crop[0] + x * (crop[2] - crop[0]) / 112, crop[1] + y * (crop[3] - crop[1]) / 112)
+    assert found == pytest.approx(((left + right) / 2, (top + bottom) / 2), abs=1)

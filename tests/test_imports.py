@@ -1,0 +1,349 @@
+"""Which module may import which, read from the sources; and that `import vitviz` costs nothing."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "vitviz"
+
+# A layer is a module of vitviz, or a package of that name with all its parts.
+_MODEL = {"images", "vit", "families", "model"}
+LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
+    "images": set(),
+    "vit": set(),
+    "families": {"images", "vit"},
+    "model": {"images", "vit", "families"},
+    "activations": _MODEL,
+    "attribution": {*_MODEL, "activations"},
+    "intervention": {*_MODEL, "activations"},
+    "checkpoints": {"vit"},
+    "zoo": {"vit", "families", "model", "checkpoints"},
+    "inspection": set(),
+    "plots": set(),
+    "text": set(),
+    "report": {"activations", "inspection", "plots", "text"},
+    "training": {"vit", "checkpoints"},
+}
+_ALL = {*LAYERS, "cli", "app", "vitviz"}  # "vitviz": the public names of vitviz/__init__.py
+RULES: Mapping[str, set[str]] = {
+    **LAYERS,
+    "cli": _ALL,
+    "app": _ALL - {"training"},
+    "vitviz": _ALL,
+}
+THIRD_PARTY: Mapping[str, set[str]] = {
+    "streamlit": {"app"},
+    "plotly": {"plots"},
+    "timm": {"zoo"},
+    "sklearn": {"inspection"},
+    "torch": {
+        *_MODEL - {"images"},
+        "checkpoints",
+        "zoo",
+        "activations",
+        "attribution",
+        "intervention",
+        "training",
+    },
+}
+ERRORS: Mapping[str, set[str]] = {"ImageError": {"images"}, "ModelError": {"families", "model"}}
+
+# eager: runs when the module is imported; lazy: in a function; hint: under TYPE_CHECKING
+When = Literal["eager", "lazy", "hint"]
+EXCEPTIONS: set[tuple[str, str, When]] = {("app", "plotly", "hint"), ("cli", "torch", "lazy")}
+LAZY_ONLY = {("cli", "training"), *(("vitviz", layer) for layer in _ALL)}
+
+
+@dataclass(frozen=True)
+class Import:
+    target: str  # dotted name of a module, or of something in it
+    when: When
+    line: int
+
+
+def sources() -> dict[str, tuple[str, bool]]:
+    """Source of every module of vitviz by its dotted name, and whether it is a package."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = ["vitviz", *path.relative_to(PACKAGE).with_suffix("").parts]
+        is_package = parts[-1] == "__init__"
+        name = ".".join(parts[:-1] if is_package else parts)
+        found[name] = path.read_text(encoding="utf-8"), is_package
+    return found
+
+
+def absolute(target: str, level: int, module: str, is_package: bool) -> str:
+    """The module that `from ...target import` means inside `module`."""
+    if not level:
+        return target
+    parts = module.split(".")
+    base = parts[: len(parts) - level + is_package]
+    return ".".join([*base, target] if target else base)
+
+
+def targets(node: ast.AST, module: str, is_package: bool) -> Iterator[str]:
+    """Dotted names of what one statement or call imports: modules, or names in them."""
+    match node:
+        case ast.Import(names):
+            yield from (alias.name for alias in names)
+        case ast.ImportFrom(target, names, level):
+            base = absolute(target or "", level, module, is_package)
+            yield from (f"{base}.{alias.name}" for alias in names)
+        case ast.Call(
+            ast.Name("import_module" | "__import__") | ast.Attribute(_, "import_module"),
+            [ast.Constant(str(name)), *_],
+        ):
+            level = len(name) - len(name.lstrip("."))
+            yield absolute(name.lstrip("."), level, module, is_package)
+
+
+def imports(node: ast.AST, module: str, is_package: bool, when: When = "eager") -> Iterator[Import]:
+    for target in targets(node, module, is_package):
+        yield Import(target, when, getattr(node, "lineno", 0))
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and when == "eager":
+        when = "lazy"
+    hints: list[ast.stmt] = []
+    if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+        hints = node.body
+    for child in ast.iter_child_nodes(node):
+        yield from imports(child, module, is_package, "hint" if child in hints else when)
+
+
+def layer_of(module: str) -> str:
+    return "vitviz" if module == "vitviz" else module.split(".")[1]
+
+
+def violations(module: str, source: str, is_package: bool = False) -> list[str]:
+    """What a module's imports break, one sentence each."""
+    layer = layer_of(module)
+    if layer not in RULES:
+        return [f"{module} is in no layer."]
+    return [
+        f"{module}, line {found.line}: {complaint}"
+        for found in imports(ast.parse(source), module, is_package)
+        if (complaint := _complaint(layer, found))
+    ]
+
+
+def _complaint(layer: str, found: Import) -> str | None:
+    top, *parts = found.target.split(".")
+    if top != "vitviz":
+        allowed = layer in THIRD_PARTY.get(top, {layer}) or (layer, top, found.when) in EXCEPTIONS
+        return None if allowed else f"{layer} imports {top} ({found.when})."
+    to = parts[0] if parts else "vitviz"
+    if to not in RULES and len(parts) == 1:
+        to = "vitviz"  # one of the public names
+    if to == layer != "vitviz":
+        return None  # parts of one package
+    if to not in RULES[layer]:
+        return f"{layer} imports {to}."
+    if (layer, to) in LAZY_ONLY and found.when == "eager":
+        return f"{layer} imports {to} before it is needed."
+    if layer == "cli" and to == "app" and parts[1:2] not in ([], ["main"]):
+        return f"cli imports {'.'.join(parts)}, a part of the app."
+    return None
+
+
+def circle(modules: Mapping[str, tuple[str, bool]]) -> list[str]:
+    """Modules that import one another in a circle; lazily counts, for type hints does not."""
+
+    def module_of(target: str) -> str | None:
+        """`target`, or the module in which it is a name."""
+        while target and target not in modules:
+            target = target.rpartition(".")[0]
+        return target or None
+
+    graph = {
+        name: {
+            imported
+            for found in imports(ast.parse(source), name, is_package)
+            if found.when != "hint" and (imported := module_of(found.target))
+        }
+        for name, (source, is_package) in modules.items()
+        if name != "vitviz"  # the public names: they import all, and only when asked for
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        members: list[str] = error.args[1]
+        return members
+    return []
+
+
+def classes(source: str) -> set[str]:
+    return {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)}
+
+
+@pytest.mark.parametrize("module", sources())
+def test_module_imports_only_what_it_may(module: str) -> None:
+    source, is_package = sources()[module]
+    assert violations(module, source, is_package) == []
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    assert circle(sources()) == []
+
+
+def test_app_script_is_part_of_the_app() -> None:
+    script = PACKAGE.parent / "app.py"
+    if not script.exists():
+        pytest.skip("app.py lies beside the sources only")
+    assert violations("vitviz.app", script.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_errors_live_where_they_are_raised(error: str) -> None:
+    layers = {layer_of(name) for name in sources()}
+    homes = [layer_of(name) for name, (source, _) in sources().items() if error in classes(source)]
+    assert len(homes) == bool(layers & ERRORS[error])
+    assert set(homes) <= ERRORS[error]
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("vitviz.vit", "from .model import Model"),
+        ("vitviz.vit", "from . import model"),
+        ("vitviz.vit", "import vitviz.zoo"),
+        ("vitviz.vit", "from vitviz.zoo import load_model"),
+        ("vitviz.model", "def f():\n    from .zoo import load_model"),
+        ("vitviz.model", "from vitviz import capture"),
+        (
+            "vitviz.model",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from . import zoo",
+        ),
+        ("vitviz.checkpoints", "from .families import ModelError"),
+        ("vitviz.inspection.rollout", "from ..vit import VisionTransformer"),
+        (
+            "vitviz.inspection.rollout",
+            "from importlib import import_module\nimport_module('..vit')",
+        ),
+        ("vitviz.inspection.rollout", "import torch"),
+        ("vitviz.plots", "from .inspection import attention_rollout"),
+        ("vitviz.report", "from .zoo import load_model"),
+        ("vitviz.training", "from .zoo import load_model"),
+        ("vitviz.app.state", "def f():\n    from vitviz.training import train"),
+        ("vitviz.cli", "from .training import train"),
+        ("vitviz.cli", "import torch"),
+        ("vitviz.cli", "import streamlit"),
+        ("vitviz.cli", "def f():\n    from .app.attention import page"),
+        ("vitviz", "from .zoo import load_model"),
+        ("vitviz", "import torch"),
+        ("vitviz.images", "import torch.nn.functional as F"),
+        ("vitviz.images", "from .helpers import something"),
+        ("vitviz.helpers", ""),
+        ("vitviz.model", "import timm"),
+        ("vitviz.model", "import importlib\ntimm = importlib.import_module('timm.data')"),
+        (
+            "vitviz.activations",
+            "try:\n    from sklearn.decomposition import PCA\nexcept OSError: ...",
+        ),
+        ("vitviz.inspection", "class A:\n    import plotly.graph_objects as go"),
+        ("vitviz.app.main", "def f():\n    import plotly.graph_objects as go"),
+        ("vitviz.app.main", "import torch"),
+        (
+            "vitviz.app.main",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING: ...\nelse:\n    import plotly",
+        ),
+        ("vitviz.plots", "import streamlit as st"),
+    ],
+)
+def test_forbidden_import_is_found(module: str, source: str) -> None:
+    is_package = module in ("vitviz", "vitviz.inspection")
+    assert len(violations(module, source, is_package)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("vitviz.model", "import torch\nfrom .families import ModelError\nfrom . import images"),
+        ("vitviz.attribution", "from .activations import capture\nfrom vitviz.model import Model"),
+        (
+            "vitviz.inspection.rollout",
+            "from .inputs import Grid\nfrom sklearn import decomposition",
+        ),
+        ("vitviz.zoo", "def f():\n    import timm\n    from timm.data import transforms"),
+        ("vitviz.cli", "def f():\n    import torch\n    from .training import train"),
+        ("vitviz.cli", "from vitviz import load_model"),
+        ("vitviz.app.main", "import streamlit as st\nfrom . import state\nfrom .. import plots"),
+        (
+            "vitviz.app.main",
+            "import typing\nif typing.TYPE_CHECKING:\n    import plotly.graph_objects as go",
+        ),
+        ("vitviz.plots", "from plotly import graph_objects as go\nimport numpy as np"),
+    ],
+)
+def test_allowed_import_is_not_reported(module: str, source: str) -> None:
+    assert violations(module, source) == []
+
+
+def test_circle_is_found() -> None:
+    pages = {
+        "vitviz.app": ("from . import main", True),
+        "vitviz.app.main": ("def f():\n    from .state import read", False),
+        "vitviz.app.state": ("import vitviz.app.main", False),
+    }
+    assert set(circle(pages)) == {"vitviz.app.main", "vitviz.app.state"}
+    pages["vitviz.app.state"] = "if TYPE_CHECKING:\n    import vitviz.app.main", False
+    assert circle(pages) == []
+
+
+def loaded_by(statements: str) -> set[str]:
+    """Top-level modules that a fresh interpreter has loaded after these statements."""
+    code = f"{statements}\nimport sys\nprint(*(name.split('.')[0] for name in sys.modules))"
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    return set(run.stdout.splitlines()[-1].split())
+
+
+def test_importing_vitviz_loads_nothing_heavy() -> None:
+    heavy = {"torch", "timm", "sklearn", "plotly", "PIL", "streamlit", "numpy"}
+    assert not loaded_by("import vitviz") & heavy
+
+
+def test_importing_the_command_loads_nothing_heavy() -> None:
+    assert not loaded_by("import vitviz.cli") & {"torch", "timm", "sklearn", "plotly", "streamlit"}
+
+
+@pytest.mark.skipif(not (PACKAGE / "app" / "main.py").exists(), reason="there is no app yet")
+def test_importing_the_app_loads_no_model_code() -> None:
+    # streamlit itself loads PIL and plotly
+    assert not loaded_by("import vitviz.app.main") & {"torch", "timm", "sklearn"}
+
+
+def test_public_names() -> None:
+    vitviz = importlib.import_module("vitviz")
+    names = vitviz.__all__
+    assert len(names) == len(set(names))
+    assert set(names) >= {
+        *("open_image", "load_model", "capture", "ImageError", "ModelError"),
+        *("MuteHeads", "DropPatches", "FillPatches", "SwapTokens"),
+    }
+    for name in names:
+        assert callable(getattr(vitviz, name)), name
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = vitviz.no_such_name
+
+
+def test_public_names_are_hidden_by_no_module() -> None:
+    """Importing `vitviz.x` binds `x` in the package: over a function of that name."""
+    vitviz = importlib.import_module("vitviz")
+    public = {name for name in vitviz.__all__ if not isinstance(getattr(vitviz, name), ModuleType)}
+    assert not public & {layer_of(name) for name in sources()}
+
+
+def test_modules_of_the_interface_need_no_import_of_their_own() -> None:
+    offered = ("inspection", "attribution", "intervention", "vit")
+    there = [name for name in offered if f"vitviz.{name}" in sources()]
+    assert "vitviz" in loaded_by("import vitviz\n" + "\n".join(f"vitviz.{name}" for name in there))

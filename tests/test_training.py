@@ -1,0 +1,622 @@
+"""The trainer on synthetic pictures: each class is a colour, so there is something to learn."""
+
+import json
+import pickle
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from pyarrow import parquet
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.testing import assert_close
+
+from vitviz import cli, training
+from vitviz.training import (
+    MEAN,
+    RECIPES,
+    STD,
+    PlainAttention,
+    Recipe,
+    Split,
+    Stage,
+    accuracy,
+    augment,
+    build,
+    grow,
+    load_cifar,
+    normalise,
+    predict,
+    rate_factor,
+    train,
+)
+from vitviz.vit import Attention, VisionTransformer, resize_position_embedding
+
+SMOKE = RECIPES["smoke"]
+EPOCHS = [(32, 1.0), (32, 2.0), (64, 1.0)]  # picture size and epoch of each row of its history
+
+
+def coloured(count: int, *, seed: int, num_classes: int = 10) -> Split:
+    """Noisy pictures whose colour is their class."""
+    colours = np.random.default_rng(0).integers(0, 256, (num_classes, 1, 1, 3))
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.arange(count) % num_classes)
+    pictures = colours[labels] + rng.integers(-20, 21, (count, 32, 32, 3))
+    return Split(
+        pictures.clip(0, 255).astype(np.uint8),
+        labels,
+        tuple(f"class {number}" for number in range(num_classes)),
+    )
+
+
+def part(split: Split, first: int, last: int) -> Split:
+    return Split(split.pictures[first:last], split.labels[first:last], split.classes)
+
+
+def python2_pickle(value: Any) -> bytes:
+    """`value` as Python 2 wrote it in 2009: text is bytes, numpy's modules have their old names."""
+    match value:
+        case dict():
+            items = (python2_pickle(key) + python2_pickle(item) for key, item in value.items())
+            return b"}(" + b"".join(items) + b"u"
+        case list():
+            return b"](" + b"".join(map(python2_pickle, value)) + b"e"
+        case tuple():
+            return b"(" + b"".join(map(python2_pickle, value)) + b"t"
+        case bytes():
+            return b"T" + struct.pack("<i", len(value)) + value
+        case int():
+            return b"J" + struct.pack("<i", value)
+        case np.ndarray():
+            dtype = b"cnumpy\ndtype\n" + python2_pickle((b"u1", 0, 1)) + b"R"
+            dtype += b"(K\x03" + python2_pickle(b"|") + b"NNN" + 2 * python2_pickle(-1) + b"K\0tb"
+            empty = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n"
+            empty += python2_pickle((0,)) + python2_pickle(b"b") + b"tR"
+            state = b"(K\x01" + python2_pickle(value.shape) + dtype + b"\x89"  # not Fortran order
+            return empty + state + python2_pickle(value.tobytes()) + b"tb"
+    raise TypeError(f"{type(value)} is not in CIFAR's files.")
+
+
+def write_python2(path: Path, value: Any) -> None:
+    path.write_bytes(b"\x80\x02" + python2_pickle(value) + b".")
+
+
+def write_batch(path: Path, split: Split, label_key: bytes = b"labels") -> None:
+    flat = np.ascontiguousarray(split.pictures.transpose(0, 3, 1, 2)).reshape(-1, 3072)
+    labels = [int(label) for label in split.labels]
+    names = [b"%d.png" % number for number in range(len(labels))]
+    content = {b"batch_label": b"a batch", b"data": flat, label_key: labels, b"filenames": names}
+    if label_key == b"fine_labels":
+        content[b"coarse_labels"] = [label // 5 for label in labels]
+    write_python2(path, content)
+
+
+def write_cifar10(folder: Path, train_split: Split, test_split: Split) -> None:
+    """Two of the five training batches, of different lengths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cut = len(train_split.labels) // 3
+    write_batch(folder / "data_batch_1", part(train_split, 0, cut))
+    write_batch(folder / "data_batch_2", part(train_split, cut, len(train_split.labels)))
+    write_batch(folder / "test_batch", test_split)
+    names = [name.encode() for name in train_split.classes]
+    write_python2(folder / "batches.meta", {b"label_names": names, b"num_vis": 3072})
+
+
+def write_cifar100(folder: Path, train_split: Split, test_split: Split) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, split in (("train", train_split), ("test", test_split)):
+        write_batch(folder / name, split, b"fine_labels")
+    names = [name.encode() for name in train_split.classes]
+    coarse = [b"coarse %d" % number for number in range(20)]
+    write_python2(folder / "meta", {b"coarse_label_names": coarse, b"fine_label_names": names})
+
+
+def write_sheets(path: Path, split: Split, *, rows: int = 2, cols: int = 5) -> None:
+    """Sheets of `rows` x `cols` pictures, row by row, as lossless PNG."""
+    per_sheet = rows * cols
+    sheets, labels = [], []
+    for first in range(0, len(split.labels), per_sheet):
+        tiles = split.pictures[first : first + per_sheet].reshape(rows, cols, 32, 32, 3)
+        sheet = pa.BufferOutputStream()
+        Image.fromarray(tiles.swapaxes(1, 2).reshape(rows * 32, cols * 32, 3)).save(sheet, "PNG")
+        sheets.append(sheet.getvalue().to_pybytes())
+        labels.append(split.labels[first : first + per_sheet].astype(np.uint8).tobytes())
+    table = pa.table({"sheet": sheets, "label": labels})
+    parquet.write_table(table.replace_schema_metadata({"classes": json.dumps(split.classes)}), path)
+
+
+def assert_same(split: Split, expected: Split) -> None:
+    assert split.pictures.dtype == np.uint8
+    assert split.labels.dtype == np.int64
+    np.testing.assert_array_equal(split.pictures, expected.pictures)
+    np.testing.assert_array_equal(split.labels, expected.labels)
+    assert split.classes == expected.classes
+
+
+@pytest.mark.parametrize(
+    ("dataset", "num_classes", "write", "subfolder"),
+    [
+        ("cifar10", 10, write_cifar10, "cifar-10-batches-py"),
+        ("cifar10", 10, write_cifar10, "."),
+        ("cifar100", 100, write_cifar100, "cifar-100-python"),
+        ("cifar100", 100, write_cifar100, "."),
+    ],
+)
+def test_both_formats_hold_the_same_pictures(
+    dataset: str,
+    num_classes: int,
+    write: Callable[[Path, Split, Split], None],
+    subfolder: str,
+    tmp_path: Path,
+) -> None:
+    train_split = coloured(100, seed=1, num_classes=num_classes)
+    test_split = coloured(30, seed=2, num_classes=num_classes)
+    pickles, sheets = tmp_path / "pickles", tmp_path / "sheets"
+    write(pickles / subfolder, train_split, test_split)
+    sheets.mkdir()
+    write_sheets(sheets / f"{dataset}_train_png.parquet", train_split)
+    write_sheets(sheets / f"{dataset}_test.parquet", test_split, rows=3, cols=2)
+    for folder in (pickles, sheets):
+        assert_same(load_cifar(folder, dataset, "train"), train_split)
+        assert_same(load_cifar(folder, dataset, "test"), test_split)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("dataset", ["cifar10", "cifar100"])
+def test_missing_pictures_are_told(dataset: str, split: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"No {split} pictures of {dataset} in"):
+        load_cifar(tmp_path, dataset, split)
+
+
+TOUCH = "__import__('pathlib').Path({!r}).touch()"
+
+
+def evil_eval(marker: Path) -> bytes:
+    code = TOUCH.format(str(marker)).encode()
+    return b"cbuiltins\neval\n(" + python2_pickle(code) + b"tR"
+
+
+def evil_system(marker: Path) -> bytes:
+    return b"cos\nsystem\n(" + python2_pickle(b"touch " + str(marker).encode()) + b"tR"
+
+
+def evil_instance(marker: Path) -> bytes:
+    return b"(" + python2_pickle(TOUCH.format(str(marker)).encode()) + b"ibuiltins\nexec\n"
+
+
+def evil_numpy(marker: Path) -> bytes:
+    """A module of numpy that runs when it is imported, under a name that CIFAR's files use."""
+    return b"cnumpy.f2py.__main__\ndtype\n"
+
+
+def test_an_unguarded_unpickler_would_run_the_code(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    pickle.loads(b"\x80\x02" + evil_eval(marker) + b".", encoding="bytes")
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("evil", [evil_eval, evil_system, evil_instance, evil_numpy])
+@pytest.mark.parametrize("place", ["data_batch_2", "test_batch", "batches.meta"])
+def test_a_pickle_that_would_run_code_is_refused(
+    evil: Callable[[Path], bytes], place: str, tmp_path: Path
+) -> None:
+    marker = tmp_path / "ran"
+    write_cifar10(tmp_path, coloured(30, seed=1), coloured(10, seed=2))
+    content = python2_pickle({b"labels": [1]})[:-1]  # one more item, before the dict is closed
+    content += python2_pickle(b"data") + evil(marker) + b"u"
+    (tmp_path / place).write_bytes(b"\x80\x02" + content + b".")
+    with pytest.raises(pickle.UnpicklingError, match="has no place in a CIFAR file"):
+        load_cifar(tmp_path, "cifar10", "test" if place == "test_batch" else "train")
+    assert not marker.exists()
+    assert "numpy.f2py.__main__" not in sys.modules
+
+
+def noise_pictures(count: int) -> Tensor:
+    generator = torch.Generator().manual_seed(4)
+    return torch.randint(0, 256, (count, 32, 32, 3), dtype=torch.uint8, generator=generator)
+
+
+def test_augment_without_shift_keeps_or_mirrors_each_picture() -> None:
+    pictures = noise_pictures(64)
+    moved = augment(pictures, 0, torch.Generator().manual_seed(0))
+    assert moved.shape == pictures.shape
+    assert moved.dtype == torch.uint8
+    kept = (moved == pictures).flatten(1).all(1)
+    mirrored = (moved == pictures.flip(2)).flatten(1).all(1)
+    assert (kept ^ mirrored).all()
+    assert 16 < kept.sum() < 48
+
+
+def test_augment_moves_by_at_most_shift_and_reflects_at_the_edge() -> None:
+    pictures = noise_pictures(32)
+    moved = augment(pictures, 2, torch.Generator().manual_seed(0)).numpy()
+    padded = np.pad(pictures.numpy(), ((0, 0), (2, 2), (2, 2), (0, 0)), mode="reflect")
+    places = set()
+    for number in range(32):
+        found = [
+            (row, col, step)
+            for row in range(5)
+            for col in range(5)
+            for step in (1, -1)
+            if (padded[number, row : row + 32, col : col + 32][:, ::step] == moved[number]).all()
+        ]
+        assert len(found) == 1
+        places.add(found[0])
+    assert len(places) > 16  # each picture its own step
+
+
+def test_augment_depends_on_its_generator_alone() -> None:
+    pictures = noise_pictures(16)
+    first, again, other = (
+        augment(pictures, 4, torch.Generator().manual_seed(seed)) for seed in (7, 7, 8)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_normalise() -> None:
+    pictures = noise_pictures(3)
+    x = normalise(pictures, 32)
+    expected = (pictures.numpy() / 255 - MEAN) / STD
+    np.testing.assert_allclose(x.numpy(), expected.transpose(0, 3, 1, 2), atol=1e-5)
+    enlarged = normalise(pictures, 64)
+    assert enlarged.shape == (3, 3, 64, 64)
+    black, white = normalise(
+        torch.tensor([0, 255]).byte()[:, None, None, None].expand(-1, 1, 1, 3), 1
+    )
+    assert (enlarged >= black).all()  # bicubic interpolation overshoots; it is cut
+    assert (enlarged <= white).all()
+
+
+def graph_of(output: Tensor) -> set[str]:
+    """Names of the operations that backward runs."""
+    nodes, todo = set(), [output.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in nodes:
+            nodes.add(node)
+            todo += [following for following, _ in node.next_functions]
+    return {node.name() for node in nodes}
+
+
+def test_plain_attention_equals_the_fused_one() -> None:
+    attention = build(SMOKE, SMOKE.stages[0]).blocks[0].attn
+    assert isinstance(attention, Attention)
+    z = 5 * torch.randn(2, 17, 32, generator=torch.Generator().manual_seed(5))
+
+    def run() -> tuple[Tensor, list[Tensor]]:
+        leaf = z.clone().requires_grad_()
+        output = attention(leaf)
+        gradients = torch.autograd.grad(
+            output.square().sum(), [leaf, *attention.parameters()], retain_graph=True
+        )
+        return output, list(gradients)
+
+    fused, fused_gradients = run()
+    with PlainAttention():
+        plain, plain_gradients = run()
+    assert any("ScaledDotProduct" in name for name in graph_of(fused))
+    assert not any("ScaledDotProduct" in name for name in graph_of(plain))
+    assert_close(plain, fused, rtol=1e-5, atol=1e-5)
+    assert_close(plain_gradients, fused_gradients, rtol=1e-5, atol=1e-5)
+
+
+@settings(deadline=None)
+@given(steps=st.integers(1, 20_000), peak=st.floats(0.1, 1))
+def test_rate_warms_up_and_ends_at_zero(steps: int, peak: float) -> None:
+    warmup = min(200, max(1, steps // 20))
+    factors = [rate_factor(step, steps, peak) for step in range(0, steps + 1, max(1, warmup // 7))]
+    assert 0 < factors[0] == pytest.approx(peak / warmup)
+    assert rate_factor(warmup - 1, steps, peak) == pytest.approx(peak)
+    assert rate_factor(steps, steps, peak) == 0
+    assert max(factors) <= peak * (1 + 1e-9)
+    top = factors.index(max(factors))
+    assert factors[: top + 1] == sorted(factors[: top + 1])
+    assert factors[top:] == sorted(factors[top:], reverse=True)
+
+
+def weights(model: VisionTransformer) -> list[Tensor]:
+    return list(model.state_dict().values())
+
+
+def test_build_depends_on_the_seed_alone() -> None:
+    torch.rand(3)  # so that the state is not by chance the one that a build would leave
+    before = torch.random.get_rng_state()
+    first = build(SMOKE, SMOKE.stages[0])
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.rand(3)
+    again = build(SMOKE, SMOKE.stages[0])
+    other = build(replace(SMOKE, seed=1), SMOKE.stages[0])
+    assert_close(weights(first), weights(again), rtol=0, atol=0)
+    assert not torch.equal(weights(first)[0], weights(other)[0])
+
+
+@pytest.mark.parametrize("options", [{}, dict(distillation_token=True, registers=2)])
+def test_grow_interpolates_the_positions_only(options: dict[str, Any]) -> None:
+    recipe = replace(SMOKE, configuration={**SMOKE.configuration, **options})
+    small, other = build(recipe, recipe.stages[0]), build(replace(recipe, seed=1), recipe.stages[1])
+    large = grow(small, other)
+    assert large is other
+    before, after = small.state_dict(), large.state_dict()
+    prefix = small.num_prefix_tokens
+    assert torch.equal(after["pos_embed"][:, :prefix], before["pos_embed"][:, :prefix])
+    expected = resize_position_embedding(
+        before.pop("pos_embed"), grid=(8, 8), num_prefix_tokens=prefix
+    )
+    assert torch.equal(after.pop("pos_embed"), expected)
+    assert_close(after, before, rtol=0, atol=0)
+    assert small.patch_embed.image_size == (32, 32)
+
+
+def test_grow_without_positions() -> None:
+    recipe = replace(SMOKE, configuration={**SMOKE.configuration, "positions": "none"})
+    small, large = (build(recipe, stage) for stage in recipe.stages)
+    assert_close(weights(grow(small, large)), weights(small), rtol=0, atol=0)
+
+
+def test_accuracy_is_the_share_of_right_labels() -> None:
+    model = build(SMOKE, SMOKE.stages[0])
+    split = coloured(40, seed=1)
+    assert_close(predict(model, split.pictures, 7), predict(model, split.pictures))
+    right = predict(model, split.pictures).argmax(1).numpy()
+    assert accuracy(model, Split(split.pictures, right, split.classes)) == 1
+    right[:10] = (right[:10] + 1) % 10
+    assert accuracy(model, Split(split.pictures, right, split.classes)) == 0.75
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """120 training and 50 test pictures in the original format."""
+    folder = tmp_path_factory.mktemp("data")
+    write_cifar10(folder / "cifar-10-batches-py", coloured(120, seed=1), coloured(50, seed=2))
+    return folder
+
+
+def silent(line: str) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that an uninterrupted run of the recipe "smoke" wrote."""
+    return train(SMOKE, data=data, out=tmp_path_factory.mktemp("run"), report=silent)
+
+
+def metadata(path: Path) -> dict[str, Any]:
+    with safe_open(path, framework="pt") as file:
+        about: dict[str, Any] = json.loads(file.metadata()["vitviz"])
+    return about
+
+
+def history(path: Path) -> list[tuple[int, float]]:
+    rows = json.loads(path.with_suffix(".json").read_text())["epochs"]
+    return [(row["image_size"], row["epoch"]) for row in rows]
+
+
+def test_run_writes_a_model_that_describes_itself(finished: Path, data: Path) -> None:
+    assert finished.name == "smoke.safetensors"
+    state = load_file(finished)
+    assert {tensor.dtype for tensor in state.values()} == {torch.float16}
+    about = metadata(finished)
+    assert about["configuration"] == {**SMOKE.configuration, "image_size": 64}
+    assert about["classes"] == [f"class {number}" for number in range(10)]
+    assert about["mean"] == pytest.approx(MEAN)
+    assert about["std"] == pytest.approx(STD)
+
+    model = VisionTransformer(**about["configuration"])
+    model.load_state_dict({name: tensor.float() for name, tensor in state.items()})
+    trained = load_file(finished.with_name("checkpoint.safetensors"))
+    assert_close(model.state_dict(), trained, rtol=0, atol=0)  # it was measured as it is shipped
+    measured = accuracy(model, load_cifar(data, "cifar10", "test"))
+    assert about["test_accuracy"] == measured
+    card = finished.with_suffix(".md").read_text()
+    assert f"**Test accuracy: {measured:.2%}** of all 50 test pictures" in card
+    curve = json.loads(finished.with_suffix(".json").read_text())
+    assert (curve["model"], curve["test_accuracy"]) == ("smoke", measured)
+
+
+def test_curve_has_a_row_for_each_epoch(finished: Path) -> None:
+    assert history(finished) == EPOCHS
+    rows = json.loads(finished.with_suffix(".json").read_text())["epochs"]
+    for row in rows:
+        assert row["loss"] > 0
+        assert 0 <= row["held_out_accuracy"] <= 1
+    card = finished.with_suffix(".md").read_text()
+    assert f"held-out training pictures at the end: {rows[-1]['held_out_accuracy']:.2%}" in card
+
+
+def test_card_tells_the_recipe(finished: Path) -> None:
+    card = finished.with_suffix(".md").read_text()
+    assert card.startswith("# smoke\n")
+    for line in ("| batch_size | 20 |", "| seed | 0 |", "| held_out | 20 |"):
+        assert line in card
+
+
+def test_same_seed_gives_the_same_bits(finished: Path, data: Path, tmp_path: Path) -> None:
+    torch.rand(3)  # the global generator is not asked
+    again = train(SMOKE, data=data, out=tmp_path / "again", report=silent)
+    other = train(replace(SMOKE, seed=1), data=data, out=tmp_path / "other", report=silent)
+    assert_close(load_file(again), load_file(finished), rtol=0, atol=0)
+    assert not torch.equal(load_file(other)["head.weight"], load_file(finished)["head.weight"])
+
+
+class Interrupted:
+    """A `report` that collects the lines and is interrupted at one of them, once."""
+
+    def __init__(self, at: int) -> None:
+        self.lines: list[str] = []
+        self.at = at
+
+    def __call__(self, line: str) -> None:
+        self.lines.append(line)
+        if len(self.lines) == self.at:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Every accuracy on the 50 test pictures that a run measures."""
+    results: list[float] = []
+
+    def counting(model: VisionTransformer, split: Split) -> float:
+        result = accuracy(model, split)
+        if len(split.labels) == 50:
+            results.append(result)
+        return result
+
+    monkeypatch.setattr(training, "accuracy", counting)
+    return results
+
+
+@pytest.mark.parametrize("save_every", [1, 100])
+@pytest.mark.parametrize("at", [1, 2, 3, 4])  # the end of an epoch each; then the test's result
+def test_interrupted_run_resumes(
+    at: int, save_every: int, data: Path, measured: list[float], tmp_path: Path
+) -> None:
+    def run(report: Callable[[str], None]) -> Path:
+        return train(SMOKE, data=data, out=tmp_path, save_every=save_every, report=report)
+
+    report = Interrupted(at)
+    with pytest.raises(KeyboardInterrupt):
+        run(report)
+    assert not (tmp_path / "smoke.safetensors").exists()
+    path = run(report)
+    resumed = [line for line in report.lines if line.startswith("resuming at stage")]
+    assert len(resumed) == (save_every == 1 or at > 1)
+    assert history(path) == EPOCHS
+    assert measured == [metadata(path)["test_accuracy"]]
+
+    state = load_file(path)
+    assert run(silent) == path  # a finished run is not trained or measured again
+    assert len(measured) == 1
+    assert_close(load_file(path), state, rtol=0, atol=0)
+
+
+class Watched:
+    """What a run shows its model: the batches of training, and the splits that it measures."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, interrupt_at: int | None = None) -> None:
+        self.batches: list[Tensor] = []
+        self.splits: list[Split] = []
+        self.interrupt_at = interrupt_at
+        monkeypatch.setattr(training, "augment", self.augment)
+        monkeypatch.setattr(training, "accuracy", self.accuracy)
+
+    def augment(self, pictures: Tensor, shift: int, generator: torch.Generator) -> Tensor:
+        if len(self.batches) == self.interrupt_at:
+            self.interrupt_at = None
+            raise KeyboardInterrupt
+        self.batches.append(augment(pictures, shift, generator))
+        return self.batches[-1]
+
+    def accuracy(self, model: VisionTransformer, split: Split) -> float:
+        self.splits.append(split)
+        return accuracy(model, split)
+
+
+def test_training_and_held_out_pictures_are_kept_apart(
+    data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    watched = Watched(monkeypatch)
+    train(replace(SMOKE, shift=0), data=data, out=tmp_path, report=silent)
+    everything = load_cifar(data, "cifar10", "train")
+    *held_out, test = watched.splits
+    for split in held_out:
+        assert_same(split, part(everything, 100, 120))
+    assert_same(test, load_cifar(data, "cifar10", "test"))
+
+    known = {picture.tobytes(): number for number, picture in enumerate(everything.pictures)}
+    known |= {
+        picture[:, ::-1].tobytes(): known[picture.tobytes()] for picture in everything.pictures
+    }
+    order = [known[picture.numpy().tobytes()] for batch in watched.batches for picture in batch]
+    epochs = [order[first : first + 100] for first in (0, 100, 200)]
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(100))
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+
+
+def test_run_interrupted_between_two_steps_goes_on_with_the_next(
+    data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    whole = Watched(monkeypatch)
+    train(SMOKE, data=data, out=tmp_path / "whole", report=silent)
+    halved = Watched(monkeypatch, interrupt_at=7)  # of 15 steps; in the second epoch
+    with pytest.raises(KeyboardInterrupt):
+        train(SMOKE, data=data, out=tmp_path / "halved", save_every=1, report=silent)
+    lines: list[str] = []
+    path = train(SMOKE, data=data, out=tmp_path / "halved", save_every=1, report=lines.append)
+    assert lines[0] == "resuming at stage 1, step 7"
+    assert_close(halved.batches, whole.batches, rtol=0, atol=0)
+    assert history(path) == EPOCHS
+
+
+@pytest.mark.parametrize("still", ["muon_rate", "adamw_rate"])
+def test_each_rate_moves_its_own_parameters(still: str, data: Path, tmp_path: Path) -> None:
+    """Muon's are the matrices of the blocks."""
+    recipe = replace(SMOKE, stages=SMOKE.stages[:1])
+    recipe = (
+        replace(recipe, muon_rate=0.0) if still == "muon_rate" else replace(recipe, adamw_rate=0.0)
+    )
+    before = build(recipe, recipe.stages[0]).half().state_dict()
+    after = load_file(train(recipe, data=data, out=tmp_path, report=silent))
+    for name, value in before.items():
+        matrix = name.startswith("blocks.") and value.ndim == 2
+        assert torch.equal(after[name], value) == (matrix == (still == "muon_rate")), name
+
+
+def test_another_recipe_in_the_same_folder_is_refused(finished: Path, data: Path) -> None:
+    before = finished.read_bytes()
+    with pytest.raises(ValueError, match="holds a run of another recipe; choose another folder"):
+        train(replace(SMOKE, seed=1), data=data, out=finished.parent, report=silent)
+    assert finished.read_bytes() == before
+
+
+def test_missing_test_pictures_are_told_before_training(tmp_path: Path) -> None:
+    write_sheets(tmp_path / "cifar10_train.parquet", coloured(120, seed=1))
+    lines: list[str] = []
+    with pytest.raises(ValueError, match="No test pictures of cifar10"):
+        train(SMOKE, data=tmp_path, out=tmp_path / "run", report=lines.append)
+    assert not lines
+
+
+@pytest.mark.parametrize("count", [10, 20, 30])
+def test_too_few_pictures_are_told(count: int, tmp_path: Path) -> None:
+    write_sheets(tmp_path / "cifar10_train.parquet", coloured(count, seed=1))
+    write_sheets(tmp_path / "cifar10_test.parquet", coloured(10, seed=2))
+    with pytest.raises(ValueError, match=f"{count} training pictures are too few"):
+        train(SMOKE, data=tmp_path, out=tmp_path / "run", report=silent)
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    write_cifar10(tmp_path, coloured(60, seed=1), coloured(50, seed=2))
+    recipe: Recipe = replace(
+        SMOKE, stages=(Stage(image_size=32, epochs=25),), adamw_rate=0.01, label_smoothing=0.0
+    )
+    path = train(recipe, data=tmp_path, out=tmp_path / "run", report=silent)
+    losses = [row["loss"] for row in json.loads(path.with_suffix(".json").read_text())["epochs"]]
+    assert len(losses) == 25
+    assert losses[0] > 1.5
+    assert losses[-1] < losses[0] / 3
+    assert metadata(path)["test_accuracy"] > 0.8
+
+
+def test_command_trains(
+    data: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "--data", str(data), "--recipe", "smoke", "--out", str(tmp_path)]
+    cli.main([*command, "--threads", "1"])
+    assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "smoke.safetensors")
+    written = load_file(tmp_path / "smoke.safetensors")
+    assert_close(written, load_file(finished), rtol=0, atol=0)

@@ -1,0 +1,382 @@
+"""load_model: names, weights, seeds and sizes; timm is the oracle. No test reaches the network."""
+
+import inspect
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from examples import LITTLE, assert_one_sentence, own_module, picture, plain_logits, write_shipped
+from numpy.testing import assert_array_equal
+from timm.data import create_transform, resolve_model_data_config
+
+import vitviz
+from vitviz import checkpoints
+from vitviz.checkpoints import load_shipped
+from vitviz.families import ModelError
+from vitviz.model import Model
+from vitviz.zoo import catalogue, load_model
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a model whose weights are the only ones in assets/."""
+    write_shipped(tmp_path)
+    monkeypatch.setattr(checkpoints, "assets", lambda: tmp_path)
+    return "little"
+
+
+def without_numbers(name: str, **options: Any) -> Model:
+    """A model whose weights are not even made: for what does not depend on them."""
+    with torch.device("meta"):
+        return load_model(name, pretrained=False, **options)
+
+
+# --- the interface ------------------------------------------------------------------------------
+
+
+def test_load_model_is_public() -> None:
+    assert vitviz.load_model is load_model
+    assert vitviz.ModelError is ModelError
+    parameters = inspect.signature(load_model).parameters
+    assert list(parameters) == ["name", "pretrained", "checkpoint", "image_size", "seed"]
+
+
+def test_an_unknown_name_gets_a_suggestion() -> None:
+    with pytest.raises(ModelError, match=r"did you mean vit_tiny_patch16_224\?") as caught:
+        load_model("vit_tinny_patch16_224", pretrained=False)
+    assert "vit_tinny_patch16_224" in str(caught.value)
+    assert_one_sentence(caught.value)
+
+
+def test_a_shipped_model_is_suggested_too(shipped: str) -> None:
+    with pytest.raises(ModelError, match=r"did you mean little\?"):
+        load_model("litle")
+
+
+@pytest.mark.parametrize("name", ["", "???", "hf-hub:nobody/nothing", "../../etc/passwd"])
+def test_a_name_like_no_other_gets_no_suggestion(name: str) -> None:
+    with pytest.raises(ModelError, match="There is no model named") as caught:
+        load_model(name)
+    assert_one_sentence(caught.value)
+
+
+def test_timms_prefix_is_understood() -> None:
+    model = without_numbers("timm/test_vit")
+    assert model.name == "timm/test_vit"
+    assert type(model.module).__module__ == "timm.models.vision_transformer"
+
+
+def test_the_catalogue_names_models_that_exist_shipped_ones_first(shipped: str) -> None:
+    entries = catalogue()
+    assert (entries[0].name, entries[0].shipped) == (shipped, True)
+    assert "shipped" in entries[0].title
+    for entry in entries[1:]:
+        assert timm.is_model(entry.name)
+        assert not entry.shipped
+        assert without_numbers(entry.name).layers
+    assert len({entry.name for entry in entries}) == len(entries)
+
+
+# --- random weights -----------------------------------------------------------------------------
+
+
+def same_weights(first: Model, second: Model) -> bool:
+    states = first.module.state_dict(), second.module.state_dict()
+    return all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+@pytest.mark.parametrize("source", ["timm", "shipped"])
+def test_random_weights_depend_on_the_seed_alone(source: str, shipped: str) -> None:
+    name = {"timm": "test_vit", "shipped": shipped}[source]
+
+    def load(seed: int | None = None) -> Model:
+        return load_model(name, pretrained=False, seed=seed)
+
+    first = load(3)
+    torch.rand(7)  # moves the global generator
+    assert same_weights(first, load(3))
+    assert not same_weights(first, load(4))
+    assert same_weights(load(), load(0))
+    assert (first.trained, first.weights) == (False, "random weights")
+
+
+@pytest.mark.parametrize("pretrained", [True, False])
+@pytest.mark.parametrize("source", ["timm", "shipped"])
+def test_loading_leaves_the_global_generators_alone(
+    source: str, pretrained: bool, shipped: str, offline: None
+) -> None:
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()  # type: ignore[index]
+    load_model({"timm": "test_vit", "shipped": shipped}[source], pretrained=pretrained)
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert random.getstate() == states[1]
+    assert_array_equal(np.random.get_state()[1], states[2])  # type: ignore[index]
+
+
+def test_a_failure_leaves_the_global_generator_alone() -> None:
+    before = torch.get_rng_state()
+    with pytest.raises(ModelError):
+        load_model("resnet18", pretrained=False, seed=5)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("name", ["test_vit", "vitviz_tiny_cifar10"])
+def test_a_seed_with_trained_weights_is_refused(name: str) -> None:
+    with pytest.raises(ModelError, match="pretrained=False") as caught:
+        load_model(name, seed=1)
+    assert "seed" in str(caught.value)
+    assert str(caught.value).count("\n") == 0
+
+
+# --- trained weights of timm --------------------------------------------------------------------
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """timm as it would be with the weights at hand: asked for trained ones, it makes some up."""
+    real = timm.create_model
+
+    def create(name: str, pretrained: bool, **options: Any) -> Any:
+        model: Any = real(name, pretrained=False, **options)
+        if pretrained:
+            with torch.no_grad():
+                model.norm.bias.fill_(0.5)
+        return model
+
+    monkeypatch.setattr(timm, "create_model", create)
+
+
+def test_trained_weights_are_asked_for_unless_told_otherwise(offline: None) -> None:
+    model = load_model("test_vit")
+    assert model.trained is True
+    assert model.weights.startswith("trained weights of timm")
+    assert "random" not in model.weights
+    assert (model.module.state_dict()["norm.bias"] == 0.5).all()
+
+
+def test_a_tag_of_timm_is_named_in_the_provenance(offline: None) -> None:
+    model = load_model("vit_tiny_patch16_224.augreg_in21k")
+    assert "augreg_in21k" in model.weights
+
+
+@pytest.mark.parametrize("kind", [OSError, RuntimeError, ValueError, KeyError])
+def test_weights_that_cannot_be_downloaded_are_refused_with_advice(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create(*_: Any, pretrained: bool = False, **__: Any) -> Any:
+        assert pretrained
+        raise kind("Max retries exceeded with url: https://example.invalid (LocalEntryNotFound)")
+
+    monkeypatch.setattr(timm, "create_model", create)
+    with pytest.raises(ModelError, match="could not be downloaded") as caught:
+        load_model("vit_tiny_patch16_224")
+    message = str(caught.value)
+    assert "vit_tiny_patch16_224" in message
+    for words in ("internet", "shipped", "random weights"):
+        assert words in message
+    assert "http" not in message
+    assert_one_sentence(caught.value)
+
+
+# --- what a timm model is -----------------------------------------------------------------------
+
+
+def test_a_tiny_vit_has_the_parameters_and_classes_of_imagenet() -> None:
+    model = without_numbers("vit_tiny_patch16_224")
+    assert model.parameter_count == 5_717_416
+    assert model.labels is not None
+    assert len(model.labels) == 1000
+    assert model.labels[0].startswith("tench")
+    assert model.labels[281].startswith("tabby")
+    assert model.family == "ViT"
+    assert model.name == "vit_tiny_patch16_224"
+
+
+def test_labels_follow_the_number_of_classes() -> None:
+    model = without_numbers("vit_tiny_patch16_224.augreg_in21k")
+    assert model.labels is not None
+    assert len(model.labels) == model.module.num_classes == 21843
+    assert without_numbers("vit_small_patch14_dinov2").labels is None
+
+
+@pytest.mark.parametrize("name", ["test_vit", "deit_tiny_distilled_patch16_224"])
+def test_state_dict_has_timms_names(name: str) -> None:
+    with torch.device("meta"):
+        expected = timm.create_model(name).state_dict()
+    state = without_numbers(name).module.state_dict()
+    assert {key: value.shape for key, value in state.items()} == {
+        key: value.shape for key, value in expected.items()
+    }
+
+
+def test_a_capture_reads_the_live_weights_by_timms_names() -> None:
+    model = load_model("test_vit", pretrained=False)
+    before = vitviz.capture(model, picture())
+    assert before.logits is not None
+    state = model.module.state_dict()
+    with torch.no_grad():
+        state["head.bias"][7] += 2
+        state["blocks.3.attn.qkv.weight"] *= 3
+    after = vitviz.capture(model, picture())
+    assert after.logits is not None
+    assert after.logits[7] - before.logits[7] > 1
+    assert np.abs(after.attention(3) - before.attention(3)).max() > 1e-4
+    assert_array_equal(after.attention(2), before.attention(2))
+    assert_array_equal(after.logits, plain_logits(model, picture()).numpy())
+
+
+@pytest.mark.parametrize("size", [(300, 200), (200, 300), (224, 224), (90, 400), (31, 17)])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("vit_tiny_patch16_224", {}),  # a crop of 0.9, mean and std of 0.5
+        ("deit_tiny_patch16_224", {}),  # ImageNet's mean and std
+        ("vit_base_patch16_clip_224", {}),
+        ("vit_base_patch16_siglip_224", {}),
+        ("vit_small_patch14_dinov2", dict(image_size=224)),
+        ("vit_tiny_patch16_224", dict(image_size=(160, 224))),
+    ],
+)
+def test_preprocessing_is_timms_evaluation_transform(
+    name: str, options: dict[str, Any], size: tuple[int, int]
+) -> None:
+    model = without_numbers(name, **options)
+    config = resolve_model_data_config(model.module)
+    config["input_size"] = (3, *model.preprocess.input_size)
+    transform = create_transform(**config, is_training=False)
+    image = picture(*size)
+    x, expected = model.preprocess(image), transform(image)
+    assert x.shape == expected.shape
+    std = torch.tensor(config["std"])[:, None, None]
+    levels = ((x - expected) * std * 255).abs()
+    assert levels.mean() < 0.5
+    assert levels.max() < 8
+
+
+@pytest.mark.parametrize("crop_mode", ["squash", "border"])
+def test_other_crop_modes_are_timms_too(crop_mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real: Any = resolve_model_data_config
+
+    def resolve(module: Any) -> dict[str, Any]:
+        return {**real(module), "crop_mode": crop_mode, "interpolation": "bilinear"}
+
+    monkeypatch.setattr("timm.data.resolve_model_data_config", resolve)
+    model = without_numbers("vit_tiny_patch16_224")
+    config = resolve(model.module)
+    for size in ((300, 200), (100, 250)):
+        x = model.preprocess(picture(*size))
+        expected = create_transform(**config, is_training=False)(picture(*size))
+        assert ((x - expected) * 0.5 * 255).abs().mean() < 0.5
+
+
+# --- picture sizes ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("image_size", "input_size", "grid"),
+    [
+        (None, (160, 160), (10, 10)),
+        (96, (96, 96), (6, 6)),
+        ((64, 112), (64, 112), (4, 7)),
+        (100, (100, 100), (6, 6)),
+    ],
+)
+def test_a_timm_model_of_another_size(
+    image_size: Any, input_size: tuple[int, int], grid: tuple[int, int]
+) -> None:
+    name = "vit_tiny_patch16_224" if image_size == 100 else "test_vit"
+    model = load_model(name, pretrained=False, image_size=image_size)
+    assert model.preprocess.input_size == input_size
+    assert model.layers[0].query_grid == grid
+    assert model.layers[0].patch_size == 16
+    acts = vitviz.capture(model, picture())
+    assert acts.grid == grid
+    assert [layer.refusal for layer in acts.layers] == [None] * acts.depth
+
+
+@pytest.mark.parametrize(
+    ("image_size", "grid"), [(None, (8, 8)), (16, (4, 4)), ((40, 56), (10, 14))]
+)
+@pytest.mark.parametrize("pretrained", [True, False])
+def test_a_shipped_model_of_another_size(
+    image_size: Any, grid: tuple[int, int], pretrained: bool, shipped: str
+) -> None:
+    model = load_model(shipped, pretrained=pretrained, image_size=image_size)
+    assert model.preprocess.input_size == (4 * grid[0], 4 * grid[1])
+    assert vitviz.capture(model, picture()).attention_map(0, 0).shape == (4, *grid)
+
+
+@pytest.mark.parametrize(
+    "image_size",
+    [0, -16, (0, 32), (32, -4), (32,), (32, 32, 3), 32.0, (32.0, 32.0), "32", (), 10**9],
+)
+@pytest.mark.parametrize("pretrained", [True, False])
+@pytest.mark.parametrize("source", ["timm", "shipped"])
+def test_an_impossible_size_is_refused_in_one_sentence(
+    source: str, pretrained: bool, image_size: Any, shipped: str, offline: None
+) -> None:
+    name = {"timm": "test_vit", "shipped": shipped}[source]
+    with pytest.raises(ModelError) as caught:
+        load_model(name, pretrained=pretrained, image_size=image_size)
+    assert_one_sentence(caught.value)
+    assert "download" not in str(caught.value)
+
+
+def test_a_size_that_patches_do_not_fill_is_refused_by_the_own_model(shipped: str) -> None:
+    with pytest.raises(ModelError, match="30 x 30 is not a multiple of the patch size 4") as caught:
+        load_model(shipped, image_size=30)
+    assert_one_sentence(caught.value)
+
+
+def test_a_size_below_one_patch_is_refused() -> None:
+    with pytest.raises(ModelError, match="8 x 8") as caught:
+        load_model("vit_tiny_patch16_224", pretrained=False, image_size=8)
+    assert_one_sentence(caught.value)
+
+
+def test_a_size_for_an_architecture_without_one_is_refused() -> None:
+    with pytest.raises(ModelError, match="resnet18") as caught:
+        load_model("resnet18", pretrained=False, image_size=64)
+    assert_one_sentence(caught.value)
+
+
+# --- shipped models -----------------------------------------------------------------------------
+
+
+def test_a_shipped_model_describes_itself(shipped: str) -> None:
+    model = load_model(shipped)
+    assert model.name == shipped
+    assert model.trained is True
+    assert model.weights == "shipped weights, 87.5% on its test pictures"
+    assert model.labels == ("cat", "dog", "fox", "owl", "bat")
+    assert model.preprocess.mean == (0.1, 0.2, 0.3)
+    assert model.preprocess.std == (0.4, 0.5, 0.6)
+    assert model.preprocess.input_size == (32, 32)
+    expected = own_module(**LITTLE).state_dict()
+    for key, value in model.module.state_dict().items():
+        assert value.dtype == torch.float32
+        assert torch.equal(value, expected[key].half().float()), key
+
+
+def test_a_shipped_model_with_random_weights_says_so(shipped: str) -> None:
+    model = load_model(shipped, pretrained=False, seed=1)
+    assert (model.trained, model.weights) == (False, "random weights")
+    assert not same_weights(model, load_model(shipped))
+
+
+def test_the_model_that_comes_with_the_project() -> None:
+    model = load_model("vitviz_tiny_cifar10")
+    assert model.trained is True
+    assert model.weights.startswith("shipped weights")
+    assert model.labels is not None
+    assert set(model.labels) >= {"airplane", "cat", "dog", "ship", "truck"}
+    assert len(model.labels) == 10
+    assert load_shipped("vitviz_tiny_cifar10").test_accuracy > 0.7136
+    acts = vitviz.capture(model, picture())
+    assert acts.probabilities is not None
+    assert acts.probabilities.shape == (10,)
+    assert [layer.refusal for layer in acts.layers] == [None] * acts.depth
+    assert catalogue()[0].name == "vitviz_tiny_cifar10"
