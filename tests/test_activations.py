@@ -230,6 +230,23 @@ def test_a_map_lacks_what_the_query_spends_on_the_prefix() -> None:
     assert_allclose(acts.attention_map(1, 0).sum(axis=(1, 2)), 1 - on_prefix, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["plain", "distilled", "registers"])
+def test_no_query_is_the_class_token(name: str) -> None:
+    acts = capture(example(name), picture())
+    assert_array_equal(acts.attention_map(1), acts.attention_map(1, 0))
+    assert_array_equal(
+        acts.attention_map(1, direction="column"), acts.attention_map(1, 0, direction="column")
+    )
+
+
+def test_no_query_is_the_mean_of_the_patches_where_there_is_no_prefix() -> None:
+    acts = capture(example("no class token"), picture())
+    attention = acts.attention(1)
+    for direction, axis in (("row", 1), ("column", 2)):
+        seen = acts.attention_map(1, direction=direction)  # type: ignore[arg-type]
+        assert_allclose(seen, attention.mean(axis=axis).reshape(4, 4, 6), atol=1e-6)
+
+
 @pytest.mark.parametrize("query", [-1, 25, (4, 0), (0, 6), (-1, 0), (0, -1)])
 def test_a_query_outside_the_model_is_an_error(query: int | tuple[int, int]) -> None:
     acts = capture(example("plain"), picture())  # 1 + 4 x 6 tokens
@@ -521,6 +538,22 @@ def test_a_capture_inside_the_progress_of_another_disturbs_neither(
     outer = capture(model, picture(seed=2), edits=outer_edits, progress=progress)
     assert len(inner) == 3
     assert all(equal_captures(acts, expected_inner) for acts in inner)
+    assert equal_captures(outer, expected_outer)
+
+
+def test_a_capture_inside_a_block_of_another_disturbs_neither() -> None:
+    model = own_model()
+    expected_inner = capture(model, picture(seed=1))
+    expected_outer = capture(model, picture(seed=2))
+    inner: list[Activations] = []
+
+    def once(*_: Any) -> None:
+        handle.remove()
+        inner.append(capture(model, picture(seed=1)))
+
+    handle = model.module.get_submodule("blocks.1.mlp").register_forward_pre_hook(once)
+    outer = capture(model, picture(seed=2))
+    assert equal_captures(inner[0], expected_inner)
     assert equal_captures(outer, expected_outer)
 
 

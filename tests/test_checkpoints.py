@@ -178,6 +178,18 @@ def test_positions_are_resized_as_timm_resizes_them(
     assert [layer.refusal for layer in acts.layers] == [None] * acts.depth
 
 
+@pytest.mark.parametrize("no_embed_class", [True, False])
+def test_positions_are_resized_whether_or_not_they_count_the_prefix(no_embed_class: bool) -> None:
+    options: dict[str, Any] = dict(reg_tokens=4, no_embed_class=no_embed_class)
+    state = timm_module("test_vit", **options).state_dict()
+    larger = timm_module("test_vit", img_size=(64, 112), **options)
+    load_state(larger, state, prefix=5)
+    table: Tensor = state["pos_embed"]
+    assert table.shape[1] == 100 + (0 if no_embed_class else 5)
+    expected = resample_abs_pos_embed(table, [4, 7], num_prefix_tokens=table.shape[1] - 100)
+    assert_close(larger.state_dict()["pos_embed"], expected, rtol=0, atol=1e-6)
+
+
 def test_a_distilled_models_two_tokens_keep_their_positions(tmp_path: Path) -> None:
     name = "deit_tiny_distilled_patch16_224"
     state = timm_module(name).state_dict()

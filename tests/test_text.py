@@ -1,4 +1,4 @@
-"""The strings of the lesson: every page has its file, every file its page, no section is missing."""
+"""The strings of the lesson: every page has its file, every file its page, nothing is missing."""
 
 import re
 from collections.abc import Callable

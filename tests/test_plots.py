@@ -1,0 +1,605 @@
+"""Figures: what is drawn is where the data says, the alt text too, and nothing is too small."""
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from PIL import Image
+
+from vitviz import plots
+from vitviz.images import patch_box
+
+Box = tuple[float, float, float, float]
+MapPlot = Callable[[np.ndarray, Image.Image, Box], go.Figure]
+Grid = tuple[int, int]
+
+WIDE = Image.new("RGB", (480, 365), (90, 120, 60))
+#: Of a picture that is not square, on a grid that is not square, with rows unlike columns.
+CROP, GRID = (37.5, 12.25, 437.5, 352.25), (5, 8)
+PEAK = (3, 6)  # row and column; on another diagonal than its mirror images
+LARGEST_SIDE = 640  # pixels of a photo as it is sent to the browser
+
+
+def shares(*shape: int, seed: int = 0) -> np.ndarray:
+    """Shares like those of attention: positive, and very unequal."""
+    values = np.random.default_rng(seed).random(shape).astype(np.float32) ** 4
+    return values / values.sum(axis=(-2, -1), keepdims=True)
+
+
+def planted(grid: Grid = GRID, peak: Grid = PEAK) -> np.ndarray:
+    """A map whose largest value is at `peak`."""
+    values = np.full(grid, 0.01, np.float32)
+    values[peak] = 0.4
+    return values
+
+
+def names(count: int) -> list[str]:
+    return [f"head {number + 1}" for number in range(count)]
+
+
+def query_map(values: np.ndarray, image: Image.Image = WIDE, crop: Box = CROP) -> go.Figure:
+    return plots.query_attention(
+        values, image, crop=crop, query=(0, 0), equal_share=1 / (values.size + 1), name="Head 1"
+    )
+
+
+def rollout_map(values: np.ndarray, image: Image.Image = WIDE, crop: Box = CROP) -> go.Figure:
+    return plots.attention_rollout(values, image, crop=crop, equal_share=1 / (values.size + 1))
+
+
+def cosine_map(values: np.ndarray, image: Image.Image = WIDE, crop: Box = CROP) -> go.Figure:
+    return plots.token_map(values, image, crop=crop, query=(0, 0), name="cosine", signed=True)
+
+
+def norm_map(values: np.ndarray, image: Image.Image = WIDE, crop: Box = CROP) -> go.Figure:
+    return plots.token_map(values, image, crop=crop, query=None, name="norm", signed=False)
+
+
+def component_map(values: np.ndarray, image: Image.Image = WIDE, crop: Box = CROP) -> go.Figure:
+    components = np.repeat(values[..., None], 3, axis=2)
+    return plots.token_components(components, image, crop=crop, query=(0, 0))
+
+
+def distances(distance: np.ndarray, selected: tuple[int, int | None] = (0, None)) -> go.Figure:
+    mass = np.full(distance.shape, 0.25)
+    return plots.attention_distance(distance, mass, equal_sharing=33.3, side=64, selected=selected)
+
+
+def similarity(rows: int, cols: int) -> np.ndarray:
+    vectors = np.random.default_rng(0).normal(size=(rows * cols, 6))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors @ vectors.T).reshape(rows, cols, rows, cols)
+
+
+def kernel(count: int, side: int = 4) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(count, 3, side, side))
+
+
+MAPS: dict[str, MapPlot] = {
+    "query_attention": query_map,
+    "attention_rollout": rollout_map,
+    "token_map, signed": cosine_map,
+    "token_map": norm_map,
+    "token_components": component_map,
+}
+
+#: Every public function, on ordinary data.
+EXAMPLES: dict[str, Callable[[], go.Figure]] = {
+    "picture": lambda: plots.picture(WIDE, crop=CROP, grid=GRID, query=PEAK),
+    "query_attention": lambda: query_map(shares(*GRID)),
+    "heads": lambda: plots.heads(shares(6, *GRID), selected=2, names=names(6)),
+    "prefix_shares": lambda: plots.prefix_shares(np.array([0.6, 0.1]), names=["CLS", "DIST"]),
+    "attention_distance": lambda: distances(40 * shares(3, 4) + 10, (1, 2)),
+    "attention_rollout": lambda: rollout_map(shares(*GRID)),
+    "filter_components": lambda: plots.filter_components(kernel(28), np.linspace(0.2, 0.001, 28)),
+    "filters": lambda: plots.filters(kernel(40)),
+    "position_tile": lambda: plots.position_tile(similarity(5, 8), position=(3, 6)),
+    "position_similarity": lambda: plots.position_similarity(similarity(5, 8)),
+    "token_components": lambda: component_map(shares(*GRID)),
+    "token_map": lambda: cosine_map(shares(*GRID)),
+    "class_probabilities": lambda: plots.class_probabilities(
+        np.array([0.1, 0.6, 0.3]), ["cat", "dog", "owl"]
+    ),
+}
+every_example = pytest.mark.parametrize("name", EXAMPLES)
+every_map = pytest.mark.parametrize("draw", MAPS.values(), ids=MAPS)
+
+
+def alt(figure: go.Figure) -> str:
+    words = figure.layout.meta["alt"]
+    assert isinstance(words, str)
+    return words
+
+
+def content(figure: go.Figure) -> dict[str, Any]:
+    """The figure as it is sent to the browser, without plotly's own template."""
+    sent: dict[str, Any] = json.loads(figure.to_json())
+    sent["layout"].pop("template", None)
+    return sent
+
+
+def walk(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every value of a nested figure, with the keys that lead to it."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from walk(inner, (*path, key))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from walk(inner, path)
+    else:
+        yield path, value
+
+
+def axes(figure: go.Figure) -> list[Any]:
+    return [*figure.select_xaxes(), *figure.select_yaxes()]
+
+
+def cell(trace: Any, row: int, col: int) -> Box:
+    """Left, top, right and bottom of one cell of a heat map or an image, as plotly draws it."""
+    x, y = trace.x0 + col * trace.dx, trace.y0 + row * trace.dy
+    return (x - trace.dx / 2, y - trace.dy / 2, x + trace.dx / 2, y + trace.dy / 2)
+
+
+def brightest(trace: Any) -> Grid:
+    """Row and column of the cell with the largest value."""
+    values = np.asarray(trace.z, dtype=float)
+    if values.ndim == 3:
+        values = values.sum(axis=2)
+    row, col = np.unravel_index(int(np.argmax(values)), values.shape)
+    return int(row), int(col)
+
+
+def boxes(figure: go.Figure, colour: str) -> list[Box]:
+    found = [s for s in figure.layout.shapes if s.type == "rect" and s.line.color == colour]
+    return [(shape.x0, shape.y0, shape.x1, shape.y1) for shape in found]
+
+
+# --- every figure -------------------------------------------------------------------------------
+
+
+def test_every_public_function_has_an_example_here() -> None:
+    public = {
+        name
+        for name, function in inspect.getmembers(plots, inspect.isfunction)
+        if not name.startswith("_") and function.__module__ == plots.__name__
+    }
+    assert public == set(EXAMPLES)
+
+
+@every_example
+def test_it_is_a_figure_with_one_line_of_alt_text(name: str) -> None:
+    figure = EXAMPLES[name]()
+    assert isinstance(figure, go.Figure)
+    assert re.fullmatch(r"\S[^\n]{15,}\.", alt(figure))
+    assert "nan" not in alt(figure)
+    assert figure.layout.height > 100
+
+
+@every_example
+def test_the_same_data_gives_the_same_figure(name: str) -> None:
+    assert EXAMPLES[name]().to_json() == EXAMPLES[name]().to_json()
+
+
+@every_example
+def test_no_font_is_smaller_than_14_pixels(name: str) -> None:
+    sizes = {
+        path: value
+        for path, value in walk(content(EXAMPLES[name]()))
+        if path[-1] == "size" and "font" in path[-2]
+    }
+    assert sizes
+    assert min(sizes.values()) >= 14, sizes
+
+
+@every_example
+def test_no_colour_is_one_that_streamlit_would_replace(name: str) -> None:
+    # Streamlit's theme takes #000001 to #000033 for placeholders and paints them in its own
+    # colours: the darkest colour of plotly's Inferno, #000004, came out pink.
+    sent = EXAMPLES[name]().to_json()
+    assert not re.search(r"#0000(0[1-9a-f]|[12][0-9a-f]|3[0-3])\b", sent, re.IGNORECASE)
+
+
+def test_shares_are_drawn_from_near_black_upwards() -> None:
+    assert plots.SHARES[0] == [0.0, "rgb(0,0,4)"]
+    assert plots.SHARES[-1][0] == 1.0
+
+
+@every_example
+def test_an_axis_with_numbers_has_a_title(name: str) -> None:
+    for axis in axes(EXAMPLES[name]()):
+        named_by_its_ticks = name in ("prefix_shares", "class_probabilities")
+        if axis.showticklabels is not False and not named_by_its_ticks:
+            assert axis.title.text
+
+
+@pytest.mark.parametrize(
+    ("name", "units"),
+    [
+        ("prefix_shares", ["%"]),
+        ("class_probabilities", ["%"]),
+        ("attention_distance", ["pixels", "%"]),
+    ],
+)
+def test_a_quantity_has_its_unit_on_the_axis(name: str, units: list[str]) -> None:
+    titles = [axis.title.text or "" for axis in axes(EXAMPLES[name]())]
+    for unit in units:
+        assert any(re.search(rf"\b{unit}|, {unit}", title) for title in titles), titles
+
+
+@pytest.mark.parametrize("name", ["query_attention", "attention_rollout"])
+def test_a_colour_bar_of_shares_is_in_percent(name: str) -> None:
+    bar = EXAMPLES[name]().data[0].colorbar
+    assert "%" in bar.title.text
+    assert any("%" in text for text in bar.ticktext)
+
+
+# --- maps in the picture's coordinates ----------------------------------------------------------
+
+
+@every_map
+def test_a_planted_peak_lies_on_its_patch_of_the_picture(draw: MapPlot) -> None:
+    figure = draw(planted(), WIDE, CROP)
+    trace = figure.data[0]
+    assert brightest(trace) == PEAK
+    for row, col in np.ndindex(GRID):
+        assert cell(trace, row, col) == pytest.approx(patch_box(CROP, GRID, row, col), abs=1e-6)
+    # The same by hand: patches of 50 x 68 pixels, the crop's corner at (37.5, 12.25).
+    assert cell(trace, *PEAK) == pytest.approx((337.5, 216.25, 387.5, 284.25), abs=1e-6)
+
+
+@every_map
+def test_a_map_lies_in_the_frame_of_the_whole_upright_picture(draw: MapPlot) -> None:
+    figure = draw(planted(), WIDE, CROP)
+    assert list(figure.layout.xaxis.range) == [0, WIDE.width]
+    assert list(figure.layout.yaxis.range) == [WIDE.height, 0]  # row 1 on top
+    assert figure.layout.yaxis.scaleanchor == "x"
+    assert figure.layout.xaxis.constrain == figure.layout.yaxis.constrain == "domain"
+
+
+@pytest.mark.parametrize("draw", [query_map, rollout_map])
+def test_the_alt_text_of_a_map_names_the_strongest_patch(draw: MapPlot) -> None:
+    assert "strongest at row 4, column 7, 40 %" in alt(draw(planted(), WIDE, CROP))
+    assert "strongest at row 1, column 8" in alt(draw(planted(peak=(0, 7)), WIDE, CROP))
+
+
+@pytest.mark.parametrize("draw", [cosine_map, norm_map])
+def test_the_alt_text_of_a_token_map_names_the_largest_value(draw: MapPlot) -> None:
+    assert "largest is 0.40 at row 4, column 7" in alt(draw(planted(), WIDE, CROP))
+
+
+def test_the_alt_text_names_what_the_map_is_of() -> None:
+    figure = plots.query_attention(
+        planted(), WIDE, crop=CROP, query=None, equal_share=0.02, name="Head 5, where it looks"
+    )
+    assert alt(figure).startswith("Head 5, where it looks: strongest at")
+
+
+@pytest.mark.parametrize("draw", [query_map, component_map, cosine_map])
+def test_the_query_has_a_cyan_box_on_its_patch(draw: MapPlot) -> None:
+    assert boxes(draw(planted(), WIDE, CROP), plots.QUERY) == [
+        pytest.approx(patch_box(CROP, GRID, 0, 0))
+    ]
+
+
+def test_a_token_that_is_no_patch_has_no_box() -> None:
+    figure = plots.query_attention(
+        planted(), WIDE, crop=CROP, query=None, equal_share=0.02, name="Head 1"
+    )
+    assert boxes(figure, plots.QUERY) == []
+
+
+@pytest.mark.parametrize("draw", [query_map, rollout_map])
+def test_a_map_of_shares_goes_from_0_to_its_maximum_which_it_prints(draw: MapPlot) -> None:
+    trace = draw(planted(), WIDE, CROP).data[0]
+    assert (trace.zmin, trace.zmax) == (0, pytest.approx(40))
+    assert "40 % max" in trace.colorbar.ticktext
+    assert 0 in trace.colorbar.tickvals
+
+
+@pytest.mark.parametrize("draw", [query_map, rollout_map])
+def test_equal_sharing_is_marked_at_its_place_on_the_bar(draw: MapPlot) -> None:
+    bar = draw(planted(), WIDE, CROP).data[0].colorbar
+    marked = dict(zip(bar.tickvals, bar.ticktext, strict=True))
+    assert [value for value, text in marked.items() if "equal" in text] == [pytest.approx(100 / 41)]
+
+
+def test_a_signed_map_is_centred_at_0() -> None:
+    trace = cosine_map(planted() - 0.2).data[0]
+    assert (trace.zmin, trace.zmax) == (-1, 1)
+
+
+def test_hover_names_the_patch_counted_from_1() -> None:
+    trace = query_map(planted()).data[0]
+    assert trace.customdata[PEAK[0]][PEAK[1]] == "row 4, column 7"
+    assert "%{customdata}" in trace.hovertemplate
+
+
+def test_components_are_clipped_at_the_2nd_and_98th_percentile() -> None:
+    values = np.linspace(0, 1, 100).reshape(10, 10)
+    values[0, 0], values[-1, -1] = -1000, 1000  # outliers must not flatten the rest
+    figure = component_map(values)
+    red = np.asarray(figure.data[0].z)[..., 0]
+    assert red[0, 0] == 0
+    assert red[-1, -1] == 255
+    assert abs(int(red.flat[50]) - 128) < 5
+
+
+def test_the_picture_shows_the_photo_and_the_lines_of_its_patches() -> None:
+    figure = EXAMPLES["picture"]()
+    (photo,) = figure.layout.images
+    assert photo.source.startswith("data:image/jpeg;base64,")
+    assert (photo.x, photo.y, photo.sizex, photo.sizey) == (0, 0, *WIDE.size)
+    assert photo.sizing == "stretch"
+    (path,) = [shape.path for shape in figure.layout.shapes if shape.type == "path"]
+    down = re.findall(r"M([\d.]+),12\.[23]V352\.[23]", path)
+    across = re.findall(r"M37\.5,([\d.]+)H437\.5", path)
+    assert [float(x) for x in down] == pytest.approx(np.linspace(37.5, 437.5, 9), abs=0.1)
+    assert [float(y) for y in across] == pytest.approx(np.linspace(12.25, 352.25, 6), abs=0.1)
+    assert boxes(figure, plots.QUERY) == [pytest.approx(patch_box(CROP, GRID, *PEAK))]
+    assert "row 4, column 7" in alt(figure)
+    assert "5 rows and 8 columns" in alt(figure)
+
+
+def test_a_large_picture_is_sent_small() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (1200, 2048, 3), dtype=np.uint8)
+    image = Image.fromarray(noise)
+    figure = plots.picture(image, crop=(0, 0, 2048, 1200), grid=(4, 4), query=None)
+    assert image.size == (2048, 1200)  # a thumbnail made in place would shrink the caller's
+    assert len(figure.layout.images[0].source) < 2 * LARGEST_SIDE * LARGEST_SIDE
+
+
+# --- heads side by side -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "drawn"), [(1, 1), (3, 3), (6, 6), (12, 12), (16, 16), (24, 16)])
+def test_at_most_16_maps_are_drawn(count: int, drawn: int) -> None:
+    figure = plots.heads(shares(count, 4, 6), selected=None, names=names(count))
+    assert len(figure.data) == drawn
+    assert len(list(figure.select_xaxes())) <= plots.MAX_SUBPLOTS == 16
+    assert len(figure.layout.annotations) == drawn
+    assert f"head {drawn} " in alt(figure)
+    assert f"head {drawn + 1} " not in alt(figure)
+
+
+def test_each_map_has_its_own_scale_from_0_and_prints_its_maximum() -> None:
+    maps = np.stack([planted(), 0.05 * planted()])
+    figure = plots.heads(maps, selected=None, names=names(2))
+    for trace, one, printed in zip(figure.data, maps, ("40 %", "2.0 %"), strict=True):
+        # Both ends: plotly finds its own for a map that is given one of them only.
+        assert (trace.zmin, trace.zmax) == (0, pytest.approx(100 * one.max()))
+        np.testing.assert_allclose(trace.z, 100 * one)
+        assert any(printed in note.text for note in figure.layout.annotations)
+        assert printed in alt(figure)
+
+
+@pytest.mark.parametrize("largest", [0.5, 0.034, 0.0051, 0.00034, 0.000021])
+def test_a_printed_maximum_is_right_to_half_of_its_second_digit(largest: float) -> None:
+    (title,) = plots.heads(
+        np.full((1, 2, 2), largest), selected=None, names=["head 1"]
+    ).layout.annotations
+    printed = float(re.search(r"max ([\d.]+) %", title.text)[1])  # type: ignore[index]
+    assert printed / 100 == pytest.approx(largest, rel=0.05)
+
+
+def test_maps_side_by_side_are_upright_with_square_patches() -> None:
+    figure = plots.heads(shares(3, *GRID), selected=None, names=names(3))
+    for number, (x, y) in enumerate(
+        zip(figure.select_xaxes(), figure.select_yaxes(), strict=True), start=1
+    ):
+        assert (list(x.range), list(y.range)) == ([0.5, 8.5], [5.5, 0.5])
+        assert y.scaleanchor == ("x" if number == 1 else f"x{number}")
+
+
+@pytest.mark.parametrize("selected", [0, 2, 5])
+def test_the_chosen_map_has_a_frame(selected: int) -> None:
+    figure = plots.heads(shares(6, *GRID), selected=selected, names=names(6))
+    (frame,) = figure.layout.shapes
+    assert frame.xref.split()[0] == ("x" if selected == 0 else f"x{selected + 1}")
+    assert (frame.x0, frame.x1, frame.y0, frame.y1) == (0.5, 8.5, 0.5, 5.5)
+
+
+@pytest.mark.parametrize("selected", [None, 20])
+def test_no_frame_where_the_chosen_map_is_not_drawn(selected: int | None) -> None:
+    figure = plots.heads(shares(24, 2, 2), selected=selected, names=names(24))
+    assert not figure.layout.shapes
+
+
+# --- bars and dots ------------------------------------------------------------------------------
+
+
+def test_shares_of_the_row_add_up_to_100_percent() -> None:
+    figure = EXAMPLES["prefix_shares"]()
+    assert list(figure.data[0].y) == ["CLS", "DIST", "all patches"]
+    assert list(figure.data[0].x) == pytest.approx([60, 10, 30])
+    assert "60.0 % on CLS, 10.0 % on DIST, 30.0 % on all patches" in alt(figure)
+
+
+def test_one_dot_a_head_at_its_layer_and_distance() -> None:
+    distance = np.array([[10.0, 20.0, 30.0], [40.0, 50.0, 60.0]])
+    figure = distances(distance, (1, 2))
+    dots = figure.data[0]
+    np.testing.assert_array_equal(dots.y, distance.ravel())
+    np.testing.assert_array_equal(np.round(np.asarray(dots.x, dtype=float)), [1, 1, 1, 2, 2, 2])
+    assert len(set(dots.x)) == 6
+    assert dots.customdata[5][0] == "layer 2, head 3"
+    assert [symbol == "diamond" for symbol in dots.marker.symbol] == [False] * 5 + [True]
+    assert "from 10.0 to 60.0 pixels; 3 lie below equal sharing at 33.3 pixels" in alt(figure)
+
+
+def test_the_mean_of_heads_marks_the_whole_layer() -> None:
+    marked = distances(np.full((2, 3), 20.0), (1, None)).data[0].marker
+    assert list(marked.symbol) == ["circle"] * 3 + ["diamond"] * 3
+    assert len(set(marked.color)) == 2
+
+
+def test_dots_grow_with_the_attention_on_the_prefix() -> None:
+    mass = np.array([[0.0, 0.3, 0.9]])
+    figure = plots.attention_distance(
+        np.full((1, 3), 20.0), mass, equal_sharing=30, side=64, selected=(0, None)
+    )
+    assert list(figure.data[0].marker.size) == sorted(set(figure.data[0].marker.size))
+
+
+def test_all_distances_and_equal_sharing_are_in_sight_on_both_scales() -> None:
+    figure = distances(np.array([[5.0, 90.0]]))
+    low, high = figure.layout.yaxis.range
+    assert low == 0
+    assert high > 90
+    assert list(figure.layout.yaxis2.range) == [0, pytest.approx(100 * high / 64)]
+    (line,) = figure.layout.shapes
+    assert line.y0 == line.y1 == 33.3
+    assert "33.3 px" in figure.layout.annotations[0].text
+    assert distances(np.array([[1.0]])).layout.yaxis.range[1] > 33.3
+
+
+def test_a_distance_that_is_not_there_is_a_gap() -> None:
+    distance = np.array([[10.0, np.nan], [20.0, 30.0]])
+    figure = distances(distance)
+    assert np.isnan(figure.data[0].y[1])
+    assert np.isfinite(figure.layout.yaxis.range).all()
+    assert "Attention distance of 3 heads, from 10.0 to 30.0 pixels" in alt(figure)
+    assert "3 lie below" in alt(figure)
+
+
+def test_no_distance_at_all_is_said() -> None:
+    figure = distances(np.full((2, 2), np.nan))
+    assert "no distance" in alt(figure)
+    assert np.isfinite(figure.layout.yaxis.range).all()
+
+
+def test_the_most_probable_classes_come_first() -> None:
+    labels = [f"class {index}" for index in range(10)]
+    probabilities = np.arange(10) / 45
+    figure = plots.class_probabilities(probabilities, labels)
+    assert list(figure.data[0].x) == pytest.approx(100 * np.arange(9, 4, -1) / 45)
+    assert list(figure.data[0].y) == [f"{rank + 1}. class {9 - rank}" for rank in range(5)]
+    assert figure.layout.yaxis.autorange == "reversed"
+    assert "class 9 20.0 %" in alt(figure)
+    assert alt(figure).index("class 9") < alt(figure).index("class 8")
+
+
+def test_classes_of_one_name_are_still_separate_bars() -> None:
+    figure = plots.class_probabilities(np.array([0.4, 0.6]), ["crane", "crane"])
+    assert len(set(figure.data[0].y)) == 2
+
+
+# --- tiles and positions ------------------------------------------------------------------------
+
+
+def test_tiles_are_in_reading_order_and_grey_where_the_filter_is_0() -> None:
+    tiles = np.zeros((5, 3, 2, 2))
+    tiles[3, 0] = [[1, -1], [0, 0]]  # red: first up, then down
+    figure = plots.filters(tiles, columns=3)
+    canvas = np.asarray(figure.data[0].z)
+    step = 3  # a tile of 2 pixels and a gap of 1
+    assert canvas.shape == (2 * step - 1, 3 * step - 1, 4)
+    fourth = canvas[step : step + 2, :2]  # the first of the second row
+    assert fourth[0, 0, :3].tolist() == [255, 128, 128]
+    assert fourth[0, 1, :3].tolist() == [0, 128, 128]
+    assert (canvas[:2, :2, :3] == 128).all()
+    assert (canvas[:2, 2] == 0).all()  # transparent between tiles
+    assert "5 raw filters" in alt(figure)
+
+
+def test_each_component_prints_its_share_of_the_variance() -> None:
+    explained = np.array([0.5, 0.25, 0.012])
+    figure = plots.filter_components(kernel(3), explained)
+    assert [note.text for note in figure.layout.annotations] == ["50 %", "25 %", "1.2 %"]
+    assert "3 principal components" in alt(figure)
+    assert "76 %" in alt(figure)
+
+
+def test_a_position_tile_is_that_positions_row_with_the_position_boxed() -> None:
+    cosine = similarity(5, 8)
+    figure = plots.position_tile(cosine, position=PEAK)
+    trace = figure.data[0]
+    np.testing.assert_allclose(trace.z, cosine[PEAK])
+    assert (trace.zmin, trace.zmax) == (-1, 1)
+    assert boxes(figure, plots.QUERY) == [pytest.approx((6.5, 3.5, 7.5, 4.5))]
+    others = np.delete(cosine[PEAK].ravel(), PEAK[0] * 8 + PEAK[1])
+    assert f"row 4, column 7 with every other; the largest is {others.max():.2f}" in alt(figure)
+
+
+@pytest.mark.parametrize(("grid", "step"), [((5, 8), 1), ((10, 10), 1), ((14, 14), 2)])
+def test_each_position_has_its_tile_at_its_own_place(grid: Grid, step: int) -> None:
+    rows, cols = grid
+    cosine = similarity(rows, cols)
+    figure = plots.position_similarity(cosine)
+    canvas = np.asarray(figure.data[0].z, dtype=float)
+    for row, col in np.ndindex(len(range(0, rows, step)), len(range(0, cols, step))):
+        y, x = row * (rows + 2), col * (cols + 2)
+        tile = canvas[y : y + rows, x : x + cols]
+        np.testing.assert_allclose(tile, cosine[row * step, col * step], atol=1e-6)
+    assert np.isnan(canvas[rows : rows + 2]).all()  # gaps between tiles
+    assert list(figure.layout.xaxis.ticktext) == [str(c + 1) for c in range(0, cols, step)]
+    assert list(figure.layout.yaxis.ticktext) == [str(r + 1) for r in range(0, rows, step)]
+    assert ("every second position" in alt(figure)) == (step == 2)
+
+
+# --- what is at the edge ------------------------------------------------------------------------
+
+
+@every_map
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.2])
+def test_a_map_that_is_the_same_everywhere(draw: MapPlot, value: float) -> None:
+    figure = draw(np.full(GRID, value, np.float32), WIDE, CROP)
+    assert "nan" not in alt(figure).lower()
+    assert "NaN" not in figure.to_json()
+
+
+@every_map
+def test_a_grid_of_one_patch(draw: MapPlot) -> None:
+    figure = draw(np.full((1, 1), 0.7, np.float32), WIDE, CROP)
+    assert cell(figure.data[0], 0, 0) == pytest.approx(CROP)
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        lambda: plots.heads(np.zeros((2, 1, 1)), selected=0, names=names(2)),
+        lambda: plots.picture(WIDE, crop=CROP, grid=(1, 1), query=(0, 0)),
+        lambda: plots.position_tile(similarity(1, 1), position=(0, 0)),
+        lambda: plots.position_similarity(similarity(1, 1)),
+        lambda: plots.filter_components(kernel(1, side=1), np.ones(1)),
+        lambda: plots.filters(np.zeros((1, 3, 1, 1))),
+        lambda: plots.prefix_shares(np.zeros(1), names=["CLS"]),
+        lambda: plots.class_probabilities(np.ones(1), ["all"]),
+    ],
+)
+def test_the_smallest_of_everything(figure: Callable[[], go.Figure]) -> None:
+    assert alt(figure())
+    assert "NaN" not in figure().to_json()
+
+
+def test_a_layer_of_zeros_is_drawn_black() -> None:
+    trace = plots.heads(np.zeros((1, 2, 2)), selected=None, names=names(1)).data[0]
+    assert trace.zmin == 0
+    assert trace.zmax > 0  # plotly paints a map without a range in the middle of the scale
+
+
+def test_one_patch_has_no_distances() -> None:
+    figure = plots.attention_distance(
+        np.zeros((1, 1)), np.ones((1, 1)), equal_sharing=0, side=16, selected=(0, 0)
+    )
+    low, high = figure.layout.yaxis.range
+    assert low < high
+
+
+@pytest.mark.parametrize("size", [(3, 2000), (2000, 3)])
+def test_a_picture_of_3_by_2000_pixels(size: Grid) -> None:
+    image = Image.new("RGB", size)
+    left, top = (size[0] - 3) / 2, (size[1] - 3) / 2
+    crop = (left, top, left + 3, top + 3)
+    drawn = [plots.picture(image, crop=crop, grid=(2, 2), query=(1, 1))]
+    drawn += [draw(planted((2, 2), (1, 0)), image, crop) for draw in MAPS.values()]
+    for figure in drawn:
+        assert 100 < figure.layout.height < 600
+        assert list(figure.layout.xaxis.range) == [0, size[0]]
+    for figure in drawn[1:]:
+        wanted = (left, top + 1.5, left + 1.5, top + 3)
+        assert cell(figure.data[0], 1, 0) == pytest.approx(wanted)
