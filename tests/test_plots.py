@@ -549,7 +549,7 @@ def test_each_position_has_its_tile_at_its_own_place(grid: Grid, step: int) -> N
 def test_a_map_that_is_the_same_everywhere(draw: MapPlot, value: float) -> None:
     figure = draw(np.full(GRID, value, np.float32), WIDE, CROP)
     assert "nan" not in alt(figure).lower()
-    assert "NaN" not in figure.to_json()
+    assert np.isfinite(np.asarray(figure.data[0].z, dtype=float)).all()
 
 
 @every_map
@@ -572,8 +572,7 @@ def test_a_grid_of_one_patch(draw: MapPlot) -> None:
     ],
 )
 def test_the_smallest_of_everything(figure: Callable[[], go.Figure]) -> None:
-    assert alt(figure())
-    assert "NaN" not in figure().to_json()
+    assert "nan" not in alt(figure()).lower()
 
 
 def test_a_layer_of_zeros_is_drawn_black() -> None:

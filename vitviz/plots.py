@@ -118,6 +118,7 @@ def heads(attention: np.ndarray, *, selected: int | None, names: Sequence[str]) 
                 colorscale=SHARES,
                 showscale=False,
                 zmin=0,
+                zmax=float(100 * one.max()) or 1.0,
                 x0=1,
                 y0=1,
                 hovertemplate="row %{y}, column %{x}: %{z:.2f} %<extra></extra>",
@@ -211,7 +212,7 @@ def attention_distance(
         annotation_font_size=14,
         annotation_position="top left",
     )
-    top = 1.15 * max(equal_sharing, float(np.nanmax(distance, initial=0)))
+    top = 1.15 * max(equal_sharing, float(np.nanmax(distance, initial=0))) or 1.0
     figure.update_xaxes(title="layer", dtick=1, range=[0.5, layers + 0.5])
     figure.update_yaxes(title="attention distance, pixels of the input", range=[0, top])
     figure.add_scatter(x=[None], y=[None], yaxis="y2", hoverinfo="skip")
@@ -540,7 +541,7 @@ def _distance_words(distance: np.ndarray, equal_sharing: float) -> str:
     if not finite.any():
         return "No head attends to any patch, so there is no distance to show."
     low, high = np.nanmin(distance), np.nanmax(distance)
-    words = f"Attention distance of {distance.size} heads, from {low:.1f} to {high:.1f} pixels"
+    words = f"Attention distance of {finite.sum()} heads, from {low:.1f} to {high:.1f} pixels"
     below = int((distance[finite] < equal_sharing).sum())
     return f"{words}; {below} lie below equal sharing at {equal_sharing:.1f} pixels."
 
@@ -557,7 +558,9 @@ def _place(row: int, col: int) -> str:
 def _percent(share: float) -> str:
     """Two significant digits, so that shares of very different size can be read."""
     percent = 100 * float(share)
-    digits = 0 if percent >= 9.95 else 1 if percent >= 0.995 else 2
+    if percent >= 9.95 or percent <= 0:
+        return f"{percent:.0f} %"
+    digits = 1 - math.floor(math.log10(percent))
     return f"{percent:.{digits}f} %"
 
 
