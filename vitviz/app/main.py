@@ -31,10 +31,11 @@ _STYLE = """<style>
 def main() -> None:
     """Draw the page that the browser asks for."""
     st.set_page_config(page_title="vitviz", layout="wide")
+    views: list[state.View] = []  # filled by the controls before the page runs
     chosen = st.navigation(
         [
             st.Page(
-                partial(_page, name),
+                partial(_page, name, views),
                 title=lesson(name).title,
                 url_path=name,
                 default=name == "attention",
@@ -46,13 +47,14 @@ def main() -> None:
     st.html(_STYLE)
     name = chosen.url_path or "attention"
     st.title(f"{lesson(name).title}: {lesson(name).question}", anchor=False)
-    chosen.run()
+    # Here and not in the page: a widget drawn inside a page loses its value at a change of page.
+    if view := _controls():
+        views.append(view)
+        chosen.run()
 
 
-def _page(name: str) -> None:
-    view = _controls()
-    if view is None:
-        return
+def _page(name: str, views: list[state.View]) -> None:
+    (view,) = views
     import_module(f"vitviz.app.{name}").page(view)
     _caption_card(name)
     with st.container(key="provenance"):
