@@ -33,9 +33,17 @@ _COLORBAR = 80  # pixels that a horizontal colour bar takes below a map
 
 
 def picture(
-    image: Image.Image, *, crop: Box, grid: tuple[int, int], query: tuple[int, int] | None
+    image: Image.Image,
+    *,
+    crop: Box,
+    grid: tuple[int, int],
+    query: tuple[int, int] | None,
+    query_name: str | None = None,
 ) -> go.Figure:
-    """The picture with its patch grid; the query patch (row, column) has a solid cyan box."""
+    """The picture with its patch grid; the query patch (row, column) has a solid cyan box.
+
+    `query_name` says in the alt text what the query is.
+    """
     figure = go.Figure()
     _photo(figure, image)
     left, top, right, bottom = crop
@@ -52,10 +60,10 @@ def picture(
         x=[0, image.width], y=[0, image.height], mode="markers", marker_opacity=0, hoverinfo="skip"
     )
     _picture_axes(figure, image)
-    where = "the CLS token" if query is None else f"the patch at {_place(*query)}"
+    asked = f"; the query is {query_name}" if query_name else ""
     return _finish(
         figure,
-        f"The picture, cut into {rows} rows and {cols} columns of patches; the query is {where}.",
+        f"The picture, cut into {rows} rows and {cols} columns of patches{asked}.",
         height=_picture_height(image),
     )
 

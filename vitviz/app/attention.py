@@ -13,7 +13,7 @@ WAYS: tuple[Literal["row", "column"], ...] = ("row", "column")
 
 
 def page(view: View) -> None:
-    direction = st.segmented_control(
+    chosen_way = st.segmented_control(
         "Read",
         WAYS,
         default="row",
@@ -21,8 +21,9 @@ def page(view: View) -> None:
         key="direction",
         label_visibility="collapsed",
     )
+    direction = chosen_way or "row"  # None where the reader switched it off
     try:
-        maps = view.acts.attention_map(view.layer, view.query, direction=direction or "row")
+        maps = view.acts.attention_map(view.layer, view.query, direction=direction)
         attention = view.acts.attention(view.layer)
     except ModelError as refusal:
         st.warning(str(refusal))
@@ -37,9 +38,10 @@ def page(view: View) -> None:
                 crop=view.acts.crop,
                 grid=view.acts.grid,
                 query=view.query_patch,
+                query_name=view.query_name,
             )
         )
-        _outside(view, attention, direction or "row")
+        _outside(view, attention, direction)
     with one:
         name = "Mean of heads" if view.head is None else f"Head {view.head + 1}"
         where = "where it looks" if direction == "row" else "who looks at it"
@@ -54,7 +56,7 @@ def page(view: View) -> None:
                 name=f"{name}, {where}",
             )
         )
-        _numbers(chosen, attention.shape[-1], direction or "row")
+        _numbers(chosen, attention.shape[-1], direction)
     with all_heads:
         st.subheader(f"All heads of layer {view.layer + 1}", anchor=False)
         names = [f"head {head + 1}" for head in range(len(maps))]

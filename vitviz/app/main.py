@@ -139,6 +139,9 @@ def _model_control(place: DeltaGenerator) -> "tuple[Model, Lock] | None":
 
 
 def _layer_control(place: DeltaGenerator, depth: int) -> int:
+    if depth == 1:
+        place.markdown("Layer 1 of 1")
+        return 0
     st.session_state.layer = min(st.session_state.get("layer", depth), depth)
     return int(place.slider("Layer", 1, depth, key="layer")) - 1
 

@@ -35,16 +35,19 @@ def page(view: View) -> None:
         start_layer=start,
     )
     photo, final, layers = st.columns([3, 3, 4])
-    who = "the CLS token" if view.query_patch is None else "the chosen patch"
     with photo:
         st.subheader("The output token" if view.query_patch is None else "The token", anchor=False)
         show(
             plots.picture(
-                view.picture.image, crop=acts.crop, grid=acts.grid, query=view.query_patch
+                view.picture.image,
+                crop=acts.crop,
+                grid=acts.grid,
+                query=view.query_patch,
+                query_name=view.query_name,
             )
         )
     with final:
-        st.subheader(f"What reaches {who}", anchor=False)
+        st.subheader(f"What reaches {view.query_name}", anchor=False)
         show(
             plots.attention_rollout(
                 rollout[prefix:].reshape(acts.grid),
@@ -58,7 +61,7 @@ def page(view: View) -> None:
             f"{100 * rollout[:prefix].sum():.1f} % stay on tokens outside the picture."
         )
     with layers:
-        st.subheader("CLS in each layer, mean of heads", anchor=False)
+        st.subheader(f"{view.reader_name} in each layer, mean of heads", anchor=False)
         maps = state.measurements(view).query_attention.mean(axis=1)
         names = [f"layer {number + 1}" for number in range(len(maps))]
         show(plots.heads(np.asarray(maps), selected=view.layer, names=names))

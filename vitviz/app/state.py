@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
 
 import streamlit as st
 
@@ -57,6 +58,18 @@ class View:
         return None if patch < 0 else divmod(patch, self.acts.grid[1])
 
     @property
+    def query_name(self) -> str:
+        """What the query is called on screen."""
+        if self.query_patch is None:
+            return f"the {self.prefix[self.query].upper()} token"
+        return f"the patch at row {self.query_patch[0] + 1}, column {self.query_patch[1] + 1}"
+
+    @property
+    def reader_name(self) -> str:
+        """The token whose row a measurement takes by default."""
+        return self.prefix[0].upper() if self.prefix else "Mean of patches"
+
+    @property
     def key(self) -> tuple[Hashable, ...]:
         """What the capture depends on."""
         return (self.model.name, self.model.weights, self.picture.digest)
@@ -71,7 +84,8 @@ class BoundedCache:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        self._making: dict[Hashable, threading.Lock] = {}
+        # A lock lives for as long as somebody makes its value or waits for it.
+        self._making: WeakValueDictionary[Hashable, threading.Lock] = WeakValueDictionary()
         self._lock = threading.Lock()
 
     @property
@@ -83,19 +97,15 @@ class BoundedCache:
         """The value kept under `key`, made now where there is none."""
         with self._lock:
             making = self._making.setdefault(key, threading.Lock())
-        try:
-            with making:
-                with self._lock:
-                    if key in self._values:
-                        self._values.move_to_end(key)
-                        value: T = self._values[key][0]
-                        return value
-                value = make()
-                self._keep(key, value, size(value))
-                return value
-        finally:
+        with making:
             with self._lock:
-                self._making.pop(key, None)
+                if key in self._values:
+                    self._values.move_to_end(key)
+                    value: T = self._values[key][0]
+                    return value
+            value = make()
+            self._keep(key, value, size(value))
+            return value
 
     def _keep(self, key: Hashable, value: object, size: int) -> None:
         with self._lock:
@@ -146,7 +156,8 @@ def receive_upload() -> None:
     from vitviz import ImageError
 
     file = st.session_state.uploader
-    if file is None:
+    if file is None:  # taken back: nothing is left to complain about
+        st.session_state.upload_error = None
         return
     try:
         st.session_state.uploaded = _open(file.name, file.getvalue())
