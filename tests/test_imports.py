@@ -228,7 +228,7 @@ def test_errors_live_where_they_are_raised(error: str) -> None:
             "from importlib import import_module\nimport_module('..vit')",
         ),
         ("vitviz.inspection.rollout", "import torch"),
-        ("vitviz.plots", "from .inspection import attention_rollout"),
+        ("vitviz.plots.maps", "from ..inspection import attention_rollout"),
         ("vitviz.report", "from .zoo import load_model"),
         ("vitviz.training", "from .zoo import load_model"),
         ("vitviz.app.state", "def f():\n    from vitviz.training import train"),

@@ -1,9 +1,4 @@
-"""One Plotly figure per measurement.
-
-Every function takes arrays and returns a `go.Figure` whose `layout.meta["alt"]` says in words what
-it shows. Layers, heads, rows and columns count from 1 on screen. Maps are drawn in pixels of the
-original picture, each patch one flat rectangle.
-"""
+"""The figures."""
 
 import base64
 import io

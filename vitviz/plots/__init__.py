@@ -1,0 +1,52 @@
+"""One Plotly figure per measurement.
+
+Every function takes arrays and returns a `go.Figure` whose `layout.meta["alt"]` says in words what
+it shows. Layers, heads, rows and columns count from 1 on screen. Maps are drawn in pixels of the
+original picture, each patch one flat rectangle.
+"""
+
+from .maps import (
+    GREY,
+    KEY,
+    MAX_SUBPLOTS,
+    QUERY,
+    SHARES,
+    SIGNED,
+    Box,
+    attention_distance,
+    attention_rollout,
+    class_probabilities,
+    filter_components,
+    filters,
+    heads,
+    picture,
+    position_similarity,
+    position_tile,
+    prefix_shares,
+    query_attention,
+    token_components,
+    token_map,
+)
+
+__all__ = [
+    "GREY",
+    "KEY",
+    "MAX_SUBPLOTS",
+    "QUERY",
+    "SHARES",
+    "SIGNED",
+    "Box",
+    "attention_distance",
+    "attention_rollout",
+    "class_probabilities",
+    "filter_components",
+    "filters",
+    "heads",
+    "picture",
+    "position_similarity",
+    "position_tile",
+    "prefix_shares",
+    "query_attention",
+    "token_components",
+    "token_map",
+]
