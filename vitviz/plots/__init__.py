@@ -5,28 +5,18 @@ it shows. Layers, heads, rows and columns count from 1 on screen. Maps are drawn
 original picture, each patch one flat rectangle.
 """
 
+from .charts import attention_distance, class_probabilities, prefix_shares
 from .maps import (
-    GREY,
-    KEY,
     MAX_SUBPLOTS,
-    QUERY,
-    SHARES,
-    SIGNED,
-    Box,
-    attention_distance,
     attention_rollout,
-    class_probabilities,
-    filter_components,
-    filters,
     heads,
     picture,
-    position_similarity,
-    position_tile,
-    prefix_shares,
     query_attention,
     token_components,
     token_map,
 )
+from .template import GREY, KEY, QUERY, SHARES, SIGNED, Box
+from .tiles import filter_components, filters, position_similarity, position_tile
 
 __all__ = [
     "GREY",

@@ -1,0 +1,134 @@
+"""Figures with axes of numbers: bars, and one dot a head."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+
+from .template import GREY, QUERY, finish
+
+
+def prefix_shares(shares: np.ndarray, *, names: Sequence[str]) -> go.Figure:
+    """The share of the row on each prefix token and on all patches together, as bars."""
+    labels = [*names, "all patches"]
+    values = 100 * np.append(shares, 1 - shares.sum())
+    figure = go.Figure(
+        go.Bar(
+            x=values,
+            y=labels,
+            orientation="h",
+            marker_color=GREY,
+            text=[f"{value:.1f} %" for value in values],
+            textposition="auto",
+            hoverinfo="skip",
+        )
+    )
+    figure.update_xaxes(range=[0, 100], title="share of the row, %")
+    figure.update_yaxes(autorange="reversed")
+    words = ", ".join(f"{v:.1f} % on {k}" for k, v in zip(labels, values, strict=True))
+    return finish(figure, f"Where the row goes: {words}.", height=90 + 34 * len(labels))
+
+
+def attention_distance(
+    distance: np.ndarray,
+    prefix_mass: np.ndarray,
+    *,
+    equal_sharing: float,
+    side: float,
+    selected: tuple[int, int | None],
+) -> go.Figure:
+    """Mean attention distance, one dot a head, dots larger the more attention the prefix takes.
+
+    Parameters
+    ----------
+    distance : ndarray of shape (layers, heads), pixels; NaN is a gap
+    prefix_mass : ndarray of shape (layers, heads), shares of 1
+    equal_sharing : distance of uniform attention, pixels
+    side : longer side of the model's input, pixels
+    selected : layer and head (or None) to mark
+    """
+    layers, heads = distance.shape
+    spread = np.linspace(-0.3, 0.3, heads) if heads > 1 else np.zeros(1)
+    x = (np.arange(layers)[:, None] + 1 + spread).ravel()
+    names = [f"layer {k + 1}, head {h + 1}" for k in range(layers) for h in range(heads)]
+    here = [k == selected[0] and selected[1] in (None, h) for k, h in np.ndindex(layers, heads)]
+    figure = go.Figure(
+        go.Scatter(
+            x=x,
+            y=distance.ravel(),
+            mode="markers",
+            marker=dict(
+                size=9 + 17 * prefix_mass.ravel(),
+                color=[QUERY if chosen else GREY for chosen in here],
+                symbol=["diamond" if chosen else "circle" for chosen in here],
+                line=dict(width=1, color="#333333"),
+                opacity=0.9,
+            ),
+            customdata=np.stack([names, 100 * prefix_mass.ravel()], axis=1),
+            hovertemplate="%{customdata[0]}: %{y:.1f} px, "
+            "%{customdata[1]:.1f} % on the prefix<extra></extra>",
+        )
+    )
+    figure.add_hline(
+        y=equal_sharing,
+        line_dash="dash",
+        line_color=GREY,
+        annotation_text=f"equal sharing {equal_sharing:.1f} px",
+        annotation_font_size=14,
+        annotation_position="top left",
+    )
+    top = 1.15 * max(equal_sharing, float(np.nanmax(distance, initial=0))) or 1.0
+    figure.update_xaxes(title="layer", dtick=1, range=[0.5, layers + 0.5])
+    figure.update_yaxes(title="attention distance, pixels of the input", range=[0, top])
+    figure.add_scatter(x=[None], y=[None], yaxis="y2", hoverinfo="skip")
+    figure.update_layout(
+        yaxis2=dict(
+            title="share of the picture's side, %",
+            overlaying="y",
+            side="right",
+            range=[0, 100 * top / side],
+            showgrid=False,
+        )
+    )
+    return finish(figure, _distance_words(distance, equal_sharing), height=430, right=70)
+
+
+def class_probabilities(
+    probabilities: np.ndarray, labels: Sequence[str], *, k: int = 5
+) -> go.Figure:
+    """The k most probable classes as bars.
+
+    Parameters
+    ----------
+    probabilities : ndarray of shape (K,), shares of 1
+    labels : K names
+    """
+    order = np.argsort(-probabilities, kind="stable")[:k]
+    values = 100 * probabilities[order]
+    names = [labels[index] for index in order]
+    figure = go.Figure(
+        go.Bar(
+            x=values,
+            y=[f"{place + 1}. {name}" for place, name in enumerate(names)],
+            orientation="h",
+            marker_color="#3a6ea5",
+            text=[f"{value:.1f} %" for value in values],
+            textposition="outside",
+            cliponaxis=False,
+            hoverinfo="skip",
+        )
+    )
+    figure.update_xaxes(range=[0, 112], title="probability, %", tickvals=[0, 25, 50, 75, 100])
+    figure.update_yaxes(autorange="reversed")
+    words = ", ".join(f"{n} {v:.1f} %" for n, v in zip(names, values, strict=True))
+    return finish(figure, f"Most probable classes: {words}.", height=90 + 52 * len(names))
+
+
+def _distance_words(distance: np.ndarray, equal_sharing: float) -> str:
+    finite = np.isfinite(distance)
+    if not finite.any():
+        return "No head attends to any patch, so there is no distance to show."
+    low, high = np.nanmin(distance), np.nanmax(distance)
+    words = f"Attention distance of {finite.sum()} heads, from {low:.1f} to {high:.1f} pixels"
+    below = int((distance[finite] < equal_sharing).sum())
+    return f"{words}; {below} lie below equal sharing at {equal_sharing:.1f} pixels."

@@ -1,0 +1,63 @@
+"""What all figures share: colours and scales, words for numbers, and the template itself."""
+
+import math
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.colors import get_colorscale
+
+Box = tuple[float, float, float, float]
+
+# Sequential, 0 to the maximum. Streamlit's theme takes Inferno's own black, #000004, for one of
+# its placeholders and paints it pink, so black is written in another way here.
+SHARES = [[0.0, "rgb(0,0,4)"], *get_colorscale("Inferno")[1:]]
+SIGNED = "RdBu_r"  # diverging, centred at 0
+QUERY = "#00b4d8"  # cyan: the query, a row of A
+KEY = "#d6007f"  # magenta: the key, a column of A
+GREY = "#8a8f98"
+BARE = dict(showticklabels=False, showgrid=False, zeroline=False, ticks="")
+
+
+def finish(figure: go.Figure, alt: str, *, height: int, top: int = 8, right: int = 8) -> go.Figure:
+    figure.update_layout(
+        meta={"alt": alt},
+        height=height,
+        margin=dict(l=8, r=right, t=top, b=8),
+        font_size=14,
+        showlegend=False,
+        dragmode=False,
+    )
+    figure.update_xaxes(title_font_size=14, tickfont_size=14, automargin=True)
+    figure.update_yaxes(title_font_size=14, tickfont_size=14, automargin=True)
+    return figure
+
+
+def colorbar(title: str, *, below: bool = True) -> dict[str, Any]:
+    return dict(
+        title=dict(text=title, side="top", font_size=14),
+        tickfont_size=14,
+        ticklabeloverflow="allow",
+        tickangle=0,
+        thickness=12,
+        **(dict(orientation="h", len=0.8, y=-0.02, yanchor="top", ypad=4) if below else {}),
+    )
+
+
+def query_box(figure: go.Figure, crop: Box, grid: tuple[int, ...], query: tuple[int, int]) -> None:
+    left, top, right, bottom = crop
+    dx, dy = (right - left) / grid[1], (bottom - top) / grid[0]
+    x, y = left + query[1] * dx, top + query[0] * dy
+    figure.add_shape(type="rect", x0=x, y0=y, x1=x + dx, y1=y + dy, line=dict(color=QUERY, width=4))
+
+
+def place(row: int, col: int) -> str:
+    return f"row {row + 1}, column {col + 1}"
+
+
+def as_percent(share: float) -> str:
+    """Two significant digits, so that shares of very different size can be read."""
+    percent = 100 * float(share)
+    if percent >= 9.95 or percent <= 0:
+        return f"{percent:.0f} %"
+    digits = 1 - math.floor(math.log10(percent))
+    return f"{percent:.{digits}f} %"
