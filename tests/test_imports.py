@@ -239,7 +239,7 @@ def test_errors_live_where_they_are_raised(error: str) -> None:
         ("vitviz", "from .zoo import load_model"),
         ("vitviz", "import torch"),
         ("vitviz.images", "import torch.nn.functional as F"),
-        ("vitviz.images", "from .helpers import something"),
+        ("vitviz.images.placement", "from ..helpers import something"),
         ("vitviz.helpers", ""),
         ("vitviz.model", "import timm"),
         ("vitviz.model", "import importlib\ntimm = importlib.import_module('timm.data')"),

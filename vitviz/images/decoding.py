@@ -1,9 +1,10 @@
-"""Uploaded bytes -> upright RGB picture, and the geometry that maps patches back onto it.
+"""Uploaded bytes -> upright RGB picture.
 
 An upload is hostile until shown otherwise. JPEG and PNG, which nearly all uploads are, have their
 traps in what surrounds the pixels: a bounded walk over the file drops that before Pillow reads it.
 The other kinds hide theirs inside the compressed data, out of reach of any header; they are decoded
 in a process of their own, under limits that the operating system enforces.
+That process runs this file alone, so nothing of vitviz is imported here.
 """
 
 import io
@@ -16,7 +17,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from PIL import (
@@ -32,15 +32,11 @@ from PIL import (
     WebPImagePlugin,
 )
 
-Box = tuple[float, float, float, float]
-
 MAX_BYTES = 25_000_000
 MAX_SIDE = 30_000
 MAX_SCANS = 64
 #: Larger pictures are reduced to this: models see 200 to 600 pixels a side, a page hardly more.
 LONG_SIDE = 2048
-#: From so many pixels on, a resized picture is not made as a whole.
-_GIANT = 2**22
 #: Each scan of a JPEG visits every coefficient: 0.7 ns a pixel, 0.9 s in all.
 _MAX_SCANNED_PIXELS = 1_200_000_000
 #: Segments of a JPEG or chunks of a PNG; Pillow takes up to 20 microseconds for each.
@@ -51,30 +47,6 @@ _MEMORY = 500_000_000
 
 class ImageError(ValueError):
     """The bytes are no picture that is read here; the message says why, in one sentence."""
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where preprocessing puts a picture: resized as a whole, then a box cut out of it.
-
-    Attributes
-    ----------
-    size : (width, height) of the upright picture
-    resized : (width, height) to which it is resized
-    box : (left, top, right, bottom) cut out, in pixels of the resized picture
-        Beyond the resized picture lies padding.
-    """
-
-    size: tuple[int, int]
-    resized: tuple[int, int]
-    box: tuple[int, int, int, int]
-
-    @property
-    def crop(self) -> Box:
-        """`box` in pixels of the upright picture."""
-        x, y = self.size[0] / self.resized[0], self.size[1] / self.resized[1]
-        left, top, right, bottom = self.box
-        return (left * x, top * y, right * x, bottom * y)
 
 
 def open_image(data: bytes | bytearray | memoryview) -> Image.Image:
@@ -104,122 +76,6 @@ def open_image(data: bytes | bytearray | memoryview) -> Image.Image:
     data = bytes(data)
     name = _recognise(data)
     return _decode(data, name) if name in _TRIMMED else _decode_apart(data, name)
-
-
-def place(
-    size: tuple[int, int],
-    *,
-    input_size: tuple[int, int],
-    crop_pct: float = 1.0,
-    crop_mode: str = "center",
-) -> Placement:
-    """Place a picture as timm's evaluation transform does, rounding included.
-
-    Parameters
-    ----------
-    size : (width, height) of the picture in pixels
-    input_size : (height, width) of the model's input in pixels
-    crop_pct : float
-        Share of the resized picture that the input keeps.
-    crop_mode : "center", "squash" or "border"
-        Fill the input and cut off the rest; ignore the aspect ratio; fit all of it and pad.
-
-    Raises
-    ------
-    ValueError
-        When a number is not positive or the mode is not one of the three.
-    """
-    if min(*size, *input_size) < 1 or not crop_pct > 0:
-        raise ValueError(
-            f"Expected positive sizes and crop_pct, got {size}, {input_size} and {crop_pct}."
-        )
-    width, height = size
-    out_height, out_width = input_size
-    scale_height, scale_width = (max(1, math.floor(x / crop_pct)) for x in input_size)
-    if crop_mode == "squash":
-        resized = (scale_width, scale_height)
-    elif crop_mode == "center" and scale_height == scale_width:  # torchvision's Resize: floors
-        long = int(scale_width * max(size) / min(size))
-        resized = (scale_width, long) if width <= height else (long, scale_width)
-    elif crop_mode in ("center", "border"):  # timm's ResizeKeepRatio: rounds
-        ratios = (height / scale_height, width / scale_width)
-        ratio = max(ratios) if crop_mode == "border" else min(ratios)
-        resized = (max(1, round(width / ratio)), max(1, round(height / ratio)))
-    else:
-        raise ValueError(f"crop_mode must be center, squash or border, got {crop_mode!r}.")
-    left, top = _centred(resized[0], out_width), _centred(resized[1], out_height)
-    return Placement((width, height), resized, (left, top, left + out_width, top + out_height))
-
-
-def _centred(have: int, want: int) -> int:
-    """Where a window of `want` pixels starts, with the odd pixel where torchvision leaves it."""
-    return round((have - want) / 2) if have >= want else -((want - have) // 2)
-
-
-def fit(
-    image: Image.Image,
-    placement: Placement,
-    *,
-    interpolation: str = "bicubic",
-    fill: tuple[int, int, int] = (0, 0, 0),
-) -> Image.Image:
-    """The model's input picture: what `placement` keeps of `image`, padded with `fill`.
-
-    One of 3 x 2000 pixels would become a giant when resized; then only the part that is kept is
-    made at all.
-
-    Raises
-    ------
-    ValueError
-        When the placement is that of a picture of another size, or the interpolation unknown.
-    """
-    if image.size != placement.size:
-        raise ValueError(f"The placement is for {placement.size} pixels, got {image.size}.")
-    if interpolation not in ("bicubic", "bilinear", "lanczos", "nearest"):
-        raise ValueError(f"Unknown interpolation {interpolation!r}.")
-    how = Image.Resampling[interpolation.upper()]
-    (width, height), (left, top, right, bottom) = placement.resized, placement.box
-    seen = (max(left, 0), max(top, 0), min(right, width), min(bottom, height))
-    if width * height < _GIANT:
-        part = image.resize((width, height), how).crop(seen)
-    else:
-        x, y = image.width / width, image.height / height
-        end = (min(seen[2] * x, image.width), min(seen[3] * y, image.height))
-        size = (seen[2] - seen[0], seen[3] - seen[1])
-        part = image.resize(size, how, box=(seen[0] * x, seen[1] * y, *end))
-    if seen == placement.box:
-        return part
-    canvas = Image.new("RGB", (right - left, bottom - top), fill)
-    canvas.paste(part, (seen[0] - left, seen[1] - top))
-    return canvas
-
-
-def patch_box(crop: Box, grid: tuple[int, int], row: int, col: int) -> Box:
-    """The (left, top, right, bottom) of one patch in pixels of the upright picture.
-
-    Parameters
-    ----------
-    crop : `Placement.crop`
-    grid : (rows, columns) of patches
-    row, col : int
-        From 0, at the top left.
-
-    Raises
-    ------
-    ValueError
-        When the grid has no such patch.
-    """
-    rows, cols = grid
-    if not (0 <= row < rows and 0 <= col < cols):
-        raise ValueError(f"A grid of {rows} x {cols} has no patch ({row}, {col}).")
-    left, top, right, bottom = crop
-    width, height = (right - left) / cols, (bottom - top) / rows
-    return (
-        left + col * width,
-        top + row * height,
-        left + (col + 1) * width,
-        top + (row + 1) * height,
-    )
 
 
 class _Format(NamedTuple):

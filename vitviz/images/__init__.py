@@ -1,0 +1,18 @@
+"""Uploaded bytes -> upright RGB picture, and the geometry that maps patches back onto it."""
+
+from .decoding import LONG_SIDE, MAX_BYTES, MAX_SCANS, MAX_SIDE, ImageError, open_image
+from .placement import Box, Placement, fit, patch_box, place
+
+__all__ = [
+    "LONG_SIDE",
+    "MAX_BYTES",
+    "MAX_SCANS",
+    "MAX_SIDE",
+    "Box",
+    "ImageError",
+    "Placement",
+    "fit",
+    "open_image",
+    "patch_box",
+    "place",
+]
