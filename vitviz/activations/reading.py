@@ -1,9 +1,4 @@
-"""One forward pass -> Activations, with or without edits.
-
-Attention is read where it is computed: a TorchFunctionMode sees the queries, keys and values that
-`scaled_dot_product_attention` is called with, so that logits stay bit-identical and nothing of the
-model is changed. Each layer proves itself on the picture at hand before it is shown.
-"""
+"""The pass, its edits, and what it left behind."""
 
 import copy
 import math
@@ -18,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from .families import Layer, ModelError
-from .model import RECORDER, Model
+from ..families import Layer, ModelError
+from ..model import RECORDER, Model
 
 TOLERANCE = 1e-3  # of A v against the block's own attention output, relative to its maximum
 PROOF_ROWS = 8  # query rows checked at capture, beside the first

@@ -1,0 +1,32 @@
+"""One forward pass -> Activations, with or without edits.
+
+Attention is read where it is computed: a TorchFunctionMode sees the queries, keys and values that
+`scaled_dot_product_attention` is called with, so that logits stay bit-identical and nothing of the
+model is changed. Each layer proves itself on the picture at hand before it is shown.
+"""
+
+from .reading import (
+    PROOF_ROWS,
+    TOLERANCE,
+    Activations,
+    DropPatches,
+    Edit,
+    FillPatches,
+    MuteHeads,
+    Query,
+    SwapTokens,
+    capture,
+)
+
+__all__ = [
+    "PROOF_ROWS",
+    "TOLERANCE",
+    "Activations",
+    "DropPatches",
+    "Edit",
+    "FillPatches",
+    "MuteHeads",
+    "Query",
+    "SwapTokens",
+    "capture",
+]
