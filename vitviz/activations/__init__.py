@@ -5,18 +5,9 @@ Attention is read where it is computed: a TorchFunctionMode sees the queries, ke
 model is changed. Each layer proves itself on the picture at hand before it is shown.
 """
 
-from .reading import (
-    PROOF_ROWS,
-    TOLERANCE,
-    Activations,
-    DropPatches,
-    Edit,
-    FillPatches,
-    MuteHeads,
-    Query,
-    SwapTokens,
-    capture,
-)
+from .edits import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens
+from .reading import TOLERANCE, Activations, Query
+from .recording import PROOF_ROWS, capture
 
 __all__ = [
     "PROOF_ROWS",

@@ -1,0 +1,94 @@
+"""Changes made to the model in one pass alone."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..families import Layer, ModelError
+
+
+@dataclass(frozen=True)
+class MuteHeads:
+    """Zero these heads' slices of the concatenated heads, before the output projection."""
+
+    heads: Iterable[tuple[int, int]]  # (layer, head), both from 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "heads", tuple(self.heads))
+
+
+@dataclass(frozen=True)
+class DropPatches:
+    """Remove the patches where `mask` (rows, columns) is true, after positions were added."""
+
+    mask: np.ndarray
+
+
+@dataclass(frozen=True)
+class FillPatches:
+    """Paint the patches where `mask` (rows, columns) is true over, in the model's input.
+
+    "mean" takes the mean colour of the input, "blur" the input blurred over about one patch.
+    """
+
+    mask: np.ndarray
+    fill: Literal["mean", "blur"] = "mean"
+
+
+@dataclass(frozen=True)
+class SwapTokens:
+    """Exchange pairs of patches, by their number in row-major order, before positions are added."""
+
+    pairs: Iterable[tuple[int, int]]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pairs", tuple(self.pairs))
+
+
+Edit = MuteHeads | DropPatches | FillPatches | SwapTokens
+
+
+def mask_of(
+    edits: Sequence[Edit], kind: type[DropPatches] | type[FillPatches], grid: tuple[int, int]
+) -> np.ndarray:
+    """Where any edit of this kind applies: bool ndarray of shape `grid`."""
+    mask = np.zeros(grid, bool)
+    for edit in edits:
+        if isinstance(edit, kind):
+            own = np.asarray(edit.mask)
+            if own.shape != grid:
+                raise ModelError(f"Expected a mask of shape {grid}, got {own.shape}.")
+            mask |= own.astype(bool)
+    return mask
+
+
+def filled(x: Tensor, edits: Sequence[Edit], layer: Layer) -> Tensor:
+    """The model's input (3, H, W) with the patches of each FillPatches painted over."""
+    grid, (height, width) = layer.query_grid, patch_side(layer)
+    # What the patches leave over at the right and the bottom, or cover of padding beyond.
+    over = (0, x.shape[2] - width * grid[1], 0, x.shape[1] - height * grid[0])
+    for edit in edits:
+        if not isinstance(edit, FillPatches):
+            continue
+        mask = torch.from_numpy(mask_of([edit], FillPatches, grid))
+        mask = mask.repeat_interleave(height, 0).repeat_interleave(width, 1)
+        pixels = F.pad(mask, over)  # (H, W)
+        if edit.fill == "mean":
+            paint = x.mean(dim=(1, 2), keepdim=True).expand_as(x)
+        elif edit.fill == "blur":
+            small = F.interpolate(x[None], size=grid, mode="bilinear", antialias=True)
+            paint = F.interpolate(small, size=x.shape[1:], mode="bicubic")[0]
+        else:
+            raise ModelError(f'Expected the fill "mean" or "blur", got {edit.fill!r}.')
+        x = torch.where(pixels, paint, x)
+    return x
+
+
+def patch_side(layer: Layer) -> tuple[int, int]:
+    side = layer.patch_size
+    return (side, side) if isinstance(side, int) else side
