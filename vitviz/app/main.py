@@ -11,12 +11,20 @@ from typing import TYPE_CHECKING
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from vitviz.app import state
+from vitviz.app import settings, state
+from vitviz.app.clipboard import paste_button
+from vitviz.app.settings import setting
 from vitviz.text import PAGES, lesson
 
 if TYPE_CHECKING:
     from vitviz import Model
 
+WEIGHTS = ("trained", "random")
+_SCALES = {
+    "map": "each map on its own scale",
+    "shared": "one scale for all maps",
+    "log": "logarithmic scale",
+}
 _STYLE = """<style>
 .stMainBlockContainer { padding: 3.4rem 1.5rem 3rem; }
 .stMainBlockContainer h1 { font-size: 1.4rem; line-height: 1.5; padding: 0; }
@@ -48,13 +56,21 @@ def main() -> None:
     name = chosen.url_path or "attention"
     st.title(f"{lesson(name).title}: {lesson(name).question}", anchor=False)
     # Here and not in the page: a widget drawn inside a page loses its value at a change of page.
+    messages = st.container()
     if view := _controls():
         views.append(view)
         chosen.run()
+    for message in settings.told():
+        messages.info(message)
+    settings.write_address()
 
 
 def _page(name: str, views: list[state.View]) -> None:
     (view,) = views
+    if not view.model.trained:
+        st.warning(
+            f"{view.model.name} has **random weights** here: nothing below was learnt.", icon="🎲"
+        )
     import_module(f"vitviz.app.{name}").page(view)
     _caption_card(name)
     with st.container(key="provenance"):
@@ -68,7 +84,7 @@ def provenance(view: state.View) -> str:
     return (
         f"{model.name} ({model.family}, {model.parameter_count / 1e6:.1f} M parameters) · "
         f"{model.weights} · layer {view.layer + 1} of {view.acts.depth} · {head} · "
-        f"each map on its own scale · {view.picture.name}"
+        f"{_SCALES[view.looks.scale]} · {view.picture.name}"
     )
 
 
@@ -83,90 +99,100 @@ def _caption_card(name: str) -> None:
 
 def _controls() -> state.View | None:
     """The shared controls; None where there is no model to show."""
-    st.session_state.setdefault("picture", state.DEFAULT_PICTURE)
-    row = st.columns([2, 1.5, 3.2, 2, 1.6, 2], vertical_alignment="bottom")
-    _picture_controls(row[0], row[1])
-    picture = state.chosen_picture()
-    loaded = _model_control(row[2])
+    row = st.columns([2, 1.7, 2.6, 1.7, 2.6], vertical_alignment="bottom")
+    picture = _picture_control(row[0], row[1])
+    loaded = _model_control(row[2], row[3])
     if loaded is None:
         return None
     model, forward = loaded
-    layer = _layer_control(row[3], len(model.layers))
-    head = _head_control(row[4], model.layers[layer].num_heads)
-    query = _query_control(row[5], model.layers[layer].prefix, model.layers[layer].query_grid)
+    layer = _layer_control(row[4], len(model.layers))
+    shown = model.layers[layer]
+    head = setting("head", [state.MEAN, *range(1, shown.num_heads + 1)], state.MEAN)
     acts = state.capture(model, forward, picture)
-    return state.View(model, picture, acts, layer, head, query)
+    return state.View(
+        model=model,
+        picture=picture,
+        acts=acts,
+        layer=layer,
+        head=None if isinstance(head, str) else head - 1,
+        query=_query(shown.prefix, shown.query_grid),
+        looks=state.Looks(
+            direction=setting("read", ["row", "column"], "row"),
+            view=setting("view", ["heat", "spotlight"], "heat"),
+            scale=setting("scale", ["map", "shared", "log"], "map"),
+            leave_out=setting("leave_out", ["on", "off"], "off") == "on",
+            smooth=setting("smooth", ["on", "off"], "off") == "on",
+        ),
+    )
 
 
-def _picture_controls(menu: DeltaGenerator, upload: DeltaGenerator) -> None:
+def _picture_control(menu: DeltaGenerator, take: DeltaGenerator) -> state.Picture:
     names = list(state.samples())
     uploaded: state.Picture | None = st.session_state.get("uploaded")
     if uploaded is not None:
         names.insert(0, state.UPLOAD)
+    elif settings.kept("picture") == state.UPLOAD:
+        settings.change("picture", state.DEFAULT_PICTURE)
+        settings.tell("The link shows somebody's own picture, which no link can carry.")
 
     def shown(name: str) -> str:
         if name == state.UPLOAD and uploaded is not None:
             return uploaded.name
         return state.samples()[name]
 
+    chosen = setting("picture", names, state.DEFAULT_PICTURE)
     menu.selectbox("Picture", names, key="picture", format_func=shown)
-    with upload.popover("Upload", width="stretch"):
+    with take.popover("Your picture", width="stretch"):
         st.file_uploader(
-            "Your picture: JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF, at most 25 MB",
+            "JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF, at most 25 MB",
             key="uploader",
-            on_change=state.receive_upload,
+            on_change=state.receive_file,
+            args=("uploader",),
         )
+        paste_button(state.receive)
+        if st.toggle("Use the camera", key="camera_on"):
+            st.camera_input(
+                "Take a picture", key="camera", on_change=state.receive_file, args=("camera",)
+            )
     if error := st.session_state.get("upload_error"):
         st.error(f"{error} The last picture stays.")
+    return state.picture(chosen)
 
 
-def _model_control(place: DeltaGenerator) -> "tuple[Model, Lock] | None":
+def _model_control(menu: DeltaGenerator, switch: DeltaGenerator) -> "tuple[Model, Lock] | None":
     from vitviz import ModelError
     from vitviz.zoo import catalogue
 
-    options = [(entry, trained) for entry in catalogue() for trained in (True, False)]
-    titles = [
-        f"{entry.name} · {'trained' if trained else 'random weights'}" for entry, trained in options
-    ]
-    title = place.selectbox("Model", titles, key="model")
-    entry, trained = options[titles.index(title or titles[0])]
+    names = [entry.name for entry in catalogue()]
+    name = setting("model", names, names[0])
+    weights = setting("weights", WEIGHTS, WEIGHTS[0])
+    menu.selectbox("Model", names, key="model")
+    switch.segmented_control("Weights", WEIGHTS, key="weights", width="stretch", required=True)
+    shown: tuple[Model, Lock] | None = st.session_state.get("loaded")
     try:
-        st.session_state.loaded = state.load(entry.name, trained)
+        shown = state.load(name, weights == WEIGHTS[0])
     except ModelError as error:
-        st.error(f"{error} The last model stays.")
-    loaded: tuple[Model, Lock] | None = st.session_state.get("loaded")
-    return loaded
+        shown = shown or state.load(names[0], True)
+        st.error(f"{error} {shown[0].name} is shown.")
+    st.session_state.loaded = shown
+    return shown
 
 
 def _layer_control(place: DeltaGenerator, depth: int) -> int:
+    layer = setting("layer", range(1, depth + 1), depth)
     if depth == 1:
         place.markdown("Layer 1 of 1")
-        return 0
-    st.session_state.layer = min(st.session_state.get("layer", depth), depth)
-    return int(place.slider("Layer", 1, depth, key="layer")) - 1
+    else:
+        place.slider("Layer", 1, depth, key="layer")
+    return layer - 1
 
 
-def _head_control(place: DeltaGenerator, heads: int) -> int | None:
-    if st.session_state.get("head", 0) > heads:
-        st.session_state.head = 0
-    chosen = place.selectbox(
-        "Head",
-        range(heads + 1),
-        key="head",
-        format_func=lambda head: f"head {head}" if head else "mean",
-    )
-    return chosen - 1 if chosen else None
-
-
-def _query_control(place: DeltaGenerator, prefix: tuple[str, ...], grid: tuple[int, int]) -> int:
-    names = [name.upper() for name in prefix]
-    names += [
-        f"row {row + 1}, column {col + 1}" for row in range(grid[0]) for col in range(grid[1])
-    ]
-    if st.session_state.get("query") not in names:
-        st.session_state.query = names[0]
-    query = place.selectbox("Query token", names, key="query")
-    return names.index(query or names[0])
+def _query(prefix: tuple[str, ...], grid: tuple[int, int]) -> int | None:
+    names = [*prefix, *(f"{row + 1}.{col + 1}" for row in range(grid[0]) for col in range(grid[1]))]
+    if prefix:
+        return names.index(setting("query", names, names[0]))
+    chosen = setting("query", [state.MEAN, *names], state.MEAN)
+    return None if chosen == state.MEAN else names.index(chosen)
 
 
 if __name__ == "__main__":

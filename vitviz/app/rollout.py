@@ -1,67 +1,81 @@
-"""What reaches the output token through all layers."""
+"""What reaches each token through all layers."""
 
 from typing import Literal
 
-import numpy as np
 import streamlit as st
 
-from vitviz import inspection, plots
+from vitviz import inspection
 from vitviz.app import state
-from vitviz.app.figure import show
+from vitviz.app.settings import setting
 from vitviz.app.state import View
+from vitviz.app.token_map import MAX_BYTES, Frame, encode, token_map
 
 FUSIONS: tuple[Literal["mean", "max", "min"], ...] = ("mean", "max", "min")
+TWENTIETHS = [step / 20 for step in range(21)]
 
 
 def page(view: View) -> None:
     if refusals := [layer.refusal for layer in view.acts.layers if layer.refusal]:
         st.warning(refusals[0])
         return
-    first, second, third, fourth = st.columns(4)
-    fusion = first.selectbox("Fuse heads by", FUSIONS, key="fusion")
-    residual = second.slider("Weight of the residual r", 0.0, 1.0, 0.5, 0.05, key="residual")
-    discard = third.slider("Discard the smallest", 0.0, 0.95, 0.0, 0.05, key="discard")
     depth = view.acts.depth
-    start = fourth.slider("From layer", 1, depth, 1, key="start_layer") - 1 if depth > 1 else 0
-    acts = view.acts
-    prefix = acts.num_prefix_tokens
-    rollout = inspection.attention_rollout(
-        acts.attention_layers(),
-        num_prefix_tokens=prefix,
-        query=view.query,
-        fusion=fusion or "mean",
-        discard=discard,
-        residual=residual,
-        start_layer=start,
+    first, second, third, fourth = st.columns(4)
+    fusion = setting("fusion", FUSIONS, "mean")
+    first.selectbox("Fuse heads by", FUSIONS, key="fusion")
+    residual = setting("residual", TWENTIETHS, 0.5)
+    second.select_slider("Weight of the residual r", TWENTIETHS, key="residual")
+    discard = setting("discard", TWENTIETHS[:-1], 0.0)
+    third.select_slider("Discard the smallest", TWENTIETHS[:-1], key="discard")
+    starts = range(1, view.layer + 2)
+    start = setting("start_layer", starts, 1) - 1
+    if len(starts) > 1:
+        fourth.select_slider("From layer", starts, key="start_layer")
+    token_map(
+        view,
+        _frames(view, fusion, residual, discard, start),
+        name="rollout",
+        kind="share",
+        strip="frames",
+        titles={
+            "row": "What reaches it",
+            "column": "Whom it reaches",
+            "strip": f"From layer {start + 1} up to",
+            "slider": "Up to layer",
+        },
+        frame_setting=("layer", range(1, depth + 1)),
+        frame_names=[f"layer {number}" for number in range(1, depth + 1)],
+        version=f"{fusion}-{residual}-{discard}-{start}",
     )
-    photo, final, layers = st.columns([3, 3, 4])
-    with photo:
-        st.subheader("The output token" if view.query_patch is None else "The token", anchor=False)
-        show(
-            plots.picture(
-                view.picture.image,
-                crop=acts.crop,
-                grid=acts.grid,
-                query=view.query_patch,
-                query_name=view.query_name,
-            )
+
+
+def _frames(
+    view: View, fusion: Literal["mean", "max", "min"], residual: float, discard: float, start: int
+) -> list[Frame]:
+    """Every step where they are small enough, else the one on screen."""
+    acts, prefix = view.acts, view.acts.num_prefix_tokens
+
+    def make() -> list[Frame]:
+        steps = inspection.rollout_steps(
+            acts.attention_layers(),
+            num_prefix_tokens=prefix,
+            fusion=fusion,
+            residual=residual,
+            discard=discard,
+            start_layer=start,
         )
-    with final:
-        st.subheader(f"What reaches {view.query_name}", anchor=False)
-        show(
-            plots.attention_rollout(
-                rollout[prefix:].reshape(acts.grid),
-                view.picture.image,
-                crop=acts.crop,
-                equal_share=1 / len(rollout),
-            )
-        )
-        st.markdown(
-            f"All tokens together: {100 * rollout.sum():.1f} %; "
-            f"{100 * rollout[:prefix].sum():.1f} % stay on tokens outside the picture."
-        )
-    with layers:
-        st.subheader(f"{view.reader_name} in each layer, mean of heads", anchor=False)
-        maps = state.measurements(view).query_attention.mean(axis=1)
-        names = [f"layer {number + 1}" for number in range(len(maps))]
-        show(plots.heads(np.asarray(maps), selected=view.layer, names=names))
+        frames = []
+        for layer, matrix in enumerate(steps, start=start):
+            if all_fit or layer == view.layer:
+                frames.append(encode(layer, matrix[None], prefix, "share"))
+            if layer == last:
+                break
+        return frames
+
+    tokens = prefix + acts.grid[0] * acts.grid[1]
+    all_fit = acts.depth * tokens**2 <= MAX_BYTES
+    last = acts.depth - 1 if all_fit else view.layer
+    return state.captures().get(
+        (*view.key, "rollout", fusion, residual, discard, start, None if all_fit else last),
+        make,
+        lambda frames: sum(frame.nbytes for frame in frames),
+    )

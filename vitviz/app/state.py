@@ -10,10 +10,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 import streamlit as st
+
+from vitviz.app import settings
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MAX_CAPTURE_BYTES = 512_000_000
 UPLOAD = "upload"
+MEAN = "mean"  # as a head: the mean of heads; as a query: the mean of the patches
 DEFAULT_PICTURE = "dog"
 
 
@@ -37,15 +40,30 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class Looks:
+    """How maps are drawn."""
+
+    direction: Literal["row", "column"]
+    view: Literal["heat", "spotlight"]
+    scale: Literal["map", "shared", "log"]
+    leave_out: bool  # the query out of the scale
+    smooth: bool
+
+
+@dataclass(frozen=True)
 class View:
-    """What every page looks at. Layer, head and token count from 0; head None is their mean."""
+    """What every page looks at. Layer, head and token count from 0.
+
+    Head None is the mean of heads; query None the mean of the patches, for a model without CLS.
+    """
 
     model: "Model"
     picture: Picture
     acts: "Activations"
     layer: int
     head: int | None
-    query: int
+    query: int | None
+    looks: Looks
 
     @property
     def prefix(self) -> tuple[str, ...]:
@@ -53,13 +71,25 @@ class View:
 
     @property
     def query_patch(self) -> tuple[int, int] | None:
-        """Row and column of the query, None for a prefix token."""
-        patch = self.query - len(self.prefix)
-        return None if patch < 0 else divmod(patch, self.acts.grid[1])
+        """Row and column of the query, None where it is no patch."""
+        if self.query is None or self.query < len(self.prefix):
+            return None
+        return divmod(self.query - len(self.prefix), self.acts.grid[1])
+
+    def query_text(self, query: int | None) -> str:
+        """What the address calls a query token: cls, reg1, mean, or row.column from 1."""
+        if query is None or query < 0:
+            return MEAN
+        if query < len(self.prefix):
+            return self.prefix[query]
+        row, col = divmod(query - len(self.prefix), self.acts.grid[1])
+        return f"{row + 1}.{col + 1}"
 
     @property
     def query_name(self) -> str:
         """What the query is called on screen."""
+        if self.query is None:
+            return "the mean of the patches"
         if self.query_patch is None:
             return f"the {self.prefix[self.query].upper()} token"
         return f"the patch at row {self.query_patch[0] + 1}, column {self.query_patch[1] + 1}"
@@ -151,25 +181,29 @@ def _open(name: str, data: bytes) -> Picture:
     return Picture(name, open_image(data), hashlib.sha256(data).hexdigest())
 
 
-def receive_upload() -> None:
-    """Take what the uploader holds; a bad file leaves a sentence and the last good picture."""
+def receive(name: str, data: bytes) -> None:
+    """Take a picture; a bad one leaves a sentence, and the last good picture stays."""
     from vitviz import ImageError
 
-    file = st.session_state.uploader
-    if file is None:  # taken back: nothing is left to complain about
-        st.session_state.upload_error = None
-        return
     try:
-        st.session_state.uploaded = _open(file.name, file.getvalue())
+        st.session_state.uploaded = _open(name, data)
     except ImageError as error:
         st.session_state.upload_error = str(error)
     else:
-        st.session_state.picture = UPLOAD
+        settings.change("picture", UPLOAD)
         st.session_state.upload_error = None
 
 
-def chosen_picture() -> Picture:
-    name = st.session_state.picture
+def receive_file(widget: str) -> None:
+    """Take what an uploader or the camera holds; taken back, nothing is left to complain about."""
+    file = st.session_state[widget]
+    if file is None:
+        st.session_state.upload_error = None
+    else:
+        receive(file.name, file.getvalue())
+
+
+def picture(name: str) -> Picture:
     uploaded: Picture | None = st.session_state.get("uploaded")
     return uploaded if name == UPLOAD and uploaded is not None else sample(name)
 

@@ -15,7 +15,8 @@ def page(view: View) -> None:
     prefix = acts.num_prefix_tokens
     tokens = acts.tokens(depth, normalised=True)
     unit = tokens / np.maximum(np.linalg.norm(tokens, axis=1, keepdims=True), 1e-12)
-    cosine = (unit @ unit[view.query])[prefix:].reshape(acts.grid)
+    queries = range(prefix, len(unit)) if view.query is None else [view.query]
+    cosine = (unit @ unit[queries].mean(axis=0))[prefix:].reshape(acts.grid)
     norm = np.linalg.norm(acts.tokens(depth)[prefix:], axis=1).reshape(acts.grid)
     image, crop, query = view.picture.image, acts.crop, view.query_patch
     photo, colours, similar, length = st.columns(4)
@@ -28,8 +29,7 @@ def page(view: View) -> None:
         st.subheader(f"Components after layer {depth}", anchor=False)
         _components(view, tokens)
     with similar:
-        who = view.prefix[view.query].upper() if view.query_patch is None else "the query"
-        st.subheader(f"Similarity to {who}", anchor=False)
+        st.subheader(f"Similarity to {view.query_name}", anchor=False)
         show(plots.token_map(cosine, image, crop=crop, query=query, name="cosine", signed=True))
     with length:
         st.subheader("Length", anchor=False)

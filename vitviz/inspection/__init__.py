@@ -19,7 +19,7 @@ from .attention import (
 )
 from .embeddings import filter_components, position_similarity, token_components
 from .record import Measurements, measurements
-from .rollout import attention_rollout
+from .rollout import attention_rollout, rollout_steps
 
 __all__ = [
     "Measurements",
@@ -31,6 +31,7 @@ __all__ = [
     "position_similarity",
     "prefix_mass",
     "query_attention",
+    "rollout_steps",
     "token_components",
     "uniform_distance",
 ]

@@ -1,7 +1,7 @@
 """Attention rollout: all layers' attention in one row."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -67,17 +67,70 @@ def attention_rollout(
     Abnar and Zuidema, "Quantifying Attention Flow in Transformers" (ACL 2020),
     https://doi.org/10.18653/v1/2020.acl-main.385; the ViT paper, Fig. 6 and 14.
     """
+    matrices = list(
+        _fused_layers(attention, num_prefix_tokens, fusion, discard, residual, start_layer)
+    )
+    return rolled_out(matrices, query=query, num_prefix_tokens=num_prefix_tokens, residual=residual)
+
+
+def rollout_steps(
+    attention: Iterable[ArrayLike],
+    *,
+    num_prefix_tokens: int = 1,
+    fusion: Fusion = "mean",
+    discard: float = 0.0,
+    residual: float = 0.5,
+    start_layer: int = 0,
+) -> Iterator[Array]:
+    """The rollout of every query after each layer from `start_layer` on.
+
+    Parameters
+    ----------
+    attention, num_prefix_tokens, fusion, discard, residual, start_layer
+        As in `attention_rollout`.
+
+    Yields
+    ------
+    ndarray of shape (tokens, tokens)
+        Rows are queries and sum to 1; the last one's rows are those of `attention_rollout`.
+
+    Raises
+    ------
+    ValueError
+        As in `attention_rollout`.
+
+    Notes
+    -----
+    A product of two matrices (tokens, tokens) a layer, where a single query needs a vector.
+    """
+    product: Array | None = None
+    for matrix in _fused_layers(
+        attention, num_prefix_tokens, fusion, discard, residual, start_layer
+    ):
+        step = (1 - residual) * matrix
+        step[np.diag_indices_from(step)] += residual
+        product = step if product is None else step @ product
+        yield product
+
+
+def _fused_layers(
+    attention: Iterable[ArrayLike],
+    prefix: int,
+    fusion: Fusion,
+    discard: float,
+    residual: float,
+    start_layer: int,
+) -> Iterator[Array]:
     check_choice("fusion", fusion, tuple(_FUSIONS))
     check_share("discard", discard)
     check_share("residual", residual)
-    fused = [
-        fuse(layer, fusion, discard, num_prefix_tokens) if index >= start_layer else None
-        for index, layer in enumerate(checked_layers(attention, num_prefix_tokens))
-    ]
-    if not 0 <= start_layer < len(fused):
-        raise ValueError(f"Expected a start layer from 0 to {len(fused) - 1}, got {start_layer}.")
-    matrices = [matrix for matrix in fused if matrix is not None]
-    return rolled_out(matrices, query=query, num_prefix_tokens=num_prefix_tokens, residual=residual)
+    count = 0
+    for layer in checked_layers(attention, prefix):
+        count += 1
+        if count > start_layer >= 0:
+            yield fuse(layer, fusion, discard, prefix)
+    if not 0 <= start_layer < count:
+        raise ValueError(f"Expected a start layer from 0 to {count - 1}, got {start_layer}.")
 
 
 def fuse(layer: Array, fusion: Fusion, discard: float, prefix: int) -> Array:

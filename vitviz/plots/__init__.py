@@ -15,7 +15,7 @@ from .maps import (
     token_components,
     token_map,
 )
-from .template import GREY, KEY, QUERY, SHARES, SIGNED, Box
+from .template import GREY, KEY, QUERY, SHARES, SIGNED, Box, colour_table
 from .tiles import filter_components, filters, position_similarity, position_tile
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "attention_distance",
     "attention_rollout",
     "class_probabilities",
+    "colour_table",
     "filter_components",
     "filters",
     "heads",

@@ -3,8 +3,9 @@
 import math
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
-from plotly.colors import get_colorscale
+from plotly.colors import get_colorscale, sample_colorscale
 
 Box = tuple[float, float, float, float]
 
@@ -16,6 +17,13 @@ QUERY = "#00b4d8"  # cyan: the query, a row of A
 KEY = "#d6007f"  # magenta: the key, a column of A
 GREY = "#8a8f98"
 BARE = dict(showticklabels=False, showgrid=False, zeroline=False, ticks="")
+
+
+def colour_table(signed: bool) -> str:
+    """256 colours from the least to the most as hexadecimal digits, six a colour."""
+    scale = get_colorscale(SIGNED) if signed else SHARES
+    colours = sample_colorscale(scale, np.linspace(0, 1, 256).tolist(), colortype="tuple")
+    return "".join(f"{round(255 * part):02x}" for colour in colours for part in colour)
 
 
 def finish(figure: go.Figure, alt: str, *, height: int, top: int = 8, right: int = 8) -> go.Figure:

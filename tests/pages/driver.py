@@ -1,0 +1,143 @@
+"""Drives the app without a browser: opens pages, uploads, reads what is on screen."""
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+from streamlit.testing.v1 import AppTest
+from streamlit.util import calc_hash
+
+APP = str(Path(__file__).parents[2] / "app.py")
+SHIPPED = "vitviz_tiny_cifar10"
+
+
+def opened(page: str = "attention", **link: str) -> AppTest:
+    """The app at one of its pages, from a link with these settings."""
+    at = AppTest.from_file(APP, default_timeout=120)
+    for name, value in link.items():
+        at.query_params[name] = value
+    return at_page(at, page).run()
+
+
+def address(at: AppTest) -> dict[str, str]:
+    """The settings that the address holds."""
+    return dict(at.query_params)
+
+
+def drawn(at: AppTest) -> tuple[str, ...]:
+    """All that is on screen of the data: charts, and the token map with its numbers."""
+    shown = {name: value for name, value in token_map(at).items() if name != "version"}
+    numbers = [values.tobytes().hex() for values in stack(at).values()]
+    return (*specs(at), json.dumps(shown), *numbers)
+
+
+def at_page(at: AppTest, page: str) -> AppTest:
+    """Ask for a page in the next run.
+
+    `AppTest.switch_page` knows pages by their files; these are functions, known by their address.
+    """
+    at._page_hash = calc_hash("" if page == "attention" else page)
+    return at
+
+
+def components(at: AppTest, name: str) -> list[dict[str, Any]]:
+    """What the browser is sent of each component of this name: its JSON."""
+    protos = [element.proto for element in at.get("bidi_component")]
+    texts = [proto.mixed.json or proto.json for proto in protos if proto.component_name == name]
+    return [json.loads(text or "{}") for text in texts]
+
+
+def token_map(at: AppTest) -> dict[str, Any]:
+    """What the token map is told to show; empty where the page has none."""
+    shown = [data for data in components(at, "vitviz_token_map") if "state" in data]
+    assert len(shown) <= 1
+    return shown[0] if shown else {}
+
+
+def stack(at: AppTest) -> dict[str, np.ndarray]:
+    """The numbers that the token map gets: `codes`, `peaks` and `prefix`, flat."""
+    for element in at.get("bidi_component"):
+        sent = json.loads(element.proto.mixed.json or "{}")
+        if "stack" in sent:
+            return {
+                name: _table(element.proto.mixed.arrow_blobs[ref["__streamlit_arrow_ref__"]].data)
+                for name, ref in sent.items()
+                if name != "stack"
+            }
+    return {}
+
+
+def _table(data: bytes) -> np.ndarray:
+    column: np.ndarray = pa.ipc.open_stream(data).read_all()["values"].to_numpy()
+    return column
+
+
+def commit(at: AppTest, **changes: object) -> AppTest:
+    """What the browser tells the server after a click or a key in the token map."""
+    shown = token_map(at)
+    payload = {**shown["state"], **changes, "version": shown["version"] + 1}
+    (component,) = [
+        element.proto
+        for element in at.get("bidi_component")
+        if element.proto.component_name == "vitviz_token_map" and '"state"' in element.proto.json
+    ]
+    states = at._tree.get_widget_states()
+    states.widgets.add(id=component.id).json_value = "{}"
+    event = states.widgets.add(id=f"$$STREAMLIT_INTERNAL_KEY_{component.id}__events")
+    event.json_trigger_value = json.dumps([{"event": "commit", "value": payload}])
+    return at._run(states)
+
+
+def charts(at: AppTest) -> list[Any]:
+    """What the browser is sent of each plotly chart."""
+    return [chart.proto for chart in at.get("plotly_chart")]
+
+
+def specs(at: AppTest) -> list[str]:
+    return [chart.spec for chart in charts(at)]
+
+
+def provenance(at: AppTest) -> str:
+    (line,) = [text.value for text in at.text if " · " in text.value]
+    return line
+
+
+def complaints(at: AppTest) -> list[str]:
+    return [error.value for error in at.error]
+
+
+def prose(at: AppTest) -> str:
+    return "\n".join(text.value for text in at.markdown)
+
+
+def assert_works(at: AppTest) -> None:
+    """No exception, no complaint; figures, each with alt text; what was measured."""
+    assert not at.exception, [error.value for error in at.exception]
+    assert not at.error, complaints(at)
+    warnings = [warning.value for warning in at.warning]
+    assert all("**random weights**" in warning for warning in warnings), warnings
+    assert charts(at) or token_map(at)
+    for chart in charts(at):
+        assert re.fullmatch(r"\S[^\n]+\.", chart.alt)
+        assert "nan" not in chart.alt.lower()
+    assert provenance(at)
+
+
+def upload(at: AppTest, name: str, data: bytes, kind: str = "image/png") -> AppTest:
+    at.file_uploader(key="uploader").set_value((name, data, kind))
+    return at.run()
+
+
+def encoded(image: Image.Image, kind: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind)
+    return file.getvalue()
+
+
+def choose(at: AppTest, model: str) -> AppTest:
+    return at.selectbox(key="model").set_value(model).run()

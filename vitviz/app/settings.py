@@ -1,0 +1,97 @@
+"""The settings of every page: kept at a change of page, and written into the address.
+
+Streamlit forgets a widget's value on a page that does not draw it, and drops values of the address
+that do not fit without a word; so each setting has its place here, as the text that the address
+holds.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import TypeVar
+
+import streamlit as st
+
+T = TypeVar("T")
+
+#: What the address may hold. Other words in it are dropped.
+NAMES = (
+    *("picture", "model", "weights", "layer", "head", "query"),
+    *("read", "view", "scale", "leave_out", "smooth"),
+    *("filters", "filter", "gain", "order", "kind", "grid", "interpolation", "variant", "over"),
+    *("fusion", "residual", "discard", "start_layer", "components", "threshold", "flip"),
+    *("muted", "painted", "fill"),
+)
+
+
+def setting(name: str, options: Sequence[T], default: T) -> T:
+    """The value of a setting: what its widget says, else what was kept, else the address's.
+
+    Call it before the widget that has `name` as its key. A value that is none of the options falls
+    back to the default, and the reader is told.
+
+    Parameters
+    ----------
+    options : sequence
+        All values that fit; `str` of one is its text in the address.
+    """
+    texts = _kept()
+    fitting = {str(option): option for option in options}
+    drawn = st.session_state.get(name)  # None where it was not drawn, or was switched off
+    text = texts.get(name) if drawn is None else str(drawn)
+    if text is not None and text not in fitting:
+        called = name.replace("_", " ").capitalize()
+        said = re.sub(r"[^\w. -]", "?", text[:40])  # a link is not to be trusted with markup
+        tell(f"{called}: {said} does not fit here; {default} is shown.")
+        text = None
+    value = default if text is None else fitting[text]
+    st.session_state[name] = value
+    texts[name] = str(value)
+    if value == default:
+        _defaults().add(name)
+    else:
+        _defaults().discard(name)
+    return value
+
+
+def kept(name: str) -> str | None:
+    """The text that is kept of a setting, fitting or not."""
+    return _kept().get(name)
+
+
+def change(name: str, value: object) -> None:
+    """Give a setting another value, as its widget would; only before the widget is drawn."""
+    _kept()[name] = str(value)
+    st.session_state.pop(name, None)
+
+
+def tell(message: str) -> None:
+    """Say something once, at the top of this run's page."""
+    messages: list[str] = st.session_state.setdefault("messages", [])
+    if message not in messages:
+        messages.append(message)
+
+
+def told() -> list[str]:
+    """What there is to say in this run; it is not said again."""
+    messages: list[str] = st.session_state.pop("messages", [])
+    return messages
+
+
+def write_address() -> None:
+    """Put every setting that is not at its default into the address."""
+    texts, defaults = _kept(), _defaults()
+    wanted = {name: text for name, text in texts.items() if name in NAMES and name not in defaults}
+    if st.query_params.to_dict() != wanted:
+        st.query_params.from_dict(wanted)
+
+
+def _kept() -> dict[str, str]:
+    if "kept" not in st.session_state:
+        st.session_state.kept = st.query_params.to_dict()  # a link that was opened
+    texts: dict[str, str] = st.session_state.kept
+    return texts
+
+
+def _defaults() -> set[str]:
+    defaults: set[str] = st.session_state.setdefault("defaults", set())
+    return defaults

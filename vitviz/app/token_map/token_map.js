@@ -1,0 +1,725 @@
+// The token map: a picture with its patches, the map of one query token, and a strip of maps.
+//
+// The server mounts this module twice. One mount carries a stack of maps (numbers only; it is sent
+// once and then found in the browser's cache), the other what to show of it. Hover, keys and clicks
+// are answered here; a click or a key is told to the server afterwards, in one message.
+
+const stacks = new Map(); // id -> Stack; shared by both mounts, as they run the same module
+const views = new Set();
+const KEPT_STACKS = 4;
+const COMMIT_AFTER = 250; // milliseconds without another change
+const MEAN = -1; // as a head: the mean of heads; as a query: the mean of the patches
+const LOG_RANGE = 1000; // a logarithmic scale runs from the maximum down to a thousandth of it
+const FLOOR = 0.25; // brightness of a spotlight where nothing is looked at
+const QUERY = "#22d3ee";
+const KEY = "#ff4fb0";
+
+export default function mount({ data, parentElement, setTriggerValue }) {
+  if (data.stack) {
+    stacks.set(data.stack.id, new Stack(data));
+    if (stacks.size > KEPT_STACKS) stacks.delete(stacks.keys().next().value);
+    redraw();
+    return undefined;
+  }
+  parentElement.view ??= new View(parentElement);
+  parentElement.view.receive(data, setTriggerValue);
+  return () => parentElement.view.close();
+}
+
+function redraw() {
+  for (const view of views) view.draw();
+}
+
+// ------------------------------------------------------------------------------- the numbers
+
+/** Maps of every frame, head and query. Shares of patches are stored as the square root of their
+ * part of the query's largest one, in 255 steps; cosines from -1 to 1 in 254 steps. */
+class Stack {
+  constructor({ stack, codes, peaks, prefix }) {
+    this.kind = stack.kind; // "share" or "cosine"
+    this.frames = new Map(stack.frames.map((frame) => [frame.index, frame]));
+    this.codes = column(codes);
+    this.peaks = column(peaks);
+    this.prefix = column(prefix);
+    this.photo = new Image();
+    this.photo.onload = redraw;
+    this.photo.src = stack.picture;
+    this.decode = Float32Array.from({ length: 256 }, (_, code) =>
+      this.kind === "share" ? (code / 255) ** 2 : (code - 127) / 127,
+    );
+  }
+
+  /** Values of all patches, row by row, and of the prefix tokens, for one query token. */
+  map(frameIndex, head, query, direction) {
+    const frame = this.frames.get(frameIndex);
+    const patches = new Float32Array(frame.keyRows * frame.keyCols);
+    const prefix = new Float32Array(frame.prefix.length);
+    const heads = head === MEAN ? range(frame.heads) : [head];
+    const tokens =
+      query === MEAN ? range(frame.rows * frame.cols).map((i) => i + prefix.length) : [query];
+    const weight = 1 / (heads.length * tokens.length);
+    for (const h of heads)
+      for (const token of tokens) {
+        if (direction === "column") this.#addColumn(frame, h, token, weight, patches, prefix);
+        else this.#addRow(frame, h, token, weight, patches, prefix);
+      }
+    return { patches, prefix };
+  }
+
+  #addRow(frame, head, query, weight, patches, prefix) {
+    const row = frame.firstRow + head * frame.queries + query;
+    const peak = this.peaks[row] * weight;
+    const codes = frame.firstCode + (row - frame.firstRow) * patches.length;
+    for (let k = 0; k < patches.length; k++) patches[k] += this.decode[this.codes[codes + k]] * peak;
+    const first = frame.firstPrefix + (row - frame.firstRow) * prefix.length;
+    for (let k = 0; k < prefix.length; k++) prefix[k] += this.prefix[first + k] * weight;
+  }
+
+  #addColumn(frame, head, key, weight, patches, prefix) {
+    const value = (query) => {
+      const row = head * frame.queries + query;
+      if (key < prefix.length) return this.prefix[frame.firstPrefix + row * prefix.length + key];
+      const code = this.codes[frame.firstCode + row * patches.length + key - prefix.length];
+      return this.decode[code] * this.peaks[frame.firstRow + row];
+    };
+    for (let q = 0; q < prefix.length; q++) prefix[q] += value(q) * weight;
+    for (let q = 0; q < patches.length; q++) patches[q] += value(q + prefix.length) * weight;
+  }
+}
+
+/** The numbers of an Arrow table's only column. */
+function column(table) {
+  return table.getChildAt(0).toArray();
+}
+
+function range(count) {
+  return Array.from({ length: count }, (_, i) => i);
+}
+
+/** How values become positions 0..1 on the colour bar. */
+class Scale {
+  constructor(kind, name, values) {
+    this.signed = kind === "cosine";
+    this.log = name === "log" && !this.signed;
+    this.max = this.signed ? 1 : Math.max(...values, 1e-30);
+    this.min = this.signed ? -1 : this.log ? this.max / LOG_RANGE : 0;
+  }
+
+  position(value) {
+    const place = this.log
+      ? Math.log(Math.max(value, this.min) / this.min) / Math.log(LOG_RANGE)
+      : (value - this.min) / (this.max - this.min);
+    return Math.min(1, Math.max(0, place));
+  }
+}
+
+function largest(patches, except) {
+  let best = -Infinity;
+  let at = 0;
+  for (let i = 0; i < patches.length; i++)
+    if (i !== except && patches[i] > best) {
+      best = patches[i];
+      at = i;
+    }
+  return { value: best === -Infinity ? 0 : best, at };
+}
+
+// ------------------------------------------------------------------------------- the words
+
+function percent(share) {
+  const value = 100 * share;
+  if (value === 0) return "0 %";
+  const digits = Math.max(0, 1 - Math.floor(Math.log10(Math.abs(value))));
+  return `${value.toFixed(Math.min(digits, 6))} %`;
+}
+
+function spoken(kind, value) {
+  return kind === "share" ? percent(value) : value.toFixed(2);
+}
+
+function place(index, cols) {
+  return `row ${Math.floor(index / cols) + 1} column ${(index % cols) + 1}`;
+}
+
+// ------------------------------------------------------------------------------- the screen
+
+function element(name, properties = {}, ...children) {
+  const { data, aria, ...rest } = properties;
+  const made = Object.assign(document.createElement(name), rest);
+  for (const [key, value] of Object.entries(aria ?? {})) made.setAttribute(key, value);
+  Object.assign(made.dataset, data ?? {});
+  made.append(...children);
+  return made;
+}
+
+/** A row of buttons of which one is pressed. */
+function choice(label, options, pressed, choose) {
+  const buttons = Object.entries(options).map(([value, text]) =>
+    element("button", {
+      type: "button",
+      textContent: text,
+      onclick: () => choose(value),
+      aria: { "aria-pressed": String(value === pressed) },
+    }),
+  );
+  return element("div", { className: "choice", aria: { role: "group", "aria-label": label } },
+    element("span", { textContent: label }), ...buttons);
+}
+
+function check(label, checked, change) {
+  const box = element("input", { type: "checkbox", checked });
+  box.onchange = () => change(box.checked);
+  return element("label", {}, box, element("span", { textContent: label }));
+}
+
+class View {
+  constructor(root) {
+    this.root = root;
+    this.state = null; // frame, head, query, direction, view, scale, leaveOut, smooth, pinned
+    this.hover = null; // query under the pointer
+    this.key = null; // patch under the pointer on the map
+    this.version = 0;
+    this.parts = {};
+    this.box = element("div", { className: "token-map" });
+    this.box.addEventListener("keydown", (event) => this.#press(event));
+    root.append(this.box);
+    this.resized = new ResizeObserver(() => this.draw());
+    this.resized.observe(this.box);
+    views.add(this);
+  }
+
+  close() {
+    clearTimeout(this.timer);
+    this.resized.disconnect();
+    views.delete(this);
+  }
+
+  receive(data, send) {
+    this.data = data;
+    this.send = send;
+    if (!this.state || data.version >= this.version) {
+      this.version = data.version;
+      this.state = { ...data.state };
+    }
+    this.lut = Uint8Array.from(data.lut.match(/../g), (pair) => parseInt(pair, 16));
+    this.#build();
+    this.draw();
+  }
+
+  get stack() {
+    return stacks.get(this.data.stackId);
+  }
+
+  /** Paint the picture itself; nothing before it has arrived. */
+  #paint(context) {
+    const photo = this.stack?.photo;
+    const { width, height } = this.data.picture;
+    if (photo?.complete && photo.naturalWidth) context.drawImage(photo, 0, 0, width, height);
+    this.#dimOutside(context);
+  }
+
+  get frame() {
+    return this.stack?.frames.get(this.state.frame);
+  }
+
+  get query() {
+    return this.hover ?? this.state.query;
+  }
+
+  /** Index of the query among the patches; -1 where it is none. */
+  get queryPatch() {
+    const patch = this.query - this.data.prefix.length;
+    return this.query === MEAN || patch < 0 ? -1 : patch;
+  }
+
+  get queryName() {
+    if (this.query === MEAN) return "mean of the patches";
+    if (this.queryPatch < 0) return this.data.prefix[this.query];
+    return place(this.queryPatch, this.data.cols);
+  }
+
+  // ---- changes
+
+  /** Show a change at once; tell the server when no other follows. */
+  change(part) {
+    this.hover = null;
+    Object.assign(this.state, part);
+    this.version += 1;
+    this.draw();
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => {
+      this.send("commit", { ...this.state, version: this.version });
+    }, COMMIT_AFTER);
+  }
+
+  #press(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.tagName === "INPUT" && event.key.startsWith("Arrow")) return;
+    const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+    const first = this.data.prefix.length ? 0 : MEAN;
+    const { frames, heads } = this.data;
+    const action = {
+      n: () => this.change({ frame: Math.min(this.state.frame + 1, frames.length - 1) }),
+      p: () => this.change({ frame: Math.max(this.state.frame - 1, 0) }),
+      c: () => this.change({ query: first, pinned: false }),
+      escape: () => this.change({ query: first, pinned: false }),
+    }[event.key.toLowerCase()];
+    const digit = /^[0-9]$/.test(event.key) ? Number(event.key) : null;
+    if (moves[event.key]) this.#step(...moves[event.key]);
+    else if (digit !== null && heads > 1 && digit <= heads) this.change({ head: digit - 1 });
+    else if (action) action();
+    else return;
+    event.preventDefault();
+    event.stopPropagation(); // the page has shortcuts of its own
+  }
+
+  #step(down, right) {
+    const { rows, cols, prefix } = this.data;
+    let [row, col] = [Math.floor(rows / 2), Math.floor(cols / 2)];
+    if (this.queryPatch >= 0) {
+      row = Math.min(rows - 1, Math.max(0, Math.floor(this.queryPatch / cols) + down));
+      col = Math.min(cols - 1, Math.max(0, (this.queryPatch % cols) + right));
+    }
+    this.change({ query: prefix.length + row * cols + col, pinned: true });
+  }
+
+  // ---- building
+
+  #build() {
+    const { data, state } = this;
+    const focused = this.root.activeElement?.dataset.part;
+    const part = (name, node) => {
+      node.dataset.part = name;
+      this.parts[name] = node;
+      return node;
+    };
+    this.parts = {};
+    const canvas = (name) =>
+      part(name, element("canvas", { tabIndex: name === "photo" ? 0 : -1, aria: { role: "img" } }));
+
+    this.parts.tools = element("div", { className: "tools" });
+    const photo = element("section", {},
+      part("photoTitle", element("h4")),
+      canvas("photo"),
+      part("tokens", element("div", { className: "tokens" })));
+    const map = element("section", {},
+      part("mapTitle", element("h4")),
+      element("div", { className: "beside" },
+        element("div", {}, canvas("map"),
+          part("bar", element("div", { className: "bar" }))),
+        part("prefix", element("div", { className: "prefix" }))),
+      part("reading", element("p", { className: "reading" })));
+    const strip = element("section", {},
+      part("stripTitle", element("h4")),
+      part("strip", element("div", { className: "strip" })));
+    if (data.slider && data.frames.length > 1) {
+      const slider = part("slider", element("input", {
+        type: "range", min: 0, max: data.frames.length - 1, step: 1, value: state.frame,
+        aria: { "aria-label": data.slider },
+      }));
+      slider.oninput = () => this.change({ frame: Number(slider.value) });
+      strip.append(slider);
+    }
+    if (data.distance) strip.append(part("distance", element("div", { className: "distance" })));
+    part("live", element("p", { className: "live", aria: { "aria-live": "polite" } }));
+    this.box.replaceChildren(
+      this.parts.tools, element("div", { className: "sections" }, photo, map, strip), this.parts.live);
+    this.#listen();
+    if (focused) this.parts[focused]?.focus();
+  }
+
+  #listen() {
+    const { photo, map } = this.parts;
+    photo.onpointermove = (event) => {
+      if (this.state.pinned) return;
+      const patch = this.#patchAt(photo, event, this.data.rows, this.data.cols);
+      const query = patch === null ? null : patch + this.data.prefix.length;
+      if (query !== this.hover) {
+        this.hover = query;
+        this.draw();
+      }
+    };
+    photo.onpointerleave = () => {
+      if (this.hover === null) return;
+      this.hover = null;
+      this.draw();
+    };
+    photo.onclick = (event) => {
+      const patch = this.#patchAt(photo, event, this.data.rows, this.data.cols);
+      if (patch !== null) this.change({ query: patch + this.data.prefix.length, pinned: true });
+    };
+    map.onpointermove = (event) => {
+      if (!this.frame) return;
+      this.key = this.#patchAt(map, event, this.frame.keyRows, this.frame.keyCols);
+      this.draw();
+    };
+    map.onpointerleave = () => {
+      this.key = null;
+      this.draw();
+    };
+  }
+
+  /** The patch under the pointer, null outside of what the model saw. */
+  #patchAt(canvas, event, rows, cols) {
+    const bounds = canvas.getBoundingClientRect();
+    const [left, top, right, bottom] = this.data.picture.crop;
+    const x = ((event.clientX - bounds.left) / bounds.width) * this.data.picture.width;
+    const y = ((event.clientY - bounds.top) / bounds.height) * this.data.picture.height;
+    const row = Math.floor(((y - top) / (bottom - top)) * rows);
+    const col = Math.floor(((x - left) / (right - left)) * cols);
+    return row < 0 || col < 0 || row >= rows || col >= cols ? null : row * cols + col;
+  }
+
+  // ---- drawing
+
+  draw() {
+    if (!this.data || !this.box.isConnected) return;
+    const begun = performance.now();
+    this.#drawTools();
+    this.#drawPhoto();
+    if (this.frame) this.#drawMaps();
+    else this.parts.reading.textContent = "Loading …";
+    if (this.data.distance) this.#drawDistance();
+    if (this.parts.slider) this.parts.slider.value = this.state.frame;
+    performance.measure("token map redraw", { start: begun });
+  }
+
+  #drawTools() {
+    const { state, data } = this;
+    const share = data.kind === "share";
+    const shown = JSON.stringify([state.direction, state.view, state.scale, state.leaveOut, state.smooth]);
+    if (this.shownTools === shown && this.parts.tools.childElementCount) return;
+    this.shownTools = shown;
+    const focused = this.root.activeElement;
+    const place = focused && [...this.parts.tools.querySelectorAll("button, input")].indexOf(focused);
+    const tools = [];
+    if (share && data.columns)
+      tools.push(choice("Read", { row: "row: looks at", column: "column: looked at by" },
+        state.direction, (direction) => this.change({ direction })));
+    if (share) {
+      tools.push(
+        choice("View", { heat: "heat map", spotlight: "spotlight" }, state.view, (view) => this.change({ view })),
+        choice("Scale", { map: "per map", shared: "shared", log: "log" }, state.scale, (scale) => this.change({ scale })),
+        check("leave the query out of the scale", state.leaveOut, (leaveOut) => this.change({ leaveOut })));
+    }
+    tools.push(check("smoothed", state.smooth, (smooth) => this.change({ smooth })));
+    this.parts.tools.replaceChildren(...tools);
+    if (place >= 0 && place !== null)
+      this.parts.tools.querySelectorAll("button, input")[place]?.focus();
+  }
+
+  /** A canvas of the picture's shape, as large as fits, and its drawing context in picture pixels. */
+  #onPicture(canvas) {
+    const { width, height } = this.data.picture;
+    const room = Math.min(this.box.clientWidth * 0.3, 372);
+    const factor = Math.min(room / width, room / height);
+    const ratio = window.devicePixelRatio || 1;
+    canvas.style.width = `${width * factor}px`;
+    canvas.style.height = `${height * factor}px`;
+    canvas.width = Math.max(1, Math.round(width * factor * ratio));
+    canvas.height = Math.max(1, Math.round(height * factor * ratio));
+    const context = canvas.getContext("2d");
+    context.setTransform(canvas.width / width, 0, 0, canvas.height / height, 0, 0);
+    return { context, pixel: width / canvas.width, line: (ratio * width) / canvas.width };
+  }
+
+  #patchBox(index, rows, cols) {
+    const [left, top, right, bottom] = this.data.picture.crop;
+    const [w, h] = [(right - left) / cols, (bottom - top) / rows];
+    return [left + (index % cols) * w, top + Math.floor(index / cols) * h, w, h];
+  }
+
+  #mark(context, line, box, colour, dashed) {
+    context.setLineDash(dashed ? [4 * line, 3 * line] : []);
+    for (const [style, width] of [["#000", 5], [colour, 3]]) {
+      context.strokeStyle = style;
+      context.lineWidth = width * line;
+      context.strokeRect(...box);
+    }
+    context.setLineDash([]);
+  }
+
+  #drawPhoto() {
+    const { parts, data } = this;
+    const { context, pixel, line } = this.#onPicture(parts.photo);
+    const { crop } = data.picture;
+    this.#paint(context);
+    context.strokeStyle = "rgb(255 255 255 / 0.35)";
+    context.lineWidth = pixel;
+    context.beginPath();
+    const [left, top, right, bottom] = crop;
+    for (let c = 0; c <= data.cols; c++) {
+      const x = left + (c * (right - left)) / data.cols;
+      context.moveTo(x, top);
+      context.lineTo(x, bottom);
+    }
+    for (let r = 0; r <= data.rows; r++) {
+      const y = top + (r * (bottom - top)) / data.rows;
+      context.moveTo(left, y);
+      context.lineTo(right, y);
+    }
+    context.stroke();
+    if (this.queryPatch >= 0)
+      this.#mark(context, line, this.#patchBox(this.queryPatch, data.rows, data.cols), QUERY, false);
+    if (this.key !== null && this.frame)
+      this.#mark(context, line, this.#patchBox(this.key, this.frame.keyRows, this.frame.keyCols), KEY, true);
+    parts.photoTitle.replaceChildren("The query: ", element("em", { textContent: this.queryName }),
+      this.state.pinned && this.hover === null ? " · pinned" : "");
+    this.#drawTokenButtons();
+  }
+
+  #drawTokenButtons() {
+    const names = this.data.prefix.length ? this.data.prefix : ["mean of the patches"];
+    const first = this.data.prefix.length ? 0 : MEAN;
+    const shown = `${names.join()} ${this.query}`;
+    if (this.parts.tokens.title2 === shown) return;
+    this.parts.tokens.title2 = shown;
+    const hadFocus = this.parts.tokens.contains(this.root.activeElement)
+      ? [...this.parts.tokens.children].indexOf(this.root.activeElement) : -1;
+    this.parts.tokens.replaceChildren(...names.map((name, index) =>
+      element("button", {
+        type: "button",
+        textContent: name,
+        onclick: () => this.change({ query: first + index, pinned: false }),
+        aria: { "aria-pressed": String(this.query === first + index),
+                "aria-label": `${name} as the query` },
+      })));
+    if (hadFocus >= 0) this.parts.tokens.children[hadFocus]?.focus();
+  }
+
+  #dimOutside(context) {
+    const { width, height, crop: [left, top, right, bottom] } = this.data.picture;
+    context.fillStyle = "rgb(0 0 0 / 0.6)";
+    context.fillRect(0, 0, width, top);
+    context.fillRect(0, bottom, width, height - bottom);
+    context.fillRect(0, top, left, bottom - top);
+    context.fillRect(right, top, width - right, bottom - top);
+  }
+
+  #drawMaps() {
+    const { state, data, stack, frame } = this;
+    const byHead = data.strip === "heads";
+    const heads = frame.heads === 1 ? [0] : [MEAN, ...range(frame.heads)];
+    const tiles = byHead
+      ? heads.map((head) => ({ head, frame: state.frame, name: head === MEAN ? "mean" : `head ${head + 1}` }))
+      : data.frames.map((name, index) => ({ head: 0, frame: index, name })).filter((tile) => stack.frames.has(tile.frame));
+    for (const tile of tiles) tile.map = stack.map(tile.frame, tile.head, this.query, state.direction);
+    const except = state.leaveOut ? this.queryPatch : -1;
+    for (const tile of tiles) tile.strongest = largest(tile.map.patches, except);
+    const head = frame.heads === 1 ? 0 : state.head;
+    const chosen = tiles.find((tile) => (byHead ? tile.head === head : tile.frame === state.frame)) ?? tiles[0];
+    const peaks = tiles.map((tile) => tile.strongest.value);
+    const scaleOf = (tile) =>
+      new Scale(data.kind, state.scale, state.scale === "shared" ? peaks : [tile.strongest.value]);
+    this.#drawMap(chosen, scaleOf(chosen));
+    this.#drawStrip(tiles, chosen, scaleOf);
+  }
+
+  /** The map as a small picture, one pixel a patch. */
+  #pixels(tile, scale, spotlight) {
+    const { keyRows, keyCols } = this.stack.frames.get(tile.frame);
+    const small = this.small ??= document.createElement("canvas");
+    small.width = keyCols;
+    small.height = keyRows;
+    const context = small.getContext("2d");
+    const image = context.createImageData(keyCols, keyRows);
+    tile.map.patches.forEach((value, i) => {
+      const position = scale.position(value);
+      if (spotlight) image.data[4 * i + 3] = Math.round(255 * (1 - FLOOR) * (1 - position));
+      else {
+        const colour = 3 * Math.round(255 * position);
+        for (let c = 0; c < 3; c++) image.data[4 * i + c] = this.lut[colour + c];
+        image.data[4 * i + 3] = 255;
+      }
+    });
+    context.putImageData(image, 0, 0);
+    return small;
+  }
+
+  #drawMap(tile, scale) {
+    const { parts, data, state } = this;
+    const [left, top, right, bottom] = data.picture.crop;
+    const { context, line } = this.#onPicture(parts.map);
+    const spotlight = state.view === "spotlight" && data.kind === "share";
+    this.#paint(context);
+    context.imageSmoothingEnabled = state.smooth;
+    context.drawImage(this.#pixels(tile, scale, spotlight), left, top, right - left, bottom - top);
+    const { keyRows, keyCols } = this.frame;
+    if (this.queryPatch >= 0)
+      this.#mark(context, line, this.#patchBox(this.queryPatch, data.rows, data.cols), QUERY, false);
+    if (this.key !== null)
+      this.#mark(context, line, this.#patchBox(this.key, keyRows, keyCols), KEY, true);
+
+    const column = state.direction === "column";
+    const title = data.titles[column ? "column" : "row"];
+    const details = [data.frames[state.frame], data.strip === "heads" && tile.name, state.smooth && "smoothed"];
+    parts.mapTitle.replaceChildren(title,
+      element("small", { textContent: ` ${details.filter(Boolean).join(", ")}` }));
+    this.#drawBar(scale, spotlight);
+    this.#drawPrefix(tile, scale, spotlight);
+    this.#read(tile);
+  }
+
+  /** The colour bar, its ends and a tick where every token would have the same share. */
+  #drawBar(scale, spotlight) {
+    const { kind } = this.data;
+    const canvas = element("canvas", { width: 256, height: 1, aria: { "aria-hidden": "true" } });
+    const context = canvas.getContext("2d");
+    const image = context.createImageData(256, 1);
+    for (let i = 0; i < 256; i++) {
+      const grey = 255 * (FLOOR + ((1 - FLOOR) * i) / 255);
+      for (let c = 0; c < 3; c++) image.data[4 * i + c] = spotlight ? grey : this.lut[3 * i + c];
+      image.data[4 * i + 3] = 255;
+    }
+    context.putImageData(image, 0, 0);
+    const track = element("div", { className: "track" }, canvas);
+    if (this.data.equalShare) {
+      const at = scale.position(this.data.equalShare);
+      const beyond = this.data.equalShare > scale.max ? " beyond" : "";
+      const tick = element("i", { className: `tick${beyond}` });
+      tick.style.left = `${100 * at}%`;
+      track.append(tick);
+    }
+    this.parts.bar.style.width = this.parts.map.style.width;
+    this.parts.bar.replaceChildren(
+      element("span", { textContent: spoken(kind, scale.min) }), track,
+      element("span", { textContent: `${spoken(kind, scale.max)}` }));
+  }
+
+  /** One cell for each token that is no part of the picture. */
+  #drawPrefix(tile, scale, spotlight) {
+    const column = this.state.direction === "column";
+    const verb = this.data.kind === "cosine" ? "" : column ? "by " : "to ";
+    const cells = [...tile.map.prefix].map((value, index) => {
+      const swatch = element("b");
+      const position = scale.position(value);
+      const grey = 255 * (FLOOR + (1 - FLOOR) * position);
+      const colour = 3 * Math.round(255 * position);
+      swatch.style.background = spotlight
+        ? `rgb(${grey} ${grey} ${grey})`
+        : `rgb(${this.lut[colour]} ${this.lut[colour + 1]} ${this.lut[colour + 2]})`;
+      if (index === this.query) swatch.style.outlineColor = QUERY;
+      return element("div", { className: "cell" },
+        element("span", { textContent: `${verb}${this.data.prefix[index]}` }), swatch,
+        element("strong", { textContent: spoken(this.data.kind, value) }));
+    });
+    this.parts.prefix.replaceChildren(...cells);
+  }
+
+  /** What the map says, in words. */
+  #read(tile) {
+    const { parts, data, frame } = this;
+    const { patches, prefix } = tile.map;
+    const { kind } = data;
+    const { value, at } = tile.strongest;
+    const noun = this.state.direction === "column" ? "query" : "key";
+    const who = this.queryPatch < 0 ? `query ${this.queryName}` : `query ${this.queryName}`;
+    const label = `${who}, ${tile.name}: strongest ${noun} ${place(at, frame.keyCols)}, ${spoken(kind, value)}`;
+    parts.photo.setAttribute("aria-label", label);
+    parts.map.setAttribute("aria-label", label);
+    if (this.hover === null) parts.live.textContent = label;
+    let words = `Strongest: ${place(at, frame.keyCols)}, ${spoken(kind, value)}.`;
+    if (this.key !== null)
+      words = `${noun === "key" ? "Key" : "Query"} ${place(this.key, frame.keyCols)}: ${spoken(kind, patches[this.key])}.`;
+    if (kind === "share") {
+      words += ` ▲ equal sharing, ${percent(data.equalShare)}.`;
+      if (noun === "key") {
+        const sorted = [...patches].sort((a, b) => b - a).slice(0, 10);
+        const sum = (values) => values.reduce((a, b) => a + b, 0);
+        words += ` The 10 strongest of ${patches.length} patches take ${percent(sum(sorted))};`;
+        words += ` all tokens together ${percent(sum([...patches]) + sum([...prefix]))}.`;
+      } else words += " A column does not add up to 100 %.";
+    }
+    parts.reading.textContent = words;
+  }
+
+  #drawStrip(tiles, chosen, scaleOf) {
+    const { parts, data, state } = this;
+    const columns = tiles.length > 20 ? 6 : tiles.length > 8 ? 5 : tiles.length > 2 ? 4 : 2;
+    parts.stripTitle.replaceChildren(data.stripTitle,
+      element("small", { textContent: data.strip === "heads" ? ` ${data.frames[state.frame]}` : "" }));
+    if (parts.strip.childElementCount !== tiles.length) {
+      parts.strip.style.setProperty("--columns", columns);
+      parts.strip.replaceChildren(...tiles.map(() => {
+        const canvas = element("canvas");
+        const mark = element("i");
+        return element("button", { type: "button" }, element("span"),
+          element("div", { className: "tile" }, canvas, mark));
+      }));
+    }
+    const byHead = data.strip === "heads";
+    tiles.forEach((tile, index) => {
+      const button = parts.strip.children[index];
+      const [label, holder] = button.children;
+      const [canvas, mark] = holder.children;
+      const peak = spoken(data.kind, tile.strongest.value);
+      label.replaceChildren(element("b", { textContent: tile.name }), element("br"), peak);
+      button.onclick = () => this.change(byHead ? { head: tile.head } : { frame: tile.frame });
+      button.setAttribute("aria-pressed", String(tile === chosen));
+      button.setAttribute("aria-label", `${tile.name}, maximum ${peak}`);
+      const small = this.#pixels(tile, scaleOf(tile), false);
+      canvas.width = small.width;
+      canvas.height = small.height;
+      canvas.style.imageRendering = state.smooth ? "auto" : "pixelated";
+      canvas.getContext("2d").drawImage(small, 0, 0);
+      mark.hidden = this.queryPatch < 0;
+      const { rows, cols } = data;
+      Object.assign(mark.style, {
+        left: `${(100 * (this.queryPatch % cols)) / cols}%`,
+        top: `${(100 * Math.floor(this.queryPatch / cols)) / rows}%`,
+        width: `${100 / cols}%`,
+        height: `${100 / rows}%`,
+      });
+    });
+  }
+
+  /** Mean attention distance of every head: each dot leads to its head. */
+  #drawDistance() {
+    const { values, equal, side } = this.data.distance;
+    const [width, height, left, top, bottom] = [380, 132, 44, 8, 24];
+    const depth = values.length;
+    const max = 1.05 * Math.max(equal, ...values.flat().filter((value) => value !== null));
+    const x = (layer, head, heads) =>
+      left + ((layer + 0.5 + 0.5 * ((head + 0.5) / heads - 0.5)) / depth) * (width - left);
+    const y = (value) => top + (1 - value / max) * (height - top - bottom);
+    const make = (name, attributes, text) => {
+      const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+      for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+      if (text) node.textContent = text;
+      return node;
+    };
+    if (!this.parts.distance.childElementCount) {
+      const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "group",
+        "aria-label": `Mean attention distance of every head, in pixels of ${side}` });
+      const line = y(equal);
+      svg.append(
+        make("line", { x1: left, x2: width, y1: line, y2: line, class: "equal" }),
+        make("text", { x: width, y: line + 16, "text-anchor": "end" }, `equal sharing ${equal.toFixed(1)} px`),
+        make("text", { x: left - 6, y: y(0) + 4, "text-anchor": "end" }, "0"),
+        make("text", { x: left - 6, y: line + 5, "text-anchor": "end" }, equal.toFixed(0)),
+        make("line", { x1: left, x2: width, y1: y(0), y2: y(0), class: "axis" }));
+      const step = Math.ceil(depth / 16);
+      values.forEach((heads, layer) => {
+        if (layer % step === 0)
+          svg.append(make("text", { x: x(layer, 0, 1), y: height - 4, "text-anchor": "middle" }, `${layer + 1}`));
+        heads.forEach((value, head) => {
+          if (value === null) return;
+          const dot = make("circle", { cx: x(layer, head, heads.length), cy: y(value), r: 4.5,
+            "data-layer": layer, "data-head": head });
+          dot.append(make("title", {}, `layer ${layer + 1}, head ${head + 1}: ${value.toFixed(1)} px`));
+          dot.addEventListener("click", () => this.change({ frame: layer, head }));
+          svg.append(dot);
+        });
+      });
+      this.parts.distance.replaceChildren(
+        element("h4", { textContent: "Mean attention distance" },
+          element("small", { textContent: " by layer, px; click a dot" })), svg);
+    }
+    for (const dot of this.parts.distance.querySelectorAll("circle")) {
+      const here = Number(dot.dataset.layer) === this.state.frame;
+      const head = here && Number(dot.dataset.head) === this.state.head;
+      dot.setAttribute("class", head ? "head" : here ? "layer" : "");
+      dot.setAttribute("r", head ? 7 : 4.5);
+    }
+  }
+}
