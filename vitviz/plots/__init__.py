@@ -15,7 +15,7 @@ from .maps import (
     token_components,
     token_map,
 )
-from .template import GREY, KEY, QUERY, SHARES, SIGNED, Box, colour_table
+from .template import GREY, KEY, QUERY, SHARES, SIGNED, Box
 from .tiles import filter_components, filters, position_similarity, position_tile
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "attention_distance",
     "attention_rollout",
     "class_probabilities",
-    "colour_table",
     "filter_components",
     "filters",
     "heads",

@@ -39,7 +39,7 @@ def picture(
 ) -> go.Figure:
     """The picture with its patch grid; the query patch (row, column) has a solid cyan box.
 
-    `query_name` says in the alt text what the query is.
+    `query_name` says in the alt text what the query is, where it is no patch.
     """
     figure = go.Figure()
     _photo(figure, image)
@@ -57,6 +57,8 @@ def picture(
         x=[0, image.width], y=[0, image.height], mode="markers", marker_opacity=0, hoverinfo="skip"
     )
     _picture_axes(figure, image)
+    if query is not None and not query_name:
+        query_name = f"the patch at {place(*query)}"
     asked = f"; the query is {query_name}" if query_name else ""
     return finish(
         figure,

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import streamlit as st
 
-from vitviz import plots
 from vitviz.app import settings
+from vitviz.plots.template import colour_table
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -158,7 +158,7 @@ def token_map(
                 "crop": list(acts.crop),
             },
             "distance": distance,
-            "lut": plots.colour_table(kind == "cosine"),
+            "lut": colour_table(kind == "cosine"),
         },
     )
 
