@@ -183,7 +183,12 @@ class View {
     this.box = element("div", { className: "token-map" });
     this.box.addEventListener("keydown", (event) => this.#press(event));
     root.append(this.box);
-    this.resized = new ResizeObserver(() => this.draw());
+    this.width = 0;
+    this.resized = new ResizeObserver(([entry]) => {
+      if (entry.contentRect.width === this.width) return;
+      this.width = entry.contentRect.width; // asking for it in each redraw would lay the page out
+      this.draw();
+    });
     this.resized.observe(this.box);
     views.add(this);
   }
@@ -210,12 +215,24 @@ class View {
     return stacks.get(this.data.stackId);
   }
 
-  /** Paint the picture itself; nothing before it has arrived. */
-  #paint(context) {
+  /** The picture at the size of a canvas, scaled once; what the model did not see is dimmed. */
+  #backdrop(canvas) {
     const photo = this.stack?.photo;
-    const { width, height } = this.data.picture;
+    const { width, height, crop } = this.data.picture;
+    const shown = `${this.data.stackId} ${photo?.naturalWidth} ${canvas.width}x${canvas.height} ${crop}`;
+    if (this.backdrop?.shown === shown) return this.backdrop;
+    const backdrop = element("canvas", { width: canvas.width, height: canvas.height, shown });
+    const context = backdrop.getContext("2d");
+    context.scale(canvas.width / width, canvas.height / height);
     if (photo?.complete && photo.naturalWidth) context.drawImage(photo, 0, 0, width, height);
-    this.#dimOutside(context);
+    const [left, top, right, bottom] = crop;
+    context.fillStyle = "rgb(0 0 0 / 0.6)";
+    context.beginPath();
+    context.rect(0, 0, width, height);
+    context.rect(left, top, right - left, bottom - top);
+    context.fill("evenodd");
+    this.backdrop = backdrop;
+    return backdrop;
   }
 
   get frame() {
@@ -373,7 +390,7 @@ class View {
   // ---- drawing
 
   draw() {
-    if (!this.data || !this.box.isConnected) return;
+    if (!this.data || !this.width) return;
     const begun = performance.now();
     this.#drawTools();
     this.#drawPhoto();
@@ -408,17 +425,22 @@ class View {
       this.parts.tools.querySelectorAll("button, input")[place]?.focus();
   }
 
-  /** A canvas of the picture's shape, as large as fits, and its drawing context in picture pixels. */
+  /** A canvas of the picture's shape, as large as fits, with the picture on it; its drawing
+   * context in pixels of the picture. */
   #onPicture(canvas) {
     const { width, height } = this.data.picture;
-    const room = Math.min(this.box.clientWidth * 0.3, 372);
+    const room = Math.min(this.width * 0.3, 372);
     const factor = Math.min(room / width, room / height);
     const ratio = window.devicePixelRatio || 1;
-    canvas.style.width = `${width * factor}px`;
-    canvas.style.height = `${height * factor}px`;
-    canvas.width = Math.max(1, Math.round(width * factor * ratio));
-    canvas.height = Math.max(1, Math.round(height * factor * ratio));
+    const size = [width, height].map((side) => Math.max(1, Math.round(side * factor * ratio)));
+    if (canvas.width !== size[0] || canvas.height !== size[1]) {
+      [canvas.width, canvas.height] = size;
+      canvas.style.width = `${width * factor}px`;
+      canvas.style.height = `${height * factor}px`;
+    }
     const context = canvas.getContext("2d");
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.drawImage(this.#backdrop(canvas), 0, 0);
     context.setTransform(canvas.width / width, 0, 0, canvas.height / height, 0, 0);
     return { context, pixel: width / canvas.width, line: (ratio * width) / canvas.width };
   }
@@ -443,7 +465,6 @@ class View {
     const { parts, data } = this;
     const { context, pixel, line } = this.#onPicture(parts.photo);
     const { crop } = data.picture;
-    this.#paint(context);
     context.strokeStyle = "rgb(255 255 255 / 0.35)";
     context.lineWidth = pixel;
     context.beginPath();
@@ -487,15 +508,6 @@ class View {
     if (hadFocus >= 0) this.parts.tokens.children[hadFocus]?.focus();
   }
 
-  #dimOutside(context) {
-    const { width, height, crop: [left, top, right, bottom] } = this.data.picture;
-    context.fillStyle = "rgb(0 0 0 / 0.6)";
-    context.fillRect(0, 0, width, top);
-    context.fillRect(0, bottom, width, height - bottom);
-    context.fillRect(0, top, left, bottom - top);
-    context.fillRect(right, top, width - right, bottom - top);
-  }
-
   #drawMaps() {
     const { state, data, stack, frame } = this;
     const byHead = data.strip === "heads";
@@ -516,11 +528,10 @@ class View {
   }
 
   /** The map as a small picture, one pixel a patch. */
-  #pixels(tile, scale, spotlight) {
+  #pixels(tile, scale, spotlight, small) {
     const { keyRows, keyCols } = this.stack.frames.get(tile.frame);
-    const small = this.small ??= document.createElement("canvas");
-    small.width = keyCols;
-    small.height = keyRows;
+    if (small.width !== keyCols) small.width = keyCols;
+    if (small.height !== keyRows) small.height = keyRows;
     const context = small.getContext("2d");
     const image = context.createImageData(keyCols, keyRows);
     tile.map.patches.forEach((value, i) => {
@@ -541,9 +552,10 @@ class View {
     const [left, top, right, bottom] = data.picture.crop;
     const { context, line } = this.#onPicture(parts.map);
     const spotlight = state.view === "spotlight" && data.kind === "share";
-    this.#paint(context);
     context.imageSmoothingEnabled = state.smooth;
-    context.drawImage(this.#pixels(tile, scale, spotlight), left, top, right - left, bottom - top);
+    this.small ??= element("canvas");
+    const small = this.#pixels(tile, scale, spotlight, this.small);
+    context.drawImage(small, left, top, right - left, bottom - top);
     const { keyRows, keyCols } = this.frame;
     if (this.queryPatch >= 0)
       this.#mark(context, line, this.#patchBox(this.queryPatch, data.rows, data.cols), QUERY, false);
@@ -562,7 +574,26 @@ class View {
 
   /** The colour bar, its ends and a tick where every token would have the same share. */
   #drawBar(scale, spotlight) {
-    const { kind } = this.data;
+    const { kind, equalShare } = this.data;
+    const bar = this.parts.bar;
+    if (bar.dataset.spotlight !== String(spotlight)) {
+      bar.dataset.spotlight = spotlight;
+      bar.replaceChildren(
+        element("span"),
+        element("div", { className: "track" }, this.#gradient(spotlight), element("i")),
+        element("span"));
+    }
+    const [least, track, most] = bar.children;
+    least.textContent = spoken(kind, scale.min);
+    most.textContent = spoken(kind, scale.max);
+    const tick = track.lastChild;
+    tick.hidden = !equalShare;
+    tick.className = equalShare > scale.max ? "tick beyond" : "tick";
+    tick.style.left = `${100 * scale.position(equalShare)}%`;
+    bar.style.width = this.parts.map.style.width;
+  }
+
+  #gradient(spotlight) {
     const canvas = element("canvas", { width: 256, height: 1, aria: { "aria-hidden": "true" } });
     const context = canvas.getContext("2d");
     const image = context.createImageData(256, 1);
@@ -572,38 +603,28 @@ class View {
       image.data[4 * i + 3] = 255;
     }
     context.putImageData(image, 0, 0);
-    const track = element("div", { className: "track" }, canvas);
-    if (this.data.equalShare) {
-      const at = scale.position(this.data.equalShare);
-      const beyond = this.data.equalShare > scale.max ? " beyond" : "";
-      const tick = element("i", { className: `tick${beyond}` });
-      tick.style.left = `${100 * at}%`;
-      track.append(tick);
-    }
-    this.parts.bar.style.width = this.parts.map.style.width;
-    this.parts.bar.replaceChildren(
-      element("span", { textContent: spoken(kind, scale.min) }), track,
-      element("span", { textContent: `${spoken(kind, scale.max)}` }));
+    return canvas;
   }
 
   /** One cell for each token that is no part of the picture. */
   #drawPrefix(tile, scale, spotlight) {
     const column = this.state.direction === "column";
     const verb = this.data.kind === "cosine" ? "" : column ? "by " : "to ";
-    const cells = [...tile.map.prefix].map((value, index) => {
-      const swatch = element("b");
+    const cells = this.parts.prefix;
+    if (cells.childElementCount !== tile.map.prefix.length)
+      cells.replaceChildren(...Array.from(tile.map.prefix, () =>
+        element("div", { className: "cell" }, element("span"), element("b"), element("strong"))));
+    tile.map.prefix.forEach((value, index) => {
+      const [name, swatch, share] = cells.children[index].children;
       const position = scale.position(value);
-      const grey = 255 * (FLOOR + (1 - FLOOR) * position);
-      const colour = 3 * Math.round(255 * position);
-      swatch.style.background = spotlight
-        ? `rgb(${grey} ${grey} ${grey})`
-        : `rgb(${this.lut[colour]} ${this.lut[colour + 1]} ${this.lut[colour + 2]})`;
-      if (index === this.query) swatch.style.outlineColor = QUERY;
-      return element("div", { className: "cell" },
-        element("span", { textContent: `${verb}${this.data.prefix[index]}` }), swatch,
-        element("strong", { textContent: spoken(this.data.kind, value) }));
+      const grey = Math.round(255 * (FLOOR + (1 - FLOOR) * position));
+      const first = 3 * Math.round(255 * position);
+      const parts = spotlight ? [grey, grey, grey] : this.lut.subarray(first, first + 3);
+      name.textContent = `${verb}${this.data.prefix[index]}`;
+      swatch.style.background = `rgb(${parts.join(" ")})`;
+      swatch.style.outlineColor = index === this.query ? QUERY : "transparent";
+      share.textContent = spoken(this.data.kind, value);
     });
-    this.parts.prefix.replaceChildren(...cells);
   }
 
   /** What the map says, in words. */
@@ -613,8 +634,7 @@ class View {
     const { kind } = data;
     const { value, at } = tile.strongest;
     const noun = this.state.direction === "column" ? "query" : "key";
-    const who = this.queryPatch < 0 ? `query ${this.queryName}` : `query ${this.queryName}`;
-    const label = `${who}, ${tile.name}: strongest ${noun} ${place(at, frame.keyCols)}, ${spoken(kind, value)}`;
+    const label = `query ${this.queryName}, ${tile.name}: strongest ${noun} ${place(at, frame.keyCols)}, ${spoken(kind, value)}`;
     parts.photo.setAttribute("aria-label", label);
     parts.map.setAttribute("aria-label", label);
     if (this.hover === null) parts.live.textContent = label;
@@ -643,7 +663,8 @@ class View {
       parts.strip.replaceChildren(...tiles.map(() => {
         const canvas = element("canvas");
         const mark = element("i");
-        return element("button", { type: "button" }, element("span"),
+        return element("button", { type: "button" },
+          element("span", {}, element("b"), element("br"), element("span")),
           element("div", { className: "tile" }, canvas, mark));
       }));
     }
@@ -653,15 +674,13 @@ class View {
       const [label, holder] = button.children;
       const [canvas, mark] = holder.children;
       const peak = spoken(data.kind, tile.strongest.value);
-      label.replaceChildren(element("b", { textContent: tile.name }), element("br"), peak);
+      label.firstChild.textContent = tile.name;
+      label.lastChild.textContent = peak;
       button.onclick = () => this.change(byHead ? { head: tile.head } : { frame: tile.frame });
       button.setAttribute("aria-pressed", String(tile === chosen));
       button.setAttribute("aria-label", `${tile.name}, maximum ${peak}`);
-      const small = this.#pixels(tile, scaleOf(tile), false);
-      canvas.width = small.width;
-      canvas.height = small.height;
+      this.#pixels(tile, scaleOf(tile), false, canvas);
       canvas.style.imageRendering = state.smooth ? "auto" : "pixelated";
-      canvas.getContext("2d").drawImage(small, 0, 0);
       mark.hidden = this.queryPatch < 0;
       const { rows, cols } = data;
       Object.assign(mark.style, {
