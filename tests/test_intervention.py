@@ -1,0 +1,625 @@
+"""Each experiment is what the same passes made by hand are, and finds what was planted."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from examples import (
+    OWN,
+    TIMM,
+    assert_one_sentence,
+    equal_captures,
+    example,
+    hook_count,
+    own_model,
+    own_module,
+    picture,
+    plain_logits,
+    timm_model,
+    watched,
+)
+from numpy.testing import assert_allclose, assert_array_equal
+from PIL import Image
+from torch import Tensor
+
+from vitviz.activations import DropPatches, Edit, FillPatches, capture
+from vitviz.families import ModelError
+from vitviz.intervention import (
+    Curve,
+    Removal,
+    deletion_curve,
+    head_effects,
+    insertion_curve,
+    logit_lens,
+    occlusion,
+    random_map,
+)
+from vitviz.model import RECORDER, Model
+from vitviz.vit import Attention
+
+GRID = (4, 6)
+REMOVALS: tuple[Removal, ...] = ("mean", "blur", "drop")
+CURVES = [deletion_curve, insertion_curve]
+WITH_HEAD = [*(name for name in OWN if name != "no head"), *TIMM]
+
+
+def probability(model: Model, class_index: int, *edits: Edit) -> np.float32:
+    """The class's probability in one capture of the picture."""
+    probabilities = capture(model, picture(), edits=edits).probabilities
+    assert probabilities is not None
+    value: np.float32 = probabilities[class_index]
+    return value
+
+
+def edit_of(mask: np.ndarray, removal: Removal) -> Edit:
+    return DropPatches(mask) if removal == "drop" else FillPatches(mask, removal)
+
+
+def passes_of(model: Model) -> tuple[list[int], Callable[[], None]]:
+    """A list that grows with each forward pass of the module, and what ends that."""
+    made: list[int] = []
+    handle = model.module.register_forward_pre_hook(lambda *_: made.append(1))
+    return made, handle.remove
+
+
+# --- head effects -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "no class token", "distilled", "registers", "registers alone", "test_vit"]
+)
+def test_each_head_is_muted_alone(name: str) -> None:
+    model = example(name)
+    effects = head_effects(model, picture())
+    plain = plain_logits(model, picture())
+    heads = model.layers[0].num_heads
+    assert effects.shape == (len(model.layers), heads, len(plain))
+    assert effects.dtype == np.float32
+    assert not effects.flags.writeable
+    for layer, head in np.ndindex(effects.shape[:2]):
+        module: Any = copy.deepcopy(model.module)
+        proj = module.blocks[layer].attn.proj
+        width = proj.in_features // heads
+        with torch.no_grad():
+            proj.weight[:, head * width : (head + 1) * width] = 0
+        expected = plain_logits(watched(module, model.preprocess.input_size), picture())
+        limit = 1e-6 * float(expected.abs().max())
+        assert_allclose(effects[layer, head], expected, rtol=0, atol=limit)
+        assert np.abs(effects[layer, head] - plain.numpy()).max() > 1e-3
+
+
+@pytest.mark.parametrize("silent", ["value", "projection"])
+def test_a_head_that_says_nothing_has_no_effect(silent: str) -> None:
+    model = own_model()
+    attn: Any = model.module.get_submodule("blocks.1.attn")
+    head = slice(2 * 8, 3 * 8)  # the third of four heads in a width of 32
+    with torch.no_grad():
+        if silent == "value":
+            attn.qkv.weight[64:][head] = 0
+            attn.qkv.bias[64:][head] = 0
+        else:
+            attn.proj.weight[:, head] = 0
+    difference = np.abs(head_effects(model, picture()) - plain_logits(model, picture()).numpy())
+    assert difference[1, 2].max() == 0
+    difference[1, 2] = np.inf
+    assert difference.max(axis=-1).min() > 1e-3
+
+
+def test_muting_all_heads_leaves_the_bias_of_the_projection() -> None:
+    model = own_model(num_heads=1)
+    effects = head_effects(model, picture())
+    assert effects.shape == (3, 1, 5)
+    for layer in range(3):
+        module: Any = copy.deepcopy(model.module)
+        with torch.no_grad():
+            module.blocks[layer].attn.proj.weight.zero_()
+        expected = plain_logits(watched(module, (16, 24)), picture())
+        assert_allclose(effects[layer, 0], expected, rtol=0, atol=1e-5)
+
+
+class ByHand(Attention):
+    """Attention that is computed where nobody can read it."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        B, T, D = z.shape
+        qkv = self.qkv(z).reshape(B, T, 3, self.num_heads, D // self.num_heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        weights = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).exp()
+        heads = weights / weights.sum(dim=-1, keepdim=True) @ v
+        return self.proj(heads.transpose(1, 2).reshape(B, T, D))
+
+
+def test_a_head_that_cannot_be_muted_is_refused() -> None:
+    model = own_model()
+    block: Any = model.module.get_submodule("blocks.1")
+    attn = ByHand(32, 4)
+    attn.load_state_dict(block.attn.state_dict())
+    block.attn = attn.eval()
+    with pytest.raises(ModelError, match=r"blocks\.1") as caught:
+        head_effects(model, picture())
+    assert_one_sentence(caught.value)
+
+
+def test_layers_with_different_numbers_of_heads_are_refused() -> None:
+    model = own_model()
+    model.layers = (*model.layers[:2], replace(model.layers[2], num_heads=2))
+    with pytest.raises(ModelError, match=r"\[2, 4\]") as caught:
+        head_effects(model, picture())
+    assert_one_sentence(caught.value)
+
+
+# --- logit lens ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", WITH_HEAD)
+def test_the_last_row_of_the_lens_is_the_models_answer(name: str) -> None:
+    model = example(name)
+    acts = capture(model, picture())
+    assert acts.probabilities is not None
+    lens = logit_lens(model, acts)
+    assert lens.shape == (acts.depth + 1, len(acts.probabilities))
+    assert not lens.flags.writeable
+    assert_allclose(lens[-1], acts.probabilities, rtol=0, atol=1e-5)
+    assert_allclose(lens.sum(axis=-1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["plain", "no class token", "distilled", "registers", "registers alone", TIMM[1], *TIMM[3:]],
+)
+def test_a_row_of_the_lens_is_the_answer_of_a_model_cut_there(name: str) -> None:
+    model = example(name)
+    lens = logit_lens(model, capture(model, picture()))
+    for depth, row in enumerate(lens):
+        module: Any = copy.deepcopy(model.module)
+        module.blocks = type(module.blocks)(module.blocks[:depth])  # never more than there are
+        with torch.inference_mode():
+            expected = module(model.preprocess(picture())[None])[0].softmax(dim=-1)
+        assert_allclose(row, expected, rtol=0, atol=1e-6)
+    assert np.abs(np.diff(lens, axis=0)).max(axis=-1).min() > 1e-3  # rows that can be told apart
+
+
+def test_blocks_that_add_nothing_leave_the_lens_as_it_is() -> None:
+    model = own_model()
+    with torch.no_grad():
+        for name, part in model.module.named_modules():
+            if name.endswith(("attn.proj", "mlp.fc2")):
+                for parameter in part.parameters():
+                    parameter.zero_()
+    lens = logit_lens(model, capture(model, picture()))
+    assert_array_equal(lens, np.broadcast_to(lens[0], (4, 5)))
+
+
+@pytest.mark.parametrize("name", ["plain", "no class token", "registers alone", "test_vit"])
+def test_the_lens_follows_the_edits_of_its_capture(name: str) -> None:
+    model = example(name)
+    mask = random_map(model.layers[0].query_grid) < 9
+    acts = capture(model, picture(), edits=[DropPatches(mask)])
+    assert acts.probabilities is not None
+    assert_allclose(logit_lens(model, acts)[-1], acts.probabilities, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (dict(depth=2), "3 layers of width 32, got 2 layers of width 32"),
+        (dict(embed_dim=16), "3 layers of width 32, got 3 layers of width 16"),
+    ],
+)
+def test_a_capture_of_another_model_is_refused(other: dict[str, Any], words: str) -> None:
+    with pytest.raises(ModelError, match=words) as caught:
+        logit_lens(example("plain"), capture(own_model(**other), picture()))
+    assert_one_sentence(caught.value)
+
+
+# --- one patch that decides ---------------------------------------------------------------------
+
+
+def decided_by(patch: tuple[int, int], **options: Any) -> Model:
+    """A model whose first class is the more probable, the brighter this one patch is.
+
+    The last coordinate of the patch's position marks it, and every query looks for that mark; the
+    value is the brightness in the first coordinate, which goes to the second, which the head reads.
+    """
+    module: Any = own_module(depth=1, **options)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+        for norm in (module.norm, module.blocks[0].norm1, module.blocks[0].norm2):
+            norm.weight.fill_(1)
+        kernel = module.patch_embed.proj.weight
+        kernel[0] = 1 / kernel[0].numel()
+        # A constant beside the brightness, so that the norms do not wipe out how bright it is.
+        module.patch_embed.proj.bias[2] = 8
+        for token in (module.cls_token, module.dist_token):
+            if token is not None:
+                token[..., 2] = 8
+        number = patch[0] * module.patch_embed.grid_size[1] + patch[1]
+        module.pos_embed[0, module.num_prefix_tokens + number, -1] = 8
+        attn = module.blocks[0].attn
+        attn.qkv.bias[:32:8] = 100  # the first coordinate of each head's query
+        attn.qkv.weight[32:64:8, -1] = 1  # and of its key
+        attn.qkv.weight[64, 0] = 1  # the value of the first head
+        attn.proj.weight[1, 0] = 1
+        module.head.weight[0, 1] = 2
+    return watched(module, module.patch_embed.image_size)
+
+
+def lit(patch: tuple[int, int], grid: tuple[int, int]) -> Image.Image:
+    """A picture as large as the input, in which this patch of 4 x 4 pixels is white."""
+    image = picture(4 * grid[1], 4 * grid[0])
+    image.paste((255, 255, 255), (4 * patch[1], 4 * patch[0], 4 * patch[1] + 4, 4 * patch[0] + 4))
+    return image
+
+
+KINDS: list[dict[str, Any]] = [
+    {},
+    dict(distillation_token=True),
+    dict(registers=4),
+    dict(class_token=False),
+    dict(class_token=False, registers=2),
+]
+
+
+@pytest.mark.parametrize("removal", REMOVALS)
+@pytest.mark.parametrize("patch", [(0, 0), (1, 4), (3, 1)])
+@pytest.mark.parametrize("size", [(16, 24), (24, 24), (24, 20)])
+def test_occlusion_peaks_at_the_patch_that_decides(
+    size: tuple[int, int], patch: tuple[int, int], removal: Removal
+) -> None:
+    grid = size[0] // 4, size[1] // 4
+    model = decided_by(patch, image_size=size)
+    effect = occlusion(model, lit(patch, grid), class_index=0, removal=removal)
+    assert effect.shape == grid
+    assert effect.dtype == np.float32
+    assert not effect.flags.writeable
+    assert effect[patch] > 0.05
+    assert np.count_nonzero(effect) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_occlusion_peaks_whatever_stands_before_the_patches(kind: dict[str, Any]) -> None:
+    model = decided_by((2, 4), **kind)
+    effect = occlusion(model, lit((2, 4), GRID), class_index=0)
+    assert effect.argmax() == 2 * 6 + 4
+    assert effect.max() > 3 * np.abs(np.delete(effect, 2 * 6 + 4)).max()
+
+
+def test_what_speaks_against_a_class_has_a_negative_effect() -> None:
+    model = decided_by((2, 4))
+    effects = [occlusion(model, lit((2, 4), GRID), class_index=index)[2, 4] for index in range(5)]
+    assert effects[0] > 0
+    assert max(effects[1:]) < 0
+    assert sum(effects) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("patch", "block", "rows", "cols"),
+    [
+        ((2, 3), 2, slice(2, 4), slice(2, 4)),
+        ((0, 6), 2, slice(0, 2), slice(6, 7)),  # the last column alone
+        ((4, 6), 2, slice(4, 5), slice(6, 7)),
+        ((4, 2), 3, slice(3, 5), slice(0, 3)),
+        ((1, 1), 100, slice(0, 5), slice(0, 7)),
+    ],
+)
+def test_every_patch_of_a_block_holds_the_blocks_effect(
+    patch: tuple[int, int], block: int, rows: slice, cols: slice
+) -> None:
+    model = decided_by(patch, image_size=(20, 28))
+    effect = occlusion(model, lit(patch, (5, 7)), class_index=0, block=block)
+    assert effect[patch] > 0.05
+    assert (effect[rows, cols] == effect[patch]).all()
+    assert np.count_nonzero(effect) == effect[rows, cols].size
+
+
+@pytest.mark.parametrize("removal", REMOVALS)
+def test_occlusion_is_the_fall_of_the_probability(removal: Removal) -> None:
+    model = example("plain")
+    effect = occlusion(model, picture(), class_index=3, block=2, removal=removal)
+    for row, col in np.ndindex(2, 3):
+        mask = np.zeros(GRID, bool)
+        mask[2 * row : 2 * row + 2, 2 * col : 2 * col + 2] = True
+        hidden = probability(model, 3, edit_of(mask, removal))
+        assert effect[2 * row, 2 * col] == probability(model, 3) - hidden
+    assert len(np.unique(effect)) == 6
+
+
+def test_occlusion_hides_with_the_mean_colour_unless_told_otherwise() -> None:
+    model = example("plain")
+    default = occlusion(model, picture(), class_index=3, block=3)
+    for removal in REMOVALS:
+        named = occlusion(model, picture(), class_index=3, block=3, removal=removal)
+        assert np.array_equal(named, default) == (removal == "mean")
+
+
+@pytest.mark.parametrize("block", [0, -1])
+def test_a_block_smaller_than_a_patch_is_refused(block: int) -> None:
+    with pytest.raises(ValueError, match=f"at least 1 patch, got {block}") as caught:
+        occlusion(example("plain"), picture(), class_index=0, block=block)
+    assert_one_sentence(caught.value)
+
+
+# --- deletion and insertion ---------------------------------------------------------------------
+
+
+def by_hand(
+    model: Model, importance: np.ndarray, counts: list[int], removal: Removal, *, insert: bool
+) -> list[np.float32]:
+    """The probability of class 3 with that many of the most important patches removed, or left."""
+    order = sorted(range(importance.size), key=lambda patch: -importance.flat[patch])
+    found = []
+    for count in counts:
+        mask = np.zeros(importance.size, bool)
+        mask[order[count:] if insert else order[:count]] = True
+        edit = edit_of(mask.reshape(importance.shape), removal)
+        found.append(probability(model, 3, edit))
+    return found
+
+
+@pytest.mark.parametrize("removal", REMOVALS)
+@pytest.mark.parametrize("name", ["plain", "distilled", "registers", "stem"])
+def test_a_curve_is_a_row_of_captures(name: str, removal: Removal) -> None:
+    model, importance = example(name), random_map(GRID, seed=5)
+    options: dict[str, Any] = dict(class_index=3, steps=5, removal=removal)
+    counts = [0, 4, 9, 14, 19, 24]
+    for measure in CURVES:
+        curve = measure(model, picture(), importance, **options)
+        insert = measure is insertion_curve
+        expected = by_hand(model, importance, counts, removal, insert=insert)
+        assert_array_equal(curve.probabilities, expected)
+        assert_allclose(curve.shares, np.array(counts) / 24)
+        assert len(np.unique(curve.probabilities)) == 6
+        assert not curve.shares.flags.writeable
+        assert not curve.probabilities.flags.writeable
+
+
+@pytest.mark.parametrize("name", ["no class token", "registers alone", "test_vit", TIMM[1]])
+def test_a_curve_leads_from_the_picture_to_nothing_and_back(name: str) -> None:
+    model = example(name)
+    importance = random_map(model.layers[0].query_grid)
+    nothing = FillPatches(np.ones(importance.shape, bool))
+    ends = [probability(model, 3), probability(model, 3, nothing)]
+    assert ends[0] != ends[1]
+    for measure in CURVES:
+        curve = measure(model, picture(), importance, class_index=3, steps=2)
+        assert_array_equal(curve.shares, [0, 0.5, 1])
+        found = curve.probabilities[[0, -1]]
+        assert_array_equal(found, ends[::-1] if measure is insertion_curve else ends)
+
+
+@pytest.mark.parametrize("removal", REMOVALS)
+@pytest.mark.parametrize("steps", [8, 24])
+def test_insertion_mirrors_the_deletion_of_the_opposite_map(steps: int, removal: Removal) -> None:
+    model, importance = example("plain"), random_map(GRID)
+    options: dict[str, Any] = dict(class_index=3, steps=steps, removal=removal)
+    inserted = insertion_curve(model, picture(), importance, **options)
+    deleted = deletion_curve(model, picture(), -importance, **options)
+    assert_array_equal(inserted.probabilities, deleted.probabilities[::-1])
+    assert inserted.area == pytest.approx(deleted.area, abs=1e-6)
+    other = deletion_curve(model, picture(), importance, **options)
+    assert not np.array_equal(other.probabilities, deleted.probabilities)
+
+
+@pytest.mark.parametrize("removal", REMOVALS)
+def test_the_right_map_falls_and_rises_at_once(removal: Removal) -> None:
+    target = (2, 4)
+    model, image = decided_by(target), lit(target, GRID)
+    right = np.zeros(GRID)
+    right[target] = 1
+    options: dict[str, Any] = dict(class_index=0, steps=24, removal=removal)
+    deleted, inserted = (measure(model, image, right, **options) for measure in CURVES)
+    assert deleted.probabilities[0] > deleted.probabilities[1] + 0.05
+    if removal != "drop":  # without the patch that it looks for, attention goes elsewhere
+        assert_allclose(deleted.probabilities[2:], deleted.probabilities[1], rtol=0, atol=1e-6)
+    assert_allclose(inserted.probabilities[1:], deleted.probabilities[0], rtol=0, atol=1e-6)
+    assert inserted.probabilities[0] < inserted.probabilities[1] - 0.05
+    random = random_map(GRID, seed=1)
+    assert 3 < (random > random[target]).sum() < 20  # neither the first to go nor the last
+    assert deleted.area < deletion_curve(model, image, random, **options).area - 0.01
+    assert inserted.area > insertion_curve(model, image, random, **options).area + 0.01
+
+
+def test_area_is_that_of_the_trapezia() -> None:
+    shares = np.array([0, 0.25, 1], np.float32)
+    curve = Curve(shares, np.array([1, 0.5, 0], np.float32))
+    assert curve.area == pytest.approx(0.25 * 0.75 + 0.75 * 0.25)
+    assert Curve(shares, np.full(3, 0.3)).area == pytest.approx(0.3)
+
+
+def test_equal_patches_go_in_row_major_order() -> None:
+    model = example("plain")
+    levels = np.random.default_rng(0).integers(0, 3, GRID)
+    for importance in (levels, np.zeros(GRID)):
+        curve = deletion_curve(model, picture(), importance, class_index=3, steps=24)
+        expected = by_hand(model, importance, list(range(25)), "mean", insert=False)
+        assert_array_equal(curve.probabilities, expected)
+
+
+def test_only_the_order_of_the_map_counts() -> None:
+    model, ranks = example("plain"), random_map(GRID, seed=2)
+    maps: list[Any] = [
+        ranks,
+        ranks.astype(np.uint8),  # which a minus sign would turn over
+        (np.exp(ranks) / 1e12).tolist(),
+        -1 / (1 + ranks),
+    ]
+    first, *others = (
+        deletion_curve(model, picture(), importance, class_index=3, steps=6).probabilities
+        for importance in maps
+    )
+    for other in others:
+        assert_array_equal(other, first)
+
+
+@pytest.mark.parametrize("measure", CURVES)
+def test_there_is_at_most_one_step_a_patch(measure: Any) -> None:
+    curve = measure(example("plain"), picture(), random_map(GRID), class_index=3, steps=1000)
+    assert_allclose(curve.shares, np.arange(25) / 24)
+    one = measure(example("plain"), picture(), random_map(GRID), class_index=3, steps=1)
+    assert_array_equal(one.probabilities, curve.probabilities[[0, -1]])
+
+
+@pytest.mark.parametrize("measure", CURVES)
+@pytest.mark.parametrize(
+    ("importance", "options", "message"),
+    [
+        (np.zeros((6, 4)), {}, r"shape \(4, 6\), got \(6, 4\)"),
+        (np.zeros(24), {}, r"shape \(4, 6\), got \(24,\)"),
+        (np.full(GRID, np.nan), {}, "finite"),
+        (np.full(GRID, np.inf), {}, "finite"),
+        (np.zeros(GRID), dict(steps=0), "at least 1 step, got 0"),
+        (np.zeros(GRID), dict(removal="red"), "got 'red'"),
+        (np.zeros(GRID), dict(class_index=5), r"class_index in 0\.\.4, got 5"),
+        (np.zeros(GRID), dict(class_index=-1), r"class_index in 0\.\.4, got -1"),
+    ],
+)
+def test_a_curve_that_cannot_be_is_refused(
+    measure: Any, importance: np.ndarray, options: dict[str, Any], message: str
+) -> None:
+    model = own_model()
+    made, stop = passes_of(model)
+    with pytest.raises(ValueError, match=message) as caught:
+        measure(model, picture(), importance, **{"class_index": 3, **options})
+    stop()
+    assert made == []
+    assert_one_sentence(caught.value)
+
+
+@pytest.mark.parametrize("measure", CURVES)
+@pytest.mark.parametrize("kind", ["no class token", "registers alone", "pooled patches"])
+def test_dropping_all_is_refused_at_once_where_patches_are_read(measure: Any, kind: str) -> None:
+    if kind == "pooled patches":  # although there is a class token
+        options: dict[str, Any] = dict(depth=1, img_size=32, num_classes=5, global_pool="avg")
+        model = timm_model("vit_tiny_patch16_224", **options)
+    else:
+        model = own_model(**OWN[kind])
+    importance = random_map(model.layers[0].query_grid)
+    made, stop = passes_of(model)
+    with pytest.raises(ModelError) as caught:
+        measure(model, picture(), importance, class_index=3, removal="drop")
+    stop()
+    assert len(made) == 1
+    assert_one_sentence(caught.value)
+
+
+# --- a random map -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("grid", [(4, 6), (6, 4), (1, 1), (10, 14)])
+def test_a_random_map_ranks_each_patch_once(grid: tuple[int, int]) -> None:
+    ranks = random_map(grid, seed=3)
+    assert ranks.shape == grid
+    assert not ranks.flags.writeable
+    assert_array_equal(np.sort(ranks, axis=None), np.arange(grid[0] * grid[1]))
+
+
+def test_a_random_map_depends_on_its_seed_alone() -> None:
+    before = np.random.get_state()[1]  # type: ignore[index]
+    maps = [random_map(GRID, seed=seed) for seed in (0, 0, 1)]
+    assert_array_equal(before, np.random.get_state()[1])  # type: ignore[index]
+    assert_array_equal(maps[0], maps[1])
+    assert_array_equal(maps[0], random_map(GRID))
+    assert not np.array_equal(maps[0], maps[2])
+
+
+# --- every experiment ---------------------------------------------------------------------------
+
+EXPERIMENTS: dict[str, tuple[Callable[..., object], int]] = {  # each with its number of passes
+    "head effects": (head_effects, 12),
+    "occlusion": (
+        lambda model, image, **options: occlusion(model, image, class_index=3, block=2, **options),
+        7,
+    ),
+    "deletion": (
+        lambda model, image, **options: deletion_curve(
+            model, image, random_map(GRID), class_index=3, **options
+        ),
+        11,
+    ),
+    "insertion": (
+        lambda model, image, **options: insertion_curve(
+            model, image, random_map(GRID), class_index=3, **options
+        ),
+        11,
+    ),
+}
+
+
+class Stopped(BaseException):
+    """As Streamlit's own, no Exception."""
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_progress_is_told_before_each_pass(name: str) -> None:
+    experiment, count = EXPERIMENTS[name]
+    model = own_model()
+    made, stop = passes_of(model)
+    told: list[tuple[int, int, int]] = []
+    experiment(model, picture(), progress=lambda done, of: told.append((done, of, len(made))))
+    stop()
+    assert told == [(done, count, done) for done in range(count)]
+    assert len(made) == count
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_progress_that_raises_stops_and_leaves_nothing_behind(name: str) -> None:
+    experiment, _ = EXPERIMENTS[name]
+    model = own_model()
+    before = capture(model, picture())
+    state = {key: value.clone() for key, value in model.module.state_dict().items()}
+    hooks = hook_count(model.module)
+
+    def progress(done: int, of: int) -> None:
+        if done == 3:
+            raise Stopped
+
+    made, stop = passes_of(model)
+    with pytest.raises(Stopped):
+        experiment(model, picture(), progress=progress)
+    stop()
+    assert len(made) == 3
+    assert RECORDER.get() is None
+    assert hook_count(model.module) == hooks
+    assert all(torch.equal(value, state[key]) for key, value in model.module.state_dict().items())
+    assert equal_captures(capture(model, picture()), before)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_leaves_the_model_and_the_picture_as_they_were(name: str) -> None:
+    experiment, _ = EXPERIMENTS[name]
+    model, image = own_model(), picture()
+    before = capture(model, image)
+    experiment(model, image)
+    assert image == picture()
+    assert equal_captures(capture(model, image), before)
+
+
+@pytest.mark.parametrize("name", [*EXPERIMENTS, "logit lens"])
+def test_a_model_without_a_head_is_refused(name: str) -> None:
+    model = example("no head")
+    acts = capture(model, picture())
+    experiment: Callable[..., object] = logit_lens
+    if name in EXPERIMENTS:
+        experiment = EXPERIMENTS[name][0]
+    with pytest.raises(ModelError, match="example has no head") as caught:
+        experiment(model, acts if name == "logit lens" else picture())
+    assert_one_sentence(caught.value)
+
+
+@pytest.mark.parametrize("class_index", [5, -1])
+def test_a_class_that_the_model_does_not_know_is_refused(class_index: int) -> None:
+    with pytest.raises(ValueError, match=rf"0\.\.4, got {class_index}") as caught:
+        occlusion(example("plain"), picture(), class_index=class_index)
+    assert_one_sentence(caught.value)
+
+
+def test_an_unknown_removal_is_refused() -> None:
+    red: Any = "red"
+    with pytest.raises(ValueError, match="'red'") as caught:
+        occlusion(example("plain"), picture(), class_index=0, removal=red)
+    assert_one_sentence(caught.value)

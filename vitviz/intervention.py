@@ -1,0 +1,394 @@
+"""Experiments made of captures with edits: what would change the answer?
+
+Each asks the model again with something taken away (one head, one block of patches, more and more
+patches) and keeps the answers. One pass after another: batches save less than a tenth on a CPU.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from PIL import Image
+
+from .activations import Activations, DropPatches, Edit, FillPatches, MuteHeads, capture
+from .families import ModelError
+from .model import Model
+
+#: Called as progress(done, of) before each pass; what it raises stops the experiment.
+Progress = Callable[[int, int], object]
+#: How patches go: "mean" and "blur" paint them over (`FillPatches`), "drop" removes their tokens.
+Removal = Literal["mean", "blur", "drop"]
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """The probability of one class while patches go or come; the arrays are read-only.
+
+    Attributes
+    ----------
+    shares : ndarray of shape (steps + 1,)
+        Share of the patches that were removed (deletion) or put back (insertion), from 0 to 1.
+    probabilities : ndarray of shape (steps + 1,)
+        Probability of the class at each share, from 0 to 1.
+    """
+
+    shares: np.ndarray
+    probabilities: np.ndarray
+
+    def __post_init__(self) -> None:
+        for array in (self.shares, self.probabilities):
+            array.setflags(write=False)
+
+    @property
+    def area(self) -> float:
+        """Area under the curve by the trapezoidal rule, from 0 to 1."""
+        return float(np.trapezoid(self.probabilities, self.shares))
+
+
+def head_effects(
+    model: Model, image: Image.Image, *, progress: Progress | None = None
+) -> np.ndarray:
+    """The model's answer with each head muted in turn.
+
+    Parameters
+    ----------
+    model : Model
+    image : PIL.Image, upright
+    progress : callable, optional
+        Called as progress(done, of) before each of the layers * heads passes; what it raises stops.
+
+    Returns
+    -------
+    ndarray of shape (layers, heads, K)
+        Logits with that head's slice zeroed before the output projection. The head's effect is
+        their difference from the logits of a capture without edits.
+
+    Raises
+    ------
+    ModelError
+        When the model has no head for classes, or a layer's attention cannot be read and so cannot
+        be muted.
+
+    Notes
+    -----
+    A small effect does not mean that a head does nothing: others may stand in for it once it is
+    muted. The bias of the output projection stays.
+
+    References
+    ----------
+    Michel, Levy and Neubig, "Are Sixteen Heads Really Better than One?", NeurIPS 2019, section 3.2.
+    """
+    classes = _check_head(model)
+    counts = {layer.num_heads for layer in model.layers}
+    if len(counts) != 1:
+        raise ModelError(f"Expected the same number of heads in all layers, got {sorted(counts)}.")
+    heads = counts.pop()
+    pairs = list(np.ndindex(len(model.layers), heads))
+    logits = np.empty((len(model.layers), heads, classes), np.float32)
+    passes = _passes(model, image, [MuteHeads([pair]) for pair in pairs], progress)
+    for (layer, head), acts in zip(pairs, passes, strict=True):
+        if refusal := acts.layers[layer].refusal:
+            raise ModelError(refusal)  # what is not read there is not muted either
+        logits[layer, head] = acts.logits
+    return _read_only(logits)
+
+
+def logit_lens(model: Model, acts: Activations) -> np.ndarray:
+    """What the model would answer if it stopped after each layer.
+
+    Parameters
+    ----------
+    model : Model
+        The one that `acts` was captured from.
+    acts : Activations
+        May have been captured with edits.
+
+    Returns
+    -------
+    ndarray of shape (depth + 1, K)
+        Probabilities: row 0 after the embedding, row l after block l. The last row is
+        `acts.probabilities`.
+
+    Raises
+    ------
+    ModelError
+        When the model has no head for classes, or the capture is of a model of another size.
+
+    Notes
+    -----
+    The model's own final norm, pooling and head (two heads for a distilled model) are applied to
+    every depth, but they were trained for the last one only: what is not yet in their directions
+    stays unseen, so an early row that knows nothing does not prove that its layer knows nothing.
+
+    References
+    ----------
+    nostalgebraist, "Interpreting GPT: the logit lens", 2020. For ViT: Vilas, Schaumlöffel and
+    Roig, "Analyzing Vision Transformers for Image Classification in Class Embedding Space",
+    NeurIPS 2023.
+    """
+    _check_head(model)
+    module: Any = model.module
+    expected, got = (len(model.layers), module.embed_dim), (acts.depth, acts.tokens(0).shape[-1])
+    if got != expected:
+        raise ModelError(
+            f"Expected a capture of {model.name} with {expected[0]} layers of width {expected[1]}, "
+            f"got {got[0]} layers of width {got[1]}."
+        )
+    rows = []
+    with torch.inference_mode():
+        for depth in range(acts.depth + 1):
+            z = torch.tensor(acts.tokens(depth))[None]  # (1, T, D)
+            rows.append(module.forward_head(module.norm(z))[0].softmax(dim=-1))
+        return _read_only(torch.stack(rows).numpy())
+
+
+def occlusion(
+    model: Model,
+    image: Image.Image,
+    *,
+    class_index: int,
+    block: int = 1,
+    removal: Removal = "mean",
+    progress: Progress | None = None,
+) -> np.ndarray:
+    """How far the probability of a class falls when a block of patches is hidden.
+
+    Parameters
+    ----------
+    model : Model
+    image : PIL.Image, upright
+    class_index : int, from 0 to K - 1
+    block : int
+        Side of a block in patches. Blocks lie side by side from the top left; those at the right
+        and the bottom are smaller where the grid is no multiple of the side.
+    removal : "mean", "blur" or "drop"
+        Paint the block over with the input's mean colour, or with the blurred input, or remove its
+        tokens.
+    progress : callable, optional
+        Called as progress(done, of) before each pass: one a block, and one with nothing hidden.
+
+    Returns
+    -------
+    ndarray of shape (rows, cols)
+        In the grid of patches; every patch holds the value of its block, so `[::block, ::block]`
+        has one value a block. Probability with nothing hidden minus probability with the block
+        hidden, from -1 to 1: positive where the class needs the block.
+
+    Raises
+    ------
+    ModelError
+        When the model has no head for classes, or dropping a block leaves it nothing to read.
+    ValueError
+        When there is no such class or removal, or the block is smaller than one patch.
+
+    Notes
+    -----
+    A probability near 1 hardly moves while its logit does, and a block that is hidden alone says
+    nothing of two that can stand in for each other. Paint is itself something to see, above all
+    its edges; dropped tokens leave no paint.
+
+    References
+    ----------
+    Zeiler and Fergus, "Visualizing and Understanding Convolutional Networks", ECCV 2014,
+    section 4.2.
+    """
+    _check_class(model, class_index)
+    if block < 1:
+        raise ValueError(f"Expected a block of at least 1 patch, got {block}.")
+    rows, cols = model.layers[0].query_grid
+    corners = [(top, left) for top in range(0, rows, block) for left in range(0, cols, block)]
+    masks = np.zeros((1 + len(corners), rows, cols), bool)  # the first hides nothing
+    for mask, (top, left) in zip(masks[1:], corners, strict=True):
+        mask[top : top + block, left : left + block] = True
+    plain, *hidden = _probabilities(model, image, masks, class_index, removal, progress)
+    effect = np.empty((rows, cols), np.float32)
+    for mask, probability in zip(masks[1:], hidden, strict=True):
+        effect[mask] = plain - probability
+    return _read_only(effect)
+
+
+def deletion_curve(
+    model: Model,
+    image: Image.Image,
+    importance: ArrayLike,
+    *,
+    class_index: int,
+    steps: int = 10,
+    removal: Removal = "mean",
+    progress: Progress | None = None,
+) -> Curve:
+    """The probability of a class while patches are removed, the most important first.
+
+    Parameters
+    ----------
+    model : Model
+    image : PIL.Image, upright
+    importance : array of shape (rows, cols)
+        A map in the grid of patches. Only its order counts; of equal patches the first in
+        row-major order goes first.
+    class_index : int, from 0 to K - 1
+    steps : int
+        Steps from the whole picture to none of it, of about equally many patches; there are at
+        most as many as patches.
+    removal : "mean", "blur" or "drop"
+        Paint the patches over with the input's mean colour, or with the blurred input, or remove
+        their tokens.
+    progress : callable, optional
+        Called as progress(done, of) before each of the steps + 1 passes.
+
+    Returns
+    -------
+    Curve
+        From the picture as it is (share 0) to none of it (share 1). A map that finds what the
+        class rests on gives a small area.
+
+    Raises
+    ------
+    ModelError
+        When the model has no head for classes, or dropping every patch leaves it nothing to read.
+    ValueError
+        When the map does not fit the grid or is not finite, when there is no such class or
+        removal, or with less than one step.
+
+    Notes
+    -----
+    An area means something only beside that of `random_map` with the same removal and steps: show
+    both. Painted pictures are unlike those of the training, so that some of the fall is the
+    paint's; "drop" needs no paint.
+
+    References
+    ----------
+    Petsiuk, Das and Saenko, "RISE: Randomized Input Sampling for Explanation of Black-box Models",
+    BMVC 2018, section 4. Dropped tokens: Jain et al., "Missingness Bias in Model Debugging",
+    ICLR 2022, section 2.
+    """
+    _check_class(model, class_index)
+    masks, shares = _removals(importance, model.layers[0].query_grid, steps)
+    # The emptiest picture first: a model that cannot do without patches says so at once.
+    found = _probabilities(model, image, masks[::-1], class_index, removal, progress)
+    return Curve(shares, found[::-1])
+
+
+def insertion_curve(
+    model: Model,
+    image: Image.Image,
+    importance: ArrayLike,
+    *,
+    class_index: int,
+    steps: int = 10,
+    removal: Removal = "mean",
+    progress: Progress | None = None,
+) -> Curve:
+    """The probability of a class while patches are put back, the most important first.
+
+    Parameters, errors, notes and references are those of `deletion_curve`.
+
+    Returns
+    -------
+    Curve
+        From none of the picture (share 0) to the picture as it is (share 1). A map that finds what
+        the class rests on gives a large area.
+    """
+    _check_class(model, class_index)
+    masks, shares = _removals(importance, model.layers[0].query_grid, steps)
+    return Curve(shares, _probabilities(model, image, ~masks, class_index, removal, progress))
+
+
+def random_map(grid: tuple[int, int], *, seed: int = 0) -> np.ndarray:
+    """A map that ranks the patches at random, to stand beside the map under test.
+
+    Parameters
+    ----------
+    grid : (rows, cols)
+    seed : int
+        The same seed gives the same map. One map is one draw: several seeds show the spread.
+
+    Returns
+    -------
+    ndarray of shape (rows, cols)
+        Ranks, without unit: each of 0 .. rows * cols - 1 once.
+    """
+    ranks = np.random.default_rng(seed).permutation(grid[0] * grid[1])
+    return _read_only(ranks.reshape(grid).astype(np.float32))
+
+
+def _passes(
+    model: Model, image: Image.Image, edits: Sequence[Edit], progress: Progress | None
+) -> Iterator[Activations]:
+    """One capture for each edit, made when it is reached."""
+    for done, edit in enumerate(edits):
+        if progress is not None:
+            progress(done, len(edits))
+        yield capture(model, image, edits=[edit])
+
+
+def _probabilities(
+    model: Model,
+    image: Image.Image,
+    masks: np.ndarray,
+    class_index: int,
+    removal: Removal,
+    progress: Progress | None,
+) -> np.ndarray:
+    """The class's probability without the patches of each mask (count, rows, cols): (count,)."""
+    edits = [_removed(mask, removal) for mask in masks]
+    found = []
+    for acts in _passes(model, image, edits, progress):
+        assert acts.probabilities is not None  # the model was seen to have a head
+        found.append(acts.probabilities[class_index])
+        if not np.isfinite(found[-1]):
+            raise ModelError(
+                f"{model.name} gives no finite probability with {masks[len(found) - 1].sum()} of "
+                f"{masks[0].size} patches removed."
+            )
+    return np.array(found, np.float32)
+
+
+def _removed(mask: np.ndarray, removal: Removal) -> Edit:
+    if removal == "drop":
+        return DropPatches(mask)
+    if removal not in ("mean", "blur"):
+        raise ValueError(f'Expected the removal "mean", "blur" or "drop", got {removal!r}.')
+    return FillPatches(mask, removal)
+
+
+def _removals(
+    importance: ArrayLike, grid: tuple[int, int], steps: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """What is removed at each step, bool (steps + 1, rows, cols), and as a share (steps + 1,)."""
+    values = np.asarray(importance, np.float64)
+    if values.shape != grid:
+        raise ValueError(f"Expected an importance map of shape {grid}, got {values.shape}.")
+    if not np.isfinite(values).all():
+        raise ValueError("Expected an importance map of finite numbers, got NaN or infinity in it.")
+    if steps < 1:
+        raise ValueError(f"Expected at least 1 step, got {steps}.")
+    steps = min(steps, values.size)
+    order = np.argsort(-values, axis=None, kind="stable")
+    rank = np.empty(values.size, int)
+    rank[order] = np.arange(values.size)  # 0 for the most important patch
+    counts = np.arange(steps + 1) * values.size // steps
+    masks = rank.reshape(grid) < counts[:, None, None]
+    return masks, (counts / values.size).astype(np.float32)
+
+
+def _check_class(model: Model, class_index: int) -> None:
+    classes = _check_head(model)
+    if not 0 <= class_index < classes:
+        raise ValueError(f"Expected a class_index in 0..{classes - 1}, got {class_index}.")
+
+
+def _check_head(model: Model) -> int:
+    """The number of classes; a ModelError where the model names none."""
+    classes = int(getattr(model.module, "num_classes", 0))
+    if not classes:
+        raise ModelError(f"{model.name} has no head that names classes, so no answer can change.")
+    return classes
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    array.setflags(write=False)
+    return array
