@@ -239,12 +239,14 @@ def test_no_query_is_the_class_token(name: str) -> None:
     )
 
 
-def test_no_query_is_the_mean_of_the_patches_where_there_is_no_prefix() -> None:
-    acts = capture(example("no class token"), picture())
-    attention = acts.attention(1)
+@pytest.mark.parametrize("name", ["no class token", "registers alone"])
+def test_no_query_is_the_mean_of_the_patches_where_there_is_no_class_token(name: str) -> None:
+    acts = capture(example(name), picture())
+    prefix = acts.num_prefix_tokens
+    patches = acts.attention(1)[:, prefix:, prefix:]
     for direction, axis in (("row", 1), ("column", 2)):
         seen = acts.attention_map(1, direction=direction)  # type: ignore[arg-type]
-        assert_allclose(seen, attention.mean(axis=axis).reshape(4, 4, 6), atol=1e-6)
+        assert_allclose(seen, patches.mean(axis=axis).reshape(4, 4, 6), atol=1e-6)
 
 
 @pytest.mark.parametrize("query", [-1, 25, (4, 0), (0, 6), (-1, 0), (0, -1)])

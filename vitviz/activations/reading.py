@@ -141,7 +141,7 @@ class Activations:
         layer : int
         query : int or (row, column), optional
             A token's number in the full sequence (prefix first), or a patch by its place. Left
-            out: CLS, or the mean of the patches where there are no prefix tokens.
+            out: CLS, or the mean of the patches where there is none.
         direction : "row" or "column"
             The row of A says where the token looks, the column who looks at it.
 
@@ -155,8 +155,8 @@ class Activations:
         described = self._layer(layer)
         attention = self.attention(layer)
         looking = attention if direction == "row" else attention.swapaxes(1, 2)
-        if query is None and not described.prefix:
-            chosen = looking.mean(axis=1)
+        if query is None and "cls" not in described.prefix:
+            chosen = looking[:, len(described.prefix) :].mean(axis=1)
         else:
             chosen = looking[:, self._place(described, 0 if query is None else query)]
         rows, cols = described.key_grid

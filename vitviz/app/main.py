@@ -189,8 +189,8 @@ def _layer_control(place: DeltaGenerator, depth: int) -> int:
 
 def _query(prefix: tuple[str, ...], grid: tuple[int, int]) -> int | None:
     names = [*prefix, *(f"{row + 1}.{col + 1}" for row in range(grid[0]) for col in range(grid[1]))]
-    if prefix:
-        return names.index(setting("query", names, names[0]))
+    if "cls" in prefix:
+        return names.index(setting("query", names, "cls"))
     chosen = setting("query", [state.MEAN, *names], state.MEAN)
     return None if chosen == state.MEAN else names.index(chosen)
 

@@ -95,11 +95,6 @@ class View:
         return f"the patch at row {self.query_patch[0] + 1}, column {self.query_patch[1] + 1}"
 
     @property
-    def reader_name(self) -> str:
-        """The token whose row a measurement takes by default."""
-        return self.prefix[0].upper() if self.prefix else "Mean of patches"
-
-    @property
     def key(self) -> tuple[Hashable, ...]:
         """What the capture depends on."""
         return (self.model.name, self.model.weights, self.picture.digest)
