@@ -39,6 +39,7 @@ Scheme = Literal["light", "dark"]
 class Server(NamedTuple):
     url: str
     start: float  # seconds until it answered
+    pid: int
 
 
 @pytest.fixture(scope="package")
@@ -79,7 +80,7 @@ def server(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iter
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < begun + PATIENCE, log.read_text()
             time.sleep(0.05)
-        yield Server(url, time.monotonic() - begun)
+        yield Server(url, time.monotonic() - begun, process.pid)
     finally:
         _end(process)
     assert "Traceback" not in log.read_text(), log.read_text()

@@ -4,27 +4,36 @@ import base64
 import binascii
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
-KEY = "clipboard"
 _component = st.components.v2.component(
     "vitviz_clipboard",
-    html='<button type="button">Paste from the clipboard</button><p role="status"></p>',
     css=Path(__file__).with_name("clipboard.css").read_text(encoding="utf-8"),
     js=Path(__file__).with_name("clipboard.js").read_text(encoding="utf-8"),
 )
+Receive = Callable[[str, bytes], None]
 
 
-def paste_button(receive: Callable[[str, bytes], None]) -> None:
+def paste_button(receive: Receive) -> None:
     """Draw the button; `receive` gets a name and the bytes of what is pasted."""
+    _mount("paste_button", receive, button=True)
 
+
+def paste_anywhere(receive: Receive) -> None:
+    """Take what is pasted on the page by the keyboard; nothing is drawn."""
+    _mount("paste_anywhere", receive, button=False)
+
+
+def _mount(key: str, receive: Receive, *, button: bool) -> None:
     def pasted() -> None:
-        text = st.session_state[KEY]["picture"]
+        text = st.session_state[key]["picture"]
         try:
             data = base64.b64decode(text or "", validate=True)
         except (binascii.Error, TypeError):
             data = b""  # refused as no picture
         receive("from the clipboard", data)
 
-    _component(key=KEY, on_picture_change=pasted)
+    height: Any = "content" if button else 1
+    _component(key=key, data={"button": button}, height=height, on_picture_change=pasted)

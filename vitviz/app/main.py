@@ -12,7 +12,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from vitviz.app import settings, state
-from vitviz.app.clipboard import paste_button
+from vitviz.app.clipboard import paste_anywhere, paste_button
 from vitviz.app.settings import setting
 from vitviz.text import PAGES, lesson
 
@@ -154,6 +154,7 @@ def _picture_control(menu: DeltaGenerator, take: DeltaGenerator) -> state.Pictur
             st.camera_input(
                 "Take a picture", key="camera", on_change=state.receive_file, args=("camera",)
             )
+    paste_anywhere(state.receive)
     if error := st.session_state.get("upload_error"):
         st.error(f"{error} The last picture stays.")
     return state.picture(chosen)
