@@ -31,7 +31,7 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "plots": set(),
     "text": set(),
     "report": {"activations", "inspection", "plots", "text"},
-    "training": {"vit", "checkpoints"},
+    "training": {"vit", "checkpoints", "inspection"},
 }
 _ALL = {*LAYERS, "cli", "app", "vitviz"}  # "vitviz": the public names of vitviz/__init__.py
 RULES: Mapping[str, set[str]] = {

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.testing import assert_close
 
-from vitviz import cli, training
+from vitviz import cli, inspection, training
 from vitviz.training import (
     MEAN,
     RECIPES,
@@ -475,7 +475,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[float]:
             results.append(result)
         return result
 
-    monkeypatch.setattr(training, "accuracy", counting)
+    monkeypatch.setattr(training.loop, "accuracy", counting)
     return results
 
 
@@ -510,8 +510,8 @@ class Watched:
         self.batches: list[Tensor] = []
         self.splits: list[Split] = []
         self.interrupt_at = interrupt_at
-        monkeypatch.setattr(training, "augment", self.augment)
-        monkeypatch.setattr(training, "accuracy", self.accuracy)
+        monkeypatch.setattr(training.loop, "augment", self.augment)
+        monkeypatch.setattr(training.loop, "accuracy", self.accuracy)
 
     def augment(self, pictures: Tensor, shift: int, generator: torch.Generator) -> Tensor:
         if len(self.batches) == self.interrupt_at:
@@ -620,3 +620,74 @@ def test_command_trains(
     assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "smoke.safetensors")
     written = load_file(tmp_path / "smoke.safetensors")
     assert_close(written, load_file(finished), rtol=0, atol=0)
+
+
+# --- calibration and records --------------------------------------------------------------------
+
+
+def test_the_temperature_that_was_put_in_is_found() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(20_000, 10, generator=generator) * 2
+    labels = torch.multinomial(logits.softmax(dim=1), 1, generator=generator)[:, 0]
+    assert training.fitted_temperature(logits, labels) == pytest.approx(1, abs=0.03)
+    assert training.fitted_temperature(2.5 * logits, labels) == pytest.approx(2.5, abs=0.07)
+    assert training.calibration_error(logits.softmax(dim=1), labels) < 0.01
+    assert training.calibration_error((2.5 * logits).softmax(dim=1), labels) > 0.1
+
+
+def test_the_calibration_error_of_a_known_case() -> None:
+    probabilities = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4], [0.2, 0.8]])
+    labels = torch.tensor([0, 1, 0, 1])
+    # Bins of 0.9 (half right), 0.6 (all right) and 0.8 (all right).
+    expected = (2 * abs(0.9 - 0.5) + (1 - 0.6) + (1 - 0.8)) / 4
+    assert training.calibration_error(probabilities, labels) == pytest.approx(expected)
+
+
+def test_plain_attention_keeps_what_the_layers_saw() -> None:
+    model = build(SMOKE, SMOKE.stages[0]).eval()
+    x = torch.randn(2, 3, 32, 32)
+    with torch.inference_mode(), PlainAttention(keep=True) as attention:
+        logits = model(x)
+    with torch.inference_mode():
+        assert_close(logits, model(x), atol=1e-5, rtol=1e-5)
+    (layer,) = attention.kept
+    assert layer.shape == (2, 2, 17, 17)
+    assert_close(layer.sum(dim=-1), torch.ones(2, 2, 17))
+
+
+def test_the_record_holds_the_run_from_its_beginning_to_its_end(finished: Path) -> None:
+    record = np.load(finished.with_suffix(".npz"))
+    assert record["image_size"].tolist() == [32, 32, 32, 64, 64]
+    assert record["epoch"].tolist() == [0, 1, 2, 0, 1]
+    first = build(SMOKE, SMOKE.stages[0])
+    kernel = first.patch_embed.proj.weight.detach().half().numpy()
+    np.testing.assert_array_equal(record["filters_0"], kernel)
+    last = load_file(finished)
+    np.testing.assert_array_equal(record["filters_4"], last["patch_embed.proj.weight"].numpy())
+    np.testing.assert_array_equal(record["positions_4"], last["pos_embed"][0, 1:].numpy())
+    for number, side in enumerate(record["image_size"]):
+        assert record[f"positions_{number}"].shape == ((side // 8) ** 2, 32)
+        distance = record[f"distance_{number}"]
+        assert distance.shape == (1, 2)
+        equal = inspection.uniform_distance((side // 8, side // 8), 8)
+        assert (distance > 0.5 * equal).all()  # hardly trained: near equal sharing
+        assert (distance < 1.5 * equal).all()
+
+
+def test_a_model_is_evaluated_from_its_file(
+    finished: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["evaluate", str(finished), "--data", str(data)]) == 0
+    said = capsys.readouterr().out
+    assert f"{metadata(finished)['test_accuracy']:.2%}" in said
+    assert "expected calibration error" in said
+
+
+def test_what_is_no_model_of_ours_gets_a_sentence(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = tmp_path / "x.safetensors"
+    wrong.write_bytes(b"no weights")
+    for name in (str(wrong), "nothing"):
+        assert cli.main(["evaluate", name, "--data", str(data)]) == 2
+        assert "is no file that `vitviz train` wrote." in capsys.readouterr().out

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -45,9 +45,22 @@ def shipped_names() -> tuple[str, ...]:
 
 def load_shipped(name: str) -> Shipped:
     """Read one of the shipped models."""
-    path = assets() / "weights" / f"{name}.safetensors"
-    with safe_open(path, framework="pt") as file:
-        about = json.loads(file.metadata()["vitviz"])
+    return load_trained(assets() / "weights" / f"{name}.safetensors")
+
+
+def load_trained(path: Path) -> Shipped:
+    """Read a file that `vitviz train` wrote.
+
+    Raises
+    ------
+    CheckpointError
+        When it is no such file.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads(file.metadata()["vitviz"])
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path.name} is no file that `vitviz train` wrote.") from error
     return Shipped(
         state={key: tensor.float() for key, tensor in load_file(path).items()},
         configuration=about["configuration"],

@@ -40,6 +40,22 @@ def _train(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _evaluate(arguments: argparse.Namespace) -> int:
+    from .training import evaluate
+
+    try:
+        found = evaluate(arguments.model, data=arguments.data, split=arguments.split)
+    except ValueError as error:
+        print(error)
+        return 2
+    print(f"accuracy                      {found.accuracy:7.2%}")
+    print(f"mean confidence               {found.confidence:7.2%}")
+    print(f"expected calibration error    {found.error:7.2%}")
+    print(f"fitted temperature            {found.temperature:7.3f}")
+    print(f"calibration error with it     {found.error_at_temperature:7.2%}")
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="vitviz", description="See inside a Vision Transformer.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -54,6 +70,12 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--out", type=Path, required=True, help="folder of the run")
     train.add_argument("--threads", type=int, help="CPU threads (default: all cores)")
     train.set_defaults(run=_train)
+
+    evaluate = commands.add_parser("evaluate", help="accuracy and calibration of a model of ours")
+    evaluate.add_argument("model", help="a shipped model's name, or a file that `train` wrote")
+    evaluate.add_argument("--data", type=Path, required=True, help="folder with CIFAR")
+    evaluate.add_argument("--split", choices=["test", "train"], default="test")
+    evaluate.set_defaults(run=_evaluate)
     return parser
 
 

@@ -1,0 +1,46 @@
+"""Trains the models in assets/: data, recipes, one loop, one evaluation on the test split.
+
+A run lives in one folder and can be stopped and resumed: `checkpoint.safetensors` holds the
+weights and, as metadata, how far the run has come. The optimisers' momentum is not kept; it
+rebuilds within some twenty steps. Snapshots of the weights, one an epoch, stay in the folder.
+"""
+
+from .attention import PlainAttention
+from .data import MEAN, STD, Split, augment, load_cifar, normalise
+from .evaluation import (
+    Calibration,
+    accuracy,
+    calibration,
+    calibration_error,
+    evaluate,
+    fitted_temperature,
+    predict,
+)
+from .loop import build, grow, rate_factor, train
+from .publishing import record
+from .recipes import RECIPES, Recipe, Stage
+
+__all__ = [
+    "MEAN",
+    "RECIPES",
+    "STD",
+    "Calibration",
+    "PlainAttention",
+    "Recipe",
+    "Split",
+    "Stage",
+    "accuracy",
+    "augment",
+    "build",
+    "calibration",
+    "calibration_error",
+    "evaluate",
+    "fitted_temperature",
+    "grow",
+    "load_cifar",
+    "normalise",
+    "predict",
+    "rate_factor",
+    "record",
+    "train",
+]

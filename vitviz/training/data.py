@@ -1,0 +1,130 @@
+"""CIFAR from files, and its pictures as a model's input."""
+
+import io
+import json
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+# Mean and standard deviation of CIFAR-10's training pictures, per channel, of values in 0..1.
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Pictures, uint8 of shape (n, 32, 32, 3), their labels of shape (n,) and class names."""
+
+    pictures: np.ndarray
+    labels: np.ndarray
+    classes: tuple[str, ...]
+
+
+def load_cifar(folder: Path, dataset: str, split: str) -> Split:
+    """Read CIFAR from parquet files of picture sheets, or from the original python pickles.
+
+    Parameters
+    ----------
+    folder : Path
+        Holds `cifar10_train*.parquet` and `cifar10_test*.parquet`, or `cifar-10-batches-py/`
+        (or that folder's files themselves); for CIFAR-100 likewise.
+    dataset : "cifar10" or "cifar100"
+    split : "train" or "test"
+
+    Raises
+    ------
+    ValueError
+        When the folder has neither.
+    """
+    sheets = sorted(folder.glob(f"{dataset}_{split}*.parquet"))
+    if sheets:
+        return _from_sheets(sheets[0])
+    folders = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
+    if dataset not in folders:
+        raise ValueError(f"Expected cifar10 or cifar100, got {dataset}.")
+    batches = folder / folders[dataset]
+    batches = batches if batches.is_dir() else folder
+    names = {"train": "data_batch_*", "test": "test_batch"} if dataset == "cifar10" else {}
+    files = sorted(batches.glob(names.get(split, split)))
+    if not files:
+        raise ValueError(f"No {split} pictures of {dataset} in {folder}.")
+    return _from_pickles(files, batches)
+
+
+def _from_sheets(path: Path) -> Split:
+    from pyarrow import parquet
+
+    table = parquet.read_table(path)
+    pictures = []
+    for sheet in table["sheet"].to_pylist():
+        tiles = np.asarray(Image.open(io.BytesIO(sheet)).convert("RGB"))
+        rows, cols = tiles.shape[0] // 32, tiles.shape[1] // 32
+        tiles = tiles.reshape(rows, 32, cols, 32, 3).swapaxes(1, 2)
+        pictures.append(tiles.reshape(-1, 32, 32, 3))
+    labels = np.frombuffer(b"".join(table["label"].to_pylist()), np.uint8)
+    classes = json.loads(table.schema.metadata[b"classes"])
+    return Split(np.concatenate(pictures), labels.astype(np.int64), tuple(classes))
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """CIFAR's pickles hold dicts, bytes and arrays; anything else might run code."""
+
+    allowed = frozenset(
+        {
+            ("numpy.core.multiarray", "_reconstruct"),
+            ("numpy._core.multiarray", "_reconstruct"),  # its name since numpy 2
+            ("numpy", "ndarray"),
+            ("numpy", "dtype"),
+            ("_codecs", "encode"),
+        }
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in self.allowed:
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} has no place in a CIFAR file.")
+
+
+def _from_pickles(files: list[Path], folder: Path) -> Split:
+    def read(path: Path) -> dict[bytes, Any]:
+        with path.open("rb") as file:
+            content: dict[bytes, Any] = _ArraysOnly(file, encoding="bytes").load()
+        return content
+
+    batches = [read(path) for path in files]
+    label_key, name_key = (
+        (b"labels", b"label_names")
+        if b"labels" in batches[0]
+        else (b"fine_labels", b"fine_label_names")
+    )
+    meta = read(folder / ("batches.meta" if label_key == b"labels" else "meta"))
+    pictures = np.concatenate([batch[b"data"] for batch in batches]).reshape(-1, 3, 32, 32)
+    labels = np.concatenate([np.asarray(batch[label_key], np.int64) for batch in batches])
+    classes = tuple(name.decode() for name in meta[name_key])
+    return Split(np.ascontiguousarray(pictures.transpose(0, 2, 3, 1)), labels, classes)
+
+
+def normalise(pictures: Tensor, image_size: int) -> Tensor:
+    """uint8 (n, 32, 32, 3) -> the model's input, float32 (n, 3, image_size, image_size)."""
+    x = pictures.permute(0, 3, 1, 2).float() / 255
+    if image_size != x.shape[-1]:
+        x = F.interpolate(x, size=image_size, mode="bicubic", antialias=True).clamp(0, 1)
+    mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
+    return (x - mean) / std
+
+
+def augment(pictures: Tensor, shift: int, generator: torch.Generator) -> Tensor:
+    """Flip half of the pictures and move each by up to `shift` pixels, reflecting at the edge."""
+    count, size = pictures.shape[0], pictures.shape[1]
+    steps = torch.randint(-shift, shift + 1, (2, count, 1), generator=generator)
+    row, col = torch.arange(size) + steps  # each (n, size)
+    row, col = (size - 1 - (size - 1 - axis.abs()).abs() for axis in (row, col))
+    flip = torch.rand(count, 1, generator=generator) < 0.5
+    col = torch.where(flip, size - 1 - col, col)
+    return pictures[torch.arange(count)[:, None, None], row[:, :, None], col[:, None, :]]

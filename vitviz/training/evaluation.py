@@ -1,0 +1,131 @@
+"""How often a model is right, and how far its confidence can be believed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..checkpoints import load_shipped, load_trained, shipped_names
+from ..vit import VisionTransformer
+from .data import Split, load_cifar, normalise
+
+BINS = 15
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What a model's confidence is worth on some pictures.
+
+    Attributes
+    ----------
+    accuracy : float
+        Share of pictures whose most probable class is their label.
+    confidence : float
+        Mean probability of the most probable class.
+    error : float
+        Expected calibration error: over 15 equal bins of confidence, the mean distance between
+        confidence and accuracy, weighted by the bins' pictures (Guo et al., ICML 2017, section 2).
+    temperature : float
+        What the logits must be divided by for the least negative log-likelihood (section 4.2).
+    error_at_temperature : float
+    """
+
+    accuracy: float
+    confidence: float
+    error: float
+    temperature: float
+    error_at_temperature: float
+
+
+def predict(model: VisionTransformer, pictures: np.ndarray, batch_size: int = 250) -> Tensor:
+    """Logits (n, K) of uint8 pictures (n, 32, 32, 3)."""
+    size = model.patch_embed.image_size[0]
+    model.eval()
+    with torch.inference_mode():
+        batches = torch.from_numpy(pictures).split(batch_size)
+        return torch.cat([model(normalise(batch, size)).float() for batch in batches])
+
+
+def accuracy(model: VisionTransformer, split: Split) -> float:
+    """Share of the split's pictures whose most probable class is their label."""
+    right = predict(model, split.pictures).argmax(dim=1) == torch.from_numpy(split.labels)
+    return float(right.float().mean())
+
+
+def evaluate(model: str | Path, *, data: Path, split: str = "test") -> Calibration:
+    """Accuracy and calibration of a model of ours on CIFAR.
+
+    Parameters
+    ----------
+    model : str or Path
+        A shipped model's name, or a file that `train` wrote.
+    data : Path
+        Folder with CIFAR, see `load_cifar`.
+    split : "test" or "train"
+
+    Raises
+    ------
+    ValueError
+        When there is no such model, or no data of its classes.
+    """
+    known = str(model) in shipped_names()
+    shipped = load_shipped(str(model)) if known else load_trained(Path(model))
+    module = VisionTransformer(**shipped.configuration)
+    module.load_state_dict(shipped.state)
+    return calibration(module, load_cifar(data, f"cifar{len(shipped.classes)}", split))
+
+
+def calibration(model: VisionTransformer, split: Split) -> Calibration:
+    """Accuracy and calibration on a split; the temperature is fitted on the same pictures.
+
+    References
+    ----------
+    Guo et al., "On Calibration of Modern Neural Networks" (ICML 2017),
+    https://arxiv.org/abs/1706.04599.
+    """
+    logits, labels = predict(model, split.pictures), torch.from_numpy(split.labels)
+    temperature = fitted_temperature(logits, labels)
+    probabilities = logits.softmax(dim=1)
+    confidence, answer = probabilities.max(dim=1)
+    return Calibration(
+        accuracy=float((answer == labels).float().mean()),
+        confidence=float(confidence.mean()),
+        error=calibration_error(probabilities, labels),
+        temperature=temperature,
+        error_at_temperature=calibration_error((logits / temperature).softmax(dim=1), labels),
+    )
+
+
+def fitted_temperature(logits: Tensor, labels: Tensor) -> float:
+    """The temperature of the least negative log-likelihood, found by golden-section search.
+
+    The likelihood has one peak in 1 / T, as it is concave there.
+    """
+
+    def loss(inverse: float) -> float:
+        return float(F.cross_entropy(logits * inverse, labels))
+
+    low, high = 0.01, 100.0
+    ratio = (5**0.5 - 1) / 2
+    while high - low > 1e-4 * low:
+        left, right = high - ratio * (high - low), low + ratio * (high - low)
+        if loss(left) < loss(right):
+            high = right
+        else:
+            low = left
+    return 2 / (low + high)
+
+
+def calibration_error(probabilities: Tensor, labels: Tensor) -> float:
+    """Expected calibration error of probabilities (n, K)."""
+    confidence, answer = (array.numpy() for array in probabilities.max(dim=1))
+    right = answer == labels.numpy()
+    place = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    gaps = [
+        abs(float(confidence[place == number].sum() - right[place == number].sum()))
+        for number in range(BINS)
+    ]
+    return sum(gaps) / len(right)
