@@ -80,11 +80,26 @@ def kernel(count: int, side: int = 4) -> np.ndarray:
     return np.random.default_rng(0).normal(size=(count, 3, side, side))
 
 
+def occlusion_map(values: np.ndarray, image: Image.Image = WIDE, crop: Box = CROP) -> go.Figure:
+    return plots.occlusion(values, image, crop=crop, name="dog")
+
+
+def removed(mask: np.ndarray) -> go.Figure:
+    pixels = np.full((*(4 * side for side in mask.shape), 4), 255, np.uint8)
+    return plots.removed_patches(pixels, crop=CROP, mask=mask, removal="blur")
+
+
+CURVES = {
+    "rollout": (np.array([0.0, 0.5, 1.0]), np.array([0.9, 0.2, 0.1])),
+    "random": (np.array([0.0, 0.5, 1.0]), np.array([0.9, 0.6, 0.1])),
+}
+
 MAPS: dict[str, MapPlot] = {
     "query_attention": query_map,
     "attention_rollout": rollout_map,
     "token_map, signed": cosine_map,
     "token_map": norm_map,
+    "occlusion": occlusion_map,
     "token_components": component_map,
 }
 
@@ -105,6 +120,18 @@ EXAMPLES: dict[str, Callable[[], go.Figure]] = {
     "class_probabilities": lambda: plots.class_probabilities(
         np.array([0.1, 0.6, 0.3]), ["cat", "dog", "owl"]
     ),
+    "answer_change": lambda: plots.answer_change(
+        np.array([0.1, 0.6, 0.3]), np.array([0.5, 0.3, 0.2]), ["cat", "dog", "owl"]
+    ),
+    "logit_lens": lambda: plots.logit_lens(
+        np.array([[0.4, 0.3, 0.3], [0.1, 0.6, 0.3]]), ["cat", "dog", "owl"]
+    ),
+    "muted_heads": lambda: plots.muted_heads(
+        np.eye(3, 4) > 0, effects=np.linspace(-1, 2, 12).reshape(3, 4), name="dog"
+    ),
+    "occlusion": lambda: occlusion_map(shares(*GRID) - 0.02),
+    "removal_curves": lambda: plots.removal_curves(CURVES, name="dog", putting_back=False),
+    "removed_patches": lambda: removed(planted() > 0.1),
 }
 every_example = pytest.mark.parametrize("name", EXAMPLES)
 every_map = pytest.mark.parametrize("draw", MAPS.values(), ids=MAPS)
@@ -212,7 +239,7 @@ def test_shares_are_drawn_from_near_black_upwards() -> None:
 @every_example
 def test_an_axis_with_numbers_has_a_title(name: str) -> None:
     for axis in axes(EXAMPLES[name]()):
-        named_by_its_ticks = name in ("prefix_shares", "class_probabilities")
+        named_by_its_ticks = name in ("prefix_shares", "class_probabilities", "answer_change")
         if axis.showticklabels is not False and not named_by_its_ticks:
             assert axis.title.text
 
@@ -222,6 +249,9 @@ def test_an_axis_with_numbers_has_a_title(name: str) -> None:
     [
         ("prefix_shares", ["%"]),
         ("class_probabilities", ["%"]),
+        ("answer_change", ["%"]),
+        ("logit_lens", ["%"]),
+        ("removal_curves", ["%"]),
         ("attention_distance", ["pixels", "%"]),
     ],
 )
@@ -602,3 +632,69 @@ def test_a_picture_of_3_by_2000_pixels(size: Grid) -> None:
     for figure in drawn[1:]:
         wanted = (left, top + 1.5, left + 1.5, top + 3)
         assert cell(figure.data[0], 1, 0) == pytest.approx(wanted)
+
+
+# --- experiments --------------------------------------------------------------------------------
+
+
+def test_each_patch_has_a_point_in_its_middle_and_a_removed_one_a_mark() -> None:
+    mask = planted() > 0.1
+    figure = removed(mask)
+    points = figure.data[0]
+    assert points.marker.opacity == 0
+    for number, (row, col) in enumerate(np.ndindex(GRID)):
+        left, top, right, bottom = patch_box(CROP, GRID, row, col)
+        middle = ((left + right) / 2, (top + bottom) / 2)
+        assert (points.x[number], points.y[number]) == pytest.approx(middle)
+        assert points.customdata[number] == f"row {row + 1}, column {col + 1}"
+    (mark,) = [
+        shape.path
+        for shape in figure.layout.shapes
+        if shape.type == "path" and re.search(r"L", shape.path)
+    ]
+    assert [float(number) for number in re.findall(r"[\d.]+", mark)] == pytest.approx(
+        [350.0, 233.2, 375.0, 267.2], abs=0.1
+    )
+    assert "1 of 40 patches removed (blur)" in alt(figure)
+    assert "0 of 40 patches removed." in alt(removed(mask & False))
+
+
+@pytest.mark.parametrize("effects", [None, np.linspace(-1, 2, 384).reshape(24, 16)])
+def test_a_muted_head_has_another_shape(effects: np.ndarray | None) -> None:
+    muted = np.zeros((24, 16), bool)
+    muted[1, 15] = True
+    figure = plots.muted_heads(muted, effects=effects, name="dog")
+    points = figure.data[0]
+    assert [at for at, symbol in enumerate(points.marker.symbol) if symbol == "x"] == [31]
+    assert (points.x[31], points.y[31]) == (2, 16)
+    assert points.customdata[31][0] == "layer 2, head 16"
+    assert "layer 2, head 16" in alt(figure)
+    if effects is not None:
+        assert points.marker.cmin == -points.marker.cmax == -2
+        assert "layer 1, head 1 changes the logit of dog by -1.00" in alt(figure)
+        assert "layer 24, head 16 by +2.00" in alt(figure)
+
+
+def test_classes_among_the_first_before_or_after_are_shown_with_both_places() -> None:
+    before, after = np.array([0.4, 0.3, 0.2, 0.1]), np.array([0.1, 0.3, 0.2, 0.4])
+    figure = plots.answer_change(before, after, ["a", "b", "c", "d"], k=2)
+    assert list(figure.data[0].y) == ["a (1 → 4)", "b (2 → 2)", "d (4 → 1)"]
+    np.testing.assert_allclose(figure.data[0].x, [40, 30, 10])
+    np.testing.assert_allclose(figure.data[1].x, [10, 30, 40])
+    assert figure.data[0].marker.pattern.shape != figure.data[1].marker.pattern.shape
+    assert "a 40.0 % and then 10.0 %" in alt(figure)
+
+
+def test_an_occlusion_map_is_centred_at_0_in_percentage_points() -> None:
+    figure = occlusion_map(planted() - 0.11)
+    trace = figure.data[0]
+    assert -trace.zmin == trace.zmax == pytest.approx(29)
+    assert "points" in trace.colorbar.title.text
+    assert "+29.0 at row 4, column 7" in alt(figure)
+
+
+def test_lines_that_are_compared_differ_in_more_than_colour() -> None:
+    for name in ("logit_lens", "removal_curves"):
+        lines = EXAMPLES[name]().data
+        assert len({line.line.dash for line in lines}) == len(lines)
+        assert len({line.marker.symbol for line in lines}) == len(lines)

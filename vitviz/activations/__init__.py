@@ -5,7 +5,7 @@ Attention is read where it is computed: a TorchFunctionMode sees the queries, ke
 model is changed. Each layer proves itself on the picture at hand before it is shown.
 """
 
-from .edits import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens
+from .edits import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens, edited_input
 from .reading import TOLERANCE, Activations, Query
 from .recording import PROOF_ROWS, capture
 
@@ -20,4 +20,5 @@ __all__ = [
     "Query",
     "SwapTokens",
     "capture",
+    "edited_input",
 ]

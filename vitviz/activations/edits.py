@@ -6,10 +6,12 @@ from typing import Literal
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..families import Layer, ModelError
+from ..model import Model
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,29 @@ class SwapTokens:
 
 
 Edit = MuteHeads | DropPatches | FillPatches | SwapTokens
+
+
+def edited_input(model: Model, image: Image.Image, edits: Sequence[Edit]) -> np.ndarray:
+    """The picture as the model gets it after the edits.
+
+    Returns
+    -------
+    ndarray of shape (height, width, 4), bytes
+        Red, green, blue and opacity, in pixels of the grid of patches at the model's resolution:
+        0 opacity where a patch was dropped. Heads and swaps of tokens change nothing here.
+    """
+    layer = model.layers[0]
+    (rows, cols), (height, width) = layer.query_grid, patch_side(layer)
+    x = filled(model.preprocess(image), edits, layer)
+    x = F.pad(x, (0, cols * width - x.shape[2], 0, rows * height - x.shape[1]))  # to the patches
+    mean, std = (
+        torch.tensor(values)[:, None, None]
+        for values in (model.preprocess.mean, model.preprocess.std)
+    )
+    colours = (255 * (x * std + mean)).round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
+    dropped = mask_of(edits, DropPatches, (rows, cols)).repeat(height, 0).repeat(width, 1)
+    opacity = np.where(dropped, 0, 255).astype(np.uint8)
+    return np.concatenate([colours, opacity[..., None]], axis=2)
 
 
 def mask_of(

@@ -1,12 +1,34 @@
-"""What the model answers."""
+"""What the model answers, and what would change the answer."""
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from vitviz import plots
+from vitviz.app import cells, settings, state
 from vitviz.app.figure import show
+from vitviz.app.settings import setting, text_setting
 from vitviz.app.state import View
 
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from vitviz.activations import Edit
+    from vitviz.intervention import Curve, Progress, Removal
+
 LISTED_CLASSES = 20
+TOP = "top"
+REMOVALS: "dict[Removal, str]" = {
+    "mean": "mean colour",
+    "blur": "blur",
+    "drop": "tokens dropped",
+}
+BLOCKS = (2, 4)
+#: An experiment that was asked for: where it is drawn, and what makes it.
+Pending = tuple[DeltaGenerator, Callable[[], object]]
 
 
 def page(view: View) -> None:
@@ -18,16 +40,290 @@ def page(view: View) -> None:
         )
         return
     labels = acts.labels or tuple(f"class {index}" for index in range(len(acts.probabilities)))
-    photo, answer = st.columns([2, 3])
-    with photo:
-        st.subheader("The picture", anchor=False)
-        show(plots.picture(view.picture.image, crop=acts.crop, grid=acts.grid, query=None))
+    painted = _cells_setting("painted", acts.grid)
+    muted = _cells_setting("muted", (acts.depth, acts.layers[0].num_heads))
+    removal = setting("fill", list(REMOVALS), "mean")
+    block = setting("block", BLOCKS, 4)
+    asked = setting("class", [TOP, *range(len(labels))], TOP)
+    top = int(acts.probabilities.argmax())
+    index = top if isinstance(asked, str) else asked
+
+    patches, heads, answer = st.columns([10, 9, 11])
+    edits = _edits(painted, muted, removal)
     with answer:
-        st.subheader("Five most probable classes", anchor=False)
-        show(plots.class_probabilities(acts.probabilities, labels))
-        if not view.model.trained:
-            st.markdown("These are **random weights**: the answer means nothing.")
-        if len(labels) <= LISTED_CLASSES:
-            st.markdown(f"All {len(labels)} classes that it knows: {', '.join(labels)}.")
-        else:
-            st.markdown(f"It knows {len(labels):,} classes.")
+        st.subheader("The answer", anchor=False)
+        lens = _answer(view, edits, labels, acts.probabilities)
+    with patches:
+        st.subheader("Patches: click or drag to remove", anchor=False)
+        _patches(view, edits, painted, removal)
+    with heads:
+        st.subheader("Heads: click to mute", anchor=False)
+        pending = [_heads(view, muted, index, labels[index])]
+
+    st.subheader("One thing at a time, all else as it was", anchor=False)
+    of_class, of_block, said = st.columns([3, 2, 6], vertical_alignment="bottom")
+    of_class.selectbox(
+        "Class in question",
+        [TOP, *range(len(labels))],
+        key="class",
+        format_func=lambda one: f"most probable: {labels[top]}" if one == TOP else labels[one],
+    )
+    of_block.segmented_control(
+        "Side of a block, patches", BLOCKS, key="block", width="stretch", required=True
+    )
+    said.markdown(
+        f"Each of these asks the model many times. Patches go as chosen above: {REMOVALS[removal]}."
+    )
+    left, right = st.columns(2)
+    with left:
+        changed = " after your changes" if edits else ""
+        st.subheader(f"Logit lens{changed}", anchor=False)
+        show(plots.logit_lens(lens, labels))
+        st.markdown(
+            "The head was trained for the last depth only: an early line that knows nothing does "
+            "not prove that its layer knows nothing."
+        )
+    with right:
+        st.subheader("Hide each block in turn", anchor=False)
+        pending.append(_occlusion(view, index, labels[index], block, removal))
+    st.subheader("Patches go, and come back, the most important first", anchor=False)
+    pending.append(_curves(view, index, labels[index], removal))
+    for wanted in pending:
+        if wanted is not None:
+            place, make = wanted
+            with place:
+                make()
+            st.rerun()  # what was found is kept, and drawn where it belongs
+
+
+def _cells_setting(name: str, shape: tuple[int, int]) -> np.ndarray:
+    mask = cells.read(text_setting(name, lambda text: cells.read(text, shape) is not None), shape)
+    assert mask is not None  # a text that does not fit has fallen back to none
+    return mask
+
+
+def _edits(painted: np.ndarray, muted: np.ndarray, removal: "Removal") -> "list[Edit]":
+    from vitviz.activations import DropPatches, FillPatches, MuteHeads
+
+    edits: list[Edit] = []
+    if painted.any():
+        edits.append(DropPatches(painted) if removal == "drop" else FillPatches(painted, removal))
+    if muted.any():
+        edits.append(MuteHeads([(int(layer), int(head)) for layer, head in np.argwhere(muted)]))
+    return edits
+
+
+def _answer(
+    view: View, edits: "list[Edit]", labels: tuple[str, ...], before: np.ndarray
+) -> np.ndarray:
+    """Draw the answer before and after; the logit lens of after."""
+    from vitviz import ModelError
+
+    try:
+        after, lens = state.answer(view, edits)
+    except ModelError as error:
+        st.error(str(error))
+        edits = []
+        after, lens = state.answer(view, edits)
+    if edits:
+        show(plots.answer_change(before, after, labels))
+    else:
+        show(plots.class_probabilities(before, labels))
+    known = f"It knows {len(labels):,} classes."
+    if len(labels) <= LISTED_CLASSES:
+        known = f"All {len(labels)} classes that it knows: {', '.join(labels)}."
+    random = (
+        "" if view.model.trained else "These are **random weights**: the answer means nothing. "
+    )
+    st.markdown(f"{random}{known} A picture of anything else still gets one of these names.")
+    return lens
+
+
+def _patches(view: View, edits: "list[Edit]", painted: np.ndarray, removal: "Removal") -> None:
+    from vitviz.activations import edited_input
+
+    pixels = edited_input(view.model, view.picture.image, edits)
+    figure = plots.removed_patches(
+        pixels, crop=view.acts.crop, mask=painted, removal=REMOVALS[removal]
+    )
+    _choose(figure, "painted", painted)
+    st.segmented_control(
+        "Removed patches become",
+        list(REMOVALS),
+        key="fill",
+        format_func=lambda name: REMOVALS[name],
+        width="stretch",
+        required=True,
+        label_visibility="collapsed",
+    )
+    _buttons("painted", painted, "row.column, as in 3.4 or 1.1-2.16")
+
+
+def _heads(view: View, muted: np.ndarray, index: int, name: str) -> Pending | None:
+    from vitviz import intervention
+
+    if refusals := [layer.refusal for layer in view.acts.layers if layer.refusal]:
+        st.warning(refusals[0])
+        return None
+    found = state.captures().kept((*view.key, "head effects"))
+    effects = None
+    if found is not None:
+        assert view.acts.logits is not None
+        effects = (found - view.acts.logits)[..., index]
+    _choose(plots.muted_heads(muted, effects=effects, name=name), "muted", muted)
+    pending = None
+    if found is None:
+
+        def make(progress: "Progress") -> np.ndarray:
+            return intervention.head_effects(view.model, view.picture.image, progress=progress)
+
+        pending = _on_demand(
+            view, f"Mute each alone ({muted.size} passes)", ("head effects",), make
+        )
+    _buttons("muted", muted, "layer.head, as in 6.1 or 1.1-2.6")
+    return pending
+
+
+def _occlusion(view: View, index: int, name: str, block: int, removal: "Removal") -> Pending | None:
+    from vitviz import intervention
+
+    called = ("occlusion", index, block, removal)
+    found = state.captures().kept((*view.key, *called))
+    if found is not None:
+        show(plots.occlusion(found, view.picture.image, crop=view.acts.crop, name=name))
+        return None
+    rows, cols = view.acts.grid
+    passes = 1 + -(-rows // block) * -(-cols // block)
+    st.markdown(f"How much less probable is **{name}** without each block of the picture?")
+
+    def make(progress: "Progress") -> np.ndarray:
+        return intervention.occlusion(
+            view.model,
+            view.picture.image,
+            class_index=index,
+            block=block,
+            removal=removal,
+            progress=progress,
+        )
+
+    return _on_demand(view, f"Hide blocks ({passes} passes)", called, make)
+
+
+def _curves(view: View, index: int, name: str, removal: "Removal") -> Pending | None:
+    if any(layer.refusal for layer in view.acts.layers):
+        st.warning("No map of attention to rank the patches by: a layer cannot be read.")
+        return None
+    called = ("curves", index, removal)
+    found: dict[str, tuple[Curve, Curve]] | None = state.captures().kept((*view.key, *called))
+    if found is not None:
+        for column, putting_back in zip(st.columns(2), (False, True), strict=True):
+            curves = {called: pair[putting_back] for called, pair in found.items()}
+            with column:
+                show(
+                    plots.removal_curves(
+                        {called: (one.shares, one.probabilities) for called, one in curves.items()},
+                        name=name,
+                        putting_back=putting_back,
+                    )
+                )
+                areas = ", ".join(f"{called} **{one.area:.2f}**" for called, one in curves.items())
+                wanted = "insertion: larger" if putting_back else "deletion: smaller"
+                st.markdown(
+                    f"Area ({wanted} is better; removed patches: {REMOVALS[removal]}): {areas}. "
+                    "The random map is one draw."
+                )
+        return None
+    st.markdown(
+        f"Do the maps of attention find what **{name}** rests on, better than a random map?"
+    )
+    return _on_demand(
+        view,
+        "Remove and put back (66 passes)",
+        called,
+        lambda progress: _both_curves(view, index, removal, progress),
+    )
+
+
+def _both_curves(
+    view: View, index: int, removal: "Removal", progress: "Progress"
+) -> "dict[str, tuple[Curve, Curve]]":
+    """Deletion and insertion by each map."""
+    from vitviz import intervention
+
+    measured, grid = state.measurements(view), view.acts.grid
+    maps = {
+        "rollout": measured.rollout[view.acts.num_prefix_tokens :].reshape(grid),
+        "last layer": measured.query_attention[-1].mean(axis=0),
+        "random": intervention.random_map(grid),
+    }
+    kinds = (intervention.deletion_curve, intervention.insertion_curve)
+    curves: list[Curve] = []
+
+    def onward(done: int, of: int) -> None:
+        progress(len(curves) * of + done, len(kinds) * len(maps) * of)
+
+    for importance in maps.values():
+        for kind in kinds:
+            curves.append(
+                kind(
+                    view.model,
+                    view.picture.image,
+                    importance,
+                    class_index=index,
+                    removal=removal,
+                    progress=onward,
+                )
+            )
+    return dict(zip(maps, zip(curves[::2], curves[1::2], strict=True), strict=True))
+
+
+def _on_demand(
+    view: View, label: str, called: tuple[Any, ...], make: "Callable[[Progress], Any]"
+) -> Pending | None:
+    """A button; what is to be run where it was pressed."""
+    pressed = st.button(label, key=f"run {called[0]}", icon=":material/play_arrow:")
+    place = st.container()
+    if not pressed:
+        return None
+    return place, lambda: state.experiment(view, called, make)
+
+
+def _choose(figure: "go.Figure", name: str, mask: np.ndarray) -> None:
+    """A figure whose points are cells: those that are clicked or dragged over are toggled."""
+    key = f"{name} figure"
+
+    def chosen() -> None:
+        points = st.session_state[key].selection.point_indices
+        if points:
+            settings.change(name, cells.written(cells.toggled(mask, points)))
+
+    st.plotly_chart(
+        figure,
+        alt=figure.layout.meta["alt"],
+        config={"displayModeBar": False},
+        width="stretch",
+        key=key,
+        on_select=chosen,
+        selection_mode=("points", "box"),
+    )
+
+
+def _buttons(name: str, mask: np.ndarray, example: str) -> None:
+    clear, opposite, typed = st.columns(3)
+    clear.button(
+        "Clear",
+        key=f"clear {name}",
+        disabled=not mask.any(),
+        on_click=settings.change,
+        args=(name, ""),
+        width="stretch",
+    )
+    opposite.button(
+        "Opposite",
+        key=f"opposite {name}",
+        on_click=settings.change,
+        args=(name, cells.written(~mask)),
+        width="stretch",
+    )
+    with typed.popover("Type", width="stretch"):
+        st.text_input(example, key=name)

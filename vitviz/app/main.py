@@ -123,6 +123,7 @@ def _controls() -> state.View | None:
             leave_out=setting("leave_out", ["on", "off"], "off") == "on",
             smooth=setting("smooth", ["on", "off"], "off") == "on",
         ),
+        forward=forward,
     )
 
 

@@ -6,7 +6,7 @@ holds.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import streamlit as st
@@ -19,7 +19,7 @@ NAMES = (
     *("read", "view", "scale", "leave_out", "smooth"),
     *("filters", "filter", "gain", "order", "kind", "grid", "interpolation", "variant", "over"),
     *("fusion", "residual", "discard", "start_layer", "components", "threshold", "flip"),
-    *("muted", "painted", "fill"),
+    *("muted", "painted", "fill", "class", "block"),
 )
 
 
@@ -34,23 +34,41 @@ def setting(name: str, options: Sequence[T], default: T) -> T:
     options : sequence
         All values that fit; `str` of one is its text in the address.
     """
-    texts = _kept()
     fitting = {str(option): option for option in options}
-    drawn = st.session_state.get(name)  # None where it was not drawn, or was switched off
-    text = texts.get(name) if drawn is None else str(drawn)
-    if text is not None and text not in fitting:
-        called = name.replace("_", " ").capitalize()
-        said = re.sub(r"[^\w. -]", "?", text[:40])  # a link is not to be trusted with markup
-        tell(f"{called}: {said} does not fit here; {default} is shown.")
-        text = None
+    text = _fitting(name, fitting.__contains__, default)
     value = default if text is None else fitting[text]
+    _keep(name, value, default)
+    return value
+
+
+def text_setting(name: str, fits: Callable[[str], bool], default: str = "") -> str:
+    """As `setting`, for one whose text is free: `fits` says whether it can be read."""
+    text = _fitting(name, fits, default)
+    value = default if text is None else text
+    _keep(name, value, default)
+    return value
+
+
+def _fitting(name: str, fits: Callable[[str], bool], default: object) -> str | None:
+    """The text of a setting; None where it has none, or one that does not fit, which is told."""
+    drawn = st.session_state.get(name)  # None where it was not drawn, or was switched off
+    text = _kept().get(name) if drawn is None else str(drawn)
+    if text is None or fits(text):
+        return text
+    called = name.replace("_", " ").capitalize()
+    said = re.sub(r"[^\w. -]", "?", text[:40])  # a link is not to be trusted with markup
+    shown = "nothing" if default == "" else default
+    tell(f"{called}: {said} does not fit here; {shown} is shown.")
+    return None
+
+
+def _keep(name: str, value: object, default: object) -> None:
     st.session_state[name] = value
-    texts[name] = str(value)
+    _kept()[name] = str(value)
     if value == default:
         _defaults().add(name)
     else:
         _defaults().discard(name)
-    return value
 
 
 def kept(name: str) -> str | None:

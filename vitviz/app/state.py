@@ -8,11 +8,12 @@ import hashlib
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
+import numpy as np
 import streamlit as st
 
 from vitviz.app import settings
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from vitviz import Activations, Model
+    from vitviz.activations import Edit
     from vitviz.inspection import Measurements
 
 T = TypeVar("T")
@@ -64,6 +66,7 @@ class View:
     head: int | None
     query: int | None
     looks: Looks
+    forward: threading.Lock  # held during a forward pass of the model
 
     @property
     def prefix(self) -> tuple[str, ...]:
@@ -131,6 +134,14 @@ class BoundedCache:
             value = make()
             self._keep(key, value, size(value))
             return value
+
+    def kept(self, key: Hashable) -> Any | None:
+        """The value kept under `key`; None where there is none."""
+        with self._lock:
+            if key not in self._values:
+                return None
+            self._values.move_to_end(key)
+            return self._values[key][0]
 
     def _keep(self, key: Hashable, value: object, size: int) -> None:
         with self._lock:
@@ -243,3 +254,67 @@ def measurements(view: View) -> "Measurements":
         return sum(array.nbytes for array in fields)
 
     return captures().get((*view.key, "measurements"), make, size)
+
+
+def answer(view: View, edits: "Sequence[Edit]") -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities (K,) and logit lens (depth + 1, K) of an experiment, from the cache if there.
+
+    Raises
+    ------
+    ModelError
+        When the model cannot answer with these edits.
+    """
+    import vitviz
+    from vitviz import intervention
+
+    def make() -> tuple[np.ndarray, np.ndarray]:
+        if not edits:
+            acts = view.acts
+        else:
+            with view.forward:
+                acts = vitviz.capture(view.model, view.picture.image, edits=edits)
+        assert acts.probabilities is not None
+        return acts.probabilities, intervention.logit_lens(view.model, acts)
+
+    key = (*view.key, "answer", *(_identity(edit) for edit in edits))
+    return captures().get(key, make, lambda made: sum(array.nbytes for array in made))
+
+
+def _identity(edit: "Edit") -> Hashable:
+    values = (v.tobytes() if isinstance(v, np.ndarray) else v for v in vars(edit).values())
+    return (type(edit).__name__, *values)
+
+
+def experiment(
+    view: View,
+    called: tuple[Hashable, ...],
+    make: Callable[[Callable[[int, int], None]], T],
+) -> T:
+    """What an experiment of many passes finds, under a progress bar and a button that cancels it.
+
+    Parameters
+    ----------
+    called : what the experiment depends on, beside the model and the picture
+    make : makes it, calling its argument as progress(done, of) before each pass
+    """
+    place = st.empty()
+
+    def progress(done: int, of: int) -> None:
+        # Between two passes the model is free for others. Drawing is also where Streamlit stops a
+        # run that a newer one has made stale, and the button makes a newer one.
+        view.forward.release()
+        try:
+            bar.progress(done / of, f"Pass {done + 1} of {of}")
+        finally:
+            view.forward.acquire()
+
+    def locked() -> T:
+        with view.forward:
+            return make(progress)
+
+    with place.container():
+        bar = st.progress(0.0)
+        st.button("Cancel", key=f"cancel {called[0]}", icon=":material/cancel:")
+    found = captures().get((*view.key, *called), locked, lambda made: getattr(made, "nbytes", 1000))
+    place.empty()
+    return found

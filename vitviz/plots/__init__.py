@@ -6,6 +6,14 @@ original picture, each patch one flat rectangle.
 """
 
 from .charts import attention_distance, class_probabilities, prefix_shares
+from .experiments import (
+    answer_change,
+    logit_lens,
+    muted_heads,
+    occlusion,
+    removal_curves,
+    removed_patches,
+)
 from .maps import (
     MAX_SUBPLOTS,
     attention_rollout,
@@ -26,17 +34,23 @@ __all__ = [
     "SHARES",
     "SIGNED",
     "Box",
+    "answer_change",
     "attention_distance",
     "attention_rollout",
     "class_probabilities",
     "filter_components",
     "filters",
     "heads",
+    "logit_lens",
+    "muted_heads",
+    "occlusion",
     "picture",
     "position_similarity",
     "position_tile",
     "prefix_shares",
     "query_attention",
+    "removal_curves",
+    "removed_patches",
     "token_components",
     "token_map",
 ]

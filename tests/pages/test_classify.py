@@ -1,0 +1,237 @@
+"""Classify: what is taken away is in the address, in the answer, and can be taken back."""
+
+import json
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import pytest
+from streamlit.runtime.scriptrunner_utils.exceptions import StopException
+from streamlit.testing.v1 import AppTest
+
+from pages.driver import address, assert_works, charts, opened, prose
+from vitviz import Model, capture
+from vitviz.activations import DropPatches, FillPatches, MuteHeads
+from vitviz.app import cells, state
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept() -> None:
+    state.captures.clear()  # what one test has measured is drawn at once in the next
+
+
+def click(at: AppTest, figure: int, *points: int) -> AppTest:
+    """What the browser tells the server after a click or a drag over points of a figure."""
+    states = at._tree.get_widget_states()
+    selection = dict(points=[], point_indices=list(points), box=[], lasso=[])
+    states.widgets.add(id=charts(at)[figure].id).string_value = json.dumps({"selection": selection})
+    return at._run(states)
+
+
+PATCHES, HEADS, ANSWER = 0, 1, 2
+
+
+def alt(at: AppTest, figure: int) -> str:
+    text: str = charts(at)[figure].alt
+    return text
+
+
+def expected(model: Model, *edits: Any) -> np.ndarray:
+    probabilities = capture(model, state.sample("dog").image, edits=edits).probabilities
+    assert probabilities is not None
+    return probabilities
+
+
+def assert_answers(at: AppTest, probabilities: np.ndarray) -> None:
+    for share in probabilities:
+        assert f"and then {100 * share:.1f} %" in alt(at, ANSWER)
+
+
+# --- cells as text ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_cells_are_read_as_they_were_written(seed: int) -> None:
+    mask = np.random.default_rng(seed).random((5, 8)) < 0.2 * seed
+    read = cells.read(cells.written(mask), (5, 8))
+    assert read is not None
+    np.testing.assert_array_equal(read, mask)
+
+
+def test_a_rectangle_is_one_piece() -> None:
+    mask = np.zeros((5, 8), bool)
+    mask[1:4, 2:8] = True
+    assert cells.written(mask) == "2.3-4.8"
+    mask[0, 0] = True
+    assert cells.written(mask) == "1.1 2.3-4.8"
+    assert cells.written(np.zeros((2, 2))) == ""
+
+
+@pytest.mark.parametrize("text", ["0.1", "6.1", "1.9", "3", "a", "2.2-1.1", "1.1,2.2", "1.1-", "²"])
+def test_a_text_that_cannot_be_read_is_none(text: str) -> None:
+    assert cells.read(text, (5, 8)) is None
+
+
+def test_chosen_cells_are_added_and_taken_out_only_where_all_were_in() -> None:
+    mask = cells.toggled(np.zeros((2, 3), bool), [0, 4])
+    assert np.flatnonzero(mask).tolist() == [0, 4]
+    assert np.flatnonzero(cells.toggled(mask, [0, 1])).tolist() == [0, 1, 4]
+    assert np.flatnonzero(cells.toggled(mask, [0])).tolist() == [4]
+
+
+# --- the page -----------------------------------------------------------------------------------
+
+
+def test_patches_that_are_clicked_go_and_come_back(serve: Callable[[str], Model]) -> None:
+    model = serve("plain")  # 4 x 6 patches
+    at = opened("classify")
+    assert_works(at)
+    before = alt(at, ANSWER)
+    click(at, PATCHES, 0, 1, 6, 7)
+    assert_works(at)
+    assert address(at) == {"painted": "1.1-2.2"}
+    assert "4 of 24 patches removed (mean colour)" in alt(at, PATCHES)
+    mask = np.zeros((4, 6), bool)
+    mask[:2, :2] = True
+    assert_answers(at, expected(model, FillPatches(mask, "mean")))
+    at.segmented_control(key="fill").set_value("drop").run()
+    assert address(at) == {"painted": "1.1-2.2", "fill": "drop"}
+    assert_answers(at, expected(model, DropPatches(mask)))
+    click(at, PATCHES, 7)
+    assert address(at)["painted"] == "1.1-1.2 2.1"
+    at.button(key="opposite painted").click().run()
+    assert "21 of 24" in alt(at, PATCHES)
+    at.button(key="clear painted").click().run()
+    assert address(at) == {"fill": "drop"}
+    assert alt(at, ANSWER) == before
+
+
+def test_heads_that_are_clicked_are_mute(serve: Callable[[str], Model]) -> None:
+    model = serve("plain")  # 3 layers of 4 heads
+    at = opened("classify", painted="4.6")
+    click(at, HEADS, 4)
+    assert_works(at)
+    assert address(at) == {"painted": "4.6", "muted": "2.1"}
+    assert "1 of 12 heads are muted: layer 2, head 1" in alt(at, HEADS)
+    mask = np.zeros((4, 6), bool)
+    mask[3, 5] = True
+    assert_answers(at, expected(model, FillPatches(mask, "mean"), MuteHeads([(1, 0)])))
+
+
+def test_cells_can_be_typed(serve: Callable[[str], Model]) -> None:
+    serve("plain")
+    at = opened("classify")
+    at.text_input(key="muted").set_value("1.1-3.4").run()
+    assert "12 of 12 heads are muted" in alt(at, HEADS)
+    at.text_input(key="muted").set_value("head two").run()
+    (said,) = [info.value for info in at.info]
+    assert said == "Muted: head two does not fit here; nothing is shown."
+    assert "No head is muted" in alt(at, HEADS)
+    assert address(at) == {}
+
+
+def test_what_does_not_fit_the_next_model_is_told(serve: Callable[[str], Model]) -> None:
+    serve("square")  # 6 x 6 patches
+    at = opened("classify", painted="6.6")
+    assert not at.info
+    serve("plain")
+    at.run()
+    assert [info.value.split(":")[0] for info in at.info] == ["Painted"]
+    assert address(at) == {}
+
+
+def test_an_experiment_that_the_model_refuses_is_one_sentence(
+    serve: Callable[[str], Model],
+) -> None:
+    serve("no class token")
+    at = opened("classify", painted="1.1-4.6", fill="drop")
+    (said,) = [error.value for error in at.error]
+    assert "Every patch was dropped" in said
+    assert not at.exception
+    assert "Most probable classes" in alt(at, ANSWER)
+
+
+def test_experiments_of_many_passes_wait_for_their_button(serve: Callable[[str], Model]) -> None:
+    serve("plain")
+    at = opened("classify")
+    drawn = len(charts(at))
+    for key, more in (("run occlusion", 1), ("run curves", 2), ("run head effects", 0)):
+        at.button(key=key).click().run()
+        assert_works(at)
+        assert key not in [button.key for button in at.button]
+        assert not [button for button in at.button if button.label == "Cancel"]
+        drawn += more
+        assert len(charts(at)) == drawn
+    assert "changes the logit of" in alt(at, HEADS)
+    assert prose(at).count("rollout **0.") == 2  # the areas
+    assert prose(at).count("random **0.") == 2
+    at.segmented_control(key="block").set_value(2).run()
+    assert len(charts(at)) == drawn - 1  # of other blocks nothing is known yet
+    at.segmented_control(key="block").set_value(4).run()
+    assert len(charts(at)) == drawn
+
+
+def test_another_class_can_be_asked_about(serve: Callable[[str], Model]) -> None:
+    serve("plain")
+    at = opened("classify", **{"class": "3"})
+    assert_works(at)
+    at.button(key="run head effects").click().run()
+    assert "changes the logit of class 3" in alt(at, HEADS)
+    assert address(at) == {"class": "3"}
+
+
+def test_between_two_passes_the_model_is_free(
+    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, forward = serve("plain"), Lock()
+    monkeypatch.setattr(state, "load", lambda name, pretrained: (model, forward))
+    seen: list[tuple[str, bool]] = []
+
+    def made(model: Model, image: object, *, progress: Callable[[int, int], None]) -> np.ndarray:
+        seen.append(("pass", forward.locked()))
+        progress(1, 2)
+        seen.append(("pass", forward.locked()))
+        return np.zeros((3, 4, 5), np.float32)
+
+    def drawn(place: object, value: float, text: str = "") -> object:
+        seen.append((text, forward.locked()))
+        return place
+
+    monkeypatch.setattr("vitviz.intervention.head_effects", made)
+    at = opened("classify")
+    monkeypatch.setattr("streamlit.delta_generator.DeltaGenerator.progress", drawn)
+    at.button(key="run head effects").click().run()
+    assert not at.exception
+    assert seen[-3:] == [("pass", True), ("Pass 2 of 2", False), ("pass", True)]
+    assert not forward.locked()
+
+
+def test_a_cancelled_experiment_leaves_nothing_behind(
+    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = serve("plain")
+    forward = Lock()
+    monkeypatch.setattr(state, "load", lambda name, pretrained: (model, forward))
+    at = opened("classify")
+
+    def stopped(*_: object, **__: object) -> object:
+        raise StopException  # as drawing does once a newer run is asked for
+
+    with monkeypatch.context() as patch:
+        patch.setattr("streamlit.delta_generator.DeltaGenerator.progress", stopped)
+        at.button(key="run occlusion").click().run()
+    assert not forward.locked()
+    at.run()
+    assert_works(at)
+    assert "run occlusion" in [button.key for button in at.button]
+
+
+def test_the_page_says_what_the_answer_cannot_say() -> None:
+    at = opened("classify")
+    assert_works(at)
+    assert "All 10 classes that it knows: airplane, " in prose(at)
+    assert "A picture of anything else still gets one of these names." in prose(at)
+    assert "trained for the last depth only" in prose(at)
+    at.segmented_control(key="weights").set_value("random").run()
+    assert "**random weights**: the answer means nothing" in prose(at)

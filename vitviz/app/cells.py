@@ -1,0 +1,51 @@
+"""Sets of cells of a table as text: the address and the keyboard write them, figures show them.
+
+"3.4 5.1-6.8" is the cell in row 3, column 4, and all of rows 5 to 6 and columns 1 to 8.
+"""
+
+import re
+
+import numpy as np
+
+_PIECE = re.compile(r"(\d{1,4})\.(\d{1,4})(?:-(\d{1,4})\.(\d{1,4}))?")
+
+
+def read(text: str, shape: tuple[int, int]) -> np.ndarray | None:
+    """The cells as a bool ndarray of `shape`; None where the text cannot be read or has others."""
+    mask = np.zeros(shape, bool)
+    for piece in text.split():
+        match = _PIECE.fullmatch(piece)
+        if match is None:
+            return None
+        top, left, *end = (int(number) for number in match.groups() if number is not None)
+        bottom, right = end or (top, left)
+        if not (1 <= top <= bottom <= shape[0] and 1 <= left <= right <= shape[1]):
+            return None
+        mask[top - 1 : bottom, left - 1 : right] = True
+    return mask
+
+
+def written(mask: np.ndarray) -> str:
+    """The text of the cells where `mask` (rows, columns) is true, in few rectangles."""
+    left_over, pieces = mask.astype(bool), []
+    for row, col in np.argwhere(mask):
+        if not left_over[row, col]:
+            continue
+        right = _run(np.atleast_1d(left_over[row, col:])) + col
+        bottom = _run(np.atleast_1d(left_over[row:, col:right].all(axis=1))) + row
+        left_over[row:bottom, col:right] = False
+        first, last = f"{row + 1}.{col + 1}", f"{bottom}.{right}"
+        pieces.append(first if first == last else f"{first}-{last}")
+    return " ".join(pieces)
+
+
+def toggled(mask: np.ndarray, chosen: list[int]) -> np.ndarray:
+    """With the chosen cells, numbered row by row, added; taken out where all of them were in."""
+    changed = mask.copy()
+    changed.flat[chosen] = not mask.flat[chosen].all()
+    return changed
+
+
+def _run(values: np.ndarray) -> int:
+    """How many are true before the first that is not."""
+    return int(values.argmin()) if not values.all() else len(values)
