@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -22,14 +23,20 @@ from vitviz.inspection import (
     attention_entropy,
     attention_rollout,
     filter_components,
+    filter_response,
     measurements,
+    neighbour_similarity,
+    position_profile,
     position_similarity,
+    position_table,
     prefix_mass,
     query_attention,
+    resized_positions,
     token_components,
     uniform_distance,
 )
 from vitviz.inspection.inputs import Array, Grid
+from vitviz.vit import VisionTransformer, resize_position_embedding
 
 PREFIXES = [0, 1, 2, 5]
 FUSIONS: dict[str, Callable[..., Array]] = {"mean": np.mean, "max": np.max, "min": np.min}
@@ -203,6 +210,141 @@ def test_a_zero_embedding_is_similar_to_nothing() -> None:
     assert_array_equal(similarity[0, 2], 0)
     assert_array_equal(similarity[1, 1], [[1, 1, 0], [1, 1, 1]])
     assert similarity.dtype == np.float32
+
+
+@quick
+@given(grid=grids, patch=st.tuples(st.integers(1, 4), st.integers(1, 4)), seed=seeds)
+def test_a_filter_answers_with_its_squared_norm_where_it_lies_on_the_picture(
+    grid: Grid, patch: tuple[int, int], seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    kernel = rng.normal(size=(3, *patch))
+    row, col = int(rng.integers(grid[0])), int(rng.integers(grid[1]))
+    image = np.zeros((3, grid[0] * patch[0] + 2, grid[1] * patch[1] + 1))
+    image[:, row * patch[0] :, col * patch[1] :][:, : patch[0], : patch[1]] = kernel
+    response = filter_response(image, kernel)
+    rows = (grid[0] * patch[0] + 2) // patch[0]  # pixels that fill no patch are left out
+    assert response.shape == (rows, (grid[1] * patch[1] + 1) // patch[1])
+    assert response[row, col] == pytest.approx((kernel**2).sum())
+    response[row, col] = 0
+    assert_array_equal(response, 0)
+
+
+def test_a_response_is_that_of_the_models_own_convolution() -> None:
+    rng = np.random.default_rng(0)
+    image = rng.normal(size=(3, 12, 20)).astype(np.float32)
+    kernels = rng.normal(size=(6, 3, 4, 4)).astype(np.float32)
+    own = torch.nn.functional.conv2d(
+        torch.from_numpy(image)[None], torch.from_numpy(kernels), stride=4
+    )
+    for kernel, wanted in zip(kernels, own[0].numpy(), strict=True):
+        response = filter_response(image, kernel)
+        assert response.dtype == np.float32
+        assert_allclose(response, wanted, atol=1e-4)
+
+
+@quick
+@given(grid=grids, data=st.data())
+def test_a_profile_holds_the_cosines_along_three_lines(grid: Grid, data: st.DataObject) -> None:
+    rows, cols = grid
+    row, col = data.draw(st.integers(0, rows - 1)), data.draw(st.integers(0, cols - 1))
+    numbers = np.random.default_rng(0).normal(size=(*grid, *grid))
+    profile = position_profile(numbers, position=(row, col))
+    steps = {"row": (0, 1), "column": (1, 0), "diagonal": (1, 1)}
+    assert list(profile) == list(steps)
+    for line, (down, right) in steps.items():
+        offsets, cosines = profile[line]
+        on_grid = [
+            k
+            for k in range(-rows - cols, rows + cols)
+            if 0 <= row + k * down < rows and 0 <= col + k * right < cols
+        ]
+        assert offsets.tolist() == on_grid
+        expected = [numbers[row, col, row + k * down, col + k * right] for k in on_grid]
+        assert_array_equal(cosines, expected)
+
+
+@quick
+@given(grid=grids, seed=seeds)
+def test_neighbours_are_all_pairs_one_step_apart(grid: Grid, seed: int) -> None:
+    assume(grid != (1, 1))
+    table = np.random.default_rng(seed).normal(size=(grid[0] * grid[1], 5))
+    similarity = position_similarity(table, grid=grid)
+    pairs = [
+        similarity[i, j, k, m]
+        for i, j, k, m in product(*map(range, similarity.shape))
+        if abs(i - k) + abs(j - m) == 1
+    ]
+    assert neighbour_similarity(similarity) == pytest.approx(np.mean(pairs))
+
+
+def test_a_position_alone_has_no_neighbours() -> None:
+    assert math.isnan(neighbour_similarity(np.ones((1, 1, 1, 1))))
+
+
+@pytest.mark.parametrize("kind", ["sincos1d", "sincos2d"])
+@pytest.mark.parametrize("grid", [(4, 6), (1, 3), (5, 5)])
+def test_fixed_tables_are_those_of_the_model(kind: Any, grid: Grid) -> None:
+    module = VisionTransformer(
+        image_size=(grid[0] * 2, grid[1] * 2),
+        patch_size=2,
+        embed_dim=16,
+        depth=1,
+        num_heads=2,
+        mlp_dim=4,
+        positions=kind,
+    )
+    assert module.pos_embed is not None
+    table = position_table(kind, grid=grid, embed_dim=16)
+    assert table.dtype == np.float32
+    assert_allclose(table, module.pos_embed[0, 1:].numpy(), atol=2e-6)
+
+
+def test_random_positions_are_the_same_each_time_and_tell_nothing() -> None:
+    table = position_table("random", grid=(12, 10), embed_dim=400)
+    assert table.shape == (120, 400)
+    assert_array_equal(table, position_table("random", grid=(12, 10), embed_dim=400))
+    assert (table != position_table("random", grid=(12, 10), embed_dim=400, seed=1)).all()
+    assert table.std() == pytest.approx(1, abs=0.02)
+    assert abs(neighbour_similarity(position_similarity(table, grid=(12, 10)))) < 0.02
+
+
+RESIZED = [((4, 6), (7, 3)), ((16, 16), (24, 24)), ((14, 14), (7, 9)), ((1, 1), (3, 2))]
+
+
+@pytest.mark.parametrize(("grid", "new_grid"), RESIZED)
+def test_resizing_is_that_of_training(grid: Grid, new_grid: Grid) -> None:
+    table = np.random.default_rng(0).normal(size=(2 + grid[0] * grid[1], 5)).astype(np.float32)
+    resized = resized_positions(table, grid=grid, new_grid=new_grid)
+    own = resize_position_embedding(
+        torch.from_numpy(table)[None], grid=new_grid, old_grid=grid, num_prefix_tokens=2
+    )
+    assert resized.dtype == np.float32
+    assert_array_equal(resized[:2], table[:2])
+    assert_allclose(resized, own[0].numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(("grid", "new_grid"), RESIZED)
+@pytest.mark.parametrize(
+    ("interpolation", "mode"), [("bilinear", "bilinear"), ("nearest", "nearest-exact")]
+)
+def test_other_interpolations_are_those_of_torch(
+    grid: Grid, new_grid: Grid, interpolation: Any, mode: str
+) -> None:
+    table = np.random.default_rng(1).normal(size=(grid[0] * grid[1], 3)).astype(np.float32)
+    channels = torch.from_numpy(table).T.reshape(1, 3, *grid)
+    own = torch.nn.functional.interpolate(
+        channels, size=new_grid, mode=mode, antialias=mode == "bilinear"
+    )
+    resized = resized_positions(table, grid=grid, new_grid=new_grid, interpolation=interpolation)
+    assert_allclose(resized, own[0].reshape(3, -1).T.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear", "nearest"])
+def test_a_grid_of_its_own_size_is_kept(interpolation: Any) -> None:
+    table = np.random.default_rng(0).normal(size=(1 + 15, 4))
+    same = resized_positions(table, grid=(3, 5), new_grid=(3, 5), interpolation=interpolation)
+    assert_array_equal(same, table)
 
 
 # --- distance, entropy, prefix mass -------------------------------------------------------------
@@ -616,6 +758,7 @@ def test_equal_tokens_have_no_components(dtype: DTypeLike) -> None:
 # --- what is refused ----------------------------------------------------------------------------
 
 LAYER = np.full((2, 7, 7), 1 / 7)
+TILES = np.ones((2, 3, 2, 3))
 GRID: dict[str, Any] = dict(grid=(2, 3))
 PLACE: dict[str, Any] = dict(grid=(2, 3), patch_size=16)
 
@@ -663,6 +806,34 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: position_similarity(np.ones((5, 4)), **GRID), r"6 or more, D.* got \(5, 4\)"),
     (lambda: position_similarity(np.ones((1, 7, 4)), **GRID), r"got \(1, 7, 4\)"),
     (lambda: filter_components(np.ones((9, 48))), r"\(D, C, P, P\), got \(9, 48\)"),
+    (
+        lambda: filter_response(np.ones((3, 8, 8)), np.ones((4, 4))),
+        r"no larger, got \(3, 8, 8\) and \(4, 4\)",
+    ),
+    (lambda: filter_response(np.ones((1, 8, 8)), np.ones((3, 4, 4))), r"and \(3, 4, 4\)"),
+    (lambda: filter_response(np.ones((3, 8, 3)), np.ones((3, 4, 4))), r"got \(3, 8, 3\) and"),
+    (lambda: position_profile(np.ones((2, 3)), position=(0, 0)), r"cols\), got \(2, 3\)"),
+    (lambda: position_profile(np.ones((2, 3, 3, 2)), position=(0, 0)), r"got \(2, 3, 3, 2\)"),
+    (lambda: position_profile(TILES, position=(2, 0)), r"on the 2 x 3 grid, got \(2, 0\)"),
+    (lambda: position_profile(TILES, position=(0, -1)), r"on the 2 x 3 grid, got \(0, -1\)"),
+    (lambda: neighbour_similarity(np.ones((6, 6))), r"cols\), got \(6, 6\)"),
+    (lambda: position_table("sincos1d", **GRID, embed_dim=7), "by 2 for sincos1d, got 7"),
+    (lambda: position_table("sincos2d", **GRID, embed_dim=6), "by 4 for sincos2d, got 6"),
+    (
+        lambda: position_table("none", **GRID, embed_dim=8),  # type: ignore[arg-type]
+        "or random, got 'none'",
+    ),
+    (lambda: resized_positions(np.ones((5, 4)), **GRID, new_grid=(3, 3)), r"got \(5, 4\)"),
+    (lambda: resized_positions(np.ones((6, 4)), **GRID, new_grid=(3, 0)), r"got \(3, 0\)"),
+    (
+        lambda: resized_positions(
+            np.ones((6, 4)),
+            **GRID,
+            new_grid=(3, 3),
+            interpolation="cubic",  # type: ignore[arg-type]
+        ),
+        "or nearest, got 'cubic'",
+    ),
     (lambda: token_components(np.ones((1, 7, 4)), **GRID), r"\(tokens, D\), got \(1, 7, 4\)"),
     (lambda: token_components(np.ones((8, 4)), **GRID), r"1 \+ 2 x 3 = 7 tokens, got 8"),
     (lambda: token_components(np.ones((7, 2)), **GRID), "1 to 2 components, got 3"),

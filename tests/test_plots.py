@@ -1,6 +1,8 @@
 """Figures: what is drawn is where the data says, the alt text too, and nothing is too small."""
 
+import base64
 import inspect
+import io
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ from PIL import Image
 
 from vitviz import plots
 from vitviz.images import patch_box
+from vitviz.plots.template import colour_table
 
 Box = tuple[float, float, float, float]
 MapPlot = Callable[[np.ndarray, Image.Image, Box], go.Figure]
@@ -60,6 +63,10 @@ def norm_map(values: np.ndarray, image: Image.Image = WIDE, crop: Box = CROP) ->
     return plots.token_map(values, image, crop=crop, query=None, name="norm", signed=False)
 
 
+def response_map(values: np.ndarray, image: Image.Image = WIDE, crop: Box = CROP) -> go.Figure:
+    return plots.filter_response(values, image, crop=crop, name="component 2")
+
+
 def component_map(values: np.ndarray, image: Image.Image = WIDE, crop: Box = CROP) -> go.Figure:
     components = np.repeat(values[..., None], 3, axis=2)
     return plots.token_components(components, image, crop=crop, query=(0, 0))
@@ -93,12 +100,18 @@ CURVES = {
     "rollout": (np.array([0.0, 0.5, 1.0]), np.array([0.9, 0.2, 0.1])),
     "random": (np.array([0.0, 0.5, 1.0]), np.array([0.9, 0.6, 0.1])),
 }
+PROFILE = {
+    "row": (np.arange(-2, 2), np.array([0.2, -0.6, 1.0, 0.5])),
+    "column": (np.arange(0, 3), np.array([1.0, 0.25, 0.75])),
+    "diagonal": (np.arange(0, 1), np.array([1.0])),
+}
 
 MAPS: dict[str, MapPlot] = {
     "query_attention": query_map,
     "attention_rollout": rollout_map,
     "token_map, signed": cosine_map,
     "token_map": norm_map,
+    "filter_response": response_map,
     "occlusion": occlusion_map,
     "token_components": component_map,
 }
@@ -113,8 +126,11 @@ EXAMPLES: dict[str, Callable[[], go.Figure]] = {
     "attention_rollout": lambda: rollout_map(shares(*GRID)),
     "filter_components": lambda: plots.filter_components(kernel(28), np.linspace(0.2, 0.001, 28)),
     "filters": lambda: plots.filters(kernel(40)),
+    "filter_tile": lambda: plots.filter_tile(kernel(1)[0], name="Filter 7"),
+    "filter_response": lambda: response_map(shares(*GRID) - 0.02),
     "position_tile": lambda: plots.position_tile(similarity(5, 8), position=(3, 6)),
     "position_similarity": lambda: plots.position_similarity(similarity(5, 8)),
+    "position_profile": lambda: plots.position_profile(PROFILE, position=PEAK),
     "token_components": lambda: component_map(shares(*GRID)),
     "token_map": lambda: cosine_map(shares(*GRID)),
     "class_probabilities": lambda: plots.class_probabilities(
@@ -536,6 +552,89 @@ def test_tiles_are_in_reading_order_and_grey_where_the_filter_is_0() -> None:
     assert "5 raw filters" in alt(figure)
 
 
+@pytest.mark.parametrize(("gain", "seen"), [(0.5, 191), (1.0, 255), (4.0, 255)])
+def test_gain_is_the_contrast_around_mid_grey(gain: float, seen: int) -> None:
+    tile = np.zeros((1, 3, 2, 2))
+    tile[0, 0] = [[0.8, -0.8], [0.1, 0]]
+    red = np.asarray(plots.filters(tile, gain=gain).data[0].z)[..., 0].ravel().tolist()
+    assert red[0] == seen
+    assert red[1] == 255 - seen
+    assert red[2] == round(255 * (0.5 + gain * 0.0625))
+    assert red[3] == 128
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_point_on_each_tile_names_it_and_the_chosen_one_has_a_frame(labelled: bool) -> None:
+    if labelled:
+        figure = plots.filter_components(
+            kernel(7), np.linspace(0.2, 0.05, 7), columns=3, selected=4
+        )
+    else:
+        names = [f"Filter {number}" for number in range(7)]
+        figure = plots.filters(kernel(7), names=names, columns=3, selected=4)
+    canvas, points = np.asarray(figure.data[0].z), figure.data[1]
+    assert points.marker.opacity == 0
+    assert points.text[4] == ("component 5: 10 % of the variance" if labelled else "Filter 4")
+    (frame,) = boxes(figure, plots.QUERY)
+    left, top, right, bottom = (round(edge + 0.5) for edge in frame)
+    assert (right - left, bottom - top) == (4, 4)
+    assert (canvas[top:bottom, left:right, 3] == 255).all()
+    assert (points.x[4], points.y[4]) == ((left + right - 1) / 2, (top + bottom - 1) / 2)
+    for x, y in zip(points.x, points.y, strict=True):
+        assert canvas[int(y), int(x), 3] == 255
+    assert len({*zip(points.x, points.y, strict=True)}) == 7
+
+
+def test_a_click_leaves_the_points_invisible() -> None:
+    for name in ("filters", "filter_components", "position_similarity"):
+        points = EXAMPLES[name]().data[1]
+        assert points.selected.marker.opacity == points.unselected.marker.opacity == 0
+
+
+def test_a_large_tile_says_its_weights() -> None:
+    tile = np.zeros((3, 2, 2))
+    tile[2, 0, 1], tile[0, 1, 0] = 0.25, -0.5
+    figure = plots.filter_tile(tile, name="Filter 7")
+    assert figure.data[0].text[0][1] == "row 1, column 2: red +0.000, green +0.000, blue +0.250"
+    assert np.asarray(figure.data[0].z)[1, 0].tolist() == [0, 128, 128]
+    assert alt(figure) == (
+        "Filter 7: weights from red -0.500 at row 2, column 1 to blue +0.250 at row 1, column 2."
+    )
+
+
+def test_a_response_is_centred_at_0_and_prints_its_extremes() -> None:
+    values = np.full(GRID, 0.1, np.float32)
+    values[PEAK], values[0, 7] = 2.0, -0.9
+    figure = response_map(values)
+    trace = figure.data[0]
+    assert (trace.zmin, trace.zmax) == (-2, 2)
+    assert list(trace.colorbar.tickvals) == pytest.approx([-0.9, 2, 0])
+    assert list(trace.colorbar.ticktext) == ["-0.90 min", "+2.00 max", "0"]
+    assert alt(figure) == (
+        "Response of each patch to component 2: from -0.90 at row 1, column 8 "
+        "to +2.00 at row 4, column 7."
+    )
+    outside = [shape for shape in figure.layout.shapes if shape.layer == "below"]
+    assert [(shape.x1, shape.y1) for shape in outside] == [WIDE.size]  # white means 0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "printed"),
+    [
+        (-1.0, 1.0, ["-1.00 min", "+1.00 max", "0"]),
+        (-0.1, 1.0, ["-0.10 min", "+1.00 max"]),  # 0 has no room beside the smallest
+        (0.9, 1.0, ["+1.00 max", "0"]),
+        (-1.0, -0.9, ["-1.00 min", "0"]),
+        (0.0, 0.0, ["+0.00 max"]),
+    ],
+)
+def test_numbers_on_a_signed_bar_do_not_overlap(
+    low: float, high: float, printed: list[str]
+) -> None:
+    trace = response_map(np.array([[low, high]])).data[0]
+    assert list(trace.colorbar.ticktext) == printed
+
+
 def test_each_component_prints_its_share_of_the_variance() -> None:
     explained = np.array([0.5, 0.25, 0.012])
     figure = plots.filter_components(kernel(3), explained)
@@ -555,20 +654,74 @@ def test_a_position_tile_is_that_positions_row_with_the_position_boxed() -> None
     assert f"row 4, column 7 with every other; the largest is {others.max():.2f}" in alt(figure)
 
 
-@pytest.mark.parametrize(("grid", "step"), [((5, 8), 1), ((10, 10), 1), ((14, 14), 2)])
+@pytest.mark.parametrize(
+    ("grid", "step"), [((5, 8), 1), ((10, 13), 1), ((14, 14), 2), ((9, 27), 3)]
+)
 def test_each_position_has_its_tile_at_its_own_place(grid: Grid, step: int) -> None:
     rows, cols = grid
     cosine = similarity(rows, cols)
     figure = plots.position_similarity(cosine)
-    canvas = np.asarray(figure.data[0].z, dtype=float)
+    sprite = figure.data[0].source
+    colours = np.asarray(Image.open(io.BytesIO(base64.b64decode(sprite.split(",")[1]))))
+    table = np.frombuffer(bytes.fromhex(colour_table(True)), np.uint8).reshape(256, 3).astype(int)
     for row, col in np.ndindex(len(range(0, rows, step)), len(range(0, cols, step))):
         y, x = row * (rows + 2), col * (cols + 2)
-        tile = canvas[y : y + rows, x : x + cols]
-        np.testing.assert_allclose(tile, cosine[row * step, col * step], atol=1e-6)
-    assert np.isnan(canvas[rows : rows + 2]).all()  # gaps between tiles
+        tile = colours[y : y + rows, x : x + cols]
+        wanted = table[np.rint(127.5 * (cosine[row * step, col * step] + 1)).astype(int)]
+        np.testing.assert_array_equal(tile[..., :3], wanted)
+        assert (tile[..., 3] == 255).all()
+    assert (colours[rows : rows + 2, ..., 3] == 0).all()  # gaps between tiles
     assert list(figure.layout.xaxis.ticktext) == [str(c + 1) for c in range(0, cols, step)]
     assert list(figure.layout.yaxis.ticktext) == [str(r + 1) for r in range(0, rows, step)]
-    assert ("every second position" in alt(figure)) == (step == 2)
+    which = {1: "every position", 2: "every second position", 3: "every third position"}
+    assert which[step] in alt(figure)
+
+
+def test_a_point_on_each_tile_names_its_position_and_its_most_similar_other() -> None:
+    cosine = similarity(14, 20)
+    points = plots.position_similarity(cosine).data[1]
+    assert [tuple(at) for at in points.customdata] == [
+        (row, col) for row in range(0, 14, 2) for col in range(0, 20, 2)
+    ]
+    at = 4 * 10 + 3
+    row, col = points.customdata[at]
+    assert (points.x[at], points.y[at]) == (3 * 22 + 9.5, 4 * 16 + 6.5)
+    assert points.text[at] == "row 9, column 7"
+    others = np.delete(cosine[row, col].ravel(), row * 20 + col)
+    assert points.marker.color[at] == pytest.approx(others.max())
+    assert points.marker.opacity == 0
+    assert (points.marker.cmin, points.marker.cmax) == (-1, 1)
+
+
+@pytest.mark.parametrize(("position", "framed"), [((4, 6), True), ((4, 7), False), (None, False)])
+def test_the_chosen_positions_tile_has_a_frame_where_it_is_drawn(
+    position: Grid | None, framed: bool
+) -> None:
+    figure = plots.position_similarity(similarity(14, 14), position=position)
+    frames = boxes(figure, plots.QUERY)
+    assert len(frames) == framed
+    if framed:
+        left, top, right, bottom = frames[0]
+        assert left < 3 * 16 - 0.5 < 3 * 16 + 13.5 < right  # around the tile, not on it
+        assert top < 2 * 16 - 0.5 < 2 * 16 + 13.5 < bottom
+
+
+def test_a_profile_has_a_line_for_each_direction_that_needs_no_colour() -> None:
+    figure = EXAMPLES["position_profile"]()
+    lines = figure.data
+    assert [line.name for line in lines] == ["row", "column", "diagonal"]
+    for line, (offset, cosine) in zip(lines, PROFILE.values(), strict=True):
+        np.testing.assert_array_equal(line.x, offset)
+        np.testing.assert_array_equal(line.y, cosine)
+    assert len({line.marker.symbol for line in lines}) == 3
+    assert len({line.line.dash for line in lines}) == 3
+    assert figure.layout.showlegend
+    low, high = figure.layout.yaxis.range
+    assert low < -1 < 1 < high
+    assert "patches" in figure.layout.xaxis.title.text
+    assert "row 4, column 7" in alt(figure)
+    assert "-0.60 along its row, at offset -1" in alt(figure)
+    assert "0.25 along its column, at offset +1" in alt(figure)
 
 
 # --- what is at the edge ------------------------------------------------------------------------
@@ -597,6 +750,8 @@ def test_a_grid_of_one_patch(draw: MapPlot) -> None:
         lambda: plots.position_similarity(similarity(1, 1)),
         lambda: plots.filter_components(kernel(1, side=1), np.ones(1)),
         lambda: plots.filters(np.zeros((1, 3, 1, 1))),
+        lambda: plots.filter_tile(np.zeros((3, 1, 1)), name="Filter 1"),
+        lambda: plots.position_profile({"row": (np.zeros(1, int), np.ones(1))}, position=(0, 0)),
         lambda: plots.prefix_shares(np.zeros(1), names=["CLS"]),
         lambda: plots.class_probabilities(np.ones(1), ["all"]),
     ],

@@ -1,13 +1,59 @@
-"""What the first layer sees: the patch embedding's filters."""
+"""What the first layer sees: the patch embedding's filters, and what a picture answers to them."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
+from vitviz.app import settings, state
 from vitviz.app.figure import show
+from vitviz.app.settings import setting
 from vitviz.app.state import View
 
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+    from streamlit.delta_generator import DeltaGenerator
+
+    from vitviz import Model
+
+COMPONENTS, RAW = FILTERS = ("components", "raw filters")
+NORM, OWN = ORDERS = ("by norm", "their own")
+GAINS = (0.5, 1.0, 2.0, 4.0, 8.0)
+SHOWN_COMPONENTS = 28  # as in the paper
 SHOWN_FILTERS = 256
+PHOTO_WIDTH = 190  # pixels
+
+
+@dataclass(frozen=True, eq=False)
+class Tiles:
+    """Filters of one model in the order in which they are shown.
+
+    Attributes
+    ----------
+    kernel : ndarray of shape (n, 3, P, P)
+    explained : ndarray of shape (n,), or None
+        Of principal components: the share of the variance.
+    titles, facts : list of str
+        What each is called, and a number that belongs to it.
+    words : str
+        What there is to say of all.
+    """
+
+    kernel: np.ndarray
+    explained: np.ndarray | None
+    titles: list[str]
+    facts: list[str]
+    words: str
+
+    def figure(self, gain: float, selected: int | None = None) -> "go.Figure":
+        if self.explained is not None:
+            return plots.filter_components(
+                self.kernel, self.explained, gain=gain, selected=selected
+            )
+        names = [f"{title}, {fact}" for title, fact in zip(self.titles, self.facts, strict=True)]
+        return plots.filters(self.kernel, names=names, gain=gain, selected=selected)
 
 
 def page(view: View) -> None:
@@ -15,23 +61,139 @@ def page(view: View) -> None:
     if kernel is None or kernel.shape[1] != 3:
         st.info(
             f"{view.model.name} cuts patches from the feature map of a CNN, so its filters are no "
-            "pictures. Choose a plain ViT, such as vitviz_tiny_cifar10."
+            "pictures: choose a plain ViT, such as vitviz_tiny_cifar10."
         )
         return
-    count = min(28, kernel.shape[0], kernel[0].size)
+    first, second, third, fourth = st.columns([3, 2, 3, 3], vertical_alignment="bottom")
+    what = _switch(first, "Show", "filters", FILTERS)
+    order = _switch(fourth, "Order", "order", ORDERS) if what == RAW else NORM
+    tiles = _tiles(view.model, what, order)
+    count = len(tiles.kernel)
+    chosen = setting("filter", range(1, count + 1), 1) - 1
+    second.number_input(f"Tile, 1 to {count}", 1, count, key="filter")
+    gain = setting("gain", GAINS, 1.0)
+    third.select_slider("Contrast of the tiles", GAINS, key="gain")
+
+    here, beside, one, answer = st.columns([3, 3, 2, 4])
+    with here:
+        _mosaic(view.model, tiles, gain, chosen)
+    with beside:
+        _random_beside(view, what, order, gain)
+    with one:
+        st.subheader(tiles.titles[chosen], anchor=False)
+        name = f"{tiles.titles[chosen]}, {tiles.facts[chosen]}"
+        show(plots.filter_tile(tiles.kernel[chosen], name=name, gain=gain))
+        st.markdown(tiles.facts[chosen].capitalize())
+        _photo(view, kernel.shape[2:])
+    with answer:
+        _response(view, tiles.kernel[chosen], tiles.titles[chosen])
+
+
+def _switch(place: "DeltaGenerator", label: str, name: str, options: tuple[str, ...]) -> str:
+    """A switch between sets of tiles: what is chosen begins again at the first of the new set."""
+    chosen = setting(name, options, options[0])
+    place.segmented_control(
+        label, options, key=name, on_change=_choose, args=(0,), width="stretch", required=True
+    )
+    return chosen
+
+
+def _mosaic(model: "Model", tiles: Tiles, gain: float, chosen: int) -> None:
+    """All tiles of the model on screen; a click on one chooses it."""
+    st.subheader("Trained" if model.trained else "Random weights", anchor=False)
+
+    def clicked() -> None:
+        points = st.session_state.mosaic.selection.points
+        if points:
+            _choose(points[0]["point_index"])
+
+    show(tiles.figure(gain, chosen), key="mosaic", on_click=clicked)
+    st.markdown(f"{tiles.words} Click a tile to choose it.")
+
+
+def _random_beside(view: View, what: str, order: str, gain: float) -> None:
+    """The same tiles of the same model before any training."""
+    if not view.model.trained:
+        st.subheader("Trained", anchor=False)
+        st.markdown("Choose the *trained* weights above to see them beside the random ones.")
+        return
+    random, _ = state.load(view.model.name, False)
+    tiles = _tiles(random, what, order)
+    st.subheader("The same, random weights", anchor=False)
+    show(tiles.figure(gain))
+    st.markdown(tiles.words)
+
+
+def _photo(view: View, patch: tuple[int, ...]) -> None:
+    high, wide = view.model.preprocess.input_size
+    grid = (high // patch[0], wide // patch[1])
+    image, crop = view.picture.image, view.acts.crop
+    show(plots.picture(image, crop=crop, grid=grid, query=None, width=PHOTO_WIDTH))
+
+
+def _response(view: View, kernel: np.ndarray, title: str) -> None:
+    st.subheader(f"What each patch answers to {title.lower()}", anchor=False)
+    response = inspection.filter_response(_input(view), kernel)
+    image, crop = view.picture.image, view.acts.crop
+    show(plots.filter_response(response, image, crop=crop, name=title.lower()))
+    low, high = response.min(), response.max()
+    st.markdown(f"From {low:+.2f} to {high:+.2f}, before the bias; 0 is white.")
+
+
+def _tiles(model: "Model", what: str, order: str) -> Tiles:
+    """From the cache where they are there."""
+    return state.captures().get(
+        ("filters", model.name, model.weights, what, order),
+        lambda: _components(model) if what == COMPONENTS else _raw_filters(model, order),
+        lambda made: made.kernel.nbytes,
+    )
+
+
+def _components(model: "Model") -> Tiles:
+    kernel = model.patch_kernel
+    assert kernel is not None
+    limit = min(len(kernel), kernel[0].size)
+    count = min(SHOWN_COMPONENTS, limit)
     components, explained = inspection.filter_components(kernel, n_components=count)
-    left, right = st.columns(2)
-    with left:
-        st.subheader(f"First {count} principal components", anchor=False)
-        show(plots.filter_components(components, explained))
-        st.markdown(
-            f"They explain {100 * explained.sum():.0f} % of the variance of {len(kernel)} filters "
-            f"of {kernel.shape[2]} x {kernel.shape[3]} pixels, which have at most "
-            f"{min(kernel.shape[0], kernel[0].size)} components."
-        )
-    with right:
-        norms = np.linalg.norm(kernel.reshape(len(kernel), -1), axis=1)
-        order = np.argsort(-norms, kind="stable")[:SHOWN_FILTERS]
-        st.subheader(f"{len(order)} filters, the largest norm first", anchor=False)
-        show(plots.filters(kernel[order]))
-        st.markdown(f"Norms from {norms[order[0]]:.2f} down to {norms[order[-1]]:.2f}.")
+    return Tiles(
+        kernel=components,
+        explained=explained,
+        titles=[f"Component {number + 1}" for number in range(count)],
+        facts=[f"{100 * share:.1f} % of the variance" for share in explained],
+        words=(
+            f"{count} of the {limit} principal components explain {100 * explained.sum():.0f} % "
+            f"of the variance of {len(kernel)} filters."
+        ),
+    )
+
+
+def _raw_filters(model: "Model", order: str) -> Tiles:
+    kernel = model.patch_kernel
+    assert kernel is not None
+    norms = np.linalg.norm(kernel.reshape(len(kernel), -1), axis=1)
+    places = np.argsort(-norms, kind="stable") if order == NORM else np.arange(len(kernel))
+    shown = places[:SHOWN_FILTERS]
+    part = f"{len(shown)} of " if len(shown) < len(kernel) else ""
+    return Tiles(
+        kernel=kernel[shown],
+        explained=None,
+        titles=[f"Filter {number + 1}" for number in shown],
+        facts=[f"norm {norms[number]:.2f}" for number in shown],
+        words=(
+            f"{part}{len(kernel)} filters, norms from {norms[shown].max():.2f} to "
+            f"{norms[shown].min():.2f}."
+        ),
+    )
+
+
+def _input(view: View) -> np.ndarray:
+    """The model's input for the picture on screen: (3, H, W)."""
+    return state.captures().get(
+        (*view.key, "input"),
+        lambda: view.model.preprocess(view.picture.image).numpy(),
+        lambda made: made.nbytes,
+    )
+
+
+def _choose(tile: int) -> None:
+    settings.change("filter", tile + 1)

@@ -1,30 +1,185 @@
-"""Does it know where patches are: similarity of position embeddings."""
+"""Does it know where patches are: similarity of position embeddings, learned and not."""
 
+from typing import Literal
+
+import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
+from vitviz.app import settings, state
 from vitviz.app.figure import show
+from vitviz.app.settings import setting
 from vitviz.app.state import View
+from vitviz.app.token_map import MAX_BYTES, Frame, encode, middle, token_map
+from vitviz.inspection.positions import Interpolation
+
+Kind = Literal["learned", "sincos1d", "sincos2d", "random"]
+KINDS: dict[Kind, str] = {
+    "learned": "learned",
+    "sincos1d": "sine-cosine 1-D",
+    "sincos2d": "sine-cosine 2-D",
+    "random": "random",
+}
+GRIDS = (7, 8, 10, 12, 14, 16, 20, 24, 32)
+INTERPOLATIONS: tuple[Interpolation, ...] = ("bicubic", "bilinear", "nearest")
 
 
 def page(view: View) -> None:
-    table = view.model.position_embedding
-    if table is None:
-        st.info(
-            f"{view.model.name} adds no position embedding to its tokens. Choose a model that "
-            "does, such as vitviz_tiny_cifar10."
+    grid = view.acts.grid
+    refusal = _why_not_learned(view)
+    if refusal:
+        st.info(refusal)
+    width = view.acts.tokens(0).shape[1]
+    kinds = [kind for kind in KINDS if _fits(kind, width) and not (refusal and kind == "learned")]
+    kind = setting("kind", kinds, kinds[0])
+    names = {**KINDS, "learned": "learned" if view.model.trained else "not yet learned"}
+    if view.query_patch is None:
+        st.markdown(
+            f"{view.query_name[0].upper()}{view.query_name[1:]} has no place in the picture: the "
+            "middle is shown. Point at a patch, or click one."
         )
-        return
-    grid = view.model.position_grid
-    similarity = inspection.position_similarity(table, grid=grid)
-    position = view.query_patch or (grid[0] // 2, grid[1] // 2)
-    one, every = st.columns([4, 5])
-    with one:
-        row, col = position[0] + 1, position[1] + 1
-        st.subheader(f"The position at row {row}, column {col}", anchor=False)
-        show(plots.position_tile(similarity, position=position))
-        if view.query_patch is None:
-            st.markdown("Choose a patch as the query token to move it.")
+    token_map(
+        view,
+        _frames(view, kinds, kind),
+        name="positions",
+        kind="cosine",
+        strip="frames",
+        titles={"row": "Similar positions:", "strip": "The same position in each kind"},
+        frame_setting=("kind", kinds),
+        frame_names=[names[each] for each in kinds],
+        version="-".join(kinds),
+        patches_only=True,
+    )
+    similarity = _similarity(view, kind)
+    position = view.query_patch or middle(grid)
+    every, lines = st.columns(2)
     with every:
-        st.subheader(f"All {grid[0]} x {grid[1]} positions", anchor=False)
-        show(plots.position_similarity(similarity))
+        st.subheader(f"All positions: {names[kind]}", anchor=False)
+        _all_tiles(view, similarity, position)
+    with lines:
+        st.subheader(f"From row {position[0] + 1}, column {position[1] + 1}", anchor=False)
+        profile = inspection.position_profile(similarity, position=position)
+        show(plots.position_profile(profile, position=position))
+    _resized(view, kind, names[kind], position)
+
+
+def _why_not_learned(view: View) -> str | None:
+    """Why there is no learned embedding to show, in one sentence."""
+    model, grid = view.model, view.acts.grid
+    table = model.position_embedding
+    if table is None:
+        why = "adds no position embedding to its tokens"
+    elif "pos_embed" not in dict(model.module.named_parameters(recurse=False)):
+        why = "adds sines and cosines that are fixed"
+    elif len(table) not in (grid[0] * grid[1], len(view.prefix) + grid[0] * grid[1]):
+        why = f"keeps its position embeddings for another grid than {grid[0]} x {grid[1]}"
+    else:
+        return None
+    return (
+        f"{model.name} {why}, so the learned kind is missing here: choose a model that has it, "
+        "such as vitviz_tiny_cifar10."
+    )
+
+
+def _fits(kind: Kind, width: int) -> bool:
+    return width % {"sincos1d": 2, "sincos2d": 4}.get(kind, 1) == 0
+
+
+def _table(view: View, kind: Kind) -> np.ndarray:
+    """Embeddings of the patches' positions, (N, D)."""
+    rows, cols = view.acts.grid
+    if kind == "learned":
+        table = view.model.position_embedding
+        assert table is not None
+        return table[-rows * cols :]
+    width = view.acts.tokens(0).shape[1]
+    return inspection.position_table(kind, grid=(rows, cols), embed_dim=width)
+
+
+def _similarity(view: View, kind: Kind) -> np.ndarray:
+    return state.captures().get(
+        ("positions", *view.key[:2], view.acts.grid, kind),
+        lambda: inspection.position_similarity(_table(view, kind), grid=view.acts.grid),
+        lambda made: made.nbytes,
+    )
+
+
+def _frames(view: View, kinds: list[Kind], shown: Kind) -> list[Frame]:
+    """Every kind where they are small enough, else the one on screen."""
+    count = view.acts.grid[0] * view.acts.grid[1]
+    wanted = kinds if len(kinds) * count**2 <= MAX_BYTES else [shown]
+
+    def make() -> list[Frame]:
+        return [
+            encode(kinds.index(kind), _similarity(view, kind).reshape(1, count, count), 0, "cosine")
+            for kind in wanted
+        ]
+
+    return state.captures().get(
+        ("positions", *view.key[:2], view.acts.grid, tuple(kinds), tuple(wanted)),
+        make,
+        lambda frames: sum(frame.nbytes for frame in frames),
+    )
+
+
+def _all_tiles(view: View, similarity: np.ndarray, position: tuple[int, int]) -> None:
+    def clicked() -> None:
+        points = st.session_state.tiles.selection.points
+        if points:
+            row, col = points[0]["customdata"]
+            settings.change("query", f"{row + 1}.{col + 1}")
+
+    figure = plots.position_similarity(similarity, position=position)
+    show(figure, key="tiles", on_click=clicked)
+
+
+def _resized(view: View, kind: Kind, name: str, position: tuple[int, int]) -> None:
+    """The tile of one position before and after interpolation to another grid."""
+    (rows, cols), patch = view.acts.grid, view.acts.patch_size
+    st.subheader(f"Resized to another grid: {name}", anchor=False)
+    first, second, _ = st.columns([4, 4, 3], vertical_alignment="bottom")
+    new_rows = setting("grid", GRIDS, 24)
+    first.select_slider("Rows of the new grid", GRIDS, key="grid")
+    how = setting("interpolation", INTERPOLATIONS, "bicubic")
+    second.segmented_control(
+        "Interpolation", INTERPOLATIONS, key="interpolation", width="stretch", required=True
+    )
+    grid = (new_rows, max(1, round(new_rows * cols / rows)))
+    there = (int((position[0] + 0.5) * grid[0] / rows), int((position[1] + 0.5) * grid[1] / cols))
+    before, after = _similarity(view, kind), _resized_similarity(view, kind, grid, how)
+    left, right, words = st.columns([4, 4, 3])
+    for column, when, tiles, at in (
+        (left, "Before", before, position),
+        (right, "After", after, there),
+    ):
+        size = f"{tiles.shape[0]} x {tiles.shape[1]}"
+        with column:
+            st.markdown(f"**{when}: {size}, row {at[0] + 1}, column {at[1] + 1}**")
+            show(plots.position_tile(tiles, position=at), key=when)
+    high, wide = (patch, patch) if isinstance(patch, int) else patch
+    words.markdown(
+        f"{grid[0]} x {grid[1]} patches of {high} x {wide} px make a picture of "
+        f"{grid[0] * high} x {grid[1] * wide} px."
+    )
+    if rows * cols > 1:
+        near = [inspection.neighbour_similarity(tiles) for tiles in (before, after)]
+        words.markdown(
+            f"Neighbours have a cosine of {near[0]:.2f} on average before, {near[1]:.2f} after."
+        )
+
+
+def _resized_similarity(
+    view: View, kind: Kind, grid: tuple[int, int], how: Interpolation
+) -> np.ndarray:
+    def make() -> np.ndarray:
+        table = _table(view, kind)
+        resized = inspection.resized_positions(
+            table, grid=view.acts.grid, new_grid=grid, interpolation=how
+        )
+        return inspection.position_similarity(resized, grid=grid)
+
+    return state.captures().get(
+        ("positions", *view.key[:2], view.acts.grid, kind, grid, how),
+        make,
+        lambda made: made.nbytes,
+    )

@@ -17,7 +17,14 @@ from .attention import (
     query_attention,
     uniform_distance,
 )
-from .embeddings import filter_components, position_similarity, token_components
+from .embeddings import filter_components, filter_response, token_components
+from .positions import (
+    neighbour_similarity,
+    position_profile,
+    position_similarity,
+    position_table,
+    resized_positions,
+)
 from .record import Measurements, measurements
 from .rollout import attention_rollout, rollout_steps
 
@@ -27,10 +34,15 @@ __all__ = [
     "attention_entropy",
     "attention_rollout",
     "filter_components",
+    "filter_response",
     "measurements",
+    "neighbour_similarity",
+    "position_profile",
     "position_similarity",
+    "position_table",
     "prefix_mass",
     "query_attention",
+    "resized_positions",
     "rollout_steps",
     "token_components",
     "uniform_distance",

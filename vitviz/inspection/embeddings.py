@@ -1,9 +1,9 @@
-"""What the embeddings have learned: the patch embedding's filters, the positions, the tokens."""
+"""What the patch embedding's filters and the tokens hold: components, and answers of patches."""
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .inputs import Array, Grid, as_floats, check_tokens, checked_grid
+from .inputs import Array, Grid, as_floats, check_tokens
 
 
 def filter_components(kernel: ArrayLike, *, n_components: int = 28) -> tuple[Array, Array]:
@@ -48,46 +48,48 @@ def filter_components(kernel: ArrayLike, *, n_components: int = 28) -> tuple[Arr
     return components.reshape(-1, *filters.shape[1:]).astype(filters.dtype), explained
 
 
-def position_similarity(pos_embed: ArrayLike, *, grid: Grid) -> Array:
-    """Cosine similarity of every patch's position embedding with every other's.
+def filter_response(image: ArrayLike, kernel: ArrayLike) -> Array:
+    """How each patch of a picture answers to one filter: its inner product with it.
 
     Parameters
     ----------
-    pos_embed : array of shape (N, D) or (prefix + N, D)
-        Its last rows * cols rows are the patches'.
-    grid : (rows, cols)
+    image : array of shape (C, H, W)
+        The model's input, in units of its preprocessing.
+    kernel : array of shape (C, P, Q)
+        One filter, or one principal component of the filters; P x Q pixels are a patch.
 
     Returns
     -------
-    ndarray of shape (rows, cols, rows, cols)
-        From -1 to 1: [i, j] is the tile of the patch in row i and column j.
+    ndarray of shape (H // P, W // Q)
+        x_p E of eq. 1 without the bias, in the image's unit times the filter's.
 
     Raises
     ------
     ValueError
-        When there are fewer embeddings than patches.
+        When the image has other channels than the filter, or is smaller than a patch.
 
     Notes
     -----
-    A zero vector has no direction: its similarity to all, itself included, is 0. A tile shows which
-    positions the embedding tells apart, not how much later layers make of the difference.
+    Pixels beyond the last whole patch are left out, as a convolution of stride P leaves them out. A
+    large answer can come from a bright patch as well as from one that looks like the filter.
 
     References
     ----------
-    The ViT paper, Fig. 7 centre and Fig. 10.
+    The ViT paper, eq. 1.
     """
-    rows, cols = checked_grid(grid)
-    table = as_floats(pos_embed)
-    if table.ndim != 2 or len(table) < rows * cols:
+    pixels, one = as_floats(image), as_floats(kernel)
+    fits = pixels.ndim == one.ndim == 3 and len(pixels) == len(one) and one.size
+    if not fits or pixels.shape[1] < one.shape[1] or pixels.shape[2] < one.shape[2]:
         raise ValueError(
-            f"Expected position embeddings of shape ({rows * cols} or more, D) for a grid of "
-            f"{rows} x {cols}, got {table.shape}."
+            "Expected an image (C, H, W) and a filter (C, P, Q) that is no larger, "
+            f"got {pixels.shape} and {one.shape}."
         )
-    patches = table[-rows * cols :].astype(np.float64)  # (N, D)
-    length = np.linalg.norm(patches, axis=1, keepdims=True)
-    patches = np.divide(patches, length, out=np.zeros_like(patches), where=length > 0)
-    similarity = np.clip(patches @ patches.T, -1.0, 1.0)  # (N, N)
-    return similarity.reshape(rows, cols, rows, cols).astype(table.dtype)
+    channels, high, wide = one.shape
+    rows, cols = pixels.shape[1] // high, pixels.shape[2] // wide
+    whole = pixels[:, : rows * high, : cols * wide]
+    patches = whole.reshape(channels, rows, high, cols, wide).astype(np.float64)
+    response = np.einsum("crpsq,cpq->rs", patches, one)
+    return response.astype(pixels.dtype)
 
 
 def token_components(

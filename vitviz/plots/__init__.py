@@ -5,7 +5,7 @@ it shows. Layers, heads, rows and columns count from 1 on screen. Maps are drawn
 original picture, each patch one flat rectangle.
 """
 
-from .charts import attention_distance, class_probabilities, prefix_shares
+from .charts import attention_distance, class_probabilities, position_profile, prefix_shares
 from .experiments import (
     answer_change,
     logit_lens,
@@ -17,6 +17,7 @@ from .experiments import (
 from .maps import (
     MAX_SUBPLOTS,
     attention_rollout,
+    filter_response,
     heads,
     picture,
     query_attention,
@@ -24,7 +25,7 @@ from .maps import (
     token_map,
 )
 from .template import GREY, KEY, QUERY, SHARES, SIGNED, Box
-from .tiles import filter_components, filters, position_similarity, position_tile
+from .tiles import filter_components, filter_tile, filters, position_similarity, position_tile
 
 __all__ = [
     "GREY",
@@ -39,12 +40,15 @@ __all__ = [
     "attention_rollout",
     "class_probabilities",
     "filter_components",
+    "filter_response",
+    "filter_tile",
     "filters",
     "heads",
     "logit_lens",
     "muted_heads",
     "occlusion",
     "picture",
+    "position_profile",
     "position_similarity",
     "position_tile",
     "prefix_shares",

@@ -1,11 +1,14 @@
 """Figures with axes of numbers: bars, and one dot a head."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import plotly.graph_objects as go
 
-from .template import GREY, QUERY, finish
+from .template import GREY, QUERY, finish, place
+
+# Colour, marker and dash of lines that are compared; each can be told without its colour.
+_LINES = (("#4a86c5", "circle", "solid"), ("#c0701a", "square", "dash"), (GREY, "diamond", "dot"))
 
 
 def prefix_shares(shares: np.ndarray, *, names: Sequence[str]) -> go.Figure:
@@ -122,6 +125,39 @@ def class_probabilities(
     figure.update_yaxes(autorange="reversed")
     words = ", ".join(f"{n} {v:.1f} %" for n, v in zip(names, values, strict=True))
     return finish(figure, f"Most probable classes: {words}.", height=90 + 52 * len(names))
+
+
+def position_profile(
+    profile: Mapping[str, tuple[np.ndarray, np.ndarray]], *, position: tuple[int, int]
+) -> go.Figure:
+    """Cosine of one position with others, against how far they are along each line through it.
+
+    Parameters
+    ----------
+    profile : dict of a line's name to (offset, cosine); offsets in patches
+    position : (row, column), from 0
+    """
+    figure, lowest = go.Figure(), []
+    for (line, (offset, cosine)), style in zip(profile.items(), _LINES, strict=False):
+        colour, symbol, dash = style
+        figure.add_scatter(
+            x=offset,
+            y=cosine,
+            name=line,
+            mode="lines+markers",
+            line=dict(color=colour, dash=dash, width=2),
+            marker=dict(symbol=symbol, size=8),
+            hovertemplate=f"{line} %{{x:+d}}: %{{y:.2f}}<extra></extra>",
+        )
+        least = int(cosine.argmin())
+        lowest.append(f"{cosine[least]:.2f} along its {line}, at offset {offset[least]:+d}")
+    figure.update_xaxes(title="offset to the right or down, patches", zeroline=False)
+    figure.update_yaxes(title="cosine", range=[-1.05, 1.05], dtick=0.5)
+    words = f"Cosine against offset from {place(*position)}; the lowest are {', '.join(lowest)}."
+    finish(figure, words, height=420)
+    return figure.update_layout(
+        showlegend=True, legend=dict(orientation="h", y=1.02, yanchor="bottom", font_size=14)
+    )
 
 
 def _distance_words(distance: np.ndarray, equal_sharing: float) -> str:

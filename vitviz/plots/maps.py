@@ -27,6 +27,7 @@ from .template import (
 MAX_SUBPLOTS = 16
 _SHOWN_SIDE = 640  # pixels of the photo's longer side as it is sent to the browser
 _COLORBAR = 80  # pixels that a horizontal colour bar takes below a map
+_COLUMN = 360  # pixels of a usual column on screen
 
 
 def picture(
@@ -36,10 +37,12 @@ def picture(
     grid: tuple[int, int],
     query: tuple[int, int] | None,
     query_name: str | None = None,
+    width: int = _COLUMN,
 ) -> go.Figure:
     """The picture with its patch grid; the query patch (row, column) has a solid cyan box.
 
     `query_name` says in the alt text what the query is, where it is no patch.
+    `width` is that of its column on screen, in pixels.
     """
     figure = go.Figure()
     _photo(figure, image)
@@ -63,7 +66,7 @@ def picture(
     return finish(
         figure,
         f"The picture, cut into {rows} rows and {cols} columns of patches{asked}.",
-        height=_picture_height(image),
+        height=_picture_height(image, width),
     )
 
 
@@ -225,6 +228,47 @@ def token_map(
     )
 
 
+def filter_response(response: np.ndarray, image: Image.Image, *, crop: Box, name: str) -> go.Figure:
+    """How each patch answers to one filter (rows, columns), signed, in picture coordinates.
+
+    The scale runs as far below 0 as above; the colour bar prints the smallest and the largest.
+    """
+    low, high = float(response.min()), float(response.max())
+    reach = max(-low, high) or 1.0
+    heat = _heat(response, crop, None)
+    heat.update(
+        z=response,
+        zmin=-reach,
+        zmax=reach,
+        colorscale=SIGNED,
+        hovertemplate="%{customdata}: %{z:+.2f}<extra></extra>",
+    )
+    heat.colorbar = {**colorbar("inner product x E"), **_extremes(low, high, reach)}
+    figure = go.Figure(heat)
+    _picture_axes(figure, image)
+    # White is 0 on this scale, so what the model does not see must not be white.
+    around = dict(x0=0, y0=0, x1=image.width, y1=image.height, line_width=0, layer="below")
+    figure.add_shape(type="rect", fillcolor="rgba(138,143,152,0.45)", **around)
+    cols = response.shape[1]
+    least, most = (place(*divmod(int(at), cols)) for at in (response.argmin(), response.argmax()))
+    return finish(
+        figure,
+        f"Response of each patch to {name}: from {low:+.2f} at {least} to {high:+.2f} at {most}.",
+        height=_picture_height(image) + _COLORBAR,
+    )
+
+
+def _extremes(low: float, high: float, reach: float) -> dict[str, list[float] | list[str]]:
+    """Ticks of a signed colour bar: its smallest and largest value, and 0 where it has room."""
+    ticks = {low: f"{low:+.2f} min", high: f"{high:+.2f} max"}
+    room = 0.4 * reach  # a fifth of the bar, on which a label just fits
+    if high - low < room:
+        ticks = {low: ticks[low]} if -low > high else {high: ticks[high]}
+    if all(abs(value) >= room for value in ticks):
+        ticks[0.0] = "0"
+    return {"tickvals": list(ticks), "ticktext": list(ticks.values())}
+
+
 def _heat(values: np.ndarray, crop: Box, equal_share: float | None) -> go.Heatmap:
     rows, cols = values.shape
     left, top, right, bottom = crop
@@ -279,9 +323,9 @@ def _picture_axes(figure: go.Figure, image: Image.Image) -> None:
     figure.update_layout(showlegend=False)
 
 
-def _picture_height(image: Image.Image) -> int:
-    """Pixels on screen, in a column of about 360, of a figure that shows the whole picture."""
-    return round(min(380, max(160, 360 * image.height / image.width))) + 16
+def _picture_height(image: Image.Image, width: int = _COLUMN) -> int:
+    """Pixels on screen of a figure that shows the whole picture in a column of this width."""
+    return round(min(380, max(0.45 * width, width * image.height / image.width))) + 16
 
 
 def _strongest(values: np.ndarray) -> str:

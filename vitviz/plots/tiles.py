@@ -1,38 +1,93 @@
 """Small tiles side by side: the filters of the embedding, and cosines of positions."""
 
+import base64
+import io
 import math
 from collections.abc import Sequence
 
 import numpy as np
 import plotly.graph_objects as go
+from PIL import Image
 
-from .template import BARE, SIGNED, as_percent, colorbar, finish, place, query_box
+from .template import (
+    BARE,
+    QUERY,
+    SIGNED,
+    as_percent,
+    colorbar,
+    colour_table,
+    finish,
+    place,
+    query_box,
+)
+
+MOST_TILES = 13  # of positions along a side of the sprite
+SPRITE_GAP = 2  # cells between two tiles
+TILES_WIDTH = 300  # pixels of the column in which filters are shown
+# An invisible point stays invisible when it, or another one, was clicked.
+UNMOVED = dict(selected_marker_opacity=0, unselected_marker_opacity=0)
 
 
 def filter_components(
-    components: np.ndarray, explained_variance: np.ndarray, *, columns: int = 7
+    components: np.ndarray,
+    explained_variance: np.ndarray,
+    *,
+    columns: int = 6,
+    gain: float = 1.0,
+    selected: int | None = None,
 ) -> go.Figure:
-    """Principal components of the filters as tiles in reading order.
+    """Principal components of the filters as tiles in reading order, each with its share.
 
     Parameters
     ----------
     components : ndarray of shape (n, 3, P, P)
     explained_variance : ndarray of shape (n,), shares of 1
+    gain : contrast; above 1 the strongest weights are clipped
+    selected : the tile that gets a frame, or None
     """
-    figure = _tiles(components, columns, [as_percent(share) for share in explained_variance])
-    words = f"{len(components)} principal components of the filters as colour tiles"
+    shares = [as_percent(share) for share in explained_variance]
+    names = [f"component {k + 1}: {share} of the variance" for k, share in enumerate(shares)]
     total = as_percent(explained_variance.sum())
-    return finish(
-        figure, f"{words}; they explain {total} of the variance.", height=_tall(components, columns)
-    )
+    words = f"{len(components)} principal components of the filters as colour tiles"
+    figure = _tiles(components, columns, gain, names, shares, selected)
+    return _finished(figure, f"{words}; they explain {total} of the variance.")
 
 
-def filters(kernel: np.ndarray, *, columns: int = 16) -> go.Figure:
-    """Raw filters (n, 3, P, P) as tiles in the order given."""
-    figure = _tiles(kernel, columns, None)
-    return finish(
-        figure, f"{len(kernel)} raw filters as colour tiles.", height=_tall(kernel, columns)
+def filters(
+    kernel: np.ndarray,
+    *,
+    names: Sequence[str] | None = None,
+    columns: int | None = None,
+    gain: float = 1.0,
+    selected: int | None = None,
+) -> go.Figure:
+    """Raw filters (n, 3, P, P) as tiles in the order given; by default as high as wide."""
+    columns = columns or math.ceil(math.sqrt(len(kernel)))
+    names = names or [f"filter {number + 1}" for number in range(len(kernel))]
+    figure = _tiles(kernel, columns, gain, names, None, selected)
+    return _finished(figure, f"{len(kernel)} raw filters as colour tiles.")
+
+
+def filter_tile(kernel: np.ndarray, *, name: str, gain: float = 1.0) -> go.Figure:
+    """One filter (3, P, P), large; `name` says in the alt text which."""
+    side = kernel.shape[1]
+    weights = [
+        [
+            f"{place(row, col)}: " + ", ".join(_named(*w) for w in enumerate(kernel[:, row, col]))
+            for col in range(side)
+        ]
+        for row in range(side)
+    ]
+    figure = go.Figure(
+        go.Image(z=_colours(kernel, gain), text=weights, hovertemplate="%{text}<extra></extra>")
     )
+    figure.update_xaxes(**BARE, constrain="domain")
+    figure.update_yaxes(**BARE, scaleanchor="x")
+    ends = []
+    for at in (int(kernel.argmax()), int(kernel.argmin())):
+        channel, row, col = np.unravel_index(at, kernel.shape)
+        ends.append(f"{_named(int(channel), kernel.flat[at])} at {place(int(row), int(col))}")
+    return finish(figure, f"{name}: weights from {ends[1]} to {ends[0]}.", height=190)
 
 
 def position_tile(similarity: np.ndarray, *, position: tuple[int, int]) -> go.Figure:
@@ -52,83 +107,154 @@ def position_tile(similarity: np.ndarray, *, position: tuple[int, int]) -> go.Fi
         )
     )
     query_box(figure, (0.5, 0.5, cols + 0.5, rows + 0.5), (rows, cols), position)
-    figure.update_xaxes(title="column", constrain="domain", showgrid=False)
-    figure.update_yaxes(title="row", autorange="reversed", scaleanchor="x", showgrid=False)
-    others = tile.ravel()[np.arange(tile.size) != position[0] * cols + position[1]]
-    nearest = float(others.max()) if others.size else 1.0
+    figure.update_xaxes(title="column", constrain="domain", showgrid=False, range=[0.5, cols + 0.5])
+    figure.update_yaxes(title="row", constrain="domain", showgrid=False, range=[rows + 0.5, 0.5])
+    figure.update_yaxes(scaleanchor="x")
     words = f"Cosine of the position embedding of {place(*position)} with every other"
-    return finish(figure, f"{words}; the largest is {nearest:.2f}.", height=400)
+    return finish(figure, f"{words}; the largest is {_nearest(tile, position):.2f}.", height=400)
 
 
-def position_similarity(similarity: np.ndarray) -> go.Figure:
-    """A grid of tiles, one a position, every second one where the grid is larger than 10."""
+def position_similarity(
+    similarity: np.ndarray, *, position: tuple[int, int] | None = None
+) -> go.Figure:
+    """A grid of tiles, one a position: every second one from 14 on, then every third, and so on.
+
+    `position` gets a frame where its tile is among them. All tiles are one picture; an invisible
+    point on each, whose customdata are its row and column, can be pointed at.
+    """
     rows, cols = similarity.shape[:2]
-    step = 2 if max(rows, cols) > 10 else 1
-    chosen = similarity[::step, ::step]
-    tall, wide = chosen.shape[:2]
-    canvas = np.full((tall * (rows + 2) - 2, wide * (cols + 2) - 2), np.nan, np.float32)
-    for row, col in np.ndindex(tall, wide):
-        y, x = row * (rows + 2), col * (cols + 2)
-        canvas[y : y + rows, x : x + cols] = chosen[row, col]
-    figure = go.Figure(
-        go.Heatmap(
-            z=canvas,
-            zmin=-1,
-            zmax=1,
+    step = math.ceil(max(rows, cols) / MOST_TILES)
+    sprite, centres = _sprite(similarity, step)
+    tall, wide = rows + SPRITE_GAP, cols + SPRITE_GAP
+    figure = go.Figure(go.Image(source=sprite, hoverinfo="skip"))
+    figure.add_scatter(
+        x=[(col // step) * wide + (cols - 1) / 2 for _, col in centres],
+        y=[(row // step) * tall + (rows - 1) / 2 for row, _ in centres],
+        mode="markers",
+        marker=dict(
+            size=24,
+            opacity=0,
+            color=[_nearest(similarity[at], at) for at in centres],
             colorscale=SIGNED,
+            cmin=-1,
+            cmax=1,
             colorbar=colorbar("cosine", below=False),
-            hovertemplate="cosine %{z:.2f}<extra></extra>",
+        ),
+        customdata=centres,
+        text=[place(*at) for at in centres],
+        hovertemplate="%{text}: %{marker.color:.2f} with the most similar other<extra></extra>",
+        **UNMOVED,
+    )
+    numbers = [np.arange(0, count, step) for count in (rows, cols)]
+    for update, what, count, pitch, shown in (
+        (figure.update_yaxes, "row", rows, tall, numbers[0]),
+        (figure.update_xaxes, "column", cols, wide, numbers[1]),
+    ):
+        update(
+            title=f"{what} of the position",
+            tickvals=shown // step * pitch + (count - 1) / 2,
+            ticktext=[str(number + 1) for number in shown],
+            showgrid=False,
+            zeroline=False,
         )
-    )
-    figure.update_xaxes(
-        title="column of the position",
-        tickvals=[col * (cols + 2) + (cols - 1) / 2 for col in range(wide)],
-        ticktext=[str(1 + col * step) for col in range(wide)],
-        constrain="domain",
-        showgrid=False,
-    )
-    figure.update_yaxes(
-        title="row of the position",
-        tickvals=[row * (rows + 2) + (rows - 1) / 2 for row in range(tall)],
-        ticktext=[str(1 + row * step) for row in range(tall)],
-        autorange="reversed",
-        scaleanchor="x",
-        showgrid=False,
-    )
-    every = "every position" if step == 1 else "every second position"
+    figure.update_xaxes(constrain="domain")
+    figure.update_yaxes(scaleanchor="x")
+    if position in centres:
+        y, x = position[0] // step * tall, position[1] // step * wide
+        frame = dict(x0=x - 1.5, x1=x + cols + 0.5, y0=y - 1.5, y1=y + rows + 0.5)
+        figure.add_shape(type="rect", line=dict(color=QUERY, width=4), **frame)
+    which = {1: "every position", 2: "every second position", 3: "every third position"}
+    words = f"One tile for {which.get(step, f'every {step}th position')}: its cosine with each"
+    near = [_nearest(similarity[at], at) for at in centres]
     return finish(
-        figure, f"One tile for {every}: its cosine with each position of the grid.", height=520
+        figure,
+        f"{words} position of the grid; the most similar other has {min(near):.2f} to "
+        f"{max(near):.2f}.",
+        height=480,
     )
 
 
-def _tiles(tiles: np.ndarray, columns: int, names: Sequence[str] | None) -> go.Figure:
-    """RGB tiles (n, 3, P, P), each scaled to its own largest absolute value around mid grey."""
+def _sprite(similarity: np.ndarray, step: int) -> tuple[str, list[tuple[int, int]]]:
+    """Tiles of every `step`-th position side by side, as the address of a PNG; and which."""
+    rows, cols = similarity.shape[:2]
+    table = np.frombuffer(bytes.fromhex(colour_table(signed=True)), np.uint8).reshape(256, 3)
+    chosen = similarity[::step, ::step]
+    tall, wide = rows + SPRITE_GAP, cols + SPRITE_GAP
+    canvas = np.zeros((len(chosen) * tall, chosen.shape[1] * wide, 4), np.uint8)
+    centres = []
+    for row, col in np.ndindex(chosen.shape[:2]):
+        spot = canvas[row * tall : row * tall + rows, col * wide : col * wide + cols]
+        spot[..., :3] = table[np.rint(127.5 * (chosen[row, col] + 1)).astype(int).clip(0, 255)]
+        spot[..., 3] = 255
+        centres.append((row * step, col * step))
+    file = io.BytesIO()
+    Image.fromarray(canvas[:-SPRITE_GAP, :-SPRITE_GAP]).save(file, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}", centres
+
+
+def _nearest(tile: np.ndarray, at: tuple[int, int]) -> float:
+    """The largest cosine with another position; 1 where there is no other."""
+    others = np.delete(tile.ravel(), at[0] * tile.shape[1] + at[1])
+    return float(others.max(initial=-1.0)) if others.size else 1.0
+
+
+def _tiles(
+    tiles: np.ndarray,
+    columns: int,
+    gain: float,
+    names: Sequence[str],
+    labels: Sequence[str] | None,
+    selected: int | None,
+) -> go.Figure:
+    """RGB tiles (n, 3, P, P) in one picture, and on each an invisible point that says its name."""
     count, _, side, _ = tiles.shape
+    columns = min(columns, count)
     rows = math.ceil(count / columns)
-    gap = math.ceil(side / (3 if names else 8))
-    step = side + gap
-    canvas = np.zeros((rows * step - gap, min(columns, count) * step - gap, 4), np.uint8)
+    across = side + math.ceil(side / 8)
+    down = side + math.ceil(0.45 * side) if labels else across
+    high = (rows - 1) * down + (down if labels else side)
+    wide = (columns - 1) * across + side
+    canvas = np.zeros((high, wide, 4), np.uint8)
+    middles = []
     for index, tile in enumerate(tiles):
         row, col = divmod(index, columns)
-        scaled = 0.5 + tile / (2 * max(float(np.abs(tile).max()), 1e-12))
-        spot = canvas[row * step : row * step + side, col * step : col * step + side]
-        spot[..., :3] = (255 * scaled.transpose(1, 2, 0)).round().astype(np.uint8)
+        spot = canvas[row * down : row * down + side, col * across : col * across + side]
+        spot[..., :3] = _colours(tile, gain)
         spot[..., 3] = 255
+        middles.append((col * across + (side - 1) / 2, row * down + (side - 1) / 2))
     figure = go.Figure(go.Image(z=canvas, colormodel="rgba", hoverinfo="skip"))
-    for index, name in enumerate(names or ()):
-        row, col = divmod(index, columns)
+    figure.add_scatter(
+        x=[x for x, _ in middles],
+        y=[y for _, y in middles],
+        mode="markers",
+        marker=dict(size=16, opacity=0),
+        text=names,
+        hovertemplate="%{text}<extra></extra>",
+        **UNMOVED,
+    )
+    for (x, y), label in zip(middles, labels or (), strict=False):
         figure.add_annotation(
-            x=col * step + (side - 1) / 2,
-            y=row * step + side - 0.5,
-            text=name,
-            showarrow=False,
-            yanchor="top",
-            font_size=14,
+            x=x, y=y + side / 2, text=label, showarrow=False, yanchor="top", font_size=14
         )
-    figure.update_xaxes(**BARE, constrain="domain")
-    figure.update_yaxes(**BARE, scaleanchor="x")
+    if selected is not None and selected < count:
+        x, y = middles[selected]
+        frame = dict(x0=x - side / 2, x1=x + side / 2, y0=y - side / 2, y1=y + side / 2)
+        figure.add_shape(type="rect", line=dict(color=QUERY, width=4), **frame)
+    figure.update_xaxes(**BARE, constrain="domain", range=[-0.5, wide - 0.5])
+    figure.update_yaxes(**BARE, scaleanchor="x", range=[high - 0.5, -0.5])
     return figure
 
 
-def _tall(tiles: np.ndarray, columns: int) -> int:
-    return min(460, 30 + 90 * math.ceil(len(tiles) / columns))
+def _finished(figure: go.Figure, alt: str) -> go.Figure:
+    high, wide = figure.data[0].z.shape[:2]
+    return finish(figure, alt, height=round(min(460, 16 + TILES_WIDTH * high / wide)))
+
+
+def _colours(tile: np.ndarray, gain: float) -> np.ndarray:
+    """A filter (3, P, P) around mid grey, its own largest absolute value at full contrast."""
+    scaled = gain * tile / (2 * max(float(np.abs(tile).max()), 1e-12))
+    return (255 * np.clip(0.5 + scaled, 0, 1)).round().astype(np.uint8).transpose(1, 2, 0)
+
+
+def _named(channel: int, weight: float) -> str:
+    return f"{('red', 'green', 'blue')[channel]} {weight:+.3f}"

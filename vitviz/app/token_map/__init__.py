@@ -87,6 +87,7 @@ def token_map(
     frame_names: Sequence[str],
     distance: dict[str, Any] | None = None,
     version: str = "",
+    patches_only: bool = False,
 ) -> None:
     """Draw the component and take what is committed in it.
 
@@ -107,16 +108,30 @@ def token_map(
         `values` by layer and head, `equal` and `side`, in pixels, for the dots that lead to a head.
     version : str
         What the numbers depend on beside model, picture and frames.
+    patches_only : bool
+        The maps have no prefix tokens; while one of them is the query, the middle stands for it.
     """
     acts, picture = view.acts, view.picture
     key, values = f"token_map_{name}", list(frame_setting[1])
-    prefix = [token.upper() for token in view.prefix]
+    prefix = [] if patches_only else [token.upper() for token in view.prefix]
+    query = -1 if view.query is None else view.query
+    home = 0 if "cls" in view.prefix else -1
+    if patches_only:
+        home = _number(acts.grid, middle(acts.grid))
+        query = _number(acts.grid, view.query_patch or middle(acts.grid))
     stack_id = "-".join(
         (name, picture.digest[:16], *map(str, view.key[:2]), version, str(frames[0].index))
     )
 
     def commit() -> None:
-        _take(st.session_state[key]["commit"], view, frame_setting[0], values)
+        committed = st.session_state[key]["commit"]
+        _take(committed, frame_setting[0], values, kind)
+        if not patches_only:
+            settings.change("query", view.query_text(int(committed["query"])))
+        elif committed["pinned"]:
+            settings.change("query", view.query_text(len(view.prefix) + int(committed["query"])))
+        elif view.query_patch is not None:  # let go: back to the token that is no patch
+            settings.change("query", view.query_text(0 if "cls" in view.prefix else None))
 
     _component(
         key=f"{key}_stack",
@@ -132,7 +147,7 @@ def token_map(
             "state": {
                 "frame": values.index(st.session_state[frame_setting[0]]),
                 "head": -1 if view.head is None else view.head,
-                "query": -1 if view.query is None else view.query,
+                "query": query,
                 "pinned": view.query_patch is not None,
                 "direction": view.looks.direction if kind == "share" else "row",
                 "view": view.looks.view,
@@ -145,6 +160,7 @@ def token_map(
             "rows": acts.grid[0],
             "cols": acts.grid[1],
             "prefix": prefix,
+            "home": home,  # the query that Esc goes back to
             "heads": int(frames[0].codes.shape[0]),
             "frames": list(frame_names),
             "columns": "column" in titles,
@@ -214,13 +230,22 @@ def _photo(image: "Image.Image") -> str:
     return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def _take(committed: dict[str, Any], view: "View", frame: str, values: Sequence[object]) -> None:
+def middle(grid: tuple[int, int]) -> tuple[int, int]:
+    """Row and column of the patch in the middle."""
+    return grid[0] // 2, grid[1] // 2
+
+
+def _number(grid: tuple[int, int], patch: tuple[int, int]) -> int:
+    return patch[0] * grid[1] + patch[1]
+
+
+def _take(committed: dict[str, Any], frame: str, values: Sequence[object], kind: Kind) -> None:
     """Write what was committed into the shared settings; what does not fit falls back there."""
     st.session_state.map_version = committed["version"]
     settings.change(frame, values[int(committed["frame"])])
     settings.change("head", "mean" if committed["head"] < 0 else committed["head"] + 1)
-    settings.change("query", view.query_text(int(committed["query"])))
-    settings.change("read", committed["direction"])
+    if kind == "share":  # a cosine has no direction: the maps of attention keep theirs
+        settings.change("read", committed["direction"])
     settings.change("view", committed["view"])
     settings.change("scale", committed["scale"])
     settings.change("leave_out", "on" if committed["leaveOut"] else "off")

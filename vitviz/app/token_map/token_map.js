@@ -243,6 +243,11 @@ class View {
     return this.hover ?? this.state.query;
   }
 
+  /** The query when none was chosen. */
+  get home() {
+    return this.data.home ?? (this.data.prefix.length ? 0 : MEAN);
+  }
+
   /** Index of the query among the patches; -1 where it is none. */
   get queryPatch() {
     const patch = this.query - this.data.prefix.length;
@@ -273,7 +278,7 @@ class View {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.target.tagName === "INPUT" && event.key.startsWith("Arrow")) return;
     const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
-    const first = this.data.prefix.length ? 0 : MEAN;
+    const first = this.home;
     const { frames, heads } = this.data;
     const action = {
       n: () => this.change({ frame: Math.min(this.state.frame + 1, frames.length - 1) }),
@@ -490,8 +495,10 @@ class View {
   }
 
   #drawTokenButtons() {
-    const names = this.data.prefix.length ? this.data.prefix : ["mean of the patches"];
-    const first = this.data.prefix.length ? 0 : MEAN;
+    const first = this.home;
+    const { prefix } = this.data;
+    const names = [...(first === MEAN ? ["mean of the patches"] : []), ...prefix];
+    if (!names.length) names.push("the middle");
     const shown = `${names.join()} ${this.query}`;
     if (this.parts.tokens.title2 === shown) return;
     this.parts.tokens.title2 = shown;
@@ -516,7 +523,7 @@ class View {
       ? heads.map((head) => ({ head, frame: state.frame, name: head === MEAN ? "mean" : `head ${head + 1}` }))
       : data.frames.map((name, index) => ({ head: 0, frame: index, name })).filter((tile) => stack.frames.has(tile.frame));
     for (const tile of tiles) tile.map = stack.map(tile.frame, tile.head, this.query, state.direction);
-    const except = state.leaveOut ? this.queryPatch : -1;
+    const except = state.leaveOut || data.kind === "cosine" ? this.queryPatch : -1;
     for (const tile of tiles) tile.strongest = largest(tile.map.patches, except);
     const head = frame.heads === 1 ? 0 : state.head;
     const chosen = tiles.find((tile) => (byHead ? tile.head === head : tile.frame === state.frame)) ?? tiles[0];
@@ -634,13 +641,16 @@ class View {
     const { kind } = data;
     const { value, at } = tile.strongest;
     const noun = this.state.direction === "column" ? "query" : "key";
-    const label = `query ${this.queryName}, ${tile.name}: strongest ${noun} ${place(at, frame.keyCols)}, ${spoken(kind, value)}`;
+    const cosine = kind === "cosine"; // the query, the same as itself, is left out
+    const best = cosine ? "most similar other" : `strongest ${noun}`;
+    const said = (number) => `${cosine ? "cosine " : ""}${spoken(kind, number)}`;
+    const label = `query ${this.queryName}, ${tile.name}: ${best} ${place(at, frame.keyCols)}, ${said(value)}`;
     parts.photo.setAttribute("aria-label", label);
     parts.map.setAttribute("aria-label", label);
     if (this.hover === null) parts.live.textContent = label;
-    let words = `Strongest: ${place(at, frame.keyCols)}, ${spoken(kind, value)}.`;
+    let words = `${cosine ? "Most similar other" : "Strongest"}: ${place(at, frame.keyCols)}, ${said(value)}.`;
     if (this.key !== null)
-      words = `${noun === "key" ? "Key" : "Query"} ${place(this.key, frame.keyCols)}: ${spoken(kind, patches[this.key])}.`;
+      words = `${cosine ? "Patch" : noun === "key" ? "Key" : "Query"} ${place(this.key, frame.keyCols)}: ${said(patches[this.key])}.`;
     if (kind === "share") {
       words += ` ▲ equal sharing, ${percent(data.equalShare)}.`;
       if (noun === "key") {
@@ -655,11 +665,12 @@ class View {
 
   #drawStrip(tiles, chosen, scaleOf) {
     const { parts, data, state } = this;
-    const columns = tiles.length > 20 ? 6 : tiles.length > 8 ? 5 : tiles.length > 2 ? 4 : 2;
+    const columns = tiles.length > 20 ? 6 : tiles.length > 8 ? 5 : tiles.length > (data.strip === "heads" ? 2 : 4) ? 4 : 2;
     parts.stripTitle.replaceChildren(data.stripTitle,
       element("small", { textContent: data.strip === "heads" ? ` ${data.frames[state.frame]}` : "" }));
     if (parts.strip.childElementCount !== tiles.length) {
       parts.strip.style.setProperty("--columns", columns);
+      parts.strip.style.setProperty("--tile", columns === 2 ? "150px" : "110px");
       parts.strip.replaceChildren(...tiles.map(() => {
         const canvas = element("canvas");
         const mark = element("i");

@@ -1,0 +1,241 @@
+"""The Filters page: components and raw filters, the chosen one, and what the picture answers."""
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from examples import assert_one_sentence
+from streamlit.testing.v1 import AppTest
+
+from pages.driver import APP, assert_works, at_page, charts, opened, prose, token_map
+from vitviz import Model
+from vitviz.app import state
+from vitviz.inspection import filter_components
+
+MOSAIC, RANDOM, TILE, PHOTO, RESPONSE = range(5)
+
+
+def numbers(at: AppTest, chart: int) -> np.ndarray:
+    """`z` of the chart's first trace as the browser gets it."""
+    z = json.loads(charts(at)[chart].spec)["data"][0]["z"]
+    if isinstance(z, dict):
+        flat = np.frombuffer(base64.b64decode(z["bdata"]), z["dtype"])
+        return flat.reshape([int(side) for side in z["shape"].split(",")])
+    return np.asarray(z)
+
+
+def alts(at: AppTest) -> list[str]:
+    return [chart.alt for chart in charts(at)]
+
+
+def titles(at: AppTest) -> list[str]:
+    return [heading.value for heading in at.subheader]
+
+
+def click(at: AppTest, key: str, point: dict[str, Any]) -> AppTest:
+    """What the browser tells the server after a click on a point of a chart."""
+    (chart,) = [proto for proto in charts(at) if key in proto.id]
+    states = at._tree.get_widget_states()
+    selection = {"points": [point], "point_indices": [point["point_index"]], "box": [], "lasso": []}
+    states.widgets.add(id=chart.id).string_value = json.dumps({"selection": selection})
+    return at._run(states)
+
+
+def linked(**settings: str) -> AppTest:
+    """The page opened by a link."""
+    at = AppTest.from_file(APP, default_timeout=120)
+    for name, value in settings.items():
+        at.query_params[name] = value
+    return at_page(at, "filters").run()
+
+
+@pytest.fixture
+def shipped() -> Model:
+    return state.load("vitviz_tiny_cifar10", True)[0]
+
+
+def test_it_opens_on_the_components_of_the_paper_beside_random_ones() -> None:
+    at = opened("filters")
+    assert_works(at)
+    assert len(charts(at)) == 5
+    assert not token_map(at)
+    assert titles(at)[:3] == ["Trained", "The same, random weights", "Component 1"]
+    for chart in (MOSAIC, RANDOM):
+        assert "28 principal components" in alts(at)[chart]
+    assert numbers(at, MOSAIC).tolist() != numbers(at, RANDOM).tolist()
+    assert prose(at).count("28 of the 48 principal components explain") == 2
+
+
+def test_the_share_that_is_explained_is_that_of_each_model(shipped: Model) -> None:
+    text = prose(opened("filters"))
+    for model in (shipped, state.load(shipped.name, False)[0]):
+        assert model.patch_kernel is not None
+        _, explained = filter_components(model.patch_kernel)
+        assert f"{100 * explained.sum():.0f} % of the variance of 192 filters" in text
+
+
+def test_a_model_with_fewer_numbers_in_a_patch_has_fewer_components(
+    serve: Callable[..., Model],
+) -> None:
+    serve("plain", patch_size=2)
+    at = opened("filters")
+    assert not at.exception
+    assert "12 of the 12 principal components explain 100 %" in prose(at)
+    assert at.number_input(key="filter").max == 12
+
+
+@pytest.mark.parametrize("what", ["components", "raw filters"])
+def test_the_random_side_is_what_random_weights_show(what: str) -> None:
+    at = opened("filters")
+    at.segmented_control(key="filters").set_value(what).run()
+    beside = numbers(at, RANDOM)
+    at.segmented_control(key="weights").set_value("random").run()
+    assert not at.exception
+    assert titles(at)[0] == "Random weights"
+    np.testing.assert_array_equal(numbers(at, 0), beside)
+    assert len(charts(at)) == 4  # nothing to put beside it
+    assert "Choose the *trained* weights" in prose(at)
+
+
+def test_raw_filters_come_by_norm_or_in_their_own_order(shipped: Model) -> None:
+    assert shipped.patch_kernel is not None
+    norms = np.linalg.norm(shipped.patch_kernel.reshape(192, -1), axis=1)
+    at = opened("filters")
+    at.segmented_control(key="filters").set_value("raw filters").run()
+    assert_works(at)
+    assert "192 raw filters" in alts(at)[MOSAIC]
+    assert titles(at)[2] == f"Filter {norms.argmax() + 1}"
+    assert f"Norm {norms.max():.2f}" in prose(at)
+    assert f"192 filters, norms from {norms.max():.2f} to {norms.min():.2f}" in prose(at)
+    at.number_input(key="filter").set_value(192).run()
+    assert titles(at)[2] == f"Filter {norms.argmin() + 1}"
+    by_norm = numbers(at, MOSAIC)
+    at.segmented_control(key="order").set_value("their own").run()
+    assert_works(at)
+    assert titles(at)[2] == "Filter 1"
+    assert numbers(at, MOSAIC).tolist() != by_norm.tolist()
+    assert sorted(numbers(at, MOSAIC).ravel()) == sorted(by_norm.ravel())
+
+
+def test_no_more_than_256_filters_are_drawn_and_that_is_said(serve: Callable[..., Model]) -> None:
+    serve("plain", embed_dim=320)
+    at = opened("filters")
+    at.segmented_control(key="filters").set_value("raw filters").run()
+    assert not at.exception
+    assert "256 of 320 filters" in prose(at)
+    assert "256 raw filters" in alts(at)[0]
+    assert at.number_input(key="filter").max == 256
+
+
+@pytest.mark.parametrize(
+    ("what", "tile"), [("components", 1), ("components", 28), ("raw filters", 7)]
+)
+def test_the_response_is_each_patchs_inner_product_with_the_chosen_tile(
+    what: str, tile: int, shipped: Model
+) -> None:
+    at = opened("filters")
+    at.segmented_control(key="filters").set_value(what).run()
+    at.number_input(key="filter").set_value(tile).run()
+    assert_works(at)
+    kernel = shipped.patch_kernel
+    assert kernel is not None
+    if what == "components":
+        chosen, name = filter_components(kernel)[0][tile - 1], f"component {tile}"
+    else:
+        norms = np.linalg.norm(kernel.reshape(192, -1), axis=1)
+        number = np.argsort(-norms, kind="stable")[tile - 1]
+        chosen, name = kernel[number], f"filter {number + 1}"
+    pixels = shipped.preprocess(state.sample("dog").image)
+    own = torch.nn.functional.conv2d(
+        pixels[None], torch.tensor(chosen, dtype=torch.float32)[None], stride=4
+    )[0, 0].numpy()
+    np.testing.assert_allclose(numbers(at, RESPONSE), own, atol=1e-5)
+    assert titles(at)[2:4] == [name.capitalize(), f"What each patch answers to {name}"]
+    assert f"From {own.min():+.2f} to {own.max():+.2f}" in prose(at)
+    assert f"Response of each patch to {name}: from {own.min():+.2f} at" in alts(at)[RESPONSE]
+
+
+def test_the_picture_changes_the_answer_and_no_tile() -> None:
+    at = opened("filters")
+    dog = [numbers(at, chart) for chart in (MOSAIC, RANDOM, TILE, RESPONSE)]
+    at.selectbox(key="picture").set_value("moose").run()
+    assert_works(at)
+    for before, chart in zip(dog[:3], (MOSAIC, RANDOM, TILE), strict=True):
+        np.testing.assert_array_equal(numbers(at, chart), before)
+    assert not np.allclose(numbers(at, RESPONSE), dog[3])
+
+
+def test_gain_is_the_contrast_of_the_tiles_alone() -> None:
+    at = opened("filters")
+    plain = {chart: numbers(at, chart).astype(float) for chart in (MOSAIC, RANDOM, TILE, RESPONSE)}
+    at.select_slider(key="gain").set_value(0.5).run()
+    assert_works(at)
+    for chart in (MOSAIC, RANDOM, TILE):
+        here = numbers(at, chart).astype(float)
+        shown = plain[chart][..., 3] > 0 if chart != TILE else np.ones(here.shape[:2], bool)
+        wanted = (plain[chart][shown][:, :3] - 127.5) / 2
+        assert np.abs(here[shown][:, :3] - 127.5 - wanted).max() <= 1
+    np.testing.assert_array_equal(numbers(at, RESPONSE), plain[RESPONSE])
+
+
+def test_a_click_on_a_tile_chooses_it() -> None:
+    at = opened("filters")
+    click(at, "mosaic", {"point_index": 5, "curve_number": 1})
+    assert_works(at)
+    assert at.number_input(key="filter").value == 6
+    assert titles(at)[2] == "Component 6"
+    assert alts(at)[TILE].startswith("Component 6, ")
+
+
+def test_another_set_begins_at_its_first_tile() -> None:
+    at = opened("filters")
+    at.number_input(key="filter").set_value(20).run()
+    at.segmented_control(key="filters").set_value("raw filters").run()
+    assert at.number_input(key="filter").value == 1
+    assert not at.info
+
+
+def test_a_link_holds_what_is_shown() -> None:
+    at = opened("filters")
+    at.segmented_control(key="filters").set_value("raw filters").run()
+    at.segmented_control(key="order").set_value("their own").run()
+    at.number_input(key="filter").set_value(9).run()
+    at.select_slider(key="gain").set_value(2.0).run()
+    link = {key: at.query_params[key] for key in ("filters", "order", "filter", "gain")}
+    assert link == {"filters": "raw filters", "order": "their own", "filter": "9", "gain": "2.0"}
+    other = linked(**link)
+    assert_works(other)
+    assert titles(other)[2] == "Filter 9"
+    assert numbers(other, MOSAIC).tolist() == numbers(at, MOSAIC).tolist()
+
+
+def test_a_tile_that_is_not_there_is_said() -> None:
+    at = linked(filter="29")
+    assert at.number_input(key="filter").value == 1
+    (message,) = at.info
+    assert "29 does not fit here; 1 is shown" in message.value
+
+
+@pytest.mark.parametrize("kind", ["plain", "registers", "no class token", "sincos2d"])
+def test_a_grid_that_is_not_square(kind: str, serve: Callable[..., Model]) -> None:
+    serve(kind)
+    at = opened("filters")
+    assert not at.exception
+    response = numbers(at, len(charts(at)) - 1)
+    assert response.shape == (4, 6)
+    assert "4 rows and 6 columns" in alts(at)[-2]
+
+
+def test_a_hybrid_has_no_filters_to_show(serve: Callable[..., Model]) -> None:
+    serve("stem")
+    at = opened("filters")
+    assert not at.exception
+    assert not charts(at)
+    (message,) = at.info
+    assert_one_sentence(message.value)
+    assert "CNN" in message.value
+    assert "vitviz_tiny_cifar10" in message.value

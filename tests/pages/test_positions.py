@@ -1,0 +1,296 @@
+"""The Positions page: four kinds of embedding on the token map, all tiles, lines, other grids."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from examples import assert_one_sentence
+from streamlit.testing.v1 import AppTest
+
+from pages.driver import (
+    APP,
+    assert_works,
+    at_page,
+    charts,
+    commit,
+    opened,
+    prose,
+    stack,
+    token_map,
+)
+from vitviz import Model
+from vitviz.app import state
+from vitviz.inspection import position_similarity, position_table, resized_positions
+from vitviz.plots import position_similarity as sprite
+from vitviz.plots import position_tile
+
+SHIPPED = "vitviz_tiny_cifar10"
+TILES, LINES, BEFORE, AFTER = range(4)
+NAMES = ["learned", "sine-cosine 1-D", "sine-cosine 2-D", "random"]
+
+
+def alts(at: AppTest) -> list[str]:
+    return [chart.alt for chart in charts(at)]
+
+
+def titles(at: AppTest) -> list[str]:
+    return [heading.value for heading in at.subheader]
+
+
+def query(at: AppTest) -> str:
+    kept: dict[str, str] = at.session_state["kept"]
+    return kept["query"]
+
+
+def linked(**settings: str) -> AppTest:
+    """The page opened by a link."""
+    at = AppTest.from_file(APP, default_timeout=120)
+    for name, value in settings.items():
+        at.query_params[name] = value
+    return at_page(at, "positions").run()
+
+
+def cosines(model: Model, grid: tuple[int, int]) -> list[np.ndarray]:
+    """Similarities of the four kinds, from the model's own tables."""
+    learned = model.position_embedding
+    assert learned is not None
+    tables = [
+        position_table(kind, grid=grid, embed_dim=learned.shape[1])
+        for kind in ("sincos1d", "sincos2d", "random")
+    ]
+    return [position_similarity(table, grid=grid) for table in (learned, *tables)]
+
+
+def test_it_opens_on_the_middle_as_cls_has_no_place() -> None:
+    at = opened("positions")
+    assert_works(at)
+    shown = token_map(at)
+    assert shown["kind"] == "cosine"
+    assert shown["frames"] == NAMES
+    assert shown["prefix"] == []
+    assert shown["state"]["query"] == shown["home"] == 8 * 16 + 8
+    assert not shown["state"]["pinned"]
+    assert "The CLS token has no place in the picture" in prose(at)
+    assert titles(at)[1] == "From row 9, column 9"
+    assert query(at) == "cls"
+
+
+def test_the_browser_gets_the_cosines_of_all_four_kinds() -> None:
+    model, _ = state.load(SHIPPED, True)
+    sent = stack(opened("positions"))
+    assert sent["prefix"].size == 0
+    found = (sent["codes"].astype(float) - 127) / 127
+    expected = np.concatenate([each.ravel() for each in cosines(model, (16, 16))])
+    np.testing.assert_allclose(found, expected, atol=0.5 / 127 + 1e-6)
+
+
+def test_a_grid_that_is_not_square_keeps_rows_and_columns(serve: Callable[..., Model]) -> None:
+    model = serve("distilled")
+    at = opened("positions")
+    shown = token_map(at)
+    assert (shown["rows"], shown["cols"]) == (4, 6)
+    assert shown["state"]["query"] == 2 * 6 + 3
+    found = (stack(at)["codes"].astype(float) - 127) / 127
+    expected = np.concatenate([each.ravel() for each in cosines(model, (4, 6))])
+    np.testing.assert_allclose(found, expected, atol=0.5 / 127 + 1e-6)
+    assert "**After: 24 x 36, row 16, column 22**" in prose(at)
+    assert "24 x 36 patches of 4 x 4 px make a picture of 96 x 144 px" in prose(at)
+
+
+@pytest.mark.parametrize(("kind", "prefix"), [("plain", 1), ("distilled", 2), ("registers", 5)])
+def test_a_click_on_a_patch_is_the_query_of_every_page(
+    kind: str, prefix: int, serve: Callable[..., Model]
+) -> None:
+    serve(kind)
+    at = commit(opened("positions"), query=9, pinned=True)
+    assert not at.exception
+    assert query(at) == "2.4"
+    assert token_map(at)["state"] == {**token_map(at)["state"], "query": 9, "pinned": True}
+    assert titles(at)[1] == "From row 2, column 4"
+    assert "has no place" not in prose(at)
+    at_page(at, "attention").run()
+    assert token_map(at)["state"]["query"] == prefix + 9
+
+
+def test_letting_go_of_a_patch_leads_back_to_cls() -> None:
+    at = commit(opened("positions"), query=9, pinned=True)
+    assert query(at) == "1.10"
+    commit(at, query=136, pinned=False)
+    assert query(at) == "cls"
+    assert token_map(at)["state"]["query"] == 136
+    assert "has no place" in prose(at)
+
+
+def test_another_kind_leaves_a_token_that_is_no_patch_the_query(
+    serve: Callable[..., Model],
+) -> None:
+    serve("registers")
+    at = linked(query="reg2")
+    assert "The REG2 token has no place" in prose(at)
+    commit(at, frame=2)
+    assert query(at) == "reg2"
+    assert titles(at)[0] == "All positions: sine-cosine 2-D"
+
+
+def test_a_model_without_cls_shows_the_middle_too(serve: Callable[..., Model]) -> None:
+    serve("no class token")
+    at = opened("positions")
+    assert "The mean of the patches has no place" in prose(at)
+    commit(at, query=0, pinned=True)
+    assert query(at) == "1.1"
+    commit(at, query=15, pinned=False)
+    assert query(at) == "mean"
+
+
+def test_the_chosen_kind_is_that_of_all_figures() -> None:
+    model, _ = state.load(SHIPPED, True)
+    at, seen = opened("positions"), []
+    for frame, (name, tiles) in enumerate(zip(NAMES, cosines(model, (16, 16)), strict=True)):
+        commit(at, frame=frame)
+        assert_works(at)
+        assert titles(at)[0] == f"All positions: {name}"
+        assert titles(at)[2] == f"Resized to another grid: {name}"
+        assert alts(at)[TILES] == sprite(tiles).layout.meta["alt"]
+        assert alts(at)[BEFORE] == position_tile(tiles, position=(8, 8)).layout.meta["alt"]
+        seen.append([chart.spec for chart in charts(at)])
+    for chart in range(4):
+        assert len({specs[chart] for specs in seen}) == 4
+
+
+def test_a_click_here_leaves_the_direction_of_attention() -> None:
+    at = linked(read="column")
+    assert token_map(at)["state"]["direction"] == "row"
+    commit(at, query=3, pinned=True)
+    at_page(at, "attention").run()
+    assert token_map(at)["state"]["direction"] == "column"
+
+
+def test_a_click_on_a_tile_chooses_its_position() -> None:
+    at = opened("positions")
+    (chart,) = [proto for proto in charts(at) if "tiles" in proto.id]
+    states = at._tree.get_widget_states()
+    point = {"point_index": 10, "curve_number": 1, "customdata": [2, 4]}
+    selection = {"points": [point], "point_indices": [10], "box": [], "lasso": []}
+    states.widgets.add(id=chart.id).string_value = json.dumps({"selection": selection})
+    at._run(states)
+    assert_works(at)
+    assert query(at) == "3.5"
+    assert titles(at)[1] == "From row 3, column 5"
+
+
+def test_every_second_tile_of_a_grid_of_16() -> None:
+    assert "every second position" in alts(opened("positions"))[TILES]
+
+
+def test_the_lines_are_those_of_the_chosen_position() -> None:
+    model, _ = state.load(SHIPPED, True)
+    tile = cosines(model, (16, 16))[0][2, 4]
+    at = linked(query="3.5")
+    words = alts(at)[LINES]
+    assert "row 3, column 5" in words
+    assert f"{tile[2].min():.2f} along its row, at offset {tile[2].argmin() - 4:+d}" in words
+    assert f"{tile[:, 4].min():.2f} along its column" in words
+
+
+@pytest.mark.parametrize(
+    ("grid", "interpolation", "place"),
+    [(24, "bicubic", (13, 13)), (7, "bilinear", (4, 4)), (32, "nearest", (18, 18))],
+)
+def test_resizing_is_of_the_whole_table(
+    grid: int, interpolation: Any, place: tuple[int, int]
+) -> None:
+    model, _ = state.load(SHIPPED, True)
+    table = model.position_embedding
+    assert table is not None
+    at = opened("positions")
+    before = charts(at)[BEFORE].spec
+    at.select_slider(key="grid").set_value(grid).run()
+    at.segmented_control(key="interpolation").set_value(interpolation).run()
+    assert_works(at)
+    assert charts(at)[BEFORE].spec == before
+    resized = resized_positions(
+        table[1:], grid=(16, 16), new_grid=(grid, grid), interpolation=interpolation
+    )
+    tiles = position_similarity(resized, grid=(grid, grid))
+    figure = position_tile(tiles, position=(place[0] - 1, place[1] - 1))
+    assert alts(at)[AFTER] == figure.layout.meta["alt"]
+    assert f"**After: {grid} x {grid}, row {place[0]}, column {place[1]}**" in prose(at)
+    assert f"make a picture of {4 * grid} x {4 * grid} px" in prose(at)
+
+
+def test_each_interpolation_is_another_figure() -> None:
+    at, seen = opened("positions"), set()
+    for interpolation in ("bicubic", "bilinear", "nearest"):
+        at.segmented_control(key="interpolation").set_value(interpolation).run()
+        seen.add(charts(at)[AFTER].spec)
+    assert len(seen) == 3
+
+
+def test_on_its_own_grid_nothing_changes() -> None:
+    at = opened("positions")
+    at.select_slider(key="grid").set_value(16).run()
+    assert charts(at)[AFTER].spec == charts(at)[BEFORE].spec
+
+
+def test_weights_that_never_learned_are_not_called_learned() -> None:
+    at = opened("positions")
+    at.segmented_control(key="weights").set_value("random").run()
+    assert not at.exception
+    assert token_map(at)["frames"][0] == "not yet learned"
+    assert titles(at)[0] == "All positions: not yet learned"
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"), [("no positions", "adds no position embedding"), ("sincos2d", "are fixed")]
+)
+def test_a_model_that_learns_no_positions_shows_the_other_kinds(
+    kind: str, why: str, serve: Callable[..., Model]
+) -> None:
+    serve(kind)
+    at = opened("positions")
+    assert not at.exception
+    (message,) = at.info
+    assert_one_sentence(message.value)
+    assert why in message.value
+    assert SHIPPED in message.value
+    assert token_map(at)["frames"] == NAMES[1:]
+    assert len(charts(at)) == 4
+    commit(at, frame=2)
+    assert titles(at)[0] == "All positions: random"
+
+
+def test_a_table_of_another_grid_is_not_shown(
+    serve: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve("plain")
+    monkeypatch.setattr(Model, "position_embedding", property(lambda model: np.ones((50, 32))))
+    at = opened("positions")
+    assert not at.exception
+    (message,) = at.info
+    assert_one_sentence(message.value)
+    assert "another grid than 4 x 6" in message.value
+    assert token_map(at)["frames"] == NAMES[1:]
+    assert (token_map(at)["rows"], token_map(at)["cols"]) == (4, 6)
+
+
+def test_one_kind_at_a_time_where_all_are_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitviz.app.positions.MAX_BYTES", 100_000)
+    at = opened("positions")
+    one = stack(at)["codes"]
+    assert one.size == 256**2
+    commit(at, frame=1)
+    assert_works(at)
+    assert stack(at)["codes"].size == 256**2
+    assert not np.array_equal(stack(at)["codes"], one)
+
+
+def test_a_link_holds_what_is_shown() -> None:
+    link = {"kind": "random", "grid": "10", "interpolation": "nearest", "query": "2.3"}
+    at = linked(**link)
+    assert_works(at)
+    assert not at.info
+    assert titles(at)[:2] == ["All positions: random", "From row 2, column 3"]
+    assert "**After: 10 x 10, row 1, column 2**" in prose(at)
+    assert {name: at.query_params[name] for name in link} == link
