@@ -123,6 +123,16 @@ EXAMPLES: dict[str, Callable[[], go.Figure]] = {
     "heads": lambda: plots.heads(shares(6, *GRID), selected=2, names=names(6)),
     "prefix_shares": lambda: plots.prefix_shares(np.array([0.6, 0.1]), names=["CLS", "DIST"]),
     "attention_distance": lambda: distances(40 * shares(3, 4) + 10, (1, 2)),
+    "distance_histogram": lambda: plots.distance_histogram(
+        np.array([0.2, 0.5, 0.3]),
+        np.array([0.1, 0.6, 0.3]),
+        bin_width=4,
+        mean=4.4,
+        name="layer 2, head 3",
+    ),
+    "offset_attention": lambda: plots.offset_attention(
+        shares(9, 15), equal_share=1 / 40, name="layer 2, head 3"
+    ),
     "attention_rollout": lambda: rollout_map(shares(*GRID)),
     "filter_components": lambda: plots.filter_components(kernel(28), np.linspace(0.2, 0.001, 28)),
     "filters": lambda: plots.filters(kernel(40)),
@@ -133,6 +143,22 @@ EXAMPLES: dict[str, Callable[[], go.Figure]] = {
     "position_profile": lambda: plots.position_profile(PROFILE, position=PEAK),
     "token_components": lambda: component_map(shares(*GRID)),
     "token_map": lambda: cosine_map(shares(*GRID)),
+    "token_film": lambda: plots.token_film(
+        shares(6, *GRID, 3), names=[f"layer {number}" for number in range(6)], selected=2
+    ),
+    "token_scatter": lambda: plots.token_scatter(
+        shares(41, 2),
+        np.array([0.3, 0.1]),
+        WIDE,
+        crop=CROP,
+        grid=GRID,
+        prefix=["CLS"],
+        numbers=(1, 2),
+        query=7,
+    ),
+    "token_norms": lambda: plots.token_norms(
+        planted(), planted() > 0.3, WIDE, crop=CROP, query=(0, 0)
+    ),
     "class_probabilities": lambda: plots.class_probabilities(
         np.array([0.1, 0.6, 0.3]), ["cat", "dog", "owl"]
     ),
@@ -269,6 +295,7 @@ def test_an_axis_with_numbers_has_a_title(name: str) -> None:
         ("logit_lens", ["%"]),
         ("removal_curves", ["%"]),
         ("attention_distance", ["pixels", "%"]),
+        ("distance_histogram", ["px", "%"]),
     ],
 )
 def test_a_quantity_has_its_unit_on_the_axis(name: str, units: list[str]) -> None:

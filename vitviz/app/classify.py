@@ -26,7 +26,9 @@ REMOVALS: "dict[Removal, str]" = {
     "blur": "blur",
     "drop": "tokens dropped",
 }
+BRUSHES = ("drag", "click")
 BLOCKS = (2, 4)
+STEPS = 10  # of a curve
 #: An experiment that was asked for: where it is drawn, and what makes it.
 Pending = tuple[DeltaGenerator, Callable[[], object]]
 
@@ -54,7 +56,6 @@ def page(view: View) -> None:
         st.subheader("The answer", anchor=False)
         lens = _answer(view, edits, labels, acts.probabilities)
     with patches:
-        st.subheader("Patches: click or drag to remove", anchor=False)
         _patches(view, edits, painted, removal)
     with heads:
         st.subheader("Heads: click to mute", anchor=False)
@@ -72,7 +73,8 @@ def page(view: View) -> None:
         "Side of a block, patches", BLOCKS, key="block", width="stretch", required=True
     )
     said.markdown(
-        f"Each of these asks the model many times. Patches go as chosen above: {REMOVALS[removal]}."
+        "What a button starts begins with the whole picture and every head. Patches go as chosen "
+        f"above: {REMOVALS[removal]}."
     )
     left, right = st.columns(2)
     with left:
@@ -142,9 +144,24 @@ def _answer(
 def _patches(view: View, edits: "list[Edit]", painted: np.ndarray, removal: "Removal") -> None:
     from vitviz.activations import edited_input
 
+    title, choice = st.columns([5, 3], vertical_alignment="center")
+    title.subheader("Patches: take some away", anchor=False)
+    brush = setting("brush", BRUSHES, BRUSHES[0])
+    choice.segmented_control(
+        "Choose patches by",
+        BRUSHES,
+        key="brush",
+        width="stretch",
+        required=True,
+        label_visibility="collapsed",
+    )
     pixels = edited_input(view.model, view.picture.image, edits)
     figure = plots.removed_patches(
-        pixels, crop=view.acts.crop, mask=painted, removal=REMOVALS[removal]
+        pixels,
+        crop=view.acts.crop,
+        mask=painted,
+        removal=REMOVALS[removal],
+        drag=brush == "drag",
     )
     _choose(figure, "painted", painted)
     st.segmented_control(
@@ -156,7 +173,7 @@ def _patches(view: View, edits: "list[Edit]", painted: np.ndarray, removal: "Rem
         required=True,
         label_visibility="collapsed",
     )
-    _buttons("painted", painted, "row.column, as in 3.4 or 1.1-2.16")
+    _buttons("painted", painted, "Patches as row.column, blocks as 1.1-2.4, spaces between")
 
 
 def _heads(view: View, muted: np.ndarray, index: int, name: str) -> Pending | None:
@@ -180,7 +197,7 @@ def _heads(view: View, muted: np.ndarray, index: int, name: str) -> Pending | No
         pending = _on_demand(
             view, f"Mute each alone ({muted.size} passes)", ("head effects",), make
         )
-    _buttons("muted", muted, "layer.head, as in 6.1 or 1.1-2.6")
+    _buttons("muted", muted, "Heads as layer.head, blocks as 1.1-2.4, spaces between")
     return pending
 
 
@@ -236,9 +253,10 @@ def _curves(view: View, index: int, name: str, removal: "Removal") -> Pending | 
     st.markdown(
         f"Do the maps of attention find what **{name}** rests on, better than a random map?"
     )
+    passes = 1 + min(STEPS, view.acts.grid[0] * view.acts.grid[1])
     return _on_demand(
         view,
-        "Remove and put back (66 passes)",
+        f"Remove and put back ({2 * 3 * passes} passes)",
         called,
         lambda progress: _both_curves(view, index, removal, progress),
     )
@@ -253,7 +271,7 @@ def _both_curves(
     measured, grid = state.measurements(view), view.acts.grid
     maps = {
         "rollout": measured.rollout[view.acts.num_prefix_tokens :].reshape(grid),
-        "last layer": measured.query_attention[-1].mean(axis=0),
+        "last layer, mean of heads": measured.query_attention[-1].mean(axis=0),
         "random": intervention.random_map(grid),
     }
     kinds = (intervention.deletion_curve, intervention.insertion_curve)
@@ -270,6 +288,7 @@ def _both_curves(
                     view.picture.image,
                     importance,
                     class_index=index,
+                    steps=STEPS,
                     removal=removal,
                     progress=onward,
                 )
@@ -289,7 +308,7 @@ def _on_demand(
 
 
 def _choose(figure: "go.Figure", name: str, mask: np.ndarray) -> None:
-    """A figure whose points are cells: those that are clicked or dragged over are toggled."""
+    """A figure whose points are cells: those that are clicked, or dragged over, are toggled."""
     key = f"{name} figure"
 
     def chosen() -> None:
@@ -308,7 +327,7 @@ def _choose(figure: "go.Figure", name: str, mask: np.ndarray) -> None:
     )
 
 
-def _buttons(name: str, mask: np.ndarray, example: str) -> None:
+def _buttons(name: str, mask: np.ndarray, how: str) -> None:
     clear, opposite, typed = st.columns(3)
     clear.button(
         "Clear",
@@ -326,4 +345,4 @@ def _buttons(name: str, mask: np.ndarray, example: str) -> None:
         width="stretch",
     )
     with typed.popover("Type", width="stretch"):
-        st.text_input(example, key=name)
+        st.text_input(how, key=name)

@@ -1,61 +1,311 @@
-"""Local or global: mean attention distance of every head."""
+"""Local or global: how far every head looks, and how one head's attention falls with distance."""
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
-from vitviz.app import state
+from vitviz.app import settings, state
 from vitviz.app.figure import show
+from vitviz.app.settings import setting
 from vitviz.app.state import View
+
+if TYPE_CHECKING:
+    from vitviz import Activations
+
+Variant = Literal["renormalised", "paper"]
+VARIANTS: tuple[Variant, ...] = ("renormalised", "paper")
+_ROWS = {"renormalised": "patches alone, renormalised", "paper": "as in the paper"}
+_DOTS = "distance_dots"
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """What is measured of all heads, of one picture or of several.
+
+    Attributes
+    ----------
+    distance, prefix_mass, entropy : ndarray of shape (pictures, layers, heads)
+        Pixels, shares of 1 and bits.
+    histogram : ndarray of shape (layers, heads, bins)
+        Shares of 1, the mean over pictures.
+    offsets : ndarray of shape (layers, heads, 2 rows - 1, 2 columns - 1)
+        Shares of 1, the mean over pictures.
+    """
+
+    distance: np.ndarray
+    prefix_mass: np.ndarray
+    entropy: np.ndarray
+    histogram: np.ndarray
+    offsets: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        return sum(getattr(self, field.name).nbytes for field in fields(self))
+
+
+Surveys = dict[Variant, Survey]
 
 
 def page(view: View) -> None:
-    variant = st.segmented_control(
-        "Variant",
-        ["renormalised", "paper"],
-        default="renormalised",
-        key="variant",
-        label_visibility="collapsed",
-    )
+    over, variant = _controls(view)
     if refusals := [layer.refusal for layer in view.acts.layers if layer.refusal]:
         st.warning(refusals[0])
         return
-    acts, measured = view.acts, state.measurements(view)
-    distance = measured.distance
-    if variant == "paper":
-        distance = inspection.attention_distance(
-            acts.attention_layers(),
-            grid=acts.grid,
-            patch_size=acts.patch_size,
-            num_prefix_tokens=acts.num_prefix_tokens,
-            variant="paper",
-        )
-    dots, facts = st.columns([4, 1])
+    from vitviz import ModelError
+
+    try:
+        surveys = _of_samples(view) if over == "samples" else _of_picture(view, view.acts, view.key)
+    except ModelError as error:  # of a sample; this picture's layers are all fit to be shown
+        st.warning(str(error))
+        return
+    survey = surveys[variant]
+    dots, one = st.columns(2)
     with dots:
-        show(
-            plots.attention_distance(
-                distance,
-                measured.prefix_mass,
-                equal_sharing=inspection.uniform_distance(acts.grid, acts.patch_size),
-                side=max(view.model.preprocess.input_size),
-                selected=(view.layer, view.head),
-            )
-        )
-    with facts:
-        _facts(view, distance, measured)
+        _dots(view, survey)
+    with one:
+        _one_head(view, survey)
+    _extremes(survey)
+    _table(survey)
 
 
-def _facts(view: View, distance: np.ndarray, measured: inspection.Measurements) -> None:
-    """The chosen heads in numbers, and the extremes of all."""
-    here = (view.layer, slice(None) if view.head is None else view.head)
-    who = "mean of heads" if view.head is None else f"head {view.head + 1}"
-    st.markdown(f"**Layer {view.layer + 1}, {who}**")
-    st.metric("distance", f"{np.mean(distance[here]):.1f} px")
-    st.metric("attention on prefix", f"{100 * np.mean(measured.prefix_mass[here]):.1f} %")
-    st.metric("entropy", f"{np.mean(measured.entropy[here]):.2f} bits")
-    low = np.unravel_index(np.nanargmin(distance), distance.shape)
-    high = np.unravel_index(np.nanargmax(distance), distance.shape)
-    st.markdown(
-        f"Most local: layer {low[0] + 1}, head {low[1] + 1} ({distance[low]:.1f} px). "
-        f"Farthest: layer {high[0] + 1}, head {high[1] + 1} ({distance[high]:.1f} px)."
+def _controls(view: View) -> tuple[str, Variant]:
+    first, second, third = st.columns([2, 3, 4])
+    heads = view.acts.layers[view.layer].num_heads
+    first.selectbox(  # its setting is among the shared ones
+        "Head",
+        [state.MEAN, *range(1, heads + 1)],
+        key="head",
+        format_func=lambda head: "mean of heads" if head == state.MEAN else f"head {head}",
     )
+    over = setting("over", ("image", "samples"), "image")
+    pictures = {"image": "this picture", "samples": f"{len(state.samples())} samples"}
+    second.segmented_control(
+        "Measured on",
+        list(pictures),
+        key="over",
+        format_func=lambda name: pictures[name],
+        width="stretch",
+        required=True,
+    )
+    variant = setting("variant", VARIANTS, VARIANTS[0])
+    third.segmented_control(
+        "Rows of A",
+        VARIANTS,
+        key="variant",
+        format_func=lambda name: _ROWS[name],
+        width="stretch",
+        required=True,
+    )
+    return over, variant
+
+
+def _dots(view: View, survey: Survey) -> None:
+    acts = view.acts
+    figure = plots.attention_distance(
+        _mean(survey.distance),
+        survey.prefix_mass.mean(axis=0),
+        equal_sharing=inspection.uniform_distance(acts.grid, acts.patch_size),
+        side=max(view.model.preprocess.input_size),
+        selected=(view.layer, view.head),
+        spread=_spread(survey.distance) if len(survey.distance) > 1 else None,
+        prefix_name=_prefix_name(view),
+    )
+    show(figure, key=_DOTS, on_click=lambda: _go(acts.num_heads))
+
+
+def _go(heads: int) -> None:
+    """Show the head whose dot was clicked, on this page and all others."""
+    for point in st.session_state[_DOTS].selection.points:
+        layer, head = divmod(point["point_index"], heads)
+        settings.change("layer", layer + 1)
+        settings.change("head", head + 1)
+
+
+def _extremes(survey: Survey) -> None:
+    distance = _mean(survey.distance)
+    if not np.isfinite(distance).any():
+        return
+    named = []
+    for index in (np.nanargmin(distance), np.nanargmax(distance)):
+        layer, head = np.unravel_index(index, distance.shape)
+        named.append(f"layer {layer + 1}, head {head + 1} ({distance[layer, head]:.1f} px)")
+    layers = ", ".join(f"{pixels:.1f}" for pixels in _mean(distance.T))
+    pictures = len(survey.distance)
+    words = f"Mean ± standard deviation over {pictures} pictures. " if pictures > 1 else ""
+    st.markdown(
+        f"{words}Click a dot to choose its head. Most local: {named[0]}; farthest: {named[1]}. "
+        f"Mean of the heads from layer 1 to {len(distance)}: {layers} px."
+    )
+
+
+def _one_head(view: View, survey: Survey) -> None:
+    """The chosen head, or the mean of its layer's: in numbers, by distance and by offset."""
+    acts, here = view.acts, (view.layer, slice(None) if view.head is None else [view.head])
+    name = f"layer {view.layer + 1}, " + (
+        "mean of heads" if view.head is None else f"head {view.head + 1}"
+    )
+    distance = _mean(survey.distance[:, *here].T)  # one number a picture
+    st.markdown(f"**{name[0].upper()}{name[1:]}**: {_facts(view, survey, distance)}")
+    by_distance, by_offset = st.columns(2)
+    width = float(np.min(acts.patch_size))
+    histogram = plots.distance_histogram(
+        _mean(survey.histogram[here]),
+        inspection.uniform_histogram(acts.grid, acts.patch_size, bin_width=width),
+        bin_width=width,
+        mean=float(_mean(distance)),
+        name=name,
+    )
+    offsets = plots.offset_attention(
+        _mean(survey.offsets[here]), equal_share=1 / math.prod(acts.grid), name=name
+    )
+    with by_distance:
+        show(histogram)
+    with by_offset:
+        show(offsets)
+
+
+def _facts(view: View, survey: Survey, distance: np.ndarray) -> str:
+    """Distance, attention on the prefix and entropy of what is chosen, in words."""
+    here = (slice(None), view.layer, slice(None) if view.head is None else view.head)
+    words = "it attends to no patch"
+    if np.isfinite(distance).any():
+        share = 100 * float(_mean(distance)) / max(view.model.preprocess.input_size)
+        spread = f" ± {_spread(distance):.1f}" if len(distance) > 1 else ""
+        words = f"{_mean(distance):.1f}{spread} px, {share:.0f} % of the side"
+    if view.prefix:
+        mass = f"{100 * survey.prefix_mass[here].mean():.1f} %"
+        words += f"; {mass} on {_prefix_name(view)}"
+    tokens = len(view.prefix) + view.acts.grid[0] * view.acts.grid[1]
+    entropy = survey.entropy[here].mean()
+    return f"{words}, entropy {entropy:.1f} of {np.log2(tokens):.1f} bits."
+
+
+def _table(survey: Survey) -> None:
+    distance, spread = _mean(survey.distance), _spread(survey.distance)
+    layers, heads = np.indices(distance.shape).reshape(2, -1) + 1
+    columns = {
+        "layer": layers,
+        "head": heads,
+        "distance, px": distance.ravel(),
+        "standard deviation, px": spread.ravel(),
+        "on tokens outside the picture, %": 100 * survey.prefix_mass.mean(axis=0).ravel(),
+        "entropy, bits": survey.entropy.mean(axis=0).ravel(),
+    }
+    if len(survey.distance) == 1:
+        del columns["standard deviation, px"]
+    with st.expander("Data"):
+        st.dataframe({name: values.round(3) for name, values in columns.items()}, hide_index=True)
+
+
+def _prefix_name(view: View) -> str:
+    return ", ".join(name.upper() for name in view.prefix) or "tokens outside the picture"
+
+
+def _of_picture(view: View, acts: "Activations", key: Sequence[Hashable]) -> Surveys:
+    """Both variants, from the cache where they are there."""
+    return state.captures().get((*key, "distances"), lambda: _measured(acts), _nbytes)
+
+
+def _of_samples(view: View) -> Surveys:
+    """Both variants of all sample pictures together."""
+
+    def make() -> Surveys:
+        model, forward = st.session_state.loaded
+        names, found = list(state.samples()), []
+        place = st.empty()
+        for done, name in enumerate(names):
+            place.progress(done / len(names), f"Picture {done + 1} of {len(names)}: {name}")
+            picture = state.sample(name)
+            acts = state.capture(model, forward, picture)
+            found.append(_of_picture(view, acts, (model.name, model.weights, picture.digest)))
+        place.empty()
+        return {variant: _together([one[variant] for one in found]) for variant in VARIANTS}
+
+    key = (view.model.name, view.model.weights, "distances", "samples")
+    return state.captures().get(key, make, _nbytes)
+
+
+def _measured(acts: "Activations") -> Surveys:
+    """One pass over the layers, each let go once it is measured."""
+    layers = [_of_layer(acts, attention) for attention in acts.attention_layers()]
+    return {
+        variant: Survey(
+            distance=np.stack([layer[variant].distance for layer in layers], axis=1),
+            prefix_mass=np.stack([layer[variant].prefix_mass for layer in layers], axis=1),
+            entropy=np.stack([layer[variant].entropy for layer in layers], axis=1),
+            histogram=np.stack([layer[variant].histogram for layer in layers]),
+            offsets=np.stack([layer[variant].offsets for layer in layers]),
+        )
+        for variant in VARIANTS
+    }
+
+
+def _of_layer(acts: "Activations", attention: np.ndarray) -> Surveys:
+    """Of one layer and one picture: the axis of layers is left out."""
+    grid, patch, prefix = acts.grid, acts.patch_size, acts.num_prefix_tokens
+    mass = inspection.prefix_mass([attention], num_prefix_tokens=prefix)
+    entropy = inspection.attention_entropy([attention])
+    width = float(np.min(patch))
+    return {
+        variant: Survey(
+            distance=inspection.attention_distance(
+                [attention],
+                grid=grid,
+                patch_size=patch,
+                num_prefix_tokens=prefix,
+                variant=variant,
+            ),
+            prefix_mass=mass,
+            entropy=entropy,
+            histogram=inspection.distance_histogram(
+                attention,
+                grid=grid,
+                patch_size=patch,
+                bin_width=width,
+                num_prefix_tokens=prefix,
+                variant=variant,
+            ),
+            offsets=inspection.offset_attention(
+                attention,
+                grid=grid,
+                num_prefix_tokens=prefix,
+                variant=variant,
+                min_queries=_min_queries(acts),
+            ).astype(np.float32),
+        )
+        for variant in VARIANTS
+    }
+
+
+def _min_queries(acts: "Activations") -> int:
+    """A sixteenth of the patches: the mean of a few queries in a corner says little."""
+    return math.ceil(math.prod(acts.grid) / 16)
+
+
+def _together(found: Sequence[Survey]) -> Survey:
+    return Survey(
+        distance=np.concatenate([one.distance for one in found]),
+        prefix_mass=np.concatenate([one.prefix_mass for one in found]),
+        entropy=np.concatenate([one.entropy for one in found]),
+        histogram=_mean(np.stack([one.histogram for one in found])),
+        offsets=_mean(np.stack([one.offsets for one in found])),
+    )
+
+
+def _nbytes(surveys: Surveys) -> int:
+    return sum(survey.nbytes for survey in surveys.values())
+
+
+def _mean(values: np.ndarray) -> np.ndarray:
+    """Over the first axis, gaps left out; NaN where there is nothing else."""
+    return np.ma.filled(np.ma.masked_invalid(values).mean(axis=0), np.nan)
+
+
+def _spread(values: np.ndarray) -> np.ndarray:
+    """Standard deviation over the first axis, gaps left out."""
+    return np.ma.filled(np.ma.masked_invalid(values).std(axis=0), np.nan)

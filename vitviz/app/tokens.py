@@ -1,54 +1,257 @@
-"""What tokens mean: principal components, similarity and length of the patch tokens."""
+"""What tokens mean: who is like whom, principal components, and the length of the patch tokens."""
 
 import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
+from vitviz.app import settings, state
 from vitviz.app.figure import show
+from vitviz.app.settings import setting
 from vitviz.app.state import View
+from vitviz.app.token_map import MAX_BYTES, Frame, encode, token_map
+from vitviz.inspection.tokens import OUTLIER
+from vitviz.plots.template import as_percent
 
-COLOURS = 3  # red, green and blue
+CHANNELS = 3  # red, green and blue
+MOST_COMPONENTS = 5
+MAX_TILES = 16
+THRESHOLDS = [step / 20 for step in range(20)]
+OFF_ON = (False, True)
+_SCATTER = "token_scatter"
 
 
 def page(view: View) -> None:
-    acts, depth = view.acts, view.layer + 1
-    prefix = acts.num_prefix_tokens
-    tokens = acts.tokens(depth, normalised=True)
-    unit = tokens / np.maximum(np.linalg.norm(tokens, axis=1, keepdims=True), 1e-12)
-    queries = range(prefix, len(unit)) if view.query is None else [view.query]
-    cosine = (unit @ unit[queries].mean(axis=0))[prefix:].reshape(acts.grid)
-    norm = np.linalg.norm(acts.tokens(depth)[prefix:], axis=1).reshape(acts.grid)
-    image, crop, query = view.picture.image, acts.crop, view.query_patch
-    photo, colours, similar, length = st.columns(4)
-    with photo:
-        st.subheader("The picture", anchor=False)
-        show(
-            plots.picture(image, crop=crop, grid=acts.grid, query=query, query_name=view.query_name)
-        )
-    with colours:
-        st.subheader(f"Components after layer {depth}", anchor=False)
-        _components(view, tokens)
-    with similar:
-        st.subheader(f"Similarity to {view.query_name}", anchor=False)
-        show(plots.token_map(cosine, image, crop=crop, query=query, name="cosine", signed=True))
-    with length:
-        st.subheader("Length", anchor=False)
-        show(plots.token_map(norm, image, crop=crop, query=query, name="norm", signed=False))
-        st.markdown(f"From {norm.min():.1f} to {norm.max():.1f}; median {np.median(norm):.1f}.")
-
-
-def _components(view: View, tokens: np.ndarray) -> None:
-    patches = len(tokens) - view.acts.num_prefix_tokens
-    if min(patches, tokens.shape[1]) < COLOURS:
-        st.info(f"A picture of {patches} patches has fewer than {COLOURS} components.")
-        return
-    components, explained = inspection.token_components(
-        tokens,
-        grid=view.acts.grid,
-        num_prefix_tokens=view.acts.num_prefix_tokens,
-        n_components=COLOURS,
+    depth = view.acts.depth
+    token_map(
+        view,
+        _frames(view),
+        name="tokens",
+        kind="cosine",
+        strip="frames",
+        titles={"row": "Similarity to it", "strip": "After each layer", "slider": "After layer"},
+        frame_setting=("layer", range(1, depth + 1)),
+        frame_names=[f"layer {number}" for number in range(1, depth + 1)],
     )
-    image, crop = view.picture.image, view.acts.crop
-    show(plots.token_components(components, image, crop=crop, query=view.query_patch))
-    shares = ", ".join(f"{100 * share:.0f} %" for share in explained)
-    st.markdown(f"Red, green and blue explain {shares} of the variance.")
+    grid = view.acts.grid
+    most = min(MOST_COMPONENTS, grid[0] * grid[1], _tokens(view, view.layer).shape[1])
+    if most < CHANNELS:
+        st.info(f"A picture of {grid[0]} x {grid[1]} patches has fewer than {CHANNELS} components.")
+        _norms(view)
+        return
+    st.subheader(f"Principal components of the patches after layer {view.layer + 1}", anchor=False)
+    first, threshold, flip = _controls(most)
+    everything, _ = _scatter(view, view.layer, None)
+    component = everything[len(view.prefix) :, 0].reshape(grid)
+    kept = inspection.foreground(component, threshold=threshold, flip=flip)
+    if kept.sum() < first + CHANNELS:
+        st.info(
+            f"Only {kept.sum()} of {kept.size} patches lie beyond the threshold, too few for "
+            f"components of their own: all patches are shown."
+        )
+        kept = np.ones(grid, bool)
+    points, explained = _scatter(view, view.layer, kept)
+    chosen = slice(first, first + CHANNELS)
+    _colours(view, points, explained, kept, chosen)
+    scatter, norms = st.columns([3, 2])
+    with scatter:
+        _thumbnails(view, points, explained, kept, chosen)
+    with norms:
+        _norms(view)
+    _table(view, points, kept)
+
+
+def _table(view: View, points: np.ndarray, kept: np.ndarray) -> None:
+    prefix, tokens = len(view.prefix), view.acts.tokens(view.layer + 1)
+    rows, cols = np.indices(kept.shape).reshape(2, -1) + 1
+    columns = {"row": rows, "column": cols, "kept": kept.ravel()}
+    for number, values in enumerate(points[prefix:].T):
+        columns[f"component {number + 1}"] = values.round(3)
+    columns["length"] = np.linalg.norm(tokens[prefix:], axis=1).round(3)
+    with st.expander("Data"):
+        st.dataframe(columns, hide_index=True)
+
+
+def _frames(view: View) -> list[Frame]:
+    """All layers where they are small enough, else the one on screen."""
+    acts, prefix = view.acts, len(view.prefix)
+    tokens = prefix + acts.grid[0] * acts.grid[1]
+    layers = range(acts.depth) if acts.depth * tokens**2 <= MAX_BYTES else [view.layer]
+
+    def make() -> list[Frame]:
+        return [
+            encode(layer, inspection.token_similarity(_tokens(view, layer))[None], prefix, "cosine")
+            for layer in layers
+        ]
+
+    return state.captures().get(
+        (*view.key, "similarity", tuple(layers)),
+        make,
+        lambda frames: sum(frame.nbytes for frame in frames),
+    )
+
+
+def _tokens(view: View, layer: int) -> np.ndarray:
+    """All tokens after a layer and the final LayerNorm: (tokens, D)."""
+    return view.acts.tokens(layer + 1, normalised=True)
+
+
+def _controls(most: int) -> tuple[int, float, bool]:
+    """The first component that is shown, from 0; the threshold; and whether it is turned round."""
+    which, slider, toggle = st.columns([2, 4, 3], vertical_alignment="bottom")
+    trios = {f"{n}-{n + CHANNELS - 1}": n - 1 for n in range(1, most - CHANNELS + 2)}
+    chosen = setting("components", list(trios), "1-3")
+    which.selectbox("Red, green and blue are", list(trios), key="components", format_func=_trio)
+    threshold = setting("threshold", THRESHOLDS, 0.0)
+    slider.select_slider(
+        "Foreground: patches beyond this share of component 1",
+        THRESHOLDS,
+        key="threshold",
+        format_func=lambda share: f"{100 * share:.0f} %" if share else "off, all patches",
+    )
+    flip = setting("flip", OFF_ON, False)
+    toggle.toggle("Flip: keep the other end", key="flip", disabled=not threshold)
+    return trios[chosen], threshold, flip
+
+
+def _trio(name: str) -> str:
+    first = int(name.split("-")[0])
+    return f"components {first}, {first + 1}, {first + 2}"
+
+
+def _scatter(view: View, layer: int, kept: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """All tokens on the components of the patches kept, and the variance explained."""
+    tokens, grid = _tokens(view, layer), view.acts.grid
+    patches = grid[0] * grid[1] if kept is None else int(kept.sum())
+    return inspection.token_scatter(
+        tokens,
+        grid=grid,
+        num_prefix_tokens=len(view.prefix),
+        n_components=min(MOST_COMPONENTS, patches, tokens.shape[1]),
+        kept=kept,
+    )
+
+
+def _colours(
+    view: View, points: np.ndarray, explained: np.ndarray, kept: np.ndarray, chosen: slice
+) -> None:
+    image, crop, grid = view.picture.image, view.acts.crop, view.acts.grid
+    components = points[len(view.prefix) :, chosen].reshape(*grid, CHANNELS)
+    one, all_layers = st.columns([2, 3])
+    with one:
+        _, second, third = numbers = _numbers(chosen)
+        show(
+            plots.token_components(
+                np.where(kept[..., None], components, np.nan),
+                image,
+                crop=crop,
+                query=view.query_patch,
+                numbers=numbers,
+            )
+        )
+        shares = [as_percent(share) for share in explained[chosen]]
+        words = f"Red is component {numbers[0]} ({shares[0]} of the variance), green {second} "
+        words += f"({shares[1]}), blue {third} ({shares[2]})."
+        if not kept.all():
+            words += f" Fitted again on the {kept.sum()} of {kept.size} patches that are kept."
+        st.markdown(words)
+    with all_layers:
+        _film(view, chosen)
+
+
+def _numbers(chosen: slice) -> tuple[int, int, int]:
+    return chosen.start + 1, chosen.start + 2, chosen.start + 3
+
+
+def _film(view: View, chosen: slice) -> None:
+    acts = view.acts
+    layers = np.unique(np.linspace(0, acts.depth - 1, min(acts.depth, MAX_TILES)).round()).astype(
+        int
+    )
+
+    def make() -> list[tuple[np.ndarray, np.ndarray]]:
+        return [_scatter(view, int(layer), None) for layer in layers]
+
+    found = state.captures().get(
+        (*view.key, "token film"),
+        make,
+        lambda made: sum(points.nbytes + explained.nbytes for points, explained in made),
+    )
+    left, top, right, bottom = acts.crop
+    show(
+        plots.token_film(
+            np.stack(
+                [p[len(view.prefix) :, chosen].reshape(*acts.grid, CHANNELS) for p, _ in found]
+            ),
+            names=[
+                f"layer {layer + 1} · {as_percent(explained[chosen].sum())}"
+                for layer, (_, explained) in zip(layers, found, strict=True)
+            ],
+            selected=int(np.argmax(layers == view.layer)) if view.layer in layers else None,
+            aspect=(bottom - top) / acts.grid[0] / ((right - left) / acts.grid[1]),
+        )
+    )
+    some = (
+        f"{len(layers)} of {acts.depth} layers, evenly spaced. " if len(layers) < acts.depth else ""
+    )
+    st.markdown(
+        f"{some}The share of the variance stands above each tile. Every layer has components of "
+        "its own, fitted on all patches: a colour means nothing from one tile to the next."
+    )
+
+
+def _thumbnails(
+    view: View, points: np.ndarray, explained: np.ndarray, kept: np.ndarray, chosen: slice
+) -> None:
+    first, second, _ = _numbers(chosen)
+    prefix = [name.upper() for name in view.prefix]
+    st.subheader(f"The patches on components {first} and {second}", anchor=False)
+    pair = slice(chosen.start, chosen.start + 2)
+    show(
+        plots.token_scatter(
+            points[:, pair],
+            explained[pair],
+            view.picture.image,
+            crop=view.acts.crop,
+            grid=view.acts.grid,
+            prefix=prefix,
+            numbers=(first, second),
+            kept=kept,
+            query=view.query,
+        ),
+        key=_SCATTER,
+        on_click=lambda: _ask(view),
+    )
+    words = "Click a patch to make it the query."
+    if prefix:
+        words += f" ★ {', '.join(prefix)}: projected, not fitted."
+    st.markdown(words)
+
+
+def _ask(view: View) -> None:
+    """Make the token that was clicked the query, on this page and all others."""
+    for point in st.session_state[_SCATTER].selection.points:
+        settings.change("query", view.query_text(int(point["customdata"][0])))
+
+
+def _norms(view: View) -> None:
+    acts, depth = view.acts, view.layer + 1
+    tokens = acts.tokens(depth)
+    norms, outliers, limit = inspection.token_norms(
+        tokens, grid=acts.grid, num_prefix_tokens=len(view.prefix)
+    )
+    st.subheader(f"Length of the tokens after layer {depth}, before the LayerNorm", anchor=False)
+    show(
+        plots.token_norms(
+            norms, outliers, view.picture.image, crop=acts.crop, query=view.query_patch
+        )
+    )
+    median, largest = float(np.median(norms)), float(norms.max())
+    words = (
+        f"✕ outliers: {outliers.sum()} of {norms.size} patches. An outlier is longer than the "
+        f"median by more than {OUTLIER:.0f} median absolute deviations, so than {limit:.2f}. The "
+        f"longest patch is {largest:.2f}, {largest / median:.1f} times the median of {median:.2f}."
+    )
+    lengths = np.linalg.norm(tokens[: len(view.prefix)], axis=1)
+    for name, length in zip(view.prefix, lengths, strict=True):
+        words += f" {name.upper()}: {length:.2f}."
+    st.markdown(words)

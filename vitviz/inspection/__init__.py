@@ -18,6 +18,7 @@ from .attention import (
     uniform_distance,
 )
 from .embeddings import filter_components, filter_response, token_components
+from .offsets import distance_histogram, offset_attention, uniform_histogram
 from .positions import (
     neighbour_similarity,
     position_profile,
@@ -27,16 +28,20 @@ from .positions import (
 )
 from .record import Measurements, measurements
 from .rollout import attention_rollout, rollout_steps
+from .tokens import foreground, token_norms, token_scatter, token_similarity
 
 __all__ = [
     "Measurements",
     "attention_distance",
     "attention_entropy",
     "attention_rollout",
+    "distance_histogram",
     "filter_components",
     "filter_response",
+    "foreground",
     "measurements",
     "neighbour_similarity",
+    "offset_attention",
     "position_profile",
     "position_similarity",
     "position_table",
@@ -45,5 +50,9 @@ __all__ = [
     "resized_positions",
     "rollout_steps",
     "token_components",
+    "token_norms",
+    "token_scatter",
+    "token_similarity",
     "uniform_distance",
+    "uniform_histogram",
 ]

@@ -42,7 +42,7 @@ def filter_components(kernel: ArrayLike, *, n_components: int = 28) -> tuple[Arr
     filters = as_floats(kernel)
     if filters.ndim != 4 or not filters.size:
         raise ValueError(f"Expected a kernel of shape (D, C, P, P), got {filters.shape}.")
-    components, explained = _principal_components(
+    components, explained = principal_components(
         filters.reshape(len(filters), -1), n_components=n_components
     )
     return components.reshape(-1, *filters.shape[1:]).astype(filters.dtype), explained
@@ -134,13 +134,13 @@ def token_components(
         raise ValueError(f"Expected tokens of shape (tokens, D), got {table.shape}.")
     check_tokens(len(table), num_prefix_tokens, grid)
     patches = table[num_prefix_tokens:]  # (N, D)
-    axes, explained = _principal_components(patches, n_components=n_components)
+    axes, explained = principal_components(patches, n_components=n_components)
     centred = patches - patches.mean(axis=0, dtype=np.float64)
     components = (centred @ axes.T).astype(table.dtype)  # (N, n)
     return components.reshape(*grid, n_components), explained
 
 
-def _principal_components(rows: Array, *, n_components: int) -> tuple[Array, Array]:
+def principal_components(rows: Array, *, n_components: int) -> tuple[Array, Array]:
     """Unit vectors (n, features) along which `rows` vary most, and their shares of the variance."""
     limit = min(rows.shape)
     if not 1 <= n_components <= limit:
@@ -148,10 +148,10 @@ def _principal_components(rows: Array, *, n_components: int) -> tuple[Array, Arr
     if (rows == rows[0]).all():  # no variance to share out
         return np.zeros((n_components, rows.shape[1])), np.zeros(n_components)
 
-    from sklearn.decomposition import PCA  # here: it takes longer to import than all else
-
-    pca = PCA(n_components, svd_solver="full").fit(rows.astype(np.float64))
-    axes, explained = pca.components_, pca.explained_variance_ratio_
+    centred = rows - rows.mean(axis=0, dtype=np.float64)
+    _, stretches, directions = np.linalg.svd(centred, full_matrices=False)
+    axes, variances = directions[:n_components].copy(), stretches**2
+    explained = variances[:n_components] / variances.sum()
     largest = np.abs(axes).argmax(axis=1)
     axes *= np.sign(axes[np.arange(n_components), largest])[:, None]
     rounding = explained <= (max(rows.shape) * np.finfo(rows.dtype).eps) ** 2

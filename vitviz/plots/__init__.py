@@ -6,6 +6,7 @@ original picture, each patch one flat rectangle.
 """
 
 from .charts import attention_distance, class_probabilities, position_profile, prefix_shares
+from .distance import distance_histogram, offset_attention
 from .experiments import (
     answer_change,
     logit_lens,
@@ -26,6 +27,7 @@ from .maps import (
 )
 from .template import GREY, KEY, QUERY, SHARES, SIGNED, Box
 from .tiles import filter_components, filter_tile, filters, position_similarity, position_tile
+from .tokens import token_film, token_norms, token_scatter
 
 __all__ = [
     "GREY",
@@ -39,6 +41,7 @@ __all__ = [
     "attention_distance",
     "attention_rollout",
     "class_probabilities",
+    "distance_histogram",
     "filter_components",
     "filter_response",
     "filter_tile",
@@ -47,6 +50,7 @@ __all__ = [
     "logit_lens",
     "muted_heads",
     "occlusion",
+    "offset_attention",
     "picture",
     "position_profile",
     "position_similarity",
@@ -56,5 +60,8 @@ __all__ = [
     "removal_curves",
     "removed_patches",
     "token_components",
+    "token_film",
     "token_map",
+    "token_norms",
+    "token_scatter",
 ]

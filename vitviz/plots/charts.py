@@ -39,8 +39,12 @@ def attention_distance(
     equal_sharing: float,
     side: float,
     selected: tuple[int, int | None],
+    spread: np.ndarray | None = None,
+    prefix_name: str = "the prefix",
 ) -> go.Figure:
     """Mean attention distance, one dot a head, dots larger the more attention the prefix takes.
+
+    The dots are the first trace, layer by layer: a dot that is clicked is known by its number.
 
     Parameters
     ----------
@@ -49,12 +53,16 @@ def attention_distance(
     equal_sharing : distance of uniform attention, pixels
     side : longer side of the model's input, pixels
     selected : layer and head (or None) to mark
+    spread : ndarray of shape (layers, heads), pixels, or None
+        Standard deviation over pictures, drawn as error bars.
+    prefix_name : what the tokens outside the picture are called
     """
     layers, heads = distance.shape
-    spread = np.linspace(-0.3, 0.3, heads) if heads > 1 else np.zeros(1)
-    x = (np.arange(layers)[:, None] + 1 + spread).ravel()
+    apart = np.linspace(-0.3, 0.3, heads) if heads > 1 else np.zeros(1)
+    x = (np.arange(layers)[:, None] + 1 + apart).ravel()
     names = [f"layer {k + 1}, head {h + 1}" for k in range(layers) for h in range(heads)]
     here = [k == selected[0] and selected[1] in (None, h) for k, h in np.ndindex(layers, heads)]
+    deviation = None if spread is None else [f" ± {pixels:.1f}" for pixels in spread.ravel()]
     figure = go.Figure(
         go.Scatter(
             x=x,
@@ -64,23 +72,32 @@ def attention_distance(
                 size=9 + 17 * prefix_mass.ravel(),
                 color=[QUERY if chosen else GREY for chosen in here],
                 symbol=["diamond" if chosen else "circle" for chosen in here],
-                line=dict(width=1, color="#333333"),
+                line=dict(width=[2 if chosen else 1 for chosen in here], color="#333333"),
                 opacity=0.9,
             ),
+            selected_marker_opacity=0.9,  # the marks say what is chosen, not what is faded
+            unselected_marker_opacity=0.9,
+            error_y=None if spread is None else dict(array=spread.ravel(), thickness=1, width=3),
+            text=deviation,
             customdata=np.stack([names, 100 * prefix_mass.ravel()], axis=1),
-            hovertemplate="%{customdata[0]}: %{y:.1f} px, "
-            "%{customdata[1]:.1f} % on the prefix<extra></extra>",
+            hovertemplate=f"%{{customdata[0]}}: %{{y:.1f}}{'%{text}' if deviation else ''} px, "
+            f"%{{customdata[1]:.1f}} % on {prefix_name}<extra></extra>",
         )
     )
-    figure.add_hline(
-        y=equal_sharing,
-        line_dash="dash",
-        line_color=GREY,
-        annotation_text=f"equal sharing {equal_sharing:.1f} px",
-        annotation_font_size=14,
-        annotation_position="top left",
+    figure.add_hline(y=equal_sharing, line_dash="dash", line_color=GREY)
+    figure.add_annotation(  # above the axes, where no dot can lie
+        text=f"╌╌ equal sharing {equal_sharing:.1f} px; larger dots: more on {prefix_name}",
+        x=0,
+        xref="paper",
+        y=1,
+        yref="paper",
+        yanchor="bottom",
+        showarrow=False,
+        font_size=14,
     )
-    top = 1.15 * max(equal_sharing, float(np.nanmax(distance, initial=0))) or 1.0
+    reach = distance if spread is None else distance + spread
+    top = 1.15 * max(equal_sharing, float(np.nanmax(reach, initial=0))) or 1.0
+    _name_dot(figure, x.reshape(layers, heads), distance, selected, top)
     figure.update_xaxes(title="layer", dtick=1, range=[0.5, layers + 0.5])
     figure.update_yaxes(title="attention distance, pixels of the input", range=[0, top])
     figure.add_scatter(x=[None], y=[None], yaxis="y2", hoverinfo="skip")
@@ -90,10 +107,46 @@ def attention_distance(
             overlaying="y",
             side="right",
             range=[0, 100 * top / side],
+            tickmode="linear",
+            dtick=10,
             showgrid=False,
         )
     )
-    return finish(figure, _distance_words(distance, equal_sharing), height=430, right=70)
+    return finish(
+        figure, _distance_words(distance, equal_sharing, spread), height=400, top=28, right=70
+    )
+
+
+def _name_dot(
+    figure: go.Figure,
+    x: np.ndarray,
+    distance: np.ndarray,
+    selected: tuple[int, int | None],
+    top: float,
+) -> None:
+    """Draw the chosen head above its neighbours, with its number beside it."""
+    layer, head = selected
+    if head is None or not np.isfinite(distance[layer, head]):
+        return
+    place = dict(x=x[layer, head], y=distance[layer, head])
+    figure.add_scatter(
+        **{axis: [value] for axis, value in place.items()},
+        mode="markers",
+        marker=dict(symbol="diamond", size=15, color=QUERY, line=dict(width=2, color="#333333")),
+        hoverinfo="skip",
+    )
+    below = distance[layer, head] > 0.5 * top
+    figure.add_annotation(
+        **place,
+        text=f"<b>head {head + 1}</b>",
+        showarrow=True,
+        arrowwidth=1,
+        arrowhead=0,
+        standoff=8,
+        ax=0,
+        ay=40 if below else -40,
+        font_size=14,
+    )
 
 
 def class_probabilities(
@@ -160,11 +213,14 @@ def position_profile(
     )
 
 
-def _distance_words(distance: np.ndarray, equal_sharing: float) -> str:
+def _distance_words(distance: np.ndarray, equal_sharing: float, spread: np.ndarray | None) -> str:
     finite = np.isfinite(distance)
     if not finite.any():
         return "No head attends to any patch, so there is no distance to show."
     low, high = np.nanmin(distance), np.nanmax(distance)
     words = f"Attention distance of {finite.sum()} heads, from {low:.1f} to {high:.1f} pixels"
     below = int((distance[finite] < equal_sharing).sum())
-    return f"{words}; {below} lie below equal sharing at {equal_sharing:.1f} pixels."
+    words += f"; {below} lie below equal sharing at {equal_sharing:.1f} pixels"
+    if spread is not None:
+        words += f"; the standard deviation over pictures is at most {np.nanmax(spread):.1f} pixels"
+    return f"{words}."

@@ -23,7 +23,13 @@ _LEGEND = dict(orientation="h", x=0, y=1.02, yanchor="bottom", font_size=14)
 
 
 def removed_patches(
-    pixels: np.ndarray, *, crop: Box, mask: np.ndarray, removal: str, height: int = 350
+    pixels: np.ndarray,
+    *,
+    crop: Box,
+    mask: np.ndarray,
+    removal: str,
+    drag: bool = False,
+    height: int = 350,
 ) -> go.Figure:
     """The picture as the model gets it, with a mark on each patch that was removed.
 
@@ -36,6 +42,7 @@ def removed_patches(
     crop : (left, top, right, bottom) of the grid in pixels of the picture
     mask : bool ndarray of shape (rows, columns), true where a patch was removed
     removal : how, for the alt text
+    drag : boxes are dragged over patches, instead of clicks on them; the browser gives no both
     height : of the figure on screen, pixels
     """
     rows, cols = mask.shape
@@ -85,7 +92,7 @@ def removed_patches(
     taken = f"{mask.sum()} of {mask.size} patches removed"
     how = f" ({removal})" if mask.any() else ""
     figure = finish(figure, f"The picture as the model gets it, {taken}{how}.", height=height)
-    return figure.update_layout(dragmode="select", clickmode="event+select")
+    return figure.update_layout(dragmode="select") if drag else _clickable(figure)
 
 
 def muted_heads(
@@ -105,7 +112,7 @@ def muted_heads(
     height : of the figure on screen, pixels
     """
     layers, heads = muted.shape
-    size = int(min(26, 0.62 * 330 / layers, 0.62 * (height - 90) / heads))
+    size = int(min(26, 0.62 * (330 if effects is None else 250) / layers, 0.62 * 260 / heads))
     names = [f"layer {k + 1}, head {h + 1}" for k, h in np.ndindex(layers, heads)]
     marker = dict(
         size=max(size, 8),
@@ -133,11 +140,10 @@ def muted_heads(
                 color=[_MARK if one else GREY for one in muted.ravel()],
             ),
             colorbar={
-                **colorbar(f"change of the logit of {name}", below=False),
-                "orientation": "h",
-                "y": 1.0,
-                "yanchor": "bottom",
-                "len": 0.9,
+                **colorbar("", below=False),
+                "title": dict(
+                    text=f"change of the logit of {name}, muted alone", side="right", font_size=14
+                ),
                 "tickvals": ticks,
                 "ticktext": [f"{tick:+.2g}" if tick else "0" for tick in ticks],
             },
@@ -165,7 +171,7 @@ def muted_heads(
     figure.update_xaxes(title="layer", dtick=x_step, tick0=1, range=[0.4, layers + 0.6], **steps)
     figure.update_yaxes(title="head", dtick=y_step, tick0=1, range=[heads + 0.6, 0.4], **steps)
     figure = finish(figure, f"{words}.", height=height)
-    return figure.update_layout(dragmode="select", clickmode="event+select")
+    return _clickable(figure)
 
 
 def answer_change(
@@ -295,7 +301,9 @@ def occlusion(effect: np.ndarray, image: Image.Image, *, crop: Box, name: str) -
     points = 100 * effect
     low, high = float(points.min()), float(points.max())
     reach = max(-low, high) or 1.0
-    bar = colorbar(f"fall of the probability of {name}, percentage points")
+    bar = colorbar(
+        f"fall of the probability of {name}: {low:+.1f} to {high:+.1f} percentage points"
+    )
     figure = go.Figure(
         go.Heatmap(
             z=points,
@@ -309,7 +317,7 @@ def occlusion(effect: np.ndarray, image: Image.Image, *, crop: Box, name: str) -
             colorbar={
                 **bar,
                 "tickvals": [-reach, 0, reach],
-                "ticktext": [f"{-reach:+.1f} rises", "0", f"{reach:+.1f} falls"],
+                "ticktext": [f"{-reach:+.1f}", "0", f"{reach:+.1f}"],
             },
             customdata=[[place(row, col) for col in range(cols)] for row in range(rows)],
             hovertemplate="%{customdata}: %{z:+.1f} points<extra></extra>",
@@ -335,3 +343,10 @@ def occlusion(effect: np.ndarray, image: Image.Image, *, crop: Box, name: str) -
         f"points at {least} to {high:+.1f} at {most}.",
         height=420,
     )
+
+
+def _clickable(figure: go.Figure) -> go.Figure:
+    """A click chooses a point; nothing is dragged or zoomed."""
+    figure.update_xaxes(fixedrange=True)
+    figure.update_yaxes(fixedrange=True)
+    return figure.update_layout(clickmode="event+select", dragmode="pan")

@@ -167,20 +167,26 @@ def attention_rollout(
 
 
 def token_components(
-    components: np.ndarray, image: Image.Image, *, crop: Box, query: tuple[int, int] | None
+    components: np.ndarray,
+    image: Image.Image,
+    *,
+    crop: Box,
+    query: tuple[int, int] | None,
+    numbers: tuple[int, int, int] = (1, 2, 3),
 ) -> go.Figure:
-    """The first three principal components (rows, columns, 3) as red, green and blue.
+    """Three principal components (rows, columns, 3) as red, green and blue.
 
-    Each channel is clipped at its 2nd and 98th percentile.
+    Each channel is clipped at its 2nd and 98th percentile. Patches that are NaN were left out: the
+    picture stands there in grey. `numbers` are those of the components, from 1.
     """
-    low, high = np.percentile(components, (2, 98), axis=(0, 1))
-    colours = np.clip((components - low) / np.maximum(high - low, 1e-12), 0, 1)
+    colours = component_colours(components)
     rows, cols = components.shape[:2]
     left, top, right, bottom = crop
     dx, dy = (right - left) / cols, (bottom - top) / rows
     figure = go.Figure(
         go.Image(
-            z=(255 * colours).round().astype(np.uint8),
+            z=colours,
+            colormodel="rgba",
             x0=left + dx / 2,
             dx=dx,
             y0=top + dy / 2,
@@ -188,11 +194,30 @@ def token_components(
             hoverinfo="skip",
         )
     )
+    shown = np.isfinite(components[..., 0])
+    if not shown.all():
+        _photo(figure, image.convert("L"))
     if query is not None:
         query_box(figure, crop, (rows, cols), query)
     _picture_axes(figure, image)
-    alt = "First three principal components of the patch tokens as red, green and blue."
-    return finish(figure, alt, height=_picture_height(image))
+    names = zip(("red", "green", "blue"), numbers, np.moveaxis(components, 2, 0), strict=True)
+    words = "; ".join(
+        f"component {number} as {colour}, largest at "
+        f"{place(*divmod(int(np.nanargmax(values)), cols))}"
+        for colour, number, values in names
+    )
+    some = "" if shown.all() else f"{shown.sum()} of {shown.size} patches, "
+    return finish(figure, f"Principal components: {some}{words}.", height=_picture_height(image))
+
+
+def component_colours(components: np.ndarray) -> np.ndarray:
+    """Three components (rows, columns, 3) as bytes (rows, columns, 4); what is NaN is clear."""
+    low, high = np.nanpercentile(components, (2, 98), axis=(0, 1))
+    scaled = np.clip((components - low) / np.maximum(high - low, 1e-12), 0, 1)
+    shown = np.isfinite(components).all(axis=2, keepdims=True)
+    colours = np.concatenate([np.where(shown, scaled, 0), shown], axis=2)
+    bytes_: np.ndarray = (255 * colours).round().astype(np.uint8)
+    return bytes_
 
 
 def token_map(

@@ -706,7 +706,7 @@ class View {
   /** Mean attention distance of every head: each dot leads to its head. */
   #drawDistance() {
     const { values, equal, side } = this.data.distance;
-    const [width, height, left, top, bottom] = [380, 132, 44, 8, 24];
+    const [width, height, left, top, bottom] = [350, 118, 40, 8, 22];
     const depth = values.length;
     const max = 1.05 * Math.max(equal, ...values.flat().filter((value) => value !== null));
     const x = (layer, head, heads) =>

@@ -1,0 +1,447 @@
+"""The app as a class sees it: pages, pictures and settings, in a browser that stays offline.
+
+The tests walk by clicks from `/`. What they know of the look of a page stands at the top.
+"""
+
+import hashlib
+import io
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from PIL import Image, ImageChops
+
+from vitviz.text import PAGES, lesson
+
+from .conftest import PATIENCE, ROOT, WIDTH, Scheme, Server, watched
+
+try:
+    from playwright.sync_api import Browser, Locator, Page, expect
+except ImportError:
+    if os.environ.get("CI"):
+        raise
+    pytest.skip("playwright is not installed", allow_module_level=True)
+
+pytestmark = pytest.mark.browser
+
+# --- what the pages look like -------------------------------------------------------------------
+
+FIGURES = "main :is([role=figure], [role=img])"
+PHOTO = "main canvas[data-part=photo]"  # of the Attention page, as is the map
+MAP = "main canvas[data-part=map]"
+DRAWN = f"{FIGURES}, main button canvas"  # and the small maps, which have nothing beneath them
+UPLOAD = "Your picture"  # the button that opens the box with the file input
+PROVENANCE = ".st-key-provenance"
+EXCEPTION = "[data-testid=stException]"
+OF_THE_PICTURE = ("tokens", "rollout", "attention")  # pages whose every picture is of the upload
+MODEL = "vitviz_tiny_cifar10"
+SMALLEST = 14  # pixels, of any text
+
+# The pictures that each figure holds, whatever it is made of.
+PICTURES = """figures => figures.map(figure =>
+  [figure, ...figure.querySelectorAll("canvas, image, img")].map(part =>
+    part.matches("canvas") ? part.toDataURL()
+      : part.matches("image") ? part.href.baseVal
+      : part.matches("img") ? part.src : "").join(""))"""
+
+# Every piece of text in the page's container: its size, and its contrast by WCAG 2 to the colours
+# that lie under it; and every large bright background of the document.
+LOOK = """() => {
+  const paint = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const rgba = colour => {
+    paint.clearRect(0, 0, 1, 1);
+    paint.fillStyle = colour;
+    paint.fillRect(0, 0, 1, 1);
+    const [r, g, b, a] = paint.getImageData(0, 0, 1, 1).data;
+    return [r, g, b, a / 255];
+  };
+  const over = ([r, g, b, a], under) =>
+    [...[r, g, b].map((value, i) => a * value + (1 - a) * under[i]), 1];
+  const linear = v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const luminance = ([r, g, b]) =>
+    0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
+  const above = element => element.parentElement ?? element.getRootNode().host;
+  function* all(root) {
+    for (const element of root.querySelectorAll("*")) {
+      yield element;
+      if (element.shadowRoot) yield* all(element.shadowRoot);
+    }
+  }
+  const behind = (element, width, height) => {
+    if (!element) return [255, 255, 255, 1];
+    const box = element.getBoundingClientRect();
+    const colour = rgba(getComputedStyle(element).backgroundColor);
+    const holds = box.width >= width && box.height >= height;  // else it juts out of a small box
+    if (holds && colour[3] === 1) return colour;
+    const under = behind(above(element), width, height);
+    return holds ? over(colour, under) : under;
+  };
+  const scaled = element => {  // of svg, whose units need not be pixels
+    const turned = element.getScreenCTM?.();
+    return turned ? Math.hypot(turned.a, turned.b) : 1;
+  };
+  const off = element => element.closest(":disabled, [aria-disabled=true]")
+    || element.closest("label")?.control?.disabled;
+  const texts = [];
+  for (const element of all(document.querySelector("main"))) {
+    const style = getComputedStyle(element);
+    if (element.matches("style, script") || style.visibility !== "visible") continue;
+    for (const node of element.childNodes) {
+      if (node.nodeType !== Node.TEXT_NODE || !node.data.trim()) continue;
+      const range = document.createRange();
+      range.selectNode(node);
+      const text = range.getBoundingClientRect();
+      if (text.width < 2 || text.height < 2) continue;  // for screen readers
+      const under = behind(element, text.width, text.height);
+      const lights = [luminance(over(rgba(style.color), under)), luminance(under)];
+      texts.push({
+        words: node.data.trim(),
+        size: parseFloat(style.fontSize) * scaled(element),
+        contrast: (Math.max(...lights) + 0.05) / (Math.min(...lights) + 0.05),
+        in: element.closest("svg") ? "figure"
+          : element.closest("math, .katex") ? "equation"
+          : off(element) ? "control that is off" : "",
+      });
+    }
+  }
+  const bright = [];
+  for (const element of all(document)) {
+    const box = element.getBoundingClientRect();
+    const colour = rgba(getComputedStyle(element).backgroundColor);
+    if (box.width * box.height > 1e4 && colour[3] > 0.5 && luminance(colour) > 0.2)
+      bright.push(`${element.tagName}.${element.className}`);
+  }
+  const main = document.querySelector("main");
+  const widths = [document.documentElement.scrollWidth, main.scrollWidth];
+  return { texts, bright, widths };
+}"""
+
+
+def provenance(page: Page) -> Locator:
+    return page.locator(PROVENANCE)
+
+
+def complaint(page: Page) -> Locator:
+    return page.get_by_role("alert")
+
+
+def slider(page: Page) -> Locator:
+    return page.get_by_role("slider", name="Layer")
+
+
+def menu(page: Page, label: str) -> Locator:
+    return page.get_by_role("combobox", name=label)
+
+
+# --- what one does with them --------------------------------------------------------------------
+
+
+def until(page: Page, holds: Callable[[], bool]) -> None:
+    """Wait for what no locator can say."""
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, "waited in vain"
+        page.wait_for_timeout(100)
+
+
+def open_app(page: Page, server: Server) -> Page:
+    page.goto(server.url)
+    expect(provenance(page)).to_contain_text("sample: dog")
+    return page
+
+
+def go(page: Page, name: str) -> None:
+    """Click the page's entry, and wait until it is drawn to its last line."""
+    words = lesson(name)
+    page.get_by_role("link", name=words.title, exact=True).click()
+    expect(page.locator("h1")).to_have_text(f"{words.title}: {words.question}")
+    expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-script-state", "notRunning")
+
+
+def choose(page: Page, label: str, option: str) -> None:
+    menu(page, label).click()
+    menu(page, label).fill(option)
+    page.get_by_role("option", name=option, exact=True).click()
+    page.mouse.move(0, 0)  # a pointer over a figure would change it
+
+
+def upload(page: Page, name: str, data: bytes, *, refused: str | None = None) -> None:
+    """Give a file to the real input, one click away, and close its box when it has been taken."""
+    page.get_by_role("button", name=UPLOAD).click()
+    file: Any = {"name": name, "mimeType": "image/png", "buffer": data}
+    page.locator("input[type=file]").set_input_files(file)
+    taken = provenance(page).filter(has_text=name)
+    expect(complaint(page).filter(has_text=refused) if refused else taken).to_be_visible()
+    page.keyboard.press("Escape")
+    page.mouse.move(0, 0)
+
+
+def pictures(page: Page, figures: str = DRAWN) -> list[str]:
+    """A digest of what each figure with pictures holds now."""
+    held: list[str] = page.locator(figures).evaluate_all(PICTURES)
+    return [hashlib.sha256(data.encode()).hexdigest() for data in held if data]
+
+
+def drawn(page: Page) -> list[str]:
+    """The pictures of a page, once they stand still."""
+    seen: list[list[str]] = []
+
+    def still() -> bool:
+        seen.append(pictures(page))
+        return len(seen) > 1 and bool(seen[-1]) and seen[-1] == seen[-2]
+
+    until(page, still)
+    return seen[-1]
+
+
+def expect_other_pictures(page: Page, than: list[str]) -> None:
+    """As many pictures as before, none of them the same."""
+
+    def other() -> bool:
+        now = pictures(page)
+        return len(now) >= len(than) and set(now).isdisjoint(than)
+
+    until(page, other)
+
+
+def png(size: tuple[int, int], colour: str | None = None) -> bytes:
+    """A picture of one colour, or else from black to white."""
+    picture = Image.new("RGB", size, colour) if colour else Image.linear_gradient("L").resize(size)
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture
+def app(page: Page, server: Server) -> Page:
+    return open_app(page, server)
+
+
+# --- opening ------------------------------------------------------------------------------------
+
+
+def test_it_opens_on_a_map_without_a_click(page: Page, server: Server) -> None:
+    begun = time.monotonic()
+    page.goto(server.url)
+    words = lesson("attention")
+    expect(page.locator("h1")).to_have_text(f"{words.title}: {words.question}")
+    title = time.monotonic() - begun
+    expect(page.locator(MAP)).to_be_visible()
+    until(page, lambda: bool(pictures(page, MAP)))
+    first_map = time.monotonic() - begun
+    expect(provenance(page)).to_be_visible()
+    expect(provenance(page)).to_contain_text(f"{MODEL} (ViT, ")
+    expect(provenance(page)).to_contain_text(" · ")
+    print(f"title {server.start + title:.1f} s after the server's start")
+    print(f"map {first_map:.1f} s after the address was entered")
+    assert server.start + title < 15
+    assert first_map < 30
+
+
+# --- every page ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one page shows."""
+
+    figures: list[str | None]  # the alt text of each
+    exceptions: int
+    complaints: int
+    provenance: str
+    texts: list[dict[str, Any]]
+    bright: list[str]
+    widths: list[int]
+
+
+@pytest.fixture(scope="module", params=["light", "dark"])
+def scheme(request: pytest.FixtureRequest) -> Scheme:
+    chosen: Scheme = request.param
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def tour(browser: Browser, server: Server, scheme: Scheme) -> dict[str, Seen]:
+    """All pages, reached by clicks in one visit."""
+    with watched(browser, scheme) as page:
+        open_app(page, server)
+        seen = {}
+        for name in PAGES:
+            go(page, name)
+            expect(page.locator(f"{FIGURES}, {EXCEPTION}").first).to_be_visible()
+            seen[name] = Seen(
+                figures=page.locator(FIGURES).evaluate_all("all => all.map(one => one.ariaLabel)"),
+                exceptions=page.locator(EXCEPTION).count(),
+                complaints=complaint(page).count(),
+                provenance="".join(provenance(page).all_inner_texts()),
+                **page.evaluate(LOOK),
+            )
+    return seen
+
+
+every_page = pytest.mark.parametrize("name", PAGES)
+
+
+@every_page
+def test_a_page_has_figures_with_alt_text_and_says_what_was_measured(
+    name: str, tour: dict[str, Seen]
+) -> None:
+    seen = tour[name]
+    assert not seen.exceptions
+    assert seen.figures
+    assert all(alt and re.fullmatch(r"\S[^\n]+", alt) for alt in seen.figures)
+    assert not seen.complaints
+    assert seen.provenance.startswith(MODEL)
+    assert seen.provenance.endswith("sample: dog")
+
+
+@every_page
+def test_nothing_is_wider_than_the_screen(name: str, tour: dict[str, Seen]) -> None:
+    assert max(tour[name].widths) <= WIDTH
+
+
+@every_page
+def test_no_text_is_small(name: str, tour: dict[str, Seen]) -> None:
+    """Indices of equations aside, which are smaller than their letters."""
+    texts = [text for text in tour[name].texts if text["in"] != "equation"]
+    assert len(texts) > 5
+    assert not [text for text in texts if text["size"] < SMALLEST]
+
+
+@every_page
+def test_text_stands_out(name: str, tour: dict[str, Seen]) -> None:
+    """In figures it may lie on bars; a control that is off is meant to be faint."""
+    aside = ("figure", "control that is off")
+    texts = [text for text in tour[name].texts if text["in"] not in aside]
+    assert len(texts) > 5
+    assert not [text for text in texts if text["contrast"] < 4.5]
+
+
+@every_page
+def test_what_is_large_is_dark_in_the_dark_alone(
+    name: str, tour: dict[str, Seen], scheme: Scheme
+) -> None:
+    bright = tour[name].bright
+    if scheme == "dark":
+        assert not bright
+    else:
+        assert any("stApp" in element for element in bright)
+        assert any("provenance" in element for element in bright)
+
+
+# --- pictures -----------------------------------------------------------------------------------
+
+
+def test_a_sample_has_its_own_map(app: Page) -> None:
+    dog = drawn(app)
+    choose(app, "Picture", "moose")
+    expect(provenance(app)).to_contain_text("sample: moose")
+    expect_other_pictures(app, dog)
+    choose(app, "Picture", "dog")
+    expect(provenance(app)).to_contain_text("sample: dog")
+    until(app, lambda: set(pictures(app)) >= set(dog))
+
+
+def test_an_upload_has_its_own_maps_on_every_page(app: Page) -> None:
+    sample = {}
+    for name in OF_THE_PICTURE:
+        go(app, name)
+        sample[name] = drawn(app)
+    upload(app, "mine.png", png((300, 200)))
+    for name in OF_THE_PICTURE:
+        go(app, name)
+        expect(provenance(app)).to_have_text(re.compile(r" · mine\.png$"))
+        expect_other_pictures(app, sample[name])
+
+
+def test_a_portrait_keeps_its_aspect(app: Page) -> None:
+    upload(app, "tall.png", png((150, 240), "#00d000"))
+    drawn(app)
+    shot = Image.open(io.BytesIO(app.locator(PHOTO).screenshot())).convert("RGB")
+    left, top, right, bottom = green(shot)
+    assert right - left > 50
+    assert (bottom - top) / (right - left) == pytest.approx(240 / 150, rel=0.03)
+
+
+def green(shot: Image.Image) -> tuple[int, int, int, int]:
+    """The box around all that is clearly green."""
+    red, green, blue = shot.split()
+    excess = ImageChops.subtract(green, ImageChops.lighter(red, blue))
+    box = excess.point(lambda value: 255 * (value > 50)).getbbox()
+    assert box
+    return box
+
+
+def test_a_bad_upload_leaves_a_sentence_and_the_last_picture(app: Page) -> None:
+    sentence = re.compile(r"^[A-Z][^.\n]+\. The last picture stays\.$")
+    jpeg = (ROOT / "assets" / "samples" / "dog.jpg").read_bytes()
+    upload(app, "mine.png", png((300, 200)))
+    mine, before = drawn(app), provenance(app).inner_text()
+    upload(app, "evil.png", b"text", refused="not supported")
+    expect(complaint(app)).to_have_text(sentence)
+    expect(provenance(app)).to_have_text(before)
+    upload(app, "half.jpg", jpeg[: len(jpeg) // 2], refused="cut off")
+    expect(complaint(app)).to_have_text(sentence)
+    expect(provenance(app)).to_have_text(before)
+    until(app, lambda: set(pictures(app)) >= set(mine))
+
+    slider(app).press("ArrowLeft")
+    after = before.replace("layer 6", "layer 5")
+    expect(provenance(app)).to_have_text(after)
+    expect(complaint(app)).to_have_text(sentence)
+    go(app, "tokens")
+    expect(provenance(app)).to_have_text(after)
+    expect(complaint(app)).to_have_text(sentence)
+
+    upload(app, "other.png", png((200, 300)))
+    expect(provenance(app)).to_have_text(after.replace("mine.png", "other.png"))
+    expect(complaint(app)).to_have_count(0)
+
+
+def test_the_name_of_a_file_is_text(app: Page) -> None:
+    name = "<img src=x onerror=alert(1)>.png"
+    upload(app, name, png((30, 20)))
+    expect(provenance(app)).to_have_text(re.compile(re.escape(name) + "$"))
+    expect(menu(app, "Picture")).to_have_value(name)
+    expect(app.locator("img[src=x]")).to_have_count(0)
+
+
+# --- settings -----------------------------------------------------------------------------------
+
+
+def test_a_change_of_page_keeps_the_settings(app: Page) -> None:
+    slider(app).press("ArrowLeft")
+    expect(provenance(app)).to_contain_text("layer 5 of 6 · mean of heads")
+    app.locator(PHOTO).press("ArrowRight")  # from CLS to the middle
+    app.get_by_role("button", name="head 3, maximum").click()
+    expect(provenance(app)).to_contain_text("layer 5 of 6 · head 3")
+    before = provenance(app).inner_text()
+    for name in ("tokens", "filters", "attention"):
+        go(app, name)
+        expect(provenance(app)).to_have_text(before)
+    expect(slider(app)).to_have_value("5")
+    expect(app.locator(MAP)).to_have_attribute(
+        "aria-label", re.compile("^query row 9 column 9, head 3:")
+    )
+
+
+def test_two_readers_share_neither_picture_nor_settings(
+    visit: Callable[[], Page], server: Server
+) -> None:
+    mine, theirs = (open_app(visit(), server) for _ in range(2))
+    slider(mine).press("ArrowLeft")
+    expect(provenance(mine)).to_contain_text("layer 5 of 6")
+    upload(mine, "mine.png", png((30, 20)))
+    choose(theirs, "Picture", "moose")
+    expect(provenance(theirs)).to_contain_text("sample: moose")
+    expect(provenance(theirs)).to_contain_text("layer 6 of 6")
+    menu(theirs, "Picture").click()
+    expect(theirs.get_by_role("option", name="dog")).to_be_visible()
+    expect(theirs.get_by_role("option", name="mine.png")).to_have_count(0)
+    go(mine, "tokens")
+    expect(provenance(mine)).to_contain_text("layer 5 of 6")
+    expect(provenance(mine)).to_contain_text("mine.png")

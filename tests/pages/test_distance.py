@@ -1,0 +1,370 @@
+"""The Distance page: dots lead to heads, and every number is that of the measurements."""
+
+import base64
+import json
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import pytest
+from examples import picture
+from streamlit.testing.v1 import AppTest
+
+from pages.driver import (
+    address,
+    assert_works,
+    at_page,
+    charts,
+    choose,
+    encoded,
+    opened,
+    prose,
+    provenance,
+    upload,
+)
+from vitviz import Activations, Model, capture, inspection
+from vitviz.app import state
+
+DOTS, HISTOGRAM, OFFSETS = 0, 1, 2
+
+
+def numbers(value: Any) -> np.ndarray:
+    """An array as plotly writes it."""
+    if not isinstance(value, dict):
+        return np.array([np.nan if number is None else number for number in value], float)
+    flat = np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"])
+    shape = [int(side) for side in str(value.get("shape", flat.size)).split(",")]
+    return flat.reshape(shape).astype(float)
+
+
+def trace(at: AppTest, figure: int, number: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(charts(at)[figure].spec)["data"][number]
+    return found
+
+
+def click(at: AppTest, *dots: int) -> AppTest:
+    """What the browser tells the server after a click on dots, or beside them."""
+    states = at._tree.get_widget_states()
+    points = [{"curve_number": 0, "point_index": dot} for dot in dots]
+    selection = {"points": points, "point_indices": list(dots), "box": [], "lasso": []}
+    states.widgets.add(id=charts(at)[DOTS].id).string_value = json.dumps({"selection": selection})
+    return at._run(states)
+
+
+def here(acts: Activations) -> dict[str, Any]:
+    return dict(grid=acts.grid, num_prefix_tokens=acts.num_prefix_tokens)
+
+
+def seen(model: Model, name: str = "dog") -> Activations:
+    return capture(model, state.sample(name).image)
+
+
+def distances(acts: Activations, variant: Any = "renormalised") -> np.ndarray:
+    return inspection.attention_distance(
+        acts.attention_layers(), **here(acts), patch_size=acts.patch_size, variant=variant
+    )
+
+
+def facts(at: AppTest) -> str:
+    (line,) = [text.value for text in at.markdown if "entropy" in text.value]
+    return line
+
+
+# --- one picture --------------------------------------------------------------------------------
+
+
+def test_each_dot_is_the_distance_of_its_head(serve: Callable[[str], Model]) -> None:
+    acts = seen(serve("plain"))
+    at = opened("distance")
+    assert_works(at)
+    assert len(charts(at)) == 3
+    dots = trace(at, DOTS)
+    np.testing.assert_allclose(numbers(dots["y"]), distances(acts).ravel(), rtol=1e-5)
+    assert "error_y" not in dots or "array" not in dots["error_y"]
+    equal = inspection.uniform_distance(acts.grid, acts.patch_size)
+    assert f"equal sharing at {equal:.1f} pixels" in charts(at)[DOTS].alt
+
+
+def test_a_click_on_a_dot_chooses_its_layer_and_head_on_every_page(
+    serve: Callable[[str], Model],
+) -> None:
+    serve("plain")
+    at = opened("distance")
+    assert "layer 3 of 3 · mean of heads" in provenance(at)
+    click(at, 6)  # the third head of the second layer of four heads
+    assert_works(at)
+    assert "layer 2 of 3 · head 3" in provenance(at)
+    assert address(at) == {"layer": "2", "head": "3"}
+    assert at.slider(key="layer").value == 2
+    assert at.selectbox(key="head").value == 3
+    symbols = trace(at, DOTS)["marker"]["symbol"]
+    assert [symbol == "diamond" for symbol in symbols] == [index == 6 for index in range(12)]
+    assert facts(at).startswith("**Layer 2, head 3**")
+    click(at, 11)
+    assert address(at) == {"head": "4"}  # the last layer is the default
+    click(at)  # beside every dot
+    assert address(at) == {"head": "4"}
+    at_page(at, "attention").run()
+    assert "layer 3 of 3 · head 4" in provenance(at)
+
+
+def test_the_menu_of_heads_leads_back_to_their_mean(serve: Callable[[str], Model]) -> None:
+    serve("plain")
+    at = opened("distance", head="4")
+    assert at.selectbox(key="head").options == [
+        "mean of heads",
+        *(f"head {k}" for k in (1, 2, 3, 4)),
+    ]
+    at.selectbox(key="head").set_value(2).run()
+    assert address(at) == {"head": "2"}
+    at.selectbox(key="head").set_value(state.MEAN).run()
+    assert address(at) == {}
+    assert "mean of heads" in provenance(at)
+
+
+@pytest.mark.parametrize("variant", ["renormalised", "paper"])
+@pytest.mark.parametrize("head", [1, 4, None])
+@pytest.mark.parametrize("kind", ["plain", "no class token", "registers"])
+def test_the_chosen_head_is_shown_by_distance_and_by_offset(
+    kind: str, head: int | None, variant: Any, serve: Callable[[str], Model]
+) -> None:
+    acts = seen(serve(kind))
+    link = {} if head is None else {"head": str(head)}
+    at = opened("distance", layer="2", variant=variant, **link)
+    assert_works(at)
+    rows = slice(None) if head is None else slice(head - 1, head)
+    attention = acts.attention(1)[rows]
+    where = {**here(acts), "variant": variant}
+    histogram = inspection.distance_histogram(
+        attention, **where, patch_size=acts.patch_size, bin_width=4
+    ).mean(axis=0)
+    offsets = inspection.offset_attention(attention, **where, min_queries=2).mean(axis=0)
+    np.testing.assert_allclose(numbers(trace(at, HISTOGRAM)["y"]), 100 * histogram, rtol=1e-4)
+    np.testing.assert_allclose(numbers(trace(at, OFFSETS)["z"]), 100 * offsets, rtol=1e-4)
+    assert offsets.shape == (7, 11)  # of 4 x 6 patches
+    equal = inspection.uniform_histogram(acts.grid, acts.patch_size, bin_width=4)
+    np.testing.assert_allclose(numbers(trace(at, HISTOGRAM, 1)["y"]), 100 * equal)
+    name = "layer 2, mean of heads" if head is None else f"layer 2, head {head}"
+    assert name in charts(at)[HISTOGRAM].alt
+    assert name in charts(at)[OFFSETS].alt
+
+
+def test_the_facts_are_those_of_the_head(serve: Callable[[str], Model]) -> None:
+    acts = seen(serve("plain"))
+    at = opened("distance", layer="1", head="2")
+    layer = [acts.attention(0)]
+    pixels = distances(acts)[0, 1]
+    mass = inspection.prefix_mass(layer)[0, 1]
+    bits = inspection.attention_entropy(layer)[0, 1]
+    assert facts(at) == (
+        f"**Layer 1, head 2**: {pixels:.1f} px, {100 * pixels / 24:.0f} % of the side; "
+        f"{100 * mass:.1f} % on CLS, entropy {bits:.1f} of {np.log2(25):.1f} bits."
+    )
+
+
+def test_the_extremes_are_named(serve: Callable[[str], Model]) -> None:
+    distance = distances(seen(serve("plain")))
+    said = prose(opened("distance"))
+    for words, index in (("Most local", distance.argmin()), ("farthest", distance.argmax())):
+        layer, head = divmod(int(index), 4)
+        assert (
+            f"{words}: layer {layer + 1}, head {head + 1} ({distance.flat[index]:.1f} px)" in said
+        )
+    means = ", ".join(f"{pixels:.1f}" for pixels in distance.mean(axis=1))
+    assert f"Mean of the heads from layer 1 to 3: {means} px." in said
+
+
+def test_the_papers_rows_give_shorter_distances(serve: Callable[[str], Model]) -> None:
+    acts = seen(serve("plain"))
+    at = opened("distance")
+    renormalised = numbers(trace(at, DOTS)["y"])
+    at.segmented_control(key="variant").set_value("paper").run()
+    assert_works(at)
+    assert address(at) == {"variant": "paper"}
+    paper = numbers(trace(at, DOTS)["y"])
+    np.testing.assert_allclose(paper, distances(acts, "paper").ravel(), rtol=1e-5)
+    assert (paper < renormalised).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("plain", "on CLS,"), ("distilled", "on CLS, DIST,"), ("registers alone", "on REG1, REG2,")],
+)
+def test_tokens_outside_the_picture_are_called_by_name(
+    kind: str, words: str, serve: Callable[[str], Model]
+) -> None:
+    serve(kind)
+    assert words in facts(opened("distance"))
+
+
+def test_a_model_without_such_tokens_speaks_of_none(serve: Callable[[str], Model]) -> None:
+    serve("no class token")
+    at = opened("distance")
+    assert " on " not in facts(at)
+    assert "CLS" not in charts(at)[DOTS].spec
+
+
+def test_the_numbers_are_there_as_a_table(serve: Callable[[str], Model]) -> None:
+    acts = seen(serve("plain"))
+    table = opened("distance").dataframe[0].value
+    assert list(table.columns) == [
+        *("layer", "head", "distance, px"),
+        *("on tokens outside the picture, %", "entropy, bits"),
+    ]
+    assert list(table["layer"]) == [1] * 4 + [2] * 4 + [3] * 4
+    assert list(table["head"]) == [1, 2, 3, 4] * 3
+    np.testing.assert_allclose(table["distance, px"], distances(acts).ravel(), atol=1e-3)
+
+
+# --- all sample pictures ------------------------------------------------------------------------
+
+
+def test_the_samples_give_a_mean_and_a_spread(serve: Callable[[str], Model]) -> None:
+    model = serve("plain")
+    each = np.stack([distances(seen(model, name)) for name in state.samples()])
+    at = opened("distance", layer="2", head="3")
+    at.segmented_control(key="over").set_value("samples").run()
+    assert_works(at)
+    assert address(at)["over"] == "samples"
+    dots = trace(at, DOTS)
+    np.testing.assert_allclose(numbers(dots["y"]), each.mean(axis=0).ravel(), rtol=1e-5)
+    np.testing.assert_allclose(
+        numbers(dots["error_y"]["array"]), each.std(axis=0).ravel(), rtol=1e-4, atol=1e-6
+    )
+    assert f"{each.mean(axis=0)[1, 2]:.1f} ± {each.std(axis=0)[1, 2]:.1f} px" in facts(at)
+    assert f"Mean ± standard deviation over {len(each)} pictures." in prose(at)
+    maps = [
+        inspection.offset_attention(seen(model, name).attention(1), grid=(4, 6), min_queries=2)[2]
+        for name in state.samples()
+    ]
+    np.testing.assert_allclose(
+        numbers(trace(at, OFFSETS)["z"]), 100 * np.mean(maps, axis=0), rtol=1e-4
+    )
+    assert "standard deviation, px" in at.dataframe[0].value.columns
+
+
+def test_the_samples_are_measured_once(
+    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve("plain")
+    state.captures.clear()
+    at = opened("distance", over="samples")
+    before = charts(at)[DOTS].spec
+
+    def fail(*_: object) -> None:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr("vitviz.app.distance._measured", fail)
+    at.run()
+    assert_works(at)
+    assert charts(at)[DOTS].spec == before
+    again = opened("distance", over="samples", picture="moose")  # somebody else
+    assert_works(again)
+    assert charts(again)[DOTS].spec == before
+
+
+def test_an_upload_is_no_part_of_the_samples(serve: Callable[[str], Model]) -> None:
+    serve("plain")
+    at = opened("distance", over="samples")
+    before = charts(at)[DOTS].spec
+    upload(at, "mine.png", encoded(picture(90, 40, seed=7)))
+    assert_works(at)
+    assert charts(at)[DOTS].spec == before
+
+
+def test_samples_of_another_model_are_its_own(serve: Callable[[str], Model]) -> None:
+    serve("plain")
+    before = charts(opened("distance", over="samples"))[DOTS].spec
+    serve("registers")
+    assert charts(opened("distance", over="samples"))[DOTS].spec != before
+
+
+# --- settings -----------------------------------------------------------------------------------
+
+
+def test_a_change_of_page_keeps_what_was_chosen() -> None:
+    at = opened("distance", layer="2", head="5", over="samples", variant="paper")
+    before = charts(at)[DOTS].spec
+    at_page(at, "filters").run()
+    at_page(at, "distance").run()
+    assert_works(at)
+    assert at.segmented_control(key="over").value == "samples"
+    assert at.segmented_control(key="variant").value == "paper"
+    assert at.selectbox(key="head").value == 5
+    assert charts(at)[DOTS].spec == before
+
+
+def test_a_head_that_the_next_model_lacks_falls_back() -> None:
+    at = opened("distance", head="6", weights="random")
+    choose(at, "deit_tiny_distilled_patch16_224")  # of three heads
+    assert not at.exception
+    assert at.selectbox(key="head").value == state.MEAN
+    assert "6 does not fit here" in at.info[0].value
+
+
+# --- what cannot be shown -----------------------------------------------------------------------
+
+SENTENCE = "The attention read from blocks.0 does not reproduce the block's own output."
+
+
+def test_a_layer_that_refuses_leaves_its_sentence(
+    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve("plain")
+    state.captures.clear()
+    monkeypatch.setattr("vitviz.activations.recording.why_refused", lambda *_: SENTENCE)
+    at = opened("distance")
+    assert not at.exception
+    assert [warning.value for warning in at.warning][1:] == [SENTENCE]  # the first: random weights
+    assert not charts(at)
+    assert at.segmented_control(key="variant")  # the controls stay
+    state.captures.clear()
+
+
+@pytest.mark.parametrize("over", ["image", "samples"])
+def test_attention_that_fails_its_whole_proof_leaves_its_sentence(
+    over: str, serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve("plain")
+    state.captures.clear()
+    monkeypatch.setattr("vitviz.activations.reading.why_refused", lambda *_: SENTENCE)
+    at = opened("distance", over=over)
+    assert not at.exception
+    assert [warning.value for warning in at.warning][1:] == [SENTENCE]  # the first: random weights
+    assert not charts(at)
+    state.captures.clear()
+
+
+def test_a_head_that_looks_at_no_patch_is_a_gap(
+    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = serve("plain")
+    real = Activations.attention
+
+    def on_cls(acts: Activations, layer: int) -> np.ndarray:
+        attention = real(acts, layer).copy()
+        if layer == 1:
+            attention[2] = np.eye(25)[0]
+        return attention
+
+    state.captures.clear()
+    monkeypatch.setattr(Activations, "attention", on_cls)
+    monkeypatch.setattr(state, "load", lambda name, pretrained: (model, Lock()))
+    at = opened("distance", layer="2", head="3")
+    assert_works(at)
+    assert np.isnan(numbers(trace(at, DOTS)["y"])[6])
+    assert facts(at).startswith("**Layer 2, head 3**: it attends to no patch; 100.0 % on CLS")
+    assert "none of it goes to any patch" in charts(at)[OFFSETS].alt
+    at.selectbox(key="head").set_value(state.MEAN).run()
+    assert_works(at)  # the other heads have a mean
+    assert "none of it" not in charts(at)[OFFSETS].alt
+    state.captures.clear()
+
+
+def test_one_patch_is_at_distance_0(serve: Callable[..., Model]) -> None:
+    serve("plain", image_size=16, patch_size=16)
+    at = opened("distance")
+    assert not at.exception
+    np.testing.assert_array_equal(numbers(trace(at, DOTS)["y"]), np.zeros(12))
+    assert numbers(trace(at, OFFSETS)["z"]).shape == (1, 1)

@@ -1,0 +1,332 @@
+"""The Tokens page: similarity in the browser, components, foreground, thumbnails and lengths."""
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from pages.driver import (
+    address,
+    assert_works,
+    at_page,
+    charts,
+    commit,
+    opened,
+    prose,
+    stack,
+    token_map,
+)
+from vitviz import Activations, Model, capture, inspection
+from vitviz.app import state
+
+COLOURS, FILM, SCATTER, NORMS = 0, 1, 2, 3
+
+
+def seen(model: Model, name: str = "dog") -> Activations:
+    return capture(model, state.sample(name).image)
+
+
+def after(acts: Activations, layer: int) -> np.ndarray:
+    """All tokens after a layer, counted from 1, and the final LayerNorm."""
+    return acts.tokens(layer, normalised=True)
+
+
+def alt(at: AppTest, figure: int) -> str:
+    words: str = charts(at)[figure].alt
+    return words
+
+
+def layout(at: AppTest, figure: int) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(charts(at)[figure].spec)["layout"]
+    return found
+
+
+def click(at: AppTest, *tokens: int) -> AppTest:
+    """What the browser tells the server after a click on thumbnails or stars."""
+    states = at._tree.get_widget_states()
+    points = [{"customdata": [token]} for token in tokens]
+    selection = {"points": points, "point_indices": [0] * len(tokens), "box": [], "lasso": []}
+    states.widgets.add(id=charts(at)[SCATTER].id).string_value = json.dumps(
+        {"selection": selection}
+    )
+    return at._run(states)
+
+
+# --- similarity ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["plain", "no class token", "registers"])
+def test_the_browser_gets_the_cosine_of_every_pair_after_every_layer(
+    kind: str, serve: Callable[[str], Model]
+) -> None:
+    acts = seen(serve(kind))
+    at = opened("tokens")
+    assert_works(at)
+    shown, sent = token_map(at), stack(at)
+    prefix = acts.num_prefix_tokens
+    assert (shown["kind"], shown["strip"], shown["heads"]) == ("cosine", "frames", 1)
+    assert shown["frames"] == ["layer 1", "layer 2", "layer 3"]
+    assert shown["slider"]
+    assert shown["equalShare"] is None
+    cosines = np.stack([inspection.token_similarity(after(acts, k)) for k in (1, 2, 3)])
+    codes = sent["codes"].reshape(3, prefix + 24, 24)
+    np.testing.assert_allclose((codes - 127.0) / 127, cosines[..., prefix:], atol=0.5 / 127 + 1e-5)
+    np.testing.assert_allclose(
+        sent["prefix"].reshape(3, prefix + 24, prefix), cosines[..., :prefix], atol=1e-5
+    )
+    np.testing.assert_array_equal(sent["peaks"], 1)
+
+
+def test_a_model_of_too_many_pairs_sends_one_layer(
+    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve("plain")
+    whole = stack(opened("tokens"))["codes"]
+    monkeypatch.setattr("vitviz.app.tokens.MAX_BYTES", 3 * 25**2 - 1)
+    at = opened("tokens", layer="2")
+    assert_works(at)
+    assert token_map(at)["state"]["frame"] == 1
+    np.testing.assert_array_equal(stack(at)["codes"], np.split(whole, 3)[1])
+    monkeypatch.setattr("vitviz.app.tokens.MAX_BYTES", 3 * 25**2)
+    np.testing.assert_array_equal(stack(opened("tokens"))["codes"], whole)
+
+
+def test_a_layer_and_a_query_chosen_in_the_map_hold_for_all_figures(
+    serve: Callable[[str], Model],
+) -> None:
+    serve("plain")
+    at = opened("tokens")
+    assert "after layer 3" in at.subheader[0].value
+    commit(at, frame=0, query=1 + 9)  # the patch at row 2, column 4 of 4 x 6
+    assert_works(at)
+    assert address(at) == {"layer": "1", "query": "2.4"}
+    assert "after layer 1" in at.subheader[0].value
+    assert "after layer 1" in at.subheader[2].value
+    assert len(layout(at, COLOURS)["shapes"]) == 2  # the picture's rim, and the query's box
+    assert len(layout(at, NORMS)["shapes"]) == 2
+
+
+# --- components and foreground ------------------------------------------------------------------
+
+
+def test_three_components_are_red_green_and_blue(serve: Callable[[str], Model]) -> None:
+    acts = seen(serve("plain"))
+    at = opened("tokens", layer="2")
+    components, explained = inspection.token_components(after(acts, 2), grid=acts.grid)
+    for channel, colour in enumerate(("red", "green", "blue")):
+        row, col = divmod(int(components[..., channel].argmax()), 6)
+        where = f"component {channel + 1} as {colour}, largest at row {row + 1}, column {col + 1}"
+        assert where in alt(at, COLOURS)
+    assert f"Red is component 1 ({100 * explained[0]:.0f} % of the variance)" in prose(at)
+
+
+def test_other_components_can_be_chosen(serve: Callable[[str], Model]) -> None:
+    serve("plain")
+    at = opened("tokens")
+    first = alt(at, SCATTER)
+    assert at.selectbox(key="components").options == [
+        *("components 1, 2, 3", "components 2, 3, 4", "components 3, 4, 5")
+    ]
+    at.selectbox(key="components").set_value("3-5").run()
+    assert_works(at)
+    assert address(at) == {"components": "3-5"}
+    assert "component 3 as red" in alt(at, COLOURS)
+    assert "component 5 as blue" in alt(at, COLOURS)
+    assert layout(at, SCATTER)["xaxis"]["title"]["text"].startswith("component 3 (")
+    assert layout(at, SCATTER)["yaxis"]["title"]["text"].startswith("component 4 (")
+    assert alt(at, SCATTER) != first
+    assert "components 3 and 4" in at.subheader[1].value
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_the_threshold_keeps_one_end_of_the_first_component(
+    flip: bool, serve: Callable[[str], Model]
+) -> None:
+    acts = seen(serve("plain"))
+    components, _ = inspection.token_components(after(acts, 3), grid=acts.grid)
+    kept = inspection.foreground(components[..., 0], threshold=0.4, flip=flip)
+    assert 4 < kept.sum() < 24
+    at = opened("tokens")
+    assert "24 patches on" in alt(at, SCATTER)
+    assert at.toggle(key="flip").disabled  # nothing to flip yet
+    at.select_slider(key="threshold").set_value(0.4).run()
+    at.toggle(key="flip").set_value(flip).run()
+    assert_works(at)
+    assert address(at) == {"threshold": "0.4", **({"flip": "True"} if flip else {})}
+    assert f"{kept.sum()} of 24 patches, component 1 as red" in alt(at, COLOURS)
+    assert alt(at, SCATTER).startswith(f"{kept.sum()} patches on component 1")
+    assert f"Fitted again on the {kept.sum()} of 24 patches that are kept." in prose(at)
+    _, explained = inspection.token_scatter(after(acts, 3), grid=acts.grid, kept=kept)
+    assert f"Red is component 1 ({100 * explained[0]:.0f} % of the variance)" in prose(at)
+
+
+def test_too_few_patches_beyond_the_threshold_are_said_and_all_are_shown(
+    serve: Callable[[str], Model],
+) -> None:
+    acts = seen(serve("plain"))
+    components, _ = inspection.token_components(after(acts, 3), grid=acts.grid)
+    kept = inspection.foreground(components[..., 0], threshold=0.95)
+    assert kept.sum() < 3
+    at = opened("tokens", threshold="0.95")
+    assert_works(at)
+    (said,) = [info.value for info in at.info]
+    assert said.startswith(f"Only {kept.sum()} of 24 patches lie beyond the threshold")
+    assert "24 patches on" in alt(at, SCATTER)
+    assert "Fitted again" not in prose(at)
+
+
+def test_a_change_of_page_keeps_components_threshold_and_flip(
+    serve: Callable[[str], Model],
+) -> None:
+    serve("plain")
+    at = opened("tokens", components="2-4", threshold="0.3", flip="True")
+    before = charts(at)[COLOURS].spec
+    at_page(at, "filters").run()
+    at_page(at, "tokens").run()
+    assert charts(at)[COLOURS].spec == before
+    assert at.selectbox(key="components").value == "2-4"
+    assert at.select_slider(key="threshold").value == 0.3
+    assert at.toggle(key="flip").value is True
+
+
+# --- film ---------------------------------------------------------------------------------------
+
+
+def test_every_layer_has_its_tile_with_its_variance(serve: Callable[[str], Model]) -> None:
+    acts = seen(serve("plain"))
+    at = opened("tokens", layer="2")
+    labels = [label["text"] for label in layout(at, FILM)["annotations"]]
+    shares = [
+        100 * inspection.token_components(after(acts, k), grid=acts.grid)[1].sum()
+        for k in (1, 2, 3)
+    ]
+    expected = [f"layer {k + 1} · {share:.0f} %" for k, share in enumerate(shares)]
+    expected[1] = f"<b>{expected[1]}</b>"
+    assert labels == expected
+    assert "evenly spaced" not in prose(at)
+
+
+def test_of_many_layers_16_are_shown_and_it_is_said(serve: Callable[..., Model]) -> None:
+    serve("plain", depth=20)
+    at = opened("tokens")
+    assert_works(at)
+    labels = [label["text"] for label in layout(at, FILM)["annotations"]]
+    numbers = [int(text.removeprefix("<b>").split()[1]) for text in labels]
+    assert len(numbers) == 16
+    assert (numbers[0], numbers[-1]) == (1, 20)
+    assert {b - a for a, b in pairwise(numbers)} == {1, 2}
+    assert "16 of 20 layers, evenly spaced." in prose(at)
+    missing = min({*range(1, 21)} - {*numbers})
+    at.slider(key="layer").set_value(missing).run()
+    assert_works(at)
+    assert "shapes" not in layout(at, FILM)  # the layer on screen has no tile to frame
+
+
+# --- scatter ------------------------------------------------------------------------------------
+
+
+def test_a_click_on_a_thumbnail_makes_it_the_query(serve: Callable[[str], Model]) -> None:
+    serve("plain")
+    at = opened("tokens")
+    click(at, 1 + 9)
+    assert_works(at)
+    assert address(at) == {"query": "2.4"}
+    assert token_map(at)["state"]["query"] == 10
+    assert token_map(at)["state"]["pinned"]
+    click(at)  # beside all of them
+    assert address(at) == {"query": "2.4"}
+    click(at, 0)  # the star
+    assert address(at) == {}
+    assert token_map(at)["state"]["query"] == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "stars"), [("plain", "CLS"), ("distilled", "CLS, DIST"), ("no class token", "")]
+)
+def test_prefix_tokens_are_stars_with_their_names(
+    kind: str, stars: str, serve: Callable[[str], Model]
+) -> None:
+    serve(kind)
+    at = opened("tokens")
+    assert ("★" in prose(at)) == bool(stars)
+    if stars:
+        assert f"★ {stars}: projected, not fitted." in prose(at)
+        assert alt(at, SCATTER).endswith(f"{stars} as a star.")
+    else:
+        assert "star" not in alt(at, SCATTER)
+
+
+def test_the_picture_is_laid_below_as_one(serve: Callable[[str], Model]) -> None:
+    serve("plain")
+    assert len(layout(opened("tokens"), SCATTER)["images"]) == 1
+
+
+# --- norms --------------------------------------------------------------------------------------
+
+
+def test_the_rule_for_outliers_is_on_screen_with_its_numbers(
+    serve: Callable[[str], Model],
+) -> None:
+    acts = seen(serve("plain"))
+    at = opened("tokens", layer="1")
+    norms, outliers, limit = inspection.token_norms(acts.tokens(1), grid=acts.grid)
+    said = prose(at)
+    assert f"✕ outliers: {outliers.sum()} of 24 patches." in said
+    assert f"by more than 5 median absolute deviations, so than {limit:.2f}." in said
+    assert f"The longest patch is {norms.max():.2f}" in said
+    assert f"the median of {np.median(norms):.2f}" in said
+    assert f" CLS: {np.linalg.norm(acts.tokens(1)[0]):.2f}." in said
+    row, col = divmod(int(norms.argmax()), 6)
+    assert f"{norms.max():.2f} at row {row + 1}, column {col + 1}" in alt(at, NORMS)
+
+
+def test_outliers_are_marked(
+    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve("plain")
+    real = Activations.tokens
+
+    def stretched(acts: Activations, depth: int, *, normalised: bool = False) -> np.ndarray:
+        tokens = real(acts, depth, normalised=normalised).copy()
+        tokens[1 + 9] *= 1 if normalised else 50
+        return tokens
+
+    before = alt(opened("tokens"), NORMS)
+    assert "row 2, column 4" not in before
+    monkeypatch.setattr(Activations, "tokens", stretched)
+    after_it = alt(opened("tokens"), NORMS)
+    assert after_it.endswith("row 2, column 4.")
+    assert after_it.count("row ") == before.count("row ") + 1
+
+
+def test_the_numbers_are_there_as_a_table(serve: Callable[[str], Model]) -> None:
+    acts = seen(serve("plain"))
+    table = opened("tokens", layer="2").dataframe[0].value
+    components, _ = inspection.token_components(after(acts, 2), grid=acts.grid)
+    np.testing.assert_allclose(table["component 2"], components[..., 1].ravel(), atol=1e-3)
+    norms, _, _ = inspection.token_norms(acts.tokens(2), grid=acts.grid)
+    np.testing.assert_allclose(table["length"], norms.ravel(), atol=1e-3)
+    assert list(table["row"]) == [1] * 6 + [2] * 6 + [3] * 6 + [4] * 6
+    assert list(table["column"]) == [1, 2, 3, 4, 5, 6] * 4
+    assert table["kept"].all()
+
+
+# --- the smallest -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("side", "charts_left"), [(16, 1), (8, 4)])
+def test_a_picture_of_few_patches_says_what_it_lacks(
+    side: int, charts_left: int, serve: Callable[..., Model]
+) -> None:
+    serve("plain", image_size=16, patch_size=side)  # 1 and 4 patches
+    at = opened("tokens")
+    assert not at.exception
+    assert len(charts(at)) == charts_left
+    assert [info.value for info in at.info] == (
+        ["A picture of 1 x 1 patches has fewer than 3 components."] if side == 16 else []
+    )
+    assert token_map(at)

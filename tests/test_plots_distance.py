@@ -1,0 +1,197 @@
+"""Figures of the Distance page: every bar, cell, tick and word is where the data says."""
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from vitviz import plots
+
+WEIGHTS = np.array([0.2, 0.5, 0.25, 0.05])
+UNIFORM = np.array([0.1, 0.3, 0.4, 0.2])
+
+
+def histogram(weights: np.ndarray = WEIGHTS, mean: float = 6.5) -> go.Figure:
+    return plots.distance_histogram(
+        weights, UNIFORM, bin_width=4, mean=mean, name="layer 2, head 3"
+    )
+
+
+def offsets(values: np.ndarray, equal_share: float = 0.1) -> go.Figure:
+    return plots.offset_attention(values, equal_share=equal_share, name="layer 2, head 3")
+
+
+def alt(figure: go.Figure) -> str:
+    words: str = figure.layout.meta["alt"]
+    return words
+
+
+def dots(**options: Any) -> go.Figure:
+    given: dict[str, Any] = dict(
+        distance=np.array([[10.0, 20.0], [30.0, 40.0]]),
+        prefix_mass=np.full((2, 2), 0.25),
+        equal_sharing=33.3,
+        side=64,
+        selected=(0, None),
+    )
+    given.update(options)
+    return plots.attention_distance(given.pop("distance"), given.pop("prefix_mass"), **given)
+
+
+# --- histogram ----------------------------------------------------------------------------------
+
+
+def test_each_bar_stands_at_its_distance_beside_equal_sharing() -> None:
+    bars, equal = histogram().data
+    assert bars.type == "bar"
+    np.testing.assert_allclose(bars.x, [0, 4, 8, 12])
+    np.testing.assert_allclose(bars.y, 100 * WEIGHTS)
+    np.testing.assert_allclose(equal.x, bars.x)
+    np.testing.assert_allclose(equal.y, 100 * UNIFORM)
+    assert (bars.name, equal.name) == ("head 3", "equal sharing")
+    assert histogram().layout.showlegend
+
+
+@pytest.mark.parametrize("weights", [WEIGHTS, np.array([0.0, 0, 0, 1]), UNIFORM / 10])
+def test_bars_and_equal_sharing_are_in_sight(weights: np.ndarray) -> None:
+    figure = histogram(weights)
+    low, high = figure.layout.yaxis.range
+    assert low == 0
+    assert high > 100 * max(weights.max(), UNIFORM.max())
+    left, right = figure.layout.xaxis.range
+    assert left < -0.43 * 4  # half a bar's width
+    assert right > 12 + 0.43 * 4
+
+
+def test_the_mean_is_a_line_with_its_number() -> None:
+    figure = histogram()
+    (line,) = figure.layout.shapes
+    assert line.x0 == line.x1 == 6.5
+    assert figure.layout.annotations[0].text == "mean 6.5 px"
+
+
+def test_the_words_name_the_largest_bar_of_both() -> None:
+    words = alt(histogram())
+    assert "layer 2, head 3" in words
+    assert "most, 50 %, at about 4 pixels" in words
+    assert "equal sharing has most, 40 %, at about 8 pixels" in words
+
+
+def test_a_head_that_looks_at_no_patch_has_no_bars_and_no_mean() -> None:
+    figure = histogram(np.full(4, np.nan), np.nan)
+    assert not figure.layout.shapes
+    assert "none of it goes to any patch" in alt(figure)
+    assert np.isfinite(figure.layout.yaxis.range).all()
+    assert "nan" not in alt(figure)
+
+
+# --- offsets ------------------------------------------------------------------------------------
+
+
+def test_each_offset_has_its_cell_and_the_middle_is_the_query() -> None:
+    values = np.arange(15.0).reshape(3, 5) / 100  # of a grid of 2 x 3
+    figure = offsets(values)
+    trace = figure.data[0]
+    np.testing.assert_allclose(trace.z, 100 * values)
+    columns = [trace.x0 + trace.dx * col for col in range(5)]
+    rows = [trace.y0 + trace.dy * row for row in range(3)]
+    assert columns == [-2, -1, 0, 1, 2]
+    assert rows == [-1, 0, 1]
+    assert figure.layout.yaxis.autorange == "reversed"  # down is down
+    (box,) = figure.layout.shapes
+    assert (box.x0, box.x1, box.y0, box.y1) == (-0.5, 0.5, -0.5, 0.5)
+    assert box.line.color == plots.QUERY
+
+
+@pytest.mark.parametrize(
+    ("row", "col", "words"),
+    [
+        (1, 2, "on the query itself"),
+        (0, 4, "1 row up and 2 columns right"),
+        (2, 1, "1 row down and 1 column left"),
+        (1, 0, "2 columns left"),
+    ],
+)
+def test_the_words_name_the_strongest_offset(row: int, col: int, words: str) -> None:
+    values = np.full((3, 5), 0.01)
+    values[row, col] = 0.3
+    assert f"most, 30 %, {words}; equal sharing is 10 %" in alt(offsets(values))
+
+
+def test_the_colour_bar_prints_the_maximum_and_marks_equal_sharing() -> None:
+    values = np.full((3, 5), 0.01)
+    values[0, 0] = 0.25
+    bar = offsets(values).data[0].colorbar
+    ticks = dict(zip(bar.tickvals, bar.ticktext, strict=True))
+    assert ticks.keys() == {0.0, 10.0, 25.0}
+    assert ticks[25.0] == "25 % max"
+    assert "equal 10 %" in ticks[10.0]
+    assert "%" in bar.title.text
+    beyond = offsets(values, equal_share=0.5).data[0].colorbar
+    assert not any("equal" in text for text in beyond.ticktext)
+
+
+def test_offsets_that_were_left_out_are_gaps() -> None:
+    values = np.full((3, 5), 0.01)
+    values[0, 0], values[2, 4] = np.nan, 0.2
+    figure = offsets(values)
+    assert np.isnan(figure.data[0].z[0, 0])
+    assert figure.data[0].zmax == pytest.approx(20)
+    assert "20 %, 1 row down and 2 columns right" in alt(figure)
+    nothing = offsets(np.full((3, 5), np.nan))
+    assert "none of it goes to any patch" in alt(nothing)
+    assert nothing.data[0].zmax > 0
+
+
+# --- dots ---------------------------------------------------------------------------------------
+
+
+def test_the_spread_over_pictures_is_drawn_and_said() -> None:
+    spread = np.array([[1.0, 2.0], [3.0, 9.0]])
+    figure = dots(spread=spread)
+    np.testing.assert_array_equal(figure.data[0].error_y.array, spread.ravel())
+    assert figure.data[0].text[3] == " ± 9.0"
+    assert "%{text}" in figure.data[0].hovertemplate
+    assert figure.layout.yaxis.range[1] > 40 + 9
+    assert "the standard deviation over pictures is at most 9.0 pixels" in alt(figure)
+
+
+def test_one_picture_has_no_spread() -> None:
+    figure = dots()
+    assert figure.data[0].error_y.array is None
+    assert "%{text}" not in figure.data[0].hovertemplate
+    assert "deviation" not in alt(figure)
+
+
+@pytest.mark.parametrize(("head", "y"), [(0, 30.0), (1, 40.0)])
+def test_the_chosen_head_is_told_by_shape_colour_and_name(head: int, y: float) -> None:
+    figure = dots(selected=(1, head))
+    marker = figure.data[0].marker
+    chosen = 2 + head
+    assert [symbol == "diamond" for symbol in marker.symbol] == [k == chosen for k in range(4)]
+    assert [colour == plots.QUERY for colour in marker.color] == [k == chosen for k in range(4)]
+    label = figure.layout.annotations[1]
+    assert label.text == f"<b>head {head + 1}</b>"
+    assert (label.x, label.y) == (figure.data[0].x[chosen], y)
+    above = figure.data[-1]  # no neighbour hides it
+    assert (above.x[0], above.y[0], above.marker.symbol) == (label.x, y, "diamond")
+    assert above.hoverinfo == "skip"  # hover and click reach the dot
+
+
+def test_no_name_stands_where_there_is_no_dot() -> None:
+    gap = np.array([[10.0, np.nan], [30.0, 40.0]])
+    assert len(dots(distance=gap, selected=(0, 1)).layout.annotations) == 1
+    assert len(dots(selected=(1, None)).layout.annotations) == 1
+    assert len(dots(distance=gap, selected=(0, 1)).data) == len(dots(selected=(1, None)).data)
+
+
+def test_a_click_fades_no_dot() -> None:
+    trace = dots().data[0]
+    assert trace.selected.marker.opacity == trace.unselected.marker.opacity == trace.marker.opacity
+
+
+def test_the_prefix_is_called_by_its_name() -> None:
+    figure = dots(prefix_name="CLS, DIST")
+    assert "% on CLS, DIST" in figure.data[0].hovertemplate
+    assert "more on CLS, DIST" in figure.layout.annotations[0].text

@@ -1,0 +1,162 @@
+"""Where the keys lie relative to the query: attention by offset and by distance."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .attention import Variant, patch_distances
+from .inputs import Array, Grid, PatchSize, as_floats, check_choice, check_layer, checked_grid
+
+
+def offset_attention(
+    layer_attention: ArrayLike,
+    *,
+    grid: Grid,
+    num_prefix_tokens: int = 1,
+    variant: Variant = "renormalised",
+    min_queries: int = 1,
+) -> Array:
+    """How much attention a patch gives, on average, to the patch at each offset from itself.
+
+    Parameters
+    ----------
+    layer_attention : array of shape (heads, tokens, tokens)
+    grid : (rows, cols)
+    num_prefix_tokens : int
+    variant : "renormalised" or "paper"
+        As in `attention_distance`.
+    min_queries : int
+        Offsets that fewer queries have are left out.
+
+    Returns
+    -------
+    ndarray of shape (heads, 2 * rows - 1, 2 * cols - 1)
+        Shares of attention, from 0 to 1: [h, rows - 1 + down, cols - 1 + right] is the mean over
+        the queries that have a patch so many rows further down and columns further right. What is
+        left out is NaN.
+
+    Raises
+    ------
+    ValueError
+        When the tokens are not prefix + rows * cols, or the variant is unknown.
+
+    Notes
+    -----
+    The further an offset, the fewer queries have it: a corner is the mean of a single one, so the
+    cells do not sum to 1, and the largest one may be chance. Uniform attention gives
+    1 / (rows * cols) everywhere, renormalised; there, rows wholly on the prefix do not count.
+
+    References
+    ----------
+    Cordonnier, Loukas and Jaggi, "On the Relationship between Self-Attention and Convolutional
+    Layers" (ICLR 2020): attention of each head by relative position.
+    """
+    maps = []
+    for sums, lacking, _ in _offset_sums(layer_attention, grid, num_prefix_tokens, variant):
+        counts = _pairs(grid) - lacking
+        enough = counts >= max(1, min_queries)
+        maps.append(np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=enough))
+    return np.stack(maps)
+
+
+def distance_histogram(
+    layer_attention: ArrayLike,
+    *,
+    grid: Grid,
+    patch_size: PatchSize,
+    bin_width: float,
+    num_prefix_tokens: int = 1,
+    variant: Variant = "renormalised",
+) -> Array:
+    """How the attention of the patches is spread over distance.
+
+    Parameters
+    ----------
+    layer_attention : array of shape (heads, tokens, tokens)
+    grid : (rows, cols)
+    patch_size : int or (height, width)
+        In pixels of the model's input.
+    bin_width : float
+        In pixels. Bin k holds the distances that are closer to k * bin_width than to its
+        neighbours'; with square patches as wide as that, bin 0 is the query itself.
+    num_prefix_tokens : int
+    variant : "renormalised" or "paper"
+        As in `attention_distance`.
+
+    Returns
+    -------
+    ndarray of shape (heads, bins)
+        Shares of attention: a row sums to 1 when renormalised, else to 1 less the `prefix_mass`.
+        A head whose rows all lie wholly on the prefix is NaN, renormalised.
+
+    Raises
+    ------
+    ValueError
+        When the tokens are not prefix + rows * cols, or the bins have no width.
+
+    Notes
+    -----
+    There are more patches at middle distances than next to a query: compare each bar with
+    `uniform_histogram`, not with the other bars.
+    """
+    bins = _bins(grid, patch_size, bin_width)
+    rows = []
+    for sums, _, queries in _offset_sums(layer_attention, grid, num_prefix_tokens, variant):
+        weight = np.bincount(bins.ravel(), sums.ravel())
+        rows.append(weight / queries if queries else np.full_like(weight, np.nan))
+    return np.stack(rows)
+
+
+def uniform_histogram(grid: Grid, patch_size: PatchSize, *, bin_width: float) -> Array:
+    """The `distance_histogram` of equal sharing: ndarray of shape (bins,), which sums to 1."""
+    bins, pairs = _bins(grid, patch_size, bin_width), _pairs(grid)
+    weight: Array = np.bincount(bins.ravel(), pairs.ravel()) / pairs.sum()
+    return weight
+
+
+def _offset_sums(
+    layer_attention: ArrayLike, grid: Grid, prefix: int, variant: Variant
+) -> list[tuple[np.ndarray, np.ndarray, int]]:
+    """Of each head: attention summed by offset, the pairs of rows left out, and the rows kept."""
+    check_choice("variant", variant, ("renormalised", "paper"))
+    layer = as_floats(layer_attention)
+    check_layer(layer, prefix, grid)
+    offset, shape = _offsets(grid), (2 * grid[0] - 1, 2 * grid[1] - 1)
+    size = shape[0] * shape[1]
+    found: list[tuple[np.ndarray, np.ndarray, int]] = []
+    for head in layer[:, prefix:, prefix:]:
+        kept = np.ones(len(head), bool)
+        if variant == "renormalised":
+            mass = head.sum(axis=1, keepdims=True)
+            kept = mass[:, 0] != 0  # not > 0: NaN stays visible
+            head = np.divide(head, mass, out=np.zeros_like(head), where=mass != 0)
+        sums = np.bincount(offset.ravel(), head.ravel(), minlength=size)
+        lacking = np.bincount(offset[~kept].ravel(), minlength=size)
+        found.append((sums.reshape(shape), lacking.reshape(shape), int(kept.sum())))
+    return found
+
+
+def _offsets(grid: Grid) -> np.ndarray:
+    """Number of the offset from each query to each key, row by row: (N, N)."""
+    rows, cols = checked_grid(grid)
+    down = np.subtract.outer(np.arange(rows), np.arange(rows)).T + rows - 1  # key less query
+    right = np.subtract.outer(np.arange(cols), np.arange(cols)).T + cols - 1
+    number = down[:, None, :, None] * (2 * cols - 1) + right[None, :, None, :]  # (R, S, R, S)
+    return number.reshape(rows * cols, rows * cols)
+
+
+def _pairs(grid: Grid) -> np.ndarray:
+    """How many queries have a key at each offset: (2 R - 1, 2 S - 1)."""
+    rows, cols = checked_grid(grid)
+    return np.outer(rows - abs(np.arange(1 - rows, rows)), cols - abs(np.arange(1 - cols, cols)))
+
+
+def _bins(grid: Grid, patch_size: PatchSize, bin_width: float) -> np.ndarray:
+    """The bin of each offset: (2 R - 1, 2 S - 1)."""
+    if not bin_width > 0:
+        raise ValueError(f"Expected bins of a width above 0 pixels, got {bin_width}.")
+    rows, cols = checked_grid(grid)
+    # Seen from the corner, every offset that points down and right occurs once.
+    corner = patch_distances(grid, patch_size)[0].reshape(rows, cols)
+    quarter = np.floor(corner / bin_width + 0.5).astype(int)
+    down, right = abs(np.arange(1 - rows, rows)), abs(np.arange(1 - cols, cols))
+    return quarter[np.ix_(down, right)]

@@ -1,0 +1,191 @@
+"""What the tokens hold: likeness, principal components, foreground and length."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .embeddings import principal_components
+from .inputs import Array, Grid, as_floats, check_share, check_tokens
+
+OUTLIER = 5.0  # median absolute deviations above the median
+
+
+def token_similarity(tokens: ArrayLike) -> Array:
+    """Cosine similarity of every token with every other.
+
+    Parameters
+    ----------
+    tokens : array of shape (tokens, D)
+
+    Returns
+    -------
+    ndarray of shape (tokens, tokens)
+        From -1 to 1.
+
+    Raises
+    ------
+    ValueError
+        When the tokens have another shape.
+
+    Notes
+    -----
+    A token of zeros has no direction: its similarity to all, itself included, is 0. A direction
+    that all tokens share makes all of them alike: compare patches with each other, not with 1.
+    """
+    table = _table(tokens)
+    length = np.linalg.norm(table, axis=1, keepdims=True)
+    unit = np.divide(table, length, out=np.zeros_like(table), where=length > 0)
+    return np.clip(unit @ unit.T, -1, 1)
+
+
+def token_scatter(
+    tokens: ArrayLike,
+    *,
+    grid: Grid,
+    num_prefix_tokens: int = 1,
+    n_components: int = 2,
+    kept: ArrayLike | None = None,
+) -> tuple[Array, Array]:
+    """All tokens on the principal components of the patches.
+
+    Parameters
+    ----------
+    tokens : array of shape (tokens, D)
+    grid : (rows, cols)
+    num_prefix_tokens : int
+        They are projected: the components are fitted on the patches alone.
+    n_components : int
+        At most min(patches, D).
+    kept : array of bool, shape (rows, cols), optional
+        The patches to fit on; all where left out.
+
+    Returns
+    -------
+    points : ndarray of shape (tokens, n_components)
+        In the tokens' unit; those of the fitted patches have mean 0. The patches' rows are what
+        `token_components` gives, where all are kept.
+    explained_variance : ndarray of shape (n_components,)
+        The share of the fitted patches' variance along each component, from 0 to 1.
+
+    Raises
+    ------
+    ValueError
+        When the tokens are not prefix + rows * cols, or too few patches are kept.
+
+    Notes
+    -----
+    As for `token_components`: axes belong to one picture and one layer, and signs are set so that
+    each axis' entry of largest magnitude is positive. Two tokens far apart here are far apart; two
+    that are close may differ along the components that are not shown.
+
+    References
+    ----------
+    Oquab et al., "DINOv2: Learning Robust Visual Features without Supervision" (TMLR 2024), Fig. 1:
+    there too, components are fitted again on the foreground.
+    """
+    table = _table(tokens)
+    check_tokens(len(table), num_prefix_tokens, grid)
+    fitted = table[num_prefix_tokens:]
+    if kept is not None:
+        chosen = np.asarray(kept, bool)
+        if chosen.shape != tuple(grid):
+            raise ValueError(f"Expected kept patches of shape {grid}, got {chosen.shape}.")
+        fitted = fitted[chosen.ravel()]
+    if not len(fitted):
+        raise ValueError("Expected at least one kept patch, got none.")
+    axes, explained = principal_components(fitted, n_components=n_components)
+    points = (table - fitted.mean(axis=0, dtype=np.float64)) @ axes.T
+    return points.astype(table.dtype), explained
+
+
+def foreground(component: ArrayLike, *, threshold: float, flip: bool = False) -> Array:
+    """The patches at the upper end of a principal component.
+
+    Parameters
+    ----------
+    component : array of shape (rows, cols)
+        Each patch's coordinate along it, in any unit.
+    threshold : float
+        From 0, which keeps all patches, to 1, which keeps the last one: the place between the
+        smallest coordinate and the largest from which patches are kept.
+    flip : bool
+        Measure from the other end: a component's sign is arbitrary.
+
+    Returns
+    -------
+    ndarray of bool, shape (rows, cols)
+        At least one patch is kept; all are where they do not differ.
+
+    Raises
+    ------
+    ValueError
+        When the threshold is outside 0 to 1.
+
+    Notes
+    -----
+    That the first component divides a thing from its background is a habit of some models, and no
+    law: look at what is kept.
+
+    References
+    ----------
+    Oquab et al., "DINOv2: Learning Robust Visual Features without Supervision" (TMLR 2024), Fig. 1.
+    """
+    check_share("threshold", threshold)
+    place = as_floats(component)
+    place = place.max() - place if flip else place - place.min()
+    kept: Array = place >= threshold * place.max()
+    return kept
+
+
+def token_norms(
+    tokens: ArrayLike, *, grid: Grid, num_prefix_tokens: int = 1, deviations: float = OUTLIER
+) -> tuple[Array, Array, float]:
+    """Length of every patch token, and which of them stand out.
+
+    Parameters
+    ----------
+    tokens : array of shape (tokens, D)
+        Of the residual stream: a LayerNorm hides what is asked here.
+    grid : (rows, cols)
+    num_prefix_tokens : int
+    deviations : float
+        An outlier is longer than the median by more than so many times the median absolute
+        deviation from the median.
+
+    Returns
+    -------
+    norms : ndarray of shape (rows, cols)
+        In the tokens' unit.
+    outliers : ndarray of bool, shape (rows, cols)
+    limit : float
+        The length above which a token is an outlier.
+
+    Raises
+    ------
+    ValueError
+        When the tokens are not prefix + rows * cols.
+
+    Notes
+    -----
+    Of normally distributed lengths, one in about 2,700 lies above 5 deviations. The rule finds what
+    stands out in one picture and layer, however little: read the largest length beside the median.
+
+    References
+    ----------
+    Darcet et al., "Vision Transformers Need Registers" (ICLR 2024), Fig. 3: outlier tokens of about
+    ten times the usual length, in patches with little content.
+    """
+    table = _table(tokens)
+    check_tokens(len(table), num_prefix_tokens, grid)
+    norms = np.linalg.norm(table[num_prefix_tokens:], axis=1)
+    median = np.median(norms)
+    spread = np.median(np.abs(norms - median))
+    rounding = 4 * np.finfo(norms.dtype).eps * median  # equal tokens differ by that
+    limit = float(median + deviations * max(spread, rounding))
+    return norms.reshape(grid), (norms > limit).reshape(grid), limit
+
+
+def _table(tokens: ArrayLike) -> Array:
+    table = as_floats(tokens)
+    if table.ndim != 2:
+        raise ValueError(f"Expected tokens of shape (tokens, D), got {table.shape}.")
+    return table

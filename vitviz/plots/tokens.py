@@ -1,0 +1,275 @@
+"""What the tokens hold: layers side by side, tokens on two components, and their lengths."""
+
+import base64
+import io
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+from PIL import Image
+
+from .maps import component_colours, token_map
+from .template import BARE, QUERY, Box, as_percent, finish, place
+
+_STAR = "#ffb703"
+_ASPECTS = (1.0, 1.6)  # the least and the most of the scatter's axes, width by height
+_SHEET = 800  # pixels from top to bottom of the sheet of thumbnails: twice its size on screen
+_BEYOND = 1.0  # prefix tokens further out than so many times the patches' extent stand at the rim
+
+
+def token_film(
+    components: np.ndarray,
+    *,
+    names: Sequence[str],
+    selected: int | None,
+    aspect: float = 1.0,
+    height: int = 380,
+) -> go.Figure:
+    """Three components of every layer's patches as red, green and blue, all in one picture.
+
+    Parameters
+    ----------
+    components : ndarray of shape (n, rows, columns, 3)
+    names : one a layer
+    selected : the layer that gets a frame, or None
+    aspect : height of a patch by its width
+    """
+    count, rows, cols, _ = components.shape
+    across = _columns(count)
+    gap = math.ceil(max(rows, cols) / 5)  # room for a line of text
+    down = math.ceil(count / across)
+    canvas = np.zeros((down * (rows + gap), across * (cols + gap) - gap, 4), np.uint8)
+    figure = go.Figure()
+    for index, name in enumerate(names):
+        row, col = divmod(index, across)
+        y, x = row * (rows + gap) + gap, col * (cols + gap)
+        canvas[y : y + rows, x : x + cols] = component_colours(components[index])
+        figure.add_annotation(
+            x=x - 0.5,
+            y=y - 0.5,
+            text=f"<b>{name}</b>" if index == selected else name,
+            showarrow=False,
+            xanchor="left",
+            yanchor="bottom",
+            borderpad=0,
+            font_size=14,
+        )
+        if index == selected:
+            frame = dict(x0=x - 0.5, x1=x + cols - 0.5, y0=y - 0.5, y1=y + rows - 0.5)
+            figure.add_shape(type="rect", line=dict(color=QUERY, width=4), **frame)
+    figure.add_trace(go.Image(z=canvas, colormodel="rgba", hoverinfo="skip"))
+    figure.update_xaxes(**BARE, constrain="domain")
+    figure.update_yaxes(**BARE, scaleanchor="x", scaleratio=aspect, constrain="domain")
+    words = "Three components as red, green and blue, in a tile for each of: " + "; ".join(names)
+    return finish(figure, f"{words}.", height=height)
+
+
+def token_scatter(
+    points: np.ndarray,
+    explained_variance: np.ndarray,
+    image: Image.Image,
+    *,
+    crop: Box,
+    grid: tuple[int, int],
+    prefix: Sequence[str],
+    numbers: tuple[int, int],
+    kept: np.ndarray | None = None,
+    query: int | None = None,
+) -> go.Figure:
+    """Every patch as a thumbnail at its place on two components; prefix tokens are stars.
+
+    The first number that a point carries is its token's: a click tells which token was meant.
+
+    Parameters
+    ----------
+    points : ndarray of shape (tokens, 2), prefix first, in the tokens' unit
+    explained_variance : ndarray of shape (2,), shares of 1
+    crop : (left, top, right, bottom) of the grid in pixels of the picture
+    grid : (rows, columns)
+    prefix : names of the prefix tokens
+    numbers : of the two components, from 1
+    kept : ndarray of bool, shape (rows, columns), or None
+        The patches to show; all where left out.
+    query : the token to mark, or None
+    """
+    chosen = np.ones(math.prod(grid), bool) if kept is None else kept.ravel()
+    patches = points[len(prefix) :]
+    frame = _frame(patches[chosen], points[: len(prefix)])
+    sheet, side = _sheet(patches, chosen, image, crop, grid, frame)
+    figure = go.Figure()
+    left, bottom, right, top = frame
+    figure.add_layout_image(
+        source=_webp(sheet),
+        x=left,
+        y=top,
+        sizex=right - left,
+        sizey=top - bottom,
+        xref="x",
+        yref="y",
+        sizing="stretch",
+        layer="below",
+    )
+    cols = grid[1]
+    figure.add_scatter(
+        x=patches[chosen, 0],
+        y=patches[chosen, 1],
+        mode="markers",
+        marker=dict(symbol="square", size=side // 2, opacity=0),
+        selected_marker_opacity=0,
+        unselected_marker_opacity=0,
+        customdata=len(prefix) + np.flatnonzero(chosen)[:, None],
+        text=[place(*divmod(int(index), cols)) for index in np.flatnonzero(chosen)],
+        hovertemplate="%{text}<br>(%{x:.1f}, %{y:.1f})<extra></extra>",
+    )
+    _stars(figure, points[: len(prefix)], prefix, frame)
+    if query is not None and (query < len(prefix) or chosen[query - len(prefix)]):
+        figure.add_scatter(
+            x=[float(np.clip(points[query, 0], left, right))],
+            y=[float(np.clip(points[query, 1], bottom, top))],
+            mode="markers",
+            marker=dict(symbol="square-open", size=side // 2 + 8, color=QUERY, line=dict(width=4)),
+            hoverinfo="skip",
+        )
+    first, second = (
+        f"component {number} ({as_percent(share)} of the variance)"
+        for number, share in zip(numbers, explained_variance, strict=True)
+    )
+    figure.update_xaxes(title=first, range=[left, right], constrain="domain", showgrid=False)
+    figure.update_yaxes(
+        title=second, range=[bottom, top], scaleanchor="x", constrain="domain", showgrid=False
+    )
+    return finish(figure, _scatter_words(patches[chosen], first, second, prefix), height=460)
+
+
+def token_norms(
+    norms: np.ndarray,
+    outliers: np.ndarray,
+    image: Image.Image,
+    *,
+    crop: Box,
+    query: tuple[int, int] | None,
+) -> go.Figure:
+    """Length of each patch token; outliers have a cross.
+
+    Parameters
+    ----------
+    norms : ndarray of shape (rows, columns), in the tokens' unit
+    outliers : ndarray of bool, shape (rows, columns)
+    """
+    figure = token_map(norms, image, crop=crop, query=query, name="length", signed=False)
+    rows, cols = np.nonzero(outliers)
+    left, top, right, bottom = crop
+    figure.add_scatter(
+        x=left + (cols + 0.5) * (right - left) / norms.shape[1],
+        y=top + (rows + 0.5) * (bottom - top) / norms.shape[0],
+        mode="markers",
+        marker=dict(symbol="x-thin", size=13, line=dict(color="black", width=3)),
+        hoverinfo="skip",
+    )
+    where = [place(int(row), int(col)) for row, col in zip(rows, cols, strict=True)]
+    flagged = "no outlier"
+    if where:
+        noun = "outlier" if len(where) == 1 else "outliers"
+        named = "; ".join(where[:5]) + ("; …" if len(where) > 5 else "")
+        flagged = f"{len(where)} {noun}: {named}"
+    alt = figure.layout.meta["alt"].removesuffix(".")
+    figure.update_layout(meta={"alt": f"{alt}; {flagged}."})
+    return figure
+
+
+def _columns(count: int) -> int:
+    return count if count < 3 else 2 if count == 4 else 3 if count <= 6 else 4
+
+
+def _frame(patches: np.ndarray, prefix: np.ndarray) -> Box:
+    """(left, bottom, right, top) of axes of one unit that hold all patches."""
+    low, high = patches.min(axis=0).astype(float), patches.max(axis=0).astype(float)
+    extent = float((high - low).max()) or 1.0
+    for point in prefix:
+        near = ((point > low - _BEYOND * extent) & (point < high + _BEYOND * extent)).all()
+        if near:
+            low, high = np.minimum(low, point), np.maximum(high, point)
+    middle, half = (low + high) / 2, (high - low) / 2 + 0.06 * extent
+    aspect = float(np.clip(half[0] / half[1], *_ASPECTS))
+    wide = max(half[0], aspect * half[1])
+    reach = np.array([wide, wide / aspect])
+    left, bottom, right, top = map(float, np.concatenate([middle - reach, middle + reach]))
+    return left, bottom, right, top
+
+
+def _sheet(
+    patches: np.ndarray,
+    chosen: np.ndarray,
+    image: Image.Image,
+    crop: Box,
+    grid: tuple[int, int],
+    frame: Box,
+) -> tuple[Image.Image, int]:
+    """One picture of all thumbnails at their places, and the side of one in its pixels."""
+    rows, cols = grid
+    side = int(np.clip(_SHEET / (1.4 * math.sqrt(chosen.sum())), 16, 80))
+    inner = side - 2
+    box = np.clip(crop, 0, [image.width, image.height] * 2)
+    seen = image.resize((cols * inner, rows * inner), Image.Resampling.BICUBIC, box=tuple(box))
+    left, bottom, right, top = frame
+    sheet = Image.new("RGBA", (round(_SHEET * (right - left) / (top - bottom)), _SHEET))
+    for index in np.flatnonzero(chosen):
+        row, col = divmod(int(index), cols)
+        x = (patches[index, 0] - left) / (right - left) * sheet.width
+        y = (top - patches[index, 1]) / (top - bottom) * sheet.height
+        corner = round(float(x) - side / 2), round(float(y) - side / 2)
+        sheet.paste((128, 128, 128, 255), (*corner, corner[0] + side, corner[1] + side))
+        at = (col * inner, row * inner, (col + 1) * inner, (row + 1) * inner)
+        sheet.paste(seen.crop(at), (corner[0] + 1, corner[1] + 1))
+    return sheet, side
+
+
+def _webp(sheet: Image.Image) -> str:
+    file = io.BytesIO()
+    sheet.save(file, "WEBP", quality=85, method=0)
+    return "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def _stars(figure: go.Figure, points: np.ndarray, names: Sequence[str], frame: Box) -> None:
+    """The prefix tokens; one that lies outside stands at the rim and says so."""
+    if not len(points):
+        return
+    left, bottom, right, top = frame
+    shown = np.clip(points, (left, bottom), (right, top))
+    away = (shown != points).any(axis=1)
+    labels = [f"{name}, outside" if far else name for name, far in zip(names, away, strict=True)]
+    figure.add_scatter(
+        x=shown[:, 0],
+        y=shown[:, 1],
+        mode="markers",
+        marker=dict(symbol="star", size=22, color=_STAR, line=dict(color="black", width=1.5)),
+        text=labels,
+        selected_marker_opacity=1,
+        unselected_marker_opacity=1,
+        customdata=[[number, *point] for number, point in enumerate(points.tolist())],
+        hovertemplate="%{text}<br>(%{customdata[1]:.1f}, %{customdata[2]:.1f})<extra></extra>",
+        cliponaxis=False,
+    )
+    for (x, y), label in zip(shown.tolist(), labels, strict=True):
+        beyond = x > (left + right) / 2
+        figure.add_annotation(
+            x=x,
+            y=y,
+            text=f"<b>{label}</b>",
+            showarrow=False,
+            xanchor="right" if beyond else "left",
+            xshift=-14 if beyond else 14,
+            bgcolor=_STAR,
+            borderpad=1,
+            font=dict(size=14, color="black"),
+        )
+
+
+def _scatter_words(patches: np.ndarray, first: str, second: str, prefix: Sequence[str]) -> str:
+    low, high = patches.min(axis=0), patches.max(axis=0)
+    words = (
+        f"{len(patches)} patches on {first}, from {low[0]:.1f} to {high[0]:.1f}, "
+        f"and {second}, from {low[1]:.1f} to {high[1]:.1f}"
+    )
+    return f"{words}; {', '.join(prefix)} as a star." if prefix else f"{words}."
