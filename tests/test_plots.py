@@ -269,7 +269,7 @@ def test_no_font_is_smaller_than_14_pixels(name: str) -> None:
 def test_no_colour_is_one_that_streamlit_would_replace(name: str) -> None:
     # Streamlit's theme takes #000001 to #000033 for placeholders and paints them in its own
     # colours: the darkest colour of plotly's Inferno, #000004, came out pink.
-    sent = EXAMPLES[name]().to_json()
+    sent = json.dumps(content(EXAMPLES[name]()))
     assert not re.search(r"#0000(0[1-9a-f]|[12][0-9a-f]|3[0-3])\b", sent, re.IGNORECASE)
 
 
@@ -855,6 +855,15 @@ def test_a_muted_head_has_another_shape(effects: np.ndarray | None) -> None:
         assert points.marker.cmin == -points.marker.cmax == -2
         assert "layer 1, head 1 changes the logit of dog by -1.00" in alt(figure)
         assert "layer 24, head 16 by +2.00" in alt(figure)
+
+
+def test_patches_are_dragged_over_or_clicked_and_heads_are_clicked() -> None:
+    pixels, mask = np.full((20, 32, 4), 255, np.uint8), planted() > 0.1
+    dragged = plots.removed_patches(pixels, crop=CROP, mask=mask, removal="blur", drag=True)
+    assert dragged.layout.dragmode == "select"
+    for figure in (removed(mask), EXAMPLES["muted_heads"]()):
+        assert figure.layout.clickmode == "event+select"
+        assert all(axis.fixedrange for axis in axes(figure))
 
 
 def test_classes_among_the_first_before_or_after_are_shown_with_both_places() -> None:

@@ -174,7 +174,7 @@ def test_the_chosen_head_is_told_by_shape_colour_and_name(head: int, y: float) -
     label = figure.layout.annotations[1]
     assert label.text == f"<b>head {head + 1}</b>"
     assert (label.x, label.y) == (figure.data[0].x[chosen], y)
-    above = figure.data[-1]  # no neighbour hides it
+    above = figure.data[1]  # no neighbour hides it
     assert (above.x[0], above.y[0], above.marker.symbol) == (label.x, y, "diamond")
     assert above.hoverinfo == "skip"  # hover and click reach the dot
 
