@@ -106,27 +106,11 @@ PROFILE = {
     "diagonal": (np.arange(0, 1), np.array([1.0])),
 }
 
-
-def occlusion_map(values: np.ndarray, image: Image.Image = WIDE, crop: Box = CROP) -> go.Figure:
-    return plots.occlusion(values, image, crop=crop, name="dog")
-
-
-def removed(mask: np.ndarray) -> go.Figure:
-    pixels = np.full((*(4 * side for side in mask.shape), 4), 255, np.uint8)
-    return plots.removed_patches(pixels, crop=CROP, mask=mask, removal="blur")
-
-
-CURVES = {
-    "rollout": (np.array([0.0, 0.5, 1.0]), np.array([0.9, 0.2, 0.1])),
-    "random": (np.array([0.0, 0.5, 1.0]), np.array([0.9, 0.6, 0.1])),
-}
-
 MAPS: dict[str, MapPlot] = {
     "query_attention": query_map,
     "attention_rollout": rollout_map,
     "token_map, signed": cosine_map,
     "token_map": norm_map,
-    "occlusion": occlusion_map,
     "filter_response": response_map,
     "occlusion": occlusion_map,
     "token_components": component_map,
@@ -307,9 +291,6 @@ def test_an_axis_with_numbers_has_a_title(name: str) -> None:
     [
         ("prefix_shares", ["%"]),
         ("class_probabilities", ["%"]),
-        ("answer_change", ["%"]),
-        ("logit_lens", ["%"]),
-        ("removal_curves", ["%"]),
         ("answer_change", ["%"]),
         ("logit_lens", ["%"]),
         ("removal_curves", ["%"]),
@@ -833,81 +814,6 @@ def test_a_picture_of_3_by_2000_pixels(size: Grid) -> None:
     for figure in drawn[1:]:
         wanted = (left, top + 1.5, left + 1.5, top + 3)
         assert cell(figure.data[0], 1, 0) == pytest.approx(wanted)
-
-
-# --- experiments --------------------------------------------------------------------------------
-
-
-def test_each_patch_has_a_point_in_its_middle_and_a_removed_one_a_mark() -> None:
-    mask = planted() > 0.1
-    figure = removed(mask)
-    points = figure.data[0]
-    assert points.marker.opacity == 0
-    for number, (row, col) in enumerate(np.ndindex(GRID)):
-        left, top, right, bottom = patch_box(CROP, GRID, row, col)
-        middle = ((left + right) / 2, (top + bottom) / 2)
-        assert (points.x[number], points.y[number]) == pytest.approx(middle)
-        assert points.customdata[number] == f"row {row + 1}, column {col + 1}"
-    (mark,) = [
-        shape.path
-        for shape in figure.layout.shapes
-        if shape.type == "path" and re.search(r"L", shape.path)
-    ]
-    assert [float(number) for number in re.findall(r"[\d.]+", mark)] == pytest.approx(
-        [350.0, 233.2, 375.0, 267.2], abs=0.1
-    )
-    assert "1 of 40 patches removed (blur)" in alt(figure)
-    assert "0 of 40 patches removed." in alt(removed(mask & False))
-
-
-@pytest.mark.parametrize("effects", [None, np.linspace(-1, 2, 384).reshape(24, 16)])
-def test_a_muted_head_has_another_shape(effects: np.ndarray | None) -> None:
-    muted = np.zeros((24, 16), bool)
-    muted[1, 15] = True
-    figure = plots.muted_heads(muted, effects=effects, name="dog")
-    points = figure.data[0]
-    assert [at for at, symbol in enumerate(points.marker.symbol) if symbol == "x"] == [31]
-    assert (points.x[31], points.y[31]) == (2, 16)
-    assert points.customdata[31][0] == "layer 2, head 16"
-    assert "layer 2, head 16" in alt(figure)
-    if effects is not None:
-        assert points.marker.cmin == -points.marker.cmax == -2
-        assert "layer 1, head 1 changes the logit of dog by -1.00" in alt(figure)
-        assert "layer 24, head 16 by +2.00" in alt(figure)
-
-
-def test_patches_are_dragged_over_or_clicked_and_heads_are_clicked() -> None:
-    pixels, mask = np.full((20, 32, 4), 255, np.uint8), planted() > 0.1
-    dragged = plots.removed_patches(pixels, crop=CROP, mask=mask, removal="blur", drag=True)
-    assert dragged.layout.dragmode == "select"
-    for figure in (removed(mask), EXAMPLES["muted_heads"]()):
-        assert figure.layout.clickmode == "event+select"
-        assert all(axis.fixedrange for axis in axes(figure))
-
-
-def test_classes_among_the_first_before_or_after_are_shown_with_both_places() -> None:
-    before, after = np.array([0.4, 0.3, 0.2, 0.1]), np.array([0.1, 0.3, 0.2, 0.4])
-    figure = plots.answer_change(before, after, ["a", "b", "c", "d"], k=2)
-    assert list(figure.data[0].y) == ["a (1 → 4)", "b (2 → 2)", "d (4 → 1)"]
-    np.testing.assert_allclose(figure.data[0].x, [40, 30, 10])
-    np.testing.assert_allclose(figure.data[1].x, [10, 30, 40])
-    assert figure.data[0].marker.pattern.shape != figure.data[1].marker.pattern.shape
-    assert "a 40.0 % and then 10.0 %" in alt(figure)
-
-
-def test_an_occlusion_map_is_centred_at_0_in_percentage_points() -> None:
-    figure = occlusion_map(planted() - 0.11)
-    trace = figure.data[0]
-    assert -trace.zmin == trace.zmax == pytest.approx(29)
-    assert "points" in trace.colorbar.title.text
-    assert "+29.0 at row 4, column 7" in alt(figure)
-
-
-def test_lines_that_are_compared_differ_in_more_than_colour() -> None:
-    for name in ("logit_lens", "removal_curves"):
-        lines = EXAMPLES[name]().data
-        assert len({line.line.dash for line in lines}) == len(lines)
-        assert len({line.marker.symbol for line in lines}) == len(lines)
 
 
 # --- experiments --------------------------------------------------------------------------------

@@ -15,14 +15,6 @@ from .experiments import (
     removal_curves,
     removed_patches,
 )
-from .experiments import (
-    answer_change,
-    logit_lens,
-    muted_heads,
-    occlusion,
-    removal_curves,
-    removed_patches,
-)
 from .maps import (
     MAX_SUBPLOTS,
     attention_rollout,
@@ -46,7 +38,6 @@ __all__ = [
     "SIGNED",
     "Box",
     "answer_change",
-    "answer_change",
     "attention_distance",
     "attention_rollout",
     "class_probabilities",
@@ -57,10 +48,7 @@ __all__ = [
     "filters",
     "heads",
     "logit_lens",
-    "logit_lens",
     "muted_heads",
-    "muted_heads",
-    "occlusion",
     "occlusion",
     "offset_attention",
     "picture",
@@ -70,8 +58,6 @@ __all__ = [
     "prefix_shares",
     "query_attention",
     "removal_curves",
-    "removal_curves",
-    "removed_patches",
     "removed_patches",
     "token_components",
     "token_film",
