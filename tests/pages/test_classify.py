@@ -235,3 +235,11 @@ def test_the_page_says_what_the_answer_cannot_say() -> None:
     assert "trained for the last depth only" in prose(at)
     at.segmented_control(key="weights").set_value("random").run()
     assert "**random weights**: the answer means nothing" in prose(at)
+
+
+def test_a_class_of_many_names_has_one_in_the_figures() -> None:
+    at = opened("classify", model="vit_tiny_patch16_224", weights="random")
+    assert_works(at)
+    names = [bar.split(". ", 1)[1] for bar in json.loads(charts(at)[ANSWER].spec)["data"][0]["y"]]
+    assert len(names) == 5
+    assert all("," not in name and len(name) <= 22 for name in names)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vitviz.intervention import Curve, Progress, Removal
 
 LISTED_CLASSES = 20
+LONGEST_NAME = 22  # characters
 TOP = "top"
 REMOVALS: "dict[Removal, str]" = {
     "mean": "mean colour",
@@ -41,7 +42,8 @@ def page(view: View) -> None:
             "vitviz_tiny_cifar10."
         )
         return
-    labels = acts.labels or tuple(f"class {index}" for index in range(len(acts.probabilities)))
+    full = acts.labels or tuple(f"class {index}" for index in range(len(acts.probabilities)))
+    labels = tuple(_first_name(label) for label in full)
     painted = _cells_setting("painted", acts.grid)
     muted = _cells_setting("muted", (acts.depth, acts.layers[0].num_heads))
     removal = setting("fill", list(REMOVALS), "mean")
@@ -67,7 +69,7 @@ def page(view: View) -> None:
         "Class in question",
         [TOP, *range(len(labels))],
         key="class",
-        format_func=lambda one: f"most probable: {labels[top]}" if one == TOP else labels[one],
+        format_func=lambda one: f"most probable: {labels[top]}" if one == TOP else full[one],
     )
     of_block.segmented_control(
         "Side of a block, patches", BLOCKS, key="block", width="stretch", required=True
@@ -96,6 +98,12 @@ def page(view: View) -> None:
             with place:
                 make()
             st.rerun()  # what was found is kept, and drawn where it belongs
+
+
+def _first_name(label: str) -> str:
+    """The first of the names of a class, short enough for a figure."""
+    first = label.split(",")[0]
+    return first if len(first) <= LONGEST_NAME else f"{first[: LONGEST_NAME - 1]}…"
 
 
 def _cells_setting(name: str, shape: tuple[int, int]) -> np.ndarray:

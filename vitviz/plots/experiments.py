@@ -204,6 +204,8 @@ def answer_change(
             marker=dict(color=colour, pattern_shape=pattern),
             text=[f"{100 * value:.1f} %" for value in values[shown]],
             textposition="outside",
+            textfont_size=14,
+            constraintext="none",  # else thin bars get small print
             cliponaxis=False,
             hoverinfo="skip",
         )
