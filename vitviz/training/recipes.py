@@ -52,7 +52,7 @@ RECIPES = {
         configuration=dict(
             patch_size=4, embed_dim=192, depth=6, num_heads=6, mlp_dim=768, num_classes=100
         ),
-        stages=(Stage(image_size=32, epochs=18), Stage(image_size=64, epochs=0.8, rate=0.3)),
+        stages=(Stage(image_size=32, epochs=18), Stage(image_size=64, epochs=0.4, rate=0.3)),
     ),
     # A run of seconds on a handful of pictures, for trying the trainer itself.
     "smoke": Recipe(
