@@ -15,6 +15,7 @@ from pages.driver import (
     at_page,
     charts,
     commit,
+    components,
     opened,
     prose,
     stack,
@@ -284,6 +285,8 @@ def test_one_kind_at_a_time_where_all_are_too_large(monkeypatch: pytest.MonkeyPa
     assert_works(at)
     assert stack(at)["codes"].size == 256**2
     assert not np.array_equal(stack(at)["codes"], one)
+    (sent,) = [data["stack"] for data in components(at, "vitviz_token_map") if "stack" in data]
+    assert [frame["index"] for frame in sent["frames"]] == [1]  # the one that is asked for
 
 
 def test_a_link_holds_what_is_shown() -> None:
