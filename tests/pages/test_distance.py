@@ -256,6 +256,7 @@ def test_the_samples_are_measured_once(
         raise AssertionError("measured again")
 
     monkeypatch.setattr("vitviz.app.distance._measured", fail)
+    monkeypatch.setattr("vitviz.app.distance._together", fail)
     at.run()
     assert_works(at)
     assert charts(at)[DOTS].spec == before

@@ -132,7 +132,7 @@ def _name_dot(
     figure.add_scatter(
         **{axis: [value] for axis, value in place.items()},
         mode="markers",
-        marker=dict(symbol="diamond", size=15, color=QUERY, line=dict(width=2, color="#333333")),
+        marker=dict(symbol="diamond", size=12, color=QUERY, line=dict(width=2, color="#333333")),
         hoverinfo="skip",
     )
     below = distance[layer, head] > 0.5 * top
