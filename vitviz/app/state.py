@@ -160,7 +160,9 @@ def captures() -> BoundedCache:
 def load(name: str, pretrained: bool) -> tuple["Model", threading.Lock]:
     """A model, and the lock that lets one forward pass run at a time."""
     from vitviz import load_model
+    from vitviz.zoo import leave_cores_free
 
+    leave_cores_free()
     return load_model(name, pretrained=pretrained), threading.Lock()
 
 
