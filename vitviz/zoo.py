@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from threadpoolctl import threadpool_limits
 from torch import nn
 
 from .checkpoints import CheckpointError, load_shipped, load_state, read_state, shipped_names
@@ -50,7 +51,9 @@ def leave_cores_free() -> None:
     Threads wait for each other in every layer: on two cores with other work, a pass of the shipped
     model took 16 times as long with two threads as with one.
     """
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
+    count = max(1, (os.cpu_count() or 1) // 2)
+    torch.set_num_threads(count)
+    threadpool_limits(count, user_api="blas")  # numpy's matrix products
 
 
 def load_model(
