@@ -1,6 +1,7 @@
 """The real app in a real browser: one server and one chromium, a new context for every test."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -31,6 +32,8 @@ FLAGS = (
     "--disable-sync",
 )
 WIDTH, HEIGHT = 1280, 720
+# Opened at a page's own address, Streamlit asks for its health below it, is told 404, and goes on.
+PROBE = re.compile(r"/\w+/_stcore/(health|host-config)$")
 PATIENCE = 30.0  # seconds, of every wait: the machine may have other work
 
 Scheme = Literal["light", "dark"]
@@ -63,6 +66,7 @@ def server(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iter
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "streamlit", "run", "app.py"]
     options = ["--server.headless", "true", "--server.port", str(port)]
+    options += ["--server.fileWatcherType", "none"]  # an edit meanwhile would reload half of it
     log = tmp_path_factory.mktemp("server") / "log"
     begun = time.monotonic()
     with log.open("w") as file:
@@ -123,7 +127,14 @@ def watched(browser: "Browser", scheme: Scheme = "light") -> "Iterator[Page]":
 
     context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme)
     context.set_default_timeout(1000 * PATIENCE)
-    context.on("console", lambda line: note("console", line.text, line.type == "error"))
+    context.on(
+        "console",
+        lambda line: note(
+            "console",
+            line.text,
+            line.type == "error" and not PROBE.search(line.location.get("url", "")),
+        ),
+    )
     context.on("weberror", lambda error: note("page", str(error.error)))
     context.on("request", lambda request: reach(request.url))
     try:

@@ -74,24 +74,13 @@ def test_a_copied_link_shows_the_same(
     settled(first)
     link = first.url
     second = visit()
-    second.goto(server.url)  # a link to another page is taken by the page itself, not by a reload
-    second.locator(".st-key-provenance").wait_for()
-    second.goto(link) if name == "attention" else _follow(second, link)
+    second.goto(link)
     second.locator(".st-key-provenance").wait_for()
     settled(second)
     until(second, lambda: reading(second) == reading(first))
     assert second.url == link
     line = ".st-key-provenance"
     assert second.locator(line).inner_text() == first.locator(line).inner_text()
-
-
-def _follow(page: "Page", link: str) -> None:
-    """Open a link; Streamlit asks for its health at the page's address too, and is told 404."""
-    page.context.route(
-        re.compile(r".*/\w+/_stcore/(health|host-config)$"),
-        lambda route: route.fulfill(status=200, body="{}", content_type="application/json"),
-    )
-    page.goto(link)
 
 
 def test_a_link_outlives_a_walk_through_all_pages(page: "Page", server: Server) -> None:

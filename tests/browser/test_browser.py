@@ -273,6 +273,7 @@ def tour(browser: Browser, server: Server, scheme: Scheme) -> dict[str, Seen]:
         for name in PAGES:
             go(page, name)
             expect(page.locator(f"{FIGURES}, {EXCEPTION}").first).to_be_visible()
+            expect(page.locator(f"{FIGURES}:not([aria-label])")).to_have_count(0)  # all is drawn
             seen[name] = Seen(
                 figures=page.locator(FIGURES).evaluate_all("all => all.map(one => one.ariaLabel)"),
                 exceptions=page.locator(EXCEPTION).count(),
