@@ -20,7 +20,7 @@ pytestmark = pytest.mark.browser
 
 measured = pytest.mark.skipif(
     not os.environ.get("VITVIZ_BARS"),
-    reason="times and memory are measured on a machine without other work: VITVIZ_BARS=1 pytest",
+    reason="the bars are measured on a machine without other work: VITVIZ_BARS=1 pytest",
 )
 ROUNDS = 3  # the quickest counts: the machine may have other work
 MAP_PAGES = ("attention", "rollout", "tokens")
@@ -179,6 +179,7 @@ def test_pages_and_the_layer_answer_within_a_second(page: "Page", server: Server
 # --- for everyone -------------------------------------------------------------------------------
 
 
+@measured
 @pytest.mark.parametrize("name", PAGES)
 def test_every_control_is_reached_by_the_keyboard(name: str, page: "Page", server: Server) -> None:
     opened(page, server)
@@ -208,7 +209,7 @@ CONTROLS = f"""() => {{ {NAME}
   return [...all(document.querySelector("main"))]
     .filter((element) => element.matches("button, input, select, textarea, [tabindex='0']"))
     .filter((element) => !element.disabled && element.tabIndex >= 0 && element.checkVisibility())
-    .filter((element) => !element.matches("[role=radio][tabindex='-1']"))
+    .filter((element) => !element.matches("[role=radio]:not([aria-checked=true])"))  // by arrows
     .map(nameOf); }}"""
 FOCUSED = f"""() => {{ {NAME}
   let element = document.activeElement;
@@ -216,6 +217,7 @@ FOCUSED = f"""() => {{ {NAME}
   return element ? nameOf(element) : ""; }}"""
 
 
+@measured
 def test_no_figure_has_more_than_16_subplots(page: "Page", server: Server) -> None:
     opened(page, server)
     for name in PAGES:
@@ -226,6 +228,7 @@ def test_no_figure_has_more_than_16_subplots(page: "Page", server: Server) -> No
         assert all(count <= 16 for count in counts), (name, counts)
 
 
+@measured
 def test_animation_stops_where_the_reader_wants_none(browser: "Browser", server: Server) -> None:
     with watched(browser) as page:
         page.emulate_media(reduced_motion="reduce")
