@@ -88,6 +88,8 @@ def test_the_camera_takes_a_picture(browser: "Browser", server: Server) -> None:
             page.get_by_role("button", name="Your picture").click()
             assert page.locator("video").count() == 0  # off until it is asked for
             page.get_by_text("Use the camera").click()
+            # A photo taken before the first frame arrives is empty, and Streamlit drops it.
+            page.wait_for_function("document.querySelector('video')?.readyState >= 2")
             page.get_by_role("button", name="Take Photo").click()
             expect_picture(page, ".jpg")
     finally:
