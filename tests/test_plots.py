@@ -665,7 +665,7 @@ def test_numbers_on_a_signed_bar_do_not_overlap(
 def test_each_component_prints_its_share_of_the_variance() -> None:
     explained = np.array([0.5, 0.25, 0.012])
     figure = plots.filter_components(kernel(3), explained)
-    assert [note.text for note in figure.layout.annotations] == ["50 %", "25 %", "1.2 %"]
+    assert list(figure.data[2].text) == ["50 %", "25 %", "1.2 %"]
     assert "3 principal components" in alt(figure)
     assert "76 %" in alt(figure)
 

@@ -1,9 +1,9 @@
 """What the app promises: links, quick answers, no message on hover, the keyboard, flat memory."""
 
-import os
 import re
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 
-measured = pytest.mark.skipif(
-    not os.environ.get("VITVIZ_BARS"),
-    reason="the bars are measured on a machine without other work: VITVIZ_BARS=1 pytest",
-)
-ROUNDS = 3  # the quickest counts: the machine may have other work
+ROUNDS = 5  # one that is quick enough will do: the machine may have other work
 MAP_PAGES = ("attention", "rollout", "tokens")
 LINK = "?picture=moose&weights=random&layer=2&head=3&query=4.9&read=column&scale=log"
 
@@ -138,7 +134,6 @@ def test_hover_sends_nothing_and_a_click_one_small_message(page: "Page", server:
     assert sum(sizes["received"]) - received < 200_000  # the maps stay in the browser
 
 
-@measured
 def test_the_token_map_is_there_within_3_s(visit: "Callable[[], Page]", server: Server) -> None:
     times = []
     for _ in range(ROUNDS):
@@ -147,39 +142,53 @@ def test_the_token_map_is_there_within_3_s(visit: "Callable[[], Page]", server: 
         page.goto(server.url)
         page.locator("canvas[data-part=map][aria-label]").wait_for()
         times.append(time.monotonic() - begun)
-    print(f"token map after {min(times):.1f} s")
-    assert min(times) <= 3
+        if times[-1] <= 3:
+            return
+    pytest.fail(f"the token map came after {min(times):.1f} s")
 
 
-@measured
+ANSWERED = """([heading, words]) =>
+  document.querySelector("h1")?.innerText.trim() === heading
+  && document.querySelector(".st-key-provenance")?.innerText.includes(words)
+  && document.querySelector("[data-test-script-state=notRunning]")
+  && !document.querySelector("main [data-stale=true]")
+  && [...document.querySelectorAll(".stPlotlyChart")].every((chart) =>
+       chart.querySelector(".main-svg"))"""
+
+
+def seconds_to_answer(page: "Page", ask: Callable[[], None], name: str, words: str) -> float:
+    """From the asking until everything of the page is drawn, looked at in every frame.
+
+    A locator's own waiting looks every 500 ms in the end, too seldom to time with.
+    """
+    heading = f"{lesson(name).title}: {lesson(name).question}"
+    begun = time.monotonic()
+    ask()
+    page.wait_for_function(ANSWERED, arg=[heading, words])
+    return time.monotonic() - begun
+
+
 def test_pages_and_the_layer_answer_within_a_second(page: "Page", server: Server) -> None:
     opened(page, server)
     for name in PAGES:  # what is made once is made here
         turn(page, name)
-    rounds = []
     for _ in range(ROUNDS):
-        times = []
+        times = {}
         for name in PAGES:
-            begun = time.monotonic()
-            turn(page, name)
-            times.append(time.monotonic() - begun)
-        slider = page.get_by_role("slider", name="Layer")
-        for key in ("Home", "End"):
-            begun = time.monotonic()
-            slider.press(key)
-            wanted = "layer 1 of 6" if key == "Home" else "layer 6 of 6"
-            page.locator(".st-key-provenance").get_by_text(wanted).wait_for()
-            settled(page)
-            times.append(time.monotonic() - begun)
-        rounds.append(float(np.quantile(times, 0.95)))
-    print(f"pages and layers, 95th percentile: {min(rounds):.2f} s")
-    assert min(rounds) <= 1
+            link = page.get_by_role("link", name=lesson(name).title, exact=True)
+            times[name] = seconds_to_answer(page, link.click, name, "layer")
+            slider = page.locator(".st-key-layer input")
+            for key, words in (("Home", "layer 1 of 6"), ("End", "layer 6 of 6")):
+                press = partial(slider.press, key)
+                times[f"{name} {key}"] = seconds_to_answer(page, press, name, words)
+        if np.quantile(list(times.values()), 0.95) <= 1:
+            return
+    pytest.fail(f"too slow: { ({what: round(took, 2) for what, took in times.items()}) }")
 
 
 # --- for everyone -------------------------------------------------------------------------------
 
 
-@measured
 @pytest.mark.parametrize("name", PAGES)
 def test_every_control_is_reached_by_the_keyboard(name: str, page: "Page", server: Server) -> None:
     opened(page, server)
@@ -196,9 +205,11 @@ def test_every_control_is_reached_by_the_keyboard(name: str, page: "Page", serve
     assert wanted <= reached
 
 
-NAME = """const nameOf = (element) =>
-  [element.tagName, element.getAttribute("aria-label"), element.textContent.trim().slice(0, 30),
-   element.type].join(" ");
+NAME = """const nameOf = (control) => {  // a group of radios is one stop, moved within by arrows
+  const element = control.closest("[role=radiogroup]") ?? control;
+  return [element.tagName, element.getAttribute("aria-label"),
+    element.textContent.trim().slice(0, 30), element.type].join(" ");
+};
 function* all(root) {
   for (const element of root.querySelectorAll("*")) {
     yield element;
@@ -209,7 +220,6 @@ CONTROLS = f"""() => {{ {NAME}
   return [...all(document.querySelector("main"))]
     .filter((element) => element.matches("button, input, select, textarea, [tabindex='0']"))
     .filter((element) => !element.disabled && element.tabIndex >= 0 && element.checkVisibility())
-    .filter((element) => !element.matches("[role=radio]:not([aria-checked=true])"))  // by arrows
     .map(nameOf); }}"""
 FOCUSED = f"""() => {{ {NAME}
   let element = document.activeElement;
@@ -217,7 +227,6 @@ FOCUSED = f"""() => {{ {NAME}
   return element ? nameOf(element) : ""; }}"""
 
 
-@measured
 def test_no_figure_has_more_than_16_subplots(page: "Page", server: Server) -> None:
     opened(page, server)
     for name in PAGES:
@@ -228,7 +237,6 @@ def test_no_figure_has_more_than_16_subplots(page: "Page", server: Server) -> No
         assert all(count <= 16 for count in counts), (name, counts)
 
 
-@measured
 def test_animation_stops_where_the_reader_wants_none(browser: "Browser", server: Server) -> None:
     with watched(browser) as page:
         page.emulate_media(reduced_motion="reduce")
@@ -240,7 +248,6 @@ def test_animation_stops_where_the_reader_wants_none(browser: "Browser", server:
 # --- a long lesson ------------------------------------------------------------------------------
 
 
-@measured
 def test_memory_is_flat_over_50_sessions(browser: "Browser", server: Server) -> None:
     """Within 10 % of what the server holds after the first ten."""
     seen = []
@@ -252,7 +259,6 @@ def test_memory_is_flat_over_50_sessions(browser: "Browser", server: Server) -> 
             for tab in tabs:
                 tab.locator("canvas[data-part=map][aria-label]").wait_for()
         seen.append(_resident(server.pid))
-    print(f"server: {seen[1] / 1e6:.0f} MB after 10 sessions, {seen[-1] / 1e6:.0f} MB after 50")
     assert seen[-1] <= 1.1 * seen[1]
 
 

@@ -232,9 +232,15 @@ def _tiles(
         hovertemplate="%{text}<extra></extra>",
         **UNMOVED,
     )
-    for (x, y), label in zip(middles, labels or (), strict=False):
-        figure.add_annotation(
-            x=x, y=y + side / 2, text=label, showarrow=False, yanchor="top", font_size=14
+    if labels:  # one trace: an annotation each takes ten times as long to draw
+        figure.add_scatter(
+            x=[x for x, _ in middles],
+            y=[y + side / 2 for _, y in middles],
+            mode="text",
+            text=labels,
+            textposition="bottom center",
+            textfont_size=14,
+            hoverinfo="skip",
         )
     if selected is not None and selected < count:
         x, y = middles[selected]
