@@ -31,6 +31,8 @@ _STYLE = """<style>
 .stMainBlockContainer [data-testid="stVerticalBlock"] { gap: 0.6rem; }
 .st-key-provenance { position: fixed; left: 0; bottom: 0; z-index: 9; width: 100%;
   padding: 0.2rem 1.5rem; background: light-dark(#f0f2f6, #262730); }
+.stPlotlyChart text:not(.hoverlayer text) { fill: light-dark(#31333f, #fafafa) !important; }
+.stMainBlockContainer [data-testid="stButtonGroup"] button { min-height: 2.5rem; }
 .stMainBlockContainer h3 { font-size: 1.1rem; line-height: 1.5; padding: 0 0 0.3rem; }
 .stMainBlockContainer [data-testid="stHeading"] { margin: 0; overflow: visible; }
 </style>"""
