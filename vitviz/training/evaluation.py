@@ -10,9 +10,11 @@ from torch.nn import functional as F
 
 from ..checkpoints import load_shipped, load_trained, shipped_names
 from ..vit import VisionTransformer
+from .cnn import Cnn
 from .data import Split, load_cifar, normalise
 
 BINS = 15
+Network = VisionTransformer | Cnn
 
 
 @dataclass(frozen=True)
@@ -40,16 +42,16 @@ class Calibration:
     error_at_temperature: float
 
 
-def predict(model: VisionTransformer, pictures: np.ndarray, batch_size: int = 250) -> Tensor:
+def predict(model: Network, pictures: np.ndarray, batch_size: int = 250) -> Tensor:
     """Logits (n, K) of uint8 pictures (n, 32, 32, 3)."""
-    size = model.patch_embed.image_size[0]
+    size = model.patch_embed.image_size[0] if isinstance(model, VisionTransformer) else 32
     model.eval()
     with torch.inference_mode():
         batches = torch.from_numpy(pictures).split(batch_size)
         return torch.cat([model(normalise(batch, size)).float() for batch in batches])
 
 
-def accuracy(model: VisionTransformer, split: Split) -> float:
+def accuracy(model: Network, split: Split) -> float:
     """Share of the split's pictures whose most probable class is their label."""
     right = predict(model, split.pictures).argmax(dim=1) == torch.from_numpy(split.labels)
     return float(right.float().mean())
@@ -78,7 +80,7 @@ def evaluate(model: str | Path, *, data: Path, split: str = "test") -> Calibrati
     return calibration(module, load_cifar(data, f"cifar{len(shipped.classes)}", split))
 
 
-def calibration(model: VisionTransformer, split: Split) -> Calibration:
+def calibration(model: Network, split: Split) -> Calibration:
     """Accuracy and calibration on a split; the temperature is fitted on the same pictures.
 
     References

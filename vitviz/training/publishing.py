@@ -43,13 +43,17 @@ def publish(
     state = {name: tensor.half() for name, tensor in model.state_dict().items()}
     save_file(state, path, metadata={"vitviz": json.dumps(shipped)})
     path.with_suffix(".md").write_text(_card(recipe, about, path.stat().st_size))
-    curve = {"model": recipe.model, "test_accuracy": about["test_accuracy"]}
-    path.with_suffix(".json").write_text(
-        json.dumps({**curve, "epochs": about["history"]}, indent=1) + "\n"
-    )
+    write_curve(recipe, about, out)
     arrays: Any = record(recipe, out, held_out, per_epoch=per_epoch)
     np.savez_compressed(path.with_suffix(".npz"), **arrays)
     return path
+
+
+def write_curve(recipe: Recipe, about: Mapping[str, Any], out: Path) -> None:
+    """Loss and held-out accuracy by epoch, and the one figure of the test split."""
+    curve = {"model": recipe.model, "test_accuracy": about["test_accuracy"]}
+    text = json.dumps({**curve, "epochs": about["history"]}, indent=1)
+    (out / f"{recipe.model}.json").write_text(text + "\n")
 
 
 def _card(recipe: Recipe, about: Mapping[str, Any], size: int) -> str:

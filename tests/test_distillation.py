@@ -1,0 +1,174 @@
+"""A CNN teaches a ViT: the two losses, the teacher's outputs, and shares of the data."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cifar import coloured, history, metadata, silent, write_cifar10
+from safetensors.torch import load_file
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from vitviz.training import (
+    RECIPES,
+    Recipe,
+    Split,
+    Stage,
+    load_cifar,
+    loop,
+    normalise,
+    predict,
+    train,
+)
+from vitviz.training.cnn import Cnn, ResidualBlock
+from vitviz.vit import VisionTransformer
+
+TEACHER = replace(
+    RECIPES["smoke"],
+    model="small_cnn",
+    network="cnn",
+    configuration=dict(width=4, num_classes=10),
+    stages=(Stage(image_size=32, epochs=20),),
+    sgd_rate=0.05,
+)
+PUPIL = replace(
+    RECIPES["smoke"],
+    model="pupil",
+    configuration={**RECIPES["smoke"].configuration, "distillation_token": True},
+    stages=(Stage(image_size=32, epochs=25),),
+    adamw_rate=0.01,
+    label_smoothing=0.0,
+    teacher="small_cnn",
+)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    write_cifar10(tmp_path, coloured(60, seed=1), coloured(50, seed=2))
+    return tmp_path
+
+
+@pytest.fixture
+def teacher(monkeypatch: pytest.MonkeyPatch) -> Recipe:
+    monkeypatch.setitem(RECIPES, "small_cnn", TEACHER)
+    return TEACHER
+
+
+def pupil_of(path: Path) -> VisionTransformer:
+    model = VisionTransformer(**metadata(path)["configuration"])
+    model.load_state_dict({name: value.float() for name, value in load_file(path).items()})
+    return model.eval()
+
+
+def test_the_cnn_halves_the_picture_three_times() -> None:
+    model = Cnn(width=4, num_classes=7).eval()
+    x = torch.randn(2, 3, 32, 32)
+    assert model.features(x).shape == (2, 32, 4, 4)
+    assert_close(model(x), model.head(model.features(x).mean(dim=(2, 3))))
+    assert model(torch.randn(2, 3, 48, 40)).shape == (2, 7)
+
+
+def test_each_block_adds_to_what_it_was_given() -> None:
+    block = ResidualBlock(4).eval()
+    torch.nn.init.zeros_(block.conv2.weight)
+    x = torch.rand(1, 4, 8, 8)
+    assert_close(block(x), x)
+
+
+def test_the_teacher_of_the_recipe_has_two_million_parameters() -> None:
+    recipe = RECIPES["cifar10_teacher"]
+    count = sum(p.numel() for p in Cnn(**recipe.configuration).parameters())
+    assert count == pytest.approx(2.0e6, rel=0.05)
+    assert RECIPES["cifar10_distilled"].teacher == "cifar10_teacher"
+    assert RECIPES["cifar10_distilled"].stages == RECIPES["cifar10"].stages
+
+
+def test_the_loss_is_the_mean_of_both_tokens_losses() -> None:
+    generator = torch.Generator().manual_seed(0)
+    model = VisionTransformer(image_size=32, **PUPIL.configuration)
+    x = torch.randn(4, 3, 32, 32, generator=generator)
+    labels, taught = torch.tensor([0, 3, 3, 9]), torch.randn(4, 10, generator=generator)
+    z = model.forward_features(x)
+    assert model.head_dist is not None
+    own, copied = model.head(z[:, 0]).softmax(1), (model.head_dist(z[:, 1]) / 2).softmax(1)
+    wanted = (taught / 2).softmax(1)
+    labelled = -own[torch.arange(4), labels].log().mean()
+    distance = 4 * (wanted * (wanted.log() - copied.log())).sum(1).mean()  # of temperature 2
+    recipe = replace(PUPIL, temperature=2.0)
+    assert_close(loop._loss(model, x, labels, taught, recipe), (labelled + distance) / 2)
+    plain = F.cross_entropy(model(x), labels)
+    assert_close(loop._loss(model, x, labels, None, recipe), plain)
+
+
+def test_one_token_learns_the_labels_and_the_other_the_teacher(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A teacher that is always one class off tells the two apart."""
+
+    def off(recipe: Recipe, split: Split, *_: object) -> torch.Tensor:
+        return 20 * F.one_hot((torch.from_numpy(split.labels) + 1) % 10, 10).float()
+
+    monkeypatch.setattr(loop, "_teacher_logits", off)
+    path = train(PUPIL, data=data, out=tmp_path / "run", report=silent)
+    model, test = pupil_of(path), load_cifar(data, "cifar10", "test")
+    labels = torch.from_numpy(test.labels)
+    with torch.inference_mode():
+        z = model.forward_features(normalise(torch.from_numpy(test.pictures), 32))
+        assert model.head_dist is not None
+        labelled, taught = model.head(z[:, 0]).argmax(1), model.head_dist(z[:, 1]).argmax(1)
+    assert (labelled == labels).float().mean() > 0.6
+    assert (taught == (labels + 1) % 10).float().mean() > 0.6
+
+
+def test_the_teacher_is_trained_first_and_once(
+    data: Path, tmp_path: Path, teacher: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    recipe = replace(PUPIL, stages=(Stage(image_size=32, epochs=1),))
+    path = train(recipe, data=data, out=tmp_path / "run", report=lines.append)
+    assert lines[0] == "the teacher, small_cnn"
+    curve = json.loads((tmp_path / "run" / "teacher" / "small_cnn.json").read_text())
+    assert len(curve["epochs"]) == 20
+    assert curve["test_accuracy"] > 0.8
+    assert history(path) == [(32, 1.0)]
+
+    weights = tmp_path / "run" / "teacher" / "checkpoint.safetensors"
+    before = weights.read_bytes()
+    lines.clear()
+    split = load_cifar(data, "cifar10", "train")
+    logits = loop._teacher_logits(recipe, split, data, tmp_path / "run" / "teacher", lines.append)
+    assert not any("epoch" in line for line in lines)
+    assert weights.read_bytes() == before
+    model = Cnn(**teacher.configuration)
+    model.load_state_dict(load_file(weights))
+    pictures = split.pictures
+    mirrored = np.ascontiguousarray(pictures[:, :, ::-1])
+    assert_close(logits, (predict(model, pictures) + predict(model, mirrored)) / 2)
+    assert not torch.equal(predict(model, pictures), predict(model, mirrored))
+
+
+def test_a_share_of_the_data_is_drawn_by_the_seed() -> None:
+    split = coloured(100, seed=0)
+    quarter = loop._share(split, replace(PUPIL, share=0.25))
+    assert len(quarter.labels) == len(quarter.pictures) == 25
+    places = [
+        [i for i, whole in enumerate(split.pictures) if np.array_equal(whole, one)]
+        for one in quarter.pictures
+    ]
+    assert all(len(found) == 1 for found in places)
+    assert len({found[0] for found in places}) == 25
+    assert [split.labels[found[0]] for found in places] == quarter.labels.tolist()
+    again = loop._share(split, replace(PUPIL, share=0.25))
+    other = loop._share(split, replace(PUPIL, share=0.25, seed=1))
+    assert np.array_equal(again.pictures, quarter.pictures)
+    assert not np.array_equal(other.pictures, quarter.pictures)
+    assert loop._share(split, PUPIL) is split
+
+
+def test_the_held_out_pictures_are_looked_at_as_often_as_asked(data: Path, tmp_path: Path) -> None:
+    recipe = replace(RECIPES["smoke"], stages=(Stage(image_size=32, epochs=5),), looks=2)
+    path = train(recipe, data=data, out=tmp_path / "run", report=silent)
+    assert history(path) == [(32, 3.0), (32, 5.0)]
