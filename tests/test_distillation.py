@@ -24,6 +24,7 @@ from vitviz.training import (
     train,
 )
 from vitviz.training.cnn import Cnn, ResidualBlock
+from vitviz.training.objective import Objective
 from vitviz.vit import VisionTransformer
 
 TEACHER = replace(
@@ -98,9 +99,9 @@ def test_the_loss_is_the_mean_of_both_tokens_losses() -> None:
     labelled = -own[torch.arange(4), labels].log().mean()
     distance = 4 * (wanted * (wanted.log() - copied.log())).sum(1).mean()  # of temperature 2
     recipe = replace(PUPIL, temperature=2.0)
-    assert_close(loop._loss(model, x, labels, taught, recipe), (labelled + distance) / 2)
+    assert_close(Objective(model, recipe)._loss(x, labels, taught), (labelled + distance) / 2)
     plain = F.cross_entropy(model(x), labels)
-    assert_close(loop._loss(model, x, labels, None, recipe), plain)
+    assert_close(Objective(model, recipe)._loss(x, labels, None), plain)
 
 
 def test_one_token_learns_the_labels_and_the_other_the_teacher(

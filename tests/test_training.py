@@ -1,7 +1,9 @@
 """The trainer on synthetic pictures: each class is a colour, so there is something to learn."""
 
 import json
+import os
 import pickle
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -522,6 +524,28 @@ def test_command_trains(
     assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "smoke.safetensors")
     written = load_file(tmp_path / "smoke.safetensors")
     assert_close(written, load_file(finished), rtol=0, atol=0)
+
+
+def test_two_processes_have_the_losses_of_one(finished: Path, data: Path, tmp_path: Path) -> None:
+    """Each takes half of every batch; the gradients are averaged."""
+    launch = "-m accelerate.commands.launch --cpu --num_processes 2 --num_machines 1"
+    settings = "--mixed_precision no --dynamo_backend no --module vitviz.cli"
+    training = ["train", "--data", str(data), "--recipe", "smoke", "--out", str(tmp_path)]
+    root = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, *launch.split(), *settings.split(), *training],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("test accuracy") == 1
+    one, two = (
+        [row["loss"] for row in json.loads(path.read_text())["epochs"]]
+        for path in (finished.with_suffix(".json"), tmp_path / "smoke.json")
+    )
+    assert two == pytest.approx(one, abs=1.01e-4)  # of numbers with four decimals
 
 
 # --- calibration and records --------------------------------------------------------------------

@@ -16,7 +16,8 @@ from .evaluation import (
     fitted_temperature,
     predict,
 )
-from .loop import build, grow, rate_factor, train
+from .loop import build, grow, train
+from .objective import rate_factor
 from .publishing import record
 from .recipes import RECIPES, Recipe, Stage
 

@@ -115,7 +115,7 @@ def normalise(pictures: Tensor, image_size: int) -> Tensor:
     x = pictures.permute(0, 3, 1, 2).float() / 255
     if image_size != x.shape[-1]:
         x = F.interpolate(x, size=image_size, mode="bicubic", antialias=True).clamp(0, 1)
-    mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
+    mean, std = (torch.tensor(values, device=x.device)[:, None, None] for values in (MEAN, STD))
     return (x - mean) / std
 
 

@@ -10,11 +10,10 @@ from torch.nn import functional as F
 
 from ..checkpoints import load_shipped, load_trained, shipped_names
 from ..vit import VisionTransformer
-from .cnn import Cnn
 from .data import Split, load_cifar, normalise
+from .objective import Network
 
 BINS = 15
-Network = VisionTransformer | Cnn
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,9 @@ def predict(model: Network, pictures: np.ndarray, batch_size: int = 250) -> Tens
     model.eval()
     with torch.inference_mode():
         batches = torch.from_numpy(pictures).split(batch_size)
-        return torch.cat([model(normalise(batch, size)).float() for batch in batches])
+        device = next(model.parameters()).device
+        inputs = (normalise(batch.to(device), size) for batch in batches)
+        return torch.cat([model(x).float().cpu() for x in inputs])
 
 
 def accuracy(model: Network, split: Split) -> float:

@@ -3,24 +3,24 @@
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn import functional as F
 from tqdm import tqdm
 
 from ..vit import VisionTransformer, resize_position_embedding
-from .attention import PlainAttention
 from .cnn import Cnn
-from .data import Split, augment, load_cifar, normalise
-from .evaluation import Network, accuracy, calibration, predict
+from .data import Split, augment, load_cifar
+from .evaluation import accuracy, calibration, predict
+from .objective import Network, Objective, optimisers_of, rate_factor, set_rate
 from .publishing import publish, write_curve
 from .recipes import RECIPES, Recipe, Stage
 
@@ -55,11 +55,12 @@ def _fresh(recipe: Recipe, stage: Stage) -> Network:
 
 
 def _batches(
-    split: Split, recipe: Recipe, stage: int, first: int, last: int
+    split: Split, recipe: Recipe, stage: int, first: int, last: int, mine: slice
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Batches number `first` to `last` - 1 of a stage; they depend on the seed alone.
 
-    Each is augmented pictures, their labels, and their places in the split.
+    Each is augmented pictures, their labels, and their places in the split; of every batch this
+    process gets the part `mine`.
     """
     pictures, labels = torch.from_numpy(split.pictures), torch.from_numpy(split.labels)
     per_epoch = len(labels) // recipe.batch_size
@@ -69,65 +70,8 @@ def _batches(
         chosen = torch.randperm(len(labels), generator=order)
         chosen = chosen[place * recipe.batch_size : (place + 1) * recipe.batch_size]
         noise = torch.Generator().manual_seed(recipe.seed * 10_007 + stage * 1_000_003 + step)
-        yield augment(pictures[chosen], recipe.shift, noise), labels[chosen], chosen
-
-
-def _optimisers(model: Network, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the blocks, AdamW for everything else; SGD for a CNN."""
-    if isinstance(model, Cnn):
-        options: Any = dict(lr=recipe.sgd_rate, weight_decay=recipe.sgd_decay)
-        return [torch.optim.SGD(model.parameters(), momentum=0.9, nesterov=True, **options)]
-    matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
-    taken = {id(p) for p in matrices}
-    others = [p for p in model.parameters() if id(p) not in taken]
-    return [
-        torch.optim.Muon(matrices, lr=recipe.muon_rate, weight_decay=recipe.muon_decay),
-        torch.optim.AdamW(others, lr=recipe.adamw_rate, weight_decay=recipe.adamw_decay),
-    ]
-
-
-def _set_rate(optimisers: list[torch.optim.Optimizer], factor: float) -> None:
-    for optimiser in optimisers:
-        for group in optimiser.param_groups:
-            group["lr"] = optimiser.defaults["lr"] * factor
-
-
-def _loss(
-    model: Network, x: Tensor, labels: Tensor, taught: Tensor | None, recipe: Recipe
-) -> Tensor:
-    """Cross-entropy with the labels; a distillation token learns the teacher's logits `taught`.
-
-    References
-    ----------
-    Touvron et al., "Training data-efficient image transformers" (ICML 2021), equation 2 with the
-    two terms on tokens of their own; Hinton et al., https://arxiv.org/abs/1503.02531, section 2.
-    """
-    smoothing = recipe.label_smoothing
-    if taught is None or not isinstance(model, VisionTransformer) or model.head_dist is None:
-        return F.cross_entropy(model(x).float(), labels, label_smoothing=smoothing)
-    z = model.forward_features(x)
-    labelled = F.cross_entropy(model.head(z[:, 0]).float(), labels, label_smoothing=smoothing)
-    said = F.log_softmax(model.head_dist(z[:, 1]).float() / recipe.temperature, dim=1)
-    wanted = F.softmax(taught / recipe.temperature, dim=1)
-    distance = F.kl_div(said, wanted, reduction="batchmean") * recipe.temperature**2
-    return (labelled + distance) / 2
-
-
-def rate_factor(step: int, steps: int, peak: float) -> float:
-    """Linear warm-up over 5 % of the stage, at most 200 steps, then linear decay to 0."""
-    warmup = min(200, max(1, steps // 20))
-    return peak * min((step + 1) / warmup, (steps - step) / max(1, steps - warmup))
-
-
-def _save(path: Path, model: Network, about: Mapping[str, Any]) -> None:
-    partial = path.with_suffix(".partial")
-    save_file(model.state_dict(), partial, metadata={"vitviz": json.dumps(about)})
-    partial.replace(path)
-
-
-def _snapshot(path: Path, model: Network) -> None:
-    """Keep the weights as they are now, fp16, to look back at how they came about."""
-    save_file({name: tensor.half() for name, tensor in model.state_dict().items()}, path)
+        augmented = augment(pictures[chosen], recipe.shift, noise)
+        yield augmented[mine], labels[chosen][mine], chosen[mine]
 
 
 def _read_about(path: Path) -> dict[str, Any]:
@@ -165,6 +109,7 @@ def train(
     ValueError
         When the data are not there or too few, or `out` holds a run of another recipe.
     """
+    accelerator = Accelerator()
     out.mkdir(parents=True, exist_ok=True)
     checkpoint = out / "checkpoint.safetensors"
     everything = load_cifar(data, recipe.dataset, "train")
@@ -175,55 +120,97 @@ def train(
             f"{len(everything.labels)} training pictures are too few: "
             f"{recipe.held_out} are held out and a batch takes {recipe.batch_size}."
         )
-    split = _share(
-        Split(everything.pictures[:kept], everything.labels[:kept], everything.classes), recipe
+    split = Split(everything.pictures[:kept], everything.labels[:kept], everything.classes)
+    run = _Run(
+        accelerator=accelerator,
+        recipe=recipe,
+        split=_share(split, recipe),
+        held_out=Split(everything.pictures[kept:], everything.labels[kept:], everything.classes),
+        test=test,
+        checkpoint=checkpoint,
+        save_every=save_every,
+        report=report if accelerator.is_main_process else lambda line: None,
     )
-    held_out = Split(everything.pictures[kept:], everything.labels[kept:], everything.classes)
-
-    about: dict[str, Any] = {
-        "recipe": json.loads(json.dumps(asdict(recipe))),
-        "stage": 0,
-        "step": 0,
-        "seconds": 0.0,
-        "history": [],
-    }
-    model = _fresh(recipe, recipe.stages[0])
-    if checkpoint.exists():
-        saved = _read_about(checkpoint)
-        if saved["recipe"] != about["recipe"]:
-            raise ValueError(f"{out} holds a run of another recipe; choose another folder.")
-        about = saved
-        model = _fresh(recipe, recipe.stages[about["stage"]])
-        model.load_state_dict(load_file(checkpoint))
-        report(f"resuming at stage {about['stage'] + 1}, step {about['step']}")
-
-    taught = None
+    model = run.resume()
+    accelerator.wait_for_everyone()  # all have read what the first will write
+    about = run.about
     if recipe.teacher and "test_accuracy" not in about:
-        taught = _teacher_logits(recipe, split, data, out / "teacher", report)
+        run.taught = _teacher_logits(recipe, run.split, data, out / "teacher", run.report)
     for number in range(about["stage"], len(recipe.stages)):
-        stage = recipe.stages[number]
         if number > about["stage"]:
             if isinstance(model, VisionTransformer):
-                model = grow(model, build(recipe, stage))
+                model = grow(model.cpu(), build(recipe, recipe.stages[number]))
             about.update(stage=number, step=0)
-        _run_stage(
-            model, recipe, number, split, held_out, taught, checkpoint, about, save_every, report
-        )
+        _run_stage(run, model.to(accelerator.device), number)
+    if accelerator.is_main_process:
+        _finish(run, model)
+    accelerator.wait_for_everyone()
+    return checkpoint if recipe.network == "cnn" else out / f"{recipe.model}.safetensors"
 
+
+@dataclass(kw_only=True)
+class _Run:
+    """What a run works with, and in `about` how far it has come."""
+
+    accelerator: Any
+    recipe: Recipe
+    split: Split
+    held_out: Split
+    test: Split
+    checkpoint: Path
+    save_every: int
+    report: Callable[[str], None]
+    taught: Tensor | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def per_epoch(self) -> int:
+        return len(self.split.labels) // self.recipe.batch_size
+
+    def resume(self) -> Network:
+        """The model as the checkpoint has it, else as the seed has it."""
+        recipe = json.loads(json.dumps(asdict(self.recipe)))
+        if not self.checkpoint.exists():
+            self.about = {"recipe": recipe, "stage": 0, "step": 0, "seconds": 0.0, "history": []}
+            return _fresh(self.recipe, self.recipe.stages[0])
+        self.about = _read_about(self.checkpoint)
+        if self.about["recipe"] != recipe:
+            folder = self.checkpoint.parent
+            raise ValueError(f"{folder} holds a run of another recipe; choose another folder.")
+        model = _fresh(self.recipe, self.recipe.stages[self.about["stage"]])
+        model.load_state_dict(load_file(self.checkpoint))
+        self.report(f"resuming at stage {self.about['stage'] + 1}, step {self.about['step']}")
+        return model
+
+    def save(self, model: Network) -> None:
+        partial = self.checkpoint.with_suffix(".partial")
+        about = {"vitviz": json.dumps(self.about)}
+        save_file(model.state_dict(), partial, metadata=about)
+        partial.replace(self.checkpoint)
+
+    def snapshot(self, model: Network, stage: int, step: int) -> None:
+        """Keep the weights as they are now, fp16, to look back at how they came about."""
+        path = self.checkpoint.parent / f"stage{stage}_step{step}.safetensors"
+        save_file({name: tensor.half() for name, tensor in model.state_dict().items()}, path)
+
+
+def _finish(run: _Run, model: Network) -> None:
+    """Measure and publish; each figure is measured once, also when a run is resumed at its end."""
+    about = run.about
     if "test_accuracy" not in about:
         model.half().float()  # what is measured is what is shipped: weights rounded to fp16
-        about["test_accuracy"] = accuracy(model, test)
-        about["test_pictures"] = len(test.labels)
-        _save(checkpoint, model, about)
-    report(f"test accuracy {about['test_accuracy']:.2%} of {about['test_pictures']} pictures")
+        about["test_accuracy"] = accuracy(model, run.test)
+        about["test_pictures"] = len(run.test.labels)
+        run.save(model)
+    run.report(f"test accuracy {about['test_accuracy']:.2%} of {about['test_pictures']} pictures")
     if "temperature" not in about:
-        about["temperature"] = calibration(model, held_out).temperature
-        _save(checkpoint, model, about)
-    if not isinstance(model, VisionTransformer):
-        write_curve(recipe, about, out)
-        return checkpoint
-    per_epoch = len(split.labels) // recipe.batch_size
-    return publish(model, recipe, held_out, about, out, per_epoch=per_epoch)
+        about["temperature"] = calibration(model, run.held_out).temperature
+        run.save(model)
+    folder = run.checkpoint.parent
+    if isinstance(model, VisionTransformer):
+        publish(model.cpu(), run.recipe, run.held_out, about, folder, per_epoch=run.per_epoch)
+    else:
+        write_curve(run.recipe, about, folder)
 
 
 def _share(split: Split, recipe: Recipe) -> Split:
@@ -252,64 +239,57 @@ def _teacher_logits(
     return (predict(teacher, split.pictures) + predict(teacher, mirrored)) / 2
 
 
-def _run_stage(
-    model: Network,
-    recipe: Recipe,
-    number: int,
-    split: Split,
-    held_out: Split,
-    taught: Tensor | None,
-    checkpoint: Path,
-    about: dict[str, Any],
-    save_every: int,
-    report: Callable[[str], None],
-) -> None:
-    stage = recipe.stages[number]
-    per_epoch = len(split.labels) // recipe.batch_size
+def _run_stage(run: _Run, model: Network, number: int) -> None:
+    recipe, about, accelerator = run.recipe, run.about, run.accelerator
+    stage, per_epoch = recipe.stages[number], run.per_epoch
     steps = math.ceil(stage.epochs * per_epoch)
     first = about["step"]
     every = per_epoch * math.ceil(stage.epochs / recipe.looks)
-    if first == 0:
-        _snapshot(checkpoint.parent / f"stage{number}_step0.safetensors", model)
-    optimisers = _optimisers(model, recipe)
+    main, device = accelerator.is_main_process, accelerator.device
+    if first == 0 and main:
+        run.snapshot(model, number, 0)
+    optimisers = optimisers_of(model, recipe)
+    objective = accelerator.prepare_model(Objective(model, recipe))
+    part = recipe.batch_size // accelerator.num_processes
+    mine = slice(accelerator.process_index * part, (accelerator.process_index + 1) * part)
     losses: list[float] = []
     clock = time.monotonic()
     bar = tqdm(
-        _batches(split, recipe, number, first, steps),
+        _batches(run.split, recipe, number, first, steps, mine),
         desc=f"{stage.image_size} px",
         initial=first,
         total=steps,
         unit="batch",
         mininterval=2,
+        disable=not main,
     )
     for step, (pictures, labels, chosen) in enumerate(bar, start=first):
         model.train()
-        _set_rate(optimisers, rate_factor(step, steps, stage.rate))
-        with torch.autocast("cpu", torch.bfloat16), PlainAttention():
-            x = normalise(pictures, stage.image_size)
-            loss = _loss(model, x, labels, None if taught is None else taught[chosen], recipe)
-        loss.backward()
+        set_rate(optimisers, rate_factor(step, steps, stage.rate))
+        taught = None if run.taught is None else run.taught[chosen].to(device)
+        loss = objective(pictures.to(device), labels.to(device), taught, stage.image_size)
+        accelerator.backward(loss)
         for optimiser in optimisers:
             optimiser.step()
             optimiser.zero_grad()
-        losses.append(loss.item())
+        losses.append(accelerator.reduce(loss.detach(), "mean").item())
         bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
 
         done = step + 1
         look = done % every == 0 or done == steps
-        if look:
+        if look and main:
             row = {
                 "image_size": stage.image_size,
                 "epoch": round(done / per_epoch, 3),
                 "loss": round(sum(losses) / len(losses), 4),
-                "held_out_accuracy": round(accuracy(model, held_out), 4),
+                "held_out_accuracy": round(accuracy(model, run.held_out), 4),
             }
             about["history"].append(row)
-            report(json.dumps(row))
+            run.report(json.dumps(row))
             losses = []
-            _snapshot(checkpoint.parent / f"stage{number}_step{done}.safetensors", model)
-        if look or done % save_every == 0:
+            run.snapshot(model, number, done)
+        if main and (look or done % run.save_every == 0):
             now = time.monotonic()
             about.update(step=done, seconds=about["seconds"] + now - clock)
             clock = now
-            _save(checkpoint, model, about)
+            run.save(model)

@@ -1,0 +1,77 @@
+"""What is minimised, and by which steps."""
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..vit import VisionTransformer
+from .attention import PlainAttention
+from .cnn import Cnn
+from .data import normalise
+from .recipes import Recipe
+
+Network = VisionTransformer | Cnn
+
+
+class Objective(nn.Module):
+    """The loss of a network on a batch.
+
+    Cross-entropy with the labels. A distillation token learns the teacher's logits instead, and
+    the loss is the mean of both (Touvron et al., ICML 2021, section 3; soft targets by Hinton et
+    al., https://arxiv.org/abs/1503.02531, section 2).
+    """
+
+    def __init__(self, network: Network, recipe: Recipe) -> None:
+        super().__init__()
+        self.network = network
+        self.recipe = recipe
+
+    def forward(
+        self, pictures: Tensor, labels: Tensor, taught: Tensor | None, image_size: int
+    ) -> Tensor:
+        """The loss, a scalar, of pictures (B, 32, 32, 3), labels (B,) and logits (B, K)."""
+        device = pictures.device.type
+        attention = PlainAttention() if device == "cpu" else nullcontext()
+        with torch.autocast(device, torch.bfloat16), attention:
+            return self._loss(normalise(pictures, image_size), labels, taught)
+
+    def _loss(self, x: Tensor, labels: Tensor, taught: Tensor | None) -> Tensor:
+        model, smoothing = self.network, self.recipe.label_smoothing
+        if taught is None or not isinstance(model, VisionTransformer) or model.head_dist is None:
+            return F.cross_entropy(model(x).float(), labels, label_smoothing=smoothing)
+        temperature = self.recipe.temperature
+        z = model.forward_features(x)
+        labelled = F.cross_entropy(model.head(z[:, 0]).float(), labels, label_smoothing=smoothing)
+        said = F.log_softmax(model.head_dist(z[:, 1]).float() / temperature, dim=1)
+        wanted = F.softmax(taught / temperature, dim=1)
+        distance = F.kl_div(said, wanted, reduction="batchmean") * temperature**2
+        return (labelled + distance) / 2
+
+
+def optimisers_of(model: Network, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the blocks, AdamW for everything else; SGD for a CNN."""
+    if isinstance(model, Cnn):
+        options: Any = dict(lr=recipe.sgd_rate, weight_decay=recipe.sgd_decay)
+        return [torch.optim.SGD(model.parameters(), momentum=0.9, nesterov=True, **options)]
+    matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
+    taken = {id(p) for p in matrices}
+    others = [p for p in model.parameters() if id(p) not in taken]
+    return [
+        torch.optim.Muon(matrices, lr=recipe.muon_rate, weight_decay=recipe.muon_decay),
+        torch.optim.AdamW(others, lr=recipe.adamw_rate, weight_decay=recipe.adamw_decay),
+    ]
+
+
+def set_rate(optimisers: list[torch.optim.Optimizer], factor: float) -> None:
+    for optimiser in optimisers:
+        for group in optimiser.param_groups:
+            group["lr"] = optimiser.defaults["lr"] * factor
+
+
+def rate_factor(step: int, steps: int, peak: float) -> float:
+    """Linear warm-up over 5 % of the stage, at most 200 steps, then linear decay to 0."""
+    warmup = min(200, max(1, steps // 20))
+    return peak * min((step + 1) / warmup, (steps - step) / max(1, steps - warmup))
