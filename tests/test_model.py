@@ -1,6 +1,7 @@
 """A Model tells what its module is, preprocesses as configured, and watches without being felt."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -228,6 +229,19 @@ def test_padding_has_the_mean_colour() -> None:
     x = preprocessing(crop_mode="border")(wide)
     assert_allclose(x[:, 0], 0, atol=0.5 / 255 / 0.1 + 1e-6)  # half a level of 8 bits
     assert (x[:, 8] > 1).all()
+
+
+def test_a_picture_keeps_the_detail_that_is_asked_for() -> None:
+    """Stripes of one pixel are lost at half the resolution, stripes of four are not."""
+    fine, coarse = (
+        Image.fromarray(np.tile((np.arange(24) // width % 2 * 255).astype(np.uint8), (16, 1)))
+        for width in (1, 4)
+    )
+    whole = preprocessing(mean=(0, 0, 0), std=(1, 1, 1))
+    half = replace(whole, detail=0.5)
+    assert whole(fine).std() > 5 * half(fine).std()
+    assert half(coarse).std() > 0.7 * whole(coarse).std()
+    assert half(fine).shape == whole(fine).shape
 
 
 def test_preprocessing_places_as_it_crops() -> None:

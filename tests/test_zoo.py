@@ -2,6 +2,7 @@
 
 import inspect
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import timm
 import torch
 from examples import LITTLE, assert_one_sentence, own_module, picture, plain_logits, write_shipped
 from numpy.testing import assert_array_equal
+from PIL import Image
 from timm.data import create_transform, resolve_model_data_config
 
 import vitviz
@@ -18,6 +20,7 @@ from vitviz import checkpoints
 from vitviz.checkpoints import load_shipped
 from vitviz.families import ModelError
 from vitviz.model import Model
+from vitviz.training import normalise
 from vitviz.zoo import catalogue, load_model
 
 
@@ -380,3 +383,14 @@ def test_the_model_that_comes_with_the_project() -> None:
     assert acts.probabilities.shape == (10,)
     assert [layer.refusal for layer in acts.layers] == [None] * acts.depth
     assert catalogue()[0].name == "vitviz_tiny_cifar10"
+
+
+@pytest.mark.parametrize("name", ["vitviz_tiny_cifar10", "vitviz_tiny_cifar100"])
+def test_a_picture_reaches_the_shipped_models_as_in_their_training(name: str) -> None:
+    image = picture(32, 32)
+    model = load_model(name)
+    trained_on = normalise(torch.from_numpy(np.array(image)[None]), 64)[0]
+    assert float((model.preprocess(image) - trained_on).abs().mean()) < 0.1
+    levels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    noise = Image.fromarray(levels)
+    assert model.preprocess(noise).std() < 0.6 * replace(model.preprocess, detail=1.0)(noise).std()

@@ -17,6 +17,7 @@ from .model import Model, Preprocessing
 from .vit import VisionTransformer, resize_position_embedding
 
 DEFAULT_SEED = 0
+CIFAR_SIDE = 32  # pixels of the pictures that the shipped models were trained on
 MAX_SIDE = 4096  # pixels of the input; attention over more patches is out of reach
 
 
@@ -139,7 +140,10 @@ def _shipped(
         module,
         name=name,
         preprocessing=Preprocessing(
-            input_size=module.patch_embed.image_size, mean=shipped.mean, std=shipped.std
+            input_size=module.patch_embed.image_size,
+            mean=shipped.mean,
+            std=shipped.std,
+            detail=min(1.0, CIFAR_SIDE / own_size),
         ),
         trained=checkpoint is not None or pretrained,
         weights=weights,
