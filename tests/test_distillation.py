@@ -105,7 +105,7 @@ def test_the_loss_is_the_mean_of_both_tokens_losses() -> None:
 
 
 def test_one_token_learns_the_labels_and_the_other_the_teacher(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, teacher: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A teacher that is always one class off tells the two apart."""
 
@@ -113,6 +113,9 @@ def test_one_token_learns_the_labels_and_the_other_the_teacher(
         return 20 * F.one_hot((torch.from_numpy(split.labels) + 1) % 10, 10).float()
 
     monkeypatch.setattr(loop, "_teacher_logits", off)
+    written = {"model": "small_cnn", "test_accuracy": 0.0}
+    (tmp_path / "run" / "teacher").mkdir(parents=True)
+    (tmp_path / "run" / "teacher" / "small_cnn.json").write_text(json.dumps(written))
     path = train(PUPIL, data=data, out=tmp_path / "run", report=silent)
     model, test = pupil_of(path), load_cifar(data, "cifar10", "test")
     labels = torch.from_numpy(test.labels)
@@ -135,6 +138,8 @@ def test_the_teacher_is_trained_first_and_once(
     assert len(curve["epochs"]) == 20
     assert curve["test_accuracy"] > 0.8
     assert history(path) == [(32, 1.0)]
+    written = json.loads(path.with_suffix(".json").read_text())["teacher"]
+    assert written == {"model": "small_cnn", "test_accuracy": curve["test_accuracy"]}
 
     weights = tmp_path / "run" / "teacher" / "checkpoint.safetensors"
     before = weights.read_bytes()

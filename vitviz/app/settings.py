@@ -19,7 +19,7 @@ NAMES = (
     *("read", "view", "scale", "leave_out", "smooth"),
     *("filters", "filter", "gain", "order", "kind", "grid", "interpolation", "variant", "over"),
     *("fusion", "residual", "discard", "start_layer", "components", "threshold", "flip"),
-    *("muted", "painted", "fill", "brush", "class", "block"),
+    *("muted", "painted", "fill", "brush", "class", "block", "moment"),
 )
 
 

@@ -28,6 +28,7 @@ from .maps import (
 from .template import GREY, KEY, QUERY, SHARES, SIGNED, Box
 from .tiles import filter_components, filter_tile, filters, position_similarity, position_tile
 from .tokens import token_film, token_norms, token_scatter
+from .training import data_hunger, distance_by_layer, training_curves
 
 __all__ = [
     "GREY",
@@ -41,6 +42,8 @@ __all__ = [
     "attention_distance",
     "attention_rollout",
     "class_probabilities",
+    "data_hunger",
+    "distance_by_layer",
     "distance_histogram",
     "filter_components",
     "filter_response",
@@ -64,4 +67,5 @@ __all__ = [
     "token_map",
     "token_norms",
     "token_scatter",
+    "training_curves",
 ]

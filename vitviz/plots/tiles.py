@@ -115,7 +115,7 @@ def position_tile(similarity: np.ndarray, *, position: tuple[int, int]) -> go.Fi
 
 
 def position_similarity(
-    similarity: np.ndarray, *, position: tuple[int, int] | None = None
+    similarity: np.ndarray, *, position: tuple[int, int] | None = None, height: int = 480
 ) -> go.Figure:
     """A grid of tiles, one a position: every second one from 14 on, then every third, and so on.
 
@@ -170,7 +170,7 @@ def position_similarity(
         figure,
         f"{words} position of the grid; the most similar other has {min(near):.2f} to "
         f"{max(near):.2f}.",
-        height=480,
+        height=height,
     )
 
 

@@ -9,7 +9,10 @@ from functools import cache
 from pathlib import Path
 
 #: Pages in the order in which a class goes through them.
-PAGES = ("filters", "positions", "attention", "distance", "rollout", "tokens", "classify")
+PAGES = (
+    *("filters", "positions", "attention", "distance", "rollout", "tokens", "classify"),
+    "training",
+)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,12 @@ def publish(
 
 def write_curve(recipe: Recipe, about: Mapping[str, Any], out: Path) -> None:
     """Loss and held-out accuracy by epoch, and the one figure of the test split."""
-    curve = {"model": recipe.model, "test_accuracy": about["test_accuracy"]}
+    curve: dict[str, Any] = {"model": recipe.model, "test_accuracy": about["test_accuracy"]}
+    if recipe.teacher:
+        teacher = json.loads(
+            (out / "teacher" / f"{RECIPES[recipe.teacher].model}.json").read_text()
+        )
+        curve["teacher"] = {name: teacher[name] for name in ("model", "test_accuracy")}
     text = json.dumps({**curve, "epochs": about["history"]}, indent=1)
     (out / f"{recipe.model}.json").write_text(text + "\n")
 

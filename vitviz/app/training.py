@@ -1,0 +1,204 @@
+"""Why so much data: how the shipped models came about, as it was recorded."""
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import streamlit as st
+
+from vitviz import inspection, plots
+from vitviz.app.figure import show
+from vitviz.app.settings import setting
+from vitviz.app.state import View
+from vitviz.checkpoints import assets
+from vitviz.plots.template import as_percent
+
+if TYPE_CHECKING:
+    from streamlit.delta_generator import DeltaGenerator
+
+# Test accuracy of the ViT made by hand that this project began with.
+BY_HAND = {"cifar10": 0.7136, "cifar100": 0.4408}
+SHOWN_COMPONENTS = 12
+NETWORKS = {"vit": "ViT", "cnn": "small CNN"}
+# Student's t for three seeds, and the normal distribution's: 95 % lie within so many deviations.
+_T_TWO, _NORMAL = 4.303, 1.96
+
+
+def page(view: View) -> None:
+    runs = _runs()
+    name = view.model.name if view.model.name in runs else next(iter(runs))
+    if name != view.model.name:
+        st.info(f"{view.model.name} was not trained here: the run of {name} is shown.")
+    run = runs[name]
+    moments = _moments(name)
+    moment = _slider(moments) if moments else 0
+    curve, filters, positions = st.columns([5, 3, 4])
+    with curve:
+        st.subheader(f"The run of {name}", anchor=False)
+        dataset = name.removeprefix("vitviz_tiny_").removesuffix("_distilled")
+        show(
+            plots.training_curves(
+                {"": run["epochs"]},
+                test_accuracy={"": run["test_accuracy"]},
+                reference=BY_HAND.get(dataset),
+                chosen=moments[moment][0] if moments else None,
+            )
+        )
+        st.markdown(_growth_words(run))
+    if moments:
+        _as_it_was(name, moment, filters, positions)
+    else:
+        filters.info(f"No weights were kept on the way to {name}: only its curve is shown.")
+    _beside(name, runs)
+    _hunger()
+
+
+@st.cache_data
+def _runs() -> dict[str, Any]:
+    """The recorded runs by their models' names."""
+    files = sorted((assets() / "curves").glob("vitviz_*.json"))
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in files}
+
+
+@st.cache_data(max_entries=4)
+def _record(name: str) -> dict[str, np.ndarray] | None:
+    path = assets() / "curves" / f"{name}.npz"
+    if not path.exists():
+        return None
+    with np.load(path) as arrays:
+        return dict(arrays)
+
+
+def _moments(name: str) -> list[tuple[float, int]]:
+    """Of each recorded moment the epoch, counted from the run's beginning, and the picture size."""
+    record = _record(name)
+    if record is None:
+        return []
+    sizes, epochs = record["image_size"], record["epoch"]
+    before = {size: epochs[sizes < size].max(initial=0.0) for size in np.unique(sizes)}
+    return [
+        (float(before[size] + epoch), int(size)) for size, epoch in zip(sizes, epochs, strict=True)
+    ]
+
+
+def _slider(moments: list[tuple[float, int]]) -> int:
+    numbers = range(1, len(moments) + 1)
+    chosen = setting("moment", numbers, len(moments))
+    st.select_slider(
+        "Moment of the training",
+        numbers,
+        key="moment",
+        format_func=lambda number: _moment_words(*moments[number - 1]),
+    )
+    return chosen - 1
+
+
+def _moment_words(epoch: float, size: int) -> str:
+    return f"epoch {epoch:.1f}, {size} px" if epoch else "before training"
+
+
+def _growth_words(run: dict[str, Any]) -> str:
+    """What finishing with larger pictures changed."""
+    rows = run["epochs"]
+    small = [row for row in rows if row["image_size"] == rows[0]["image_size"]]
+    if len(small) == len(rows):
+        return ""
+    before, after = small[-1]["held_out_accuracy"], rows[-1]["held_out_accuracy"]
+    return (
+        f"Finished at {rows[-1]['image_size']} px, its positions interpolated: {before:.1%} of the "
+        f"held-out pictures before, {after:.1%} after, with {_side_factor(rows)} times as many "
+        "patches. The test pictures were looked at once, at the end."
+    )
+
+
+def _side_factor(rows: list[dict[str, Any]]) -> str:
+    return f"{(rows[-1]['image_size'] / rows[0]['image_size']) ** 2:g}"
+
+
+def _beside(name: str, runs: dict[str, Any]) -> None:
+    """The same budget with and without a teacher, where both were trained."""
+    plain = name.removesuffix("_distilled")
+    taught = f"{plain}_distilled"
+    if plain not in runs or taught not in runs:
+        return
+    st.subheader("With and without a teacher", anchor=False)
+    pair = {"labels alone": runs[plain], "with a teacher": runs[taught]}
+    show(
+        plots.training_curves(
+            {label: run["epochs"] for label, run in pair.items()},
+            test_accuracy={label: run["test_accuracy"] for label, run in pair.items()},
+            with_loss=False,
+        )
+    )
+    teacher = runs[taught].get("teacher")
+    words = "The same budget; a distillation token learns what a small CNN says"
+    if teacher:
+        words += f", which itself names {teacher['test_accuracy']:.1%} of the test pictures"
+    st.markdown(f"{words}.")
+
+
+def _as_it_was(
+    name: str, moment: int, filters: "DeltaGenerator", positions: "DeltaGenerator"
+) -> None:
+    record = _record(name)
+    assert record is not None
+    kernel = record[f"filters_{moment}"].astype(np.float32)
+    size, patch = int(record["image_size"][moment]), kernel.shape[-1]
+    grid = (size // patch, size // patch)
+    table = record[f"positions_{moment}"].astype(np.float32)
+    with filters:
+        st.subheader("Filters", anchor=False)
+        components, explained = inspection.filter_components(kernel, n_components=SHOWN_COMPONENTS)
+        show(plots.filter_components(components, explained, columns=4))
+        st.markdown(f"{as_percent(explained.sum())} of the variance.")
+    with positions:
+        st.subheader(f"Positions, {grid[0]} x {grid[1]}", anchor=False)
+        similarity = inspection.position_similarity(table, grid=grid)
+        show(plots.position_similarity(similarity, height=380))
+        near = inspection.neighbour_similarity(similarity)
+        st.markdown(f"Neighbours have a cosine of {near:.2f} on average.")
+    st.subheader("How far heads look", anchor=False)
+    untrained = record["distance_0"] / int(record["image_size"][0])
+    show(
+        plots.distance_by_layer(
+            record[f"distance_{moment}"] / size,
+            untrained,
+            equal_sharing=inspection.uniform_distance(grid, patch) / size,
+        )
+    )
+
+
+def _hunger() -> None:
+    path = assets() / "curves" / "data_hunger.json"
+    if not path.exists():
+        return
+    found = json.loads(path.read_text(encoding="utf-8"))
+    st.subheader("Data hunger: the same budget on fewer pictures", anchor=False)
+    results = {
+        words: [
+            (round(share * found["pictures"]), *_interval(found["runs"], network, share))
+            for share in sorted({run["share"] for run in found["runs"]})
+        ]
+        for network, words in NETWORKS.items()
+    }
+    figure, words = st.columns([3, 2])
+    with figure:
+        show(plots.data_hunger(results))
+    with words:
+        st.markdown(
+            f"Each run saw {found['seen']:,} pictures, those of a small share more often. Shares "
+            "with several seeds show the mean and its 95 % interval over the seeds (Student's t); "
+            "the others one run and the 95 % interval of a share of 10,000 test pictures."
+        )
+
+
+def _interval(runs: list[dict[str, Any]], network: str, share: float) -> tuple[float, float]:
+    """Mean accuracy, and half the width of its 95 % interval."""
+    values = [
+        run["test_accuracy"] for run in runs if run["network"] == network and run["share"] == share
+    ]
+    mean = float(np.mean(values))
+    if len(values) == 3:
+        return mean, _T_TWO * float(np.std(values, ddof=1)) / math.sqrt(3)
+    return mean, _NORMAL * math.sqrt(mean * (1 - mean) / 10_000)

@@ -1,0 +1,205 @@
+"""How a model came about: accuracy and loss by epoch, distance by epoch, accuracy by data."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from .template import GREY, QUERY, finish
+
+# Colour, marker and dash of lines that are compared; each can be told without its colour.
+_LINES = (("#4a86c5", "circle", "solid"), ("#c0701a", "square", "dash"))
+
+
+def training_curves(
+    runs: Mapping[str, Sequence[Mapping[str, Any]]],
+    *,
+    test_accuracy: Mapping[str, float],
+    reference: float | None = None,
+    chosen: float | None = None,
+    with_loss: bool = True,
+) -> go.Figure:
+    """Accuracy on held-out pictures by epoch, and the training loss.
+
+    Parameters
+    ----------
+    runs : of each run's name its rows, which have image_size, epoch, loss and held_out_accuracy
+        The epoch counts from the beginning of its picture size. A single run's name may be empty.
+    test_accuracy : of each run's name, share of 1 of all test pictures, measured at the end
+    reference : share of 1, a line to compare with
+    chosen : epoch counted from the beginning of the run, that gets a mark
+    with_loss : draw the loss too, on an axis of its own
+    """
+    figure, words, losses = go.Figure(), [], [0.0]
+    for (name, rows), (colour, symbol, dash) in zip(runs.items(), _LINES, strict=False):
+        epochs, called = running_epochs(rows), f"{name}, " if name else ""
+        accuracy = [100 * row["held_out_accuracy"] for row in rows]
+        figure.add_scatter(
+            x=epochs,
+            y=accuracy,
+            name=f"{called}held out",
+            mode="lines+markers",
+            line=dict(color=colour, dash=dash, width=2),
+            marker=dict(symbol=symbol, size=8),
+            hovertemplate="epoch %{x:.1f}: %{y:.1f} %<extra>" + name + "</extra>",
+        )
+        figure.add_scatter(
+            x=[epochs[-1]],
+            y=[100 * test_accuracy[name]],
+            name=f"{called}test {100 * test_accuracy[name]:.1f} %",
+            mode="markers",
+            marker=dict(symbol="star", size=15, color=colour, line=dict(width=1, color="#333333")),
+            hovertemplate="all test pictures: %{y:.2f} %<extra>" + name + "</extra>",
+        )
+        words.append(
+            f"{called}from {accuracy[0]:.1f} % after epoch {epochs[0]:g} to {accuracy[-1]:.1f} % "
+            f"of the held-out pictures, {test_accuracy[name]:.1%} of the test pictures"
+        )
+        if with_loss:
+            losses += [row["loss"] for row in rows]
+            figure.add_scatter(
+                x=epochs,
+                y=losses[1:],
+                name="training loss",
+                mode="lines",
+                line=dict(color=GREY, dash="dot", width=2),
+                yaxis="y2",
+                hovertemplate="epoch %{x:.1f}: loss %{y:.2f}<extra></extra>",
+            )
+    _mark_growth(figure, next(iter(runs.values())))
+    if reference is not None:
+        figure.add_hline(
+            y=100 * reference,
+            line=dict(dash="dash", color=GREY),
+            annotation_text=f"made by hand {100 * reference:.2f} %",
+            annotation_font_size=14,
+            annotation_position="top left",
+        )
+        words.append(f"the line to compare with is {reference:.2%}")
+    if chosen is not None:
+        figure.add_vline(x=chosen, line=dict(color=QUERY, width=3))
+    figure.update_xaxes(title="epoch", rangemode="tozero")
+    figure.update_yaxes(title="right, % of the pictures", range=[0, 100])
+    if with_loss:
+        figure.update_layout(
+            yaxis2=dict(
+                title="loss",
+                overlaying="y",
+                side="right",
+                range=[0, math.ceil(max(losses))],
+                dtick=1,
+                showgrid=False,
+            )
+        )
+    return _with_legend(figure, "; ".join(words) + ".", height=380)
+
+
+def running_epochs(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Epochs counted from the beginning of the run, not of each picture size."""
+    found, before, last = [], 0.0, 0.0
+    for previous, row in zip([None, *rows], rows, strict=False):
+        if previous is not None and previous["image_size"] != row["image_size"]:
+            before += last
+        last = row["epoch"]
+        found.append(before + last)
+    return found
+
+
+def distance_by_layer(
+    distance: np.ndarray, untrained: np.ndarray, *, equal_sharing: float
+) -> go.Figure:
+    """Attention distance of every head beside what it was before training.
+
+    Parameters
+    ----------
+    distance, untrained : ndarray of shape (layers, heads), share of the picture's side
+    equal_sharing : share of the picture's side
+    """
+    layers, heads = distance.shape
+    apart = np.linspace(-0.3, 0.3, heads) if heads > 1 else np.zeros(1)
+    x = (np.arange(layers)[:, None] + 1 + apart).ravel()
+    figure = go.Figure()
+    for name, values, symbol, colour in (
+        ("untrained", untrained, "circle-open", GREY),
+        ("now", distance, "diamond", "#4a86c5"),
+    ):
+        figure.add_scatter(
+            x=x,
+            y=100 * values.ravel(),
+            name=name,
+            mode="markers",
+            marker=dict(symbol=symbol, size=9, color=colour),
+            hovertemplate="layer %{x:.0f}: %{y:.0f} % of the side<extra>" + name + "</extra>",
+        )
+    figure.add_hline(y=100 * equal_sharing, line=dict(dash="dash", color=GREY))
+    top = 115 * max(float(distance.max()), float(untrained.max()), equal_sharing)
+    figure.update_xaxes(title="layer", dtick=1, range=[0.5, layers + 0.5])
+    figure.update_yaxes(title="distance, % of the side", range=[0, top])
+    words = (
+        f"Attention distance of {distance.size} heads: {100 * distance.mean():.0f} % of the side "
+        f"on average, {100 * untrained.mean():.0f} % before training; equal sharing is "
+        f"{100 * equal_sharing:.0f} %."
+    )
+    return _with_legend(figure, words, height=330)
+
+
+def data_hunger(results: Mapping[str, Sequence[tuple[float, float, float]]]) -> go.Figure:
+    """Accuracy by the share of the training pictures, a line each network.
+
+    Parameters
+    ----------
+    results : of each network's name (pictures, accuracy, half width of its 95 % interval)
+        Accuracy and width are shares of 1.
+    """
+    figure, words = go.Figure(), []
+    for (name, points), (colour, symbol, dash) in zip(results.items(), _LINES, strict=False):
+        pictures, accuracy, half = (list(column) for column in zip(*points, strict=True))
+        figure.add_scatter(
+            x=pictures,
+            y=[100 * value for value in accuracy],
+            error_y=dict(array=[100 * value for value in half], thickness=2, width=6),
+            name=name,
+            mode="lines+markers",
+            line=dict(color=colour, dash=dash, width=2),
+            marker=dict(symbol=symbol, size=9),
+            hovertemplate="%{x:,} pictures: %{y:.1f} %<extra>" + name + "</extra>",
+        )
+        words.append(
+            f"{name} {accuracy[0]:.1%} with {pictures[0]:,} pictures and {accuracy[-1]:.1%} with "
+            f"{pictures[-1]:,}"
+        )
+    ticks = [count for count, _, _ in next(iter(results.values()))]
+    figure.update_xaxes(
+        title="training pictures",
+        type="log",
+        tickvals=ticks,
+        ticktext=[f"{count:,}" for count in ticks],
+    )
+    figure.update_yaxes(title="right, % of the test pictures", rangemode="tozero")
+    return _with_legend(figure, "; ".join(words) + ".", height=380)
+
+
+def _mark_growth(figure: go.Figure, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A line where the pictures become larger."""
+    epochs = running_epochs(rows)
+    for index in range(1, len(rows)):
+        size = rows[index]["image_size"]
+        if size != rows[index - 1]["image_size"]:
+            figure.add_vline(
+                x=epochs[index - 1],
+                line=dict(color=GREY, width=1),
+                annotation_text=f"{size} px",
+                annotation_font_size=14,
+                annotation_position="top left",
+            )
+
+
+def _with_legend(figure: go.Figure, words: str, *, height: int) -> go.Figure:
+    finish(figure, words, height=height)
+    return figure.update_layout(
+        showlegend=True,
+        legend=dict(orientation="h", y=1.02, yanchor="bottom", font_size=14),
+        margin_t=56,
+    )
