@@ -65,7 +65,7 @@ def test_assets_lie_in_the_package_or_beside_it() -> None:
 def test_shipped_names_are_those_of_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "assets", lambda: tmp_path)
+    monkeypatch.setattr(checkpoints.shipped, "assets", lambda: tmp_path)
     assert shipped_names() == ()
     write_shipped(tmp_path, "second")
     write_shipped(tmp_path, "first").with_suffix(".md").write_text("a model card")
@@ -75,7 +75,7 @@ def test_shipped_names_are_those_of_the_files(
 def test_a_shipped_file_tells_all_that_its_model_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "assets", lambda: tmp_path)
+    monkeypatch.setattr(checkpoints.shipped, "assets", lambda: tmp_path)
     write_shipped(tmp_path)
     shipped = load_shipped("little")
     assert shipped.configuration == CONFIGURATION
@@ -150,7 +150,7 @@ def test_weights_without_a_head_make_a_model_without_one(tmp_path: Path) -> None
 def test_a_shipped_architecture_takes_weights_from_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "assets", lambda: tmp_path)
+    monkeypatch.setattr(checkpoints.shipped, "assets", lambda: tmp_path)
     write_shipped(tmp_path)
     state = {key: value + 1 for key, value in own_module(**LITTLE).state_dict().items()}
     model = load_model("little", checkpoint=write(state, tmp_path / "other.pth"))
@@ -201,7 +201,7 @@ def test_a_distilled_models_two_tokens_keep_their_positions(tmp_path: Path) -> N
 
 
 def test_shipped_positions_are_resized_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "assets", lambda: tmp_path)
+    monkeypatch.setattr(checkpoints.shipped, "assets", lambda: tmp_path)
     write_shipped(tmp_path)
     model = load_model("little", image_size=(40, 56))
     table = own_module(**LITTLE).state_dict()["pos_embed"].half().float()

@@ -28,7 +28,7 @@ from vitviz.zoo import catalogue, load_model
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a model whose weights are the only ones in assets/."""
     write_shipped(tmp_path)
-    monkeypatch.setattr(checkpoints, "assets", lambda: tmp_path)
+    monkeypatch.setattr(checkpoints.shipped, "assets", lambda: tmp_path)
     return "little"
 
 

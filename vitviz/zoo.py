@@ -11,7 +11,15 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import nn
 
-from .checkpoints import CheckpointError, load_shipped, load_state, read_state, shipped_names
+from .checkpoints import (
+    CheckpointError,
+    classes_in,
+    load_shipped,
+    load_state,
+    read_state,
+    shapes_in,
+    shipped_names,
+)
 from .families import ModelError, family_of
 from .model import Model, Preprocessing
 from .vit import VisionTransformer, resize_position_embedding
@@ -125,7 +133,7 @@ def _shipped(
         raise ModelError(str(error)) from error
     weights = "random weights"
     if checkpoint is not None:
-        load_state(module, read_state(checkpoint), prefix=module.num_prefix_tokens)
+        _fill(module, checkpoint, prefix=module.num_prefix_tokens)
         weights = _file_words(checkpoint)
     elif pretrained:
         state = dict(shipped.state)
@@ -163,16 +171,13 @@ def _timm(
         hint = f": did you mean {near[0]}?" if near else "."
         raise ModelError(f"There is no model named {name}{hint}")
     options: dict[str, Any] = {} if size is None else {"img_size": size}
-    state = None
     if checkpoint is not None:
-        state = read_state(checkpoint)
-        head = state.get("head.weight")
-        options["num_classes"] = 0 if head is None or not head.ndim else len(head)
-    module = _create(architecture, options, pretrained=pretrained and state is None)
+        options["num_classes"] = classes_in(shapes_in(checkpoint))
+    module = _create(architecture, options, pretrained=pretrained and checkpoint is None)
     family_of(module)
     weights = "random weights"
-    if state is not None and checkpoint is not None:
-        load_state(module, state, prefix=getattr(module, "num_prefix_tokens", 0))
+    if checkpoint is not None:
+        _fill(module, checkpoint, prefix=getattr(module, "num_prefix_tokens", 0))
         weights = _file_words(checkpoint)
     elif pretrained:
         tag = module.pretrained_cfg.get("tag") or "default"
@@ -181,10 +186,15 @@ def _timm(
         module,
         name=name,
         preprocessing=_preprocessing(module, size),
-        trained=state is not None or pretrained,
+        trained=checkpoint is not None or pretrained,
         weights=weights,
         labels=_labels(module),
     )
+
+
+def _fill(module: nn.Module, checkpoint: Path, *, prefix: int) -> None:
+    numbers = sum(tensor.numel() for tensor in module.state_dict().values())
+    load_state(module, read_state(checkpoint, most=numbers), prefix=prefix)
 
 
 def _create(architecture: str, options: dict[str, Any], *, pretrained: bool) -> Any:
@@ -231,5 +241,6 @@ def _labels(module: nn.Module) -> tuple[str, ...] | None:
 
 
 def _file_words(path: Path) -> str:
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
     return f"local file {path.name}, sha256 {digest[:12]}"

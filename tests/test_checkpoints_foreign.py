@@ -1,0 +1,325 @@
+"""Checkpoints of other libraries, and files that were made to hurt."""
+
+import json
+import os
+import re
+import struct
+import time
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from examples import assert_one_sentence, timm_module
+from safetensors.torch import save_file
+from timm.models.vision_transformer import _load_weights
+from torch import Tensor
+
+from vitviz.checkpoints import CheckpointError, load_state, read_state, shapes_in
+from vitviz.families import ModelError
+from vitviz.zoo import load_model
+
+State = dict[str, Tensor]
+
+# --- Hugging Face's names -----------------------------------------------------------------------
+
+_TOP = {
+    "cls_token": "embeddings.cls_token",
+    "dist_token": "embeddings.distillation_token",
+    "reg_token": "embeddings.register_tokens",
+    "pos_embed": "embeddings.position_embeddings",
+    "patch_embed.proj": "embeddings.patch_embeddings.projection",
+    "norm": "layernorm",
+    "head_dist": "distillation_classifier",
+    "head": "classifier",
+}
+_VIT_BLOCK = {
+    "attn.proj": "attention.output.dense",
+    "norm1": "layernorm_before",
+    "norm2": "layernorm_after",
+    "mlp.fc1": "intermediate.dense",
+    "mlp.fc2": "output.dense",
+}
+_DINO_BLOCK = {
+    "attn.proj": "attention.output.dense",
+    "ls1.gamma": "layer_scale1.lambda1",
+    "ls2.gamma": "layer_scale2.lambda1",
+}
+
+
+def as_hugging_face(state: State, block: dict[str, str], model: str, **heads: str) -> State:
+    """A state dict of timm under the names that transformers gives its parts."""
+    found: State = {}
+    for name, tensor in state.items():
+        inside = re.fullmatch(r"blocks\.(\d+)\.(.+)", name)
+        if not inside:
+            old = max((key for key in _TOP if name.startswith(key)), key=len)
+            new = {**_TOP, **heads}[old] + name[len(old) :]
+            found[new if "classifier" in new else f"{model}{new}"] = tensor
+        elif inside[2].startswith("attn.qkv."):
+            kind = inside[2].rpartition(".")[2]
+            for part, rows in zip(("query", "key", "value"), tensor.chunk(3), strict=True):
+                layer = f"{model}encoder.layer.{inside[1]}.attention.attention.{part}.{kind}"
+                found[layer] = rows.clone()
+        else:
+            part = inside[2]
+            for old, new in block.items():
+                part = part.replace(old, new) if part.startswith(old) else part
+            found[f"{model}encoder.layer.{inside[1]}.{part}"] = tensor
+    return found
+
+
+def random_module(name: str, **options: Any) -> Any:
+    """Every parameter is noise: nothing is zero, nothing is like another."""
+    torch.manual_seed(0)
+    module = timm.create_model(name, pretrained=False, **options)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(std=0.05)
+    return module.eval()
+
+
+def assert_same_answers(expected: Any, path: Path, name: str, **options: Any) -> None:
+    model = load_model(name, checkpoint=path, **options)
+    x = torch.randn(1, 3, *model.preprocess.input_size, generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        torch.testing.assert_close(model.module(x), expected(x), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("prefix", ["", "vit."])
+def test_hugging_faces_vit(prefix: str, tmp_path: Path) -> None:
+    module = random_module("vit_tiny_patch16_224", num_classes=3)
+    state = as_hugging_face(module.state_dict(), _VIT_BLOCK, prefix)
+    state[f"{prefix}pooler.dense.weight"] = torch.ones(192, 192)
+    save_file(state, tmp_path / "hf.safetensors")
+    assert_same_answers(module, tmp_path / "hf.safetensors", "vit_tiny_patch16_224")
+
+
+def test_hugging_faces_distilled_deit(tmp_path: Path) -> None:
+    module = random_module("deit_tiny_distilled_patch16_224", num_classes=4)
+    state = as_hugging_face(module.state_dict(), _VIT_BLOCK, "deit.", head="cls_classifier")
+    torch.save(state, tmp_path / "hf.bin")
+    assert_same_answers(module, tmp_path / "hf.bin", "deit_tiny_distilled_patch16_224")
+
+
+def test_hugging_faces_dinov2(tmp_path: Path) -> None:
+    name = "vit_small_patch14_dinov2"
+    module = random_module(name, num_classes=0, img_size=224)
+    state = as_hugging_face(module.state_dict(), _DINO_BLOCK, "")
+    state["embeddings.mask_token"] = torch.zeros(1, 384)
+    save_file(state, tmp_path / "hf.safetensors")
+    assert_same_answers(module, tmp_path / "hf.safetensors", name, image_size=224)
+
+
+def test_dinov2s_registers_stand_behind_cls_and_have_no_position(tmp_path: Path) -> None:
+    module = timm.create_model("vit_small_patch14_reg4_dinov2", num_classes=0, img_size=56)
+    own = module.state_dict()
+    positions = torch.randn(1, 17, 384)
+    state = as_hugging_face({**own, "pos_embed": positions}, _DINO_BLOCK, "")
+    save_file(state, tmp_path / "hf.safetensors")
+    read = read_state(tmp_path / "hf.safetensors")
+    assert read.keys() == own.keys()
+    assert torch.equal(read["cls_token"], own["cls_token"] + positions[:, :1])
+    assert torch.equal(read["pos_embed"], positions[:, 1:])
+    load_state(module, read, prefix=5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s.pop("encoder.layer.3.attention.attention.key.weight"), "blocks.3.attn.qkv"),
+        (lambda s: s.pop("encoder.layer.0.attention.attention.query.bias"), "blocks.0.attn.qkv"),
+        (lambda s: s.pop("layernorm.bias"), "lacks norm.bias"),
+        (lambda s: s.update({"encoder.layer.1.extra": torch.ones(1)}), "blocks.1.extra"),
+        (lambda s: s.update({"encoder.strange": torch.ones(1)}), "encoder.strange"),
+    ],
+)
+def test_a_part_too_few_or_too_many_is_refused(
+    change: Callable[[State], Any], message: str, tmp_path: Path
+) -> None:
+    module = timm_module("vit_tiny_patch16_224", num_classes=3)
+    state = as_hugging_face(module.state_dict(), _VIT_BLOCK, "")
+    change(state)
+    save_file(state, tmp_path / "hf.safetensors")
+    with pytest.raises(ModelError, match=message) as caught:
+        load_model("vit_tiny_patch16_224", checkpoint=tmp_path / "hf.safetensors")
+    assert_one_sentence(caught.value)
+
+
+# --- the JAX ViT --------------------------------------------------------------------------------
+
+
+def as_jax(dim: int, depth: int, heads: int, classes: int, patches: int) -> dict[str, Any]:
+    """Random arrays by the names and in the shapes of google-research/vision_transformer."""
+    rng = np.random.default_rng(0)
+
+    def noise(*shape: int) -> np.ndarray:
+        return rng.normal(0, 0.05, shape).astype(np.float32)
+
+    arrays = {
+        "cls": noise(1, 1, dim),
+        "embedding/kernel": noise(16, 16, 3, dim),
+        "embedding/bias": noise(dim),
+        "Transformer/posembed_input/pos_embedding": noise(1, 1 + patches, dim),
+        "Transformer/encoder_norm/scale": noise(dim),
+        "Transformer/encoder_norm/bias": noise(dim),
+        "head/kernel": noise(dim, classes),
+        "head/bias": noise(classes),
+    }
+    for number in range(depth):
+        block = f"Transformer/encoderblock_{number}"
+        attention = f"{block}/MultiHeadDotProductAttention_1"
+        for part in ("query", "key", "value"):
+            arrays[f"{attention}/{part}/kernel"] = noise(dim, heads, dim // heads)
+            arrays[f"{attention}/{part}/bias"] = noise(heads, dim // heads)
+        arrays[f"{attention}/out/kernel"] = noise(heads, dim // heads, dim)
+        arrays[f"{attention}/out/bias"] = noise(dim)
+        for norm in ("LayerNorm_0", "LayerNorm_2"):
+            arrays[f"{block}/{norm}/scale"] = noise(dim)
+            arrays[f"{block}/{norm}/bias"] = noise(dim)
+        for layer, (a, b) in enumerate(((dim, 4 * dim), (4 * dim, dim))):
+            arrays[f"{block}/MlpBlock_3/Dense_{layer}/kernel"] = noise(a, b)
+            arrays[f"{block}/MlpBlock_3/Dense_{layer}/bias"] = noise(b)
+    return arrays
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_the_original_jax_file_is_read_as_timm_reads_it(
+    save: Callable[..., None], tmp_path: Path
+) -> None:
+    path = tmp_path / "jax.npz"
+    save(path, **as_jax(192, 12, 3, 5, 196))
+    expected = timm.create_model("vit_tiny_patch16_224", num_classes=5).eval()
+    _load_weights(expected, str(path))
+    assert_same_answers(expected, path, "vit_tiny_patch16_224")
+
+
+def test_a_jax_file_with_a_hidden_layer_before_its_head_is_refused(tmp_path: Path) -> None:
+    arrays = as_jax(192, 12, 3, 5, 196)
+    arrays["pre_logits/bias"] = np.ones(192, np.float32)
+    np.savez(tmp_path / "jax.npz", **arrays)
+    with pytest.raises(ModelError, match="the model lacks, pre_logits/bias"):
+        load_model("vit_tiny_patch16_224", checkpoint=tmp_path / "jax.npz")
+
+
+# --- files that were made to hurt ---------------------------------------------------------------
+
+
+def lying_safetensors(path: Path) -> None:
+    """1.6 KB that claim 4 TB."""
+    count = 10**12
+    entry = {"dtype": "F32", "shape": [count], "data_offsets": [0, 4 * count]}
+    header = json.dumps({"norm.weight": entry}).encode().ljust(1600)
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+
+
+def lying_npz(path: Path) -> None:
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,), }\n"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(
+            "cls.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(64)
+        )
+
+
+def packed_zeros(path: Path) -> None:
+    """Half a gigabyte of zeros in half a megabyte."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (125000000,), }\n"
+        with archive.open("cls.npy", "w") as file:
+            file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
+            for _ in range(100):
+                file.write(bytes(5_000_000))
+
+
+def pickled_npz(path: Path) -> None:
+    np.savez(path, cls=np.array([print], dtype=object))
+
+
+def packed_torch(path: Path) -> None:
+    whole = path.with_suffix(".whole")
+    torch.save({"norm.weight": torch.zeros(10_000_000)}, whole)
+    with (
+        zipfile.ZipFile(whole) as source,
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for entry in source.infolist():
+            archive.writestr(entry.filename, source.read(entry))
+
+
+def many_entries(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in range(20_001):
+            archive.writestr(f"{number}.npy", b"")
+
+
+def large_and_foreign(path: Path) -> None:
+    """Honest, but ten times what the model takes."""
+    save_file({f"part.{n}": torch.zeros(10_000_000, dtype=torch.half) for n in range(6)}, path)
+
+
+HOSTILE: dict[str, Callable[[Path], None]] = {
+    "claims.safetensors": lying_safetensors,
+    "claims.npz": lying_npz,
+    "zeros.npz": packed_zeros,
+    "pickled.npz": pickled_npz,
+    "packed.pth": packed_torch,
+    "many.npz": many_entries,
+    "large.safetensors": large_and_foreign,
+    "pipe.pth": lambda path: os.mkfifo(path),
+    "pipe.safetensors": lambda path: os.mkfifo(path),
+    "pipe.npz": lambda path: os.mkfifo(path),
+    "device.pth": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_it_is_refused_quickly_and_cheaply(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    HOSTILE[name](path)
+    load_model("test_vit", pretrained=False)  # what is imported once is not measured
+    tracemalloc.start()
+    begun = time.process_time()
+    with pytest.raises(ModelError) as caught:
+        load_model("test_vit", checkpoint=path)
+    seconds = time.process_time() - begun
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert_one_sentence(caught.value)
+    assert path.name in str(caught.value)
+    assert str(tmp_path) not in str(caught.value)
+    assert seconds < 2
+    assert peak < 100e6
+
+
+def test_a_link_out_of_the_folder_is_refused_and_one_inside_is_not(tmp_path: Path) -> None:
+    folder = tmp_path / "allowed"
+    folder.mkdir()
+    module = timm_module("test_vit")
+    save_file(module.state_dict(), tmp_path / "secret.safetensors")
+    save_file(module.state_dict(), folder / "mine.safetensors")
+    (folder / "out.safetensors").symlink_to(tmp_path / "secret.safetensors")
+    (folder / "in.safetensors").symlink_to("mine.safetensors")
+    with pytest.raises(CheckpointError, match=r"out.safetensors is a link out of its folder"):
+        shapes_in(folder / "out.safetensors")
+    assert shapes_in(folder / "in.safetensors") == shapes_in(folder / "mine.safetensors")
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth", ".npz"])
+def test_shapes_are_told_without_the_numbers(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"mine{suffix}"
+    state = {"a": torch.ones(2, 3), "b": torch.full((5,), torch.nan)}
+    if suffix == ".safetensors":
+        save_file(state, path)
+    elif suffix == ".pth":
+        torch.save(state, path)
+    else:
+        arrays: Any = {name: tensor.numpy() for name, tensor in state.items()}
+        np.savez(path, **arrays)
+    assert shapes_in(path) == {"a": (2, 3), "b": (5,)}
+    with pytest.raises(CheckpointError, match="b of mine"):
+        read_state(path)

@@ -1,0 +1,22 @@
+"""Files -> state dicts: the shipped weights, and checkpoints that the operator names.
+
+A file of the operator's is read in one of three formats (`reading`), its names become timm's
+(`naming`), and it fits the model whole or is refused (`fitting`).
+"""
+
+from .fitting import load_state
+from .reading import CheckpointError, classes_in, read_state, shapes_in
+from .shipped import Shipped, assets, load_shipped, load_trained, shipped_names
+
+__all__ = [
+    "CheckpointError",
+    "Shipped",
+    "assets",
+    "classes_in",
+    "load_shipped",
+    "load_state",
+    "load_trained",
+    "read_state",
+    "shapes_in",
+    "shipped_names",
+]

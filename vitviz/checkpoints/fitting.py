@@ -1,0 +1,52 @@
+"""A state dict into a module: whole, or not at all."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from ..vit import resize_position_embedding
+from .reading import CheckpointError
+
+
+def load_state(module: Any, state: Mapping[str, Tensor], *, prefix: int) -> None:
+    """Copy `state` into `module`, positions resized to its grid; nothing missing, nothing over.
+
+    Parameters
+    ----------
+    prefix : int
+        Tokens before the patches in the module's sequence.
+
+    Raises
+    ------
+    CheckpointError
+        When names or shapes differ; the first difference is named.
+    """
+    state = _resized(module, dict(state), prefix)
+    own = module.state_dict()
+    for key in sorted(own.keys() ^ state.keys()):
+        there = "lacks" if key in own else "has, and the model lacks,"
+        raise CheckpointError(f"The file {there} {key}.")
+    for key, tensor in own.items():
+        if state[key].shape != tensor.shape:
+            raise CheckpointError(
+                f"{key} has shape {tuple(state[key].shape)} in the file, "
+                f"expected {tuple(tensor.shape)}."
+            )
+    module.load_state_dict(state)
+
+
+def _resized(module: Any, state: dict[str, Tensor], prefix: int) -> dict[str, Tensor]:
+    own, table = module.state_dict().get("pos_embed"), state.get("pos_embed")
+    if own is None or table is None or own.shape == table.shape or table.ndim != 3:
+        return state
+    grid = module.patch_embed.grid_size
+    kept = prefix if own.shape[1] == prefix + math.prod(grid) else 0
+    if own.shape[::2] != table.shape[::2] or table.shape[1] <= kept:
+        return state  # no table of this model at any size
+    try:
+        table = resize_position_embedding(table, grid=grid, num_prefix_tokens=kept)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from error
+    return {**state, "pos_embed": table}

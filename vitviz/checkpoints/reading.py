@@ -1,0 +1,195 @@
+"""A file of weights -> named tensors, with nothing run and nothing believed.
+
+What a file claims is compared with its size before memory is spent on it: a file of 1.6 KB can
+claim 4 TB.
+"""
+
+import math
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+from .naming import HEADS, to_timm
+
+MAX_ENTRIES = 20_000  # files in an archive; the largest models have some thousand tensors
+MAX_PICKLE = 50_000_000  # bytes of the names and shapes in a torch file
+
+
+class CheckpointError(ValueError):
+    """A file of weights that cannot be used; the message is one sentence."""
+
+
+def shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a file's tensors as the file has them; their numbers are not read.
+
+    Raises
+    ------
+    CheckpointError
+        When the file is not there, is no regular file of its own folder, cannot be read safely, or
+        holds anything but ordinary tensors of floating-point numbers that it is large enough for.
+    """
+    return {name: shape for name, (shape, _) in _open(path).items()}
+
+
+def classes_in(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """How many classes the head of a file's model knows; 0 where it has none."""
+    for name in HEADS:
+        shape = shapes.get(name)
+        if shape:
+            return shape[-1] if name.endswith("/kernel") else shape[0]
+    return 0
+
+
+def read_state(path: Path, *, most: int | None = None) -> dict[str, Tensor]:
+    """Read a state dict: safetensors, a torch file without code, or the `.npz` of the JAX ViT.
+
+    Names of Hugging Face's ViT, DeiT and DINOv2 and of the JAX ViT become timm's.
+
+    Parameters
+    ----------
+    most : int, optional
+        Numbers that the model can take; a file with twice as many is refused before it is read.
+
+    Raises
+    ------
+    CheckpointError
+        As `shapes_in` does; also when a number is not finite.
+    """
+    found = _open(path)
+    numbers = sum(math.prod(shape) for shape, _ in found.values())
+    if most is not None and numbers > 2 * most:
+        raise CheckpointError(
+            f"{path.name} holds {numbers / 1e6:.1f} million numbers, "
+            f"and the model has {most / 1e6:.1f} million."
+        )
+    state = {}
+    try:
+        for name, (_, read) in found.items():
+            state[name] = read()
+    except Exception as error:
+        raise _unsafe(path) from error
+    for name, tensor in state.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(f"{name} of {path.name} is not made of finite numbers.")
+    return to_timm({name: tensor.float() for name, tensor in state.items()})
+
+
+_Stored = tuple[tuple[int, ...], Any]  # a shape, and what reads the tensor when it is called
+
+
+def _unsafe(path: Path) -> CheckpointError:
+    # Whatever a reader meets in a broken or hostile file; its own words advise unsafe ways.
+    return CheckpointError(f"{path.name} holds no weights that can be read safely.")
+
+
+def _open(path: Path) -> dict[str, _Stored]:
+    _check_place(path)
+    try:
+        if path.suffix == ".safetensors":
+            return _open_safetensors(path)
+        if path.suffix == ".npz":
+            return _open_npz(path)
+        content = _load_torch(path)
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise _unsafe(path) from error
+    return _stored_tensors(path, content)
+
+
+def _check_place(path: Path) -> None:
+    if not path.is_file():  # also a pipe or a device, which would be waited for
+        raise CheckpointError(f"{path.name} is not a file.")
+    if path.is_symlink() and path.resolve().parent != path.parent.resolve():
+        raise CheckpointError(f"{path.name} is a link out of its folder: name the file itself.")
+
+
+def _open_safetensors(path: Path) -> dict[str, _Stored]:
+    with safe_open(path, framework="pt") as file:  # compares the header with the file's size
+        names = list(file.keys())
+        slices = {name: file.get_slice(name) for name in names}
+        shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
+        kinds = {name: part.get_dtype() for name, part in slices.items()}
+    for name, kind in kinds.items():
+        if not kind.startswith(("F", "BF")):
+            raise CheckpointError(f"{name} of {path.name} is not made of finite numbers.")
+    whole: dict[str, Tensor] = {}
+
+    def read(name: str) -> Tensor:
+        if not whole:
+            whole.update(load_file(path))
+        return whole.pop(name)
+
+    return {name: (shape, lambda name=name: read(name)) for name, shape in shapes.items()}
+
+
+def _open_npz(path: Path) -> dict[str, _Stored]:
+    found: dict[str, _Stored] = {}
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        if len(entries) > MAX_ENTRIES:
+            raise CheckpointError(f"{path.name} has {len(entries)} entries, too many for a model.")
+        for entry in entries:
+            with archive.open(entry) as file:
+                shape, dtype = _npy_header(file)
+                claimed = math.prod(shape) * dtype.itemsize
+                if dtype.kind != "f" or file.tell() + claimed != entry.file_size:
+                    name = entry.filename
+                    raise CheckpointError(f"{name} of {path.name} is not made of finite numbers.")
+            name = entry.filename.removesuffix(".npy")
+            found[name] = (shape, lambda entry=entry: _read_npy(path, entry))
+    return found
+
+
+def _npy_header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }[version]
+    shape, _, dtype = read(file)
+    return shape, dtype
+
+
+def _read_npy(path: Path, entry: zipfile.ZipInfo) -> Tensor:
+    with zipfile.ZipFile(path) as archive, archive.open(entry) as file:
+        array = np.lib.format.read_array(file, allow_pickle=False)
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def _load_torch(path: Path) -> Any:
+    zipped = zipfile.is_zipfile(path)
+    if zipped:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+        packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
+        pickled = max((e.file_size for e in entries if e.filename.endswith(".pkl")), default=0)
+        if packed or pickled > MAX_PICKLE or len(entries) > MAX_ENTRIES:
+            raise CheckpointError(f"{path.name} is an archive as torch writes none.")
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+
+
+def _stored_tensors(path: Path, content: Any) -> dict[str, _Stored]:
+    for wrapper in ("model", "state_dict"):
+        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
+            content = content[wrapper]
+            break
+    if not isinstance(content, dict) or not all(
+        isinstance(key, str) and isinstance(tensor, Tensor) for key, tensor in content.items()
+    ):
+        raise CheckpointError(f"{path.name} is not a dictionary of tensors.")
+    size = path.stat().st_size
+    for key, tensor in content.items():
+        ordinary = tensor.is_floating_point() and tensor.layout == torch.strided
+        if not ordinary or tensor.is_meta or tensor.nbytes > size:
+            raise CheckpointError(f"{key} of {path.name} is not made of finite numbers.")
+    return {
+        key: (tuple(tensor.shape), lambda tensor=tensor: tensor) for key, tensor in content.items()
+    }

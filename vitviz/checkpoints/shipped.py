@@ -1,0 +1,65 @@
+"""The weights in assets/, and files that `vitviz train` wrote."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+from .reading import CheckpointError
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """One file of assets/weights: its state dict and what its metadata says of it."""
+
+    state: dict[str, Tensor]
+    configuration: Mapping[str, Any]  # keywords of VisionTransformer
+    classes: tuple[str, ...]
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    test_accuracy: float  # of 1
+
+
+def assets() -> Path:
+    """The folder assets/: inside the installed package, or beside it in a source tree."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "assets"
+    return inside if inside.is_dir() else package.parent / "assets"
+
+
+def shipped_names() -> tuple[str, ...]:
+    """Names of the models whose weights are in assets/."""
+    return tuple(sorted(path.stem for path in (assets() / "weights").glob("*.safetensors")))
+
+
+def load_shipped(name: str) -> Shipped:
+    """Read one of the shipped models."""
+    return load_trained(assets() / "weights" / f"{name}.safetensors")
+
+
+def load_trained(path: Path) -> Shipped:
+    """Read a file that `vitviz train` wrote.
+
+    Raises
+    ------
+    CheckpointError
+        When it is no such file.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads(file.metadata()["vitviz"])
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path.name} is no file that `vitviz train` wrote.") from error
+    return Shipped(
+        state={key: tensor.float() for key, tensor in load_file(path).items()},
+        configuration=about["configuration"],
+        classes=tuple(about["classes"]),
+        mean=tuple(about["mean"]),
+        std=tuple(about["std"]),
+        test_accuracy=about["test_accuracy"],
+    )
