@@ -38,8 +38,8 @@ def relevance(model: Model, image: Image.Image, class_index: int) -> np.ndarray:
     Returns
     -------
     ndarray of shape (rows, cols)
-        The row of CLS in R; for a model without CLS, the mean of the rows of the patches. Not
-        negative, in logits, not normalised: maps of two classes can be compared by their shape.
+        The row of CLS in R; for a model without CLS, the mean of the rows of the patches. From 0
+        up, without unit and not normalised: compare the shapes of two maps, not their sizes.
 
     Raises
     ------

@@ -8,7 +8,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from vitviz import plots
-from vitviz.app import cells, settings, state
+from vitviz.app import cells, classes, settings, state
 from vitviz.app.figure import show
 from vitviz.app.settings import setting, text_setting
 from vitviz.app.state import View
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from vitviz.intervention import Curve, Progress, Removal
 
 LISTED_CLASSES = 20
-LONGEST_NAME = 22  # characters
-TOP = "top"
 REMOVALS: "dict[Removal, str]" = {
     "mean": "mean colour",
     "blur": "blur",
@@ -42,15 +40,12 @@ def page(view: View) -> None:
             "vitviz_tiny_cifar10."
         )
         return
-    full = acts.labels or tuple(f"class {index}" for index in range(len(acts.probabilities)))
-    labels = tuple(_first_name(label) for label in full)
+    labels = classes.names(acts)
     painted = _cells_setting("painted", acts.grid)
     muted = _cells_setting("muted", (acts.depth, acts.layers[0].num_heads))
     removal = setting("fill", list(REMOVALS), "mean")
     block = setting("block", BLOCKS, 4)
-    asked = setting("class", [TOP, *range(len(labels))], TOP)
-    top = int(acts.probabilities.argmax())
-    index = top if isinstance(asked, str) else asked
+    index = classes.asked(acts)
 
     patches, heads, answer = st.columns([10, 9, 11])
     edits = _edits(painted, muted, removal)
@@ -65,12 +60,8 @@ def page(view: View) -> None:
 
     st.subheader("One thing at a time, all else as it was", anchor=False)
     of_class, of_block, said = st.columns([3, 2, 6], vertical_alignment="bottom")
-    of_class.selectbox(
-        "Class in question",
-        [TOP, *range(len(labels))],
-        key="class",
-        format_func=lambda one: f"most probable: {labels[top]}" if one == TOP else full[one],
-    )
+    with of_class:
+        classes.menu(acts)
     of_block.segmented_control(
         "Side of a block, patches", BLOCKS, key="block", width="stretch", required=True
     )
@@ -98,12 +89,6 @@ def page(view: View) -> None:
             with place:
                 make()
             st.rerun()  # what was found is kept, and drawn where it belongs
-
-
-def _first_name(label: str) -> str:
-    """The first of the names of a class, short enough for a figure."""
-    first = label.split(",")[0]
-    return first if len(first) <= LONGEST_NAME else f"{first[: LONGEST_NAME - 1]}…"
 
 
 def _cells_setting(name: str, shape: tuple[int, int]) -> np.ndarray:

@@ -5,7 +5,7 @@ from typing import Literal
 import streamlit as st
 
 from vitviz import inspection
-from vitviz.app import state
+from vitviz.app import class_map, state
 from vitviz.app.settings import setting
 from vitviz.app.state import View
 from vitviz.app.token_map import MAX_BYTES, Frame, encode, token_map
@@ -46,6 +46,7 @@ def page(view: View) -> None:
         frame_names=[f"layer {number}" for number in range(1, depth + 1)],
         version=f"{fusion}-{residual}-{discard}-{start}",
     )
+    class_map.draw(view)
 
 
 def _frames(

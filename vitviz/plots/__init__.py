@@ -22,6 +22,7 @@ from .maps import (
     heads,
     picture,
     query_attention,
+    relevance,
     token_components,
     token_map,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "position_tile",
     "prefix_shares",
     "query_attention",
+    "relevance",
     "removal_curves",
     "removed_patches",
     "token_components",
