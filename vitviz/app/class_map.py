@@ -18,8 +18,11 @@ METHODS: dict[Method, str] = {"relevance": "relevance", "gradient": "gradient ro
 PHOTO_WIDTH = 375  # pixels: as large as the map beside it
 
 
-def draw(view: View) -> None:
-    """The picture, and the map of the class that is asked about."""
+def draw(view: View) -> dict[str, np.ndarray]:
+    """The picture, and the map of the class that is asked about.
+
+    Returns the map's values (rows, columns) by a heading for them; nothing where there is no map.
+    """
     from vitviz import ModelError
 
     st.subheader("For one class: attention times its gradient", anchor=False)
@@ -28,7 +31,7 @@ def draw(view: View) -> None:
             f"{view.model.name} has no head that names classes, so there is none to ask about: "
             "choose a model that has one, such as vitviz_tiny_cifar10."
         )
-        return
+        return {}
     words, photo, map_ = st.columns([3, 4, 4])
     with words:
         index, method = _controls(view)
@@ -38,7 +41,7 @@ def draw(view: View) -> None:
             values = of_class(view, method, index)
         except ModelError as error:
             st.warning(str(error))
-            return
+            return {}
         st.markdown(_said(view, values, f"**{name}** ({as_percent(probability)})", method))
     image, crop = view.picture.image, view.acts.crop
     with photo:
@@ -47,10 +50,10 @@ def draw(view: View) -> None:
     with map_:
         if method == "relevance":
             show(plots.relevance(values, image, crop=crop, name=name))
-        else:
-            equal = 1 / (len(view.prefix) + values.size)
-            called = f"Gradient rollout for {name}"
-            show(plots.attention_rollout(values, image, crop=crop, equal_share=equal, name=called))
+            return {f"relevance for {name}": values}
+        equal, called = 1 / (len(view.prefix) + values.size), f"Gradient rollout for {name}"
+        show(plots.attention_rollout(values, image, crop=crop, equal_share=equal, name=called))
+        return {f"gradient rollout for {name}, %": 100 * values}
 
 
 def _controls(view: View) -> tuple[int, Method]:

@@ -17,7 +17,7 @@ TOP = "top"
 
 def names(acts: "Activations") -> tuple[str, ...]:
     """The names of all classes, each short enough for a figure."""
-    return tuple(_first_name(label) for label in _full_names(acts))
+    return tuple(_first_name(label) for label in full_names(acts))
 
 
 def asked(acts: "Activations") -> int:
@@ -28,7 +28,7 @@ def asked(acts: "Activations") -> int:
 
 def menu(acts: "Activations") -> None:
     """Draw the menu of classes; `asked` comes before it."""
-    full, top = _full_names(acts), names(acts)[_top(acts)]
+    full, top = full_names(acts), names(acts)[_top(acts)]
     st.selectbox(
         "Class in question",
         _options(acts),
@@ -45,7 +45,8 @@ def _top(acts: "Activations") -> int:
     return int(_probabilities(acts).argmax())
 
 
-def _full_names(acts: "Activations") -> tuple[str, ...]:
+def full_names(acts: "Activations") -> tuple[str, ...]:
+    """The names of all classes as the model has them."""
     return acts.labels or tuple(f"class {index}" for index in range(len(_probabilities(acts))))
 
 
