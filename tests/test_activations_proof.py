@@ -143,13 +143,13 @@ def test_a_layer_that_does_not_prove_itself_is_refused(kind: type[Mutated], word
 
 
 def test_a_wrong_scale_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = recording._read_call
+    read = recording.read_call
 
     def wrong(*args: Any, **kwargs: Any) -> Any:
         record = read(*args, **kwargs)
         return replace(record, scale=record.scale * 1.5)
 
-    monkeypatch.setattr(recording, "_read_call", wrong)
+    monkeypatch.setattr(recording, "read_call", wrong)
     acts = capture(own_model(depth=1), picture())
     assert_only_refused(acts, 0, "does not reproduce")
 

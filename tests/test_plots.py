@@ -55,6 +55,10 @@ def rollout_map(values: np.ndarray, image: Image.Image = WIDE, crop: Box = CROP)
     return plots.attention_rollout(values, image, crop=crop, equal_share=1 / (values.size + 1))
 
 
+def relevance_map(values: np.ndarray, image: Image.Image = WIDE, crop: Box = CROP) -> go.Figure:
+    return plots.relevance(values, image, crop=crop, name="dog")
+
+
 def cosine_map(values: np.ndarray, image: Image.Image = WIDE, crop: Box = CROP) -> go.Figure:
     return plots.token_map(values, image, crop=crop, query=(0, 0), name="cosine", signed=True)
 
@@ -109,6 +113,7 @@ PROFILE = {
 MAPS: dict[str, MapPlot] = {
     "query_attention": query_map,
     "attention_rollout": rollout_map,
+    "relevance": relevance_map,
     "token_map, signed": cosine_map,
     "token_map": norm_map,
     "filter_response": response_map,
@@ -134,6 +139,7 @@ EXAMPLES: dict[str, Callable[[], go.Figure]] = {
         shares(9, 15), equal_share=1 / 40, name="layer 2, head 3"
     ),
     "attention_rollout": lambda: rollout_map(shares(*GRID)),
+    "relevance": lambda: relevance_map(shares(*GRID)),
     "filter_components": lambda: plots.filter_components(kernel(28), np.linspace(0.2, 0.001, 28)),
     "filters": lambda: plots.filters(kernel(40)),
     "filter_tile": lambda: plots.filter_tile(kernel(1)[0], name="Filter 7"),
@@ -350,6 +356,24 @@ def test_the_alt_text_names_what_the_map_is_of() -> None:
         planted(), WIDE, crop=CROP, query=None, equal_share=0.02, name="Head 5, where it looks"
     )
     assert alt(figure).startswith("Head 5, where it looks: strongest at")
+
+
+def test_a_rollout_of_another_kind_is_named() -> None:
+    figure = plots.attention_rollout(
+        planted(), WIDE, crop=CROP, equal_share=0.02, name="Gradient rollout for dog"
+    )
+    assert alt(figure).startswith("Gradient rollout for dog: strongest at row 4, column 7, 40 %")
+
+
+def test_relevance_is_no_share_and_prints_its_maximum() -> None:
+    figure = relevance_map(planted())
+    (trace,) = figure.data
+    assert (trace.zmin, trace.zmax) == (0, pytest.approx(0.4))
+    assert list(trace.colorbar.ticktext) == ["0", "0.4 max"]
+    assert "relevance for dog" in trace.colorbar.title.text
+    assert "%" not in json.dumps([trace.colorbar.title.text, *trace.colorbar.ticktext])
+    assert alt(figure) == "Relevance of each patch for dog: largest at row 4, column 7, 0.4."
+    assert relevance_map(np.zeros(GRID)).data[0].zmax > 0
 
 
 @pytest.mark.parametrize("draw", [query_map, component_map, cosine_map])

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from examples import picture
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
@@ -102,6 +103,12 @@ def specs(at: AppTest) -> list[str]:
     return [chart.spec for chart in charts(at)]
 
 
+def open_data(at: AppTest, page: str) -> AppTest:
+    """Open what holds the tables of a page."""
+    at.session_state[f"data_{page}"] = True
+    return at.run()
+
+
 def provenance(at: AppTest) -> str:
     (line,) = [text.value for text in at.text if " · " in text.value]
     return line
@@ -137,6 +144,9 @@ def encoded(image: Image.Image, kind: str = "PNG") -> bytes:
     file = io.BytesIO()
     image.save(file, kind)
     return file.getvalue()
+
+
+MINE = encoded(picture(90, 40, seed=7))  # neither square nor like any sample
 
 
 def choose(at: AppTest, model: str) -> AppTest:

@@ -18,6 +18,7 @@ from pages.driver import (
     charts,
     choose,
     encoded,
+    open_data,
     opened,
     prose,
     provenance,
@@ -207,7 +208,7 @@ def test_a_model_without_such_tokens_speaks_of_none(serve: Callable[[str], Model
 
 def test_the_numbers_are_there_as_a_table(serve: Callable[[str], Model]) -> None:
     acts = seen(serve("plain"))
-    table = opened("distance").dataframe[0].value
+    table = open_data(opened("distance"), "distance").dataframe[0].value
     assert list(table.columns) == [
         *("layer", "head", "distance, px"),
         *("on tokens outside the picture, %", "entropy, bits"),
@@ -241,7 +242,8 @@ def test_the_samples_give_a_mean_and_a_spread(serve: Callable[[str], Model]) -> 
     np.testing.assert_allclose(
         numbers(trace(at, OFFSETS)["z"]), 100 * np.mean(maps, axis=0), rtol=1e-4
     )
-    assert "standard deviation, px" in at.dataframe[0].value.columns
+    assert provenance(at).endswith(f" · all {len(each)} sample pictures")
+    assert "standard deviation, px" in open_data(at, "distance").dataframe[0].value.columns
 
 
 def test_the_samples_are_measured_once(

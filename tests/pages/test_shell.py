@@ -12,6 +12,7 @@ from examples import OWN, assert_one_sentence, picture
 from PIL import Image
 
 from pages.driver import (
+    MINE,
     SHIPPED,
     address,
     assert_works,
@@ -35,9 +36,6 @@ from vitviz.text import PAGES, lesson
 from vitviz.zoo import catalogue
 
 every_page = pytest.mark.parametrize("page", PAGES)
-
-
-MINE = encoded(picture(90, 40, seed=7))  # neither square nor like any sample
 
 
 # --- pages --------------------------------------------------------------------------------------

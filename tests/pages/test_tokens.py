@@ -15,6 +15,7 @@ from pages.driver import (
     at_page,
     charts,
     commit,
+    open_data,
     opened,
     prose,
     stack,
@@ -305,7 +306,9 @@ def test_outliers_are_marked(
 
 def test_the_numbers_are_there_as_a_table(serve: Callable[[str], Model]) -> None:
     acts = seen(serve("plain"))
-    table = opened("tokens", layer="2").dataframe[0].value
+    table = open_data(opened("tokens", layer="2", query="2.3"), "tokens").dataframe[0].value
+    cosines = inspection.token_similarity(after(acts, 2))[1 + 6 + 2, 1:]
+    np.testing.assert_allclose(table["cosine with the query"], cosines, atol=1e-5)
     components, _ = inspection.token_components(after(acts, 2), grid=acts.grid)
     np.testing.assert_allclose(table["component 2"], components[..., 1].ravel(), atol=1e-3)
     norms, _, _ = inspection.token_norms(acts.tokens(2), grid=acts.grid)

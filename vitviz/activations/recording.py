@@ -96,7 +96,7 @@ class _Watch(TorchFunctionMode):
         output = func(*args, **(kwargs or {}))
         here = self.running if RECORDER.get() is self else None  # not a pass nested in this one
         if func is F.scaled_dot_product_attention and here is not None:
-            self.calls[here].append(_read_call(output, *args, **(kwargs or {})))
+            self.calls[here].append(read_call(output, *args, **(kwargs or {})))
             heads = [head for layer, head in self.muted if layer == here]
             if heads:
                 output = output.clone()
@@ -126,7 +126,7 @@ class _Watch(TorchFunctionMode):
             yield (replace(layer, refusal=refusal), None) if refusal else (layer, calls[0])
 
 
-def _read_call(
+def read_call(
     output: Tensor,
     query: Tensor,
     key: Tensor,

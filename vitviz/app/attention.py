@@ -5,6 +5,7 @@ import streamlit as st
 
 from vitviz import inspection
 from vitviz.app import state
+from vitviz.app.data import Table, disclose, patch_columns
 from vitviz.app.state import View
 from vitviz.app.token_map import MAX_BYTES, Frame, encode, token_map
 
@@ -25,6 +26,22 @@ def page(view: View) -> None:
         frame_setting=("layer", range(1, depth + 1)),
         frame_names=[f"layer {number}" for number in range(1, depth + 1)],
         distance=None if any(layer.refusal for layer in layers) else _distance(view),
+    )
+    disclose(view, "attention", lambda: [_table(view)])
+
+
+def _table(view: View) -> Table:
+    """One row or column of A for every head, in per cent."""
+    attention, row = view.acts.attention(view.layer), view.looks.direction == "row"
+    looking = 100 * (attention if row else attention.swapaxes(1, 2))
+    prefix = len(view.prefix)
+    shares = looking[:, prefix:].mean(axis=1) if view.query is None else looking[:, view.query]
+    columns = {"mean of heads, %": shares.mean(axis=0)}
+    columns |= {f"head {number + 1}, %": share for number, share in enumerate(shares)}
+    what = "from {} to each token" if row else "from each token to {}"
+    return Table(
+        f"Layer {view.layer + 1}: attention {what.format(view.query_name)}.",
+        {**patch_columns(view, prefix=True), **columns},
     )
 
 

@@ -1,6 +1,6 @@
 """What the model answers, and what would change the answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -8,7 +8,9 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from vitviz import plots
-from vitviz.app import cells, settings, state
+from vitviz.app import cells, classes, settings, state
+from vitviz.app.classify_data import Changes, Found, tables
+from vitviz.app.data import disclose
 from vitviz.app.figure import show
 from vitviz.app.settings import setting, text_setting
 from vitviz.app.state import View
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     from vitviz.intervention import Curve, Progress, Removal
 
 LISTED_CLASSES = 20
-LONGEST_NAME = 22  # characters
-TOP = "top"
 REMOVALS: "dict[Removal, str]" = {
     "mean": "mean colour",
     "blur": "blur",
@@ -42,21 +42,18 @@ def page(view: View) -> None:
             "vitviz_tiny_cifar10."
         )
         return
-    full = acts.labels or tuple(f"class {index}" for index in range(len(acts.probabilities)))
-    labels = tuple(_first_name(label) for label in full)
+    labels = classes.names(acts)
     painted = _cells_setting("painted", acts.grid)
     muted = _cells_setting("muted", (acts.depth, acts.layers[0].num_heads))
     removal = setting("fill", list(REMOVALS), "mean")
     block = setting("block", BLOCKS, 4)
-    asked = setting("class", [TOP, *range(len(labels))], TOP)
-    top = int(acts.probabilities.argmax())
-    index = top if isinstance(asked, str) else asked
+    index = classes.asked(acts)
 
     patches, heads, answer = st.columns([10, 9, 11])
     edits = _edits(painted, muted, removal)
     with answer:
         st.subheader("The answer", anchor=False)
-        lens = _answer(view, edits, labels, acts.probabilities)
+        lens, done = _answer(view, edits, labels, acts.probabilities)
     with patches:
         _patches(view, edits, painted, removal)
     with heads:
@@ -65,12 +62,8 @@ def page(view: View) -> None:
 
     st.subheader("One thing at a time, all else as it was", anchor=False)
     of_class, of_block, said = st.columns([3, 2, 6], vertical_alignment="bottom")
-    of_class.selectbox(
-        "Class in question",
-        [TOP, *range(len(labels))],
-        key="class",
-        format_func=lambda one: f"most probable: {labels[top]}" if one == TOP else full[one],
-    )
+    with of_class:
+        classes.menu(acts)
     of_block.segmented_control(
         "Side of a block, patches", BLOCKS, key="block", width="stretch", required=True
     )
@@ -80,7 +73,7 @@ def page(view: View) -> None:
     )
     left, right = st.columns(2)
     with left:
-        changed = " after your changes" if edits else ""
+        changed = " after your changes" if done else ""
         st.subheader(f"Logit lens{changed}", anchor=False)
         show(plots.logit_lens(lens, labels))
         st.markdown(
@@ -92,6 +85,14 @@ def page(view: View) -> None:
         pending.append(_occlusion(view, index, labels[index], block, removal))
     st.subheader("Patches go, and come back, the most important first", anchor=False)
     pending.append(_curves(view, index, labels[index], removal))
+    changes = Changes(painted, muted, REMOVALS[removal], done=bool(done))
+    found = Found(
+        lens,
+        _found(view, "head effects"),
+        _found(view, "occlusion", index, block, removal),
+        _found(view, "curves", index, removal),
+    )
+    disclose(view, "classify", lambda: tables(view, changes, found, index))
     for wanted in pending:
         if wanted is not None:
             place, make = wanted
@@ -100,10 +101,9 @@ def page(view: View) -> None:
             st.rerun()  # what was found is kept, and drawn where it belongs
 
 
-def _first_name(label: str) -> str:
-    """The first of the names of a class, short enough for a figure."""
-    first = label.split(",")[0]
-    return first if len(first) <= LONGEST_NAME else f"{first[: LONGEST_NAME - 1]}…"
+def _found(view: View, *called: Hashable) -> Any:
+    """What an experiment found; None where it was not run."""
+    return state.captures().kept((*view.key, *called))
 
 
 def _cells_setting(name: str, shape: tuple[int, int]) -> np.ndarray:
@@ -125,8 +125,8 @@ def _edits(painted: np.ndarray, muted: np.ndarray, removal: "Removal") -> "list[
 
 def _answer(
     view: View, edits: "list[Edit]", labels: tuple[str, ...], before: np.ndarray
-) -> np.ndarray:
-    """Draw the answer before and after; the logit lens of after."""
+) -> "tuple[np.ndarray, list[Edit]]":
+    """Draw the answer before and after; the logit lens of after, and the edits that it is of."""
     from vitviz import ModelError
 
     try:
@@ -146,7 +146,7 @@ def _answer(
         "" if view.model.trained else "These are **random weights**: the answer means nothing. "
     )
     st.markdown(f"{random}{known} A picture of anything else still gets one of these names.")
-    return lens
+    return lens, edits
 
 
 def _patches(view: View, edits: "list[Edit]", painted: np.ndarray, removal: "Removal") -> None:
@@ -190,7 +190,7 @@ def _heads(view: View, muted: np.ndarray, index: int, name: str) -> Pending | No
     if refusals := [layer.refusal for layer in view.acts.layers if layer.refusal]:
         st.warning(refusals[0])
         return None
-    found = state.captures().kept((*view.key, "head effects"))
+    found = _found(view, "head effects")
     effects = None
     if found is not None:
         assert view.acts.logits is not None
@@ -213,7 +213,7 @@ def _occlusion(view: View, index: int, name: str, block: int, removal: "Removal"
     from vitviz import intervention
 
     called = ("occlusion", index, block, removal)
-    found = state.captures().kept((*view.key, *called))
+    found = _found(view, *called)
     if found is not None:
         show(plots.occlusion(found, view.picture.image, crop=view.acts.crop, name=name))
         return None
@@ -239,7 +239,7 @@ def _curves(view: View, index: int, name: str, removal: "Removal") -> Pending | 
         st.warning("No map of attention to rank the patches by: a layer cannot be read.")
         return None
     called = ("curves", index, removal)
-    found: dict[str, tuple[Curve, Curve]] | None = state.captures().kept((*view.key, *called))
+    found: dict[str, tuple[Curve, Curve]] | None = _found(view, *called)
     if found is not None:
         for column, putting_back in zip(st.columns(2), (False, True), strict=True):
             curves = {called: pair[putting_back] for called, pair in found.items()}

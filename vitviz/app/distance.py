@@ -10,6 +10,7 @@ import streamlit as st
 
 from vitviz import inspection, plots
 from vitviz.app import settings, state
+from vitviz.app.data import Table, disclose
 from vitviz.app.figure import show
 from vitviz.app.settings import setting
 from vitviz.app.state import View
@@ -51,18 +52,19 @@ class Survey:
 Surveys = dict[Variant, Survey]
 
 
-def page(view: View) -> None:
+def page(view: View) -> str | None:
+    """Draw the page; which pictures were measured, where it is not the one on screen."""
     over, variant = _controls(view)
     if refusals := [layer.refusal for layer in view.acts.layers if layer.refusal]:
         st.warning(refusals[0])
-        return
+        return None
     from vitviz import ModelError
 
     try:
         surveys = _of_samples(view) if over == "samples" else _of_picture(view, view.acts, view.key)
     except ModelError as error:  # of a sample; this picture's layers are all fit to be shown
         st.warning(str(error))
-        return
+        return None
     survey = surveys[variant]
     dots, one = st.columns(2)
     with dots:
@@ -70,7 +72,9 @@ def page(view: View) -> None:
     with one:
         _one_head(view, survey)
     _extremes(survey)
-    _table(survey)
+    pictures = f"all {len(state.samples())} sample pictures" if over == "samples" else None
+    disclose(view, "distance", lambda: [_table(survey, variant)], pictures=pictures)
+    return pictures
 
 
 def _controls(view: View) -> tuple[str, Variant]:
@@ -185,7 +189,7 @@ def _facts(view: View, survey: Survey, distance: np.ndarray) -> str:
     return f"{words}, entropy {entropy:.1f} of {np.log2(tokens):.1f} bits."
 
 
-def _table(survey: Survey) -> None:
+def _table(survey: Survey, variant: Variant) -> Table:
     distance, spread = _mean(survey.distance), _spread(survey.distance)
     layers, heads = np.indices(distance.shape).reshape(2, -1) + 1
     columns = {
@@ -198,8 +202,8 @@ def _table(survey: Survey) -> None:
     }
     if len(survey.distance) == 1:
         del columns["standard deviation, px"]
-    with st.expander("Data"):
-        st.dataframe({name: values.round(3) for name, values in columns.items()}, hide_index=True)
+    about = f"How far each head looks, in pixels of the input; rows of A {_ROWS[variant]}."
+    return Table(about, columns)
 
 
 def _prefix_name(view: View) -> str:

@@ -8,6 +8,7 @@ import streamlit as st
 
 from vitviz import inspection, plots
 from vitviz.app import settings, state
+from vitviz.app.data import Table, disclose, patch_columns
 from vitviz.app.figure import show
 from vitviz.app.settings import setting
 from vitviz.app.state import View
@@ -87,6 +88,27 @@ def page(view: View) -> None:
         _photo(view, kernel.shape[2:])
     with answer:
         _response(view, tiles.kernel[chosen], tiles.titles[chosen])
+    disclose(view, "filters", lambda: _tables(view, tiles, chosen))
+
+
+def _tables(view: View, tiles: Tiles, chosen: int) -> list[Table]:
+    kernel, title = tiles.kernel, tiles.titles[chosen]
+    explained = {} if tiles.explained is None else {"variance, %": 100 * tiles.explained}
+    columns = {
+        "tile": tiles.titles,
+        **explained,
+        "norm": np.linalg.norm(kernel.reshape(len(kernel), -1), axis=1),
+        "smallest weight": kernel.min(axis=(1, 2, 3)),
+        "largest weight": kernel.max(axis=(1, 2, 3)),
+    }
+    response = inspection.filter_response(_input(view), kernel[chosen])
+    return [
+        Table(tiles.words, columns),
+        Table(
+            f"What each patch answers to {title.lower()}, before the bias.",
+            {**patch_columns(view), "inner product x E": response.ravel()},
+        ),
+    ]
 
 
 def _switch(place: "DeltaGenerator", label: str, name: str, options: tuple[str, ...]) -> str:

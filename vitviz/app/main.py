@@ -13,6 +13,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from vitviz.app import settings, state
 from vitviz.app.clipboard import paste_anywhere, paste_button
+from vitviz.app.data import provenance
 from vitviz.app.settings import setting
 from vitviz.text import PAGES, lesson
 
@@ -20,11 +21,6 @@ if TYPE_CHECKING:
     from vitviz import Model
 
 WEIGHTS = ("trained", "random")
-_SCALES = {
-    "map": "each map on its own scale",
-    "shared": "one scale for all maps",
-    "log": "logarithmic scale",
-}
 _STYLE = """<style>
 .stMainBlockContainer { padding: 3.4rem 1.5rem 3rem; }
 .stMainBlockContainer h1 { font-size: 1.4rem; line-height: 1.5; padding: 0; }
@@ -73,21 +69,11 @@ def _page(name: str, views: list[state.View]) -> None:
         st.warning(
             f"{view.model.name} has **random weights** here: nothing below was learnt.", icon="🎲"
         )
-    import_module(f"vitviz.app.{name}").page(view)
+    # A page says what it measured where that is not the picture on screen.
+    pictures: str | None = import_module(f"vitviz.app.{name}").page(view)
     _caption_card(name)
     with st.container(key="provenance"):
-        st.text(provenance(view))  # plain text: a file's name must never become markup
-
-
-def provenance(view: state.View) -> str:
-    """What was measured, in one line."""
-    head = "mean of heads" if view.head is None else f"head {view.head + 1}"
-    model = view.model
-    return (
-        f"{model.name} ({model.family}, {model.parameter_count / 1e6:.1f} M parameters) · "
-        f"{model.weights} · layer {view.layer + 1} of {view.acts.depth} · {head} · "
-        f"{_SCALES[view.looks.scale]} · {view.picture.name}"
-    )
+        st.text(provenance(view, pictures))  # plain text: a file's name must never become markup
 
 
 def _caption_card(name: str) -> None:

@@ -7,6 +7,7 @@ import streamlit as st
 
 from vitviz import inspection, plots
 from vitviz.app import settings, state
+from vitviz.app.data import Table, disclose, patch_columns
 from vitviz.app.figure import show
 from vitviz.app.settings import setting
 from vitviz.app.state import View
@@ -61,6 +62,18 @@ def page(view: View) -> None:
         profile = inspection.position_profile(similarity, position=position)
         show(plots.position_profile(profile, position=position))
     _resized(view, kind, names[kind], position)
+    disclose(view, "positions", lambda: [_numbers(view, names, kinds, position)])
+
+
+def _numbers(
+    view: View, names: dict[Kind, str], kinds: list[Kind], position: tuple[int, int]
+) -> Table:
+    cosines = {names[kind]: _similarity(view, kind)[position].ravel() for kind in kinds}
+    return Table(
+        f"Cosine of every position's embedding with that of row {position[0] + 1}, column "
+        f"{position[1] + 1}.",
+        {**patch_columns(view), **cosines},
+    )
 
 
 def _why_not_learned(view: View) -> str | None:

@@ -1,16 +1,21 @@
 """What reaches each token through all layers."""
 
+import itertools
+from collections.abc import Iterator
 from typing import Literal
 
+import numpy as np
 import streamlit as st
 
 from vitviz import inspection
-from vitviz.app import state
+from vitviz.app import class_map, state
+from vitviz.app.data import Table, disclose, patch_columns
 from vitviz.app.settings import setting
 from vitviz.app.state import View
 from vitviz.app.token_map import MAX_BYTES, Frame, encode, token_map
 
-FUSIONS: tuple[Literal["mean", "max", "min"], ...] = ("mean", "max", "min")
+Fusion = Literal["mean", "max", "min"]
+FUSIONS: tuple[Fusion, ...] = ("mean", "max", "min")
 TWENTIETHS = [step / 20 for step in range(21)]
 
 
@@ -46,23 +51,58 @@ def page(view: View) -> None:
         frame_names=[f"layer {number}" for number in range(1, depth + 1)],
         version=f"{fusion}-{residual}-{discard}-{start}",
     )
+    of_class = class_map.draw(view)
+
+    def tables() -> list[Table]:
+        return [_table(view, fusion, residual, discard, start, of_class)]
+
+    disclose(view, "rollout", tables)
 
 
-def _frames(
-    view: View, fusion: Literal["mean", "max", "min"], residual: float, discard: float, start: int
-) -> list[Frame]:
+def _table(
+    view: View,
+    fusion: Fusion,
+    residual: float,
+    discard: float,
+    start: int,
+    of_class: dict[str, np.ndarray],
+) -> Table:
+    """The rollout of the query up to the layer on screen, beside the map of the class."""
+    steps = _steps(view, fusion, residual, discard, start)
+    matrix = next(itertools.islice(steps, view.layer - start, None))
+    shares = 100 * (matrix if view.looks.direction == "row" else matrix.T)
+    prefix = len(view.prefix)
+    shown = shares[prefix:].mean(axis=0) if view.query is None else shares[view.query]
+    what = "from each token to {}" if view.looks.direction == "row" else "from {} to each token"
+    about = (
+        f"What goes {what.format(view.query_name)} through layers {start + 1} to {view.layer + 1}: "
+        f"heads fused by {fusion}, residual {residual}, the smallest {discard} discarded"
+    )
+    outside = np.full(prefix, np.nan)  # the map of a class is of patches alone
+    beside = {name: np.append(outside, values) for name, values in of_class.items()}
+    columns = {**patch_columns(view, prefix=True), "rollout, %": shown, **beside}
+    return Table(f"{about}.", columns)
+
+
+def _steps(
+    view: View, fusion: Fusion, residual: float, discard: float, start: int
+) -> Iterator[np.ndarray]:
+    return inspection.rollout_steps(
+        view.acts.attention_layers(),
+        num_prefix_tokens=view.acts.num_prefix_tokens,
+        fusion=fusion,
+        residual=residual,
+        discard=discard,
+        start_layer=start,
+    )
+
+
+def _frames(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> list[Frame]:
     """Every step where they are small enough, else the one on screen."""
     acts, prefix = view.acts, view.acts.num_prefix_tokens
 
     def make() -> list[Frame]:
-        steps = inspection.rollout_steps(
-            acts.attention_layers(),
-            num_prefix_tokens=prefix,
-            fusion=fusion,
-            residual=residual,
-            discard=discard,
-            start_layer=start,
-        )
+        steps = _steps(view, fusion, residual, discard, start)
         frames = []
         for layer, matrix in enumerate(steps, start=start):
             if all_fit or layer == view.layer:

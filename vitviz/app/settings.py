@@ -18,7 +18,16 @@ NAMES = (
     *("picture", "model", "weights", "layer", "head", "query"),
     *("read", "view", "scale", "leave_out", "smooth"),
     *("filters", "filter", "gain", "order", "kind", "grid", "interpolation", "variant", "over"),
-    *("fusion", "residual", "discard", "start_layer", "components", "threshold", "flip"),
+    *(
+        "fusion",
+        "residual",
+        "discard",
+        "start_layer",
+        "class_map",
+        "components",
+        "threshold",
+        "flip",
+    ),
     *("muted", "painted", "fill", "brush", "class", "block", "moment"),
 )
 

@@ -1,10 +1,13 @@
 """What tokens mean: who is like whom, principal components, and the length of the patch tokens."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
 from vitviz.app import settings, state
+from vitviz.app.data import Table, disclose, patch_columns
 from vitviz.app.figure import show
 from vitviz.app.settings import setting
 from vitviz.app.state import View
@@ -57,18 +60,24 @@ def page(view: View) -> None:
         _thumbnails(view, points, explained, kept, chosen)
     with norms:
         _norms(view)
-    _table(view, points, kept)
+    disclose(view, "tokens", lambda: [_table(view, points, kept)])
 
 
-def _table(view: View, points: np.ndarray, kept: np.ndarray) -> None:
+def _table(view: View, points: np.ndarray, kept: np.ndarray) -> Table:
     prefix, tokens = len(view.prefix), view.acts.tokens(view.layer + 1)
-    rows, cols = np.indices(kept.shape).reshape(2, -1) + 1
-    columns = {"row": rows, "column": cols, "kept": kept.ravel()}
+    cosines = inspection.token_similarity(_tokens(view, view.layer))[:, prefix:]
+    asked = cosines[prefix:].mean(axis=0) if view.query is None else cosines[view.query]
+    columns: dict[str, Sequence[object] | np.ndarray] = {**patch_columns(view)}
+    columns |= {"cosine with the query": asked, "kept": kept.ravel()}
     for number, values in enumerate(points[prefix:].T):
-        columns[f"component {number + 1}"] = values.round(3)
-    columns["length"] = np.linalg.norm(tokens[prefix:], axis=1).round(3)
-    with st.expander("Data"):
-        st.dataframe(columns, hide_index=True)
+        columns[f"component {number + 1}"] = values
+    columns["length"] = np.linalg.norm(tokens[prefix:], axis=1)
+    return Table(
+        f"Each patch after layer {view.layer + 1}: its cosine with {view.query_name}, its place on "
+        "the principal components of the patches that are kept, and its length before the "
+        "final LayerNorm.",
+        columns,
+    )
 
 
 def _frames(view: View) -> list[Frame]:

@@ -22,6 +22,7 @@ from .maps import (
     heads,
     picture,
     query_attention,
+    relevance,
     token_components,
     token_map,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "position_tile",
     "prefix_shares",
     "query_attention",
+    "relevance",
     "removal_curves",
     "removed_patches",
     "token_components",

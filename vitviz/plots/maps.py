@@ -154,14 +154,51 @@ def heads(attention: np.ndarray, *, selected: int | None, names: Sequence[str]) 
 
 
 def attention_rollout(
-    rollout: np.ndarray, image: Image.Image, *, crop: Box, equal_share: float
+    rollout: np.ndarray,
+    image: Image.Image,
+    *,
+    crop: Box,
+    equal_share: float,
+    name: str = "Attention rollout",
 ) -> go.Figure:
-    """The rollout map (rows, columns), shares of 1, in the picture's coordinates."""
+    """The rollout map (rows, columns), shares of 1, in the picture's coordinates.
+
+    `name` says in the alt text what it is, where it is another kind of rollout.
+    """
     figure = go.Figure(_heat(rollout, crop, equal_share))
     _picture_axes(figure, image)
     return finish(
+        figure, f"{name}: {_strongest(rollout)}.", height=_picture_height(image) + _COLORBAR
+    )
+
+
+def relevance(values: np.ndarray, image: Image.Image, *, crop: Box, name: str) -> go.Figure:
+    """How relevant each patch is for one class (rows, columns), in the picture's coordinates.
+
+    Not negative and without unit, so the scale is not that of shares; the bar prints the maximum.
+    `name` is the class.
+    """
+    highest = float(values.max())
+    heat = _heat(values, crop, None)
+    heat.update(
+        z=values,
+        zmax=highest if highest > 0 else 1,
+        colorscale="Cividis",
+        hovertemplate="%{customdata}: %{z:.2g}<extra></extra>",
+    )
+    ticks = {0.0: "0", highest: f"{highest:.2g} max"}
+    heat.colorbar = {
+        **colorbar(f"relevance for {name}"),
+        "tickvals": list(ticks),
+        "ticktext": list(ticks.values()),
+    }
+    figure = go.Figure(heat)
+    _picture_axes(figure, image)
+    row, col = np.unravel_index(int(np.argmax(values)), values.shape)
+    return finish(
         figure,
-        f"Attention rollout: {_strongest(rollout)}.",
+        f"Relevance of each patch for {name}: largest at {place(int(row), int(col))}, "
+        f"{highest:.2g}.",
         height=_picture_height(image) + _COLORBAR,
     )
 

@@ -1,0 +1,233 @@
+"""The numbers of every page: those that are drawn, in a table and in a file that says of what."""
+
+import csv
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from pages.driver import MINE, assert_works, commit, open_data, opened, provenance, upload
+from vitviz import Activations, Model, attribution, capture, inspection
+from vitviz.app import state
+from vitviz.app.data import Table
+from vitviz.text import PAGES
+
+every_page = pytest.mark.parametrize("page", PAGES)
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the files hold that a page offers, in their order."""
+    made: list[str] = []
+    write = Table.csv
+
+    def kept(table: Table, line: str) -> str:
+        made.append(write(table, line))
+        return made[-1]
+
+    monkeypatch.setattr(Table, "csv", kept)
+    return made
+
+
+def tables(at: AppTest, page: str) -> list[Any]:
+    at = open_data(at, page)
+    assert_works(at)
+    return [frame.value for frame in at.dataframe]
+
+
+def of_dog(model: Model) -> Activations:
+    return capture(model, state.sample("dog").image)
+
+
+# --- a table as a file --------------------------------------------------------------------------
+
+
+def test_a_file_begins_with_what_was_measured() -> None:
+    table = Table(
+        "Two\nnumbers.", {"a, %": np.array([1 / 3, np.nan]), "b": [None, 2], "c": ["x,", "y"]}
+    )
+    assert table.csv("model · mine\r\n=1+1\u2028.png") == (
+        '# model · mine =1+1 .png\n# Two numbers.\n"a, %",b,c\n0.333333,,"x,"\n,2,y\n'
+    )
+
+
+def test_columns_of_different_lengths_are_no_table() -> None:
+    with pytest.raises(ValueError, match="argument 2"):
+        Table("", {"a": [1], "b": [1, 2]}).csv("")
+
+
+# --- every page ---------------------------------------------------------------------------------
+
+
+@every_page
+def test_nothing_is_made_before_it_is_opened(page: str, files: list[str]) -> None:
+    at = opened(page)
+    assert_works(at)
+    assert not files
+    assert not at.dataframe
+    assert not at.get("download_button")
+
+
+@every_page
+def test_the_file_holds_the_table_and_the_provenance(page: str, files: list[str]) -> None:
+    at = upload(opened(page, weights="random", scale="log", layer="2"), "mine, too.png", MINE)
+    shown = tables(at, page)
+    assert len(shown) == len(files) == len(at.get("download_button")) > 0
+    for frame, text in zip(shown, files, strict=True):
+        first, about, *rest = text.splitlines()
+        assert first == f"# {provenance(at)}"
+        assert first.endswith("mine, too.png")
+        assert "random weights" in first
+        assert about.startswith("# ")
+        assert about.endswith(".")
+        header, *lines = csv.reader(io.StringIO("\n".join(rest)))
+        assert header == list(frame.columns)
+        assert len(lines) == len(frame)
+        for name, column in zip(header, zip(*lines, strict=True), strict=True):
+            for written, value in zip(column, frame[name], strict=True):
+                if isinstance(value, float):
+                    assert (np.nan if written == "" else float(written)) == pytest.approx(
+                        value, nan_ok=True
+                    )
+                else:
+                    assert written == str(value)
+
+
+@every_page
+def test_another_picture_has_other_numbers(page: str, files: list[str]) -> None:
+    at = opened(page)
+    open_data(at, page)
+    before = files[-1]
+    at.selectbox(key="picture").set_value("moose").run()
+    open_data(at, page)
+    assert files[-1].splitlines()[0].endswith("sample: moose")
+    same = page == "positions"  # which are the model's own
+    assert (files[-1].splitlines()[1:] == before.splitlines()[1:]) == same
+
+
+def test_what_was_measured_on_all_samples_says_so(files: list[str]) -> None:
+    open_data(opened("distance", over="samples"), "distance")
+    words = f" · all {len(state.samples())} sample pictures"
+    assert files[-1].splitlines()[0].endswith(words)
+    assert "standard deviation, px" in files[-1]
+
+
+# --- the numbers --------------------------------------------------------------------------------
+
+
+def test_attention_is_the_row_or_column_of_the_query(serve: Callable[[str], Model]) -> None:
+    acts = of_dog(serve("registers"))  # CLS, 4 registers, 4 x 6 patches
+    at = opened("attention", layer="2", query="3.4", head="2")
+    (table,) = tables(at, "attention")
+    token, attention = 5 + 2 * 6 + 3, acts.attention(1)
+    np.testing.assert_allclose(table["head 2, %"], 100 * attention[1, token], rtol=1e-4)
+    mean = 100 * attention[:, token].mean(axis=0)
+    np.testing.assert_allclose(table["mean of heads, %"], mean, rtol=1e-4)
+    assert list(table["token"]) == ["CLS", "REG1", "REG2", "REG3", "REG4", *["patch"] * 24]
+    assert list(table["row"][5:]) == [row for row in (1, 2, 3, 4) for _ in range(6)]
+    assert list(table["column"][5:]) == [1, 2, 3, 4, 5, 6] * 4
+    (table,) = tables(commit(at, direction="column"), "attention")
+    column = table["head 2, %"]
+    np.testing.assert_allclose(column, 100 * attention[1, :, token], rtol=1e-4)
+
+
+def test_without_cls_attention_is_that_of_the_mean_of_the_patches(
+    serve: Callable[[str], Model],
+) -> None:
+    acts = of_dog(serve("registers alone"))  # 2 registers
+    (table,) = tables(opened("attention", layer="1"), "attention")
+    wanted = 100 * acts.attention(0)[2, 2:].mean(axis=0)
+    np.testing.assert_allclose(table["head 3, %"], wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize("direction", ["row", "column"])
+def test_rollout_is_that_of_the_settings(direction: str, serve: Callable[[str], Model]) -> None:
+    model = serve("plain")
+    settings = dict(layer="3", start_layer="2", fusion="max", residual="0.3", discard="0.2")
+    at = opened("rollout", query="2.2", read=direction, **{"class": "1"}, **settings)
+    (table,) = tables(at, "rollout")
+    *_, last = inspection.rollout_steps(
+        of_dog(model).attention_layers(), fusion="max", residual=0.3, discard=0.2, start_layer=1
+    )
+    token = 1 + 6 + 1
+    wanted = last[token] if direction == "row" else last[:, token]
+    np.testing.assert_allclose(table["rollout, %"], 100 * wanted, rtol=1e-4)
+    relevance = attribution.relevance(model, state.sample("dog").image, 1)
+    np.testing.assert_allclose(table["relevance for class 1"][1:], relevance.ravel(), rtol=1e-4)
+    assert np.isnan(table["relevance for class 1"][0])
+
+
+def test_rollout_up_to_an_earlier_layer_stops_there(serve: Callable[[str], Model]) -> None:
+    model = serve("no class token")
+    (table,) = tables(opened("rollout", layer="2", class_map="gradient"), "rollout")
+    first, second, _ = inspection.rollout_steps(
+        of_dog(model).attention_layers(), num_prefix_tokens=0
+    )
+    np.testing.assert_allclose(table["rollout, %"], 100 * second.mean(axis=0), rtol=1e-4)
+    assert not np.allclose(first.mean(axis=0), second.mean(axis=0), rtol=1e-3)
+    (name,) = [name for name in table.columns if name.startswith("gradient rollout for ")]
+    assert name.endswith(", %")
+    assert table[name].sum() == pytest.approx(100, rel=1e-4)
+
+
+def test_positions_are_cosines_with_the_chosen_one(serve: Callable[[str], Model]) -> None:
+    model = serve("plain")
+    (table,) = tables(opened("positions", query="4.5"), "positions")
+    embedding = model.position_embedding
+    assert embedding is not None
+    wanted = inspection.position_similarity(embedding, grid=(4, 6))[3, 4]
+    np.testing.assert_allclose(table["not yet learned"], wanted.ravel(), atol=1e-5)
+    assert table["random"][3 * 6 + 4] == pytest.approx(1)
+
+
+def test_filters_and_their_responses(serve: Callable[[str], Model]) -> None:
+    model = serve("plain")
+    at = opened("filters", filters="raw filters", order="their own", filter="3")
+    tiles, response = tables(at, "filters")
+    kernel = model.patch_kernel
+    assert kernel is not None
+    norms = np.linalg.norm(kernel.reshape(len(kernel), -1), axis=1)
+    np.testing.assert_allclose(tiles["norm"], norms, rtol=1e-4)
+    assert tiles["tile"][2] == "Filter 3"
+    x = model.preprocess(state.sample("dog").image).numpy()
+    wanted = inspection.filter_response(x, kernel[2])
+    np.testing.assert_allclose(response["inner product x E"], wanted.ravel(), rtol=1e-4)
+
+
+def test_classes_before_and_after_and_what_experiments_found(
+    serve: Callable[[str], Model], files: list[str]
+) -> None:
+    acts = of_dog(serve("plain"))
+    state.captures.clear()
+    at = opened("classify", muted="2.1", painted="1.1-1.2", **{"class": "1", "block": "2"})
+    (answer,) = tables(at, "classify")
+    assert (
+        "2 of 24 patches removed (mean colour), 1 of 12 heads muted (layer.head: 2.1)."
+        in (files[-1].splitlines()[1])
+    )
+    assert acts.probabilities is not None
+    np.testing.assert_allclose(answer["before, %"], 100 * acts.probabilities, rtol=1e-4)
+    assert not np.allclose(answer["after, %"], answer["before, %"], rtol=1e-3)
+    np.testing.assert_array_equal(answer["after, %"], answer["lens: layer 3, %"])
+    assert answer["after, %"].sum() == pytest.approx(100, rel=1e-4)
+    for key in ("run head effects", "run occlusion", "run curves"):
+        at.button(key=key).click().run()
+    _, heads, blocks, curves = tables(at, "classify")
+    assert list(heads["layer"]) == [1] * 4 + [2] * 4 + [3] * 4
+    assert np.ptp(heads["logit of class 1"]) > 0
+    assert len(blocks) == 24
+    assert blocks["fall, percentage points"].nunique() <= 6  # blocks of 2 x 2
+    assert curves["random, removed, %"][0] == pytest.approx(answer["before, %"][1], rel=1e-4)
+    assert curves["random, put back, %"].iloc[-1] == pytest.approx(answer["before, %"][1], rel=1e-4)
+
+
+def test_what_the_model_refuses_is_no_change(
+    serve: Callable[[str], Model], files: list[str]
+) -> None:
+    serve("no class token")
+    at = open_data(opened("classify", painted="1.1-4.6", fill="drop"), "classify")
+    assert "Every patch was dropped" in at.error[0].value
+    assert files[-1].splitlines()[1].endswith("before and after: nothing is changed.")

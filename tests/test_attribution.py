@@ -1,0 +1,405 @@
+"""The maps of one class are those of a reference that is written out, and nothing is left behind.
+
+The reference is a Vision Transformer in plain operations with `retain_grad` on its attention; for
+models of timm, their own path without the fused call.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from examples import (
+    OWN,
+    TIMM,
+    assert_one_sentence,
+    equal_captures,
+    example,
+    hook_count,
+    own_model,
+    picture,
+    plain_logits,
+    timm_model,
+)
+from numpy.testing import assert_allclose, assert_array_equal
+from torch import Tensor
+from torch.nn import functional as F
+
+from vitviz.activations import capture
+from vitviz.attribution import gradient_rollout, relevance
+from vitviz.families import ModelError
+from vitviz.model import RECORDER, Model
+from vitviz.vit import Attention
+
+METHODS = [relevance, gradient_rollout]
+WRITTEN_OUT = ["plain", "square", "no class token", "registers", "registers alone", "sincos2d"]
+every_method = pytest.mark.parametrize("method", METHODS)
+
+
+# --- the reference ------------------------------------------------------------------------------
+
+
+class Written:
+    """A Vision Transformer in plain operations on the weights of one of ours.
+
+    `scores` and `attention` are before and after the softmax, one (heads, T, T) a layer.
+    """
+
+    def __init__(self, module: Any, x: Tensor) -> None:
+        weights = {name: value.detach().clone() for name, value in module.state_dict().items()}
+        heads, depth = module.blocks[0].attn.num_heads, len(module.blocks)
+        self.scores: list[Tensor] = []
+        self.attention: list[Tensor] = []
+
+        def linear(z: Tensor, name: str) -> Tensor:
+            return z @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+        def norm(z: Tensor, name: str) -> Tensor:
+            centred = z - z.mean(-1, keepdim=True)
+            scaled = centred / (centred.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+            return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+        def attend(z: Tensor, name: str) -> Tensor:
+            q, k, v = linear(z, f"{name}.qkv").unflatten(1, (3, heads, -1)).permute(1, 2, 0, 3)
+            scores = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5
+            attention = scores.softmax(dim=-1)
+            for kept, tensor in ((self.scores, scores), (self.attention, attention)):
+                tensor.retain_grad()
+                kept.append(tensor)
+            return linear((attention @ v).permute(1, 0, 2).flatten(1), f"{name}.proj")
+
+        kernel = weights["patch_embed.proj.weight"]
+        patches = F.conv2d(x[None], kernel, weights["patch_embed.proj.bias"], stride=4)
+        z = patches[0].flatten(1).T
+        table = module.pos_embed[0] if module.pos_embed is not None else torch.zeros_like(z)
+        prefix = [
+            weights[name][0] for name in ("cls_token", "reg_token") if weights.get(name) is not None
+        ]
+        own = table[: len(table) - len(z)]  # positions of tokens outside the picture
+        z = torch.cat([*prefix, z + table[len(own) :]])
+        z[: len(own)] += own
+        z.requires_grad_()
+        for layer in range(depth):
+            name = f"blocks.{layer}"
+            z = z + attend(norm(z, f"{name}.norm1"), f"{name}.attn")
+            hidden = linear(norm(z, f"{name}.norm2"), f"{name}.mlp.fc1")
+            z = z + linear(F.gelu(hidden), f"{name}.mlp.fc2")
+        outside = len(z) - patches[0, 0].numel()
+        z = norm(z, "norm")
+        y = z[0] if module.cls_token is not None else z[outside:].mean(dim=0)
+        self.logits = linear(y, "head")
+
+
+def written_out(model: Model, class_index: int, *, softmax: str = "after") -> list[tuple[Any, Any]]:
+    """Attention and its gradient, or that of the scores before the softmax, of each layer."""
+    written = Written(model.module, model.preprocess(picture()))
+    assert_allclose(written.logits.detach(), plain_logits(model, picture()), rtol=1e-3, atol=0.01)
+    written.logits[class_index].backward()
+    graded = written.attention if softmax == "after" else written.scores
+    return [
+        (own.detach().double().numpy(), tensor.grad.double().numpy())
+        for own, tensor in zip(written.attention, graded, strict=True)
+        if tensor.grad is not None
+    ]
+
+
+def of_timm(model: Model, class_index: int) -> list[tuple[Any, Any]]:
+    """The same by timm's own path that is not fused: its dropout is given the attention."""
+    module, kept, handles = model.module, [], []
+
+    def keep(_: Any, inputs: tuple[Tensor]) -> None:
+        kept.append(inputs[0].requires_grad_())
+        inputs[0].retain_grad()
+
+    blocks: Any = module.blocks
+    for block in blocks:
+        block.attn.fused_attn = False
+        handles.append(block.attn.attn_drop.register_forward_pre_hook(keep))
+    try:
+        module(model.preprocess(picture())[None])[0, class_index].backward()
+    finally:
+        for block, handle in zip(blocks, handles, strict=True):
+            block.attn.fused_attn = True
+            handle.remove()
+    return [
+        (own[0].detach().double().numpy(), own.grad[0].double().numpy())
+        for own in kept
+        if own.grad is not None
+    ]
+
+
+def expected_relevance(
+    layers: Sequence[tuple[Any, Any]], rows: Sequence[int], *, clamp: str = "before"
+) -> np.ndarray:
+    """By the update R <- R + A R, all of R: the mean of its `rows`."""
+    found = np.eye(layers[0][0].shape[-1])
+    for attention, gradient in layers:
+        found = found + weighted(attention, gradient, clamp) @ found
+    return found[list(rows)].mean(axis=0)
+
+
+def expected_rollout(layers: Sequence[tuple[Any, Any]], rows: Sequence[int]) -> np.ndarray:
+    found = np.eye(layers[0][0].shape[-1])
+    for attention, gradient in layers:
+        matrix = weighted(attention, gradient)
+        for number, row in enumerate(matrix):
+            if row.sum() == 0:
+                row[number] = 1
+            row /= row.sum()
+        found = (matrix / 2 + np.eye(len(matrix)) / 2) @ found
+    return found[list(rows)].mean(axis=0)
+
+
+def weighted(attention: np.ndarray, gradient: np.ndarray, clamp: str = "before") -> np.ndarray:
+    product = attention * gradient
+    if clamp == "before":
+        return np.maximum(product, 0).mean(axis=0)
+    return np.maximum(product.mean(axis=0), 0)
+
+
+def output_rows(model: Model) -> Sequence[int]:
+    """What the class is read from: CLS, or the patches."""
+    layer = model.layers[0]
+    rows, cols = layer.query_grid
+    return (
+        [0] if "cls" in layer.prefix else range(len(layer.prefix), len(layer.prefix) + rows * cols)
+    )
+
+
+def on_grid(values: np.ndarray, model: Model) -> np.ndarray:
+    layer = model.layers[0]
+    return values[len(layer.prefix) :].reshape(layer.query_grid)
+
+
+def steep(model: Model) -> Model:
+    """With a hundred times the logits, so that relevance is not all but the identity: only then
+    does it matter which layer comes first.
+    """
+    with torch.no_grad():
+        for name, parameter in model.module.named_parameters():
+            if name.startswith("head"):
+                parameter.mul_(100)
+    return model
+
+
+# --- the maps -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("class_index", [0, 4])
+@pytest.mark.parametrize("kind", WRITTEN_OUT)
+def test_both_maps_are_those_written_out(kind: str, class_index: int) -> None:
+    model = steep(own_model(**OWN[kind]))
+    layers, rows = written_out(model, class_index), output_rows(model)
+    for method, expected in ((relevance, expected_relevance), (gradient_rollout, expected_rollout)):
+        found = method(model, picture(), class_index)
+        wanted = on_grid(expected(layers, rows), model)
+        assert np.ptp(wanted) > 0.1 * wanted.max()  # else any map would do
+        assert_allclose(found, wanted, rtol=1e-3, atol=1e-3 * wanted.max())
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_both_maps_are_those_of_timms_own_path(name: str) -> None:
+    model = steep(timm_model(name))
+    found = [method(model, picture(), 3) for method in METHODS]
+    layers, rows = of_timm(model, 3), output_rows(model)
+    wanted = expected_relevance(layers, rows), expected_rollout(layers, rows)
+    for own, other in zip(found, wanted, strict=True):
+        shown = on_grid(other, model)
+        assert np.ptp(shown) > 0.1 * shown.max()
+        assert_allclose(own, shown, rtol=1e-3, atol=1e-3 * shown.max())
+
+
+def test_the_usual_mistakes_give_other_maps() -> None:
+    """So that the tests above would find them: each is off by more than they allow."""
+    model = steep(own_model())
+    right, rows = written_out(model, 0), output_rows(model)
+    found = relevance(model, picture(), 0)
+    mistakes = {
+        "layers in reverse": expected_relevance(right[::-1], rows),
+        "gradients of other layers": expected_relevance(
+            [(a, g) for (a, _), (_, g) in zip(right, right[::-1], strict=True)], rows
+        ),
+        "clamped after the mean": expected_relevance(right, rows, clamp="after"),
+        "gradient before the softmax": expected_relevance(
+            written_out(model, 0, softmax="before"), rows
+        ),
+    }
+    for name, wrong in mistakes.items():
+        off = np.abs(on_grid(wrong, model) - found).max()
+        assert off > 0.05 * found.max(), name
+
+
+@every_method
+def test_a_map_is_of_its_class(method: Callable[..., np.ndarray]) -> None:
+    first, second = (method(example("plain"), picture(), index) for index in (0, 1))
+    assert np.abs(first - second).max() > 0.1 * first.max()
+    assert first.shape == (4, 6)
+    assert first.dtype == np.float32
+    assert not first.flags.writeable
+    assert first.min() >= 0
+
+
+@every_method
+def test_a_class_that_hangs_on_nothing_has_an_empty_map(method: Callable[..., np.ndarray]) -> None:
+    """The logit is its bias, so that no gradient is left: R stays the identity."""
+    for kind, each in (("plain", 0.0), ("no class token", 1 / 24)):
+        model = own_model(**OWN[kind])
+        module: Any = model.module
+        module.head.weight[2] = 0
+        assert_allclose(method(model, picture(), 2), np.full((4, 6), each), rtol=1e-6)
+
+
+def test_gradient_rollout_is_made_of_shares() -> None:
+    """A model without a prefix has all of them on its patches."""
+    assert gradient_rollout(example("no class token"), picture(), 1).sum() == pytest.approx(1)
+    assert 0.01 < gradient_rollout(example("plain"), picture(), 1).sum() < 1
+
+
+# --- nothing is left behind ---------------------------------------------------------------------
+
+
+def untouched(model: Model) -> tuple[object, ...]:
+    return (
+        {name: tensor.clone() for name, tensor in model.module.state_dict().items()},
+        [(one.requires_grad, one.grad) for one in model.module.parameters()],
+        hook_count(model.module),
+        RECORDER.get(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+    )
+
+
+def assert_same(before: tuple[Any, ...], after: tuple[Any, ...]) -> None:
+    assert before[1:] == after[1:]
+    for name, tensor in before[0].items():
+        assert torch.equal(tensor, after[0][name]), name
+
+
+@every_method
+@pytest.mark.parametrize("kind", ["plain", "test_vit"])
+def test_the_model_stays_as_it_was(kind: str, method: Callable[..., np.ndarray]) -> None:
+    model = own_model() if kind == "plain" else timm_model(kind)
+    before, seen = untouched(model), capture(model, picture())
+    method(model, picture(), 0)
+    with pytest.raises(ValueError, match="class_index"):
+        method(model, picture(), 10_000)
+    assert_same(before, untouched(model))
+    assert all(parameter.grad is None for parameter in model.module.parameters())
+    assert equal_captures(capture(model, picture()), seen)
+
+
+@every_method
+def test_a_pass_that_fails_leaves_nothing(
+    method: Callable[..., np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = own_model()
+    module: Any = model.module
+    before = untouched(model)
+
+    def stop(*_: object) -> Tensor:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.blocks[2].mlp, "forward", stop)
+        with pytest.raises(KeyboardInterrupt):
+            method(model, picture(), 0)
+    assert_same(before, untouched(model))
+
+
+@every_method
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_a_caller_without_gradients_gets_the_same(
+    off: Callable[[], Any], method: Callable[..., np.ndarray]
+) -> None:
+    wanted = method(example("plain"), picture(), 0)
+    with off():
+        assert_array_equal(method(example("plain"), picture(), 0), wanted)
+
+
+def test_threads_do_not_mix_their_passes() -> None:
+    model = example("plain")
+    pictures = [picture(seed=seed) for seed in range(4)]
+    wanted = [(relevance(model, one, 0), capture(model, one)) for one in pictures]
+
+    def both(number: int) -> bool:
+        at = number % len(pictures)
+        found = relevance(model, pictures[at], 0)
+        seen = capture(model, pictures[at])
+        return np.array_equal(found, wanted[at][0]) and equal_captures(seen, wanted[at][1])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(both, range(24)))
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+def refusal(model: Model) -> str:
+    """The one sentence by which both methods refuse."""
+    said = set()
+    for method in METHODS:
+        with pytest.raises(ModelError) as caught:
+            method(model, picture(), 0)
+        said.add(str(caught.value))
+    (sentence,) = said
+    assert_one_sentence(sentence)
+    return sentence
+
+
+def test_a_model_without_classes_is_refused() -> None:
+    assert "no head that names classes" in refusal(example("no head"))
+
+
+@pytest.mark.parametrize("index", [-1, 5])
+def test_a_class_that_is_not_there_is_refused(index: int) -> None:
+    for method in METHODS:
+        with pytest.raises(ValueError, match=f"0..4, got {index}"):
+            method(example("plain"), picture(), index)
+
+
+def test_attention_that_is_not_global_is_refused() -> None:
+    model = own_model()
+    model.layers = (*model.layers[:2], replace(model.layers[2], kind="window"))
+    assert "blocks.2 has window attention" in refusal(model)
+
+
+def test_a_layer_that_is_refused_refuses_the_map() -> None:
+    model = own_model()
+    model.layers = (replace(model.layers[0], refusal="It has none."), *model.layers[1:])
+    assert refusal(model) == "It has none."
+
+
+class LooksBackOnly(Attention):
+    def forward(self, z: Tensor) -> Tensor:
+        q, k, v = self.qkv(z).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.proj(heads.transpose(1, 2).flatten(2))
+
+
+class NeverCalls(Attention):
+    def forward(self, z: Tensor) -> Tensor:
+        return self.proj(z)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [(LooksBackOnly, "does not reproduce"), (NeverCalls, "one attention of 4")]
+)
+def test_attention_that_cannot_be_proved_is_refused(kind: type[Attention], words: str) -> None:
+    model = own_model()
+    module: Any = model.module
+    changed = kind(32, 4)
+    changed.load_state_dict(module.blocks[1].attn.state_dict())
+    module.blocks[1].attn = changed.eval().requires_grad_(False)
+    said = refusal(model)
+    assert words in said
+    assert "blocks.1" in said
+
+
+def test_a_gradient_that_is_not_finite_is_refused() -> None:
+    model = own_model()
+    module: Any = model.module
+    module.head.weight[0] = torch.inf
+    assert "not finite" in refusal(model)

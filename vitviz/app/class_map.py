@@ -1,0 +1,107 @@
+"""What of the attention one class hangs on: the map beside the rollout, which knows no class."""
+
+from typing import Literal
+
+import numpy as np
+import streamlit as st
+
+from vitviz import plots
+from vitviz.app import classes, state
+from vitviz.app.figure import show
+from vitviz.app.settings import setting
+from vitviz.app.state import View
+from vitviz.plots.template import as_percent
+
+Method = Literal["relevance", "gradient"]
+METHODS: dict[Method, str] = {"relevance": "relevance", "gradient": "gradient rollout"}
+
+PHOTO_WIDTH = 375  # pixels: as large as the map beside it
+
+
+def draw(view: View) -> dict[str, np.ndarray]:
+    """The picture, and the map of the class that is asked about.
+
+    Returns the map's values (rows, columns) by a heading for them; nothing where there is no map.
+    """
+    from vitviz import ModelError
+
+    st.subheader("For one class: attention times its gradient", anchor=False)
+    if view.acts.probabilities is None:
+        st.markdown(
+            f"{view.model.name} has no head that names classes, so there is none to ask about: "
+            "choose a model that has one, such as vitviz_tiny_cifar10."
+        )
+        return {}
+    words, photo, map_ = st.columns([3, 4, 4])
+    with words:
+        index, method = _controls(view)
+        name = classes.names(view.acts)[index]
+        probability = float(view.acts.probabilities[index])
+        try:
+            values = of_class(view, method, index)
+        except ModelError as error:
+            st.warning(str(error))
+            return {}
+        st.markdown(_said(view, values, f"**{name}** ({as_percent(probability)})", method))
+    image, crop = view.picture.image, view.acts.crop
+    with photo:
+        grid = view.acts.grid
+        show(plots.picture(image, crop=crop, grid=grid, query=None, width=PHOTO_WIDTH))
+    with map_:
+        if method == "relevance":
+            show(plots.relevance(values, image, crop=crop, name=name))
+            return {f"relevance for {name}": values}
+        equal, called = 1 / (len(view.prefix) + values.size), f"Gradient rollout for {name}"
+        show(plots.attention_rollout(values, image, crop=crop, equal_share=equal, name=called))
+        return {f"gradient rollout for {name}, %": 100 * values}
+
+
+def _controls(view: View) -> tuple[int, Method]:
+    index = classes.asked(view.acts)
+    classes.menu(view.acts)
+    method = setting("class_map", list(METHODS), "relevance")
+    st.segmented_control(
+        "Map",
+        list(METHODS),
+        key="class_map",
+        format_func=lambda one: METHODS[one],
+        width="stretch",
+        required=True,
+    )
+    return index, method
+
+
+def of_class(view: View, method: Method, index: int) -> np.ndarray:
+    """The map (rows, columns), from the cache where it is there."""
+    from vitviz import attribution
+
+    function = attribution.relevance if method == "relevance" else attribution.gradient_rollout
+
+    def make() -> np.ndarray:
+        with st.spinner("One pass forward and one back …"), view.forward:
+            return function(view.model, view.picture.image, index)
+
+    return state.captures().get(
+        (*view.key, "class map", method, index), make, lambda made: made.nbytes
+    )
+
+
+def _said(view: View, values: np.ndarray, name: str, method: Method) -> str:
+    """What the map of the class called `name` is, its maximum, and how like the rollout it is."""
+    read = "at CLS" if "cls" in view.prefix else "at the mean of the patches"
+    row, col = np.unravel_index(int(values.argmax()), values.shape)
+    largest = f"{values.max():.2g}" if method == "relevance" else as_percent(values.max())
+    what = (
+        "How much of the attention works **for** the class, layer by layer, added up"
+        if method == "relevance"
+        else "The same weights, each row of them normalised and rolled out: shares of 100 %"
+    )
+    words = (
+        f"{what}, read {read}. It is no attention: a patch that is looked at, and changes nothing "
+        f"for {name}, counts for nothing.\n\nLargest: row {row + 1}, column {col + 1}, {largest}."
+    )
+    rollout = state.measurements(view).rollout[len(view.prefix) :]
+    if np.ptp(rollout) > 0 and np.ptp(values) > 0:
+        like = np.corrcoef(rollout, values.ravel())[0, 1]
+        words += f" Correlation with rollout (mean of heads, r = 0.5): {like:.2f}."
+    return words

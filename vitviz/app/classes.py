@@ -1,0 +1,61 @@
+"""The class in question, which Classify and Rollout share."""
+
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from vitviz.app.settings import setting
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from vitviz import Activations
+
+LONGEST_NAME = 22  # characters
+TOP = "top"
+
+
+def names(acts: "Activations") -> tuple[str, ...]:
+    """The names of all classes, each short enough for a figure."""
+    return tuple(_first_name(label) for label in full_names(acts))
+
+
+def asked(acts: "Activations") -> int:
+    """The class that is asked about: the most probable one where no other is chosen."""
+    chosen = setting("class", _options(acts), TOP)
+    return _top(acts) if isinstance(chosen, str) else chosen
+
+
+def menu(acts: "Activations") -> None:
+    """Draw the menu of classes; `asked` comes before it."""
+    full, top = full_names(acts), names(acts)[_top(acts)]
+    st.selectbox(
+        "Class in question",
+        _options(acts),
+        key="class",
+        format_func=lambda one: f"most probable: {top}" if one == TOP else full[one],
+    )
+
+
+def _options(acts: "Activations") -> list[str | int]:
+    return [TOP, *range(len(_probabilities(acts)))]
+
+
+def _top(acts: "Activations") -> int:
+    return int(_probabilities(acts).argmax())
+
+
+def full_names(acts: "Activations") -> tuple[str, ...]:
+    """The names of all classes as the model has them."""
+    return acts.labels or tuple(f"class {index}" for index in range(len(_probabilities(acts))))
+
+
+def _probabilities(acts: "Activations") -> "np.ndarray":
+    assert acts.probabilities is not None  # the pages ask only where there is a head
+    return acts.probabilities
+
+
+def _first_name(label: str) -> str:
+    """The first of the names of a class, short enough for a figure."""
+    first = label.split(",")[0]
+    return first if len(first) <= LONGEST_NAME else f"{first[: LONGEST_NAME - 1]}…"

@@ -1,0 +1,87 @@
+"""The numbers of Classify: the answer before and after, and what was found by experiments."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vitviz.app import classes
+from vitviz.app.data import Table, patch_columns
+from vitviz.app.state import View
+
+if TYPE_CHECKING:
+    from vitviz.intervention import Curve
+
+
+@dataclass(frozen=True, eq=False)
+class Changes:
+    """What is taken away: patches (rows, columns), heads (layers, heads), and how patches go.
+
+    `done` is false where there is nothing, or the model refused it.
+    """
+
+    painted: np.ndarray
+    muted: np.ndarray
+    removal: str
+    done: bool
+
+    def __str__(self) -> str:
+        if not self.done:
+            return "nothing is changed"
+        gone = f"{self.painted.sum()} of {self.painted.size} patches removed"
+        how = f" ({self.removal})" if self.painted.any() else ""
+        heads = ", ".join(f"{layer + 1}.{head + 1}" for layer, head in np.argwhere(self.muted))
+        which = f" (layer.head: {heads})" if heads else ""
+        return f"{gone}{how}, {self.muted.sum()} of {self.muted.size} heads muted{which}"
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The logit lens of the answer, and each experiment's result where it was run."""
+
+    lens: np.ndarray
+    effects: np.ndarray | None
+    occlusion: np.ndarray | None
+    curves: "dict[str, tuple[Curve, Curve]] | None"
+
+
+def tables(view: View, changes: Changes, found: Found, index: int) -> list[Table]:
+    """One for the answer, and one for each experiment that was run, of class `index`."""
+    acts, name = view.acts, classes.names(view.acts)[index]
+    assert acts.probabilities is not None
+    assert acts.logits is not None
+    depths = ["embedding", *(f"layer {number + 1}" for number in range(acts.depth))]
+    answer: dict[str, Sequence[object] | np.ndarray] = {
+        "class": classes.full_names(acts),
+        "before, %": 100 * acts.probabilities,
+        "after, %": 100 * found.lens[-1],
+    }
+    lens = {f"lens: {depth}, %": 100 * row for depth, row in zip(depths, found.lens, strict=True)}
+    made = [Table(f"Probability of each class before and after: {changes}.", answer | lens)]
+    if found.effects is not None:
+        change = (found.effects - acts.logits)[..., index]
+        layers, heads = np.indices(change.shape).reshape(2, -1) + 1
+        columns = {"layer": layers, "head": heads, f"logit of {name}": change.ravel()}
+        made.append(Table(f"Change of the logit of {name} with one head muted.", columns))
+    if found.occlusion is not None:
+        fall = {"fall, percentage points": 100 * found.occlusion.ravel()}
+        made.append(
+            Table(
+                f"Fall of the probability of {name} with a block hidden ({changes.removal}).",
+                {**patch_columns(view), **fall},
+            )
+        )
+    if found.curves is not None:
+        made.append(_curves(found.curves, changes.removal, name))
+    return made
+
+
+def _curves(curves: "dict[str, tuple[Curve, Curve]]", removal: str, name: str) -> Table:
+    deletion, _ = next(iter(curves.values()))
+    columns = {"patches removed or put back, %": 100 * deletion.shares}
+    for called, pair in curves.items():
+        for kind, curve in zip(("removed", "put back"), pair, strict=True):
+            columns[f"{called}, {kind}, %"] = 100 * curve.probabilities
+    about = f"Probability of {name} as patches go ({removal}) or come back, by each map's order."
+    return Table(about, columns)

@@ -1,0 +1,138 @@
+"""What was measured: in one line, and in numbers that can be taken away as a file."""
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import streamlit as st
+
+from vitviz.app.state import View
+
+_SCALES = {
+    "map": "each map on its own scale",
+    "shared": "one scale for all maps",
+    "log": "logarithmic scale",
+}
+_DIGITS = 6  # significant ones of a number in a table
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Numbers of a figure.
+
+    Attributes
+    ----------
+    about : str
+        What they are, in one sentence.
+    columns : mapping of str to sequences of one length
+        By their headings, which name the units. Where there is no number, NaN or None.
+    """
+
+    about: str
+    columns: Mapping[str, Sequence[object] | np.ndarray]
+
+    def csv(self, line: str) -> str:
+        """The table as text, under two lines of comment: what was measured, and `about`."""
+        file = io.StringIO()
+        for comment in (line, self.about):
+            file.write(f"# {' '.join(comment.split())}\n")  # a file's name may hold line breaks
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows(zip(*map(_written, self.columns.values()), strict=True))
+        return file.getvalue()
+
+
+@st.fragment  # it is opened without the rest of the page being made again
+def disclose(
+    view: View, page: str, make: Callable[[], Sequence[Table]], *, pictures: str | None = None
+) -> None:
+    """Draw "Data", closed at first: only when it is opened, the tables are made and sent.
+
+    Parameters
+    ----------
+    page : str
+        Its name, which the files carry.
+    make : callable
+        Makes the tables; called when they are to be seen.
+    pictures : str, optional
+        What was measured, where it is not the picture on screen.
+    """
+    disclosure = st.expander("Data", key=f"data_{page}", on_change="rerun")
+    if not disclosure.open:
+        return
+    line = provenance(view, pictures)
+    for number, table in enumerate(make(), start=1):
+        with disclosure:
+            words, button = st.columns([4, 1], vertical_alignment="center")
+            words.markdown(table.about)
+            button.download_button(
+                "CSV",
+                table.csv(line),
+                file_name=f"vitviz_{page}_{number}.csv",
+                mime="text/csv",
+                key=f"csv_{page}_{number}",
+                on_click="ignore",
+                icon=":material/download:",
+                width="stretch",
+            )
+            numbers = {name: _rounded(values) for name, values in table.columns.items()}
+            st.dataframe(
+                numbers,
+                hide_index=True,
+                height=min(300, 36 * (len(next(iter(numbers.values()))) + 1)),
+                column_config={
+                    name: st.column_config.NumberColumn(format="%.4g")
+                    for name, values in numbers.items()
+                    if isinstance(values[-1], float)
+                },
+                key=f"table_{page}_{number}",
+            )
+
+
+def provenance(view: View, pictures: str | None = None) -> str:
+    """What was measured, in one line; `pictures` where it is not the picture on screen."""
+    head = "mean of heads" if view.head is None else f"head {view.head + 1}"
+    model = view.model
+    return (
+        f"{model.name} ({model.family}, {model.parameter_count / 1e6:.1f} M parameters) · "
+        f"{model.weights} · layer {view.layer + 1} of {view.acts.depth} · {head} · "
+        f"{_SCALES[view.looks.scale]} · {pictures or view.picture.name}"
+    )
+
+
+def patch_columns(view: View, *, prefix: bool = False) -> dict[str, Sequence[object]]:
+    """The first columns of a table with a line for each patch, in row-major order.
+
+    With `prefix` a line for each token: those outside the picture come first, by their name.
+    """
+    names = [name.upper() for name in view.prefix] if prefix else []
+    rows, cols = np.indices(view.acts.grid).reshape(2, -1) + 1
+    nowhere: list[object] = [None] * len(names)
+    columns: dict[str, Sequence[object]] = {"token": [*names, *["patch"] * len(rows)]}
+    if not prefix:
+        columns = {}
+    return {**columns, "row": [*nowhere, *rows.tolist()], "column": [*nowhere, *cols.tolist()]}
+
+
+def _written(values: Sequence[object] | np.ndarray) -> list[object]:
+    """As a file has them: floats to six digits, nothing where there is no number."""
+
+    def text(value: object) -> object:
+        if isinstance(value, float):
+            return "" if np.isnan(value) else f"{value:.{_DIGITS}g}"
+        return "" if value is None else value
+
+    return [text(value) for value in _plain(values)]
+
+
+def _rounded(values: Sequence[object] | np.ndarray) -> list[object]:
+    return [
+        float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+        for value in _plain(values)
+    ]
+
+
+def _plain(values: Sequence[object] | np.ndarray) -> list[object]:
+    return values.tolist() if isinstance(values, np.ndarray) else list(values)

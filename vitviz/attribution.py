@@ -1,0 +1,223 @@
+"""Class-specific maps: attention weighted by how much the answer for one class hangs on it.
+
+A pass is run with the attention of every layer written out, so that a gradient reaches it. Nothing
+of the model is changed for it, and nothing is left in it: no gradient of a weight, no hook.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from .activations.reading import checked, why_refused
+from .activations.recording import read_call
+from .families import Layer, ModelError
+from .model import RECORDER, Model
+
+RESIDUAL = 0.5  # weight of the skip connection in `gradient_rollout`
+
+
+def relevance(model: Model, image: Image.Image, class_index: int) -> np.ndarray:
+    """How relevant each patch is for one class, by attention and its gradient.
+
+    In each layer, A is multiplied entry by entry with the gradient of the class's logit with
+    respect to A; what is negative becomes 0, and the mean is taken over heads. From R = I on, each
+    layer in the order of the forward pass adds its product with R to R.
+
+    Parameters
+    ----------
+    model : Model
+    image : PIL.Image, upright
+    class_index : int, from 0 to K - 1
+
+    Returns
+    -------
+    ndarray of shape (rows, cols)
+        The row of CLS in R; for a model without CLS, the mean of the rows of the patches. From 0
+        up, without unit and not normalised: compare the shapes of two maps, not their sizes.
+
+    Raises
+    ------
+    ModelError
+        When the model has no head for classes, a layer is not global attention or cannot be proved
+        on this picture, or a gradient is not a finite number.
+    ValueError
+        When there is no such class.
+
+    Notes
+    -----
+    This is no attention: a patch that is looked at much, and changes nothing for the class, gets
+    0. What speaks against the class is cut off, and the gradient holds for small changes alone: to
+    see what happens without a patch, take it away (`vitviz.intervention`). Without CLS each patch
+    begins with its own share 1 / N of R = I, so that a value below it does not occur. Where the
+    head reads other tokens beside CLS, what reaches it through them alone is not in the map.
+
+    Keeps the attention and its gradient of all layers at once: 8 bytes a layer, head and pair of
+    tokens.
+
+    References
+    ----------
+    Chefer, Gur and Wolf, "Generic Attention-model Explainability for Interpreting Bi-Modal and
+    Encoder-Decoder Transformers", ICCV 2021, section 3, equations 5 and 6.
+    """
+    layers = _weighted_layers(model, image, class_index)
+    row = _output_row(model.layers[0], layers[0])
+    for matrix in reversed(layers):  # a row of the product, from its left
+        row = row + row @ matrix
+    return _map(row, model.layers[0])
+
+
+def gradient_rollout(model: Model, image: Image.Image, class_index: int) -> np.ndarray:
+    """Attention rollout in which each layer is weighted by the gradient for one class.
+
+    As `vitviz.inspection.attention_rollout`, with heads fused as in `relevance`: the rows of the
+    mean over heads of the positive part of gradient times attention are normalised, and each layer
+    is taken as half of that and half of the identity. A row without anything positive becomes the
+    identity's.
+
+    Parameters
+    ----------
+    model, image, class_index
+        As in `relevance`.
+
+    Returns
+    -------
+    ndarray of shape (rows, cols)
+        Shares of 1: with those of the tokens outside the picture they sum to 1. The row of CLS;
+        for a model without CLS, the mean of the rows of the patches.
+
+    Raises
+    ------
+    ModelError, ValueError
+        As in `relevance`.
+
+    Notes
+    -----
+    Normalising makes every layer count alike, also one on which the class hardly hangs: that is
+    the difference from `relevance`.
+
+    References
+    ----------
+    Abnar and Zuidema, "Quantifying Attention Flow in Transformers" (ACL 2020), for the product;
+    Chefer, Gur and Wolf (ICCV 2021), for the weights.
+    """
+    layers = _weighted_layers(model, image, class_index)
+    row = _output_row(model.layers[0], layers[0])
+    for matrix in reversed(layers):
+        mass = matrix.sum(dim=1, keepdim=True)
+        identity = torch.eye(len(matrix), dtype=matrix.dtype)
+        rows = torch.where(mass > 0, matrix / mass, identity)
+        row = (1 - RESIDUAL) * (row @ rows) + RESIDUAL * row
+    return _map(row, model.layers[0])
+
+
+def _weighted_layers(model: Model, image: Image.Image, class_index: int) -> list[Tensor]:
+    """Mean over heads of the positive part of gradient times A, for each layer: (T, T)."""
+    _check(model, class_index)
+    watch = _Watch(model)
+    token = RECORDER.set(watch)
+    try:
+        # Gradients are wanted here, whatever the caller has switched off for itself.
+        with torch.inference_mode(False), torch.enable_grad():
+            with watch:
+                logits = model.module(model.preprocess(image)[None])[0]
+            attention = watch.attention()
+            gradients = torch.autograd.grad(logits[class_index], attention)
+    finally:
+        RECORDER.reset(token)
+    weighted = [
+        (gradient * own.detach()).clamp(min=0).mean(dim=0)
+        for own, gradient in zip(attention, gradients, strict=True)
+    ]
+    for layer, matrix in zip(model.layers, weighted, strict=True):
+        if not torch.isfinite(matrix).all():
+            raise ModelError(
+                f"The gradient in {layer.name} has values that are not finite numbers, so no map "
+                "is drawn."
+            )
+    return weighted
+
+
+class _Watch(TorchFunctionMode):
+    """Writes the attention of each layer out in one forward pass, and keeps it."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.layers = model.layers
+        self.running: int | None = None
+        self.calls: list[list[Tensor]] = [[] for _ in model.layers]
+
+    def entering(self, layer: int, tokens: Tensor) -> None:
+        self.running = layer
+
+    def leaving(self, layer: int, tokens: Tensor) -> None:
+        self.running = None
+
+    def embedded(self, patches: Tensor) -> None:
+        """The patches stay as they are."""
+
+    def attended(self, layer: int, tokens: Tensor) -> None:
+        """The residual stream is not kept."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        here = self.running if RECORDER.get() is self else None  # not a pass nested in this one
+        if func is not F.scaled_dot_product_attention or here is None:
+            return output
+        call = read_call(output, *args, **(kwargs or {}))
+        attention = call.attention().requires_grad_()  # after softmax: (heads, T, T)
+        mixed = attention @ call.v
+        if refusal := why_refused(self.layers[here], mixed.detach(), output[0].detach()):
+            raise ModelError(refusal)
+        self.calls[here].append(attention)
+        return mixed[None]
+
+    def attention(self) -> list[Tensor]:
+        """Of each layer: (heads, tokens, tokens); a ModelError where it is not what it must be."""
+        for layer, calls in zip(self.layers, self.calls, strict=True):
+            tokens = len(layer.prefix) + math.prod(layer.query_grid)
+            expected = [(layer.num_heads, tokens, tokens)]
+            if [tuple(attention.shape) for attention in calls] != expected:
+                raise ModelError(
+                    f"{layer.name} did not compute one attention of {layer.num_heads} heads and "
+                    f"{tokens} tokens, so no gradient of it can be shown."
+                )
+        return [attention for (attention,) in self.calls]
+
+
+def _check(model: Model, class_index: int) -> None:
+    classes = int(getattr(model.module, "num_classes", 0))
+    if not classes:
+        raise ModelError(
+            f"{model.name} has no head that names classes, so none can be asked about."
+        )
+    checked(class_index, classes, "class_index")
+    for layer in model.layers:
+        if layer.refusal:
+            raise ModelError(layer.refusal)
+        if layer.kind != "global":
+            raise ModelError(
+                f"{layer.name} has {layer.kind} attention: only layers in which every token can "
+                "attend to every token can be multiplied."
+            )
+
+
+def _output_row(layer: Layer, like: Tensor) -> Tensor:
+    """What of R is read: the row of CLS, or the mean of the rows of the patches: (T,)."""
+    row = torch.zeros_like(like[0])
+    if "cls" in layer.prefix:
+        row[layer.prefix.index("cls")] = 1.0
+    else:
+        row[len(layer.prefix) :] = 1 / math.prod(layer.query_grid)
+    return row
+
+
+def _map(row: Tensor, layer: Layer) -> np.ndarray:
+    patches: np.ndarray = row[len(layer.prefix) :].float().reshape(layer.query_grid).numpy()
+    patches.setflags(write=False)
+    return patches
