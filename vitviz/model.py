@@ -105,6 +105,9 @@ class Model:
         Where the weights come from, for the provenance line.
     labels : tuple of str, optional
         Names of the classes.
+    temperature : float, optional
+        What the logits must be divided by for probabilities that can be believed, where it was
+        fitted on pictures that were held out of training.
 
     Raises
     ------
@@ -121,6 +124,7 @@ class Model:
         trained: bool,
         weights: str,
         labels: tuple[str, ...] | None = None,
+        temperature: float | None = None,
     ) -> None:
         family = family_of(module)
         self.module = module.eval().requires_grad_(False)
@@ -130,6 +134,7 @@ class Model:
         self.trained = trained
         self.weights = weights
         self.labels = labels
+        self.temperature = temperature
         self.layers: tuple[Layer, ...] = family.layers(module, preprocessing.input_size)
         embed = module.get_submodule("patch_embed")
         if _embedded in embed._forward_hooks.values():

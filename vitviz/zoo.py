@@ -156,6 +156,7 @@ def _shipped(
         trained=checkpoint is not None or pretrained,
         weights=weights,
         labels=shipped.classes,
+        temperature=shipped.temperature if pretrained and checkpoint is None else None,
     )
 
 

@@ -11,7 +11,7 @@ from streamlit.runtime.scriptrunner_utils.exceptions import StopException
 from streamlit.testing.v1 import AppTest
 
 from pages.driver import address, assert_works, charts, opened, prose
-from vitviz import Model, capture
+from vitviz import Model, capture, load_model
 from vitviz.activations import DropPatches, FillPatches, MuteHeads
 from vitviz.app import cells, state
 
@@ -243,3 +243,18 @@ def test_a_class_of_many_names_has_one_in_the_figures() -> None:
     names = [bar.split(". ", 1)[1] for bar in json.loads(charts(at)[ANSWER].spec)["data"][0]["y"]]
     assert len(names) == 5
     assert all("," not in name and len(name) <= 22 for name in names)
+
+
+def test_the_answer_is_told_at_the_temperature_of_the_held_out_pictures() -> None:
+    at = opened("classify", model="vitviz_tiny_cifar100")
+    model = load_model("vitviz_tiny_cifar100")
+    assert model.temperature is not None
+    assert model.temperature != 1
+    logits = capture(model, state.sample("dog").image).logits
+    assert logits is not None
+    cooled = np.exp(logits / model.temperature)
+    best = int(cooled.argmax())
+    words = f"*{model.labels[best]}* with {cooled[best] / cooled.sum():.0%}"  # type: ignore[index]
+    assert words in prose(at)
+    assert f"temperature {model.temperature:.2f}" in prose(at)
+    assert "temperature" not in prose(opened("classify", weights="random"))

@@ -146,7 +146,20 @@ def _answer(
         "" if view.model.trained else "These are **random weights**: the answer means nothing. "
     )
     st.markdown(f"{random}{known} A picture of anything else still gets one of these names.")
+    if view.model.temperature:
+        st.markdown(_calibrated(after, view.model.temperature, labels))
     return lens, edits
+
+
+def _calibrated(after: np.ndarray, temperature: float, labels: tuple[str, ...]) -> str:
+    """What the answer is worth, by the temperature that was fitted on held-out pictures."""
+    powers = after ** (1 / temperature)  # the softmax of logits divided by the temperature
+    best = int(powers.argmax())
+    return (
+        f"Calibrated on pictures like those it was trained on (temperature {temperature:.2f}), it "
+        f"would say *{labels[best]}* with {powers[best] / powers.sum():.0%}. A photo is often out "
+        "of that world, and its confidence then means little."
+    )
 
 
 def _patches(view: View, edits: "list[Edit]", painted: np.ndarray, removal: "Removal") -> None:

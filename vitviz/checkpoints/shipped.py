@@ -23,6 +23,7 @@ class Shipped:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     test_accuracy: float  # of 1
+    temperature: float | None  # fitted on held-out pictures, see `vitviz.training.calibration`
 
 
 def assets() -> Path:
@@ -62,4 +63,5 @@ def load_trained(path: Path) -> Shipped:
         mean=tuple(about["mean"]),
         std=tuple(about["std"]),
         test_accuracy=about["test_accuracy"],
+        temperature=about.get("temperature"),
     )
