@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from vitviz.app.main import RECORDS
 from vitviz.text import PAGES, lesson
 
 from .conftest import Server, watched
@@ -176,7 +177,9 @@ def test_pages_and_the_layer_answer_within_a_second(page: "Page", server: Server
         times = {}
         for name in PAGES:
             link = page.get_by_role("link", name=lesson(name).title, exact=True)
-            times[name] = seconds_to_answer(page, link.click, name, "layer")
+            times[name] = seconds_to_answer(page, link.click, name, " · ")
+            if name in RECORDS:  # whose line names no layer
+                continue
             slider = page.locator(".st-key-layer input")
             for key, words in (("Home", "layer 1 of 6"), ("End", "layer 6 of 6")):
                 press = partial(slider.press, key)

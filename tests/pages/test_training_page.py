@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pages.driver import assert_works, charts, opened, prose
+from pages.driver import assert_works, charts, open_data, opened, prose, provenance
 from vitviz import checkpoints
 from vitviz.app import training
 
@@ -68,6 +68,21 @@ def test_the_slider_goes_back_to_the_untrained_model() -> None:
     share = f"{100 * record['distance_0'].mean() / 32:.0f} %"
     assert f"{share} of the side on average, {share} before training" in before[3]
     assert "8 x 8" in " ".join(heading.value for heading in at.subheader)
+
+
+def test_the_line_and_the_files_tell_of_the_record() -> None:
+    """Also where the weights on screen are random: nothing here is theirs."""
+    at = opened("training", model=CIFAR100, weights="random", moment="2")
+    assert_works(at)
+    assert not at.warning
+    assert provenance(at) == f"{CIFAR100} · recorded while it was trained · epoch 2.0, 32 px"
+    at = open_data(at, "training")
+    curve, distance = (frame.value for frame in at.dataframe)
+    run = json.loads((CURVES / f"{CIFAR100}.json").read_text())
+    assert list(curve["held-out accuracy"]) == [row["held_out_accuracy"] for row in run["epochs"]]
+    record = np.load(CURVES / f"{CIFAR100}.npz")
+    wanted = record["distance_1"].ravel()
+    np.testing.assert_allclose(distance["distance, px"], wanted, rtol=1e-5)
 
 
 def test_a_link_holds_the_moment() -> None:

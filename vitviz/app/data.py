@@ -46,7 +46,7 @@ class Table:
 
 @st.fragment  # it is opened without the rest of the page being made again
 def disclose(
-    view: View, page: str, make: Callable[[], Sequence[Table]], *, pictures: str | None = None
+    view: View, page: str, make: Callable[[], Sequence[Table]], *, line: str | None = None
 ) -> None:
     """Draw "Data", closed at first: only when it is opened, the tables are made and sent.
 
@@ -56,13 +56,13 @@ def disclose(
         Its name, which the files carry.
     make : callable
         Makes the tables; called when they are to be seen.
-    pictures : str, optional
+    line : str, optional
         What was measured, where it is not the picture on screen.
     """
     disclosure = st.expander("Data", key=f"data_{page}", on_change="rerun")
     if not disclosure.open:
         return
-    line = provenance(view, pictures)
+    line = line or provenance(view)
     for number, table in enumerate(make(), start=1):
         with disclosure:
             words, button = st.columns([4, 1], vertical_alignment="center")

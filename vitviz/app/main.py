@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vitviz import Model
 
 WEIGHTS = ("trained", "random")
+RECORDS = ("training",)  # pages that show what was recorded, whatever the weights on screen
 _STYLE = """<style>
 .stMainBlockContainer { padding: 3.4rem 1.5rem 3rem; }
 .stMainBlockContainer h1 { font-size: 1.4rem; line-height: 1.5; padding: 0; }
@@ -65,15 +66,15 @@ def main() -> None:
 
 def _page(name: str, views: list[state.View]) -> None:
     (view,) = views
-    if not view.model.trained:
+    if not view.model.trained and name not in RECORDS:
         st.warning(
             f"{view.model.name} has **random weights** here: nothing below was learnt.", icon="🎲"
         )
     # A page says what it measured where that is not the picture on screen.
-    pictures: str | None = import_module(f"vitviz.app.{name}").page(view)
+    line: str | None = import_module(f"vitviz.app.{name}").page(view)
     _caption_card(name)
     with st.container(key="provenance"):
-        st.text(provenance(view, pictures))  # plain text: a file's name must never become markup
+        st.text(line or provenance(view))  # plain text: a file's name must never become markup
 
 
 def _caption_card(name: str) -> None:

@@ -2,12 +2,14 @@
 
 import json
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
+from vitviz.app.data import Table, disclose
 from vitviz.app.figure import show
 from vitviz.app.settings import setting
 from vitviz.app.state import View
@@ -25,7 +27,8 @@ NETWORKS = {"vit": "ViT", "cnn": "small CNN"}
 _T_TWO, _NORMAL = 4.303, 1.96
 
 
-def page(view: View) -> None:
+def page(view: View) -> str:
+    """Draw the page; what was measured."""
     runs = _runs()
     name = view.model.name if view.model.name in runs else next(iter(runs))
     if name != view.model.name:
@@ -52,6 +55,36 @@ def page(view: View) -> None:
         filters.info(f"No weights were kept on the way to {name}: only its curve is shown.")
     _beside(name, runs)
     _hunger()
+    line = f"{name} · recorded while it was trained"
+    if moments:
+        line += f" · {_moment_words(*moments[moment])}"
+    tables = partial(_tables, name, run, moment if moments else None)
+    disclose(view, "training", tables, line=line)
+    return line
+
+
+def _tables(name: str, run: dict[str, Any], moment: int | None) -> list[Table]:
+    rows = run["epochs"]
+    headings = {
+        "image_size": "picture, px",
+        "epoch": "epoch",
+        "loss": "loss",
+        "held_out_accuracy": "held-out accuracy",
+    }
+    columns = {words: [row[key] for row in rows] for key, words in headings.items()}
+    tables = [Table(f"The run of {name}; epochs count from each picture size.", columns)]
+    record = _record(name)
+    if record is not None and moment is not None:
+        distance = record[f"distance_{moment}"]
+        layers, heads = np.indices(distance.shape).reshape(2, -1) + 1
+        epoch, size = _moments(name)[moment]
+        tables.append(
+            Table(
+                f"Attention distance at {_moment_words(epoch, size)}, the mean of 16 pictures.",
+                {"layer": layers, "head": heads, "distance, px": distance.ravel()},
+            )
+        )
+    return tables
 
 
 @st.cache_data
