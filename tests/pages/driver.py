@@ -99,6 +99,28 @@ def charts(at: AppTest) -> list[Any]:
     return [chart.proto for chart in at.get("plotly_chart")]
 
 
+def click(at: AppTest, figure: int | str, *points: int | dict[str, Any]) -> AppTest:
+    """What the browser tells the server after a click or a drag over points of a chart.
+
+    The chart is known by its place on the page or by its key, a point by its number in the first
+    trace or by all that the browser says of it. Without points the click was beside them.
+    """
+    (chart,) = (
+        [charts(at)[figure]]
+        if isinstance(figure, int)
+        else [proto for proto in charts(at) if figure in proto.id]
+    )
+    told = [
+        {"curve_number": 0, "point_index": point} if isinstance(point, int) else point
+        for point in points
+    ]
+    indices = [point.get("point_index", 0) for point in told]
+    selection = {"points": told, "point_indices": indices, "box": [], "lasso": []}
+    states = at._tree.get_widget_states()
+    states.widgets.add(id=chart.id).string_value = json.dumps({"selection": selection})
+    return at._run(states)
+
+
 def specs(at: AppTest) -> list[str]:
     return [chart.spec for chart in charts(at)]
 

@@ -10,7 +10,7 @@ import pytest
 from streamlit.runtime.scriptrunner_utils.exceptions import StopException
 from streamlit.testing.v1 import AppTest
 
-from pages.driver import address, assert_works, charts, opened, prose
+from pages.driver import address, assert_works, charts, click, opened, prose
 from vitviz import Model, capture, load_model
 from vitviz.activations import DropPatches, FillPatches, MuteHeads
 from vitviz.app import cells, state
@@ -19,14 +19,6 @@ from vitviz.app import cells, state
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> None:
     state.captures.clear()  # what one test has measured is drawn at once in the next
-
-
-def click(at: AppTest, figure: int, *points: int) -> AppTest:
-    """What the browser tells the server after a click or a drag over points of a figure."""
-    states = at._tree.get_widget_states()
-    selection = dict(points=[], point_indices=list(points), box=[], lasso=[])
-    states.widgets.add(id=charts(at)[figure].id).string_value = json.dumps({"selection": selection})
-    return at._run(states)
 
 
 PATCHES, HEADS, ANSWER = 0, 1, 2

@@ -17,6 +17,7 @@ from pages.driver import (
     at_page,
     charts,
     choose,
+    click,
     encoded,
     open_data,
     opened,
@@ -42,15 +43,6 @@ def numbers(value: Any) -> np.ndarray:
 def trace(at: AppTest, figure: int, number: int = 0) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(charts(at)[figure].spec)["data"][number]
     return found
-
-
-def click(at: AppTest, *dots: int) -> AppTest:
-    """What the browser tells the server after a click on dots, or beside them."""
-    states = at._tree.get_widget_states()
-    points = [{"curve_number": 0, "point_index": dot} for dot in dots]
-    selection = {"points": points, "point_indices": list(dots), "box": [], "lasso": []}
-    states.widgets.add(id=charts(at)[DOTS].id).string_value = json.dumps({"selection": selection})
-    return at._run(states)
 
 
 def here(acts: Activations) -> dict[str, Any]:
@@ -93,7 +85,7 @@ def test_a_click_on_a_dot_chooses_its_layer_and_head_on_every_page(
     serve("plain")
     at = opened("distance")
     assert "layer 3 of 3 · mean of heads" in provenance(at)
-    click(at, 6)  # the third head of the second layer of four heads
+    click(at, DOTS, 6)  # the third head of the second layer of four heads
     assert_works(at)
     assert "layer 2 of 3 · head 3" in provenance(at)
     assert address(at) == {"layer": "2", "head": "3"}
@@ -102,9 +94,9 @@ def test_a_click_on_a_dot_chooses_its_layer_and_head_on_every_page(
     symbols = trace(at, DOTS)["marker"]["symbol"]
     assert [symbol == "diamond" for symbol in symbols] == [index == 6 for index in range(12)]
     assert facts(at).startswith("**Layer 2, head 3**")
-    click(at, 11)
+    click(at, DOTS, 11)
     assert address(at) == {"head": "4"}  # the last layer is the default
-    click(at)  # beside every dot
+    click(at, DOTS)  # beside every dot
     assert address(at) == {"head": "4"}
     at_page(at, "attention").run()
     assert "layer 3 of 3 · head 4" in provenance(at)

@@ -3,7 +3,6 @@
 import base64
 import json
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import torch
 from examples import assert_one_sentence
 from streamlit.testing.v1 import AppTest
 
-from pages.driver import APP, assert_works, at_page, charts, opened, prose, token_map
+from pages.driver import APP, assert_works, at_page, charts, click, opened, prose, token_map
 from vitviz import Model
 from vitviz.app import state
 from vitviz.inspection import filter_components
@@ -34,15 +33,6 @@ def alts(at: AppTest) -> list[str]:
 
 def titles(at: AppTest) -> list[str]:
     return [heading.value for heading in at.subheader]
-
-
-def click(at: AppTest, key: str, point: dict[str, Any]) -> AppTest:
-    """What the browser tells the server after a click on a point of a chart."""
-    (chart,) = [proto for proto in charts(at) if key in proto.id]
-    states = at._tree.get_widget_states()
-    selection = {"points": [point], "point_indices": [point["point_index"]], "box": [], "lasso": []}
-    states.widgets.add(id=chart.id).string_value = json.dumps({"selection": selection})
-    return at._run(states)
 
 
 def linked(**settings: str) -> AppTest:

@@ -1,6 +1,5 @@
 """The Positions page: four kinds of embedding on the token map, all tiles, lines, other grids."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from pages.driver import (
     assert_works,
     at_page,
     charts,
+    click,
     commit,
     components,
     opened,
@@ -170,12 +170,7 @@ def test_a_click_here_leaves_the_direction_of_attention() -> None:
 
 def test_a_click_on_a_tile_chooses_its_position() -> None:
     at = opened("positions")
-    (chart,) = [proto for proto in charts(at) if "tiles" in proto.id]
-    states = at._tree.get_widget_states()
-    point = {"point_index": 10, "curve_number": 1, "customdata": [2, 4]}
-    selection = {"points": [point], "point_indices": [10], "box": [], "lasso": []}
-    states.widgets.add(id=chart.id).string_value = json.dumps({"selection": selection})
-    at._run(states)
+    click(at, "tiles", {"point_index": 10, "curve_number": 1, "customdata": [2, 4]})
     assert_works(at)
     assert query(at) == "3.5"
     assert titles(at)[1] == "From row 3, column 5"

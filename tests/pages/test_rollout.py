@@ -109,9 +109,17 @@ def test_what_does_not_fit_falls_back(name: str, value: str, serve: Callable[...
     assert address(at) == {}
 
 
-def test_without_cls_the_mean_of_the_patches_is_read(serve: Callable[..., Model]) -> None:
-    serve("no class token")
-    assert "read at the mean of the patches." in prose(opened("rollout"))
+@pytest.mark.parametrize(
+    ("kind", "compared"), [("no class token", True), ("registers alone", False)]
+)
+def test_without_cls_the_mean_of_the_patches_is_read(
+    kind: str, compared: bool, serve: Callable[..., Model]
+) -> None:
+    """And compared with the rollout only where that is the mean of the patches too."""
+    serve(kind)
+    words = prose(opened("rollout"))
+    assert "read at the mean of the patches." in words
+    assert ("Correlation with rollout" in words) == compared
 
 
 def test_a_model_without_classes_says_so_and_still_shows_its_rollout(

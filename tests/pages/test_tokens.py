@@ -14,6 +14,7 @@ from pages.driver import (
     assert_works,
     at_page,
     charts,
+    click,
     commit,
     open_data,
     opened,
@@ -44,17 +45,6 @@ def alt(at: AppTest, figure: int) -> str:
 def layout(at: AppTest, figure: int) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(charts(at)[figure].spec)["layout"]
     return found
-
-
-def click(at: AppTest, *tokens: int) -> AppTest:
-    """What the browser tells the server after a click on thumbnails or stars."""
-    states = at._tree.get_widget_states()
-    points = [{"customdata": [token]} for token in tokens]
-    selection = {"points": points, "point_indices": [0] * len(tokens), "box": [], "lasso": []}
-    states.widgets.add(id=charts(at)[SCATTER].id).string_value = json.dumps(
-        {"selection": selection}
-    )
-    return at._run(states)
 
 
 # --- similarity ---------------------------------------------------------------------------------
@@ -233,14 +223,14 @@ def test_of_many_layers_16_are_shown_and_it_is_said(serve: Callable[..., Model])
 def test_a_click_on_a_thumbnail_makes_it_the_query(serve: Callable[[str], Model]) -> None:
     serve("plain")
     at = opened("tokens")
-    click(at, 1 + 9)
+    click(at, SCATTER, {"customdata": [1 + 9]})
     assert_works(at)
     assert address(at) == {"query": "2.4"}
     assert token_map(at)["state"]["query"] == 10
     assert token_map(at)["state"]["pinned"]
-    click(at)  # beside all of them
+    click(at, SCATTER)  # beside all of them
     assert address(at) == {"query": "2.4"}
-    click(at, 0)  # the star
+    click(at, SCATTER, {"customdata": [0]})  # the star
     assert address(at) == {}
     assert token_map(at)["state"]["query"] == 0
 

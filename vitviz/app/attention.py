@@ -5,16 +5,16 @@ import streamlit as st
 
 from vitviz import inspection
 from vitviz.app import state
-from vitviz.app.data import Table, disclose, patch_columns
+from vitviz.app.data import Data, Table, patch_columns
 from vitviz.app.state import View
 from vitviz.app.token_map import MAX_BYTES, Frame, encode, token_map
 
 
-def page(view: View) -> None:
+def page(view: View) -> Data | None:
     layers = view.acts.layers
     if refusal := layers[view.layer].refusal:
         st.warning(refusal)
-        return
+        return None
     depth = view.acts.depth
     token_map(
         view,
@@ -27,7 +27,7 @@ def page(view: View) -> None:
         frame_names=[f"layer {number}" for number in range(1, depth + 1)],
         distance=None if any(layer.refusal for layer in layers) else _distance(view),
     )
-    disclose(view, "attention", lambda: [_table(view)])
+    return Data(lambda: [_table(view)])
 
 
 def _table(view: View) -> Table:

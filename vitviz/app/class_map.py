@@ -101,7 +101,8 @@ def _said(view: View, values: np.ndarray, name: str, method: Method) -> str:
         f"for {name}, counts for nothing.\n\nLargest: row {row + 1}, column {col + 1}, {largest}."
     )
     rollout = state.measurements(view).rollout[len(view.prefix) :]
-    if np.ptp(rollout) > 0 and np.ptp(values) > 0:
+    same_token = not view.prefix or "cls" in view.prefix  # else the rollout is a register's
+    if same_token and np.ptp(rollout) > 0 and np.ptp(values) > 0:
         like = np.corrcoef(rollout, values.ravel())[0, 1]
         words += f" Correlation with rollout (mean of heads, r = 0.5): {like:.2f}."
     return words

@@ -10,7 +10,7 @@ from streamlit.delta_generator import DeltaGenerator
 from vitviz import plots
 from vitviz.app import cells, classes, settings, state
 from vitviz.app.classify_data import Changes, Found, tables
-from vitviz.app.data import disclose
+from vitviz.app.data import Data
 from vitviz.app.figure import show
 from vitviz.app.settings import setting, text_setting
 from vitviz.app.state import View
@@ -34,14 +34,14 @@ STEPS = 10  # of a curve
 Pending = tuple[DeltaGenerator, Callable[[], object]]
 
 
-def page(view: View) -> None:
+def page(view: View) -> Data | None:
     acts = view.acts
     if acts.probabilities is None:
         st.info(
             f"{view.model.name} has no head that names classes. Choose a model that does, such as "
             "vitviz_tiny_cifar10."
         )
-        return
+        return None
     labels = classes.names(acts)
     painted = _cells_setting("painted", acts.grid)
     muted = _cells_setting("muted", (acts.depth, acts.layers[0].num_heads))
@@ -85,6 +85,12 @@ def page(view: View) -> None:
         pending.append(_occlusion(view, index, labels[index], block, removal))
     st.subheader("Patches go, and come back, the most important first", anchor=False)
     pending.append(_curves(view, index, labels[index], removal))
+    for wanted in pending:
+        if wanted is not None:
+            place, make = wanted
+            with place:
+                make()
+            st.rerun()  # what was found is kept, and drawn where it belongs
     changes = Changes(painted, muted, REMOVALS[removal], done=bool(done))
     found = Found(
         lens,
@@ -92,13 +98,7 @@ def page(view: View) -> None:
         _found(view, "occlusion", index, block, removal),
         _found(view, "curves", index, removal),
     )
-    disclose(view, "classify", lambda: tables(view, changes, found, index))
-    for wanted in pending:
-        if wanted is not None:
-            place, make = wanted
-            with place:
-                make()
-            st.rerun()  # what was found is kept, and drawn where it belongs
+    return Data(lambda: tables(view, changes, found, index))
 
 
 def _found(view: View, *called: Hashable) -> Any:

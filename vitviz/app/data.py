@@ -44,26 +44,36 @@ class Table:
         return file.getvalue()
 
 
-@st.fragment  # it is opened without the rest of the page being made again
-def disclose(
-    view: View, page: str, make: Callable[[], Sequence[Table]], *, line: str | None = None
-) -> None:
-    """Draw "Data", closed at first: only when it is opened, the tables are made and sent.
+@dataclass(frozen=True, eq=False)
+class Data:
+    """What a page measured.
 
-    Parameters
+    Attributes
     ----------
-    page : str
-        Its name, which the files carry.
     make : callable
         Makes the tables; called when they are to be seen.
-    line : str, optional
+    pictures : str or None
         What was measured, where it is not the picture on screen.
+    record : str or None
+        The whole line, where neither model nor picture on screen was measured.
+    """
+
+    make: Callable[[], Sequence[Table]]
+    pictures: str | None = None
+    record: str | None = None
+
+
+@st.fragment  # it is opened without the rest of the page being made again
+def disclose(view: View, page: str, data: Data) -> None:
+    """Draw "Data", closed at first: only when it is opened, the tables are made and sent.
+
+    The files carry the name of the page.
     """
     disclosure = st.expander("Data", key=f"data_{page}", on_change="rerun")
     if not disclosure.open:
         return
-    line = line or provenance(view)
-    for number, table in enumerate(make(), start=1):
+    line = provenance(view, data)
+    for number, table in enumerate(data.make(), start=1):
         with disclosure:
             words, button = st.columns([4, 1], vertical_alignment="center")
             words.markdown(table.about)
@@ -91,8 +101,11 @@ def disclose(
             )
 
 
-def provenance(view: View, pictures: str | None = None) -> str:
-    """What was measured, in one line; `pictures` where it is not the picture on screen."""
+def provenance(view: View, data: Data | None = None) -> str:
+    """What was measured, in one line."""
+    if data and data.record:
+        return data.record
+    pictures = data.pictures if data else None
     head = "mean of heads" if view.head is None else f"head {view.head + 1}"
     model = view.model
     return (

@@ -10,7 +10,7 @@ import streamlit as st
 
 from vitviz import inspection, plots
 from vitviz.app import settings, state
-from vitviz.app.data import Table, disclose, provenance
+from vitviz.app.data import Data, Table
 from vitviz.app.figure import show
 from vitviz.app.settings import setting
 from vitviz.app.state import View
@@ -52,8 +52,7 @@ class Survey:
 Surveys = dict[Variant, Survey]
 
 
-def page(view: View) -> str | None:
-    """Draw the page; what was measured, where it is not the picture on screen."""
+def page(view: View) -> Data | None:
     over, variant = _controls(view)
     if refusals := [layer.refusal for layer in view.acts.layers if layer.refusal]:
         st.warning(refusals[0])
@@ -72,10 +71,8 @@ def page(view: View) -> str | None:
     with one:
         _one_head(view, survey)
     _extremes(survey)
-    samples = f"all {len(state.samples())} sample pictures"
-    line = provenance(view, samples) if over == "samples" else None
-    disclose(view, "distance", lambda: [_table(survey, variant)], line=line)
-    return line
+    pictures = f"all {len(state.samples())} sample pictures" if over == "samples" else None
+    return Data(lambda: [_table(survey, variant)], pictures=pictures)
 
 
 def _controls(view: View) -> tuple[str, Variant]:

@@ -8,7 +8,7 @@ import streamlit as st
 
 from vitviz import inspection, plots
 from vitviz.app import settings, state
-from vitviz.app.data import Table, disclose, patch_columns
+from vitviz.app.data import Data, Table, patch_columns
 from vitviz.app.figure import show
 from vitviz.app.settings import setting
 from vitviz.app.state import View
@@ -57,14 +57,14 @@ class Tiles:
         return plots.filters(self.kernel, names=names, gain=gain, selected=selected)
 
 
-def page(view: View) -> None:
+def page(view: View) -> Data | None:
     kernel = view.model.patch_kernel
     if kernel is None or kernel.shape[1] != 3:
         st.info(
             f"{view.model.name} cuts patches from the feature map of a CNN, so its filters are no "
             "pictures: choose a plain ViT, such as vitviz_tiny_cifar10."
         )
-        return
+        return None
     first, second, third, fourth = st.columns([3, 2, 3, 3], vertical_alignment="bottom")
     what = _switch(first, "Show", "filters", FILTERS)
     order = _switch(fourth, "Order", "order", ORDERS) if what == RAW else NORM
@@ -88,7 +88,7 @@ def page(view: View) -> None:
         _photo(view, kernel.shape[2:])
     with answer:
         _response(view, tiles.kernel[chosen], tiles.titles[chosen])
-    disclose(view, "filters", lambda: _tables(view, tiles, chosen))
+    return Data(lambda: _tables(view, tiles, chosen))
 
 
 def _tables(view: View, tiles: Tiles, chosen: int) -> list[Table]:

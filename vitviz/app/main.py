@@ -13,7 +13,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from vitviz.app import settings, state
 from vitviz.app.clipboard import paste_anywhere, paste_button
-from vitviz.app.data import provenance
+from vitviz.app.data import Data, disclose, provenance
 from vitviz.app.settings import setting
 from vitviz.text import PAGES, lesson
 
@@ -28,8 +28,11 @@ _STYLE = """<style>
 .stMainBlockContainer [data-testid="stVerticalBlock"] { gap: 0.6rem; }
 .st-key-provenance { position: fixed; left: 0; bottom: 0; z-index: 9; width: 100%;
   padding: 0.2rem 1.5rem; background: light-dark(#f0f2f6, #262730); }
+/* What nobody sees takes no room. */
+[class*="st-key-token_map_"][class*="_stack"], .st-key-paste_anywhere { position: absolute; }
 .stPlotlyChart text:not(.hoverlayer text) { fill: light-dark(#31333f, #fafafa) !important; }
 .stMainBlockContainer [data-testid="stButtonGroup"] button { min-height: 2.5rem; }
+.stMainBlockContainer .katex { font-size: 1.05em; }
 .stMainBlockContainer h3 { font-size: 1.1rem; line-height: 1.5; padding: 0 0 0.3rem; }
 .stMainBlockContainer [data-testid="stHeading"] { margin: 0; overflow: visible; }
 </style>"""
@@ -70,11 +73,12 @@ def _page(name: str, views: list[state.View]) -> None:
         st.warning(
             f"{view.model.name} has **random weights** here: nothing below was learnt.", icon="🎲"
         )
-    # A page says what it measured where that is not the picture on screen.
-    line: str | None = import_module(f"vitviz.app.{name}").page(view)
+    data: Data | None = import_module(f"vitviz.app.{name}").page(view)
     _caption_card(name)
+    if data is not None:
+        disclose(view, name, data)
     with st.container(key="provenance"):
-        st.text(line or provenance(view))  # plain text: a file's name must never become markup
+        st.text(provenance(view, data))  # plain text: a file's name must never become markup
 
 
 def _caption_card(name: str) -> None:

@@ -7,7 +7,7 @@ import streamlit as st
 
 from vitviz import inspection, plots
 from vitviz.app import settings, state
-from vitviz.app.data import Table, disclose, patch_columns
+from vitviz.app.data import Data, Table, patch_columns
 from vitviz.app.figure import show
 from vitviz.app.settings import setting
 from vitviz.app.state import View
@@ -25,7 +25,7 @@ GRIDS = (7, 8, 10, 12, 14, 16, 20, 24, 32)
 INTERPOLATIONS: tuple[Interpolation, ...] = ("bicubic", "bilinear", "nearest")
 
 
-def page(view: View) -> None:
+def page(view: View) -> Data | None:
     grid = view.acts.grid
     refusal = _why_not_learned(view)
     if refusal:
@@ -62,7 +62,7 @@ def page(view: View) -> None:
         profile = inspection.position_profile(similarity, position=position)
         show(plots.position_profile(profile, position=position))
     _resized(view, kind, names[kind], position)
-    disclose(view, "positions", lambda: [_numbers(view, names, kinds, position)])
+    return Data(lambda: [_numbers(view, names, kinds, position)])
 
 
 def _numbers(

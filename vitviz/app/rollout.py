@@ -9,7 +9,7 @@ import streamlit as st
 
 from vitviz import inspection
 from vitviz.app import class_map, state
-from vitviz.app.data import Table, disclose, patch_columns
+from vitviz.app.data import Data, Table, patch_columns
 from vitviz.app.settings import setting
 from vitviz.app.state import View
 from vitviz.app.token_map import MAX_BYTES, Frame, encode, token_map
@@ -19,10 +19,10 @@ FUSIONS: tuple[Fusion, ...] = ("mean", "max", "min")
 TWENTIETHS = [step / 20 for step in range(21)]
 
 
-def page(view: View) -> None:
+def page(view: View) -> Data | None:
     if refusals := [layer.refusal for layer in view.acts.layers if layer.refusal]:
         st.warning(refusals[0])
-        return
+        return None
     depth = view.acts.depth
     first, second, third, fourth = st.columns(4)
     fusion = setting("fusion", FUSIONS, "mean")
@@ -56,7 +56,7 @@ def page(view: View) -> None:
     def tables() -> list[Table]:
         return [_table(view, fusion, residual, discard, start, of_class)]
 
-    disclose(view, "rollout", tables)
+    return Data(tables)
 
 
 def _table(

@@ -7,7 +7,7 @@ import streamlit as st
 
 from vitviz import inspection, plots
 from vitviz.app import settings, state
-from vitviz.app.data import Table, disclose, patch_columns
+from vitviz.app.data import Data, Table, patch_columns
 from vitviz.app.figure import show
 from vitviz.app.settings import setting
 from vitviz.app.state import View
@@ -23,7 +23,7 @@ OFF_ON = (False, True)
 _SCATTER = "token_scatter"
 
 
-def page(view: View) -> None:
+def page(view: View) -> Data | None:
     depth = view.acts.depth
     token_map(
         view,
@@ -40,7 +40,7 @@ def page(view: View) -> None:
     if most < CHANNELS:
         st.info(f"A picture of {grid[0]} x {grid[1]} patches has fewer than {CHANNELS} components.")
         _norms(view)
-        return
+        return None
     st.subheader(f"Principal components of the patches after layer {view.layer + 1}", anchor=False)
     first, threshold, flip = _controls(most)
     everything, _ = _scatter(view, view.layer, None)
@@ -60,7 +60,7 @@ def page(view: View) -> None:
         _thumbnails(view, points, explained, kept, chosen)
     with norms:
         _norms(view)
-    disclose(view, "tokens", lambda: [_table(view, points, kept)])
+    return Data(lambda: [_table(view, points, kept)])
 
 
 def _table(view: View, points: np.ndarray, kept: np.ndarray) -> Table:

@@ -9,7 +9,7 @@ import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
-from vitviz.app.data import Table, disclose
+from vitviz.app.data import Data, Table
 from vitviz.app.figure import show
 from vitviz.app.settings import setting
 from vitviz.app.state import View
@@ -27,8 +27,7 @@ NETWORKS = {"vit": "ViT", "cnn": "small CNN"}
 _T_TWO, _NORMAL = 4.303, 1.96
 
 
-def page(view: View) -> str:
-    """Draw the page; what was measured."""
+def page(view: View) -> Data:
     runs = _runs()
     name = view.model.name if view.model.name in runs else next(iter(runs))
     if name != view.model.name:
@@ -59,8 +58,7 @@ def page(view: View) -> str:
     if moments:
         line += f" · {_moment_words(*moments[moment])}"
     tables = partial(_tables, name, run, moment if moments else None)
-    disclose(view, "training", tables, line=line)
-    return line
+    return Data(tables, record=line)
 
 
 def _tables(name: str, run: dict[str, Any], moment: int | None) -> list[Table]:
