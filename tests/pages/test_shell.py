@@ -37,13 +37,13 @@ from vitviz.text import PAGES, lesson
 from vitviz.zoo import catalogue
 
 SHOWN = [page for page in PAGES if page not in RECORDS]  # what shows the picture and the model
-every_page = pytest.mark.parametrize("page", PAGES)
+every_page = pytest.mark.parametrize("page", SHOWN)
 
 
 # --- pages --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", SHOWN)
+@every_page
 def test_a_page_opens_on_the_sample_with_the_shipped_model(page: str) -> None:
     at = opened(page)
     assert_works(at)
@@ -60,7 +60,7 @@ def test_a_page_opens_on_the_sample_with_the_shipped_model(page: str) -> None:
     assert line.endswith(f"sample: {state.samples()[state.DEFAULT_PICTURE]}")
 
 
-@every_page
+@pytest.mark.parametrize("page", PAGES)
 def test_the_caption_card_holds_the_lesson(page: str) -> None:
     at, words = opened(page), lesson(page)
     assert words.equation in "\n".join(latex.value for latex in at.latex)
@@ -68,7 +68,7 @@ def test_the_caption_card_holds_the_lesson(page: str) -> None:
     assert words.try_this in prose(at)
 
 
-@every_page
+@pytest.mark.parametrize("page", PAGES)
 def test_at_most_six_controls_stand_above_every_page(page: str) -> None:
     at = opened(page)
     assert at.selectbox(key="picture")
