@@ -30,6 +30,7 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "inspection": set(),
     "plots": set(),
     "text": set(),
+    "options": set(),
     "report": {"activations", "inspection", "plots", "text"},
     "training": {"vit", "checkpoints", "inspection"},
 }

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from .options import add_options
+
 
 def _app(arguments: argparse.Namespace) -> int:
     """Run the app as `streamlit run app.py` does in the source tree, with the same settings."""
@@ -19,7 +21,10 @@ def _app(arguments: argparse.Namespace) -> int:
     }
     script = Path(__file__).with_name("app") / "main.py"
     flags = [f"--{name}={value}" for name, value in settings.items()]
-    return subprocess.call([sys.executable, "-m", "streamlit", "run", str(script), *flags])
+    said = [f"--checkpoint={text}" for text in arguments.checkpoint]
+    said += [f"--models={arguments.models}"] if arguments.models else []
+    command = ["streamlit", "run", str(script), *flags, "--", *said]
+    return subprocess.call([sys.executable, "-m", *command])
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -62,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 
     app = commands.add_parser("app", help="open the app in a browser")
     app.add_argument("--port", type=int, default=8501)
+    add_options(app)
     app.set_defaults(run=_app)
 
     train = commands.add_parser("train", help="train a model of our own, or resume its run")

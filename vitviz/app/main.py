@@ -15,6 +15,7 @@ from vitviz.app import settings, state
 from vitviz.app.clipboard import paste_anywhere, paste_button
 from vitviz.app.data import Data, disclose, provenance
 from vitviz.app.settings import setting
+from vitviz.options import OptionError
 from vitviz.text import PAGES, lesson
 
 if TYPE_CHECKING:
@@ -59,6 +60,11 @@ def main() -> None:
     st.title(f"{lesson(name).title}: {lesson(name).question}", anchor=False)
     # Here and not in the page: a widget drawn inside a page loses its value at a change of page.
     messages = st.container()
+    try:
+        state.options()
+    except OptionError as error:
+        st.error(str(error))
+        st.stop()
     if view := _controls():
         views.append(view)
         chosen.run()
@@ -156,9 +162,8 @@ def _picture_control(menu: DeltaGenerator, take: DeltaGenerator) -> state.Pictur
 
 def _model_control(menu: DeltaGenerator, switch: DeltaGenerator) -> "tuple[Model, Lock] | None":
     from vitviz import ModelError
-    from vitviz.zoo import catalogue
 
-    names = [entry.name for entry in catalogue()]
+    names = state.model_names()
     name = setting("model", names, names[0])
     weights = setting("weights", WEIGHTS, WEIGHTS[0])
     menu.selectbox("Model", names, key="model")

@@ -5,11 +5,13 @@ Models and captures are shared between sessions; the picture and the controls be
 
 import csv
 import hashlib
+import sys
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
@@ -17,6 +19,7 @@ import numpy as np
 import streamlit as st
 
 from vitviz.app import settings
+from vitviz.options import Options, parse
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -156,14 +159,42 @@ def captures() -> BoundedCache:
     return BoundedCache(MAX_CAPTURE_BYTES)
 
 
+@st.cache_resource
+def options() -> Options:
+    """What the operator said on the command line, read once."""
+    script, *said = sys.argv
+    # Elsewhere, as under a test, the words are meant for another program.
+    return parse(said if Path(script).name in ("app.py", "main.py") else [])
+
+
 @st.cache_resource(show_spinner="Loading the model …", max_entries=4)
 def load(name: str, pretrained: bool) -> tuple["Model", threading.Lock]:
-    """A model, and the lock that lets one forward pass run at a time."""
+    """A model, and the lock that lets one forward pass run at a time.
+
+    With trained weights, `name` may be that of a local file in the menu.
+    """
     from vitviz import load_model
     from vitviz.zoo import leave_cores_free
 
     leave_cores_free()
-    return load_model(name, pretrained=pretrained), threading.Lock()
+    architecture, file = options().checkpoints.get(name, (name, None))
+    checkpoint = file if pretrained else None
+    model = load_model(architecture, pretrained=pretrained, checkpoint=checkpoint)
+    return model, threading.Lock()
+
+
+def model_names() -> list[str]:
+    """What the menu offers: the operator's own files first behind the shipped models."""
+    from vitviz.zoo import catalogue
+
+    said = options()
+    known = [entry.name for entry in catalogue()]
+    shipped = [entry.name for entry in catalogue() if entry.shipped]
+    names = [*shipped, *said.checkpoints, *(name for name in known if name not in shipped)]
+    if said.models is None:
+        return names
+    allowed = [name for name in names if name in said.models or name in said.checkpoints]
+    return allowed or shipped[:1]
 
 
 @st.cache_resource
