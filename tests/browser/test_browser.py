@@ -118,7 +118,8 @@ LOOK = """() => {
       bright.push(`${element.tagName}.${element.className}`);
   }
   const main = document.querySelector("main");
-  const widths = [document.documentElement.scrollWidth, main.scrollWidth];
+  const around = main.closest("[data-testid=stAppViewContainer]");  // hides what it cuts off
+  const widths = [document.documentElement, main, around].map(one => one.scrollWidth);
   return { texts, bright, widths };
 }"""
 

@@ -30,7 +30,8 @@ _STYLE = """<style>
 .st-key-provenance { position: fixed; left: 0; bottom: 0; z-index: 9; width: 100%;
   padding: 0.2rem 1.5rem; background: light-dark(#f0f2f6, #262730); }
 /* What nobody sees takes no room. */
-[class*="st-key-token_map_"][class*="_stack"], .st-key-paste_anywhere { position: absolute; }
+[class*="st-key-token_map_"][class*="_stack"], .st-key-paste_anywhere {
+  position: absolute; width: 1px !important; overflow: hidden; }
 .stPlotlyChart text:not(.hoverlayer text) { fill: light-dark(#31333f, #fafafa) !important; }
 .stMainBlockContainer [data-testid="stButtonGroup"] button { min-height: 2.5rem; }
 .stMainBlockContainer .katex { font-size: 1.05em; }
