@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from .activations.reading import checked, why_refused
-from .activations.recording import read_call
+from .activations.reading import checked
+from .activations.records import read_call, why_refused
 from .families import Layer, ModelError
 from .model import RECORDER, Model
 
@@ -170,8 +170,10 @@ class _Watch(TorchFunctionMode):
         if func is not F.scaled_dot_product_attention or here is None:
             return output
         call = read_call(output, *args, **(kwargs or {}))
-        attention = call.attention().requires_grad_()  # after softmax: (heads, T, T)
-        mixed = attention @ call.v
+        scores = (call.q[0] * call.scale) @ call.k[0].transpose(1, 2)
+        scores = scores if call.bias is None else scores + call.bias[0]
+        attention = scores.softmax(dim=-1).requires_grad_()  # (heads, T, T)
+        mixed = attention @ call.v[0]
         if refusal := why_refused(self.layers[here], mixed.detach(), output[0].detach()):
             raise ModelError(refusal)
         self.calls[here].append(attention)

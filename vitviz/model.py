@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .families import Layer, ModelError, family_of
+from .families import Layer, ModelError, Site, family_of, token_weights
 from .images import Placement, fit, place
 
 __all__ = ["RECORDER", "Model", "ModelError", "Preprocessing", "Recorder"]
@@ -127,6 +127,7 @@ class Model:
         temperature: float | None = None,
     ) -> None:
         family = family_of(module)
+        sites = family.sites(module, preprocessing.input_size)
         self.module = module.eval().requires_grad_(False)
         self.name = name
         self.family = family.name
@@ -135,22 +136,25 @@ class Model:
         self.weights = weights
         self.labels = labels
         self.temperature = temperature
-        self.layers: tuple[Layer, ...] = family.layers(module, preprocessing.input_size)
-        embed = module.get_submodule("patch_embed")
+        self.tied = family.tied(module)
+        self._embedding = family.embedding
+        self.sites = sites
+        self.layers: tuple[Layer, ...] = tuple(site.layer for site in sites)
+        embed = module.get_submodule(family.embedding)
         if _embedded in embed._forward_hooks.values():
             return  # a module that is watched already, or the copy of one
         embed.register_forward_hook(_embedded)
-        for index, (_, block) in enumerate(family.blocks(module)):
-            _watch(block, index)
+        for index, site in enumerate(sites):
+            _watch(site, index)
 
     @property
     def parameter_count(self) -> int:
         return sum(parameter.numel() for parameter in self.module.parameters())
 
     @property
-    def final_norm(self) -> nn.Module:
+    def final_norm(self) -> nn.Module | None:
         """The LayerNorm after the last block; models that pool patches may have it after that."""
-        norm: nn.Module = self.module.get_submodule("norm")
+        norm: nn.Module | None = getattr(self.module, "norm", None)
         if isinstance(norm, nn.Identity) and hasattr(self.module, "fc_norm"):
             return self.module.get_submodule("fc_norm")
         return norm
@@ -158,10 +162,36 @@ class Model:
     @property
     def patch_kernel(self) -> np.ndarray | None:
         """The filters E of eq. 1: ndarray of shape (D, C, P, P); None behind a hybrid's CNN."""
-        embed = self.module.get_submodule("patch_embed")
-        if hasattr(embed, "backbone") or not isinstance(embed.proj, nn.Conv2d):
+        embed = self.module.get_submodule(self._embedding)
+        kernel = getattr(embed, "proj", None)
+        if hasattr(embed, "backbone") or not isinstance(kernel, nn.Conv2d):
             return None
-        return _read_only(embed.proj.weight)
+        return _read_only(kernel.weight)
+
+    def token_mixing(self, layer: int) -> np.ndarray:
+        """The weights by which an MLP-Mixer mixes its tokens: ndarray of shape (units, rows, cols).
+
+        Each map is what one unit takes from each patch. It is no attention: it is the same for
+        every picture, may be negative, and does not sum to 1.
+
+        Raises
+        ------
+        ModelError
+            When the layer attends instead.
+
+        References
+        ----------
+        Tolstikhin et al., "MLP-Mixer: An all-MLP Architecture for Vision" (NeurIPS 2021), Fig. 5.
+        """
+        if not 0 <= layer < len(self.sites):
+            raise ValueError(f"Expected a layer in 0..{len(self.sites) - 1}, got {layer}.")
+        site = self.sites[layer]
+        weights = token_weights(site)
+        if weights is None:
+            raise ModelError(
+                f"{site.layer.name} attends to tokens, and has no weights that mix them."
+            )
+        return _read_only(weights.reshape(-1, *site.layer.query_grid))
 
     @property
     def position_embedding(self) -> np.ndarray | None:
@@ -196,7 +226,7 @@ def _embedded(module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
     return recorder.embedded(output) if recorder else None
 
 
-def _watch(block: nn.Module, index: int) -> None:
+def _watch(site: Site, index: int) -> None:
     """Install the hooks of one block; they speak to the recorder of the running context."""
 
     def entering(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
@@ -212,6 +242,7 @@ def _watch(block: nn.Module, index: int) -> None:
         if recorder := RECORDER.get():
             recorder.leaving(index, output)
 
-    block.register_forward_pre_hook(entering)
-    block.get_submodule("norm2").register_forward_pre_hook(attended)
-    block.register_forward_hook(leaving)
+    site.block.register_forward_pre_hook(entering)
+    if site.middle:
+        site.block.get_submodule(site.middle).register_forward_pre_hook(attended)
+    site.block.register_forward_hook(leaving)

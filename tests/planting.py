@@ -1,0 +1,175 @@
+"""Weights planted so that every head of every layer looks at the one bright patch.
+
+A patch's brightness becomes coordinate 0 of its token and all else is 0 but coordinate 1, which is
+1 everywhere; blocks add nothing to the stream; keys copy coordinate 0 and queries copy coordinate
+1, both into the last coordinate of a head, which rotary embeddings turn least.
+"""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from examples import watched
+from PIL import Image
+from torch import Tensor, nn
+
+from vitviz.model import Model
+
+LONG = 300.0  # of the queries
+#: By how much the score of the bright patch exceeds the others in windows: enough to look at it
+#: only, but not to look through Swin's mask, which subtracts 100 from a score where two patches
+#: lie on opposite sides of the picture.
+IN_WINDOWS = 40.0
+
+
+@torch.no_grad()
+def plant(module: Any) -> None:
+    """Set every weight of a model in which all tokens attend to all."""
+    silence(module)
+    plant_embedding(module)
+    for block in module.blocks:
+        plant_attention(block)
+
+
+def silence(module: nn.Module) -> None:
+    """Zero everything, and let norms be norms."""
+    for parameter in module.parameters():
+        parameter.zero_()
+    for part in module.modules():
+        weight = getattr(part, "weight", None)
+        if "Norm" in type(part).__name__ and isinstance(weight, Tensor):
+            weight.fill_(1)
+
+
+def plant_embedding(module: Any) -> None:
+    embed = module.patch_embed
+    stem = getattr(embed, "backbone", None)
+    if stem is not None:
+        plant_stem(stem)
+    kernel = embed.proj.weight
+    kernel[0] = 1 / kernel[0].numel()
+    if getattr(module, "pos_embed", None) is not None:
+        module.pos_embed[..., 1] = 1
+    else:
+        embed.proj.bias[1] = 1
+    for name in ("cls_token", "dist_token", "reg_token"):
+        token = getattr(module, name, None)
+        if token is not None:
+            token[..., 1] = 1
+
+
+def plant_stem(stem: nn.Module) -> None:
+    """Let channel 0 of a CNN hand on what lies in the middle of each kernel, and nothing else.
+
+    A kernel that is the same everywhere would do nothing where kernels are standardised.
+    """
+    for name, part in stem.named_modules():
+        if isinstance(part, nn.Conv2d):
+            height, width = part.kernel_size
+            colours = 3 if part.in_channels == 3 else 1
+            part.weight[0, :colours, height // 2, width // 2] = 1
+        if name.endswith("norm3"):  # the last of a residual branch
+            part.weight.zero_()
+
+
+def plant_attention(block: Any, length: float = LONG) -> None:
+    """Keys copy coordinate 0 of the normalised token, queries coordinate 1."""
+    attn = getattr(block, "attn", block)
+    q, k = query_and_key(attn)
+    q[:, -1, 1] = length
+    k[:, -1, 0] = 1
+    norm = getattr(getattr(attn, "q_norm", None), "weight", None)
+    if norm is not None:  # it makes every query as long as the next
+        norm.fill_(length)
+    if hasattr(attn, "logit_scale"):  # Swin V2 makes all queries and keys of length 1
+        attn.logit_scale.fill_(math.log(20))
+    for name in ("proj_l", "proj_w"):  # CaiT mixes heads before and after the softmax
+        if hasattr(attn, name):
+            weight = getattr(attn, name).weight
+            weight.copy_(torch.eye(len(weight)).flip(0))
+
+
+def query_and_key(attn: Any) -> tuple[Tensor, Tensor]:
+    """The weights that make the queries and the keys, each as a view (heads, d, channels)."""
+    heads = attn.num_heads
+    if getattr(attn, "in_proj", None) is not None:  # attention and MLP side by side
+        _, q, k, _ = attn.in_proj.weight.split(attn.in_split)
+    elif getattr(attn, "head_first", False):
+        q, k, _ = attn.qkv.weight.view(heads, 3, attn.dim_head, -1).unbind(1)
+        return q, k
+    elif getattr(attn, "qkv", None) is not None:
+        q, k, _ = attn.qkv.weight.chunk(3)
+    elif hasattr(attn, "kv"):
+        q, k = attn.q.weight, attn.kv.weight.chunk(2)[0]
+    elif hasattr(attn, "k"):
+        q, k = attn.q.weight, attn.k.weight
+    else:
+        q, k = attn.q_proj.weight, attn.k_proj.weight
+    return tuple(rows.view(heads, len(rows) // heads, -1) for rows in (q, k))
+
+
+@torch.no_grad()
+def plant_stages(model: Model) -> None:
+    """Set every weight of a model with stages; its sites say where attention is."""
+    module: Any = model.module
+    silence(module)
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Conv2d) and hands_on(name):
+            carry(part, first=part.in_channels == 3)
+        if name.endswith("reduction"):  # where Swin joins four patches
+            width = part.in_features // 4
+            for coordinate in (0, 1):
+                part.weight[coordinate, coordinate::width] = 1
+    first = module.stem.norm1 if hasattr(module, "stem") else module.patch_embed.proj
+    first.bias[1] = 1
+    for site in model.sites:
+        q, _ = query_and_key(getattr(site.block, "attn", site.block))
+        _, head_dim, width = q.shape  # a normalised token has two coordinates of some width^0.5
+        plant_attention(site.block, IN_WINDOWS * head_dim**0.5 / (width / 2))
+
+
+def hands_on(name: str) -> bool:
+    """Whether a convolution lies on the stream: in a stem, a shortcut, or where grids shrink."""
+    words = name.split(".")
+    return (
+        words[0] in ("stem", "patch_embed")
+        or "shortcut" in words
+        or "downsample" in words
+        or words[-1] == "sr"
+        or "down" in words
+    )
+
+
+def carry(conv: nn.Conv2d, *, first: bool) -> None:
+    """Hand on coordinates 0 and 1 from the middle of the kernel, or the mean of a pooling one."""
+    if first:
+        height, width = conv.kernel_size
+        conv.weight[0, :, height // 2, width // 2] = 1 / 3
+        return
+    for coordinate in (0, 1):
+        if conv.kernel_size == conv.stride:
+            conv.weight[coordinate, coordinate] = 1 / conv.weight[0, 0].numel()
+        else:
+            height, width = conv.kernel_size
+            conv.weight[coordinate, coordinate, height // 2, width // 2] = 1
+
+
+def spotlight(height: int, width: int, box: tuple[int, int, int, int]) -> Image.Image:
+    image = Image.new("RGB", (width, height))
+    image.paste((255, 255, 255), box)
+    return image
+
+
+def planted(module: nn.Module, input_size: tuple[int, int]) -> Model:
+    """The planted module, whose input is the picture's brightness from 0 to 1."""
+    plant(module)
+    return in_brightness(watched(module, input_size))
+
+
+def in_brightness(model: Model) -> Model:
+    """Let the input be the picture's brightness, with sharp edges."""
+    model.preprocess = replace(
+        model.preprocess, mean=(0.0,) * 3, std=(1.0,) * 3, interpolation="nearest"
+    )
+    return model

@@ -1,0 +1,96 @@
+"""Why a module that is of no family is not read: one sentence each."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+
+#: By the class of the module, or of one of its parts: what stands in the way.
+_REASONS: Mapping[str, str] = {
+    "AttentionDownsample": "shrinks the grid inside its attention, which is not undone yet",
+    "BottleneckAttn": "attends in single blocks of a CNN, whose places are not followed yet",
+    "CascadedGroupAttention": "feeds each head with the output of the one before",
+    "ChannelAttention": "attends between channels in every second block, where tokens have no map",
+    "ChannelAttentionV2": (
+        "attends between channels in every second block, where tokens have no map"
+    ),
+    "ConvAttention": "attends over a map that convolutions have folded and unfolded",
+    "ConVit": "blends content and position attention with a gate, so it has two maps a head",
+    "CrossVit": "attends across two grids of patches of different size",
+    "CSATv2": "attends to frequencies and not to patches",
+    "DiffAttention": "subtracts one attention from another, so its rows are no shares",
+    "DiffParallelScalingBlock": "subtracts one attention from another, so its rows are no shares",
+    "CrossCovarianceAttn": "attends between channels and not between tokens",
+    "DeepseekVitClassifier": "wraps its encoder in a module that is not unwrapped yet",
+    "DeepseekVitEncoder": "is the encoder of a language model, whose blocks are not read yet",
+    "EfficientAdditiveAttention": "weighs tokens by one global query, so no token has a map",
+    "EfficientFormer": "attends in its last blocks only, after a CNN that is not followed yet",
+    "EfficientFormerV2": "mixes its heads by convolution, before and after the softmax",
+    "EfficientVit": "uses linear attention, which never forms a matrix of tokens",
+    "EfficientVitLarge": "uses linear attention, which never forms a matrix of tokens",
+    "FactorAttnConvRelPosEnc": "factorises its attention, so no matrix of tokens exists",
+    "FastVit": "attends in its last blocks only, if at all, after a CNN that is not followed yet",
+    "Gemma4VitClassifier": "wraps its encoder in a module that is not unwrapped yet",
+    "Gemma4VitEncoder": "is the encoder of a language model, whose blocks are not read yet",
+    "HaloAttn": "attends to overlapping blocks inside a CNN, whose places are not undone yet",
+    "Hiera": "reorders its tokens by mask unit, and their places are not undone yet",
+    "HieraDet": "pools its queries within windows, and their places are not undone yet",
+    "IFormer": "attends with one head in single blocks of a CNN, which is not followed yet",
+    "LambdaLayer": "turns its context into linear functions, so no matrix of tokens exists",
+    "LinearSelfAttention": "weighs tokens by one context score, so no token has a map",
+    "LowFormer": "attends in a map that convolutions have shrunk, which is not undone yet",
+    "MetaFormer": "attends in its last stages only, if at all, and they are not read yet",
+    "MobileNetV5": "attends in single blocks of a CNN, whose places are not followed yet",
+    "MobileNetV5Encoder": "attends in single blocks of a CNN, whose places are not followed yet",
+    "MobileVitBlock": "folds the places of its pixels into the batch, and they are not undone yet",
+    "MultiheadAttention": "hides its attention inside nn.MultiheadAttention, out of sight",
+    "MultiScaleAttention": "pools queries and keys by convolution with a residual, not undone yet",
+    "NaFlexVit": "takes pictures as lists of patches, whose places are not followed yet",
+    "Nest": "nests its tokens in blocks, whose places are not undone yet",
+    "OutlookAttention": "makes its weights from one token each and compares no two tokens",
+    "ParallelPartitionAttention": "attends in windows and in a grid at once, so it has two maps",
+    "ParallelThingsBlock": "runs two attentions side by side in a block, so it has two maps",
+    "PoolingVisionTransformer": "pools its tokens between stages, which is not followed yet",
+    "Qwen3VitClassifier": "wraps its encoder in a module that is not unwrapped yet",
+    "Qwen3VitEncoder": "is the encoder of a language model, whose blocks are not read yet",
+    "Sequencer2d": "has no attention: it runs a recurrent network along rows and columns",
+    "SHViT": "attends with one head on a part of its channels, which is not read yet",
+    "TNT": "attends inside each patch and between patches, so it has two maps a block",
+    "TinyVit": "attends in padded windows beside convolutions, whose places are not undone yet",
+    "Twins": "attends in windows and to pooled keys by turns, whose places are not undone yet",
+    "VisionTransformerSAM": "attends in padded windows, whose places are not undone yet",
+    "Visformer": "attends in its last stages only, after a CNN that is not followed yet",
+    "WindowAttentionGlobal": "lets one set of queries serve every window, which is not undone yet",
+    "XCA": "attends between channels and not between tokens",
+}
+
+
+def why_unknown(module: nn.Module, families: Sequence[str]) -> str:
+    """One sentence: what is missing to read `module`.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Of no known family.
+    families : sequence of str
+        The names of those that are known.
+    """
+    name = type(module).__name__
+    if isinstance(module, torch.jit.ScriptModule | torch.fx.GraphModule):
+        return f"{name} is a traced module, in which no hook is heard: load it as it was written."
+    if is_compiled(module):
+        return f"{name} was compiled, and a compiled module ignores hooks: load it uncompiled."
+    parts = {type(part).__name__ for part in module.modules()}
+    for kind, reason in _REASONS.items():
+        if kind in parts:
+            return f"{name} cannot be read, as it {reason}."
+    known = ", ".join(sorted(set(families)))
+    return f"{name} is no family that vitviz can read: it reads {known}."
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether `torch.compile` or `Module.compile` has been at work on it or a part of it."""
+    return any(
+        type(part).__name__ == "OptimizedModule" or part._compiled_call_impl is not None
+        for part in module.modules()
+    )
