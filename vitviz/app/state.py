@@ -173,13 +173,19 @@ def load(name: str, pretrained: bool) -> tuple["Model", threading.Lock]:
 
     With trained weights, `name` may be that of a local file in the menu.
     """
-    from vitviz import load_model
+    from vitviz import ModelError, load_model
     from vitviz.zoo import leave_cores_free
 
     leave_cores_free()
     architecture, file = options().checkpoints.get(name, (name, None))
     checkpoint = file if pretrained else None
     model = load_model(architecture, pretrained=pretrained, checkpoint=checkpoint)
+    for layer in model.layers:
+        if layer.kind != "global":
+            raise ModelError(
+                f"{name} has {layer.kind} attention, which the pages do not draw: look at it with "
+                "vitviz.capture in Python."
+            )
     return model, threading.Lock()
 
 
