@@ -122,6 +122,10 @@ MAPS: dict[str, MapPlot] = {
 }
 
 #: Every public function, on ordinary data.
+RUN = [
+    dict(image_size=32, epoch=1.0, loss=2.0, held_out_accuracy=0.3),
+    dict(image_size=64, epoch=0.5, loss=1.5, held_out_accuracy=0.6),
+]
 EXAMPLES: dict[str, Callable[[], go.Figure]] = {
     "picture": lambda: plots.picture(WIDE, crop=CROP, grid=GRID, query=PEAK),
     "query_attention": lambda: query_map(shares(*GRID)),
@@ -164,6 +168,15 @@ EXAMPLES: dict[str, Callable[[], go.Figure]] = {
     ),
     "token_norms": lambda: plots.token_norms(
         planted(), planted() > 0.3, WIDE, crop=CROP, query=(0, 0)
+    ),
+    "training_curves": lambda: plots.training_curves(
+        {"": RUN}, test_accuracy={"": 0.6}, reference=0.5, chosen=1.0
+    ),
+    "distance_by_layer": lambda: plots.distance_by_layer(
+        np.array([[0.2, 0.5]]), np.array([[0.5, 0.5]]), equal_sharing=0.52
+    ),
+    "data_hunger": lambda: plots.data_hunger(
+        {"ViT": [(100, 0.2, 0.01), (1000, 0.6, 0.01)], "CNN": [(100, 0.4, 0.02), (1000, 0.7, 0.01)]}
     ),
     "class_probabilities": lambda: plots.class_probabilities(
         np.array([0.1, 0.6, 0.3]), ["cat", "dog", "owl"]

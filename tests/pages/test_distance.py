@@ -323,7 +323,7 @@ def test_attention_that_fails_its_whole_proof_leaves_its_sentence(
 ) -> None:
     serve("plain")
     state.captures.clear()
-    monkeypatch.setattr("vitviz.activations.reading.why_refused", lambda *_: SENTENCE)
+    monkeypatch.setattr("vitviz.activations.reading.why_wrong", lambda *_: SENTENCE)
     at = opened("distance", over=over)
     assert not at.exception
     assert [warning.value for warning in at.warning][1:] == [SENTENCE]  # the first: random weights
