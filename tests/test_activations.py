@@ -337,6 +337,7 @@ def test_the_last_normalised_tokens_give_the_logits(name: str) -> None:
 def test_normalised_tokens_are_those_of_the_final_norm_at_any_depth() -> None:
     model = example("plain")
     acts = capture(model, picture())
+    assert model.final_norm is not None
     for depth in range(acts.depth + 1):
         with torch.inference_mode():
             expected = model.final_norm(torch.from_numpy(acts.tokens(depth).copy()))

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from examples import (
     assert_one_sentence,
@@ -407,3 +408,23 @@ def test_an_edit_that_does_not_fit_is_refused_in_one_sentence(edit: Any, message
         capture(model, picture(), edits=[edit])
     assert_one_sentence(caught.value)
     assert RECORDER.get() is None
+
+
+# --- families whose attention knows the places --------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["eva02_tiny_patch14_224", "beit_base_patch16_224", "test_vit_relpos"]
+)
+def test_no_patch_is_left_out_where_attention_knows_every_place(name: str) -> None:
+    size = 56 if name.startswith("eva") else 64
+    options: Any = dict(img_size=size, embed_dim=32, num_heads=2, depth=1)
+    model = watched(timm.create_model(name, **options).eval(), (size, size))
+    mask = np.zeros((4, 4), bool)
+    assert not capture(model, picture(), edits=[DropPatches(mask)]).layers[0].refusal
+    mask[1, 2] = True
+    with pytest.raises(ModelError, match="none can be left out") as caught:
+        capture(model, picture(), edits=[DropPatches(mask)])
+    assert_one_sentence(caught.value)
+    painted = capture(model, picture(), edits=[FillPatches(mask)])
+    assert np.abs(painted.attention(0) - capture(model, picture()).attention(0)).max() > 0

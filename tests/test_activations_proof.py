@@ -16,10 +16,9 @@ from examples import (
     plain_logits,
     timm_model,
     timm_module,
-    watched,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-from PIL import Image
+from planting import planted, spotlight
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -143,13 +142,13 @@ def test_a_layer_that_does_not_prove_itself_is_refused(kind: type[Mutated], word
 
 
 def test_a_wrong_scale_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = recording._read_call
+    read = recording.read_call
 
     def wrong(*args: Any, **kwargs: Any) -> Any:
         record = read(*args, **kwargs)
         return replace(record, scale=record.scale * 1.5)
 
-    monkeypatch.setattr(recording, "_read_call", wrong)
+    monkeypatch.setattr(recording, "read_call", wrong)
     acts = capture(own_model(depth=1), picture())
     assert_only_refused(acts, 0, "does not reproduce")
 
@@ -264,41 +263,6 @@ def test_weights_that_are_no_numbers_are_refused_where_they_matter(value: float)
 
 
 # --- planted attention --------------------------------------------------------------------------
-
-
-def plant(module: Any) -> None:
-    """Set the weights so that every head of every layer attends to the one bright patch.
-
-    A patch's brightness becomes the first coordinate of its token, all else is 0; blocks add
-    nothing to the stream; keys copy the first coordinate, and queries are one long constant.
-    """
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.zero_()
-        for name, part in module.named_modules():
-            if isinstance(part, nn.LayerNorm) and name:
-                part.weight.fill_(1)
-        kernel = module.patch_embed.proj.weight
-        kernel[0] = 1 / kernel[0].numel()
-        for block in module.blocks:
-            qkv, heads = block.attn.qkv, block.attn.num_heads
-            width = qkv.in_features
-            first = torch.arange(0, width, width // heads)  # each head's first coordinate
-            qkv.bias[first] = 100.0
-            qkv.weight[width + first, 0] = 1.0
-
-
-def spotlight(height: int, width: int, box: tuple[int, int, int, int]) -> Image.Image:
-    image = Image.new("RGB", (width, height))
-    image.paste((255, 255, 255), box)
-    return image
-
-
-def planted(module: nn.Module, input_size: tuple[int, int]) -> Model:
-    plant(module)
-    model = watched(module, input_size)
-    model.preprocess = replace(model.preprocess, mean=(0.0,) * 3, std=(1.0,) * 3)
-    return model
 
 
 PLANTED: dict[str, tuple[Callable[..., nn.Module], dict[str, Any], int, str]] = {

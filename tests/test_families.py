@@ -1,5 +1,6 @@
 """Each family is recognised with its tokens, grid and patch size; every other one is refused."""
 
+import warnings
 from typing import Any
 
 import pytest
@@ -61,6 +62,14 @@ def test_prefix_of_the_own_model(options: dict[str, Any], prefix: tuple[str, ...
         ("vit_small_patch14_dinov2", "ViT", ("cls",)),
         ("vit_small_patch14_reg4_dinov2", "ViT", ("cls", "reg1", "reg2", "reg3", "reg4")),
         ("deit_tiny_distilled_patch16_224", "DeiT distilled", ("cls", "dist")),
+        ("vit_small_r26_s32_224", "ViT", ("cls",)),
+        ("eva02_tiny_patch14_224", "EVA", ("cls",)),
+        ("vit_small_patch16_rope_224", "EVA", ("cls",)),
+        ("vit_small_patch16_dinov3", "EVA", ("cls", "reg1", "reg2", "reg3", "reg4")),
+        ("beit_base_patch16_224", "BEiT", ("cls",)),
+        ("beitv2_base_patch16_224", "BEiT", ("cls",)),
+        ("test_vit_relpos", "ViT with relative positions", ()),
+        ("vit_relpos_base_patch16_clsgap_224", "ViT with relative positions", ("cls",)),
     ],
 )
 def test_prefix_of_timms_models(name: str, family: str, prefix: tuple[str, ...]) -> None:
@@ -72,6 +81,32 @@ def test_prefix_of_timms_models(name: str, family: str, prefix: tuple[str, ...])
     assert {layer.num_heads for layer in layers} == {module.blocks[0].attn.num_heads}
     assert len(layers) == 2
     assert len(prefix) == module.num_prefix_tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "mlp", "depth", "heads", "patch"),
+    [
+        ("vit_base_patch16_224", 768, 3072, 12, 12, 16),
+        ("vit_large_patch16_224", 1024, 4096, 24, 16, 16),
+        ("vit_huge_patch14_224", 1280, 5120, 32, 16, 14),
+        ("vit_giant_patch14_224", 1408, 6144, 40, 16, 14),
+        ("vit_gigantic_patch14_224", 1664, 8192, 48, 16, 14),
+    ],
+)
+def test_large_ones_are_described_without_their_numbers(
+    name: str, width: int, mlp: int, depth: int, heads: int, patch: int
+) -> None:
+    with torch.device("meta"):
+        model = vitviz.load_model(name, pretrained=False)
+    module: Any = model.module
+    tokens = 1 + (224 // patch) ** 2
+    block = 4 * width * (width + 1) + mlp * (width + 1) + width * (mlp + 1) + 2 * 2 * width
+    ends = width * (3 * patch**2 + 1) + width + tokens * width + 2 * width
+    head = module.num_classes * (width + 1)
+    assert model.parameter_count == ends + depth * block + head
+    assert len(model.layers) == depth
+    assert {layer.num_heads for layer in model.layers} == {heads}
+    assert {layer.query_grid for layer in model.layers} == {(224 // patch, 224 // patch)}
 
 
 # --- grid and patch size ------------------------------------------------------------------------
@@ -149,28 +184,68 @@ def test_a_picture_smaller_than_a_patch_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
+    ("name", "words"),
     [
-        ("swin_tiny_patch4_window7_224", "SwinTransformer"),
-        ("mixer_s32_224", "MlpMixer"),
-        ("test_vit_relpos", "VisionTransformerRelPos"),
-        ("eva02_tiny_patch14_224", "Eva"),
-        ("vit_small_patch16_rope_224", "Eva"),
-        ("beit_base_patch16_224", "Beit"),
-        ("cait_xxs24_224", "Cait"),
-        ("resnet18", "ResNet"),
+        ("xcit_nano_12_p16_224", "Xcit cannot be read, as it attends between channels"),
+        ("hiera_tiny_224", "Hiera cannot be read, as it reorders its tokens"),
+        ("mobilevit_xxs", "folds the places of its pixels into the batch"),
+        ("mobilevitv2_050", "weighs tokens by one context score"),
+        ("vit_dwee_patch16_reg1_gap_256", "subtracts one attention from another"),
+        ("vit_small_patch16_18x2_224", "runs two attentions side by side"),
+        ("samvit_base_patch16_224", "attends in padded windows"),
+        ("naflexvit_base_patch16_gap", "takes pictures as lists of patches"),
+        ("convit_tiny", "blends content and position attention"),
+        ("crossvit_9_240", "two grids of patches"),
+        ("volo_d1_224", "makes its weights from one token each"),
+        ("resnet18", "ResNet is no family that vitviz can read"),
     ],
 )
-def test_other_families_are_refused_in_one_sentence(name: str, kind: str) -> None:
-    with torch.device("meta"), pytest.raises(ModelError, match=kind) as caught:
+def test_other_families_are_refused_with_what_is_missing(name: str, words: str) -> None:
+    with torch.device("meta"), pytest.raises(ModelError, match=words) as caught:
         vitviz.load_model(name, pretrained=False)
     assert_one_sentence(caught.value)
-    for known in ("ViT", "DeiT distilled"):
+
+
+def test_an_unknown_module_is_told_what_is_known() -> None:
+    with pytest.raises(ModelError) as caught:
+        family_of(nn.Linear(2, 2))
+    for known in ("ViT", "DeiT distilled", "EVA", "BEiT"):
         assert known in str(caught.value)
 
 
+def test_attention_hidden_in_pytorchs_own_layer_is_refused() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    with pytest.raises(ModelError, match=r"nn\.MultiheadAttention") as caught:
+        family_of(nn.TransformerEncoder(layer, 2))
+    assert_one_sentence(caught.value)
+
+
+def test_a_traced_module_is_refused() -> None:
+    module = own_module()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls its own tracing outdated
+        traced = torch.jit.trace(module, torch.zeros(1, 3, 16, 24))
+    for kind in (traced, torch.fx.symbolic_trace(nn.Linear(2, 2))):
+        with pytest.raises(ModelError, match="is a traced module") as caught:
+            family_of(kind)
+        assert_one_sentence(caught.value)
+
+
+def test_a_compiled_module_is_refused_however_it_was_compiled() -> None:
+    inside = own_module()
+    inside.blocks[1].compile()  # nothing is compiled before it runs
+    compiled: Any = torch.compile(own_module())
+    for module in (compiled, inside):
+        with pytest.raises(ModelError, match="was compiled") as caught:
+            family_of(module)
+        assert_one_sentence(caught.value)
+
+
 def test_unusual_blocks_are_refused() -> None:
-    module = TimmViT(img_size=32, embed_dim=16, depth=1, num_heads=2, block_fn=ResPostBlock)
+    class Unheard(ResPostBlock):
+        pass
+
+    module = TimmViT(img_size=32, embed_dim=16, depth=1, num_heads=2, block_fn=Unheard)
     with pytest.raises(ModelError):
         family_of(module)
 

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from .families import Layer, ModelError, family_of
+from .families import Layer, ModelError, Site, family_of
 from .images import Placement, fit, place
 
 __all__ = ["RECORDER", "Model", "ModelError", "Preprocessing", "Recorder"]
@@ -111,6 +111,7 @@ class Model:
         labels: tuple[str, ...] | None = None,
     ) -> None:
         family = family_of(module)
+        sites = family.sites(module, preprocessing.input_size)
         self.module = module.eval().requires_grad_(False)
         self.name = name
         self.family = family.name
@@ -118,22 +119,24 @@ class Model:
         self.trained = trained
         self.weights = weights
         self.labels = labels
-        self.layers: tuple[Layer, ...] = family.layers(module, preprocessing.input_size)
-        embed = module.get_submodule("patch_embed")
+        self.tied = family.tied(module)
+        self.sites = sites
+        self.layers: tuple[Layer, ...] = tuple(site.layer for site in sites)
+        embed = module.get_submodule(family.embedding)
         if _embedded in embed._forward_hooks.values():
             return  # a module that is watched already, or the copy of one
         embed.register_forward_hook(_embedded)
-        for index, (_, block) in enumerate(family.blocks(module)):
-            _watch(block, index)
+        for index, site in enumerate(sites):
+            _watch(site, index)
 
     @property
     def parameter_count(self) -> int:
         return sum(parameter.numel() for parameter in self.module.parameters())
 
     @property
-    def final_norm(self) -> nn.Module:
+    def final_norm(self) -> nn.Module | None:
         """The LayerNorm after the last block; models that pool patches may have it after that."""
-        norm: nn.Module = self.module.get_submodule("norm")
+        norm: nn.Module | None = getattr(self.module, "norm", None)
         if isinstance(norm, nn.Identity) and hasattr(self.module, "fc_norm"):
             return self.module.get_submodule("fc_norm")
         return norm
@@ -141,8 +144,8 @@ class Model:
     @property
     def patch_kernel(self) -> np.ndarray | None:
         """The filters E of eq. 1: ndarray of shape (D, C, P, P); None behind a hybrid's CNN."""
-        embed = self.module.get_submodule("patch_embed")
-        if hasattr(embed, "backbone") or not isinstance(embed.proj, nn.Conv2d):
+        embed: Any = getattr(self.module, "patch_embed", None)
+        if embed is None or hasattr(embed, "backbone") or not isinstance(embed.proj, nn.Conv2d):
             return None
         return _read_only(embed.proj.weight)
 
@@ -179,7 +182,7 @@ def _embedded(module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
     return recorder.embedded(output) if recorder else None
 
 
-def _watch(block: nn.Module, index: int) -> None:
+def _watch(site: Site, index: int) -> None:
     """Install the hooks of one block; they speak to the recorder of the running context."""
 
     def entering(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
@@ -195,6 +198,7 @@ def _watch(block: nn.Module, index: int) -> None:
         if recorder := RECORDER.get():
             recorder.leaving(index, output)
 
-    block.register_forward_pre_hook(entering)
-    block.get_submodule("norm2").register_forward_pre_hook(attended)
-    block.register_forward_hook(leaving)
+    site.block.register_forward_pre_hook(entering)
+    if site.middle:
+        site.block.get_submodule(site.middle).register_forward_pre_hook(attended)
+    site.block.register_forward_hook(leaving)

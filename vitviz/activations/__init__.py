@@ -6,8 +6,9 @@ model is changed. Each layer proves itself on the picture at hand before it is s
 """
 
 from .edits import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens, edited_input
-from .reading import TOLERANCE, Activations, Query
+from .reading import Activations, Query
 from .recording import PROOF_ROWS, capture
+from .records import TOLERANCE
 
 __all__ = [
     "PROOF_ROWS",

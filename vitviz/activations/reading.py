@@ -1,41 +1,16 @@
 """What one picture left in the model, and the proof of what is shown of it."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..families import Layer, ModelError
-
-TOLERANCE = 1e-3  # of A v against the block's own attention output, relative to its maximum
+from ..families import Layer, ModelError, Windows
+from .records import AnyRecord, Record, expanded, why_refused
 
 Query = int | tuple[int, int]
-
-
-@dataclass
-class Record:
-    """What one layer left behind; heads first: q, k, v, output of shape (heads, tokens, d)."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    output: Tensor
-    scale: float
-    bias: Tensor | None
-
-    def attention(self, rows: Tensor | slice = slice(None)) -> Tensor:
-        """softmax(q k^T / sqrt(d) + bias) of the chosen query rows: (heads, rows, tokens)."""
-        scores = (self.q[:, rows] * self.scale) @ self.k.transpose(-2, -1)
-        if self.bias is not None:
-            scores = scores + self.bias[:, rows]
-        return scores.softmax(dim=-1)
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        kept = (self.q, self.k, self.v, self.output)
-        return kept if self.bias is None else (*kept, self.bias)
 
 
 class Activations:
@@ -51,11 +26,12 @@ class Activations:
         labels: tuple[str, ...] | None,
         crop: tuple[float, float, float, float],
         logits: Tensor | None,
-        records: tuple[Record | None, ...],
+        records: tuple[AnyRecord | None, ...],
+        windows: tuple[Windows | None, ...],
         stream: tuple[Tensor, ...],
-        after_attention: tuple[Tensor, ...],
+        after_attention: tuple[Tensor | None, ...],
         patches: np.ndarray,
-        final_norm: nn.Module,
+        final_norm: nn.Module | None,
     ) -> None:
         self.layers = layers
         self.labels = labels
@@ -64,6 +40,7 @@ class Activations:
         #: Numbers of the patches that were in the pass, in the order of their tokens.
         self.patches = patches
         self._records = records
+        self._windows = windows
         self._stream = stream
         self._after_attention = after_attention
         self._final_norm = final_norm
@@ -105,27 +82,75 @@ class Activations:
     def nbytes(self) -> int:
         """Bytes that this capture holds."""
         held = [t for record in self._records if record for t in record.tensors()]
-        held += [*self._stream, *self._after_attention, *self._final_norm.parameters()]
+        held += [*self._stream, *(z for z in self._after_attention if z is not None)]
+        held += [] if self._final_norm is None else self._final_norm.parameters()
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
         return sum(storages.values())
 
     def attention(self, layer: int) -> np.ndarray:
         """A of one layer: ndarray of shape (heads, queries, keys), each row a share that sums to 1.
 
+        Attention within windows is written out in the numbers of the patches, with 0 between
+        patches that never meet; a row at the border of a padded picture then sums to less than 1.
+
         Raises
         ------
         ModelError
             When the layer has no attention that could be proved on this picture.
         """
-        record = self._record(layer)
-        attention = record.attention()
-        if refusal := why_refused(self.layers[layer], attention @ record.v, record.output):
-            raise ModelError(refusal)
-        return _read_only(attention)
+        attention, windows = self._proved(layer).float().numpy(), self._windows[layer]
+        if windows is None:
+            whole = attention[0]
+        else:
+            whole = expanded(attention, windows, self.layers[layer])
+        whole.flags.writeable = False
+        return whole
 
     def attention_layers(self) -> Iterator[np.ndarray]:
-        """The attention of each layer in turn, computed when it is reached."""
+        """The attention of each layer in turn, computed when it is reached.
+
+        Raises
+        ------
+        ModelError
+            When the layers are no chain of matrices over the same tokens, so that what follows
+            attention through all of them, such as rollout, is not defined.
+        """
+        tokens = {(layer.query_grid, layer.key_grid, layer.prefix) for layer in self.layers}
+        kinds = sorted({layer.kind for layer in self.layers})
+        if len(tokens) > 1 or kinds != ["global"]:
+            raise ModelError(
+                f"Its layers ({' and '.join(kinds)} attention, {len(tokens)} sets of tokens) are "
+                "no chain of matrices over the same tokens, so nothing is followed through them."
+            )
         return (self.attention(layer) for layer in range(self.depth))
+
+    def windows(self, layer: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """The attention of one layer as it was computed, window by window.
+
+        Yields
+        ------
+        attention : ndarray of shape (heads, n, m)
+        queries : ndarray of shape (n, 2)
+            Row and column of the middle of each query's patch, in pixels of the model's input;
+            NaN for prefix tokens and padding.
+        keys : ndarray of shape (m, 2)
+            The same of each key.
+
+        Raises
+        ------
+        ModelError
+            As `attention`.
+        """
+        described, attention = self._layer(layer), self._proved(layer).float().numpy()
+        windows = self._layout(layer)
+        size = described.patch_size
+        step = np.array(size if isinstance(size, tuple) else (size, size), np.float64)
+        for window, queries, keys in zip(attention, windows.queries, windows.keys, strict=True):
+            yield (
+                window,
+                _middles(queries, described.query_grid, step),
+                _middles(keys, described.key_grid, step * windows.key_step),
+            )
 
     def attention_map(
         self,
@@ -136,46 +161,63 @@ class Activations:
     ) -> np.ndarray:
         """One token's attention over the patches: ndarray of shape (heads, rows, columns).
 
+        A row lies in the layer's key grid, a column in its query grid; windows, their shift and
+        the pooling of keys are undone.
+
         Parameters
         ----------
         layer : int
         query : int or (row, column), optional
-            A token's number in the full sequence (prefix first), or a patch by its place. Left
-            out: CLS, or the mean of the patches where there is none.
+            A token's number in the full sequence (prefix first), or a patch by its place in the
+            query grid (of a column: in the key grid). Left out: CLS, or the mean of the patches
+            where there is none.
         direction : "row" or "column"
             The row of A says where the token looks, the column who looks at it.
+
+        Raises
+        ------
+        ModelError
+            When the layer has no attention that could be proved on this picture, or the token is
+            not in it.
 
         Notes
         -----
         The shares of the prefix tokens are not in the map, so it sums to less than 1. Patches that
-        were dropped get 0.
+        were dropped, and those that the token never meets, get 0.
         """
         if direction not in ("row", "column"):
             raise ValueError(f'Expected the direction "row" or "column", got {direction!r}.')
-        described = self._layer(layer)
-        attention = self.attention(layer)
-        looking = attention if direction == "row" else attention.swapaxes(1, 2)
+        described, attention = self._layer(layer), self._proved(layer).float().numpy()
+        windows = self._layout(layer)
+        asked, seen = windows.queries, windows.keys
+        grids = described.query_grid, described.key_grid
+        if direction == "column":
+            attention = attention.swapaxes(2, 3)
+            asked, seen, grids = seen, asked, grids[::-1]
+        full = np.zeros((described.num_heads, grids[1][0] * grids[1][1]), np.float32)
         if query is None and "cls" not in described.prefix:
-            chosen = looking[:, len(described.prefix) :].mean(axis=1)
+            for window, looking, places in zip(attention, asked, seen, strict=True):
+                total = window[:, looking >= 0].sum(axis=1)
+                full[:, places[places >= 0]] += total[:, places >= 0]
+            full /= np.count_nonzero(asked >= 0)
         else:
-            chosen = looking[:, self._place(described, 0 if query is None else query)]
-        rows, cols = described.key_grid
-        full = np.zeros((described.num_heads, rows * cols), np.float32)
-        full[:, self.patches] = chosen[:, len(described.prefix) :]
+            number, token = self._place(described, asked, grids[0], 0 if query is None else query)
+            places = seen[number]
+            full[:, places[places >= 0]] = attention[number, :, token][:, places >= 0]
         full.flags.writeable = False
-        return full.reshape(-1, rows, cols)
+        return full.reshape(-1, *grids[1])
 
     def queries(self, layer: int) -> np.ndarray:
         """q of one layer: ndarray of shape (heads, tokens, head_dim)."""
-        return _read_only(self._record(layer).q)
+        return self._vectors(layer, lambda record: record.q, self._layout(layer).queries)
 
     def keys(self, layer: int) -> np.ndarray:
         """k of one layer: ndarray of shape (heads, tokens, head_dim)."""
-        return _read_only(self._record(layer).k)
+        return self._vectors(layer, lambda record: record.k, self._layout(layer).keys)
 
     def values(self, layer: int) -> np.ndarray:
         """v of one layer: ndarray of shape (heads, tokens, head_dim)."""
-        return _read_only(self._record(layer).v)
+        return self._vectors(layer, lambda record: record.v, self._layout(layer).keys)
 
     def tokens(self, depth: int, *, normalised: bool = False) -> np.ndarray:
         """z_depth, the residual stream: ndarray of shape (tokens, D).
@@ -189,50 +231,89 @@ class Activations:
         """
         z = self._stream[checked(depth, len(self._stream), "depth")]
         if normalised:
+            norm = self._final_norm
+            if norm is None or getattr(norm, "normalized_shape", z.shape[-1:]) != z.shape[-1:]:
+                raise ModelError(f"There is no final LayerNorm for tokens of width {z.shape[-1]}.")
             with torch.inference_mode():
-                z = self._final_norm(z)
+                z = norm(z)
         return _read_only(z)
 
     def tokens_after_attention(self, layer: int) -> np.ndarray:
         """z'_l of eq. 2: ndarray of shape (tokens, D)."""
-        return _read_only(self._after_attention[checked(layer, self.depth, "layer")])
+        z = self._after_attention[checked(layer, self.depth, "layer")]
+        if z is None:
+            raise ModelError(
+                f"Attention and MLP of {self.layers[layer].name} run side by side, "
+                "so there are no tokens between them."
+            )
+        return _read_only(z)
 
     def _layer(self, layer: int) -> Layer:
         return self.layers[checked(layer, self.depth, "layer")]
 
-    def _record(self, layer: int) -> Record:
+    def _record(self, layer: int) -> AnyRecord:
         described, record = self._layer(layer), self._records[layer]
         if described.refusal or record is None:
             raise ModelError(described.refusal or f"{described.name} has no attention to show.")
         return record
 
-    def _place(self, layer: Layer, query: Query) -> int:
-        """The query's number among the tokens that were in the pass."""
-        rows, cols = layer.query_grid
+    def _proved(self, layer: int) -> Tensor:
+        """A of every window (W, h, n, m), proved as a whole."""
+        record = self._record(layer)
+        with torch.inference_mode():
+            attention = record.attention()
+            refusal = why_refused(self.layers[layer], record.heads(attention), record.output)
+        if refusal:
+            raise ModelError(refusal)
+        return attention
+
+    def _layout(self, layer: int) -> Windows:
+        """The patches of each window; where every token meets every token, of the one window."""
+        described, windows = self._layer(layer), self._windows[layer]
+        if windows is not None:
+            return windows
+        keys = np.concatenate([np.full(len(described.prefix), -1), self.patches])[None]
+        return Windows(queries=keys[:, :1] if described.kind == "class" else keys, keys=keys)
+
+    def _vectors(
+        self, layer: int, of: Callable[[Record], Tensor], places: np.ndarray
+    ) -> np.ndarray:
+        record = self._record(layer)
+        if not isinstance(record, Record):
+            raise ModelError(
+                f"{self.layers[layer].name} is read at its softmax, "
+                "so its queries, keys and values are not kept."
+            )
+        vectors = of(record)  # (W, h, tokens, d)
+        if len(vectors) == 1:
+            return _read_only(vectors[0])
+        flat = vectors.transpose(0, 1).flatten(1, 2)  # (h, W * tokens, d)
+        order = np.argsort(places, axis=None, kind="stable")[np.count_nonzero(places < 0) :]
+        return _read_only(flat[:, torch.from_numpy(order)])
+
+    def _place(
+        self, layer: Layer, asked: np.ndarray, grid: tuple[int, int], query: Query
+    ) -> tuple[int, int]:
+        """The window in which a token is, and its number there."""
         prefix = len(layer.prefix)
         if isinstance(query, tuple):
-            row = checked(query[0], rows, "row")
-            query = prefix + row * cols + checked(query[1], cols, "column")
-        token = checked(query, prefix + rows * cols, "query")
+            row = checked(query[0], grid[0], "row")
+            query = prefix + row * grid[1] + checked(query[1], grid[1], "column")
+        token = checked(query, prefix + grid[0] * grid[1], "query")
         if token < prefix:
-            return token
-        found = np.flatnonzero(self.patches == token - prefix)
-        if not len(found):
-            raise ModelError(f"Patch {token - prefix} was dropped from this pass.")
-        return prefix + int(found[0])
+            return 0, token
+        found = np.argwhere(asked == token - prefix)
+        if len(found):
+            return int(found[0, 0]), int(found[0, 1])
+        if layer.kind == "class":
+            raise ModelError(f"Only the class token looks in {layer.name}.")
+        raise ModelError(f"Patch {token - prefix} was dropped from this pass.")
 
 
-def why_refused(layer: Layer, seen: Tensor, own: Tensor) -> str | None:
-    """Why A v does not prove itself against the block's own attention output, or None."""
-    if not torch.isfinite(own).all():
-        return f"{layer.name} computed values that are not finite numbers, so no map is drawn."
-    error = float((seen - own).abs().max() / own.abs().max().clamp(min=1e-12))
-    if error <= TOLERANCE:
-        return None
-    return (
-        f"The attention read from {layer.name} does not reproduce the block's own output: "
-        f"it is off by {error:.1%}, allowed are {TOLERANCE:.1%}."
-    )
+def _middles(places: np.ndarray, grid: tuple[int, int], step: np.ndarray) -> np.ndarray:
+    """Row and column in pixels of the middle of each patch (n, 2), NaN where there is none."""
+    cells = np.stack(np.divmod(places, grid[1]), axis=1)
+    return np.where(places[:, None] >= 0, (cells + 0.5) * step, np.nan)
 
 
 def checked(index: int, count: int, what: str, error: type[ValueError] = ValueError) -> int:

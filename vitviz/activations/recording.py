@@ -25,9 +25,25 @@ from .edits import (
     mask_of,
     patch_side,
 )
-from .reading import Activations, Record, checked, why_refused
+from .reading import Activations, checked
+from .records import (
+    AnyRecord,
+    SoftmaxRecord,
+    expected_shape,
+    read_call,
+    why_refused,
+    why_unlike,
+)
 
 PROOF_ROWS = 8  # query rows checked at capture, beside the first
+
+_SOFTMAX = {Tensor.softmax, torch.softmax, F.softmax}
+_PRODUCT = {Tensor.matmul, Tensor.__matmul__, torch.matmul}
+_FLAT: dict[str, Callable[[Tensor], Tensor]] = {  # one picture's stream as (tokens, D)
+    "tokens": lambda z: z,
+    "rows": lambda z: z.flatten(0, 1),
+    "channels": lambda z: z.flatten(1).transpose(0, 1),
+}
 
 
 class _Watch(TorchFunctionMode):
@@ -41,6 +57,7 @@ class _Watch(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.layers = model.layers
+        self.sites = model.sites
         self.progress = progress
         self.muted = [pair for edit in edits if isinstance(edit, MuteHeads) for pair in edit.heads]
         self.swaps = [pair for edit in edits if isinstance(edit, SwapTokens) for pair in edit.pairs]
@@ -48,9 +65,10 @@ class _Watch(TorchFunctionMode):
         self.patches = np.flatnonzero(~self.dropped.ravel())
         self.patches.flags.writeable = False
         self.running: int | None = None
-        self.calls: list[list[Record]] = [[] for _ in model.layers]
+        self.weights: Tensor | None = None  # of a softmax whose product is still to come
+        self.calls: list[list[AnyRecord]] = [[] for _ in model.layers]
         self.stream: list[Tensor] = []
-        self.after_attention: list[Tensor] = []
+        self.after_attention: list[Tensor | None] = [None] * len(model.layers)
 
     def embedded(self, patches: Tensor) -> Tensor | None:
         if not self.swaps:
@@ -68,7 +86,7 @@ class _Watch(TorchFunctionMode):
         if layer:
             return None
         kept = self._kept(tokens) if self.dropped.any() else None
-        self.stream.append((tokens if kept is None else kept)[0])
+        self.stream.append(self._flat(layer, tokens if kept is None else kept))
         return kept
 
     def _kept(self, tokens: Tensor) -> Tensor:
@@ -86,73 +104,61 @@ class _Watch(TorchFunctionMode):
         return tokens[:, torch.cat([torch.arange(prefix), patches])]
 
     def attended(self, layer: int, tokens: Tensor) -> None:
-        self.after_attention.append(tokens[0])
+        self.after_attention[layer] = self._flat(layer, tokens)
 
     def leaving(self, layer: int, tokens: Tensor) -> None:
-        self.running = None
-        self.stream.append(tokens[0])
+        self.running = self.weights = None
+        self.stream.append(self._flat(layer, tokens))
+
+    def _flat(self, layer: int, tokens: Tensor) -> Tensor:
+        """The picture's tokens in row-major order: (tokens, D)."""
+        first = tokens[0]
+        return _FLAT[self.sites[layer].layout](first) if first.ndim > 2 else first
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
         here = self.running if RECORDER.get() is self else None  # not a pass nested in this one
-        if func is F.scaled_dot_product_attention and here is not None:
-            self.calls[here].append(_read_call(output, *args, **(kwargs or {})))
+        if here is None:
+            return output
+        if func is F.scaled_dot_product_attention:
+            self.calls[here].append(read_call(output, *args, **(kwargs or {})))
             heads = [head for layer, head in self.muted if layer == here]
             if heads:
                 output = output.clone()
                 output[:, heads] = 0
+        elif self.sites[here].reader == "softmax":
+            self._softmax(here, func, args, output)
         return output
 
-    def records(self) -> Iterator[tuple[Layer, Record | None]]:
-        """Each layer as it proved itself, or with the sentence that says why it is not shown."""
-        for layer, calls in zip(self.layers, self.calls, strict=True):
-            dropped = int(self.dropped.sum())
-            tokens = len(layer.prefix) + math.prod(layer.query_grid) - dropped
-            refusal = None
-            if len(calls) != 1:
-                refusal = (
-                    f"{layer.name} of this model called attention {len(calls)} times instead of "
-                    "once, so its heads cannot be told apart."
-                )
-            elif calls[0].q.shape[:2] != (layer.num_heads, tokens):
-                refusal = (
-                    f"{layer.name} has {calls[0].q.shape[0]} heads and {calls[0].q.shape[1]} "
-                    f"tokens, expected {layer.num_heads} and {tokens}."
-                )
-            else:
-                rows = torch.linspace(0, tokens - 1, min(tokens, PROOF_ROWS + 1)).long()
-                seen = calls[0].attention(rows) @ calls[0].v
-                refusal = why_refused(layer, seen, calls[0].output[:, rows])
-            yield (replace(layer, refusal=refusal), None) if refusal else (layer, calls[0])
-
-
-def _read_call(
-    output: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Record:
-    """The arguments of one `scaled_dot_product_attention` call, for the first of the batch."""
-    bias = None
-    if attn_mask is not None:
-        if attn_mask.dtype == torch.bool:
-            attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(
-                ~attn_mask, -math.inf
+    def _softmax(self, layer: int, func: Any, args: Any, output: Any) -> None:
+        """Take down a softmax, and the product with the values that follows it."""
+        if func in _SOFTMAX:
+            self.weights = output
+            return
+        if func not in _PRODUCT or self.weights is None or args[0].shape != self.weights.shape:
+            return
+        mixing = self.sites[layer].mixing
+        self.calls[layer].append(
+            SoftmaxRecord(
+                weights=self.weights,
+                v=args[1],
+                output=output,
+                mixing=None if mixing is None else (mixing.weight.clone(), mixing.bias.clone()),
             )
-        bias = attn_mask.expand(*query.shape[:-1], key.shape[-2])[0]
-    return Record(
-        q=query[0],
-        k=key[0],
-        v=value[0],
-        output=output[0],
-        scale=query.shape[-1] ** -0.5 if scale is None else scale,
-        bias=bias,
-    )
+        )
+        self.weights = None
+
+    def records(self) -> Iterator[tuple[Layer, AnyRecord | None]]:
+        """Each layer as it proved itself, or with the sentence that says why it is not shown."""
+        dropped = int(self.dropped.sum())
+        for layer, site, calls in zip(self.layers, self.sites, self.calls, strict=True):
+            shape = expected_shape(layer, site.windows, dropped)
+            refusal = why_unlike(layer, shape, calls)
+            if refusal is None:
+                rows = torch.linspace(0, shape[2] - 1, min(shape[2], PROOF_ROWS + 1)).long()
+                seen = calls[0].heads(calls[0].attention(rows))
+                refusal = why_refused(layer, seen, calls[0].output[:, :, rows])
+            yield (replace(layer, refusal=refusal), None) if refusal else (layer, calls[0])
 
 
 def capture(
@@ -187,6 +193,7 @@ def capture(
     edits = tuple(edits)
     _check_edits(edits, model)
     x = filled(model.preprocess(image), edits, model.layers[0])[None]
+    x = x.to(next(model.module.parameters()).dtype)
     watch = _Watch(model, edits, progress)
     token = RECORDER.set(watch)
     try:
@@ -202,6 +209,7 @@ def capture(
         crop=_crop(model, image),
         logits=logits if getattr(model.module, "num_classes", 0) else None,
         records=records,
+        windows=tuple(site.windows for site in model.sites),
         stream=tuple(watch.stream),
         after_attention=tuple(watch.after_attention),
         patches=watch.patches,
@@ -210,18 +218,30 @@ def capture(
 
 
 def _check_edits(edits: Sequence[Edit], model: Model) -> None:
-    heads = model.layers[0].num_heads
     patches = math.prod(model.layers[0].query_grid)
     for edit in edits:
         if isinstance(edit, MuteHeads):
             for layer, head in edit.heads:
                 checked(layer, len(model.layers), "layer", ModelError)
-                checked(head, heads, "head", ModelError)
+                checked(head, model.layers[layer].num_heads, "head", ModelError)
+                if model.sites[layer].reader != "tap":
+                    raise ModelError(
+                        f"{model.layers[layer].name} is read at its softmax, "
+                        "where no head can be muted."
+                    )
         elif isinstance(edit, SwapTokens):
+            if model.sites[0].layout != "tokens" or model.layers[-1].stage:
+                raise ModelError(f"{model.name} keeps its tokens as a map, so none are swapped.")
             for pair in edit.pairs:
                 for patch in pair:
                     checked(patch, patches, "patch", ModelError)
-        elif not isinstance(edit, DropPatches | FillPatches):
+        elif isinstance(edit, DropPatches):
+            if model.tied and np.any(edit.mask):
+                raise ModelError(
+                    f"The attention of {model.name} knows the place of every patch, "
+                    "so none can be left out."
+                )
+        elif not isinstance(edit, FillPatches):
             raise ModelError(f"{type(edit).__name__} is no edit that vitviz knows.")
 
 

@@ -1,0 +1,135 @@
+"""In every family, what is planted is found where it lies: exactly, in the picture's own pixels."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+from numpy.testing import assert_allclose
+from PIL import Image
+from planting import planted, spotlight
+
+from vitviz.activations import Activations, capture
+from vitviz.images import patch_box
+from vitviz.inspection import attention_distance, attention_rollout
+from vitviz.model import Model
+
+MARGIN = 30  # pixels on each side of the picture that the centre crop leaves out
+
+#: Every family in which all tokens attend to all: its patch, and its prefix.
+GLOBAL: dict[str, tuple[int, tuple[str, ...]]] = {
+    "vit_tiny_patch16_224": (16, ("cls",)),
+    "vit_small_patch32_224": (32, ("cls",)),
+    "vit_huge_patch14_224": (14, ("cls",)),
+    "vit_giant_patch14_224": (14, ("cls",)),
+    "deit_tiny_patch16_224": (16, ("cls",)),
+    "deit_tiny_distilled_patch16_224": (16, ("cls", "dist")),
+    "deit3_small_patch16_224": (16, ("cls",)),
+    "flexivit_small": (16, ("cls",)),
+    "vit_base_patch16_clip_224": (16, ("cls",)),
+    "vit_base_patch16_siglip_224": (16, ()),
+    "vit_small_patch14_dinov2": (14, ("cls",)),
+    "vit_small_patch14_reg4_dinov2": (14, ("cls", "reg1", "reg2", "reg3", "reg4")),
+    "vit_base_patch16_rpn_224": (16, ()),
+    "vit_base_patch16_xp_224": (16, ("cls",)),
+    "aimv2_large_patch14_224": (14, ()),
+    "vit_small_patch16_dinov3": (16, ("cls", "reg1", "reg2", "reg3", "reg4")),
+    "vit_small_patch16_rope_224": (16, ("cls",)),
+    "vit_small_patch16_rope_mixed_224": (16, ("cls",)),
+    "eva02_tiny_patch14_224": (14, ("cls",)),
+    "eva02_enormous_patch14_clip_224": (14, ("cls",)),
+    "beit_base_patch16_224": (16, ("cls",)),
+    "beitv2_base_patch16_224": (16, ("cls",)),
+    "vit_relpos_small_patch16_224": (16, ()),
+    "vit_relpos_base_patch16_clsgap_224": (16, ("cls",)),
+    "vit_relpos_small_patch16_rpn_224": (16, ()),
+    "vit_small_r26_s32_224": (32, ("cls",)),
+    "vit_base_r50_s16_224": (16, ("cls",)),
+}
+SMALL: dict[str, Any] = dict(embed_dim=64, num_heads=2, depth=2)
+
+
+def scene(side: int, grid: tuple[int, int], target: tuple[int, int]) -> tuple[Image.Image, Any]:
+    """A picture twice as large as the input and wider, with one bright patch; and its box."""
+    top, left = target[0] * side, target[1] * side
+    box = (MARGIN + 2 * left, 2 * top, MARGIN + 2 * (left + side), 2 * (top + side))
+    size = 2 * grid[0] * side, 2 * grid[1] * side + 2 * MARGIN
+    return spotlight(*size, box), box
+
+
+def model_of(name: str, grid: tuple[int, int]) -> Model:
+    side = GLOBAL[name][0]
+    size = (grid[0] * side, grid[1] * side)
+    return planted(timm.create_model(name, img_size=size, **SMALL).eval(), size)
+
+
+def assert_found(acts: Activations, target: tuple[int, int], side: int) -> None:
+    """Every map, the rollout and the distance point at the patch."""
+    (rows, cols), prefix = acts.grid, acts.num_prefix_tokens
+    for layer in range(acts.depth):
+        for query in (None, 0, prefix + 5, (rows - 1, cols - 1), target):
+            for head in acts.attention_map(layer, query):
+                assert np.unravel_index(head.argmax(), head.shape) == target
+                assert head[target] > 0.999
+        assert acts.attention_map(layer, target, direction="column").min() > 0.999
+    rollout = attention_rollout(acts.attention_layers(), num_prefix_tokens=prefix)
+    assert rollout[prefix:].argmax() == target[0] * cols + target[1]
+    distance = attention_distance(
+        acts.attention_layers(),
+        grid=acts.grid,
+        patch_size=acts.patch_size,
+        num_prefix_tokens=prefix,
+    )
+    mean = np.mean(
+        [math.hypot(i - target[0], j - target[1]) for i in range(rows) for j in range(cols)]
+    )
+    assert_allclose(distance, side * mean, rtol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("grid", "target"), [((10, 14), (8, 3)), ((10, 14), (2, 9)), ((10, 10), (0, 9))]
+)
+@pytest.mark.parametrize("name", GLOBAL)
+def test_every_head_is_found_to_look_at_the_planted_patch(
+    name: str, grid: tuple[int, int], target: tuple[int, int]
+) -> None:
+    side, prefix = GLOBAL[name]
+    image, box = scene(side, grid, target)
+    acts = capture(model_of(name, grid), image)
+    assert [layer.refusal for layer in acts.layers] == [None, None]
+    assert acts.layers[0].prefix == prefix
+    assert acts.grid == grid
+    assert acts.patch_size == side
+    assert_found(acts, target, side)
+    assert patch_box(acts.crop, acts.grid, *target) == pytest.approx(box, abs=1)
+
+
+# --- mutations: what is wrong by one step is seen to be wrong -----------------------------------
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "eva02_tiny_patch14_224"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        dict(query_grid=(14, 10), key_grid=(14, 10)),  # rows and columns exchanged
+        dict(query_grid=(10, 10), key_grid=(10, 10)),  # a stale grid
+        dict(prefix=()),  # a forgotten token
+        dict(prefix=("cls", "reg1")),
+        dict(patch_size=15),
+    ],
+    ids=["exchanged", "stale", "prefix too short", "prefix too long", "patch size"],
+)
+def test_a_wrong_description_is_noticed(name: str, wrong: dict[str, Any]) -> None:
+    side, _ = GLOBAL[name]
+    model = model_of(name, (10, 14))
+    image, box = scene(side, (10, 14), (8, 3))
+    assert_found(capture(model, image), (8, 3), side)
+    model.layers = tuple(replace(layer, **wrong) for layer in model.layers)
+    acts = capture(model, image)
+    if all(layer.refusal for layer in acts.layers):
+        return
+    peak = np.unravel_index(acts.attention_map(0)[0].argmax(), acts.grid)
+    found = patch_box(acts.crop, acts.grid, int(peak[0]), int(peak[1]))
+    assert found != pytest.approx(box, abs=1)

@@ -1,0 +1,154 @@
+"""What is told of a family and of each of its layers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from torch import nn
+
+Grid = tuple[int, int]
+
+
+class ModelError(ValueError):
+    """A model, or a question to one, that vitviz cannot answer; the message is one sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One attention layer as the measurements need to know it.
+
+    Attributes
+    ----------
+    name : str
+        Path of the block in the module, such as "blocks.0".
+    kind : str
+        "global": every token attends to every token. "class": only the class token attends.
+        "window": tokens attend within windows of neighbours. "grid": within windows of tokens
+        that lie equally far apart. "pooled": keys and values are fewer than the queries.
+    stage : int
+        0 for models with one resolution.
+    num_heads : int
+    query_grid, key_grid : (rows, columns) of patches
+    prefix : tuple of str
+        Names of the tokens before the patches: "cls", "dist", "reg1", ...
+    patch_size : int or (int, int)
+        Step of the query grid in pixels of the model's input; a pair (height, width) where the two
+        differ.
+    refusal : str or None
+        One sentence that says why this layer is not shown.
+    """
+
+    name: str
+    kind: str
+    stage: int
+    num_heads: int
+    query_grid: Grid
+    key_grid: Grid
+    prefix: tuple[str, ...]
+    patch_size: int | tuple[int, int]
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Windows:
+    """Which patches meet in each call of attention, in the order of their tokens.
+
+    Attributes
+    ----------
+    queries : ndarray of shape (windows, queries a window)
+        Numbers of patches in row-major order of the query grid; -1 for padding.
+    keys : ndarray of shape (windows, keys a window)
+        The same in the key grid.
+    key_step : (float, float)
+        Height and width of a key in patches of the query grid.
+    """
+
+    queries: np.ndarray
+    keys: np.ndarray
+    key_step: tuple[float, float] = (1.0, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Site:
+    """Where one layer is in a module, and how its attention is read.
+
+    Attributes
+    ----------
+    layer : Layer
+    block : nn.Module
+        Its input and its output are the residual stream.
+    middle : str
+        Path in the block of the module whose input is the stream between attention and MLP;
+        "" where they run side by side.
+    reader : "tap" or "softmax"
+        What is watched: `scaled_dot_product_attention`, or a softmax followed by a product.
+    layout : "tokens", "rows" or "channels"
+        Of the residual stream: (B, T, D), (B, R, S, D) or (B, D, R, S).
+    windows : Windows, optional
+        Left out where every token meets every token.
+    mixing : nn.Linear, optional
+        What mixes the heads between the softmax and the product with the values.
+    """
+
+    layer: Layer
+    block: nn.Module
+    middle: str = "norm2"
+    reader: Literal["tap", "softmax"] = "tap"
+    layout: Literal["tokens", "rows", "channels"] = "tokens"
+    windows: Windows | None = None
+    mixing: nn.Linear | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One row of the table.
+
+    Attributes
+    ----------
+    name : str
+    recognises : callable(module) -> bool
+    sites : callable(module, (height, width) of the input in pixels) -> tuple of Site
+    embedding : str
+        Path of the module that makes the first tokens of the picture.
+    tied : callable(module) -> bool
+        Whether attention itself knows the place of every patch (rotary embedding, relative bias,
+        windows), so that none can be left out.
+    any_size : bool
+        Whether a module takes pictures of any size as it is, without being told when it is made.
+    """
+
+    name: str
+    recognises: Callable[[nn.Module], bool]
+    sites: Callable[[Any, Grid], tuple[Site, ...]]
+    embedding: str = "patch_embed"
+    tied: Callable[[Any], bool] = lambda module: False
+    any_size: bool = False
+
+    def layers(self, module: Any, input_size: Grid) -> tuple[Layer, ...]:
+        """Describe each layer for a picture of `input_size` = (height, width) pixels."""
+        return tuple(site.layer for site in self.sites(module, input_size))
+
+
+def is_timm(module: nn.Module, place: str, name: str) -> bool:
+    """Whether `module` is exactly this class of timm."""
+    return (type(module).__module__, type(module).__name__) == (f"timm.models.{place}", name)
+
+
+def kinds_of(blocks: Any) -> set[tuple[str, str]]:
+    """The classes of blocks and of their attention."""
+    return {(type(b).__name__, type(getattr(b, "attn", None)).__name__) for b in blocks}
+
+
+def checked_grid(grid: Grid, input_size: Grid) -> Grid:
+    """The grid, where it has patches."""
+    if min(grid) < 1:
+        raise ModelError(
+            f"A picture of {input_size[0]} x {input_size[1]} pixels is smaller than one patch."
+        )
+    return grid
+
+
+def side(height: int, width: int) -> int | tuple[int, int]:
+    """A patch size: one number where it is square."""
+    return height if height == width else (height, width)
