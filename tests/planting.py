@@ -5,6 +5,7 @@ A patch's brightness becomes coordinate 0 of its token and all else is 0 but coo
 1, both into the last coordinate of a head, which rotary embeddings turn least.
 """
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,10 @@ from torch import Tensor, nn
 from vitviz.model import Model
 
 LONG = 300.0  # of the queries
+#: By how much the score of the bright patch exceeds the others in windows: enough to look at it
+#: only, but not to look through Swin's mask, which subtracts 100 from a score where two patches
+#: lie on opposite sides of the picture.
+IN_WINDOWS = 40.0
 
 
 @torch.no_grad()
@@ -68,28 +73,86 @@ def plant_stem(stem: nn.Module) -> None:
             part.weight.zero_()
 
 
-def plant_attention(block: Any) -> None:
+def plant_attention(block: Any, length: float = LONG) -> None:
     """Keys copy coordinate 0 of the normalised token, queries coordinate 1."""
     attn = getattr(block, "attn", block)
-    heads = attn.num_heads
-    rows = key_rows(attn)
-    for weight, coordinate, size in zip(rows, (1, 0), (LONG, 1.0), strict=True):
-        step = len(weight) // heads
-        weight[step - 1 :: step, coordinate] = size
+    q, k = query_and_key(attn)
+    q[:, -1, 1] = length
+    k[:, -1, 0] = 1
     norm = getattr(getattr(attn, "q_norm", None), "weight", None)
     if norm is not None:  # it makes every query as long as the next
-        norm.fill_(LONG)
+        norm.fill_(length)
+    if hasattr(attn, "logit_scale"):  # Swin V2 makes all queries and keys of length 1
+        attn.logit_scale.fill_(math.log(20))
+    for name in ("proj_l", "proj_w"):  # CaiT mixes heads before and after the softmax
+        if hasattr(attn, name):
+            weight = getattr(attn, name).weight
+            weight.copy_(torch.eye(len(weight)).flip(0))
 
 
-def key_rows(attn: Any) -> tuple[Tensor, Tensor]:
-    """The rows of the weights that make the queries and the keys."""
+def query_and_key(attn: Any) -> tuple[Tensor, Tensor]:
+    """The weights that make the queries and the keys, each as a view (heads, d, channels)."""
+    heads = attn.num_heads
     if getattr(attn, "in_proj", None) is not None:  # attention and MLP side by side
         _, q, k, _ = attn.in_proj.weight.split(attn.in_split)
+    elif getattr(attn, "head_first", False):
+        q, k, _ = attn.qkv.weight.view(heads, 3, attn.dim_head, -1).unbind(1)
+        return q, k
     elif getattr(attn, "qkv", None) is not None:
         q, k, _ = attn.qkv.weight.chunk(3)
+    elif hasattr(attn, "kv"):
+        q, k = attn.q.weight, attn.kv.weight.chunk(2)[0]
+    elif hasattr(attn, "k"):
+        q, k = attn.q.weight, attn.k.weight
     else:
         q, k = attn.q_proj.weight, attn.k_proj.weight
-    return q, k
+    return tuple(rows.view(heads, len(rows) // heads, -1) for rows in (q, k))
+
+
+@torch.no_grad()
+def plant_stages(model: Model) -> None:
+    """Set every weight of a model with stages; its sites say where attention is."""
+    module: Any = model.module
+    silence(module)
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Conv2d) and hands_on(name):
+            carry(part, first=part.in_channels == 3)
+        if name.endswith("reduction"):  # where Swin joins four patches
+            width = part.in_features // 4
+            for coordinate in (0, 1):
+                part.weight[coordinate, coordinate::width] = 1
+    first = module.stem.norm1 if hasattr(module, "stem") else module.patch_embed.proj
+    first.bias[1] = 1
+    for site in model.sites:
+        q, _ = query_and_key(getattr(site.block, "attn", site.block))
+        _, head_dim, width = q.shape  # a normalised token has two coordinates of some width^0.5
+        plant_attention(site.block, IN_WINDOWS * head_dim**0.5 / (width / 2))
+
+
+def hands_on(name: str) -> bool:
+    """Whether a convolution lies on the stream: in a stem, a shortcut, or where grids shrink."""
+    words = name.split(".")
+    return (
+        words[0] in ("stem", "patch_embed")
+        or "shortcut" in words
+        or "downsample" in words
+        or words[-1] == "sr"
+        or "down" in words
+    )
+
+
+def carry(conv: nn.Conv2d, *, first: bool) -> None:
+    """Hand on coordinates 0 and 1 from the middle of the kernel, or the mean of a pooling one."""
+    if first:
+        height, width = conv.kernel_size
+        conv.weight[0, :, height // 2, width // 2] = 1 / 3
+        return
+    for coordinate in (0, 1):
+        if conv.kernel_size == conv.stride:
+            conv.weight[coordinate, coordinate] = 1 / conv.weight[0, 0].numel()
+        else:
+            height, width = conv.kernel_size
+            conv.weight[coordinate, coordinate, height // 2, width // 2] = 1
 
 
 def spotlight(height: int, width: int, box: tuple[int, int, int, int]) -> Image.Image:
@@ -105,5 +168,8 @@ def planted(module: nn.Module, input_size: tuple[int, int]) -> Model:
 
 
 def in_brightness(model: Model) -> Model:
-    model.preprocess = replace(model.preprocess, mean=(0.0,) * 3, std=(1.0,) * 3)
+    """Let the input be the picture's brightness, with sharp edges."""
+    model.preprocess = replace(
+        model.preprocess, mean=(0.0,) * 3, std=(1.0,) * 3, interpolation="nearest"
+    )
     return model

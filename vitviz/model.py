@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from .families import Layer, ModelError, Site, family_of
+from .families import Layer, ModelError, Site, family_of, token_weights
 from .images import Placement, fit, place
 
 __all__ = ["RECORDER", "Model", "ModelError", "Preprocessing", "Recorder"]
@@ -120,6 +120,7 @@ class Model:
         self.weights = weights
         self.labels = labels
         self.tied = family.tied(module)
+        self._embedding = family.embedding
         self.sites = sites
         self.layers: tuple[Layer, ...] = tuple(site.layer for site in sites)
         embed = module.get_submodule(family.embedding)
@@ -144,10 +145,36 @@ class Model:
     @property
     def patch_kernel(self) -> np.ndarray | None:
         """The filters E of eq. 1: ndarray of shape (D, C, P, P); None behind a hybrid's CNN."""
-        embed: Any = getattr(self.module, "patch_embed", None)
-        if embed is None or hasattr(embed, "backbone") or not isinstance(embed.proj, nn.Conv2d):
+        embed = self.module.get_submodule(self._embedding)
+        kernel = getattr(embed, "proj", None)
+        if hasattr(embed, "backbone") or not isinstance(kernel, nn.Conv2d):
             return None
-        return _read_only(embed.proj.weight)
+        return _read_only(kernel.weight)
+
+    def token_mixing(self, layer: int) -> np.ndarray:
+        """The weights by which an MLP-Mixer mixes its tokens: ndarray of shape (units, rows, cols).
+
+        Each map is what one unit takes from each patch. It is no attention: it is the same for
+        every picture, may be negative, and does not sum to 1.
+
+        Raises
+        ------
+        ModelError
+            When the layer attends instead.
+
+        References
+        ----------
+        Tolstikhin et al., "MLP-Mixer: An all-MLP Architecture for Vision" (NeurIPS 2021), Fig. 5.
+        """
+        if not 0 <= layer < len(self.sites):
+            raise ValueError(f"Expected a layer in 0..{len(self.sites) - 1}, got {layer}.")
+        site = self.sites[layer]
+        weights = token_weights(site)
+        if weights is None:
+            raise ModelError(
+                f"{site.layer.name} attends to tokens, and has no weights that mix them."
+            )
+        return _read_only(weights.reshape(-1, *site.layer.query_grid))
 
     @property
     def position_embedding(self) -> np.ndarray | None:

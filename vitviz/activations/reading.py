@@ -24,7 +24,7 @@ class Activations:
         *,
         layers: tuple[Layer, ...],
         labels: tuple[str, ...] | None,
-        crop: tuple[float, float, float, float],
+        crops: tuple[tuple[float, float, float, float], ...],
         logits: Tensor | None,
         records: tuple[AnyRecord | None, ...],
         windows: tuple[Windows | None, ...],
@@ -35,7 +35,7 @@ class Activations:
     ) -> None:
         self.layers = layers
         self.labels = labels
-        self.crop = crop
+        self._crops = crops
         self.logits = None if logits is None else _read_only(logits)
         #: Numbers of the patches that were in the pass, in the order of their tokens.
         self.patches = patches
@@ -48,6 +48,15 @@ class Activations:
     @property
     def depth(self) -> int:
         return len(self.layers)
+
+    @property
+    def crop(self) -> tuple[float, float, float, float]:
+        """Where the first layer's grid lies: (left, top, right, bottom) in the picture's pixels."""
+        return self._crops[0]
+
+    def crop_of(self, layer: int) -> tuple[float, float, float, float]:
+        """The same of one layer; a grid that was padded to fit reaches beyond the picture."""
+        return self._crops[checked(layer, self.depth, "layer")]
 
     @property
     def probabilities(self) -> np.ndarray | None:

@@ -152,6 +152,9 @@ class _Watch(TorchFunctionMode):
         """Each layer as it proved itself, or with the sentence that says why it is not shown."""
         dropped = int(self.dropped.sum())
         for layer, site, calls in zip(self.layers, self.sites, self.calls, strict=True):
+            if layer.refusal:  # whatever the picture
+                yield layer, None
+                continue
             shape = expected_shape(layer, site.windows, dropped)
             refusal = why_unlike(layer, shape, calls)
             if refusal is None:
@@ -206,7 +209,7 @@ def capture(
     return Activations(
         layers=layers,
         labels=model.labels,
-        crop=_crop(model, image),
+        crops=tuple(_crop(model, image, layer) for layer in layers),
         logits=logits if getattr(model.module, "num_classes", 0) else None,
         records=records,
         windows=tuple(site.windows for site in model.sites),
@@ -245,10 +248,10 @@ def _check_edits(edits: Sequence[Edit], model: Model) -> None:
             raise ModelError(f"{type(edit).__name__} is no edit that vitviz knows.")
 
 
-def _crop(model: Model, image: Image.Image) -> tuple[float, float, float, float]:
+def _crop(model: Model, image: Image.Image, layer: Layer) -> tuple[float, float, float, float]:
     """Where the grid of patches lies in the picture; it need not fill the model's input."""
     left, top, right, bottom = model.preprocess.place(image).crop
-    layer, (height, width) = model.layers[0], model.preprocess.input_size
+    height, width = model.preprocess.input_size
     (rows, cols), side = layer.query_grid, patch_side(layer)
     right -= (right - left) * (1 - cols * side[1] / width)
     bottom -= (bottom - top) * (1 - rows * side[0] / height)

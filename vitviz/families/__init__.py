@@ -6,13 +6,25 @@ A module that no row recognises is refused in one sentence that says what is mis
 
 from torch import nn
 
+from .cait import CAIT
 from .description import Family, Layer, ModelError, Site, Windows
+from .mixer import MIXER, token_weights
 from .plain import PLAIN
 from .refusals import is_compiled, why_unknown
+from .staged import STAGED
 
-__all__ = ["FAMILIES", "Family", "Layer", "ModelError", "Site", "Windows", "family_of"]
+__all__ = [
+    "FAMILIES",
+    "Family",
+    "Layer",
+    "ModelError",
+    "Site",
+    "Windows",
+    "family_of",
+    "token_weights",
+]
 
-FAMILIES: tuple[Family, ...] = PLAIN
+FAMILIES: tuple[Family, ...] = (*PLAIN, *CAIT, *STAGED, *MIXER)
 
 
 def family_of(module: nn.Module) -> Family:

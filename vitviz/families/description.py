@@ -26,6 +26,7 @@ class Layer:
         "global": every token attends to every token. "class": only the class token attends.
         "window": tokens attend within windows of neighbours. "grid": within windows of tokens
         that lie equally far apart. "pooled": keys and values are fewer than the queries.
+        "mixing": no attention, but weights that are the same for every picture.
     stage : int
         0 for models with one resolution.
     num_heads : int
@@ -88,7 +89,8 @@ class Site:
     windows : Windows, optional
         Left out where every token meets every token.
     mixing : nn.Linear, optional
-        What mixes the heads between the softmax and the product with the values.
+        What mixes the heads between the softmax and the product with the values; in a mixing
+        layer, what mixes the tokens.
     """
 
     layer: Layer

@@ -24,7 +24,6 @@ _REASONS: Mapping[str, str] = {
     "Hiera": "reorders its tokens by mask unit, and their places are not undone yet",
     "HieraDet": "pools its queries within windows, and their places are not undone yet",
     "LinearSelfAttention": "weighs tokens by one context score, so no token has a map",
-    "MlpMixer": "has no attention",
     "MobileVitBlock": "folds the places of its pixels into the batch, and they are not undone yet",
     "MultiheadAttention": "hides its attention inside nn.MultiheadAttention, out of sight",
     "MultiScaleAttention": "pools queries and keys by convolution with a residual, not undone yet",

@@ -1,0 +1,435 @@
+"""Windows, their shift, pooled keys and lone class tokens are undone exactly."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from examples import assert_one_sentence, picture, plain_logits, randomise, seeded, watched
+from numpy.testing import assert_allclose, assert_array_equal
+from planting import in_brightness, plant_attention, plant_embedding, plant_stages, silence
+from test_families_planted import scene
+
+from vitviz.activations import (
+    Activations,
+    DropPatches,
+    MuteHeads,
+    SwapTokens,
+    capture,
+    recording,
+)
+from vitviz.families import Layer, ModelError
+from vitviz.images import patch_box
+from vitviz.model import Model
+
+CELL = 32  # pixels: one patch of the last stage
+NOTHING = 1e-30  # what Swin's mask leaves
+
+#: Architectures with stages, and what keeps them small.
+STAGED: dict[str, dict[str, Any]] = {
+    "swin_tiny_patch4_window7_224": dict(depths=(2, 2, 2, 2)),
+    "swinv2_tiny_window8_256": dict(depths=(2, 2, 2, 2)),
+    "swinv2_cr_tiny_224": dict(depths=(2, 2, 2, 2)),
+    "pvt_v2_b0": dict(),
+    "maxvit_tiny_tf_224": dict(depths=(1, 1, 1, 1), embed_dim=(64, 64, 64, 64)),
+    "coatnet_0_rw_224": dict(depths=(1, 1, 2, 1), embed_dim=(64, 64, 64, 64)),
+}
+
+
+def staged_model(name: str, size: tuple[int, int]) -> Model:
+    options = dict(STAGED[name])
+    if not name.startswith("pvt"):
+        options["img_size"] = size
+    if name.startswith("swin"):
+        options["window_size"] = (size[0] // 32, size[1] // 32)
+    with seeded():
+        module = timm.create_model(name, **options).eval()
+    return watched(module, size)
+
+
+# --- an oracle: which patches meet, one axis at a time ------------------------------------------
+
+
+def blocks(count: int, size: int, shift: int) -> np.ndarray:
+    """Neighbours in blocks that start `shift` later; what lies before is a block of its own."""
+    return (np.arange(count) - shift) // size
+
+
+def strides(count: int, size: int) -> np.ndarray:
+    """Every count / size -th belongs together."""
+    return np.arange(count) % (count // size)
+
+
+def meeting(model: Model, number: int) -> np.ndarray:
+    """Whether query and key meet: bool (query rows, query columns, key rows, key columns)."""
+    layer = model.layers[number]
+    block: Any = model.sites[number].block
+    groups = []
+    for axis, count in enumerate(layer.query_grid):
+        if layer.kind == "window" and hasattr(block, "shift_size"):
+            groups.append(blocks(count, block.window_size[axis], block.shift_size[axis]))
+        elif layer.kind == "window":
+            groups.append(blocks(count, block.partition_size[axis], 0))
+        elif layer.kind == "grid":
+            groups.append(strides(count, block.partition_size[axis]))
+        else:
+            groups.append(np.zeros(count, int))
+    keys = [
+        group if layer.kind != "pooled" else np.zeros(count, int)
+        for group, count in zip(groups, layer.key_grid, strict=True)
+    ]
+    rows = groups[0][:, None] == keys[0]
+    cols = groups[1][:, None] == keys[1]
+    return rows[:, None, :, None] & cols[None, :, None, :]
+
+
+def bright(grid: tuple[int, int], size: tuple[int, int], cell: tuple[int, int]) -> np.ndarray:
+    """Which patches of a layer's grid lie in the bright cell."""
+    inside = [
+        (np.arange(count) * extent // count) // CELL == place
+        for count, extent, place in zip(grid, size, cell, strict=True)
+    ]
+    return inside[0][:, None] & inside[1]
+
+
+# --- planted attention --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cell", [(0, 0), (3, 2), (4, 6)])
+@pytest.mark.parametrize("name", STAGED)
+def test_what_is_planted_is_found_through_windows_shifts_and_pooling(
+    name: str, cell: tuple[int, int]
+) -> None:
+    size = (5 * CELL, 7 * CELL)
+    model = in_brightness(staged_model(name, size))
+    plant_stages(model)
+    image, box = scene(CELL, (5, 7), cell)
+    acts = capture(model, image)
+    assert [layer.refusal for layer in acts.layers] == [None] * acts.depth
+    for number, layer in enumerate(acts.layers):
+        meet = meeting(model, number)
+        lit = bright(layer.key_grid, size, cell)
+        assert lit.any()
+        seen = meet & lit
+        expected = np.where(seen.any(axis=(2, 3), keepdims=True), seen, meet).astype(float)
+        expected /= expected.sum(axis=(2, 3), keepdims=True)
+        whole = acts.attention(number).reshape(-1, *layer.query_grid, *layer.key_grid)
+        for head in whole:
+            assert_allclose(head, expected, atol=1e-3, err_msg=layer.name)
+        rows, cols = layer.query_grid
+        for query in ((0, 0), (rows // 2, cols - 1), (rows - 1, cols // 3)):
+            assert_array_equal(acts.attention_map(number, query), whole[:, query[0], query[1]])
+        for key in np.argwhere(lit)[[0, -1]]:
+            looked_at = acts.attention_map(number, (int(key[0]), int(key[1])), direction="column")
+            assert_array_equal(looked_at, whole[:, :, :, key[0], key[1]])
+        found = patch_box(acts.crop_of(number), layer.query_grid, *_corner(layer, size, cell))
+        assert found[:2] == pytest.approx(box[:2], abs=1)
+
+
+def _corner(layer: Layer, size: tuple[int, int], cell: tuple[int, int]) -> tuple[int, int]:
+    first = np.argwhere(bright(layer.query_grid, size, cell))[0]
+    return int(first[0]), int(first[1])
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    ["forgotten shift", "shift the other way", "rows and columns", "blocks for strides"],
+)
+def test_a_mistake_in_the_windows_is_noticed(mistake: str) -> None:
+    maxvit = mistake == "blocks for strides"
+    name = "maxvit_tiny_tf_224" if maxvit else "swin_tiny_patch4_window7_224"
+    model = staged_model(name, (5 * CELL, 7 * CELL))
+    number = 1
+    rows, cols = model.layers[number].query_grid
+    wrong: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+        "forgotten shift": lambda p: (p // cols + 2) % rows * cols + (p % cols + 3) % cols,
+        "shift the other way": lambda p: (p // cols + 4) % rows * cols + (p % cols + 6) % cols,
+        "rows and columns": lambda p: (p % rows) * cols + p // rows,
+        "blocks for strides": lambda p: p.reshape(8, 8, 5, 7).transpose(2, 0, 3, 1).reshape(64, 35),
+    }
+    acts = capture(model, picture())
+    right = acts.attention(number)
+    meet = meeting(model, number).reshape(rows * cols, -1)
+    assert right[:, ~meet].max() < NOTHING
+    windows = model.sites[number].windows
+    assert windows is not None
+    places = wrong[mistake](windows.queries)
+    sites = list(model.sites)
+    sites[number] = replace(sites[number], windows=replace(windows, queries=places, keys=places))
+    model.sites = tuple(sites)
+    assert capture(model, picture()).attention(number)[:, ~meet].max() > 1e-3
+
+
+def test_the_keys_of_pvt_lie_where_they_were_pooled() -> None:
+    model = in_brightness(staged_model("pvt_v2_b0", (224, 224)))
+    plant_stages(model)
+    image, _ = scene(CELL, (7, 7), (5, 2))
+    acts = capture(model, image)
+    for number, layer in enumerate(acts.layers):
+        assert layer.key_grid == (7, 7)
+        assert layer.kind == ("global" if layer.stage == 3 else "pooled")
+        assert acts.attention_map(number, (0, 0))[:, 5, 2].min() > 0.99
+        (window,) = acts.windows(number)
+        assert_allclose(window[2].reshape(7, 7, 2)[5, 2], (5.5 * CELL, 2.5 * CELL))
+
+
+# --- whatever the weights -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=STAGED)
+def random(request: pytest.FixtureRequest) -> tuple[Model, Activations]:
+    model = staged_model(request.param, (5 * CELL, 7 * CELL))
+    randomise(model.module)
+    return model, capture(model, picture())
+
+
+def test_watching_changes_nothing(random: tuple[Model, Activations]) -> None:
+    model, acts = random
+    assert acts.logits is not None
+    assert_array_equal(acts.logits, plain_logits(model, picture()).numpy())
+
+
+def test_every_layer_proves_itself_and_rows_are_shares(random: tuple[Model, Activations]) -> None:
+    model, acts = random
+    for number, layer in enumerate(acts.layers):
+        assert layer.refusal is None
+        whole = acts.attention(number)
+        assert_allclose(whole.sum(axis=2), 1, atol=1e-4)
+        meet = meeting(model, number).reshape(whole.shape[1:])
+        assert whole[:, ~meet].size == 0 or whole[:, ~meet].max() < NOTHING
+        assert (whole[:, meet] > 0).mean() > 0.5
+        assert_allclose(
+            acts.attention_map(number), whole.mean(axis=1).reshape(-1, *layer.key_grid), atol=1e-5
+        )
+
+
+def test_windows_give_the_same_numbers_with_their_places(
+    random: tuple[Model, Activations],
+) -> None:
+    _, acts = random
+    for number, layer in enumerate(acts.layers):
+        step = np.atleast_1d(layer.patch_size) * np.ones(2)
+        whole = acts.attention(number)
+        count = 0
+        for attention, queries, keys in acts.windows(number):
+            places = np.rint(queries / step - 0.5).astype(int)
+            numbers = places[:, 0] * layer.query_grid[1] + places[:, 1]
+            assert attention.shape == (layer.num_heads, len(queries), len(keys))
+            assert_allclose(attention.max(axis=2), whole[:, numbers].max(axis=2), atol=1e-6)
+            count += len(queries)
+        assert count == layer.query_grid[0] * layer.query_grid[1]
+
+
+def test_tokens_are_a_list_in_row_major_order(random: tuple[Model, Activations]) -> None:
+    _, acts = random
+    for number, layer in enumerate(acts.layers):
+        patches = layer.query_grid[0] * layer.query_grid[1]
+        assert len(acts.tokens(number + 1)) == patches
+        assert len(acts.tokens_after_attention(number)) == patches
+
+
+def test_what_needs_one_chain_of_matrices_is_refused(random: tuple[Model, Activations]) -> None:
+    _, acts = random
+    with pytest.raises(ModelError, match="no chain of matrices") as caught:
+        acts.attention_layers()
+    assert_one_sentence(caught.value)
+    with pytest.raises(ModelError):
+        _ = acts.grid
+
+
+def test_no_patch_is_left_out_of_a_map(random: tuple[Model, Activations]) -> None:
+    model, _ = random
+    mask = np.ones(model.layers[0].query_grid, bool)
+    with pytest.raises(ModelError, match="none can be left out"):
+        capture(model, picture(), edits=[DropPatches(mask)])
+    with pytest.raises(ModelError, match="as a map") as caught:
+        capture(model, picture(), edits=[SwapTokens([(0, 1)])])
+    assert_one_sentence(caught.value)
+
+
+def test_queries_and_keys_are_put_in_order() -> None:
+    model = staged_model("maxvit_tiny_tf_224", (5 * CELL, 7 * CELL))
+    randomise(model.module)
+    acts = capture(model, picture())
+    for number, layer in enumerate(acts.layers):
+        q, k = acts.queries(number), acts.keys(number)
+        block: Any = model.sites[number].block
+        bias = block.attn.rel_pos.get_bias().numpy()
+        scores = q @ k.swapaxes(1, 2) * q.shape[2] ** -0.5
+        whole = acts.attention(number)
+        meet = meeting(model, number).reshape(whole.shape[1:])
+        for head in range(layer.num_heads):
+            for row in (0, 7, len(meet) - 1):
+                logits = scores[head, row, meet[row]]
+                ratio = np.log(whole[head, row, meet[row]]) - logits
+                inner = ratio - ratio.mean()
+                # What is left is the bias of some query of the window.
+                rows = bias[head] - bias[head].mean(axis=1, keepdims=True)
+                assert np.abs(rows - inner).max(axis=1).min() < 1e-2
+
+
+def test_a_padded_picture_loses_only_the_share_of_its_padding() -> None:
+    options: Any = dict(img_size=(152, 232), depths=(2, 2, 2, 2))
+    model = watched(timm.create_model("swin_tiny_patch4_window7_224", **options).eval(), (152, 232))
+    acts = capture(model, picture())
+    assert [layer.query_grid for layer in acts.layers[::2]] == [
+        (38, 58),
+        (19, 29),
+        (10, 15),
+        (5, 8),
+    ]
+    for number, layer in enumerate(acts.layers):
+        assert layer.refusal is None
+        whole = acts.attention(number).sum(axis=2)
+        assert (whole > 0).all()
+        assert whole.max() < 1 + 1e-5
+        windows = model.sites[number].windows
+        assert windows is not None
+        padded = (windows.queries < 0).any()
+        assert padded == (whole.min() < 1 - 1e-5)
+        left, top, right, bottom = acts.crop_of(number)
+        step = layer.patch_size
+        assert isinstance(step, int)
+        first = acts.crop_of(0)
+        across, down = (first[2] - first[0]) / 232, (first[3] - first[1]) / 152
+        assert right - left == pytest.approx(layer.query_grid[1] * step * across)
+        assert bottom - top == pytest.approx(layer.query_grid[0] * step * down)
+
+
+def test_a_head_read_at_its_softmax_is_not_muted() -> None:
+    model = staged_model("swin_tiny_patch4_window7_224", (5 * CELL, 7 * CELL))
+    with pytest.raises(ModelError, match="softmax") as caught:
+        capture(model, picture(), edits=[MuteHeads([(0, 0)])])
+    assert_one_sentence(caught.value)
+    with pytest.raises(ModelError, match="queries, keys and values are not kept"):
+        capture(model, picture()).queries(0)
+
+
+def test_a_softmax_that_is_not_what_is_multiplied_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = staged_model("swin_tiny_patch4_window7_224", (5 * CELL, 7 * CELL))
+    block: Any = model.sites[1].block
+    block.attn.attn_drop = torch.nn.Threshold(0.05, 0.0)  # something between softmax and values
+    acts = capture(model, picture())
+    assert acts.layers[0].refusal is None
+    assert acts.layers[1].refusal is not None
+    assert "does not reproduce" in acts.layers[1].refusal
+    monkeypatch.setattr(recording, "_SOFTMAX", set())
+    acts = capture(model, picture())
+    assert acts.layers[0].refusal is not None
+    assert "0 times" in acts.layers[0].refusal
+
+
+# --- CaiT ---------------------------------------------------------------------------------------
+
+
+def cait() -> Model:
+    options: Any = dict(img_size=(160, 224), depth=2)
+    with seeded():
+        module = timm.create_model("cait_xxs24_224", **options).eval()
+    return watched(module, (160, 224))
+
+
+@pytest.mark.parametrize("target", [(8, 3), (2, 9)])
+def test_planted_attention_of_cait_and_of_its_class_token(target: tuple[int, int]) -> None:
+    model = in_brightness(cait())
+    with torch.no_grad():
+        silence(model.module)
+        plant_embedding(model.module)
+        for site in model.sites:
+            plant_attention(site.block)
+    image, box = scene(16, (10, 14), target)
+    acts = capture(model, image)
+    assert [layer.kind for layer in acts.layers] == ["global", "global", "class", "class"]
+    assert [layer.prefix for layer in acts.layers] == [(), (), ("cls",), ("cls",)]
+    assert [layer.refusal for layer in acts.layers] == [None] * 4
+    for number in range(4):
+        for head in acts.attention_map(number):
+            assert np.unravel_index(head.argmax(), head.shape) == target
+            assert head[target] > 0.999
+    assert acts.attention_map(0, (9, 13))[0][target] > 0.999
+    assert patch_box(acts.crop, (10, 14), *target) == pytest.approx(box, abs=1)
+
+
+def test_caits_heads_are_read_before_they_are_mixed() -> None:
+    model = cait()
+    randomise(model.module)
+    acts = capture(model, picture())
+    for number in (0, 1):
+        assert acts.layers[number].refusal is None
+        assert_allclose(acts.attention(number).sum(axis=2), 1, atol=1e-5)
+        block: Any = model.sites[number].block
+        with torch.inference_mode():
+            z = block.norm1(torch.from_numpy(acts.tokens(number).copy())[None])
+            q, k, _ = block.attn.qkv(z).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4)
+            scores = (q * block.attn.scale) @ k.transpose(-2, -1)
+            mixed = block.attn.proj_l(scores.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+            expected = mixed.softmax(dim=-1)[0]
+        assert_allclose(acts.attention(number), expected, atol=1e-5)
+    model.sites = tuple(replace(site, mixing=None) for site in model.sites)
+    assert "does not reproduce" in str(capture(model, picture()).layers[0].refusal)
+
+
+def test_only_the_class_token_looks_in_the_class_layers() -> None:
+    acts = capture(cait(), picture())
+    assert acts.attention(3).shape == (4, 1, 141)
+    assert_array_equal(acts.attention_map(3), acts.attention(3)[:, 0, 1:].reshape(4, 10, 14))
+    with pytest.raises(ModelError, match="Only the class token looks") as caught:
+        acts.attention_map(3, (0, 0))
+    assert_one_sentence(caught.value)
+    with pytest.raises(ModelError, match="no chain of matrices"):
+        acts.attention_layers()
+
+
+def test_patches_can_be_left_out_of_cait() -> None:
+    mask = np.zeros((10, 14), bool)
+    mask[3, 4:9] = True
+    acts = capture(cait(), picture(), edits=[DropPatches(mask)])
+    assert [layer.refusal for layer in acts.layers] == [None] * 4
+    assert not acts.attention_map(3)[:, mask].any()
+    assert acts.attention(3).shape == (4, 1, 136)
+
+
+# --- mixers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("mixer_s32_224", "mlp_tokens.fc1"),
+        ("resmlp_12_224", "linear_tokens"),
+        ("gmlp_ti16_224", "mlp_channels.gate.proj"),
+    ],
+)
+def test_a_mixers_weights_are_shown_as_weights(name: str, path: str) -> None:
+    options: Any = dict(img_size=(96, 160))
+    model = watched(timm.create_model(name, **options).eval(), (96, 160))
+    randomise(model.module)
+    rows, cols = model.layers[0].query_grid
+    assert rows / cols == 96 / 160
+    weights = model.module.get_submodule(f"blocks.1.{path}").state_dict()["weight"]
+    maps = model.token_mixing(1)
+    assert maps.shape == (len(weights), rows, cols)
+    assert_array_equal(maps[3, 1, 2], weights[3, cols + 2])
+    acts = capture(model, picture())
+    assert_array_equal(acts.logits, plain_logits(model, picture()).numpy())
+    assert acts.tokens(2).shape[0] == rows * cols
+    for layer in acts.layers:
+        assert layer.kind == "mixing"
+        assert layer.refusal is not None
+        assert "same for every picture" in layer.refusal
+        assert_one_sentence(layer.refusal)
+    with pytest.raises(ModelError, match="has no attention"):
+        acts.attention_map(0, (0, 0))
+
+
+def test_a_model_with_attention_has_no_weights_that_mix_tokens() -> None:
+    with pytest.raises(ModelError, match="attends to tokens") as caught:
+        cait().token_mixing(0)
+    assert_one_sentence(caught.value)
+    with pytest.raises(ValueError, match="Expected a layer"):
+        cait().token_mixing(9)

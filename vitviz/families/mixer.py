@@ -1,0 +1,61 @@
+"""MLP-Mixer and its kin: no attention; what mixes the tokens is the same for every picture."""
+
+from typing import Any
+
+from torch import Tensor
+
+from .description import Family, Grid, Layer, Site, checked_grid, is_timm
+
+_WEIGHTS = {  # of each kind of block: where the matrix is that sums over the tokens
+    "MixerBlock": "mlp_tokens.fc1",
+    "ResBlock": "linear_tokens",
+    "SpatialGatingBlock": "mlp_channels.gate.proj",
+}
+
+
+def _sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
+    rows, cols = checked_grid(module.stem.dynamic_feat_size(input_size), input_size)
+    return tuple(
+        Site(
+            layer=Layer(
+                name=f"blocks.{index}",
+                kind="mixing",
+                stage=0,
+                num_heads=0,
+                query_grid=(rows, cols),
+                key_grid=(rows, cols),
+                prefix=(),
+                patch_size=module.stem.feat_ratio(),
+                refusal=f"blocks.{index} has no attention: it mixes tokens by weights that are "
+                "the same for every picture.",
+            ),
+            block=block,
+            middle="" if type(block).__name__ == "SpatialGatingBlock" else "norm2",
+            mixing=block.get_submodule(_WEIGHTS[type(block).__name__]),
+        )
+        for index, block in enumerate(module.blocks)
+    )
+
+
+def token_weights(site: Site) -> Tensor | None:
+    """What each unit of a mixing layer takes from each patch: (units, patches), or None."""
+    if site.layer.kind != "mixing" or site.mixing is None:
+        return None
+    return site.mixing.weight
+
+
+def _is_mixer(module: Any) -> bool:
+    return is_timm(module, "mlp_mixer", "MlpMixer") and all(
+        type(block).__name__ in _WEIGHTS for block in module.blocks
+    )
+
+
+MIXER = (
+    Family(
+        name="MLP-Mixer",
+        recognises=_is_mixer,
+        sites=_sites,
+        embedding="stem",
+        tied=lambda module: True,
+    ),
+)

@@ -1,0 +1,183 @@
+"""Families of several stages, each with a coarser grid: Swin, PVT, MaxViT and CoAtNet."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from .description import Family, Grid, Layer, Site, Windows, checked_grid, is_timm, side
+from .plain import timm_grid, timm_step
+from .windows import neighbour_windows, one_window, shifted_windows, spread_windows
+
+_SWIN = {
+    "SwinTransformer": ("swin_transformer", "SwinTransformerBlock"),
+    "SwinTransformerV2": ("swin_transformer_v2", "SwinTransformerV2Block"),
+    "SwinTransformerV2Cr": ("swin_transformer_v2_cr", "SwinTransformerV2CrBlock"),
+}
+
+
+def _is_swin(module: Any) -> bool:
+    place, block = _SWIN.get(type(module).__name__, ("", ""))
+    return is_timm(module, place, type(module).__name__) and all(
+        type(part).__name__ == block for stage in _stages(module) for part in stage.blocks
+    )
+
+
+def _stages(module: Any) -> Any:
+    return module.layers if hasattr(module, "layers") else module.stages
+
+
+def _swin_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
+    """Swin halves the grid at the start of each later stage, after padding it to even sides."""
+    place = "layers" if hasattr(module, "layers") else "stages"
+    if hasattr(module.patch_embed, "dynamic_feat_size"):
+        grid, step = timm_grid(module, input_size), timm_step(module)
+    else:
+        grid, step = module.patch_embed.grid_size, module.patch_embed.patch_size
+    sites = []
+    for number, stage in enumerate(_stages(module)):
+        if not isinstance(stage.downsample, nn.Identity):
+            grid, step = _halved(grid), (2 * step[0], 2 * step[1])
+        for index, block in enumerate(stage.blocks):
+            layer = Layer(
+                name=f"{place}.{number}.blocks.{index}",
+                kind="window",
+                stage=number,
+                num_heads=block.attn.num_heads,
+                query_grid=checked_grid(grid, input_size),
+                key_grid=grid,
+                prefix=(),
+                patch_size=side(*step),
+            )
+            sites.append(
+                Site(
+                    layer=layer,
+                    block=block,
+                    middle="norm2" if type(block).__name__ == "SwinTransformerBlock" else "mlp",
+                    reader="softmax",
+                    layout="rows",
+                    windows=shifted_windows(grid, block.window_size, block.shift_size),
+                )
+            )
+    return tuple(sites)
+
+
+def _halved(grid: Grid) -> Grid:
+    return (grid[0] + 1) // 2, (grid[1] + 1) // 2
+
+
+def _pvt_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
+    """PVT v2 embeds overlapping patches by padded convolutions, and pools its keys."""
+    grid, step, sites = input_size, (1, 1), []
+    for number, stage in enumerate(module.stages):
+        for embed in (module.patch_embed if not number else None, stage.downsample):
+            if embed is not None:
+                grid = _convolved(grid, embed.proj)
+                step = step[0] * embed.proj.stride[0], step[1] * embed.proj.stride[1]
+        for index, block in enumerate(stage.blocks):
+            windows, keys = _pooled(block.attn, grid)
+            layer = Layer(
+                name=f"stages.{number}.blocks.{index}",
+                kind="global" if keys == grid else "pooled",
+                stage=number,
+                num_heads=block.attn.num_heads,
+                query_grid=checked_grid(grid, input_size),
+                key_grid=checked_grid(keys, input_size),
+                prefix=(),
+                patch_size=side(*step),
+            )
+            sites.append(Site(layer=layer, block=block, windows=windows))
+    return tuple(sites)
+
+
+def _convolved(grid: Grid, conv: Any) -> Grid:
+    rows, cols = (
+        (grid[axis] + 2 * conv.padding[axis] - conv.kernel_size[axis]) // conv.stride[axis] + 1
+        for axis in (0, 1)
+    )
+    return rows, cols
+
+
+def _pooled(attn: Any, grid: Grid) -> tuple[Windows, Grid]:
+    """How the keys of PVT's attention lie: pooled to 7 x 7, by a stride, or not at all."""
+    if attn.pool is not None:
+        size = attn.pool.output_size
+        keys = (size, size) if isinstance(size, int) else (size[0], size[1])
+        return one_window(grid, keys, (grid[0] / keys[0], grid[1] / keys[1])), keys
+    if attn.sr is None:
+        return one_window(grid, grid), grid
+    keys = _convolved(grid, attn.sr)
+    return one_window(grid, keys, attn.sr.stride), keys
+
+
+def _maxxvit_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
+    """MaxViT and CoAtNet halve the grid in the stem and at the start of each stage."""
+    grid, step = _halved(input_size), 2
+    sites = []
+    for number, stage in enumerate(module.stages):
+        grid, step = _halved(grid), 2 * step
+        for name, kind, block, windows in _maxxvit_blocks(number, stage, grid):
+            layer = Layer(
+                name=name,
+                kind=kind,
+                stage=number,
+                num_heads=block.attn.num_heads,
+                query_grid=checked_grid(grid, input_size),
+                key_grid=grid,
+                prefix=(),
+                patch_size=step,
+            )
+            layout = "rows" if type(block).__name__ == "PartitionAttentionCl" else "channels"
+            sites.append(Site(layer=layer, block=block, layout=layout, windows=windows))  # type: ignore[arg-type]
+    return tuple(sites)
+
+
+def _maxxvit_blocks(number: int, stage: Any, grid: Grid) -> Iterator[tuple[str, str, Any, Windows]]:
+    """Path, kind and module of each attention of a stage, and the patches that meet in it."""
+    for index, block in enumerate(stage.blocks):
+        name = f"stages.{number}.blocks.{index}"
+        if type(block).__name__ == "TransformerBlock2d":
+            yield name, "global", block, one_window(grid, grid)
+        elif type(block).__name__ == "MaxxVitBlock":
+            near, spread = block.attn_block, block.attn_grid
+            if near is not None:
+                windows = neighbour_windows(grid, near.partition_size)
+                yield f"{name}.attn_block", "window", near, windows
+            windows = spread_windows(grid, spread.partition_size)
+            yield f"{name}.attn_grid", "grid", spread, windows
+
+
+def _is_maxxvit(module: Any) -> bool:
+    if not is_timm(module, "maxxvit", "MaxxVit"):
+        return False
+    kinds = {type(block).__name__ for stage in module.stages for block in stage.blocks}
+    known = {"MbConvBlock", "ConvNeXtBlock", "TransformerBlock2d", "MaxxVitBlock"}
+    return kinds <= known and bool(kinds & {"TransformerBlock2d", "MaxxVitBlock"})
+
+
+def _everywhere(module: Any) -> bool:
+    return True
+
+
+STAGED = (
+    Family(
+        name="Swin",
+        recognises=_is_swin,
+        sites=_swin_sites,
+        tied=_everywhere,
+    ),
+    Family(
+        name="PVT v2",
+        recognises=lambda module: is_timm(module, "pvt_v2", "PyramidVisionTransformerV2"),
+        sites=_pvt_sites,
+        tied=_everywhere,
+        any_size=True,
+    ),
+    Family(
+        name="MaxViT and CoAtNet",
+        recognises=_is_maxxvit,
+        sites=_maxxvit_sites,
+        embedding="stem",
+        tied=_everywhere,
+    ),
+)
