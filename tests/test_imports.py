@@ -16,17 +16,18 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "vitviz"
 
 # A layer is a module of vitviz, or a package of that name with all its parts.
-_MODEL = {"images", "vit", "families", "model"}
+_MODEL = {"images", "vit", "families", "memory", "model"}
 LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "images": set(),
     "vit": set(),
     "families": {"images", "vit"},
-    "model": {"images", "vit", "families"},
+    "memory": {"images", "vit", "families"},
+    "model": {"images", "vit", "families", "memory"},
     "activations": _MODEL,
     "attribution": {*_MODEL, "activations"},
     "intervention": {*_MODEL, "activations"},
     "checkpoints": {"vit"},
-    "zoo": {"vit", "families", "model", "checkpoints"},
+    "zoo": {"vit", "families", "memory", "model", "checkpoints"},
     "inspection": set(),
     "plots": set(),
     "text": set(),

@@ -14,7 +14,7 @@ from numpy.testing import assert_array_equal
 from timm.data import create_transform, resolve_model_data_config
 
 import vitviz
-from vitviz import checkpoints
+from vitviz import checkpoints, memory
 from vitviz.checkpoints import load_shipped
 from vitviz.families import ModelError
 from vitviz.model import Model
@@ -166,8 +166,11 @@ def test_a_tag_of_timm_is_named_in_the_provenance(offline: None) -> None:
 def test_weights_that_cannot_be_downloaded_are_refused_with_advice(
     kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def create(*_: Any, pretrained: bool = False, **__: Any) -> Any:
-        assert pretrained
+    real = timm.create_model
+
+    def create(name: str, *, pretrained: bool = False, **options: Any) -> Any:
+        if not pretrained:
+            return real(name, **options)
         raise kind("Max retries exceeded with url: https://example.invalid (LocalEntryNotFound)")
 
     monkeypatch.setattr(timm, "create_model", create)
@@ -338,9 +341,55 @@ def test_a_size_below_one_patch_is_refused() -> None:
 
 
 def test_a_size_for_an_architecture_without_one_is_refused() -> None:
-    with pytest.raises(ModelError, match="resnet18") as caught:
+    with pytest.raises(ModelError, match="ResNet") as caught:
         load_model("resnet18", pretrained=False, image_size=64)
     assert_one_sentence(caught.value)
+
+
+@pytest.mark.parametrize("image_size", [None, 96, (64, 160)])
+def test_a_model_that_takes_any_size_is_not_told_it(image_size: Any) -> None:
+    model = load_model("pvt_v2_b0", pretrained=False, image_size=image_size)
+    height, width = {None: (224, 224), 96: (96, 96), (64, 160): (64, 160)}[image_size]
+    assert model.preprocess.input_size == (height, width)
+    assert model.layers[0].query_grid == (height // 4, width // 4)
+    assert [layer.refusal for layer in vitviz.capture(model, picture()).layers] == [None] * 8
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("eva02_tiny_patch14_224", (70, 112)),
+        ("test_vit_relpos", (64, 112)),
+        ("swin_tiny_patch4_window7_224", (96, 160)),
+        ("coatnet_0_rw_224", (64, 96)),
+        ("mixer_s32_224", (64, 96)),
+    ],
+)
+def test_other_families_of_another_size(name: str, size: tuple[int, int]) -> None:
+    model = without_numbers(name, image_size=size)
+    assert model.preprocess.input_size == size
+    rows, cols = model.layers[0].query_grid
+    assert rows / cols == size[0] / size[1]
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_refused_with_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda: 2 * 10**9)
+    made: list[bool] = []
+    real = timm.create_model
+
+    def create(name: str, **options: Any) -> Any:
+        made.append(torch.empty(1).is_meta)
+        return real(name, **options)
+
+    monkeypatch.setattr(timm, "create_model", create)
+    with pytest.raises(ModelError, match=r"[78]\.\d GB of memory, and 2\.0 GB are free") as caught:
+        load_model("vit_gigantic_patch14_224", pretrained=False)
+    assert_one_sentence(str(caught.value).replace(".", ",")[:-1] + ".")
+    assert made == [True]  # without numbers, and no more than that
+    load_model("test_vit", pretrained=False)
 
 
 # --- shipped models -----------------------------------------------------------------------------

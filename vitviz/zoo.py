@@ -13,6 +13,7 @@ from torch import nn
 
 from .checkpoints import CheckpointError, load_shipped, load_state, read_state, shipped_names
 from .families import ModelError, family_of
+from .memory import check, footprint
 from .model import Model, Preprocessing
 from .vit import VisionTransformer, resize_position_embedding
 
@@ -164,8 +165,8 @@ def _timm(
         state = read_state(checkpoint)
         head = state.get("head.weight")
         options["num_classes"] = 0 if head is None or not head.ndim else len(head)
+    options = _fitting(architecture, options)
     module = _create(architecture, options, pretrained=pretrained and state is None)
-    family_of(module)
     weights = "random weights"
     if state is not None and checkpoint is not None:
         load_state(module, state, prefix=getattr(module, "num_prefix_tokens", 0))
@@ -183,22 +184,55 @@ def _timm(
     )
 
 
-def _create(architecture: str, options: dict[str, Any], *, pretrained: bool) -> Any:
+def _fitting(architecture: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options as the architecture takes them, seen on a model without numbers.
+
+    Raises
+    ------
+    ModelError
+        When the model cannot be, cannot be read, or needs more memory than is free.
+    """
+    size = options.get("img_size")
+    try:
+        outline = _outline(architecture, options)
+    except ModelError:
+        if size is None:
+            raise
+        options = {key: value for key, value in options.items() if key != "img_size"}
+        outline = _outline(architecture, options)
+        if not family_of(outline).any_size:
+            raise
+    family = family_of(outline)
+    input_size = _preprocessing(outline, size).input_size
+    needed = footprint(outline, family.sites(outline, input_size))
+    check(needed.total, f"{architecture} at {input_size[0]} x {input_size[1]} pixels")
+    return options
+
+
+def _outline(architecture: str, options: dict[str, Any]) -> nn.Module:
+    """The model without numbers: it costs no memory and draws nothing from a generator."""
     import timm
 
-    if pretrained:
-        try:
-            return timm.create_model(architecture, pretrained=True, **options)
-        except Exception as error:  # the hub's client raises many kinds; none reaches a user
-            raise ModelError(
-                f"The trained weights of {architecture} could not be downloaded: connect to the "
-                "internet, choose the shipped model, or look at it with random weights."
-            ) from error
     try:
-        return timm.create_model(architecture, pretrained=False, **options)
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            return timm.create_model(architecture, pretrained=False, **options)
     except Exception as error:
         wanted = " with ".join(["It", str(options)]) if options else "It"
         raise ModelError(f"{wanted} is nothing that {architecture} of timm can be.") from error
+
+
+def _create(architecture: str, options: dict[str, Any], *, pretrained: bool) -> Any:
+    import timm
+
+    try:
+        return timm.create_model(architecture, pretrained=pretrained, **options)
+    except Exception as error:  # the hub's client raises many kinds; none reaches a user
+        if not pretrained:
+            raise ModelError(f"{architecture} of timm cannot be made: {error}.") from error
+        raise ModelError(
+            f"The trained weights of {architecture} could not be downloaded: connect to the "
+            "internet, choose the shipped model, or look at it with random weights."
+        ) from error
 
 
 def _preprocessing(module: nn.Module, size: tuple[int, int] | None) -> Preprocessing:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ..families import Layer, ModelError
+from ..memory import check, footprint
 from ..model import RECORDER, Model
 from .edits import (
     DropPatches,
@@ -191,10 +192,11 @@ def capture(
     Raises
     ------
     ModelError
-        When an edit does not fit the model.
+        When an edit does not fit the model, or the capture does not fit into memory.
     """
     edits = tuple(edits)
     _check_edits(edits, model)
+    check(footprint(model.module, model.sites).capture, f"A capture of {model.name}")
     x = filled(model.preprocess(image), edits, model.layers[0])[None]
     x = x.to(next(model.module.parameters()).dtype)
     watch = _Watch(model, edits, progress)

@@ -88,6 +88,8 @@ class Site:
         Of the residual stream: (B, T, D), (B, R, S, D) or (B, D, R, S).
     windows : Windows, optional
         Left out where every token meets every token.
+    biased : bool
+        Whether a bias of every query and key is added to the scores.
     mixing : nn.Linear, optional
         What mixes the heads between the softmax and the product with the values; in a mixing
         layer, what mixes the tokens.
@@ -99,6 +101,7 @@ class Site:
     reader: Literal["tap", "softmax"] = "tap"
     layout: Literal["tokens", "rows", "channels"] = "tokens"
     windows: Windows | None = None
+    biased: bool = False
     mixing: nn.Linear | None = None
 
 

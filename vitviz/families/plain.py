@@ -30,6 +30,8 @@ def _everywhere(
     prefix: Callable[[Any], tuple[str, ...]],
     grid: Callable[[Any, Grid], Grid],
     step: Callable[[Any], Grid],
+    *,
+    biased: bool = False,
 ) -> Callable[[Any, Grid], tuple[Site, ...]]:
     """The layers of a module in which every token attends to every token."""
 
@@ -49,6 +51,7 @@ def _everywhere(
                 ),
                 block=block,
                 middle=_middle(block),
+                biased=biased,
             )
             for index, block in enumerate(module.blocks)
         )
@@ -92,6 +95,7 @@ def timm_step(module: Any) -> Grid:
 
 
 _timm_sites = _everywhere(_timm_prefix, timm_grid, timm_step)
+_biased_sites = _everywhere(_timm_prefix, timm_grid, timm_step, biased=True)
 
 PLAIN = (
     Family(
@@ -122,7 +126,7 @@ PLAIN = (
     Family(
         name="BEiT",
         recognises=_timm("beit", "Beit", _USUAL),
-        sites=_timm_sites,
+        sites=_biased_sites,
         tied=lambda module: (
             module.rel_pos_bias is not None
             or any(b.attn.relative_position_bias_table is not None for b in module.blocks)
@@ -131,7 +135,7 @@ PLAIN = (
     Family(
         name="ViT with relative positions",
         recognises=_timm("vision_transformer_relpos", "VisionTransformerRelPos", *_RELPOS),
-        sites=_timm_sites,
+        sites=_biased_sites,
         tied=lambda module: True,
     ),
 )

@@ -127,8 +127,15 @@ def _maxxvit_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
                 prefix=(),
                 patch_size=step,
             )
-            layout = "rows" if type(block).__name__ == "PartitionAttentionCl" else "channels"
-            sites.append(Site(layer=layer, block=block, layout=layout, windows=windows))  # type: ignore[arg-type]
+            sites.append(
+                Site(
+                    layer=layer,
+                    block=block,
+                    layout="rows" if type(block).__name__ == "PartitionAttentionCl" else "channels",
+                    windows=windows,
+                    biased=block.attn.rel_pos is not None,
+                )
+            )
     return tuple(sites)
 
 
