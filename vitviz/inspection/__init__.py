@@ -29,6 +29,7 @@ from .positions import (
 from .record import Measurements, measurements
 from .rollout import attention_rollout, rollout_steps
 from .tokens import foreground, token_norms, token_scatter, token_similarity
+from .windows import windowed_distance
 
 __all__ = [
     "Measurements",
@@ -55,4 +56,5 @@ __all__ = [
     "token_similarity",
     "uniform_distance",
     "uniform_histogram",
+    "windowed_distance",
 ]

@@ -1,0 +1,154 @@
+"""What watching costs: a capture beside a plain forward pass of timm, in CPU time and memory.
+
+    python benchmarks/capture.py [--rounds 9]
+
+Every way starts from the same prepared picture, in inference mode and on one thread; their order
+turns from round to round, and each figure is a median of ratios within a round.
+
+    plain      timm as it is, with fused attention
+    capture    vitviz.capture: every layer proved, q, k and the residual stream kept
+    measured   the same, and inspection.measurements of all layers and heads
+    hooks      timm with fused attention switched off, and hooks that keep every matrix
+"""
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+import vitviz
+from vitviz import inspection
+
+#: Architecture, pixels of a side, and the bars for `capture` and for `measured`.
+CASES = (
+    ("vit_tiny_patch16_224", 224, 1.12, 1.40),
+    ("vit_small_patch16_224", 224, 1.06, 1.22),
+    ("vit_base_patch16_224", 224, 1.05, 1.12),
+    ("vit_small_patch14_dinov2", 518, 1.06, 1.55),
+)
+MEMORY = 150e6  # bytes above plain that `measured` may take in the last case
+WAYS = ("plain", "capture", "measured", "hooks")
+
+
+class Prepared:
+    """A preprocessing that was done before."""
+
+    def __init__(self, preprocess: Any, image: Image.Image) -> None:
+        self.input_size, self.place = preprocess.input_size, preprocess.place
+        self.x = preprocess(image)
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        return self.x
+
+
+def ways(name: str, side: int) -> dict[str, Callable[[], Any]]:
+    """What is timed, by name; each returns its logits."""
+    model: Any = vitviz.load_model(name, pretrained=False, image_size=side)
+    image = Image.effect_noise((side, side), 90).convert("RGB")
+    model.preprocess = Prepared(model.preprocess, image)
+    x = model.preprocess(image)[None]
+
+    def plain() -> Any:
+        with torch.inference_mode():
+            return model.module(x)[0]
+
+    def capture() -> Any:
+        return vitviz.capture(model, image).logits
+
+    def measured() -> Any:
+        acts = vitviz.capture(model, image)
+        inspection.measurements(
+            acts.attention_layers(),
+            grid=acts.grid,
+            patch_size=acts.patch_size,
+            num_prefix_tokens=acts.num_prefix_tokens,
+        )
+        return acts.logits
+
+    def hooks() -> Any:
+        kept = []
+        handles = []
+        for block in model.module.blocks:
+            block.attn.fused_attn = False
+            drop = block.attn.attn_drop
+            handles.append(drop.register_forward_hook(lambda *call: kept.append(call[2])))
+        with torch.inference_mode():
+            logits = model.module(x)[0]
+        for handle, block in zip(handles, model.module.blocks, strict=True):
+            handle.remove()
+            block.attn.fused_attn = True
+        return logits
+
+    return {"plain": plain, "capture": capture, "measured": measured, "hooks": hooks}
+
+
+def seconds(way: Callable[[], Any]) -> float:
+    begun = time.process_time()
+    way()
+    return time.process_time() - begun
+
+
+def ratios(timed: dict[str, Callable[[], Any]], rounds: int) -> tuple[float, dict[str, float]]:
+    """Seconds of a plain pass, and the median ratio of each way to it."""
+    for way in timed.values():
+        way()
+    taken: dict[str, list[float]] = {name: [] for name in timed}
+    names = list(timed)
+    for number in range(rounds):
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:
+            taken[name].append(seconds(timed[name]))
+    found = {
+        name: statistics.median(t / p for t, p in zip(times, taken["plain"], strict=True))
+        for name, times in taken.items()
+    }
+    return statistics.median(taken["plain"]), found
+
+
+def peak(name: str, side: int, way: str) -> int:
+    """The most memory that a process of its own takes for this way alone, in bytes."""
+    call = [sys.executable, __file__, "--peak", way, "--case", name, str(side)]
+    return int(subprocess.run(call, check=True, capture_output=True, text=True).stdout)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=str(__doc__).split(":")[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--peak", choices=WAYS, help=argparse.SUPPRESS)
+    parser.add_argument("--case", nargs=2, default=CASES[-1][:2], help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.peak:
+        timed = ways(arguments.case[0], int(arguments.case[1]))
+        timed[arguments.peak]()
+        print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        return 0
+    missed = 0
+    for name, side, *bars in CASES:
+        timed = ways(name, side)
+        assert (timed["capture"]() == timed["plain"]().numpy()).all(), "watching changed the logits"
+        base, found = ratios(timed, arguments.rounds)
+        print(f"{name} at {side}: {1000 * base:.0f} ms plain", flush=True)
+        for way, bar in zip(("capture", "measured"), bars, strict=True):
+            missed += found[way] > bar
+            print(f"    {way:9} {found[way]:5.2f}x   bar {bar:.2f}x", flush=True)
+        print(f"    hooks     {found['hooks']:5.2f}x", flush=True)
+    base = peak(name, side, "plain")
+    for way in WAYS[1:]:
+        above = peak(name, side, way) - base
+        bar = f"   bar {MEMORY / 1e6:.0f} MB" if way == "measured" else ""
+        missed += way == "measured" and above > MEMORY
+        print(f"    {way:9} {above / 1e6:5.0f} MB above plain{bar}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

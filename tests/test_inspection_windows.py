@@ -1,0 +1,85 @@
+"""Distance window by window: closed forms, and the square matrix as the oracle."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+from examples import own_model, picture, watched
+from numpy.testing import assert_allclose
+
+from vitviz.activations import capture
+from vitviz.inspection import attention_distance, uniform_distance, windowed_distance
+
+
+def places(rows: int, cols: int, step: float = 4.0) -> np.ndarray:
+    grid = np.stack(np.meshgrid(np.arange(rows), np.arange(cols), indexing="ij"), axis=2)
+    return (grid.reshape(-1, 2) + 0.5) * step
+
+
+def test_one_window_of_equal_sharing_is_uniform_distance() -> None:
+    where = places(5, 7)
+    even = np.full((2, 35, 35), 1 / 35)
+    assert_allclose(windowed_distance([(even, where, where)]), uniform_distance((5, 7), 4))
+
+
+def test_looking_at_oneself_is_no_distance() -> None:
+    where = places(3, 4)
+    assert_allclose(windowed_distance([(np.eye(12)[None], where, where)] * 2), [0.0])
+
+
+def test_one_hot_rows_give_their_own_distance() -> None:
+    where = np.array([[0.0, 0.0], [3.0, 4.0]])
+    swap = np.eye(2)[None, ::-1]
+    assert_allclose(windowed_distance([(swap, where, where)]), [5.0])
+    far = np.add(where, (0, 30))
+    mixed = windowed_distance([(swap, where, where), (np.eye(2)[None], where, far)])
+    assert_allclose(mixed, [(5 + 5 + 30 + 30) / 4])
+
+
+def test_tokens_without_a_place_are_left_out() -> None:
+    where = np.array([[np.nan, np.nan], [0.0, 0.0], [0.0, 6.0]])
+    attention = np.array([[[1.0, 0, 0], [0.5, 0.25, 0.25], [1.0, 0, 0]]])
+    assert_allclose(windowed_distance([(attention, where, where)]), [3.0])  # one row is left
+    on_prefix = np.zeros((1, 3, 3))
+    on_prefix[..., 0] = 1
+    assert np.isnan(windowed_distance([(on_prefix, where, where)])).all()
+
+
+@pytest.mark.parametrize(
+    "options", [dict(), dict(class_token=False), dict(distillation_token=True, registers=2)]
+)
+def test_it_is_attention_distance_where_every_token_meets_every_token(
+    options: dict[str, Any],
+) -> None:
+    acts = capture(own_model(**options), picture())
+    expected = attention_distance(
+        acts.attention_layers(),
+        grid=acts.grid,
+        patch_size=acts.patch_size,
+        num_prefix_tokens=acts.num_prefix_tokens,
+    )
+    found = [windowed_distance(acts.windows(layer)) for layer in range(acts.depth)]
+    assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "maxvit_tiny_tf_224"])
+def test_windows_give_what_the_whole_matrix_gives(name: str) -> None:
+    options: Any = dict(img_size=(64, 96), depths=(1, 2, 1, 1))
+    acts = capture(watched(timm.create_model(name, **options).eval(), (64, 96)), picture())
+    for number, layer in enumerate(acts.layers):
+        (expected,) = attention_distance(
+            [acts.attention(number)],
+            grid=layer.query_grid,
+            patch_size=layer.patch_size,
+            num_prefix_tokens=0,
+        )
+        assert_allclose(windowed_distance(acts.windows(number)), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "windows", [[], [(np.zeros((1, 2, 3)), np.zeros((2, 2)), np.zeros((2, 2)))]]
+)
+def test_what_does_not_fit_is_an_error(windows: list[Any]) -> None:
+    with pytest.raises(ValueError, match="Expected"):
+        windowed_distance(windows)
