@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from examples import (
     assert_one_sentence,
@@ -16,6 +17,7 @@ from examples import (
     plain_logits,
     timm_model,
     timm_module,
+    watched,
 )
 from numpy.testing import assert_allclose, assert_array_equal
 from planting import planted, spotlight
@@ -27,6 +29,7 @@ from vitviz.activations import (
     DropPatches,
     capture,
     recording,
+    records,
 )
 from vitviz.families import ModelError
 from vitviz.images import patch_box
@@ -260,6 +263,53 @@ def test_weights_that_are_no_numbers_are_refused_where_they_matter(value: float)
         assert_one_sentence(refusal)
         with pytest.raises(ModelError, match="not finite numbers"):
             acts.attention_map(layer, 0)
+
+
+@pytest.mark.parametrize("dimension", range(0, 8, 3))
+def test_one_wrong_number_is_enough_to_be_refused(dimension: int) -> None:
+    class SpoilsOneNumber(Mutated):
+        def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            heads = F.scaled_dot_product_attention(q, k, v)
+            heads[0, 2, 1, dimension] += 0.05 * heads.abs().max()
+            return heads
+
+    acts = capture(mutated(SpoilsOneNumber), picture())
+    assert acts.layers[1].refusal is None  # row 1 is not among those checked at capture
+    with pytest.raises(ModelError, match="does not reproduce"):
+        acts.attention(1)
+
+
+@pytest.mark.parametrize("block", [1, 60, 10**9])
+@pytest.mark.parametrize("name", ["test_vit", "test_vit_relpos", "maxvit_tiny_tf_224"])
+def test_attention_is_the_same_in_blocks_of_any_size(
+    name: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: Any = dict(img_size=64)
+    model = watched(timm.create_model(name, **options).eval(), (64, 64))
+    acts = capture(model, picture())
+    expected = [acts.attention(layer) for layer in range(acts.depth)]
+    monkeypatch.setattr(records, "BLOCK", block)
+    for layer, attention in enumerate(expected):
+        assert_allclose(acts.attention(layer), attention, atol=1e-6)
+
+
+def test_a_model_in_half_precision_proves_itself_as_well_as_it_computes() -> None:
+    whole = own_model()
+    model = own_model()
+    model.module.to(torch.bfloat16)
+    expected, acts = capture(whole, picture()), capture(model, picture())
+    assert [layer.refusal for layer in acts.layers] == [None] * 3
+    for layer in range(3):
+        assert acts.attention(layer).dtype == np.float32
+        assert_allclose(acts.attention(layer).sum(axis=2), 1, atol=1e-5)
+    assert_allclose(acts.attention(0), expected.attention(0), atol=0.05)
+    assert_only_refused(capture(in_half(ChangesValuesAfterwards), picture()), 1, "allowed are 2.0%")
+
+
+def in_half(kind: type[Mutated]) -> Model:
+    model = mutated(kind)
+    model.module.to(torch.bfloat16)
+    return model
 
 
 # --- planted attention --------------------------------------------------------------------------

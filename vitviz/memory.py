@@ -41,18 +41,22 @@ class Footprint:
 def footprint(module: nn.Module, sites: Sequence[Site]) -> Footprint:
     """Estimate what a module and one capture of it need; it may lie on the meta device."""
     held = [*module.parameters(), *module.buffers()]
-    size = next(module.parameters()).element_size()
-    matrices = [_matrix(site) for site in sites]
-    kept = sum(
-        _tokens(site) * _width(site) * _vectors(site)
-        + (matrix if site.reader == "softmax" or site.biased else 0)
-        for site, matrix in zip(sites, matrices, strict=True)
-    )
     return Footprint(
         weights=sum(tensor.numel() * tensor.element_size() for tensor in held),
-        capture=kept * size,
-        layer=2 * 4 * max(matrices),  # float32, once more for the proof
+        capture=capture_bytes(sites),
+        layer=2 * 4 * max(_matrix(site) for site in sites),  # float32, once more for the proof
     )
+
+
+def capture_bytes(sites: Sequence[Site]) -> int:
+    """What one capture keeps, at most."""
+    size = next(sites[0].block.parameters()).element_size()
+    numbers = 0
+    for site in sites:
+        numbers += _tokens(site) * _width(site) * _vectors(site)
+        if site.reader == "softmax" or site.biased:
+            numbers += _matrix(site)
+    return numbers * size
 
 
 def check(needed: int, what: str) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..families import Layer, ModelError, Windows
-from .records import AnyRecord, Record, expanded, why_refused
+from .records import AnyRecord, Record, expanded, why_wrong
 
 Query = int | tuple[int, int]
 
@@ -271,7 +271,7 @@ class Activations:
         record = self._record(layer)
         with torch.inference_mode():
             attention = record.attention()
-            refusal = why_refused(self.layers[layer], record.heads(attention), record.output)
+            refusal = why_wrong(self.layers[layer], record, attention)
         if refusal:
             raise ModelError(refusal)
         return attention

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ..families import Layer, ModelError
-from ..memory import check, footprint
+from ..memory import capture_bytes, check
 from ..model import RECORDER, Model
 from .edits import (
     DropPatches,
@@ -38,6 +38,7 @@ from .records import (
 
 PROOF_ROWS = 8  # query rows checked at capture, beside the first
 
+_FUSED = F.scaled_dot_product_attention
 _SOFTMAX = {Tensor.softmax, torch.softmax, F.softmax}
 _PRODUCT = {Tensor.matmul, Tensor.__matmul__, torch.matmul}
 _FLAT: dict[str, Callable[[Tensor], Tensor]] = {  # one picture's stream as (tokens, D)
@@ -59,6 +60,7 @@ class _Watch(TorchFunctionMode):
         super().__init__()
         self.layers = model.layers
         self.sites = model.sites
+        self.softmaxes = [site.reader == "softmax" for site in model.sites]
         self.progress = progress
         self.muted = [pair for edit in edits if isinstance(edit, MuteHeads) for pair in edit.heads]
         self.swaps = [pair for edit in edits if isinstance(edit, SwapTokens) for pair in edit.pairs]
@@ -117,17 +119,19 @@ class _Watch(TorchFunctionMode):
         return _FLAT[self.sites[layer].layout](first) if first.ndim > 2 else first
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        output = func(*args, **(kwargs or {}))
-        here = self.running if RECORDER.get() is self else None  # not a pass nested in this one
-        if here is None:
-            return output
-        if func is F.scaled_dot_product_attention:
+        output = func(*args, **kwargs) if kwargs else func(*args)
+        here = self.running
+        if here is None or (func is not _FUSED and not self.softmaxes[here]):
+            return output  # by far the most calls
+        if RECORDER.get() is not self:
+            return output  # of a pass nested in this one
+        if func is _FUSED:
             self.calls[here].append(read_call(output, *args, **(kwargs or {})))
             heads = [head for layer, head in self.muted if layer == here]
             if heads:
                 output = output.clone()
                 output[:, heads] = 0
-        elif self.sites[here].reader == "softmax":
+        else:
             self._softmax(here, func, args, output)
         return output
 
@@ -159,9 +163,9 @@ class _Watch(TorchFunctionMode):
             shape = expected_shape(layer, site.windows, dropped)
             refusal = why_unlike(layer, shape, calls)
             if refusal is None:
-                rows = torch.linspace(0, shape[2] - 1, min(shape[2], PROOF_ROWS + 1)).long()
-                seen = calls[0].heads(calls[0].attention(rows))
-                refusal = why_refused(layer, seen, calls[0].output[:, :, rows])
+                rows = slice(0, None, max(1, (shape[2] - 1) // PROOF_ROWS))
+                seen, own = calls[0].heads(calls[0].attention(rows)), calls[0].output[:, :, rows]
+                refusal = why_refused(layer, seen, own, own.dtype != torch.float32)
             yield (replace(layer, refusal=refusal), None) if refusal else (layer, calls[0])
 
 
@@ -196,7 +200,7 @@ def capture(
     """
     edits = tuple(edits)
     _check_edits(edits, model)
-    check(footprint(model.module, model.sites).capture, f"A capture of {model.name}")
+    check(capture_bytes(model.sites), f"A capture of {model.name}")
     x = filled(model.preprocess(image), edits, model.layers[0])[None]
     x = x.to(next(model.module.parameters()).dtype)
     watch = _Watch(model, edits, progress)
