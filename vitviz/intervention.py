@@ -115,7 +115,8 @@ def logit_lens(model: Model, acts: Activations) -> np.ndarray:
     Raises
     ------
     ModelError
-        When the model has no head for classes, or the capture is of a model of another size.
+        When the model has no head for classes, its layers hold different tokens, or the capture
+        is of a model of another size.
 
     Notes
     -----
@@ -130,6 +131,7 @@ def logit_lens(model: Model, acts: Activations) -> np.ndarray:
     NeurIPS 2023.
     """
     _check_head(model)
+    _ = acts.num_prefix_tokens  # refuses what has other tokens from layer to layer
     module: Any = model.module
     expected, got = (len(model.layers), module.embed_dim), (acts.depth, acts.tokens(0).shape[-1])
     if got != expected:
