@@ -446,6 +446,8 @@ def test_a_mixers_weights_are_shown_as_weights(name: str, path: str) -> None:
         assert_one_sentence(layer.refusal)
     with pytest.raises(ModelError, match="has no attention"):
         acts.attention_map(0, (0, 0))
+    with pytest.raises(ModelError, match="no heads to mute"):
+        head_effects(model, picture())
 
 
 def test_a_model_with_attention_has_no_weights_that_mix_tokens() -> None:

@@ -85,6 +85,8 @@ def head_effects(
     counts = {layer.num_heads for layer in model.layers}
     if len(counts) != 1:
         raise ModelError(f"Expected the same number of heads in all layers, got {sorted(counts)}.")
+    if counts == {0}:
+        raise ModelError(f"{model.name} has no heads to mute.")
     heads = counts.pop()
     pairs = list(np.ndindex(len(model.layers), heads))
     logits = np.empty((len(model.layers), heads, classes), np.float32)
