@@ -23,6 +23,7 @@ from vitviz.activations import (
 )
 from vitviz.families import Layer, ModelError
 from vitviz.images import patch_box
+from vitviz.intervention import head_effects, logit_lens
 from vitviz.model import Model
 
 CELL = 32  # pixels: one patch of the last stage
@@ -324,6 +325,18 @@ def test_a_softmax_that_is_not_what_is_multiplied_is_refused(
     assert "0 times" in acts.layers[0].refusal
 
 
+@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "pvt_v2_b0"])
+def test_experiments_that_need_the_same_tokens_throughout_are_refused(name: str) -> None:
+    model = staged_model(name, (2 * CELL, 3 * CELL))
+    acts = capture(model, picture())
+    with pytest.raises(ModelError, match="no one number of prefix tokens") as caught:
+        logit_lens(model, acts)
+    assert_one_sentence(caught.value)
+    with pytest.raises(ModelError, match="same number of heads") as caught:
+        head_effects(model, picture())
+    assert_one_sentence(caught.value)
+
+
 # --- CaiT ---------------------------------------------------------------------------------------
 
 
@@ -385,6 +398,14 @@ def test_only_the_class_token_looks_in_the_class_layers() -> None:
         acts.attention_layers()
 
 
+def test_no_layer_of_cait_is_asked_for_an_answer_before_the_class_token_is_there() -> None:
+    model = cait()
+    with pytest.raises(ModelError, match="no one number of prefix tokens"):
+        logit_lens(model, capture(model, picture()))
+    with pytest.raises(ModelError, match="softmax"):
+        head_effects(model, picture())
+
+
 def test_patches_can_be_left_out_of_cait() -> None:
     mask = np.zeros((10, 14), bool)
     mask[3, 4:9] = True
@@ -425,6 +446,8 @@ def test_a_mixers_weights_are_shown_as_weights(name: str, path: str) -> None:
         assert_one_sentence(layer.refusal)
     with pytest.raises(ModelError, match="has no attention"):
         acts.attention_map(0, (0, 0))
+    with pytest.raises(ModelError, match="no heads to mute"):
+        head_effects(model, picture())
 
 
 def test_a_model_with_attention_has_no_weights_that_mix_tokens() -> None:

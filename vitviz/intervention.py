@@ -85,6 +85,8 @@ def head_effects(
     counts = {layer.num_heads for layer in model.layers}
     if len(counts) != 1:
         raise ModelError(f"Expected the same number of heads in all layers, got {sorted(counts)}.")
+    if counts == {0}:
+        raise ModelError(f"{model.name} has no heads to mute.")
     heads = counts.pop()
     pairs = list(np.ndindex(len(model.layers), heads))
     logits = np.empty((len(model.layers), heads, classes), np.float32)
@@ -115,7 +117,8 @@ def logit_lens(model: Model, acts: Activations) -> np.ndarray:
     Raises
     ------
     ModelError
-        When the model has no head for classes, or the capture is of a model of another size.
+        When the model has no head for classes, its layers hold different tokens, or the capture
+        is of a model of another size.
 
     Notes
     -----
@@ -130,6 +133,7 @@ def logit_lens(model: Model, acts: Activations) -> np.ndarray:
     NeurIPS 2023.
     """
     _check_head(model)
+    _ = acts.num_prefix_tokens  # refuses what has other tokens from layer to layer
     module: Any = model.module
     expected, got = (len(model.layers), module.embed_dim), (acts.depth, acts.tokens(0).shape[-1])
     if got != expected:

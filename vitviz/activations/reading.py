@@ -129,7 +129,7 @@ class Activations:
         if len(tokens) > 1 or kinds != ["global"]:
             raise ModelError(
                 f"Its layers ({' and '.join(kinds)} attention, {len(tokens)} sets of tokens) are "
-                "no chain of matrices over the same tokens, so nothing is followed through them."
+                "no chain of matrices over the same tokens, so rollout is not defined."
             )
         return (self.attention(layer) for layer in range(self.depth))
 
