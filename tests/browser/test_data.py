@@ -18,6 +18,7 @@ pytestmark = pytest.mark.browser
 
 def saved(page: "Page") -> list[str]:
     """The lines of the first file that the page offers."""
+    settled(page)  # a click on a button that is drawn anew is lost
     with page.expect_download() as download:
         page.get_by_role("button", name="CSV").first.click()
     return Path(download.value.path()).read_text(encoding="utf-8").splitlines()
