@@ -5,7 +5,6 @@ Run by `downloading` with the repository, the file, the revision and the cache's
 
 import errno
 import json
-import os
 import shutil
 import signal
 import sys
@@ -105,8 +104,6 @@ def main(order: list[str]) -> None:
         say(path=str(fetch(*order)))
     except HubError as failure:
         say(failed=str(failure), local=failure.local)
-    except BrokenPipeError:  # nobody waits any more
-        os._exit(1)
 
 
 if __name__ == "__main__":
