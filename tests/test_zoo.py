@@ -24,6 +24,7 @@ from numpy.testing import assert_array_equal
 from PIL import Image
 from safetensors.torch import save
 from timm.data import create_transform, resolve_model_data_config
+from timm.models import get_pretrained_cfg
 
 import vitviz
 from vitviz import checkpoints
@@ -92,6 +93,31 @@ def test_the_catalogue_names_models_that_exist_shipped_ones_first(shipped: str) 
         assert not entry.shipped
         assert without_numbers(entry.name).layers
     assert len({entry.name for entry in entries}) == len(entries)
+
+
+def test_the_catalogue_knows_what_timm_knows_of_the_weights() -> None:
+    entries = [entry for entry in catalogue() if not entry.shipped]
+    assert entries
+    for entry in entries:
+        assert entry.weights == weights_of(entry.name) == weights_of(f"timm/{entry.name}")
+        known = get_pretrained_cfg(entry.name)
+        assert entry.weights is not None
+        assert known is not None
+        assert entry.weights.repo == known.hf_hub_id
+        bytes_of_numbers = 4 * without_numbers(entry.name).parameter_count
+        assert entry.size == pytest.approx(bytes_of_numbers / 1e6, abs=0.06)
+
+
+def test_the_catalogue_knows_what_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert {entry.on_disk for entry in catalogue() if entry.shipped} == {True}
+    assert {entry.on_disk for entry in catalogue() if not entry.shipped} == {False}
+    put_in_cache(tmp_path, weights_of("deit_tiny_patch16_224"), b"weights")
+    assert [entry.name for entry in catalogue() if entry.on_disk and not entry.shipped] == [
+        "deit_tiny_patch16_224"
+    ]
 
 
 # --- random weights -----------------------------------------------------------------------------

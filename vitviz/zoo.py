@@ -35,26 +35,46 @@ MAX_SIDE = 4096  # pixels of the input; attention over more patches is out of re
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the menu of models."""
+    """One line of the menu of models.
+
+    Attributes
+    ----------
+    weights : Weights or None
+        Where its trained weights are on the hub; None for a shipped model.
+    size : float
+        Of the trained weights, in megabytes.
+    """
 
     name: str
     title: str
     shipped: bool
+    weights: Weights | None = None
+    size: float = 0.0
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether its trained weights need no download; the network is not asked."""
+        return self.weights is None or cached(self.weights) is not None
+
+
+# timm's own answers, written down so that the menu is there before timm is: the tag of the weights
+# and their megabytes.
+_OFFERED = {
+    "vit_tiny_patch16_224": ("augreg_in21k_ft_in1k", 22.9),
+    "vit_small_patch16_224": ("augreg_in21k_ft_in1k", 88.2),
+    "vit_base_patch16_224": ("augreg2_in21k_ft_in1k", 346.3),
+    "deit_tiny_patch16_224": ("fb_in1k", 22.9),
+    "deit_tiny_distilled_patch16_224": ("fb_in1k", 23.6),
+    "deit_small_patch16_224": ("fb_in1k", 88.2),
+}
 
 
 def catalogue() -> tuple[Entry, ...]:
     """The models that the app offers: the shipped ones first, then plain ViTs of timm."""
     own = tuple(Entry(name, f"{name} (shipped)", True) for name in shipped_names())
     return own + tuple(
-        Entry(name, f"{name} (timm)", False)
-        for name in (
-            "vit_tiny_patch16_224",
-            "vit_small_patch16_224",
-            "vit_base_patch16_224",
-            "deit_tiny_patch16_224",
-            "deit_tiny_distilled_patch16_224",
-            "deit_small_patch16_224",
-        )
+        Entry(name, f"{name} (timm)", False, Weights(f"timm/{name}.{tag}", SAFE_FILE), size)
+        for name, (tag, size) in _OFFERED.items()
     )
 
 
@@ -121,6 +141,10 @@ def weights_of(name: str) -> Weights:
     ModelError
         When timm has no such architecture, or no weights of it on the hub.
     """
+    for entry in catalogue():
+        if entry.name == name and entry.weights is not None:
+            return entry.weights  # known without timm, whose import takes seconds
+
     from timm.models import get_pretrained_cfg
 
     architecture = _architecture(name)
@@ -177,7 +201,7 @@ def fetch_weights(
     try:
         return there or download(weights, progress=progress, patience=patience)
     except HubError as error:
-        architecture = _architecture(name)
+        architecture = name.removeprefix("timm/")
         remedy = (
             "make room, or name another folder in HF_HUB_CACHE"
             if error.local

@@ -13,9 +13,8 @@ from vitviz.app import state
 
 
 @pytest.fixture(autouse=True)
-def _nothing_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_downloaded(cache: Path) -> None:
     """The hub's cache is empty, whatever this machine has."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
 
 
 @pytest.fixture
