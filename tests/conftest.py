@@ -1,7 +1,34 @@
 """What holds for every test."""
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hub_server import HubServer
 
 # The models of the tests are small: more threads cost more than they save, above all where the
 # machine has other work. A test that is about threads sets their number itself.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# No test reaches the network: where the hub should be, nobody listens.
+os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The hub's cache, empty; no proxy and no switch of this machine has a say."""
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[HubServer]:
+    """Stands where the hub should be, in front of an empty cache."""
+    server = HubServer()
+    monkeypatch.setenv("HF_ENDPOINT", server.address)
+    yield server
+    server.close()

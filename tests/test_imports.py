@@ -27,7 +27,8 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "attribution": {*_MODEL, "activations"},
     "intervention": {*_MODEL, "activations"},
     "checkpoints": {"vit"},
-    "zoo": {"vit", "families", "memory", "model", "checkpoints"},
+    "hub": set(),
+    "zoo": {"vit", "families", "memory", "model", "checkpoints", "hub"},
     "inspection": set(),
     "plots": set(),
     "text": set(),
@@ -46,6 +47,7 @@ THIRD_PARTY: Mapping[str, set[str]] = {
     "streamlit": {"app"},
     "plotly": {"plots"},
     "timm": {"zoo"},
+    "huggingface_hub": {"hub"},
     "sklearn": {"inspection"},
     "torch": {
         *_MODEL - {"images"},
@@ -257,6 +259,8 @@ def test_errors_live_where_they_are_raised(error: str) -> None:
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING: ...\nelse:\n    import plotly",
         ),
         ("vitviz.plots", "import streamlit as st"),
+        ("vitviz.zoo", "def f():\n    from huggingface_hub import hf_hub_download"),
+        ("vitviz.hub.weights", "from ..families import ModelError"),
     ],
 )
 def test_forbidden_import_is_found(module: str, source: str) -> None:

@@ -10,10 +10,21 @@ import numpy as np
 import pytest
 import timm
 import torch
-from examples import LITTLE, assert_one_sentence, own_module, picture, plain_logits, write_shipped
+from examples import (
+    LITTLE,
+    assert_one_sentence,
+    own_module,
+    picture,
+    plain_logits,
+    timm_module,
+    write_shipped,
+)
+from hub_server import COMMIT, put_in_cache
 from numpy.testing import assert_array_equal
 from PIL import Image
+from safetensors.torch import save
 from timm.data import create_transform, resolve_model_data_config
+from timm.models import get_pretrained_cfg
 
 import vitviz
 from vitviz import checkpoints, memory
@@ -21,7 +32,7 @@ from vitviz.checkpoints import load_shipped
 from vitviz.families import ModelError
 from vitviz.model import Model
 from vitviz.training import normalise
-from vitviz.zoo import catalogue, load_model
+from vitviz.zoo import catalogue, load_model, weights_of
 
 
 @pytest.fixture
@@ -84,6 +95,31 @@ def test_the_catalogue_names_models_that_exist_shipped_ones_first(shipped: str) 
     assert len({entry.name for entry in entries}) == len(entries)
 
 
+def test_the_catalogue_knows_what_timm_knows_of_the_weights() -> None:
+    entries = [entry for entry in catalogue() if not entry.shipped]
+    assert entries
+    for entry in entries:
+        assert entry.weights == weights_of(entry.name) == weights_of(f"timm/{entry.name}")
+        known = get_pretrained_cfg(entry.name)
+        assert entry.weights is not None
+        assert known is not None
+        assert entry.weights.repo == known.hf_hub_id
+        bytes_of_numbers = 4 * without_numbers(entry.name).parameter_count
+        assert entry.size == pytest.approx(bytes_of_numbers / 1e6, abs=0.06)
+
+
+def test_the_catalogue_knows_what_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert {entry.on_disk for entry in catalogue() if entry.shipped} == {True}
+    assert {entry.on_disk for entry in catalogue() if not entry.shipped} == {False}
+    put_in_cache(tmp_path, weights_of("deit_tiny_patch16_224"), b"weights")
+    assert [entry.name for entry in catalogue() if entry.on_disk and not entry.shipped] == [
+        "deit_tiny_patch16_224"
+    ]
+
+
 # --- random weights -----------------------------------------------------------------------------
 
 
@@ -138,18 +174,13 @@ def test_a_seed_with_trained_weights_is_refused(name: str) -> None:
 
 
 @pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """timm as it would be with the weights at hand: asked for trained ones, it makes some up."""
-    real = timm.create_model
-
-    def create(name: str, pretrained: bool, **options: Any) -> Any:
-        model: Any = real(name, pretrained=False, **options)
-        if pretrained:
-            with torch.no_grad():
-                model.norm.bias.fill_(0.5)
-        return model
-
-    monkeypatch.setattr(timm, "create_model", create)
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No network, and timm's smallest ViT in the hub's cache, with a mark on its weights."""
+    module = timm_module("test_vit")
+    with torch.no_grad():
+        module.norm.bias.fill_(0.5)
+    put_in_cache(tmp_path / "hub", weights_of("test_vit"), save(module.state_dict()))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
 
 
 def test_trained_weights_are_asked_for_unless_told_otherwise(offline: None) -> None:
@@ -160,28 +191,16 @@ def test_trained_weights_are_asked_for_unless_told_otherwise(offline: None) -> N
     assert (model.module.state_dict()["norm.bias"] == 0.5).all()
 
 
-def test_a_tag_of_timm_is_named_in_the_provenance(offline: None) -> None:
-    model = load_model("vit_tiny_patch16_224.augreg_in21k")
-    assert "augreg_in21k" in model.weights
+def test_tag_and_revision_of_the_weights_are_named_in_the_provenance(offline: None) -> None:
+    model = load_model("timm/test_vit.r160_in1k")
+    assert model.weights == f"trained weights of timm, r160_in1k, revision {COMMIT[:7]}"
 
 
-@pytest.mark.parametrize("kind", [OSError, RuntimeError, ValueError, KeyError])
-def test_weights_that_cannot_be_downloaded_are_refused_with_advice(
-    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = timm.create_model
-
-    def create(name: str, *, pretrained: bool = False, **options: Any) -> Any:
-        if not pretrained:
-            return real(name, **options)
-        raise kind("Max retries exceeded with url: https://example.invalid (LocalEntryNotFound)")
-
-    monkeypatch.setattr(timm, "create_model", create)
+def test_weights_that_cannot_be_downloaded_are_refused_with_advice(offline: None) -> None:
     with pytest.raises(ModelError, match="could not be downloaded") as caught:
         load_model("vit_tiny_patch16_224")
     message = str(caught.value)
-    assert "vit_tiny_patch16_224" in message
-    for words in ("internet", "shipped", "random weights"):
+    for words in ("internet", "shipped", "random weights", "`vitviz fetch vit_tiny_patch16_224`"):
         assert words in message
     assert "http" not in message
     assert_one_sentence(caught.value)

@@ -61,6 +61,37 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _fetch(arguments: argparse.Namespace) -> int:
+    """Fill the cache; the exit code is 1 where a model could not be had, 130 after Ctrl-C."""
+    from .checkpoints import shipped_names
+    from .zoo import ModelError, fetch_weights
+
+    live = sys.stdout.isatty()
+    clear = "\r\x1b[K" if live else ""  # to the beginning of the line, and wipe it
+    code = 0
+    for name in arguments.names:
+        if name in shipped_names():
+            print(f"{name}: comes with vitviz.")
+            continue
+
+        def progress(done: int, total: int | None, name: str = name) -> None:
+            of = "" if total is None else f" of {total / 1e6:,.1f}"
+            if live:
+                print(f"{clear}{name}: {done / 1e6:,.1f}{of} MB", end="", flush=True)
+
+        try:
+            path = fetch_weights(name, progress=progress, verify=True)
+        except ModelError as error:
+            print(f"{clear}{error}")
+            code = 1
+        except KeyboardInterrupt:
+            print(f"{clear}{name}: cancelled.")
+            return 130
+        else:
+            print(f"{clear}{name}: {path.stat().st_size / 1e6:,.1f} MB, on disk.")
+    return code
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="vitviz", description="See inside a Vision Transformer.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -82,6 +113,10 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--data", type=Path, required=True, help="folder with CIFAR")
     evaluate.add_argument("--split", choices=["test", "train"], default="test")
     evaluate.set_defaults(run=_evaluate)
+
+    fetch = commands.add_parser("fetch", help="download trained weights of timm, to work offline")
+    fetch.add_argument("names", nargs="+", metavar="NAME", help="architectures of timm")
+    fetch.set_defaults(run=_fetch)
     return parser
 
 

@@ -3,6 +3,8 @@
 import difflib
 import hashlib
 import os
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,37 +23,59 @@ from .checkpoints import (
     shipped_names,
 )
 from .families import ModelError, family_of
+from .hub import PATIENCE, HubError, Weights, cached, download, remove, undamaged
 from .memory import check, footprint
 from .model import Model, Preprocessing
 from .vit import VisionTransformer, resize_position_embedding
 
 DEFAULT_SEED = 0
 CIFAR_SIDE = 32  # pixels of the pictures that the shipped models were trained on
+SAFE_FILE = "model.safetensors"  # what timm calls weights on the hub
 MAX_SIDE = 4096  # pixels of the input; attention over more patches is out of reach
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the menu of models."""
+    """One line of the menu of models.
+
+    Attributes
+    ----------
+    weights : Weights or None
+        Where its trained weights are on the hub; None for a shipped model.
+    size : float
+        Of the trained weights, in megabytes.
+    """
 
     name: str
     title: str
     shipped: bool
+    weights: Weights | None = None
+    size: float = 0.0
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether its trained weights need no download; the network is not asked."""
+        return self.weights is None or cached(self.weights) is not None
+
+
+# timm's own answers, written down so that the menu is there before timm is: the tag of the weights
+# and their megabytes.
+_OFFERED = {
+    "vit_tiny_patch16_224": ("augreg_in21k_ft_in1k", 22.9),
+    "vit_small_patch16_224": ("augreg_in21k_ft_in1k", 88.2),
+    "vit_base_patch16_224": ("augreg2_in21k_ft_in1k", 346.3),
+    "deit_tiny_patch16_224": ("fb_in1k", 22.9),
+    "deit_tiny_distilled_patch16_224": ("fb_in1k", 23.6),
+    "deit_small_patch16_224": ("fb_in1k", 88.2),
+}
 
 
 def catalogue() -> tuple[Entry, ...]:
     """The models that the app offers: the shipped ones first, then plain ViTs of timm."""
     own = tuple(Entry(name, f"{name} (shipped)", True) for name in shipped_names())
     return own + tuple(
-        Entry(name, f"{name} (timm)", False)
-        for name in (
-            "vit_tiny_patch16_224",
-            "vit_small_patch16_224",
-            "vit_base_patch16_224",
-            "deit_tiny_patch16_224",
-            "deit_tiny_distilled_patch16_224",
-            "deit_small_patch16_224",
-        )
+        Entry(name, f"{name} (timm)", False, Weights(f"timm/{name}.{tag}", SAFE_FILE), size)
+        for name, (tag, size) in _OFFERED.items()
     )
 
 
@@ -110,6 +134,86 @@ def load_model(
             raise ModelError(f"{name}: {error}") from error
 
 
+def weights_of(name: str) -> Weights:
+    """Where the trained weights of an architecture of timm are on the hub.
+
+    Raises
+    ------
+    ModelError
+        When timm has no such architecture, or no weights of it on the hub.
+    """
+    for entry in catalogue():
+        if entry.name == name and entry.weights is not None:
+            return entry.weights  # known without timm, whose import takes seconds
+
+    from timm.models import get_pretrained_cfg
+
+    architecture = _architecture(name)
+    found = get_pretrained_cfg(architecture)
+    if found is None or not found.hf_hub_id:
+        raise ModelError(f"timm has no trained weights of {architecture} on the hub.")
+    repo, _, revision = found.hf_hub_id.partition("@")
+    # Beside weights that are pickled the hub has safe ones, which timm prefers too.
+    file = (found.hf_hub_filename or SAFE_FILE).replace("open_clip_pytorch_", "open_clip_")
+    return Weights(repo, re.sub(r"\.(bin|pth?)$", ".safetensors", file), revision or "main")
+
+
+def on_disk(name: str) -> bool:
+    """Whether trained weights of an architecture of timm need no download.
+
+    Raises
+    ------
+    ModelError
+        As `weights_of` does.
+    """
+    return cached(weights_of(name)) is not None
+
+
+def fetch_weights(
+    name: str,
+    *,
+    progress: Callable[[int, int | None], None] | None = None,
+    patience: float = PATIENCE,
+    verify: bool = False,
+) -> Path:
+    """Trained weights of an architecture of timm: the file in the cache, downloaded if need be.
+
+    Parameters
+    ----------
+    progress : callable, optional
+        Called several times a second during a download, with the bytes that are here and how many
+        there are (None until that is known); what it raises ends the download.
+    patience : float
+        Seconds without a new byte after which a download is given up.
+    verify : bool
+        True compares a file that is in the cache already with its sha256, and fetches a damaged
+        one anew.
+
+    Raises
+    ------
+    ModelError
+        When they cannot be had.
+    """
+    weights = weights_of(name)
+    there = cached(weights)
+    if there is not None and verify and not undamaged(there):
+        remove(there)
+        there = None
+    try:
+        return there or download(weights, progress=progress, patience=patience)
+    except HubError as error:
+        architecture = name.removeprefix("timm/")
+        remedy = (
+            "make room, or name another folder in HF_HUB_CACHE"
+            if error.local
+            else f"run `vitviz fetch {architecture}` where there is internet"
+        )
+        raise ModelError(
+            f"The trained weights of {architecture} could not be downloaded, because {error}: "
+            f"choose the shipped model or random weights, or {remedy}."
+        ) from error
+
+
 def _height_and_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     if isinstance(size, tuple) and len(size) == 2 and all(isinstance(n, int) for n in size):
@@ -164,26 +268,18 @@ def _shipped(
 def _timm(
     name: str, pretrained: bool, checkpoint: Path | None, size: tuple[int, int] | None
 ) -> Model:
-    import timm
-
-    architecture = name.removeprefix("timm/")
-    if not timm.is_model(architecture):
-        known = [*shipped_names(), *timm.list_models()]
-        near = difflib.get_close_matches(architecture, known, n=1)
-        hint = f": did you mean {near[0]}?" if near else "."
-        raise ModelError(f"There is no model named {name}{hint}")
+    architecture = _architecture(name)
     options: dict[str, Any] = {} if size is None else {"img_size": size}
     if checkpoint is not None:
         options["num_classes"] = classes_in(shapes_in(checkpoint))
     options = _fitting(architecture, options)
-    module = _create(architecture, options, pretrained=pretrained and checkpoint is None)
-    weights = "random weights"
+    if checkpoint is None and pretrained:
+        module, weights = _create_trained(architecture, options)
+    else:
+        module, weights = _create(architecture, options), "random weights"
     if checkpoint is not None:
         _fill(module, checkpoint, prefix=getattr(module, "num_prefix_tokens", 0))
         weights = _file_words(checkpoint)
-    elif pretrained:
-        tag = module.pretrained_cfg.get("tag") or "default"
-        weights = f"trained weights of timm, {tag}"
     return Model(
         module,
         name=name,
@@ -226,28 +322,52 @@ def _fitting(architecture: str, options: dict[str, Any]) -> dict[str, Any]:
 
 def _outline(architecture: str, options: dict[str, Any]) -> nn.Module:
     """The model without numbers: it costs no memory and draws nothing from a generator."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        outline: nn.Module = _create(architecture, options)
+        return outline
+
+
+def _architecture(name: str) -> str:
+    """timm's name of an architecture, with its tag where it has one."""
+    import timm
+
+    architecture = name.removeprefix("timm/")
+    if timm.is_model(architecture):
+        return architecture
+    known = [*shipped_names(), *timm.list_models()]
+    near = difflib.get_close_matches(architecture, known, n=1)
+    hint = f": did you mean {near[0]}?" if near else "."
+    raise ModelError(f"There is no model named {name}{hint}")
+
+
+def _create(architecture: str, options: dict[str, Any]) -> Any:
     import timm
 
     try:
-        with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            return timm.create_model(architecture, pretrained=False, **options)
+        return timm.create_model(architecture, pretrained=False, **options)
     except Exception as error:
         wanted = " with ".join(["It", str(options)]) if options else "It"
         raise ModelError(f"{wanted} is nothing that {architecture} of timm can be.") from error
 
 
-def _create(architecture: str, options: dict[str, Any], *, pretrained: bool) -> Any:
+def _create_trained(architecture: str, options: dict[str, Any]) -> tuple[Any, str]:
+    """The module with timm's own weights, and the words that name them."""
     import timm
 
+    path = fetch_weights(architecture)
+    # The file is always safetensors, whatever the place is that timm would have read from.
+    where = dict(file=str(path), custom_load=False)
     try:
-        return timm.create_model(architecture, pretrained=pretrained, **options)
-    except Exception as error:  # the hub's client raises many kinds; none reaches a user
-        if not pretrained:
-            raise ModelError(f"{architecture} of timm cannot be made: {error}.") from error
+        module: Any = timm.create_model(
+            architecture, pretrained=True, pretrained_cfg_overlay=where, **options
+        )
+    except Exception as error:  # readers of broken files raise many kinds; none reaches a user
         raise ModelError(
-            f"The trained weights of {architecture} could not be downloaded: connect to the "
-            "internet, choose the shipped model, or look at it with random weights."
+            f"The trained weights of {architecture} in the hub's cache cannot be read: "
+            f"run `vitviz fetch {architecture}` to have them checked and fetched anew."
         ) from error
+    tag = module.pretrained_cfg.get("tag") or "default"
+    return module, f"trained weights of timm, {tag}, revision {path.parent.name[:7]}"
 
 
 def _preprocessing(module: nn.Module, size: tuple[int, int] | None) -> Preprocessing:

@@ -1,11 +1,11 @@
 """Fixtures of the page tests: no network, small models, nothing left behind."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import pytest
-import timm
 from examples import OWN, own_module, watched
 
 from vitviz import Model
@@ -13,16 +13,8 @@ from vitviz.app import state
 
 
 @pytest.fixture(autouse=True)
-def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Downloads fail as they do where there is no network."""
-    create = timm.create_model
-
-    def offline(*args: Any, pretrained: bool = False, **options: Any) -> Any:
-        if pretrained:
-            raise OSError("no network in tests")
-        return create(*args, **options)
-
-    monkeypatch.setattr(timm, "create_model", offline)
+def _nothing_downloaded(cache: Path) -> None:
+    """The hub's cache is empty, whatever this machine has."""
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +174,17 @@ MINE = encoded(picture(90, 40, seed=7))  # neither square nor like any sample
 
 def choose(at: AppTest, model: str) -> AppTest:
     return at.selectbox(key="model").set_value(model).run()
+
+
+def settled(at: AppTest) -> AppTest:
+    """The page once its download has ended, well or not."""
+    deadline = time.monotonic() + 60
+    while downloading(at):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+        at.run()
+    return at
+
+
+def downloading(at: AppTest) -> bool:
+    return any(button.key == "cancel download" for button in at.button)

@@ -14,6 +14,7 @@ from streamlit.delta_generator import DeltaGenerator
 from vitviz.app import settings, state
 from vitviz.app.clipboard import paste_anywhere, paste_button
 from vitviz.app.data import Data, disclose, provenance
+from vitviz.app.downloads import follow, leave
 from vitviz.app.settings import setting
 from vitviz.options import OptionError
 from vitviz.text import PAGES, lesson
@@ -167,15 +168,28 @@ def _model_control(menu: DeltaGenerator, switch: DeltaGenerator) -> "tuple[Model
     names = state.model_names()
     name = setting("model", names, names[0])
     weights = setting("weights", WEIGHTS, WEIGHTS[0])
-    menu.selectbox("Model", names, key="model")
+    marks = state.weights_marks()
+    menu.selectbox(
+        "Model",
+        names,
+        key="model",
+        format_func=lambda name: f"{name} · {marks[name]}" if name in marks else name,
+        help="↓ marks trained weights that are downloaded when the model is first chosen.",
+    )
     switch.segmented_control("Weights", WEIGHTS, key="weights", width="stretch", required=True)
     shown: tuple[Model, Lock] | None = st.session_state.get("loaded")
+    last: tuple[str, str] = st.session_state.get("loaded_by", (names[0], WEIGHTS[0]))
     try:
-        shown = state.load(name, weights == WEIGHTS[0])
+        if weights == WEIGHTS[0] and marks.get(name, state.ON_DISK) != state.ON_DISK:
+            shown = shown or state.load(names[0], True)
+            follow(name, last)
+        else:
+            leave()
+            shown, last = state.load(name, weights == WEIGHTS[0]), (name, weights)
     except ModelError as error:
         shown = shown or state.load(names[0], True)
         st.error(f"{error} {shown[0].name} is shown.")
-    st.session_state.loaded = shown
+    st.session_state.loaded, st.session_state.loaded_by = shown, last
     return shown
 
 

@@ -33,6 +33,7 @@ MAX_CAPTURE_BYTES = 512_000_000
 UPLOAD = "upload"
 MEAN = "mean"  # as a head: the mean of heads; as a query: the mean of the patches
 DEFAULT_PICTURE = "dog"
+ON_DISK = "on disk"
 
 
 @dataclass(frozen=True)
@@ -201,6 +202,17 @@ def model_names() -> list[str]:
         return names
     allowed = [name for name in names if name in said.models or name in said.checkpoints]
     return allowed or shipped[:1]
+
+
+def weights_marks() -> dict[str, str]:
+    """What the menu says of the trained weights of timm's models: on disk, or how large."""
+    from vitviz.zoo import catalogue
+
+    return {
+        entry.name: ON_DISK if entry.on_disk else f"↓ {entry.size:.0f} MB"
+        for entry in catalogue()
+        if not entry.shipped
+    }
 
 
 @st.cache_resource

@@ -1,0 +1,168 @@
+"""Weights that are not on disk: marked in the menu, fetched beside the page, or given up."""
+
+import time
+from pathlib import Path
+
+import pytest
+from examples import assert_one_sentence, timm_module
+from hub_server import COMMIT, HubServer, contents, put_in_cache
+from safetensors.torch import save
+from streamlit.testing.v1 import AppTest
+
+from pages.driver import (
+    SHIPPED,
+    address,
+    assert_works,
+    choose,
+    complaints,
+    downloading,
+    drawn,
+    opened,
+    provenance,
+    settled,
+)
+from vitviz.app.downloads import Downloads
+from vitviz.zoo import weights_of
+
+NAME = "deit_tiny_patch16_224"
+
+
+@pytest.fixture(scope="module")
+def weights() -> bytes:
+    return save(timm_module(NAME).state_dict())
+
+
+@pytest.fixture
+def server(server: HubServer, weights: bytes) -> HubServer:
+    server.files[f"timm/{NAME}.fb_in1k/model.safetensors"] = weights
+    return server
+
+
+def cancel(at: AppTest) -> AppTest:
+    return at.button(key="cancel download").click().run()
+
+
+def until_asked(server: HubServer) -> None:
+    """Wait until the server was asked for the file itself, or for anything if it is silent."""
+    deadline, wanted = time.monotonic() + 60, "HEAD" if server.mode == "silent" else "GET"
+    while not any(method == wanted for method, *_ in server.asked):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_the_menu_tells_what_is_on_disk_and_how_large_the_rest_is(cache: Path) -> None:
+    put_in_cache(cache, weights_of(NAME), b"weights")
+    options = opened().selectbox(key="model").options
+    assert options[0] == SHIPPED
+    assert f"{NAME} · on disk" in options
+    assert "vit_base_patch16_224 · ↓ 346 MB" in options
+    assert "vit_tiny_patch16_224 · ↓ 23 MB" in options
+
+
+def test_a_model_is_shown_when_its_weights_have_come(server: HubServer) -> None:
+    server.delay = 0.005
+    at = opened()
+    before = drawn(at)
+    choose(at, NAME)
+    assert downloading(at)
+    assert drawn(at) == before  # the last model stays
+    assert provenance(at).startswith(SHIPPED)
+    assert_works(settled(at))
+    assert provenance(at).startswith(NAME)
+    assert f"trained weights of timm, fb_in1k, revision {COMMIT[:7]}" in provenance(at)
+    assert f"{NAME} · on disk" in at.selectbox(key="model").options
+
+
+def test_the_page_works_during_a_download_and_does_not_begin_it_again(server: HubServer) -> None:
+    server.mode = "silent"
+    at = choose(opened(), NAME)
+    until_asked(server)
+    begun = time.monotonic()
+    at.slider(key="layer").set_value(2).run()
+    assert "layer 2 of 6" in provenance(at)
+    assert time.monotonic() - begun < 20  # and not the patience of 30 s
+    assert not complaints(at)
+    assert downloading(at)
+    other = opened(model=NAME)  # somebody else wants the same
+    assert downloading(other)
+    assert len(server.asked) == 1
+    cancel(at)
+    (said,) = complaints(settled(other))
+    assert "was cancelled" in said
+
+
+def test_cancel_goes_back_to_the_last_model(server: HubServer, cache: Path) -> None:
+    server.mode = "silent half"
+    at = opened(weights="random")
+    choose(at, NAME)  # random weights need no download
+    assert not downloading(at)
+    choose(at, SHIPPED)
+    at.segmented_control(key="weights").set_value("trained").run()
+    before = drawn(at)
+    choose(at, NAME)
+    assert address(at)["model"] == NAME
+    until_asked(server)
+    cancel(at)
+    (said,) = at.info
+    assert said.value == f"The download of the weights of {NAME} was cancelled."
+    assert_one_sentence(said.value)
+    assert not downloading(at)
+    assert not complaints(at)
+    assert at.selectbox(key="model").value == SHIPPED
+    assert address(at) == {}
+    assert drawn(at) == before
+    deadline = time.monotonic() + 60
+    while contents(cache):  # the child is still tidying
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_failure_stays_until_it_is_tried_again(server: HubServer) -> None:
+    server.mode = "503"
+    at = settled(choose(opened(), NAME))
+    (said,) = complaints(at)
+    assert f"run `vitviz fetch {NAME}`" in said
+    assert "error 503" in said
+    assert_one_sentence(said.removesuffix(f" {SHIPPED} is shown."))
+    asked = len(server.asked)
+    at.slider(key="layer").set_value(3).run()
+    assert complaints(at) == [said]
+    assert len(server.asked) == asked
+    server.mode = "ok"
+    at.button(key="try again").click().run()
+    assert downloading(at)
+    assert_works(settled(at))
+    assert provenance(at).startswith(NAME)
+
+
+def test_a_failure_is_forgotten_when_the_model_is_chosen_anew(server: HubServer) -> None:
+    server.mode = "503"
+    at = settled(choose(opened(), NAME))
+    choose(at, SHIPPED)
+    assert_works(at)
+    server.mode = "ok"
+    assert_works(settled(choose(at, NAME)))
+
+
+def test_downloads_of_one_model_are_one(server: HubServer) -> None:
+    server.mode = "silent"
+    downloads = Downloads()
+    first = downloads.ask(NAME)
+    assert downloads.ask(NAME) is first
+    other = downloads.ask("vit_tiny_patch16_224")
+    assert other is not first
+    for download in (first, other):
+        download.cancel()
+    deadline = time.monotonic() + 60
+    while first.running or other.running:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert "was cancelled" in str(first.failure)
+    server.mode = "ok"
+    again = downloads.ask(NAME)
+    assert again is not first
+    while again.running:
+        assert time.monotonic() < deadline + 60
+        time.sleep(0.05)
+    assert again.failure is None
+    assert (again.done, again.total) == (len(next(iter(server.files.values()))),) * 2

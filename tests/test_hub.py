@@ -1,0 +1,218 @@
+"""Downloads from a server on this machine that fails in every way; no test reaches the network."""
+
+import errno
+import hashlib
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from examples import assert_one_sentence
+from hub_server import COMMIT, HubServer, contents
+
+from vitviz import hub
+from vitviz.hub import HubError, Weights, cached, download
+from vitviz.hub.child import FULL, UNWRITABLE, explained
+
+WEIGHTS = Weights("timm/some", "model.safetensors")
+DATA = np.random.default_rng(0).bytes(1_000_000)
+
+
+@pytest.fixture
+def server(server: HubServer) -> HubServer:
+    """With one file."""
+    server.files["timm/some/model.safetensors"] = DATA
+    return server
+
+
+def refused(**options: Any) -> HubError:
+    """Why a download failed; half a minute at the most is for a busy machine."""
+    begun = time.monotonic()
+    with pytest.raises(HubError) as caught:
+        download(WEIGHTS, **{"patience": 1, **options})
+    assert time.monotonic() - begun < 30
+    assert cached(WEIGHTS) is None
+    assert_one_sentence(f"It failed, because {caught.value}.")
+    return caught.value
+
+
+# --- downloads that end well --------------------------------------------------------------------
+
+
+def test_a_download_is_in_the_cache_and_stays_there(server: HubServer, cache: Path) -> None:
+    assert cached(WEIGHTS) is None
+    path = download(WEIGHTS)
+    assert path.read_bytes() == DATA
+    assert path.is_relative_to(cache)
+    server.close()
+    assert cached(WEIGHTS) == path
+
+
+def test_a_branch_is_looked_up_once_and_kept_as_a_commit(server: HubServer, cache: Path) -> None:
+    path = download(WEIGHTS)
+    assert path.parent.name == COMMIT
+    assert cached(Weights(WEIGHTS.repo, WEIGHTS.file, COMMIT)) == path
+    assert {asked[1].split("/")[3] for asked in server.asked if asked[0] == "GET"} == {COMMIT}
+
+
+def test_a_commit_is_asked_for_by_its_name(server: HubServer, cache: Path) -> None:
+    pinned = Weights(WEIGHTS.repo, WEIGHTS.file, COMMIT)
+    assert cached(pinned) is None
+    assert download(pinned).read_bytes() == DATA
+    assert all("/main/" not in asked[1] for asked in server.asked)
+    assert cached(WEIGHTS) is None  # what the branch is was not asked
+
+
+def test_progress_is_told_in_bytes(server: HubServer, cache: Path) -> None:
+    server.delay = 0.05  # a pause after every 64 KB: 0.8 s in all
+    told: list[tuple[int, int | None]] = []
+    download(WEIGHTS, progress=lambda done, total: told.append((done, total)))
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert told[0] == (0, None)
+    assert told[-1] == (len(DATA), len(DATA))
+    assert len({done for done, _ in told if 0 < done < len(DATA)}) >= 2
+
+
+def test_a_slow_download_outlives_the_patience(server: HubServer, cache: Path) -> None:
+    server.delay = 0.15
+    begun = time.monotonic()
+    download(WEIGHTS, patience=1)
+    assert time.monotonic() - begun > 2
+
+
+def test_a_download_that_is_cut_once_goes_on_where_it_was(server: HubServer, cache: Path) -> None:
+    server.mode, server.times = "cut", 1
+    assert download(WEIGHTS, patience=10).read_bytes() == DATA
+    first, second = (asked[2] for asked in server.asked if asked[0] == "GET")
+    assert first == 0
+    assert 400_000 < second <= 500_000
+
+
+def test_a_server_that_cannot_resume_sends_all_again(server: HubServer, cache: Path) -> None:
+    server.mode, server.times, server.resumes = "cut", 1, False
+    assert download(WEIGHTS, patience=10).read_bytes() == DATA
+
+
+# --- downloads that fail ------------------------------------------------------------------------
+
+
+def test_a_refused_connection(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    error = refused(patience=20)
+    assert str(error) == "the hub cannot be reached"
+    assert not error.local
+
+
+def test_no_network_is_asked_for_where_the_client_is_told_to_be_offline(
+    server: HubServer, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert str(refused(patience=20)) == "the hub cannot be reached"
+    assert server.asked == []
+
+
+def test_a_server_in_trouble(server: HubServer, cache: Path) -> None:
+    server.mode = "503"
+    assert str(refused(patience=20)) == "the hub answers with error 503"
+
+
+def test_a_file_that_is_not_there(server: HubServer, cache: Path) -> None:
+    del server.files["timm/some/model.safetensors"]
+    assert "does not have them" in str(refused(patience=20))
+
+
+@pytest.mark.parametrize("mode", ["silent", "silent half"])
+def test_a_server_that_never_answers(mode: str, server: HubServer, cache: Path) -> None:
+    server.mode = mode
+    assert str(refused()) == "nothing new came from the hub for 1 seconds"
+    assert not contents(cache)
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_a_download_that_is_always_cut(resumes: bool, server: HubServer, cache: Path) -> None:
+    server.mode, server.resumes = "cut", resumes
+    assert "nothing new" in str(refused(patience=2.5))
+    assert len([asked for asked in server.asked if asked[0] == "GET"]) >= 2
+    assert not contents(cache)
+
+
+def test_bytes_that_are_not_those_of_the_hub_are_removed(server: HubServer, cache: Path) -> None:
+    server.mode, server.times = "corrupt", 1
+    assert str(refused(patience=20)) == "what arrived was damaged, and is removed"
+    assert not contents(cache)
+    assert download(WEIGHTS).read_bytes() == DATA
+
+
+@pytest.mark.parametrize("inside", ["", "hub"])
+def test_a_cache_that_cannot_be_written(
+    inside: str, server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    folder = tmp_path / "file" / inside
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder))
+    error = refused(patience=20)
+    assert str(error) == "the folder of the hub's cache cannot be written"
+    assert error.local
+
+
+def test_a_disk_without_room_is_not_begun_to_be_filled(server: HubServer, cache: Path) -> None:
+    server.claimed = 10**18
+    error = refused(patience=20)
+    assert "they need 1,000,000,000,000 MB and the disk of the hub's cache has " in str(error)
+    assert error.local
+    assert [asked for asked in server.asked if asked[0] == "GET"] == []
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        *((n, "disk of the hub's cache is full") for n in FULL),
+        *((n, "written") for n in UNWRITABLE),
+    ],
+)
+def test_a_disk_that_fails_on_the_way_is_told_from_the_network(number: int, words: str) -> None:
+    failure = explained(OSError(number, os.strerror(number)), "the connection broke off")
+    assert words in str(failure)
+    assert failure.local
+    network = explained(OSError(errno.ECONNRESET, "reset"), "the connection broke off")
+    assert (str(network), network.local) == ("the connection broke off", False)
+
+
+class CancelledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("mode", ["silent", "silent half"])
+def test_a_download_can_be_cancelled_while_nothing_comes(
+    mode: str, server: HubServer, cache: Path
+) -> None:
+    server.mode = mode
+    asked = {"silent": 1, "silent half": 3}[mode]
+
+    def progress(done: int, total: int | None) -> None:
+        if len(server.asked) >= asked:
+            raise CancelledError
+
+    begun = time.monotonic()
+    with pytest.raises(CancelledError):
+        download(WEIGHTS, progress=progress)
+    assert time.monotonic() - begun < 20  # and not the patience of 30 s
+    assert not contents(cache)
+    server.mode = "ok"
+    assert download(WEIGHTS).read_bytes() == DATA
+
+
+# --- damaged files in the cache -----------------------------------------------------------------
+
+
+def test_a_damaged_file_is_told_by_its_name(server: HubServer, cache: Path) -> None:
+    path = download(WEIGHTS)
+    assert path.resolve().name == hashlib.sha256(DATA).hexdigest()
+    assert hub.undamaged(path)
+    path.resolve().write_bytes(DATA[:-1])
+    assert not hub.undamaged(path)
+    hub.remove(path)
+    assert cached(WEIGHTS) is None
+    assert not contents(cache)

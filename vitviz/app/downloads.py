@@ -1,0 +1,140 @@
+"""Downloads of trained weights beside the pages: the last model stays on screen meanwhile.
+
+A download belongs to nobody: sessions that want the same weights watch the same one, and it goes on
+when the page that asked for it shows something else.
+"""
+
+import threading
+
+import streamlit as st
+
+from vitviz.app import settings
+
+
+class _CancelledError(Exception):
+    pass
+
+
+class Download:
+    """One download, in a thread of its own.
+
+    Attributes
+    ----------
+    done, total : bytes that are here, and how many there are (None until that is known)
+    failure : one sentence, once it has ended without the weights
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.done, self.total = 0, None  # type: int, int | None
+        self.failure: str | None = None
+        self._unwanted = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def cancel(self) -> None:
+        self._unwanted.set()
+
+    def _run(self) -> None:
+        from vitviz.zoo import ModelError, fetch_weights
+
+        self.failure = f"The download of the weights of {self.name} did not come to its end."
+        try:
+            fetch_weights(self.name, progress=self._progress)
+        except ModelError as error:
+            self.failure = str(error)
+        except _CancelledError:
+            self.failure = f"The download of the weights of {self.name} was cancelled."
+        else:
+            self.failure = None
+
+    def _progress(self, done: int, total: int | None) -> None:
+        if self._unwanted.is_set():
+            raise _CancelledError
+        self.done, self.total = done, total
+
+
+class Downloads:
+    """At most one download of each model at a time."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Download] = {}
+        self._lock = threading.Lock()
+
+    def ask(self, name: str) -> Download:
+        """The download of a model's weights that is under way, or a new one."""
+        with self._lock:
+            self._running = {key: one for key, one in self._running.items() if one.running}
+            if name not in self._running:
+                self._running[name] = Download(name)
+            return self._running[name]
+
+
+@st.cache_resource
+def downloads() -> Downloads:
+    return Downloads()
+
+
+def follow(name: str, last: tuple[str, str]) -> None:
+    """Show how far the download of a model's weights is, begun now if this session has not yet.
+
+    Parameters
+    ----------
+    last : what Cancel goes back to, as the settings "model" and "weights"
+
+    Raises
+    ------
+    ModelError
+        When it has failed; a button offers to try again.
+    """
+    from vitviz import ModelError
+
+    download: Download | None = st.session_state.get("download")
+    if download is None or download.name != name:
+        download = st.session_state.download = downloads().ask(name)
+    if download.running:
+        bar, button = st.columns([6, 1], vertical_alignment="center")
+        with bar:
+            _bar(download)
+        button.button(
+            "Cancel",
+            key="cancel download",
+            icon=":material/cancel:",
+            on_click=_cancel,
+            args=(last,),
+        )
+    elif download.failure is not None:
+        st.button("Try again", key="try again", icon=":material/refresh:", on_click=leave)
+        raise ModelError(download.failure)
+    else:
+        leave()
+        st.rerun()  # the weights came just now
+
+
+@st.fragment(run_every=0.5)  # without the rest of the page being made again
+def _bar(download: Download) -> None:
+    if not download.running:
+        st.rerun()
+    of = "" if download.total is None else f" of {download.total / 1e6:,.0f}"
+    st.progress(
+        min(1.0, download.done / download.total) if download.total else 0.0,
+        f"The trained weights of {download.name}: {download.done / 1e6:,.0f}{of} MB",
+    )
+
+
+def _cancel(last: tuple[str, str]) -> None:
+    download: Download = st.session_state.download
+    download.cancel()
+    settings.tell(f"The download of the weights of {download.name} was cancelled.")
+    settings.change("model", last[0])
+    settings.change("weights", last[1])
+    leave()
+
+
+def leave() -> None:
+    """Look at no download; choosing the model again begins anew, or joins what still runs."""
+    st.session_state.pop("download", None)

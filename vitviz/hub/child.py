@@ -1,0 +1,110 @@
+"""The process of one download: the hub's own client, and a line of JSON for whatever happens.
+
+Run by `downloading` with the repository, the file, the revision and the cache's folder as words.
+"""
+
+import errno
+import json
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from .weights import HubError, remove, undamaged
+
+CHUNK = 2**16  # bytes; the client's own are 10 MB, and what was cut within one is fetched again
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}
+WITHHELD = {401, 403, 404}
+
+
+class Counter:
+    """Stands where the client would draw a bar; it is told of every chunk."""
+
+    def __init__(self, *_: Any, initial: int = 0, **__: Any) -> None:
+        self.done = initial
+
+    def __enter__(self) -> "Counter":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def update(self, count: float | None = 1) -> None:
+        self.done += int(count or 0)
+        say(stage="transfer", done=self.done)
+
+
+def say(**event: Any) -> None:
+    print(json.dumps(event), flush=True)
+
+
+def fetch(repo: str, file: str, revision: str, folder: str) -> Path:
+    """Download a commit's file, check it, and only then let the revision's name lead to it."""
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
+
+    constants.DOWNLOAD_CHUNK_SIZE = CHUNK
+    say(stage="ask")
+    try:  # once, as the client's own question is repeated for most of a minute
+        about = get_hf_file_metadata(hf_hub_url(repo, file, revision=revision))
+    except Exception as error:
+        raise explained(error, "the hub cannot be reached") from error
+    say(stage="ask", total=about.size)
+    if about.commit_hash is None:
+        raise HubError("what answers is not the hub")
+    try:
+        make_room(Path(folder), about.size or 0)
+        path = Path(
+            hf_hub_download(
+                repo, file, revision=about.commit_hash, cache_dir=folder, tqdm_class=Counter
+            )
+        )
+        say(stage="check")
+        if not undamaged(path, about.etag):
+            remove(path)
+            raise HubError("what arrived was damaged, and is removed")
+        say(stage="ask")
+        return Path(hf_hub_download(repo, file, revision=revision, cache_dir=folder))
+    except HubError:
+        raise
+    except Exception as error:
+        raise explained(error, "the connection broke off") from error
+
+
+def make_room(folder: Path, size: int) -> None:
+    """Refuse what the disk has no room for; the client would warn, and go on."""
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    free = shutil.disk_usage(there).free
+    if size > free:
+        raise HubError(
+            f"they need {size / 1e6:,.0f} MB and the disk of the hub's cache has "
+            f"{free / 1e6:,.0f} MB",
+            local=True,
+        )
+
+
+def explained(error: Exception, otherwise: str) -> HubError:
+    """What the client's error means to somebody who waits for the file."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number in FULL:
+        return HubError("the disk of the hub's cache is full", local=True)
+    if number in UNWRITABLE:
+        return HubError("the folder of the hub's cache cannot be written", local=True)
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in WITHHELD:
+        return HubError("the hub does not have them, or not for everyone")
+    return HubError(otherwise if status is None else f"the hub answers with error {status}")
+
+
+def main(order: list[str]) -> None:
+    # So that an end from outside runs the client's own tidying; without it, half a file stays.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        say(path=str(fetch(*order)))
+    except HubError as failure:
+        say(failed=str(failure), local=failure.local)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,124 @@
+"""A download in a process of its own: watched, ended when it is silent for too long or unwanted."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from time import monotonic
+from typing import IO, Any
+
+from .weights import HubError, Weights
+
+PATIENCE = 30.0  # seconds without a new byte
+_START = 60.0  # seconds that the process may take for what needs no network, as on a busy machine
+_TICK = 0.2  # seconds between two calls of `progress`, at most
+_ROOT = Path(__file__).parents[2]  # where vitviz lies, which need not be installed
+
+
+def download(
+    weights: Weights,
+    *,
+    progress: Callable[[int, int | None], None] | None = None,
+    patience: float = PATIENCE,
+) -> Path:
+    """Fetch a file into the hub's cache, and check that it arrived as it is there.
+
+    Parameters
+    ----------
+    progress : callable, optional
+        Called several times a second, also while nothing comes, with the bytes that are here and
+        how many there are (None until that is known); what it raises ends the download.
+    patience : float
+        Seconds without a new byte after which the download is given up.
+
+    Returns
+    -------
+    Path
+        The file in the cache.
+
+    Raises
+    ------
+    HubError
+        When it cannot be had.
+    """
+    from huggingface_hub import constants
+
+    order = [weights.repo, weights.file, weights.revision, constants.HF_HUB_CACHE]
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "vitviz.hub.child", *order],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=_environment(),
+    )
+    assert child.stdout is not None
+    lines: SimpleQueue[bytes | None] = SimpleQueue()
+    reader = Thread(target=_read, args=(child.stdout, lines), daemon=True)
+    reader.start()
+    try:
+        return _follow(lines, progress or (lambda done, total: None), patience)
+    finally:
+        _end(child)
+        reader.join()
+        child.stdout.close()
+
+
+def _environment() -> dict[str, str]:
+    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    # One way of transfer, plain HTTP, so that progress and resuming are the same everywhere.
+    plain = {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    return {**os.environ, **plain, "PYTHONPATH": path}
+
+
+def _read(stream: IO[bytes], lines: "SimpleQueue[bytes | None]") -> None:
+    for line in stream:
+        lines.put(line)
+    lines.put(None)
+
+
+def _follow(
+    lines: "SimpleQueue[bytes | None]",
+    progress: Callable[[int, int | None], None],
+    patience: float,
+) -> Path:
+    done, total = 0, None
+    deadline, told = monotonic() + _START, 0.0
+    while True:
+        if monotonic() - told >= _TICK:
+            progress(done, total)
+            told = monotonic()
+        if monotonic() > deadline:
+            raise HubError(f"nothing new came from the hub for {patience:g} seconds")
+        try:
+            line = lines.get(timeout=_TICK)
+        except Empty:
+            continue
+        if line is None:
+            raise HubError("the download ended before its time")
+        said: dict[str, Any] = json.loads(line)
+        if "path" in said:
+            progress(done, total)
+            return Path(said["path"])
+        if "failed" in said:
+            raise HubError(said["failed"], local=said["local"])
+        total = said.get("total", total)
+        # A transfer that begins anew counts as silence until it is further than it was.
+        if said["stage"] != "transfer":
+            deadline = monotonic() + (_START if said["stage"] == "check" else patience)
+        elif said["done"] > done:
+            done = said["done"]
+            deadline = monotonic() + patience
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    if child.poll() is None:
+        child.terminate()  # which lets it remove what it has written so far
+        try:
+            child.wait(2)
+        except subprocess.TimeoutExpired:
+            child.kill()
+    child.wait()
