@@ -21,7 +21,9 @@ from pages.driver import (
     provenance,
     settled,
 )
+from vitviz.app import state
 from vitviz.app.downloads import Downloads
+from vitviz.options import Options
 from vitviz.zoo import weights_of
 
 NAME = "deit_tiny_patch16_224"
@@ -142,6 +144,21 @@ def test_a_failure_is_forgotten_when_the_model_is_chosen_anew(server: HubServer)
     assert_works(at)
     server.mode = "ok"
     assert_works(settled(choose(at, NAME)))
+
+
+def test_a_shipped_model_is_shown_where_the_only_allowed_one_is_not_there(
+    server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.mode = "silent"
+    monkeypatch.setattr(state, "options", lambda: Options(models=(NAME,)))
+    at = opened()
+    assert downloading(at)
+    assert provenance(at).startswith(SHIPPED)
+    until_asked(server)
+    cancel(at)
+    assert not downloading(at)
+    assert not complaints(at)
+    assert at.selectbox(key="model").value == SHIPPED
 
 
 def test_downloads_of_one_model_are_one(server: HubServer) -> None:

@@ -178,16 +178,16 @@ def _model_control(menu: DeltaGenerator, switch: DeltaGenerator) -> "tuple[Model
     )
     switch.segmented_control("Weights", WEIGHTS, key="weights", width="stretch", required=True)
     shown: tuple[Model, Lock] | None = st.session_state.get("loaded")
-    last: tuple[str, str] = st.session_state.get("loaded_by", (names[0], WEIGHTS[0]))
+    last: tuple[str, str] = st.session_state.get("loaded_by", (state.shipped_name(), WEIGHTS[0]))
     try:
         if weights == WEIGHTS[0] and marks.get(name, state.ON_DISK) != state.ON_DISK:
-            shown = shown or state.load(names[0], True)
+            shown = shown or state.load(state.shipped_name(), True)
             follow(name, last)
         else:
             leave()
             shown, last = state.load(name, weights == WEIGHTS[0]), (name, weights)
     except ModelError as error:
-        shown = shown or state.load(names[0], True)
+        shown = shown or state.load(state.shipped_name(), True)
         st.error(f"{error} {shown[0].name} is shown.")
     st.session_state.loaded, st.session_state.loaded_by = shown, last
     return shown

@@ -191,7 +191,10 @@ def load(name: str, pretrained: bool) -> tuple["Model", threading.Lock]:
 
 
 def model_names() -> list[str]:
-    """What the menu offers: the operator's own files first behind the shipped models."""
+    """What the menu offers: the operator's own files first behind the shipped models.
+
+    One shipped model is always among them: it can be shown where no other can.
+    """
     from vitviz.zoo import catalogue
 
     said = options()
@@ -201,7 +204,14 @@ def model_names() -> list[str]:
     if said.models is None:
         return names
     allowed = [name for name in names if name in said.models or name in said.checkpoints]
-    return allowed or shipped[:1]
+    return allowed if set(allowed) & set(shipped) else [*allowed, shipped[0]]
+
+
+def shipped_name() -> str:
+    """The model of the menu that is there without a network."""
+    from vitviz.checkpoints import shipped_names
+
+    return next(name for name in model_names() if name in shipped_names())
 
 
 def weights_marks() -> dict[str, str]:

@@ -5,10 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from .template import GREY, QUERY, finish, place
-
-# Colour, marker and dash of lines that are compared; each can be told without its colour.
-_LINES = (("#4a86c5", "circle", "solid"), ("#c0701a", "square", "dash"), (GREY, "diamond", "dot"))
+from .template import GREY, LINES, QUERY, beside_each_other, finish, legend_above, place
 
 
 def prefix_shares(shares: np.ndarray, *, names: Sequence[str]) -> go.Figure:
@@ -58,14 +55,13 @@ def attention_distance(
     prefix_name : what the tokens outside the picture are called
     """
     layers, heads = distance.shape
-    apart = np.linspace(-0.3, 0.3, heads) if heads > 1 else np.zeros(1)
-    x = (np.arange(layers)[:, None] + 1 + apart).ravel()
+    x = beside_each_other(layers, heads)
     names = [f"layer {k + 1}, head {h + 1}" for k in range(layers) for h in range(heads)]
     here = [k == selected[0] and selected[1] in (None, h) for k, h in np.ndindex(layers, heads)]
     deviation = None if spread is None else [f" ± {pixels:.1f}" for pixels in spread.ravel()]
     figure = go.Figure(
         go.Scatter(
-            x=x,
+            x=x.ravel(),
             y=distance.ravel(),
             mode="markers",
             marker=dict(
@@ -97,7 +93,7 @@ def attention_distance(
     )
     reach = distance if spread is None else distance + spread
     top = 1.15 * max(equal_sharing, float(np.nanmax(reach, initial=0))) or 1.0
-    _name_dot(figure, x.reshape(layers, heads), distance, selected, top)
+    _name_dot(figure, x, distance, selected, top)
     figure.update_xaxes(title="layer", dtick=1, range=[0.5, layers + 0.5])
     figure.update_yaxes(title="attention distance, pixels of the input", range=[0, top])
     figure.add_scatter(x=[None], y=[None], yaxis="y2", hoverinfo="skip")
@@ -191,7 +187,7 @@ def position_profile(
     position : (row, column), from 0
     """
     figure, lowest = go.Figure(), []
-    for (line, (offset, cosine)), style in zip(profile.items(), _LINES, strict=False):
+    for (line, (offset, cosine)), style in zip(profile.items(), LINES, strict=False):
         colour, symbol, dash = style
         figure.add_scatter(
             x=offset,
@@ -207,10 +203,7 @@ def position_profile(
     figure.update_xaxes(title="offset to the right or down, patches", zeroline=False)
     figure.update_yaxes(title="cosine", range=[-1.05, 1.05], dtick=0.5)
     words = f"Cosine against offset from {place(*position)}; the lowest are {', '.join(lowest)}."
-    finish(figure, words, height=420)
-    return figure.update_layout(
-        showlegend=True, legend=dict(orientation="h", y=1.02, yanchor="bottom", font_size=14)
-    )
+    return legend_above(finish(figure, words, height=420))
 
 
 def _distance_words(distance: np.ndarray, equal_sharing: float, spread: np.ndarray | None) -> str:

@@ -8,18 +8,10 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from .template import BARE, GREY, SIGNED, Box, colorbar, finish, place
+from .template import BARE, GREY, LINES, SIGNED, Box, colorbar, finish, legend_above, place
 
 BEFORE, AFTER = GREY, "#3a6ea5"
 _MARK = "#e8590c"  # what was taken away, which also has a shape of its own
-# Colour, marker and dash of lines that are compared; each can be told without its colour.
-_LINES = (
-    ("#4a86c5", "circle", "solid"),
-    ("#c0701a", "square", "dash"),
-    (GREY, "diamond", "dot"),
-    ("#8a4fbf", "cross", "dashdot"),
-)
-_LEGEND = dict(orientation="h", x=0, y=1.02, yanchor="bottom", font_size=14)
 
 
 def removed_patches(
@@ -217,7 +209,7 @@ def answer_change(
     finish(
         figure, f"Most probable classes: {words}.", height=max(height, 90 + 46 * len(shown)), top=30
     )
-    return figure.update_layout(barmode="group", bargap=0.25, showlegend=True, legend=_LEGEND)
+    return legend_above(figure).update_layout(barmode="group", bargap=0.25)
 
 
 def logit_lens(probabilities: np.ndarray, labels: Sequence[str], *, k: int = 3) -> go.Figure:
@@ -229,10 +221,10 @@ def logit_lens(probabilities: np.ndarray, labels: Sequence[str], *, k: int = 3) 
         Row 0 after the embedding, row l after layer l.
     labels : K names
     """
-    order = np.argsort(-probabilities[-1], kind="stable")[: min(k, len(_LINES))]
+    order = np.argsort(-probabilities[-1], kind="stable")[: min(k, len(LINES))]
     figure, words = go.Figure(), []
     depth = len(probabilities) - 1
-    for index, (colour, symbol, dash) in zip(order, _LINES, strict=False):
+    for index, (colour, symbol, dash) in zip(order, LINES, strict=False):
         values = 100 * probabilities[:, index]
         figure.add_scatter(
             x=np.arange(depth + 1),
@@ -247,8 +239,11 @@ def logit_lens(probabilities: np.ndarray, labels: Sequence[str], *, k: int = 3) 
     step = 1 if depth <= 12 else 2
     figure.update_xaxes(title="after layer (0: the embedding)", dtick=step, zeroline=False)
     figure.update_yaxes(title="probability, %", range=[0, 102], tickvals=[0, 25, 50, 75, 100])
-    finish(figure, f"Read by the head after each layer: {', '.join(words)}.", height=340, top=30)
-    return figure.update_layout(showlegend=True, legend=_LEGEND)
+    return legend_above(
+        finish(
+            figure, f"Read by the head after each layer: {', '.join(words)}.", height=340, top=30
+        )
+    )
 
 
 def removal_curves(
@@ -264,7 +259,7 @@ def removal_curves(
     """
     figure, words = go.Figure(), []
     for (called, (shares, values)), (colour, symbol, dash) in zip(
-        curves.items(), _LINES, strict=False
+        curves.items(), LINES, strict=False
     ):
         figure.add_scatter(
             x=100 * shares,
@@ -283,8 +278,7 @@ def removal_curves(
         title=f"probability of {name}, %", range=[0, 102], tickvals=[0, 25, 50, 75, 100]
     )
     most = f"Probability of {name} while patches are {done}, the most important first"
-    finish(figure, f"{most}: {', '.join(words)}.", height=340, top=30)
-    return figure.update_layout(showlegend=True, legend=_LEGEND)
+    return legend_above(finish(figure, f"{most}: {', '.join(words)}.", height=340, top=30))
 
 
 def occlusion(effect: np.ndarray, image: Image.Image, *, crop: Box, name: str) -> go.Figure:

@@ -16,6 +16,13 @@ SIGNED = "RdBu_r"  # diverging, centred at 0
 QUERY = "#00b4d8"  # cyan: the query, a row of A
 KEY = "#d6007f"  # magenta: the key, a column of A
 GREY = "#8a8f98"
+# Colour, marker and dash of lines that are compared; each can be told without its colour.
+LINES = (
+    ("#4a86c5", "circle", "solid"),
+    ("#c0701a", "square", "dash"),
+    (GREY, "diamond", "dot"),
+    ("#8a4fbf", "cross", "dashdot"),
+)
 BARE = dict(showticklabels=False, showgrid=False, zeroline=False, ticks="")
 
 
@@ -38,6 +45,21 @@ def finish(figure: go.Figure, alt: str, *, height: int, top: int = 8, right: int
     figure.update_xaxes(title_font_size=14, tickfont_size=14, automargin=True)
     figure.update_yaxes(title_font_size=14, tickfont_size=14, automargin=True)
     return figure
+
+
+def legend_above(figure: go.Figure, *, top: int | None = None) -> go.Figure:
+    """Name the lines above the axes; `top` is the margin that the names get, in pixels."""
+    figure.update_layout(
+        showlegend=True, legend=dict(orientation="h", x=0, y=1.02, yanchor="bottom", font_size=14)
+    )
+    return figure if top is None else figure.update_layout(margin_t=top)
+
+
+def beside_each_other(layers: int, heads: int) -> np.ndarray:
+    """Where the dots of heads stand along an axis of layers from 1: (layers, heads)."""
+    apart = np.linspace(-0.3, 0.3, heads) if heads > 1 else np.zeros(1)
+    where: np.ndarray = np.arange(layers)[:, None] + 1 + apart
+    return where
 
 
 def colorbar(title: str, *, below: bool = True) -> dict[str, Any]:

@@ -7,10 +7,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from .template import GREY, QUERY, finish
-
-# Colour, marker and dash of lines that are compared; each can be told without its colour.
-_LINES = (("#4a86c5", "circle", "solid"), ("#c0701a", "square", "dash"))
+from .template import GREY, LINES, QUERY, beside_each_other, finish, legend_above
 
 
 def training_curves(
@@ -33,7 +30,7 @@ def training_curves(
     with_loss : draw the loss too, on an axis of its own
     """
     figure, words, losses = go.Figure(), [], [0.0]
-    for (name, rows), (colour, symbol, dash) in zip(runs.items(), _LINES, strict=False):
+    for (name, rows), (colour, symbol, dash) in zip(runs.items(), LINES, strict=False):
         epochs, called = running_epochs(rows), f"{name}, " if name else ""
         accuracy = [100 * row["held_out_accuracy"] for row in rows]
         figure.add_scatter(
@@ -93,7 +90,7 @@ def training_curves(
                 showgrid=False,
             )
         )
-    return _with_legend(figure, "; ".join(words) + ".", height=380)
+    return legend_above(finish(figure, "; ".join(words) + ".", height=380), top=56)
 
 
 def running_epochs(rows: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -118,8 +115,7 @@ def distance_by_layer(
     equal_sharing : share of the picture's side
     """
     layers, heads = distance.shape
-    apart = np.linspace(-0.3, 0.3, heads) if heads > 1 else np.zeros(1)
-    x = (np.arange(layers)[:, None] + 1 + apart).ravel()
+    x = beside_each_other(layers, heads).ravel()
     figure = go.Figure()
     for name, values, symbol, colour in (
         ("untrained", untrained, "circle-open", GREY),
@@ -142,7 +138,7 @@ def distance_by_layer(
         f"on average, {100 * untrained.mean():.0f} % before training; equal sharing is "
         f"{100 * equal_sharing:.0f} %."
     )
-    return _with_legend(figure, words, height=330)
+    return legend_above(finish(figure, words, height=330), top=56)
 
 
 def data_hunger(results: Mapping[str, Sequence[tuple[float, float, float]]]) -> go.Figure:
@@ -154,7 +150,7 @@ def data_hunger(results: Mapping[str, Sequence[tuple[float, float, float]]]) -> 
         Accuracy and width are shares of 1.
     """
     figure, words = go.Figure(), []
-    for (name, points), (colour, symbol, dash) in zip(results.items(), _LINES, strict=False):
+    for (name, points), (colour, symbol, dash) in zip(results.items(), LINES, strict=False):
         pictures, accuracy, half = (list(column) for column in zip(*points, strict=True))
         figure.add_scatter(
             x=pictures,
@@ -178,7 +174,7 @@ def data_hunger(results: Mapping[str, Sequence[tuple[float, float, float]]]) -> 
         ticktext=[f"{count:,}" for count in ticks],
     )
     figure.update_yaxes(title="right, % of the test pictures", rangemode="tozero")
-    return _with_legend(figure, "; ".join(words) + ".", height=380)
+    return legend_above(finish(figure, "; ".join(words) + ".", height=380), top=56)
 
 
 def _mark_growth(figure: go.Figure, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -194,12 +190,3 @@ def _mark_growth(figure: go.Figure, rows: Sequence[Mapping[str, Any]]) -> None:
                 annotation_font_size=14,
                 annotation_position="top left",
             )
-
-
-def _with_legend(figure: go.Figure, words: str, *, height: int) -> go.Figure:
-    finish(figure, words, height=height)
-    return figure.update_layout(
-        showlegend=True,
-        legend=dict(orientation="h", y=1.02, yanchor="bottom", font_size=14),
-        margin_t=56,
-    )

@@ -1,0 +1,151 @@
+"""The models that the app offers, and where trained weights of timm's models are."""
+
+import difflib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..checkpoints import shipped_names
+from ..families import ModelError
+from ..hub import PATIENCE, HubError, Weights, cached, download, remove, undamaged
+
+SAFE_FILE = "model.safetensors"  # what timm calls weights on the hub
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the menu of models.
+
+    Attributes
+    ----------
+    weights : Weights or None
+        Where its trained weights are on the hub; None for a shipped model.
+    size : float
+        Of the trained weights, in megabytes.
+    """
+
+    name: str
+    title: str
+    shipped: bool
+    weights: Weights | None = None
+    size: float = 0.0
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether its trained weights need no download; the network is not asked."""
+        return self.weights is None or cached(self.weights) is not None
+
+
+# timm's own answers, written down so that the menu is there before timm is: the tag of the weights
+# and their megabytes.
+_OFFERED = {
+    "vit_tiny_patch16_224": ("augreg_in21k_ft_in1k", 22.9),
+    "vit_small_patch16_224": ("augreg_in21k_ft_in1k", 88.2),
+    "vit_base_patch16_224": ("augreg2_in21k_ft_in1k", 346.3),
+    "deit_tiny_patch16_224": ("fb_in1k", 22.9),
+    "deit_tiny_distilled_patch16_224": ("fb_in1k", 23.6),
+    "deit_small_patch16_224": ("fb_in1k", 88.2),
+}
+
+
+def catalogue() -> tuple[Entry, ...]:
+    """The models that the app offers: the shipped ones first, then plain ViTs of timm."""
+    own = tuple(Entry(name, f"{name} (shipped)", True) for name in shipped_names())
+    return own + tuple(
+        Entry(name, f"{name} (timm)", False, Weights(f"timm/{name}.{tag}", SAFE_FILE), size)
+        for name, (tag, size) in _OFFERED.items()
+    )
+
+
+def weights_of(name: str) -> Weights:
+    """Where the trained weights of an architecture of timm are on the hub.
+
+    Raises
+    ------
+    ModelError
+        When timm has no such architecture, or no weights of it on the hub.
+    """
+    for entry in catalogue():
+        if entry.name == name and entry.weights is not None:
+            return entry.weights  # known without timm, whose import takes seconds
+
+    from timm.models import get_pretrained_cfg
+
+    architecture = architecture_named(name)
+    found = get_pretrained_cfg(architecture)
+    if found is None or not found.hf_hub_id:
+        raise ModelError(f"timm has no trained weights of {architecture} on the hub.")
+    repo, _, revision = found.hf_hub_id.partition("@")
+    # Beside weights that are pickled the hub has safe ones, which timm prefers too.
+    file = (found.hf_hub_filename or SAFE_FILE).replace("open_clip_pytorch_", "open_clip_")
+    return Weights(repo, re.sub(r"\.(bin|pth?)$", ".safetensors", file), revision or "main")
+
+
+def on_disk(name: str) -> bool:
+    """Whether trained weights of an architecture of timm need no download.
+
+    Raises
+    ------
+    ModelError
+        As `weights_of` does.
+    """
+    return cached(weights_of(name)) is not None
+
+
+def fetch_weights(
+    name: str,
+    *,
+    progress: Callable[[int, int | None], None] | None = None,
+    patience: float = PATIENCE,
+    verify: bool = False,
+) -> Path:
+    """Trained weights of an architecture of timm: the file in the cache, downloaded if need be.
+
+    Parameters
+    ----------
+    progress : callable, optional
+        Called several times a second during a download, with the bytes that are here and how many
+        there are (None until that is known); what it raises ends the download.
+    patience : float
+        Seconds without a new byte after which a download is given up.
+    verify : bool
+        True compares a file that is in the cache already with its sha256, and fetches a damaged
+        one anew.
+
+    Raises
+    ------
+    ModelError
+        When they cannot be had.
+    """
+    weights = weights_of(name)
+    there = cached(weights)
+    if there is not None and verify and not undamaged(there):
+        remove(there)
+        there = None
+    try:
+        return there or download(weights, progress=progress, patience=patience)
+    except HubError as error:
+        architecture = name.removeprefix("timm/")
+        remedy = (
+            "make room, or name another folder in HF_HUB_CACHE"
+            if error.local
+            else f"run `vitviz fetch {architecture}` where there is internet"
+        )
+        raise ModelError(
+            f"The trained weights of {architecture} could not be downloaded, because {error}: "
+            f"choose the shipped model or random weights, or {remedy}."
+        ) from error
+
+
+def architecture_named(name: str) -> str:
+    """timm's name of an architecture, with its tag where it has one."""
+    import timm
+
+    architecture = name.removeprefix("timm/")
+    if timm.is_model(architecture):
+        return architecture
+    known = [*shipped_names(), *timm.list_models()]
+    near = difflib.get_close_matches(architecture, known, n=1)
+    hint = f": did you mean {near[0]}?" if near else "."
+    raise ModelError(f"There is no model named {name}{hint}")
