@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Model]:
     def show(kind: str, **options: Any) -> Model:
         module = own_module(**OWN.get(kind, {}), **options)
         model = watched(module, module.patch_embed.image_size, name=f"{kind} {options}")
-        monkeypatch.setattr(state, "load", lambda name, pretrained: (model, Lock()))
+        monkeypatch.setattr(state, "load", lambda name, pretrained: model)
         return model
 
     return show
@@ -33,5 +32,5 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Model]:
 @pytest.fixture(autouse=True, scope="module")
 def _released() -> Iterator[None]:
     yield
-    state.load.clear()
+    state.models.clear()
     state.captures.clear()

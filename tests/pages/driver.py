@@ -4,6 +4,7 @@ import io
 import json
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +189,10 @@ def settled(at: AppTest) -> AppTest:
 
 def downloading(at: AppTest) -> bool:
     return any(button.key == "cancel download" for button in at.button)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)

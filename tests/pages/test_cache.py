@@ -8,7 +8,7 @@ from threading import Lock
 import numpy as np
 import pytest
 
-from vitviz.app.state import BoundedCache
+from vitviz.app.cache import BoundedCache
 
 
 class Maker:

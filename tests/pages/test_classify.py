@@ -1,8 +1,8 @@
 """Classify: what is taken away is in the address, in the answer, and can be taken back."""
 
 import json
+import threading
 from collections.abc import Callable
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 from streamlit.runtime.scriptrunner_utils.exceptions import StopException
 from streamlit.testing.v1 import AppTest
 
-from pages.driver import address, assert_works, charts, click, opened, prose
+from pages.driver import address, assert_works, charts, click, opened, prose, until
 from vitviz import Model, capture, load_model
 from vitviz.activations import DropPatches, FillPatches, MuteHeads
 from vitviz.app import cells, state
@@ -173,38 +173,49 @@ def test_another_class_can_be_asked_about(serve: Callable[[str], Model]) -> None
     assert address(at) == {"class": "3"}
 
 
-def test_between_two_passes_the_model_is_free(
+def test_between_two_passes_others_go_first(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, forward = serve("plain"), Lock()
-    monkeypatch.setattr(state, "load", lambda name, pretrained: (model, forward))
-    seen: list[tuple[str, bool]] = []
+    serve("plain")
+    order, line = [], state.passes()
+
+    def other() -> None:
+        with line.turn(lambda ahead: None):
+            order.append("another's pass")
+            until(lambda: len(drawn) > 1)
+
+    thread = threading.Thread(target=other)
 
     def made(model: Model, image: object, *, progress: Callable[[int, int], None]) -> np.ndarray:
-        seen.append(("pass", forward.locked()))
+        order.append("a pass")
+        thread.start()
+        until(lambda: len(line) == 2)
         progress(1, 2)
-        seen.append(("pass", forward.locked()))
+        order.append("a pass")
         return np.zeros((3, 4, 5), np.float32)
 
-    def drawn(place: object, value: float, text: str = "") -> object:
-        seen.append((text, forward.locked()))
+    drawn: list[str] = []
+
+    def draw(place: object, value: float, text: str = "") -> object:
+        drawn.append(text)
         return place
 
     monkeypatch.setattr("vitviz.intervention.head_effects", made)
     at = opened("classify")
-    monkeypatch.setattr("streamlit.delta_generator.DeltaGenerator.progress", drawn)
+    monkeypatch.setattr("streamlit.delta_generator.DeltaGenerator.progress", draw)
     at.button(key="run head effects").click().run()
+    thread.join()
     assert not at.exception
-    assert seen[-3:] == [("pass", True), ("Pass 2 of 2", False), ("pass", True)]
-    assert not forward.locked()
+    assert order == ["a pass", "another's pass", "a pass"]
+    assert drawn[0] == "Pass 2 of 2"
+    assert set(drawn[1:]) == {"Pass 2 of 2 · 1 ahead of you"}
+    assert not line
 
 
 def test_a_cancelled_experiment_leaves_nothing_behind(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = serve("plain")
-    forward = Lock()
-    monkeypatch.setattr(state, "load", lambda name, pretrained: (model, forward))
+    serve("plain")
     at = opened("classify")
 
     def stopped(*_: object, **__: object) -> object:
@@ -213,7 +224,7 @@ def test_a_cancelled_experiment_leaves_nothing_behind(
     with monkeypatch.context() as patch:
         patch.setattr("streamlit.delta_generator.DeltaGenerator.progress", stopped)
         at.button(key="run occlusion").click().run()
-    assert not forward.locked()
+    assert not state.passes()
     at.run()
     assert_works(at)
     assert "run occlusion" in [button.key for button in at.button]

@@ -3,7 +3,6 @@
 import base64
 import json
 from collections.abc import Callable
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -345,7 +344,7 @@ def test_a_head_that_looks_at_no_patch_is_a_gap(
 
     state.captures.clear()
     monkeypatch.setattr(Activations, "attention", on_cls)
-    monkeypatch.setattr(state, "load", lambda name, pretrained: (model, Lock()))
+    monkeypatch.setattr(state, "load", lambda name, pretrained: model)
     at = opened("distance", layer="2", head="3")
     assert_works(at)
     assert np.isnan(numbers(trace(at, DOTS)["y"])[6])

@@ -45,7 +45,7 @@ def linked(**settings: str) -> AppTest:
 
 @pytest.fixture
 def shipped() -> Model:
-    return state.load("vitviz_tiny_cifar10", True)[0]
+    return state.load("vitviz_tiny_cifar10", True)
 
 
 def test_it_opens_on_the_components_of_the_paper_beside_random_ones() -> None:
@@ -62,7 +62,7 @@ def test_it_opens_on_the_components_of_the_paper_beside_random_ones() -> None:
 
 def test_the_share_that_is_explained_is_that_of_each_model(shipped: Model) -> None:
     text = prose(opened("filters"))
-    for model in (shipped, state.load(shipped.name, False)[0]):
+    for model in (shipped, state.load(shipped.name, False)):
         assert model.patch_kernel is not None
         _, explained = filter_components(model.patch_kernel)
         assert f"{100 * explained.sum():.0f} % of the variance of 192 filters" in text

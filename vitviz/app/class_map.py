@@ -78,7 +78,7 @@ def of_class(view: View, method: Method, index: int) -> np.ndarray:
     function = attribution.relevance if method == "relevance" else attribution.gradient_rollout
 
     def make() -> np.ndarray:
-        with st.spinner("One pass forward and one back …"), view.forward:
+        with st.spinner("One pass forward and one back …"), state.turn():
             return function(view.model, view.picture.image, index)
 
     return state.captures().get(

@@ -217,13 +217,13 @@ def _of_samples(view: View) -> Surveys:
     """Both variants of all sample pictures together."""
 
     def make() -> Surveys:
-        model, forward = st.session_state.loaded
+        model = view.model
         names, found = list(state.samples()), []
         place = st.empty()
         for done, name in enumerate(names):
             place.progress(done / len(names), f"Picture {done + 1} of {len(names)}: {name}")
             picture = state.sample(name)
-            acts = state.capture(model, forward, picture)
+            acts = state.capture(model, picture)
             found.append(_of_picture(view, acts, (model.name, model.weights, picture.digest)))
         place.empty()
         return {variant: _together([one[variant] for one in found]) for variant in VARIANTS}

@@ -139,7 +139,7 @@ def _random_beside(view: View, what: str, order: str, gain: float) -> None:
         st.subheader("Trained", anchor=False)
         st.markdown("Choose the *trained* weights above to see them beside the random ones.")
         return
-    random, _ = state.load(view.model.name, False)
+    random = state.load(view.model.name, False)
     tiles = _tiles(random, what, order)
     st.subheader("The same, random weights", anchor=False)
     show(tiles.figure(gain))

@@ -3,10 +3,10 @@
 torch and timm are imported when the model is loaded, after the first title is on screen.
 """
 
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -15,13 +15,15 @@ from vitviz.app import settings, state
 from vitviz.app.clipboard import paste_anywhere, paste_button
 from vitviz.app.data import Data, disclose, provenance
 from vitviz.app.downloads import follow, leave
+from vitviz.app.queue import BusyError
 from vitviz.app.settings import setting
 from vitviz.options import OptionError
 from vitviz.text import PAGES, lesson
 
 if TYPE_CHECKING:
-    from vitviz import Model
+    from vitviz import Activations, Model
 
+T = TypeVar("T")
 WEIGHTS = ("trained", "random")
 RECORDS = ("training",)  # pages that show what was recorded, whatever the weights on screen
 _STYLE = """<style>
@@ -67,12 +69,23 @@ def main() -> None:
     except OptionError as error:
         st.error(str(error))
         st.stop()
-    if view := _controls():
+    if view := _told(_controls):
         views.append(view)
         chosen.run()
     for message in settings.told():
         messages.info(message)
     settings.write_address()
+
+
+def _told(make: Callable[[], T]) -> T | None:
+    """What is made; None, and one sentence, where the model or the server refuses."""
+    from vitviz import ModelError
+
+    try:
+        return make()
+    except (ModelError, BusyError) as error:
+        st.error(str(error))
+        return None
 
 
 def _page(name: str, views: list[state.View]) -> None:
@@ -81,7 +94,8 @@ def _page(name: str, views: list[state.View]) -> None:
         st.warning(
             f"{view.model.name} has **random weights** here: nothing below was learnt.", icon="🎲"
         )
-    data: Data | None = import_module(f"vitviz.app.{name}").page(view)
+    page: Callable[[state.View], Data | None] = import_module(f"vitviz.app.{name}").page
+    data = _told(partial(page, view))
     _caption_card(name)
     if data is not None:
         disclose(view, name, data)
@@ -102,14 +116,13 @@ def _controls() -> state.View | None:
     """The shared controls; None where there is no model to show."""
     row = st.columns([2, 1.7, 2.6, 1.7, 2.6], vertical_alignment="bottom")
     picture = _picture_control(row[0], row[1])
-    loaded = _model_control(row[2], row[3])
-    if loaded is None:
+    chosen = _model_control(row[2], row[3])
+    if chosen is None:
         return None
-    model, forward = loaded
+    model, acts = _captured(chosen, picture)
     layer = _layer_control(row[4], len(model.layers))
     shown = model.layers[layer]
     head = setting("head", [state.MEAN, *range(1, shown.num_heads + 1)], state.MEAN)
-    acts = state.capture(model, forward, picture)
     return state.View(
         model=model,
         picture=picture,
@@ -124,7 +137,6 @@ def _controls() -> state.View | None:
             leave_out=setting("leave_out", ["on", "off"], "off") == "on",
             smooth=setting("smooth", ["on", "off"], "off") == "on",
         ),
-        forward=forward,
     )
 
 
@@ -162,7 +174,7 @@ def _picture_control(menu: DeltaGenerator, take: DeltaGenerator) -> state.Pictur
     return state.picture(chosen)
 
 
-def _model_control(menu: DeltaGenerator, switch: DeltaGenerator) -> "tuple[Model, Lock] | None":
+def _model_control(menu: DeltaGenerator, switch: DeltaGenerator) -> "Model | None":
     from vitviz import ModelError
 
     names = state.model_names()
@@ -177,7 +189,7 @@ def _model_control(menu: DeltaGenerator, switch: DeltaGenerator) -> "tuple[Model
         help="↓ marks trained weights that are downloaded when the model is first chosen.",
     )
     switch.segmented_control("Weights", WEIGHTS, key="weights", width="stretch", required=True)
-    shown: tuple[Model, Lock] | None = st.session_state.get("loaded")
+    shown: Model | None = st.session_state.get("loaded")
     last: tuple[str, str] = st.session_state.get("loaded_by", (state.shipped_name(), WEIGHTS[0]))
     try:
         if weights == WEIGHTS[0] and marks.get(name, state.ON_DISK) != state.ON_DISK:
@@ -188,9 +200,26 @@ def _model_control(menu: DeltaGenerator, switch: DeltaGenerator) -> "tuple[Model
             shown, last = state.load(name, weights == WEIGHTS[0]), (name, weights)
     except ModelError as error:
         shown = shown or state.load(state.shipped_name(), True)
-        st.error(f"{error} {shown[0].name} is shown.")
+        st.error(f"{error} {shown.name} is shown.")
     st.session_state.loaded, st.session_state.loaded_by = shown, last
     return shown
+
+
+def _captured(chosen: "Model", picture: state.Picture) -> "tuple[Model, Activations]":
+    """The chosen model and its capture; the last that was shown, where it has none to show."""
+    from vitviz import ModelError
+
+    model = chosen
+    try:
+        acts = state.capture(model, picture)
+    except ModelError as error:
+        model = st.session_state.get("shown", chosen)
+        if model is chosen:
+            model = state.load(state.shipped_name(), True)
+        st.error(f"{error} {model.name} is shown.")
+        acts = state.capture(model, picture)
+    st.session_state.shown = model
+    return model, acts
 
 
 def _layer_control(place: DeltaGenerator, depth: int) -> int:

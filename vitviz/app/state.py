@@ -6,19 +6,21 @@ Models and captures are shared between sessions; the picture and the controls be
 import csv
 import hashlib
 import sys
-import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from vitviz.app import settings
+from vitviz.app.cache import BoundedCache
+from vitviz.app.queue import Queue, Turn
+from vitviz.app.showable import check_capture, check_model
 from vitviz.options import Options, parse
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_CAPTURE_BYTES = 512_000_000
+MAX_MODEL_BYTES = 2_000_000_000
 UPLOAD = "upload"
 MEAN = "mean"  # as a head: the mean of heads; as a query: the mean of the patches
 DEFAULT_PICTURE = "dog"
@@ -70,7 +73,6 @@ class View:
     head: int | None
     query: int | None
     looks: Looks
-    forward: threading.Lock  # held during a forward pass of the model
 
     @property
     def prefix(self) -> tuple[str, ...]:
@@ -107,54 +109,6 @@ class View:
         return (self.model.name, self.model.weights, self.picture.digest)
 
 
-class BoundedCache:
-    """Values bounded by their bytes, the least recently used dropped first.
-
-    Two threads that ask for the same key make it once; a failure is not kept.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        # A lock lives for as long as somebody makes its value or waits for it.
-        self._making: WeakValueDictionary[Hashable, threading.Lock] = WeakValueDictionary()
-        self._lock = threading.Lock()
-
-    @property
-    def nbytes(self) -> int:
-        with self._lock:
-            return sum(size for _, size in self._values.values())
-
-    def get(self, key: Hashable, make: Callable[[], T], size: Callable[[T], int]) -> T:
-        """The value kept under `key`, made now where there is none."""
-        with self._lock:
-            making = self._making.setdefault(key, threading.Lock())
-        with making:
-            with self._lock:
-                if key in self._values:
-                    self._values.move_to_end(key)
-                    value: T = self._values[key][0]
-                    return value
-            value = make()
-            self._keep(key, value, size(value))
-            return value
-
-    def kept(self, key: Hashable) -> Any | None:
-        """The value kept under `key`; None where there is none."""
-        with self._lock:
-            if key not in self._values:
-                return None
-            self._values.move_to_end(key)
-            return self._values[key][0]
-
-    def _keep(self, key: Hashable, value: object, size: int) -> None:
-        with self._lock:
-            self._values[key] = (value, size)
-            total = sum(kept for _, kept in self._values.values())
-            while total > self.max_bytes and len(self._values) > 1:
-                total -= self._values.popitem(last=False)[1][1]
-
-
 @st.cache_resource
 def captures() -> BoundedCache:
     return BoundedCache(MAX_CAPTURE_BYTES)
@@ -168,26 +122,78 @@ def options() -> Options:
     return parse(said if Path(script).name in ("app.py", "main.py") else [])
 
 
-@st.cache_resource(show_spinner="Loading the model …", max_entries=4)
-def load(name: str, pretrained: bool) -> tuple["Model", threading.Lock]:
-    """A model, and the lock that lets one forward pass run at a time.
+@st.cache_resource
+def models() -> BoundedCache:
+    return BoundedCache(MAX_MODEL_BYTES)
+
+
+@st.cache_resource
+def loads() -> Queue:
+    """One model is loaded at a time, so that each finds the memory that it asks for."""
+    return Queue()
+
+
+@st.cache_resource
+def passes() -> Queue:
+    """One forward pass runs at a time, whatever its model: it has the cores for itself."""
+    return Queue()
+
+
+@contextmanager
+def turn(place: DeltaGenerator | None = None, queue: Queue | None = None) -> Iterator[Turn]:
+    """A turn for a forward pass, or of another queue; the place says how many are ahead.
+
+    Drawing is also where Streamlit stops a run that a newer one has made stale, or whose reader is
+    gone: such a run leaves the queue.
+
+    Raises
+    ------
+    BusyError
+        When too many are waiting for theirs.
+    """
+    place = place or st.empty()
+    queue = queue or passes()
+    with queue.turn(lambda ahead: place.progress(0.0, f"{ahead} ahead of you")) as mine:
+        place.empty()
+        yield mine
+
+
+def load(name: str, pretrained: bool) -> "Model":
+    """A model, from memory where it is there.
 
     With trained weights, `name` may be that of a local file in the menu.
+
+    Raises
+    ------
+    ModelError
+        When it cannot be loaded, or the pages do not draw it.
     """
-    from vitviz import ModelError, load_model
+    place = st.empty()
+
+    def make() -> "Model":
+        with turn(place, loads()), place, st.spinner("Loading the model …"):
+            return _load(name, pretrained)
+
+    model = models().get(
+        (name, pretrained),
+        make,
+        lambda made: sum(tensor.nbytes for tensor in made.module.state_dict().values()),
+        lambda: place.progress(0.0, "Loading the model …"),
+    )
+    place.empty()
+    return model
+
+
+def _load(name: str, pretrained: bool) -> "Model":
+    from vitviz import load_model
     from vitviz.zoo import leave_cores_free
 
     leave_cores_free()
     architecture, file = options().checkpoints.get(name, (name, None))
     checkpoint = file if pretrained else None
     model = load_model(architecture, pretrained=pretrained, checkpoint=checkpoint)
-    for layer in model.layers:
-        if layer.kind != "global":
-            raise ModelError(
-                f"{name} has {layer.kind} attention, which the pages do not draw: look at it with "
-                "vitviz.capture in Python."
-            )
-    return model, threading.Lock()
+    check_model(model)
+    return model
 
 
 def model_names() -> list[str]:
@@ -275,26 +281,37 @@ def picture(name: str) -> Picture:
     return uploaded if name == UPLOAD and uploaded is not None else sample(name)
 
 
-def capture(model: "Model", forward: threading.Lock, picture: Picture) -> "Activations":
-    """The capture of one picture, from the cache where it is there."""
+def capture(model: "Model", picture: Picture) -> "Activations":
+    """The capture of one picture, from the cache where it is there.
+
+    Raises
+    ------
+    ModelError
+        When it needs more memory than there is, or holds what is no finite number.
+    """
     import vitviz
 
     place = st.empty()
-    begun = time.monotonic()
-
-    def progress(block: int, of: int) -> None:
-        # Drawing is also where Streamlit stops a run that a newer one has made stale.
-        if time.monotonic() - begun > 0.5:
-            place.progress(block / of, f"Layer {block + 1} of {of}")
 
     def make() -> "Activations":
-        with forward:
+        with turn(place):
+            begun = time.monotonic()
+
+            def progress(block: int, of: int) -> None:
+                # Drawing is also where a stale run is stopped.
+                if time.monotonic() - begun > 0.5:
+                    place.progress(block / of, f"Layer {block + 1} of {of}")
+
             return vitviz.capture(model, picture.image, progress=progress)
 
     acts = captures().get(
-        (model.name, model.weights, picture.digest), make, lambda made: made.nbytes
+        (model.name, model.weights, picture.digest),
+        make,
+        lambda made: made.nbytes,
+        lambda: place.progress(0.0, "Somebody has asked for the same, and it is being made"),
     )
     place.empty()
+    check_capture(model, acts)
     return acts
 
 
@@ -332,7 +349,7 @@ def answer(view: View, edits: "Sequence[Edit]") -> tuple[np.ndarray, np.ndarray]
         if not edits:
             acts = view.acts
         else:
-            with view.forward:
+            with turn():
                 acts = vitviz.capture(view.model, view.picture.image, edits=edits)
         assert acts.probabilities is not None
         return acts.probabilities, intervention.logit_lens(view.model, acts)
@@ -360,22 +377,27 @@ def experiment(
     """
     place = st.empty()
 
-    def progress(done: int, of: int) -> None:
-        # Between two passes the model is free for others. Drawing is also where Streamlit stops a
-        # run that a newer one has made stale, and the button makes a newer one.
-        view.forward.release()
-        try:
-            bar.progress(done / of, f"Pass {done + 1} of {of}")
-        finally:
-            view.forward.acquire()
+    def made() -> T:
+        with turn() as mine:
 
-    def locked() -> T:
-        with view.forward:
+            def progress(done: int, of: int) -> None:
+                # Drawing is also where Streamlit stops a stale run, and Cancel makes it stale.
+                words = f"Pass {done + 1} of {of}"
+                bar.progress(done / of, words)
+                mine.give_way(
+                    lambda ahead: bar.progress(done / of, f"{words} · {ahead} ahead of you")
+                )
+
             return make(progress)
 
     with place.container():
         bar = st.progress(0.0)
         st.button("Cancel", key=f"cancel {called[0]}", icon=":material/cancel:")
-    found = captures().get((*view.key, *called), locked, lambda made: getattr(made, "nbytes", 1000))
+    found = captures().get(
+        (*view.key, *called),
+        made,
+        lambda found: getattr(found, "nbytes", 1000),
+        lambda: bar.progress(0.0, "Somebody has asked for the same, and it is being made"),
+    )
     place.empty()
     return found

@@ -1,0 +1,85 @@
+"""What was made once and is kept for others, bounded by its bytes."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+T = TypeVar("T")
+TICK = 0.5  # seconds between two calls while another thread makes the value
+
+
+class BoundedCache:
+    """Values bounded by their bytes, the least recently used dropped first.
+
+    Two threads that ask for the same key make it once; a failure is not kept. A value that was
+    dropped and is still in use somewhere is not made a second time.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._dropped: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
+        # A lock lives for as long as somebody makes its value or waits for it.
+        self._making: WeakValueDictionary[Hashable, threading.Lock] = WeakValueDictionary()
+        self._lock = threading.Lock()
+
+    @property
+    def nbytes(self) -> int:
+        with self._lock:
+            return sum(size for _, size in self._values.values())
+
+    def get(
+        self,
+        key: Hashable,
+        make: Callable[[], T],
+        size: Callable[[T], int],
+        waiting: Callable[[], object] = lambda: None,
+    ) -> T:
+        """The value kept under `key`, made now where there is none.
+
+        Parameters
+        ----------
+        size : callable
+            Bytes of a value.
+        waiting : callable
+            Called twice a second while another thread makes the value; what it raises ends the
+            wait.
+        """
+        with self._lock:
+            making = self._making.setdefault(key, threading.Lock())
+        while not making.acquire(timeout=TICK):
+            waiting()
+        try:
+            with self._lock:
+                if key in self._values:
+                    self._values.move_to_end(key)
+                    value: T = self._values[key][0]
+                    return value
+                value = self._dropped.pop(key, None)
+            if value is None:
+                value = make()
+            self._keep(key, value, size(value))
+            return value
+        finally:
+            making.release()
+
+    def kept(self, key: Hashable) -> Any | None:
+        """The value kept under `key`; None where there is none."""
+        with self._lock:
+            if key not in self._values:
+                return None
+            self._values.move_to_end(key)
+            return self._values[key][0]
+
+    def _keep(self, key: Hashable, value: object, size: int) -> None:
+        with self._lock:
+            self._values[key] = (value, size)
+            total = sum(kept for _, kept in self._values.values())
+            while total > self.max_bytes and len(self._values) > 1:
+                old, (dropped, freed) = self._values.popitem(last=False)
+                total -= freed
+                with suppress(TypeError):  # of tuples and lists there are no weak references
+                    self._dropped[old] = dropped
