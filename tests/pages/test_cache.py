@@ -67,6 +67,20 @@ def test_one_value_larger_than_the_bound_is_kept_alone() -> None:
     assert cache.nbytes == 10
 
 
+def test_what_was_dropped_and_is_in_use_is_not_made_again() -> None:
+    cache, used = BoundedCache(30), Maker(np.zeros(3))
+    value = cache.get("used", used, lambda value: 20)
+    kept(cache, "other", size=20)
+    assert cache.kept("used") is None
+    assert cache.get("used", used, lambda value: 20) is value
+    assert used.made == 1
+    assert cache.nbytes == 20
+    kept(cache, "other", size=20)
+    del value
+    used.value = "another"  # so that nobody has the first any more
+    assert cache.get("used", used, lambda value: 20) == "another"
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])  # Streamlit stops with such
 def test_a_failure_is_not_kept(error: type[BaseException]) -> None:
     cache = BoundedCache(100)
@@ -92,6 +106,24 @@ def test_threads_that_ask_for_one_key_make_it_once() -> None:
     with ThreadPoolExecutor(count) as pool:
         assert list(pool.map(ask, range(count))) == ["value"] * count
     assert make.made == 1
+
+
+def test_who_waits_for_another_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitviz.app.cache.TICK", 0.01)
+    cache, make = BoundedCache(100), Maker(wait=0.3)
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(cache.get, "key", make, lambda value: 10)
+        time.sleep(0.1)
+        with pytest.raises(KeyboardInterrupt):
+            cache.get("key", make, lambda value: 10, stop)
+        assert not first.done()
+        assert first.result() == "value"
+    assert make.made == 1
+    assert cache.kept("key") == "value"
 
 
 def test_threads_that_ask_for_different_keys_do_not_wait_for_each_other() -> None:

@@ -1,0 +1,232 @@
+"""What goes wrong on the server costs a sentence, and nothing that was there."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from examples import assert_one_sentence, own_module, timm_module, watched
+from hub_server import put_in_cache
+from safetensors.torch import save
+from streamlit.testing.v1 import AppTest
+
+from pages.driver import (
+    MINE,
+    SHIPPED,
+    address,
+    assert_works,
+    at_page,
+    choose,
+    complaints,
+    drawn,
+    opened,
+    provenance,
+    upload,
+)
+from vitviz import Model, ModelError, memory
+from vitviz.app import state
+from vitviz.options import Options
+from vitviz.zoo import weights_of
+
+NAME = "deit_tiny_patch16_224"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept() -> None:
+    state.models.clear()
+    state.captures.clear()
+
+
+def damaged(name: str, key: str) -> bytes:
+    """Weights of an architecture of timm with one number that is none."""
+    weights = dict(timm_module(name).state_dict())
+    weights[key] = weights[key].clone()
+    weights[key].view(-1)[0] = torch.nan
+    return save(weights)
+
+
+def assert_told(at: AppTest, words: str) -> None:
+    """One sentence, which ends with the model that is on screen."""
+    (said,) = complaints(at)
+    sentence = said.removesuffix(f" {SHIPPED} is shown.")
+    assert sentence != said
+    assert_one_sentence(sentence)
+    assert words in sentence
+    assert not at.exception
+    assert provenance(at).startswith(SHIPPED)
+
+
+# --- numbers that are none ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "key", ["blocks.5.attn.qkv.weight", "head.bias", "pos_embed", "blocks.11.mlp.fc2.bias"]
+)
+def test_damaged_weights_show_no_map_and_the_last_model_stays(key: str, cache: Path) -> None:
+    put_in_cache(cache, weights_of(NAME), damaged(NAME, key))
+    at = upload(opened(layer="2"), "mine.png", MINE)
+    before = drawn(at)
+    choose(at, NAME)
+    assert_told(at, "no finite numbers")
+    assert drawn(at) == before
+    assert address(at) == {"model": NAME, "layer": "2", "picture": "upload"}
+    at_page(at, "tokens").run()
+    assert_told(at, "no finite numbers")
+    assert provenance(at).endswith("mine.png")
+    assert_works(choose(at, SHIPPED))
+    at.segmented_control(key="weights").set_value("random")
+    assert_works(choose(at, NAME))  # these are others
+
+
+def test_numbers_that_overflow_in_the_pass_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is not finite itself is refused when it is read; this one is finite."""
+    weights = dict(timm_module(NAME).state_dict())
+    weights["blocks.3.mlp.fc1.weight"] = weights["blocks.3.mlp.fc1.weight"] * 1e38
+    file = tmp_path / "mine.safetensors"
+    file.write_bytes(save(weights))
+    name = f"{NAME} · mine.safetensors"
+    monkeypatch.setattr(state, "options", lambda: Options(checkpoints={name: (NAME, file)}))
+    assert_told(opened(model=name), f"{NAME} (local file mine.safetensors, sha256")
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+def test_a_model_that_does_not_fit_is_refused_before_it_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = opened(weights="random")
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "free_bytes", lambda: 2_000_000)
+        choose(at, NAME)
+        assert_told(at, "GB of memory, and 0.0 GB are free")
+    assert_works(at.run())
+    assert provenance(at).startswith(NAME)
+
+
+def test_a_capture_that_does_not_fit_leaves_the_last_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = choose(opened(weights="random"), NAME)
+    needed = memory.capture_bytes(state.load(NAME, False).sites)
+    choose(at, SHIPPED)
+    before = drawn(at)
+    state.captures.clear()
+    monkeypatch.setattr(memory, "free_bytes", lambda: needed - 1)
+    choose(at, NAME)
+    assert_told(at, f"A capture of {NAME} needs")
+    assert drawn(at) == before
+    monkeypatch.setattr(memory, "free_bytes", lambda: needed)
+    assert_works(at.run())
+    assert provenance(at).startswith(NAME)
+
+
+def test_no_memory_at_all_is_one_sentence_and_no_setting_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = opened(layer="2", head="3")
+    line, before = provenance(at), drawn(at)
+    state.captures.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "free_bytes", lambda: 0)
+        at.run()
+        said = complaints(at)
+        assert f"A capture of {SHIPPED} needs" in said[-1]
+        assert not at.exception
+    assert_works(at.run())
+    assert (provenance(at), drawn(at)) == (line, before)
+
+
+def test_an_experiment_that_does_not_fit_is_told_in_its_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = opened("classify")
+    line = provenance(at)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 0)
+    at.button(key="run occlusion").click().run()
+    (said,) = complaints(at)
+    assert said.startswith(f"A capture of {SHIPPED} needs")
+    assert not at.exception
+    assert provenance(at) == line
+
+
+# --- models that are shared ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def loading(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Models of 1 MB or more in the place of those of the menu; the names that were loaded."""
+    loaded: list[str] = []
+
+    def make(name: str, pretrained: bool) -> Model:
+        loaded.append(name)
+        if name == "bad":
+            raise ModelError("This one is bad.")
+        module = own_module(embed_dim=256, num_heads=1, depth=1)
+        return watched(module, module.patch_embed.image_size, name=name)
+
+    monkeypatch.setattr(state, "_load", make)
+    return loaded
+
+
+def test_two_who_ask_for_a_model_at_once_load_it_once(loading: list[str]) -> None:
+    together = threading.Barrier(4)
+
+    def ask(_: int) -> Model:
+        together.wait()
+        return state.load("one", True)
+
+    state.load("other", True)
+    with ThreadPoolExecutor(4) as pool:
+        first, *rest = pool.map(ask, range(4))
+    assert all(model is first for model in rest)
+    assert loading == ["other", "one"]
+
+
+def test_models_are_bounded_by_the_bytes_of_their_weights(
+    loading: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = state.load("a", True)
+    size = state.models().nbytes
+    assert size == sum(tensor.nbytes for tensor in model.module.state_dict().values()) > 1e6
+    monkeypatch.setattr(state.models(), "max_bytes", 2 * size)
+    for name in "bcdef":
+        state.load(name, True)
+    assert state.models().nbytes == 2 * size
+    assert state.load("a", True) is model  # dropped, but still somebody's
+    state.load("b", True)
+    assert loading == [*"abcdef", "b"]
+    monkeypatch.setattr(state.models(), "max_bytes", 1)
+    for _ in range(2):
+        state.load("large", True)  # which is kept alone
+    assert loading[-2:] == ["b", "large"]
+
+
+def test_a_model_that_could_not_be_loaded_is_tried_again(loading: list[str]) -> None:
+    for _ in range(2):
+        with pytest.raises(ModelError):
+            state.load("bad", True)
+    assert loading == ["bad", "bad"]
+    assert not state.loads()
+
+
+def test_one_model_is_loaded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    running: list[str] = []
+
+    def make(name: str, pretrained: bool) -> Model:
+        running.append(name)
+        time.sleep(0.2)
+        assert running == [name]
+        running.remove(name)
+        module = own_module(depth=1)
+        return watched(module, module.patch_embed.image_size, name=name)
+
+    monkeypatch.setattr(state, "_load", make)
+    state.models(), state.loads()  # made here, where Streamlit knows the thread
+    with ThreadPoolExecutor(3) as pool:
+        models = list(pool.map(lambda name: state.load(name, True), "abc"))
+    assert [model.name for model in models] == ["a", "b", "c"]

@@ -1,0 +1,208 @@
+"""The line of forward passes: in order, one at a time, left by whoever goes, and bounded."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+from examples import assert_one_sentence
+from streamlit.runtime.scriptrunner_utils.exceptions import StopException
+
+from pages.driver import assert_works, complaints, drawn, opened, provenance, token_map, until
+from vitviz import Model
+from vitviz.app import queue, state
+from vitviz.app.queue import BusyError, Queue
+
+
+def nothing(ahead: int) -> None:
+    """Waits in silence."""
+
+
+def started(line: Queue, *work: Callable[[], None]) -> list[threading.Thread]:
+    """Threads that have joined the line in this order."""
+    threads = [threading.Thread(target=one) for one in work]
+    for thread in threads:
+        before = len(line)
+        thread.start()
+        until(lambda before=before: len(line) > before)  # type: ignore[misc]
+    return threads
+
+
+@contextmanager
+def others(line: Queue, count: int) -> Iterator[Callable[[], None]]:
+    """Threads that take a turn each; called, they go."""
+    go = threading.Event()
+
+    def wait() -> None:
+        with line.turn(nothing):
+            go.wait(10)
+
+    threads = started(line, *[wait] * count)
+    try:
+        yield go.set
+    finally:
+        go.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_turns_are_taken_one_at_a_time_in_order() -> None:
+    line, order, inside = Queue(), [], []
+
+    def take(name: int) -> None:
+        with line.turn(nothing):
+            inside.append(name)
+            assert inside == [name]
+            order.append(name)
+            inside.remove(name)
+
+    with others(line, 1) as go:
+        threads = started(line, *(partial(take, name) for name in range(20)))
+        go()
+        for thread in threads:
+            thread.join()
+    assert order == list(range(20))
+    assert not line
+
+
+def test_who_waits_hears_how_many_are_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue, "TICK", 0.01)
+    line, heard = Queue(), []
+    with others(line, 3) as go:
+
+        def hear(ahead: int) -> None:
+            heard.append(ahead)
+            go()
+
+        with line.turn(hear):
+            assert len(line) == 1
+    assert heard[0] == 3
+    assert heard == sorted(heard, reverse=True)
+    assert not line
+
+
+@pytest.mark.parametrize("error", [ValueError, StopException])  # Streamlit stops with such
+def test_who_is_stopped_leaves_the_line(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "TICK", 0.01)
+    line = Queue()
+
+    def stop(ahead: int) -> None:
+        raise error
+
+    with others(line, 2):
+        with pytest.raises(error), line.turn(stop):
+            raise AssertionError("it was not its turn")
+        assert len(line) == 2
+    with pytest.raises(error), line.turn(nothing):
+        raise error  # in the middle of a pass
+    assert not line
+
+
+def test_beyond_the_bound_one_sentence_asks_to_try_again() -> None:
+    line = Queue(most=2)
+    with others(line, 3):  # one at work, and two who wait
+        with pytest.raises(BusyError) as caught, line.turn(nothing):
+            raise AssertionError("it was not its turn")
+        assert str(caught.value).startswith("2 others are waiting")
+        assert_one_sentence(caught.value)
+        assert len(line) == 3
+    with line.turn(nothing):
+        assert len(line) == 1
+
+
+def test_who_gives_way_goes_after_all_others_and_is_not_turned_away() -> None:
+    line, order = Queue(most=2), []
+
+    def take(name: str) -> None:
+        with line.turn(nothing):
+            order.append(name)
+
+    with line.turn(nothing) as mine:
+        mine.give_way(nothing)  # nobody waits
+        order.append("first")
+        threads = started(line, *(partial(take, name) for name in "ab"))
+        mine.give_way(nothing)
+        order.append("last")
+    for thread in threads:
+        thread.join()
+    assert order == ["first", "a", "b", "last"]
+
+
+# --- on the page --------------------------------------------------------------------------------
+
+
+def test_the_page_says_how_many_are_ahead(
+    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve("plain")
+    state.captures.clear()
+    said = []
+    with others(state.passes(), 2) as go:
+
+        def draw(place: object, value: float, text: str = "") -> object:
+            said.append(text)
+            go()
+            return place
+
+        monkeypatch.setattr("streamlit.delta_generator.DeltaGenerator.progress", draw)
+        at = opened()
+    assert said[0] == "2 ahead of you"
+    assert_works(at)
+
+
+def test_a_stale_run_leaves_the_line_and_the_next_is_right(
+    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve("plain")
+    state.captures.clear()
+    line = state.passes()
+
+    def stopped(*_: object, **__: object) -> object:
+        raise StopException  # as drawing does once a newer run is asked for
+
+    with others(line, 1), monkeypatch.context() as patch:
+        patch.setattr("streamlit.delta_generator.DeltaGenerator.progress", stopped)
+        at = opened()
+        assert not token_map(at)
+        assert len(line) == 1
+    assert_works(at.run())
+
+
+def test_a_run_that_is_stopped_in_a_pass_frees_the_line(
+    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve("plain")
+    state.captures.clear()
+
+    def stopped(*_: object, progress: Callable[[int, int], None]) -> object:
+        raise StopException
+
+    with monkeypatch.context() as patch:
+        patch.setattr("vitviz.capture", stopped)
+        at = opened()
+    assert not state.passes()
+    assert_works(at.run())
+
+
+def test_too_many_leave_a_sentence_and_every_setting(
+    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve("plain")
+    at = opened(layer="2", head="3")
+    before = drawn(at)
+    line = provenance(at)
+    state.captures.clear()
+    monkeypatch.setattr(state.passes(), "most", 0)
+    with others(state.passes(), 1):
+        at.run()
+        (said,) = complaints(at)
+        assert_one_sentence(said)
+        assert "try again in a minute" in said
+        assert not at.exception
+    at.run()
+    assert_works(at)
+    assert provenance(at) == line
+    assert drawn(at) == before
