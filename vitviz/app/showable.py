@@ -1,27 +1,9 @@
-"""What the pages can show of a model, found out before it is on screen; free of Streamlit."""
+"""What of a model means anything, found out before it is on screen; free of Streamlit."""
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vitviz import Activations, Model
-
-
-def check_model(model: "Model") -> None:
-    """Refuse a model that the pages do not draw.
-
-    Raises
-    ------
-    ModelError
-        When a layer's attention is not one of all tokens to all tokens.
-    """
-    from vitviz import ModelError
-
-    for layer in model.layers:
-        if layer.kind != "global":
-            raise ModelError(
-                f"{model.name} has {layer.kind} attention, which the pages do not draw: look at it "
-                "with vitviz.capture in Python."
-            )
 
 
 def check_capture(model: "Model", acts: "Activations") -> None:
