@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from examples import OWN, own_module, watched
 
+from pages.driver import listen
 from vitviz import Model
 from vitviz.app import state
 
@@ -14,6 +15,14 @@ from vitviz.app import state
 @pytest.fixture(autouse=True)
 def _nothing_downloaded(cache: Path) -> None:
     """The hub's cache is empty, whatever this machine has."""
+
+
+@pytest.fixture(autouse=True)
+def _on_localhost() -> Iterator[None]:
+    """The server listens on localhost alone, wherever the tests are run from."""
+    listen("127.0.0.1")
+    yield
+    listen("127.0.0.1")
 
 
 @pytest.fixture

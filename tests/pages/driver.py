@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from examples import picture
 from PIL import Image
+from streamlit import config
 from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
@@ -25,6 +26,11 @@ def opened(page: str = "attention", **link: str) -> AppTest:
     for name, value in link.items():
         at.query_params[name] = value
     return at_page(at, page).run()
+
+
+def listen(address: str | None) -> None:
+    """What the server was told to listen on."""
+    config.set_option("server.address", address)
 
 
 def address(at: AppTest) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from examples import assert_one_sentence, timm_module
@@ -17,12 +18,13 @@ from pages.driver import (
     complaints,
     downloading,
     drawn,
+    listen,
     opened,
     provenance,
     settled,
 )
 from vitviz.app import state
-from vitviz.app.downloads import Downloads
+from vitviz.app.downloads import Downloads, allowed
 from vitviz.options import Options
 from vitviz.zoo import weights_of
 
@@ -183,3 +185,65 @@ def test_downloads_of_one_model_are_one(server: HubServer) -> None:
         time.sleep(0.05)
     assert again.failure is None
     assert (again.done, again.total) == (len(next(iter(server.files.values()))),) * 2
+
+
+# --- a server that others reach -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["0.0.0.0", "192.168.0.7", "::", None])
+def test_a_server_that_others_reach_offers_what_is_on_disk(
+    where: str | None, server: HubServer, cache: Path, weights: bytes
+) -> None:
+    listen(where)
+    put_in_cache(cache, weights_of(NAME), weights)
+    at = opened()
+    assert not at.info
+    shown = [name for name in at.selectbox(key="model").options if NAME in name]
+    assert len(shown) == 1
+    assert not [name for name in at.selectbox(key="model").options if "↓" in name]
+    assert_works(choose(at, NAME))
+    assert provenance(at).startswith(NAME)
+    assert server.asked == []
+
+
+def test_a_link_to_what_is_not_there_says_how_to_have_it(server: HubServer) -> None:
+    listen("0.0.0.0")
+    for weights in ("trained", "random"):
+        at = opened(model=NAME, weights=weights, layer="2")
+        (said,) = at.info
+        assert_one_sentence(said.value)
+        assert f"`vitviz fetch {NAME}`" in said.value
+        assert not at.exception
+        assert provenance(at).startswith(SHIPPED)
+        assert address(at).get("layer") == "2"
+        assert "model" not in address(at)
+    at = opened(model="no_such_model")
+    assert "does not fit here" in at.info[0].value
+    assert server.asked == []
+
+
+def test_what_is_not_allowed_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    listen("0.0.0.0")
+    monkeypatch.setattr(state, "options", lambda: Options(models=(SHIPPED,)))
+    at = opened(model=NAME)
+    assert "does not fit here" in at.info[0].value
+    assert at.selectbox(key="model").options == [SHIPPED]
+
+
+@pytest.mark.parametrize(
+    ("where", "headers", "expected"),
+    [
+        ("127.0.0.1", {}, True),
+        ("localhost", {}, True),
+        ("127.0.0.1", {"X-Forwarded-For": "127.0.0.1"}, False),
+        ("127.0.0.1", {"Forwarded": "for=10.0.0.1"}, False),
+        ("0.0.0.0", {}, False),
+        (None, {}, False),
+    ],
+)
+def test_only_who_sits_at_the_machine_may_download(
+    where: str | None, headers: dict[str, str], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listen(where)
+    monkeypatch.setattr("streamlit.context", SimpleNamespace(headers=headers))
+    assert allowed() is expected

@@ -10,6 +10,9 @@ import streamlit as st
 
 from vitviz.app import settings
 
+_LOCAL = ("127.0.0.1", "::1", "localhost")
+_OF_PROXIES = ("Forwarded", "X-Forwarded-For")  # the header of a request that was handed on
+
 
 class _CancelledError(Exception):
     pass
@@ -72,6 +75,17 @@ class Downloads:
             if name not in self._running:
                 self._running[name] = Download(name)
             return self._running[name]
+
+
+def allowed() -> bool:
+    """Whether the reader may have weights downloaded: only who sits at this machine.
+
+    Nobody else reaches a server that listens on localhost alone, but through a proxy. What a
+    request says of where it comes from proves nothing, so a server that others reach downloads for
+    nobody; without an address Streamlit listens to all.
+    """
+    handed_on = any(name in st.context.headers for name in _OF_PROXIES)
+    return st.get_option("server.address") in _LOCAL and not handed_on
 
 
 @st.cache_resource

@@ -205,6 +205,9 @@ def _model_control(menu: DeltaGenerator, switch: DeltaGenerator) -> "Model | Non
     from vitviz import ModelError
 
     names = state.model_names()
+    if told := state.missing(settings.kept("model")):
+        settings.tell(told)
+        settings.change("model", names[0])
     name = setting("model", names, names[0])
     weights = setting("weights", WEIGHTS, WEIGHTS[0])
     marks, families = state.weights_marks(), state.families()

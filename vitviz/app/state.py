@@ -17,7 +17,7 @@ import numpy as np
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from vitviz.app import settings
+from vitviz.app import downloads, settings
 from vitviz.app.cache import BoundedCache
 from vitviz.app.queue import Queue, Turn
 from vitviz.app.showable import check_capture
@@ -215,10 +215,29 @@ def _load(name: str, pretrained: bool) -> "Model":
 
 
 def model_names() -> list[str]:
-    """What the menu offers: the operator's own files first behind the shipped models.
+    """What the menu offers; where nobody may download, what is on disk.
 
     One shipped model is always among them: it can be shown where no other can.
     """
+    names = _allowed_names()
+    if not downloads.allowed():
+        marks = weights_marks()
+        names = [name for name in names if marks.get(name, ON_DISK) == ON_DISK]
+    return names
+
+
+def missing(name: str | None) -> str | None:
+    """What to say of a model that a link asks for, and that only its weights keep off the menu."""
+    if name in model_names() or name not in _allowed_names():
+        return None
+    return (
+        f"{name} is not on this server, which downloads nothing for its visitors: whoever runs it "
+        f"can have it with `vitviz fetch {name}`."
+    )
+
+
+def _allowed_names() -> list[str]:
+    """What the operator allows: the files on the command line first behind the shipped models."""
     from vitviz.zoo import catalogue
 
     said = options()
@@ -235,7 +254,7 @@ def shipped_name() -> str:
     """The model of the menu that is there without a network."""
     from vitviz.checkpoints import shipped_names
 
-    return next(name for name in model_names() if name in shipped_names())
+    return next(name for name in _allowed_names() if name in shipped_names())
 
 
 def families() -> dict[str, str]:
