@@ -3,10 +3,13 @@
 import argparse
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from .options import add_options
+from .options import OptionError, add_options, options_in
+
+_CLEAR = "\r\x1b[K"  # to the beginning of a terminal's line, and wipe it
 
 
 def _app(arguments: argparse.Namespace) -> int:
@@ -61,35 +64,111 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _fetched(name: str) -> Path:
+    """Trained weights of timm in the cache, checked; their progress is drawn on a terminal.
+
+    Raises
+    ------
+    ModelError
+        When they cannot be had.
+    """
+    from .zoo import fetch_weights
+
+    live = sys.stdout.isatty()
+
+    def progress(done: int, total: int | None) -> None:
+        of = "" if total is None else f" of {total / 1e6:,.1f}"
+        if live:
+            print(f"{_CLEAR}{name}: {done / 1e6:,.1f}{of} MB", end="", flush=True)
+
+    try:
+        return fetch_weights(name, progress=progress, verify=True)
+    finally:
+        print(_CLEAR if live else "", end="")
+
+
 def _fetch(arguments: argparse.Namespace) -> int:
     """Fill the cache; the exit code is 1 where a model could not be had, 130 after Ctrl-C."""
     from .checkpoints import shipped_names
-    from .zoo import ModelError, fetch_weights
+    from .zoo import ModelError
 
-    live = sys.stdout.isatty()
-    clear = "\r\x1b[K" if live else ""  # to the beginning of the line, and wipe it
     code = 0
     for name in arguments.names:
         if name in shipped_names():
             print(f"{name}: comes with vitviz.")
             continue
-
-        def progress(done: int, total: int | None, name: str = name) -> None:
-            of = "" if total is None else f" of {total / 1e6:,.1f}"
-            if live:
-                print(f"{clear}{name}: {done / 1e6:,.1f}{of} MB", end="", flush=True)
-
         try:
-            path = fetch_weights(name, progress=progress, verify=True)
+            path = _fetched(name)
         except ModelError as error:
-            print(f"{clear}{error}")
+            print(error)
             code = 1
         except KeyboardInterrupt:
-            print(f"{clear}{name}: cancelled.")
+            print(f"{name}: cancelled.")
             return 130
         else:
-            print(f"{clear}{name}: {path.stat().st_size / 1e6:,.1f} MB, on disk.")
+            print(f"{name}: {path.stat().st_size / 1e6:,.1f} MB, on disk.")
     return code
+
+
+def _prepare(arguments: argparse.Namespace) -> int:
+    """Have a lesson's models on disk, and each run once; the exit code is 1 where one will not."""
+    from .checkpoints import shipped_names
+    from .zoo import ModelError, catalogue, leave_cores_free
+
+    try:
+        said = options_in(arguments)
+    except OptionError as error:
+        print(error)
+        return 2
+    leave_cores_free()
+    wanted: dict[str, tuple[str, Path | None]] = {}
+    for name in (*arguments.names, *(said.models or ())):
+        wanted[name] = (name, None)
+    wanted |= said.checkpoints
+    wanted = wanted or {name: (name, None) for name in shipped_names()}
+    width, code = max(map(len, wanted)), 0
+    print(f"{'model':{width}}  works offline")
+    for called, (name, file) in wanted.items():
+        try:
+            line = f"yes  {_tried(name, file)}"
+            if not file and name not in (entry.name for entry in catalogue()):
+                line += ", in Python alone: the menu does not have it"
+        except ModelError as error:
+            line, code = f"no   {error}", 1
+        except KeyboardInterrupt:
+            print(f"{called}: cancelled.")
+            return 130
+        print(f"{called:{width}}  {line}", flush=True)
+    return code
+
+
+def _tried(name: str, file: Path | None) -> str:
+    """Load a model and watch it once; the words for what was seen.
+
+    Raises
+    ------
+    ModelError
+        When it cannot be had, or the app could not show it.
+    """
+    from . import capture, load_model, open_image
+    from .activations import check_finite
+    from .checkpoints import assets, shipped_names
+
+    if file is None and name not in shipped_names():
+        load_model(name, pretrained=False)  # what cannot be shown is not downloaded
+        _fetched(name)
+    model = load_model(name, checkpoint=file)
+    image = open_image((assets() / "samples" / "dog.jpg").read_bytes())
+    begun = time.monotonic()
+    acts = capture(model, image)
+    seconds = time.monotonic() - begun
+    check_finite(model, acts)
+    readable = [layer for layer in range(acts.depth) if acts.layers[layer].refusal is None]
+    for layer in readable:
+        acts.attention(layer)  # proved as a whole
+    return (
+        f"{model.weights}, {len(readable)} of {acts.depth} layers proved, {seconds:.2f} s a picture"
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -117,6 +196,15 @@ def _parser() -> argparse.ArgumentParser:
     fetch = commands.add_parser("fetch", help="download trained weights of timm, to work offline")
     fetch.add_argument("names", nargs="+", metavar="NAME", help="architectures of timm")
     fetch.set_defaults(run=_fetch)
+
+    prepare = commands.add_parser(
+        "prepare", help="fetch, check and try a lesson's models, and say what will work offline"
+    )
+    prepare.add_argument(
+        "names", nargs="*", metavar="NAME", help="models (default: those that come with vitviz)"
+    )
+    add_options(prepare)
+    prepare.set_defaults(run=_prepare)
     return parser
 
 

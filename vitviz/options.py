@@ -53,7 +53,17 @@ def parse(arguments: Sequence[str]) -> Options:
     """
     parser = _Parser(add_help=False)
     add_options(parser)
-    said = parser.parse_args(arguments)
+    return options_in(parser.parse_args(arguments))
+
+
+def options_in(said: argparse.Namespace) -> Options:
+    """What a parser with `add_options` has read.
+
+    Raises
+    ------
+    OptionError
+        When a file has no name.
+    """
     checkpoints = {}
     for text in said.checkpoint:
         name, equals, file = text.partition("=")

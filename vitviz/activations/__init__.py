@@ -6,6 +6,7 @@ model is changed. Each layer proves itself on the picture at hand before it is s
 """
 
 from .edits import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens, edited_input
+from .finite import check_finite
 from .reading import Activations, Query
 from .recording import PROOF_ROWS, capture
 from .records import TOLERANCE
@@ -21,5 +22,6 @@ __all__ = [
     "Query",
     "SwapTokens",
     "capture",
+    "check_finite",
     "edited_input",
 ]

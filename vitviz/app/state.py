@@ -20,7 +20,6 @@ from streamlit.delta_generator import DeltaGenerator
 from vitviz.app import downloads, settings
 from vitviz.app.cache import BoundedCache
 from vitviz.app.queue import Queue, Turn
-from vitviz.app.showable import check_capture
 from vitviz.options import Options, parse
 
 if TYPE_CHECKING:
@@ -334,6 +333,7 @@ def capture(model: "Model", picture: Picture) -> "Activations":
         When it needs more memory than there is, or holds what is no finite number.
     """
     import vitviz
+    from vitviz.activations import check_finite
 
     place = st.empty()
 
@@ -355,7 +355,7 @@ def capture(model: "Model", picture: Picture) -> "Activations":
         lambda: place.progress(0.0, "Somebody has asked for the same, and it is being made"),
     )
     place.empty()
-    check_capture(model, acts)
+    check_finite(model, acts)
     return acts
 
 

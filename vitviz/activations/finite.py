@@ -1,23 +1,22 @@
-"""What of a model means anything, found out before it is on screen; free of Streamlit."""
+"""Whether what a model computed means anything."""
 
-from typing import TYPE_CHECKING
+import numpy as np
 
-if TYPE_CHECKING:
-    from vitviz import Activations, Model
+from ..families import ModelError
+from ..model import Model
+from .reading import Activations
 
 
-def check_capture(model: "Model", acts: "Activations") -> None:
-    """Refuse a capture whose numbers mean nothing.
+def check_finite(model: Model, acts: Activations) -> None:
+    """Refuse a capture whose outputs are no finite numbers.
+
+    A single layer of that kind is refused when it is captured; here it is what became of all.
 
     Raises
     ------
     ModelError
-        When the logits or the tokens that they are made of are not finite.
+        When the logits or the last tokens are not finite.
     """
-    import numpy as np
-
-    from vitviz import ModelError
-
     outputs = [acts.tokens(acts.depth)]  # what is not finite before stays so in the stream
     if acts.logits is not None:
         outputs.append(acts.logits)

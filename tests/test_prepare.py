@@ -1,0 +1,124 @@
+"""`vitviz prepare`: what a lesson will have without a network, tried before the lesson."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from examples import assert_one_sentence, timm_module
+from hub_server import HubServer, put_in_cache
+from safetensors.torch import save, save_file
+
+from vitviz import Activations, ModelError, cli, zoo
+
+SHIPPED = "vitviz_tiny_cifar10"
+NAME = "test_vit"
+OFFERED = "deit_tiny_patch16_224"
+
+
+def prepared(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, str]]:
+    """The exit code, and what the table says of each model."""
+    code = cli.main(["prepare", *words])
+    heading, *lines = capsys.readouterr().out.splitlines()
+    column = heading.index("works offline")
+    return code, {line[:column].strip(): line[column:] for line in lines}
+
+
+def test_without_names_the_shipped_models_are_tried(
+    server: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = prepared(capsys)
+    assert code == 0
+    assert set(said) == {SHIPPED, "vitviz_tiny_cifar100"}
+    for line in said.values():
+        assert line.startswith("yes  shipped weights")
+        assert "6 of 6 layers proved" in line
+    assert server.asked == []
+
+
+def test_weights_are_fetched_and_checked(
+    server: HubServer, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = save(timm_module(NAME).state_dict())
+    server.files["timm/test_vit.r160_in1k/model.safetensors"] = data
+    code, said = prepared(capsys, NAME)
+    assert code == 0
+    assert said[NAME].startswith("yes  trained weights of timm, r160_in1k")
+    assert said[NAME].endswith("in Python alone: the menu does not have it")
+    assert zoo.on_disk(NAME)
+    zoo.fetch_weights(NAME).resolve().write_bytes(data[:-4] + b"evil")  # a file of the right size
+    asked = len(server.asked)
+    code, again = prepared(capsys, NAME)
+    assert code == 0
+    assert again[NAME].startswith("yes  trained weights")
+    assert len(server.asked) > asked
+    assert zoo.fetch_weights(NAME).read_bytes() == data
+
+
+def test_what_will_not_work_is_said_in_a_sentence_each_and_the_rest_is_prepared(
+    server: HubServer, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = dict(timm_module(OFFERED).state_dict())
+    weights["norm.bias"] = torch.full_like(weights["norm.bias"], torch.nan)
+    put_in_cache(cache, zoo.weights_of(OFFERED), save(weights))
+    (tmp_path / "bad.pth").write_bytes(b"no weights")
+    server.mode = "503"
+    code, said = prepared(
+        capsys,
+        "no_such_model",
+        "resnet18",
+        NAME,
+        f"--models={OFFERED},{SHIPPED}",
+        f"--checkpoint={NAME}={tmp_path / 'bad.pth'}",
+    )
+    assert code == 1
+    assert said.pop(SHIPPED).startswith("yes")
+    expected = {
+        "no_such_model": "no model named",
+        "resnet18": "ResNet is no family",
+        NAME: "could not be downloaded",
+        OFFERED: "no finite numbers",
+        f"{NAME} · bad.pth": "that can be read safely",
+    }
+    assert set(said) == set(expected)
+    for name, words in expected.items():
+        assert said[name].startswith("no   ")
+        assert words in said[name]
+        assert_one_sentence(said[name].removeprefix("no   "))
+    assert not [path for _, path, _ in server.asked if "resnet" in path]
+
+
+def test_a_file_of_ones_own_is_tried(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.safetensors"
+    save_file(timm_module(OFFERED, num_classes=3).state_dict(), file)
+    code, said = prepared(capsys, f"--checkpoint={OFFERED}={file}")
+    assert code == 0
+    (line,) = said.values()
+    assert line.startswith("yes  local file mine.safetensors, sha256")
+
+
+def test_a_layer_that_does_not_prove_itself_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unproved(acts: Activations, layer: int) -> None:
+        raise ModelError("The attention does not reproduce the block's own output.")
+
+    monkeypatch.setattr(Activations, "attention", unproved)
+    code, said = prepared(capsys, SHIPPED)
+    assert code == 1
+    assert said[SHIPPED].startswith("no   The attention does not reproduce")
+
+
+def test_a_mistake_in_the_words_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["prepare", "--checkpoint", "name"]) == 2
+    assert_one_sentence(capsys.readouterr().out.strip())
+
+
+def test_ctrl_c_ends_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vitviz.capture", stopped)
+    assert cli.main(["prepare", SHIPPED]) == 130
+    assert "cancelled" in capsys.readouterr().out
