@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from app_server import Server
 
 from vitviz.app.main import RECORDS
 from vitviz.text import PAGES, lesson
 
-from .conftest import Server, watched
+from .conftest import watched
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from app_server import PATIENCE, ROOT, Server
 from PIL import Image, ImageChops
 
 from vitviz.app.main import RECORDS
 from vitviz.text import PAGES, lesson
 
-from .conftest import PATIENCE, ROOT, WIDTH, Scheme, Server, watched
+from .conftest import WIDTH, Scheme, watched
 
 try:
     from playwright.sync_api import Browser, Locator, Page, expect

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 import pytest
+from app_server import Server
 
-from .conftest import Server
 from .test_bars import opened, settled, turn, until
 
 if TYPE_CHECKING:

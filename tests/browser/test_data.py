@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from app_server import Server
 
 from vitviz.text import PAGES
 
-from .conftest import Server
 from .test_bars import opened, settled, turn, until
 
 if TYPE_CHECKING:

@@ -5,9 +5,10 @@ import io
 from typing import TYPE_CHECKING
 
 import pytest
+from app_server import HERE, Server
 from PIL import Image
 
-from .conftest import CHROMIUM, FLAGS, HERE, Server, watched
+from .conftest import CHROMIUM, FLAGS, watched
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

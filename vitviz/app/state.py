@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
+from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from vitviz.app import downloads, settings
 from vitviz.app.cache import BoundedCache
@@ -313,10 +314,10 @@ def receive(name: str, data: bytes) -> None:
 def receive_file(widget: str) -> None:
     """Take what an uploader or the camera holds; taken back, nothing is left to complain about."""
     file = st.session_state[widget]
-    if file is None:
-        st.session_state.upload_error = None
-    else:
+    if isinstance(file, UploadedFile):
         receive(file.name, file.getvalue())
+    else:  # none, or one that the server no longer has
+        st.session_state.upload_error = None
 
 
 def picture(name: str) -> Picture:

@@ -1,0 +1,191 @@
+"""The real server, spoken to without a browser: who may do what, and who sees what."""
+
+import io
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pytest
+from app_server import Server, free_port, serving
+from examples import assert_one_sentence, picture
+from pages.driver import MINE, SHIPPED, encoded
+from PIL import Image
+from visitor import Visitor, status
+from websockets.exceptions import InvalidStatus
+
+import vitviz
+from vitviz.app.token_map import encode
+
+EVIL = "http://evil.example"
+MARKUP = "<img src=x onerror=alert(1)>"
+PICTURES = [encoded(picture(90 + side, 60, seed=side)) for side in range(4)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("server") / "log") as server:
+        yield server
+
+
+@pytest.fixture
+def visitor(server: Server) -> Iterator[Visitor]:
+    with Visitor(server.url) as visitor:
+        yield visitor.run()
+
+
+def codes_of(data: bytes) -> np.ndarray:
+    """What the token map of a picture gets, made in this process."""
+    acts = vitviz.capture(vitviz.load_model(SHIPPED), vitviz.open_image(data))
+    frames = [encode(layer, acts.attention(layer), 1, "share") for layer in range(acts.depth)]
+    return np.concatenate([frame.codes.ravel() for frame in frames])
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+def test_a_page_of_another_site_cannot_talk_to_the_server(server: Server) -> None:
+    with pytest.raises(InvalidStatus) as caught:
+        Visitor(server.url, origin=EVIL)
+    assert caught.value.response.status_code == 403
+
+
+@pytest.mark.parametrize("path", ["health", "host-config"])
+def test_no_page_of_another_site_may_read_an_answer(path: str, server: Server) -> None:
+    asked = Request(f"{server.url}/_stcore/{path}", headers={"Origin": EVIL})
+    with urlopen(asked) as answer:
+        assert answer.headers.get("Access-Control-Allow-Origin") not in ("*", EVIL)
+
+
+def test_an_upload_needs_the_token_and_a_session(visitor: Visitor) -> None:
+    place = visitor.place_for("mine.png")
+    assert visitor.session in place.upload_url
+    for token in ("", "1" * 32):
+        assert visitor.put(place.upload_url, "mine.png", MINE, token=token) == 403
+    nobody = place.upload_url.replace(visitor.session, "0" * 36)
+    assert visitor.put(nobody, "mine.png", MINE) == 400
+    assert visitor.put(place.upload_url, "mine.png", MINE) == 204
+    gone = Request(visitor.url + place.delete_url, method="DELETE")
+    assert status(gone) == 403
+
+
+def test_a_file_of_another_session_cannot_be_held(server: Server, visitor: Visitor) -> None:
+    visitor.upload("mine.png", MINE)
+    place = visitor.place_for("secret.png")
+    assert visitor.put(place.upload_url, "secret.png", PICTURES[0]) == 204
+    with Visitor(server.url) as other:
+        before = other.run().codes
+        other.hold(place, "secret.png", len(PICTURES[0]))
+        other.run()
+        assert other.provenance.endswith("sample: dog")
+        np.testing.assert_array_equal(other.codes, before)
+    with urlopen(server.url + place.upload_url) as answer:
+        assert PICTURES[0] not in answer.read()  # it is the page
+
+
+# --- who sees what --------------------------------------------------------------------------------
+
+
+def test_sessions_at_once_see_their_own_picture_alone(server: Server) -> None:
+    def visit(number: int) -> tuple[str, np.ndarray]:
+        with Visitor(server.url) as visitor:
+            visitor.run().upload(f"{number}.png", PICTURES[number])
+            return visitor.provenance, visitor.codes
+
+    with ThreadPoolExecutor(len(PICTURES)) as pool:
+        seen = list(pool.map(visit, range(len(PICTURES))))
+    expected = [codes_of(data).astype(int) for data in PICTURES]
+    for number, (line, codes) in enumerate(seen):
+        assert line.endswith(f" · {number}.png")
+        unlike = [int(abs(codes - other).max()) for other in expected]
+        assert unlike.pop(number) <= 1  # rounding
+        assert min(unlike) > 20
+
+
+def test_a_files_name_and_its_exif_never_become_markup(visitor: Visitor) -> None:
+    exif = Image.Exif()
+    exif[0x010E] = exif[0x9286] = exif[0x013B] = MARKUP  # description, comment, artist
+    file = io.BytesIO()
+    picture(60, 40, seed=3).save(file, "JPEG", exif=exif)
+    data = file.getvalue()
+    assert MARKUP.encode() in data
+    name = f"<b>{MARKUP.replace('/', '')} **x** $y$.jpg"
+    visitor.upload(name, data)
+    assert visitor.provenance.endswith(name)
+    for kind in ("markdown", "html", "alert", "heading", "bidi_component", "plotly_chart"):
+        for element in visitor.elements(kind):
+            assert "onerror" not in str(element), kind
+    visitor.upload(name, b"no picture")
+    (said,) = visitor.complaints
+    assert "onerror" not in said
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+def test_a_rerun_in_the_middle_of_a_pass_ends_with_what_was_asked_last(visitor: Visitor) -> None:
+    place = visitor.place_for("mine.png")
+    assert visitor.put(place.upload_url, "mine.png", PICTURES[1]) == 204
+    visitor.hold(place, "mine.png", len(PICTURES[1]))
+    for layer in (5, 4, 3, 2):
+        visitor.choose("Layer", layer).ask()
+        time.sleep(0.05)
+    visitor.run()
+    deadline = time.monotonic() + 60
+    while "layer 2 of 6" not in visitor.provenance:
+        assert time.monotonic() < deadline
+        visitor.read_until("script_finished")
+    assert visitor.provenance.endswith("mine.png")
+    assert abs(visitor.codes - codes_of(PICTURES[1]).astype(int)).max() <= 1
+
+
+def test_a_session_that_is_closed_in_its_pass_stands_in_nobodys_way(server: Server) -> None:
+    with Visitor(server.url, "block=2", page="classify") as leaving:
+        leaving.run().press("Hide blocks (65 passes)")
+        leaving.read_progress("Pass 3 of 65")
+        with Visitor(server.url, "block=2", page="classify") as waiting:
+            waiting.run().press("Hide blocks (65 passes)")
+            waiting.read_progress("Somebody has asked for the same")
+            leaving.close()
+            waiting.read_progress("Pass 1 of 65")  # and not the result of who has left
+        with Visitor(server.url, "layer=2") as other:
+            other.run().upload("mine.png", MINE)
+            assert other.provenance.endswith("mine.png")
+            assert not [text for text in other.progress if "ahead" in text]
+
+
+def test_a_server_that_was_killed_and_comes_back_shows_the_same_view(tmp_path: Path) -> None:
+    port = free_port()
+    with serving(tmp_path / "first", port=port) as server, Visitor(server.url) as visitor:
+        visitor.run().choose("Picture", "moose").choose("Layer", 2).run()
+        line, codes = visitor.provenance, visitor.codes
+        os.killpg(server.pid, signal.SIGKILL)
+        session, query = visitor.session, visitor.query
+    again = serving(tmp_path / "second", port=port)
+    with again as server, Visitor(server.url, query, session=session) as visitor:
+        assert visitor.run().provenance == line
+        np.testing.assert_array_equal(visitor.codes, codes)
+        assert visitor.session != session
+
+
+# --- a class on the LAN ---------------------------------------------------------------------------
+
+
+def test_a_server_for_others_offers_what_is_allowed_and_there(tmp_path: Path) -> None:
+    words = ["--server.address", "0.0.0.0", "--", f"--models={SHIPPED},deit_tiny_patch16_224"]
+    with serving(tmp_path / "log", *words) as server:
+        with Visitor(server.url, "model=deit_tiny_patch16_224&layer=2") as visitor:
+            visitor.run()
+            (menu,) = (one for one in visitor.elements("selectbox") if one.label == "Model")
+            assert list(menu.options) == [SHIPPED]
+            (said,) = visitor.complaints
+            assert_one_sentence(said)
+            assert "`vitviz fetch deit_tiny_patch16_224`" in said
+            assert visitor.provenance.startswith(SHIPPED)
+            assert "layer 2 of 6" in visitor.provenance
+        with pytest.raises(InvalidStatus):
+            Visitor(server.url, origin=EVIL)
