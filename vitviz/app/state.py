@@ -4,6 +4,7 @@ Models and captures are shared between sessions; the picture and the controls be
 """
 
 import csv
+import gc
 import hashlib
 import sys
 import time
@@ -211,7 +212,19 @@ def _load(name: str, pretrained: bool) -> "Model":
     leave_cores_free()
     architecture, file = options().checkpoints.get(name, (name, None))
     checkpoint = file if pretrained else None
-    return load_model(architecture, pretrained=pretrained, checkpoint=checkpoint)
+    model = load_model(architecture, pretrained=pretrained, checkpoint=checkpoint)
+    _settle("timm" in sys.modules)
+    return model
+
+
+@st.cache_resource
+def _settle(with_timm: bool) -> None:
+    """Once for torch, and once for timm: take what came with them out of the garbage collection.
+
+    Streamlit collects after every run, and to walk through their objects took longer than the run.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def model_names() -> list[str]:
@@ -292,10 +305,17 @@ def sample(name: str) -> Picture:
     return _open(f"sample: {samples()[name]}", data)
 
 
+@st.cache_resource
+def decodings() -> Queue:
+    """One file is decoded at a time: many at once would need the memory of all."""
+    return Queue()
+
+
 def _open(name: str, data: bytes) -> Picture:
     from vitviz import open_image
 
-    return Picture(name, open_image(data), hashlib.sha256(data).hexdigest())
+    with decodings().turn(lambda ahead: None):  # to draw here could stop the run and lose the file
+        return Picture(name, open_image(data), hashlib.sha256(data).hexdigest())
 
 
 def receive(name: str, data: bytes) -> None:
