@@ -20,7 +20,7 @@ from pages.driver import (
     specs,
     token_map,
 )
-from vitviz import capture, inspection, load_model
+from vitviz import capture, inspection, intervention, load_model
 from vitviz.app import state
 from vitviz.app.token_map import encode_windows
 from vitviz.text import PAGES
@@ -31,12 +31,12 @@ SWIN, PVT, CAIT, COATNET, MAXVIT, MIXER = OTHERS = (
 )
 other = pytest.mark.parametrize("model", OTHERS)
 DRAWN = {  # the pages that have a figure for each; the others say why they have none
-    SWIN: {"filters", "attention", "distance"},
-    PVT: {"filters", "attention", "distance"},
-    CAIT: {"filters", "positions", "attention", "distance"},
-    COATNET: {"attention", "distance"},
-    MAXVIT: {"attention", "distance"},
-    MIXER: {"filters", "positions", "attention"},
+    SWIN: {"filters", "attention", "distance", "classify"},
+    PVT: {"filters", "attention", "distance", "classify"},
+    CAIT: {"filters", "positions", "attention", "distance", "classify"},
+    COATNET: {"attention", "distance", "classify"},
+    MAXVIT: {"attention", "distance", "classify"},
+    MIXER: {"filters", "positions", "attention", "classify"},
 }
 
 
@@ -139,6 +139,26 @@ def test_every_head_has_a_dot_beside_equal_sharing_in_its_layer() -> None:
     assert lines[1] < lines[0]  # a shifted window at the border is cut
     click(at, "distance_dots", 24 * 4 + 7)
     assert (address(at)["layer"], address(at)["head"]) == ("5", "8")
+
+
+@pytest.mark.parametrize("model", [PVT, MIXER])
+def test_classify_names_classes_and_hides_blocks(model: str) -> None:
+    at = opened("classify", model=model, weights="random")
+    table = open_data(at, "classify").dataframe[0].value
+    loaded, image = load_model(model, pretrained=False), state.sample("dog").image
+    probabilities = capture(loaded, image).probabilities
+    assert probabilities is not None
+    np.testing.assert_allclose(table["probability, %"], 100 * probabilities, rtol=1e-5)
+    (button,) = [button for button in at.button if button.label.startswith("Hide blocks")]
+    assert button.label == "Hide blocks (50 passes)"
+    button.click().run()
+    assert not at.exception
+    assert not at.error
+    hidden = specs(at)[1]
+    best = int(probabilities.argmax())
+    rows = loaded.layers[0].query_grid[0]
+    wanted = intervention.occlusion(loaded, image, class_index=best, block=rows // 7)
+    assert f"{100 * wanted.min():+.1f} to {100 * wanted.max():+.1f} percentage points" in hidden
 
 
 def test_the_weights_of_a_mixer_are_called_weights() -> None:
