@@ -26,7 +26,7 @@ from .maps import (
     token_components,
     token_map,
 )
-from .template import GREY, KEY, QUERY, SHARES, SIGNED, Box
+from .template import GREY, KEY, QUERY, SHARES, SIGNED, Box, enlarged
 from .tiles import (
     filter_components,
     filter_tile,
@@ -53,6 +53,7 @@ __all__ = [
     "data_hunger",
     "distance_by_layer",
     "distance_histogram",
+    "enlarged",
     "filter_components",
     "filter_response",
     "filter_tile",
