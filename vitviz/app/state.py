@@ -3,6 +3,7 @@
 Models and captures are shared between sessions; the picture and the controls belong to one.
 """
 
+import atexit
 import csv
 import gc
 import hashlib
@@ -225,6 +226,7 @@ def _settle(with_timm: bool) -> None:
     """
     gc.collect()
     gc.freeze()
+    atexit.register(gc.unfreeze)  # else libraries complain at the end of what was not freed
 
 
 def model_names() -> list[str]:
