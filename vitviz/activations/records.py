@@ -146,7 +146,7 @@ class Record:
         return kept if self.bias is None else (*kept, self.bias)
 
     def moved(self, keep: Keep) -> "Record":
-        """The same where `keep` puts it; the bias stays, as it may be one for all windows."""
+        """The same kept elsewhere; the bias stays, as it may be one for all windows."""
         q, k, v = keep(self.q), keep(self.k), keep(self.v)
         return replace(self, q=q, k=k, v=v, output=self.output.moved(keep))
 
@@ -195,7 +195,7 @@ class SoftmaxRecord:
         return (self.weights, self.v, *self.output.tensors(), *(self.mixing or ()))
 
     def moved(self, keep: Keep) -> "SoftmaxRecord":
-        """The same where `keep` puts it; the weights stay, which have a tensor of their own."""
+        """The same kept elsewhere; the weights stay, which have a tensor of their own."""
         return replace(self, v=keep(self.v), output=self.output.moved(keep))
 
 

@@ -1,6 +1,5 @@
 """Where a large capture is kept."""
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +12,7 @@ class Room:
     """
 
     def __init__(self, size: int, dtype: torch.dtype) -> None:
-        self._numbers = torch.from_numpy(np.empty(size, np.uint8)).view(dtype)
+        self._numbers = torch.empty(size, dtype=torch.uint8).view(dtype)
         self._used = 0  # what is never used takes no memory
 
     def keep(self, tensor: Tensor) -> Tensor:
