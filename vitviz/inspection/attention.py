@@ -265,8 +265,8 @@ def entropy_of_scores(scores: Array, attention: Array) -> Array:
     """The entropy of rows whose scores are known: (h, rows, T) -> (h, rows), in bits.
 
     ln p = s - ln Z, so it is ln Z less the mean score, and no other logarithm is taken. Z is the
-    sum that softmax divides by, and can be told from the largest entry of each row. In float32 it
-    is exact to 1e-5 bits at scores of 50.
+    sum that softmax divides by, and can be told from the largest entry of each row. In float32 a
+    row is exact to about 2e-5 bits at scores of 60, a head's mean to 1e-6.
     """
     log_z = scores.max(axis=2) - np.log(attention.max(axis=2))
     bits: Array = (log_z - np.vecdot(attention, scores)) / np.log(2, dtype=scores.dtype)
