@@ -1,11 +1,32 @@
-"""Attention distance of layers that attend within windows, or to pooled keys."""
+"""Layers that attend within windows, or to pooled keys: who meets whom, and how far apart."""
 
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from .inputs import Array, as_floats
+
+#: Between e^-100 = 4e-44, which Swin's mask of -100 leaves of a share, and 1 / M: the shares that
+#: small random weights give to M keys lie near it.
+_FLOOR = 1e-9
+
+
+def allowed_pairs(attention: ArrayLike) -> NDArray[np.bool_]:
+    """Which pairs of tokens a layer lets meet, read off what it did.
+
+    Parameters
+    ----------
+    attention : array-like of shape (heads, ...)
+        The attention of a layer, or one row or map of it, with random weights: a trained head may
+        give an allowed pair next to nothing.
+
+    Returns
+    -------
+    ndarray of bool of shape (...)
+        True where any head gave more than a mask leaves.
+    """
+    return np.asarray((as_floats(attention) > _FLOOR).any(axis=0))
 
 
 def windowed_distance(windows: Iterable[tuple[ArrayLike, ArrayLike, ArrayLike]]) -> Array:

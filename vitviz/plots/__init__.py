@@ -26,6 +26,7 @@ from .maps import (
     token_components,
     token_map,
 )
+from .pairs import allowed_keys, allowed_pairs, attention_cost
 from .template import GREY, KEY, QUERY, SHARES, SIGNED, Box
 from .tiles import filter_components, filter_tile, filters, position_similarity, position_tile
 from .tokens import token_film, token_norms, token_scatter
@@ -39,7 +40,10 @@ __all__ = [
     "SHARES",
     "SIGNED",
     "Box",
+    "allowed_keys",
+    "allowed_pairs",
     "answer_change",
+    "attention_cost",
     "attention_distance",
     "attention_rollout",
     "class_probabilities",
