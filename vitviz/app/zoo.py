@@ -26,12 +26,12 @@ PER_CENT = range(100)  # of the picture's height or width
 SIDES = (112, 224, 448, 896, 1792)  # pixels
 PATCH, WINDOW = 16, 7  # pixels; patches
 KINDS = {
-    "global": "all pairs",
+    "global": "global attention",
     "window": "windows",
-    "grid": "spread windows",
+    "grid": "grid attention",
     "pooled": "pooled keys",
-    "class": "CLS alone asks",
-    "mixing": "weights, no A",
+    "class": "class attention",
+    "mixing": "token mixing, no A",
 }
 
 
@@ -52,7 +52,7 @@ def page(view: View) -> Data:
     acts = state.capture(*_narrow(family), view.picture)
     live, matrices, words = st.columns([4, 5, 3])
     with live:
-        layer, place = _live(view, model, acts)
+        layer, place = _live(view, family, model, acts)
     with matrices:
         _matrices(family, place)
     with words:
@@ -78,12 +78,17 @@ def _narrow(family: str) -> "tuple[Model, Lock]":
     return narrow_model(family), Lock()
 
 
-def _live(view: View, model: "Model", acts: "Activations") -> tuple[int, tuple[int, int]]:
+def _live(
+    view: View, family: str, model: "Model", acts: "Activations"
+) -> tuple[int, tuple[int, int]]:
     """The picture with the keys of one query; which layer, and where, in per cent of the input."""
     layer = setting("zoo_layer", range(1, acts.depth + 1), 1) - 1
     place = setting("zoo_down", PER_CENT, 45), setting("zoo_across", PER_CENT, 45)
     described, site = acts.layers[layer], model.sites[layer]
-    st.slider("Layer of the family", 1, acts.depth, key="zoo_layer")
+    which, down, across = st.columns([3, 2, 2])
+    which.slider(f"Layer of {family}", 1, acts.depth, key="zoo_layer")
+    down.slider("Query ↓, %", 0, 99, key="zoo_down")
+    across.slider("Query →, %", 0, 99, key="zoo_across")
     query = None if described.kind == "class" else _patch(place, described.query_grid)
     name = "CLS" if query is None else f"the patch at row {query[0] + 1}, column {query[1] + 1}"
     allowed = _allowed(model, acts, layer, query)
@@ -97,14 +102,13 @@ def _live(view: View, model: "Model", acts: "Activations") -> tuple[int, tuple[i
     )
     show(figure, key="keys", on_click=_clicked)
     also = [token.upper() for token in described.prefix]
+    does = "takes from" if described.kind == "mixing" else "may look at"
     st.markdown(
-        f"**{_kind(site).capitalize()}**, stage {described.stage + 1}, "
-        f"{_times(described.query_grid)} patches: {name} may look at {allowed.sum()} of "
-        f"{allowed.size} keys{' and at ' if also else ''}{' and '.join(also)}."
+        f"**{_kind(site)[0].upper()}{_kind(site)[1:]}**, stage {described.stage + 1}, "
+        f"{_times(described.query_grid)} patches: {name} {does} {allowed.sum()} of "
+        f"{allowed.size} {'patches' if allowed.shape == described.query_grid else 'keys'}"
+        f"{' and ' if also else ''}{' and '.join(also)}."
     )
-    down, across = st.columns(2)
-    down.slider("Query, % down", 0, 99, key="zoo_down")
-    across.slider("Query, % across", 0, 99, key="zoo_across")
     return layer, place
 
 
@@ -201,7 +205,7 @@ def _pair(layer: "Layer", place: tuple[int, int]) -> tuple[int, int]:
 
 def _card(family: str, architecture: str) -> None:
     card = CARDS[family]
-    st.markdown(f"**{card.differs}**")
+    st.markdown(card.differs)
     st.markdown(f"*What cannot be shown:* {card.hidden}")
     st.markdown(f"On the picture: {architecture}. Paper: {card.source}.")
     if architecture in state.model_names():
@@ -213,6 +217,8 @@ def _card(family: str, architecture: str) -> None:
             icon=":material/visibility:",
             help="Makes it the model of all pages, and turns to Attention.",
         )
+    else:
+        st.markdown("It is not in the menu; in Python, vitviz.load_model has it.")
 
 
 def _open(architecture: str) -> None:
@@ -243,10 +249,10 @@ def _sizes(model: "Model") -> None:
     st.markdown("\n".join(lines))
     sources = dict.fromkeys(paper.source for paper in PAPER_SIZES)
     st.markdown(
-        f"Layers, D, MLP and heads are read off timm's modules, and are those of the papers "
+        "Layers, D, MLP and heads are read off timm's modules, and are those of the papers "
         f"({'; '.join(sources)}). Parameters are counted at 224 px, with patches of 16 px (Huge "
         "and G: 14 px), without a head and with one for 1000 classes (the last row: its own). The "
-        "papers do not say which head they count, nor Table 1 which patch size."
+        "tables name no head, and that of the ViT paper no patch size: both change the number."
     )
 
 

@@ -11,6 +11,7 @@ from .maps import picture
 from .template import BARE, KEY, LINES, QUERY, Box, finish, legend_above, place
 
 _ALLOWED = [[0.0, "rgba(138,143,152,0.2)"], [1.0, "#4a86c5"]]
+_FINE = 20  # rows or columns from which on they have no gaps and thin boxes
 _MOST_POINTS = 28  # that can be clicked along a side of the picture
 _DIMMED = 0.75  # how much of the light is taken from patches that the query never meets
 
@@ -48,8 +49,8 @@ def allowed_pairs(
                 showscale=False,
                 x0=1,
                 y0=1,
-                xgap=int(max(mask.shape) < 20),
-                ygap=int(max(mask.shape) < 20),
+                xgap=int(max(mask.shape) < _FINE),
+                ygap=int(max(mask.shape) < _FINE),
                 hovertemplate=f"{axes[0]} %{{y}}, {axes[1]} %{{x}}: %{{z}}<extra></extra>",
             ),
             **where,
@@ -62,15 +63,17 @@ def allowed_pairs(
             title=None if number else axes[0],
             range=[queries + 0.6, 0.4],
             scaleanchor=f"x{number + 1 if number else ''}",
+            constraintoward="top",
             **named,
         )
         if pair is not None:
             i, j = pair[0] + 1, pair[1] + 1
             row = dict(x0=0.5, x1=keys + 0.5, y0=i - 0.5, y1=i + 0.5)
             column = dict(x0=j - 0.5, x1=j + 0.5, y0=0.5, y1=queries + 0.5)
+            width = 3 if max(mask.shape) < _FINE else 1.5
             for box, line in (
-                (column, dict(color=KEY, width=3, dash="dash")),
-                (row, dict(color=QUERY, width=3)),
+                (column, dict(color=KEY, width=width, dash="5px,3px")),
+                (row, dict(color=QUERY, width=width)),
             ):
                 figure.add_shape(type="rect", line=line, **box, **where)
         words = titles[number].replace("<br>", ", ")
@@ -78,7 +81,7 @@ def allowed_pairs(
     figure.update_annotations(font_size=14)
     lines = max(title.count("<br>") for title in titles) + 1
     return finish(
-        figure, f"Pairs that may meet: {'; '.join(said)}.", height=360, top=8 + 20 * lines
+        figure, f"Pairs that may meet: {'; '.join(said)}.", height=330, top=8 + 20 * lines
     )
 
 
@@ -106,6 +109,7 @@ def allowed_keys(
     query_name : what it is, for the alt text
     """
     figure = picture(image, crop=crop, grid=grid, query=query)
+    figure.layout.shapes[0].opacity = min(1.0, 20 / max(grid))  # its grid, where it is fine
     left, top, right, bottom = crop
     rows, cols = allowed.shape
     dx, dy = (right - left) / cols, (bottom - top) / rows
@@ -114,6 +118,7 @@ def allowed_keys(
     figure.add_image(
         z=veil,
         colormodel="rgba",
+        zmax=[255] * 4,
         x0=left + dx / 2,
         dx=dx,
         y0=top + dy / 2,
@@ -125,8 +130,7 @@ def allowed_keys(
         f"M{left + x0 * dx:.1f},{top + y0 * dy:.1f}L{left + x1 * dx:.1f},{top + y1 * dy:.1f}"
         for x0, y0, x1, y1 in _edges(allowed, every=pooled)
     )
-    width = 1.5 if pooled else 3
-    line = dict(color=KEY, width=width, dash="dash")
+    line = dict(color=KEY, width=1.5 if pooled else 3, dash="5px,3px")
     figure.add_shape(type="path", path=path, line=line)
     figure.layout.shapes = _query_last(figure.layout.shapes)
     _clickable(figure, crop, grid)

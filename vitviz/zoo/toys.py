@@ -35,17 +35,17 @@ class Toy:
 _PLAIN: dict[str, Any] = dict(embed_dim=16, num_heads=1)
 _MAXXVIT: dict[str, Any] = dict(stem_width=16, embed_dim=(32, 32, 32, 32))
 TOYS: Mapping[str, Toy] = {
-    "ViT": Toy(architecture="vit_tiny_patch16_224", narrow=_PLAIN, small=dict(depth=1), size=64),
+    "ViT": Toy(architecture="vit_tiny_patch16_224", narrow=_PLAIN, small=dict(depth=1), size=48),
     "DeiT": Toy(
-        architecture="deit_tiny_distilled_patch16_224", narrow=_PLAIN, small=dict(depth=1), size=64
+        architecture="deit_tiny_distilled_patch16_224", narrow=_PLAIN, small=dict(depth=1), size=48
     ),
     "Hybrid": Toy(
-        architecture="vit_tiny_r_s16_p8_224", narrow=_PLAIN, small=dict(depth=1), size=128
+        architecture="vit_tiny_r_s16_p8_224", narrow=_PLAIN, small=dict(depth=1), size=96
     ),
     "Swin": Toy(
         architecture="swin_tiny_patch4_window7_224",
         narrow=dict(embed_dim=16, num_heads=(1, 1, 1, 1)),
-        small=dict(window_size=4, depths=(2, 1), num_heads=(1, 1)),
+        small=dict(window_size=4, depths=(2,), num_heads=(1,)),
         size=32,
     ),
     "PVT": Toy(
@@ -72,13 +72,13 @@ TOYS: Mapping[str, Toy] = {
         architecture="cait_xxs24_224",
         narrow=_PLAIN,
         small=dict(depth=1, depth_token_only=1),
-        size=64,
+        size=48,
     ),
     "MLP-Mixer": Toy(
         architecture="mixer_b16_224",
         narrow=dict(num_blocks=12, embed_dim=16),
         small=dict(num_blocks=1),
-        size=64,
+        size=48,
     ),
 }
 
