@@ -4,6 +4,7 @@ import base64
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 from PIL import Image
 
 from vitviz.app import token_map
-from vitviz.app.token_map import Frame, encode
+from vitviz.app.token_map import Frame, Shape, encode, encode_windows
+from vitviz.families import Windows
 from vitviz.plots.template import colour_table
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ async ([js, css, stack, view]) => {
     return host.view;
   };
   const columns = {};
-  for (const name of ["codes", "peaks", "prefix"]) columns[name] = table(stack[name]);
+  for (const name of ["codes", "peaks", "prefix", "places"]) columns[name] = table(stack[name]);
   mount({ data: { stack: stack.stack, ...columns }, parentElement: document.createElement("div") });
   window.component = window.show({});
   await new Promise((done) => setTimeout(done, 100));  // until the picture is decoded
@@ -65,17 +67,33 @@ STATE = {
 
 
 def packed(array: np.ndarray) -> tuple[str, str]:
-    kind = "Uint8Array" if array.dtype == np.uint8 else "Float32Array"
-    return kind, base64.b64encode(array.tobytes()).decode()
+    kinds = {"uint8": "Uint8Array", "float32": "Float32Array", "int32": "Int32Array"}
+    return kinds[array.dtype.name], base64.b64encode(array.tobytes()).decode()
 
 
-def sent_stack(frames: list[Frame], grid: tuple[int, int], prefix: list[str], kind: Any) -> Any:
+def sent_stack(frames: list[Frame], shapes: list[Shape], kind: Any) -> Any:
     """What the server sends, its tables as base64."""
     image = Image.new("RGB", SIZE, (120, 120, 120))
-    stack = token_map._stack("known", frames, grid, prefix, kind, image)
-    for name in ("codes", "peaks", "prefix"):
+    stack = token_map._stack("known", frames, shapes, kind, image)
+    for name in ("codes", "peaks", "prefix", "places"):
         stack[name] = packed(stack[name]["values"].to_numpy())
     return stack
+
+
+def shape_of(values: np.ndarray, grid: tuple[int, int] = GRID, kind: Any = "share") -> Shape:
+    """Of maps of every token of one grid."""
+    tokens = values.shape[-1]
+    prefix = ("CLS", "REG1")[: tokens - grid[0] * grid[1]]
+    return Shape(
+        grid=grid,
+        key_grid=grid,
+        crop=CROP,
+        key_crop=CROP,
+        prefix=prefix,
+        home=0 if prefix else -1,
+        heads=len(values),
+        equal_share=1 / tokens if kind == "share" else None,
+    )
 
 
 @pytest.fixture
@@ -85,24 +103,22 @@ def show(page: "Page") -> Callable[..., None]:
     def mount(
         *values: np.ndarray, kind: Any = "share", grid: tuple[int, int] = GRID, **view: Any
     ) -> None:
-        tokens = values[0].shape[-1]
-        prefix = ["CLS", "REG1"][: tokens - grid[0] * grid[1]]
-        frames = [encode(i, frame, len(prefix), kind) for i, frame in enumerate(values)]
+        shapes = view.pop("shapes", [shape_of(frame, grid, kind) for frame in values])
+        frames = view.pop(
+            "encoded",
+            [encode(i, one, len(shapes[i].prefix), kind) for i, one in enumerate(values)],
+        )
+        names = [f"layer {i + 1}" for i in range(len(shapes))]
         data = {
             "stackId": "known",
             "version": 0,
             "state": STATE | view.pop("state", {}),
             "kind": kind,
             "strip": "heads",
-            "rows": grid[0],
-            "cols": grid[1],
-            "prefix": prefix,
-            "heads": values[0].shape[0],
-            "frames": [f"layer {i + 1}" for i in range(len(values))],
+            "frames": [shape.sent(name) for shape, name in zip(shapes, names, strict=True)],
             "columns": True,
             "titles": {"row": "Where it looks", "column": "Who looks at it"},
             "stripTitle": "All heads of",
-            "equalShare": 1 / tokens,
             "picture": {"width": SIZE[0], "height": SIZE[1], "crop": CROP},
             "distance": None,
             "lut": colour_table(kind == "cosine"),
@@ -112,7 +128,7 @@ def show(page: "Page") -> Callable[..., None]:
             token_map._HERE.joinpath(f"token_map.{kind}").read_text() for kind in ("js", "css")
         )
         page.evaluate(
-            HARNESS, [js, css, sent_stack(frames, grid, prefix, kind), json.loads(json.dumps(data))]
+            HARNESS, [js, css, sent_stack(frames, shapes, kind), json.loads(json.dumps(data))]
         )
 
     page.goto("about:blank")
@@ -228,7 +244,7 @@ def test_shares_are_exact_and_add_up(page: "Page", show: Callable[..., None]) ->
 
 def test_cosines_are_exact(page: "Page", show: Callable[..., None]) -> None:
     values = np.random.default_rng(0).uniform(-1, 1, (1, 141, 141)).astype(np.float32)
-    show(values, kind="cosine", strip="frames", titles={"row": "Similar tokens"}, equalShare=None)
+    show(values, kind="cosine", strip="frames", titles={"row": "Similar tokens"})
     found = page.evaluate("() => [...component.stack.map(0, 0, 9, 'row').patches]")
     assert np.abs(np.array(found) - values[0, 9, 1:]).max() <= 0.5 / 127 + 1e-6
 
@@ -352,7 +368,7 @@ def test_without_such_tokens_the_query_is_the_mean_of_the_patches(
 
 
 def test_a_dot_leads_to_its_head(page: "Page", show: Callable[..., None]) -> None:
-    distance = {"values": [[10.0, 20.0], [30.0, None]], "equal": 33.3, "side": 64}
+    distance = {"values": [[10.0, 20.0], [30.0, None]], "equal": [33.3, 33.3], "side": 64}
     show(planted(), planted(), distance=distance)
     dots = page.locator(".distance circle")
     assert dots.count() == 3  # a head with no distance has no dot
@@ -365,7 +381,8 @@ def test_a_dot_leads_to_its_head(page: "Page", show: Callable[..., None]) -> Non
 def test_a_frame_that_is_not_there_yet_is_waited_for(
     page: "Page", show: Callable[..., None]
 ) -> None:
-    show(planted(), frames=["layer 1", "layer 2"], state={"frame": 1})
+    values = planted()
+    show(values, shapes=[shape_of(values)] * 2, state={"frame": 1})
     assert page.locator("[data-part=reading]").inner_text() == "Loading …"
 
 
@@ -388,3 +405,128 @@ def test_a_vit_b_redraws_within_16_ms(page: "Page", show: Callable[..., None]) -
         rounds.append(float(np.quantile(times, 0.95)))
     print(f"redraw of a ViT-B/16, 95th percentile: {min(rounds):.1f} ms")
     assert min(rounds) <= 16
+
+
+#: Two layers without CLS: windows of 2 x 7 patches of GRID, and a grid half as fine that pools.
+FINE, COARSE = (10, 14), (5, 7)
+
+
+def windowed() -> tuple[Frame, np.ndarray, Windows]:
+    """Random attention within windows of neighbours, and the same over all patches."""
+    numbers = np.arange(140).reshape(5, 2, 2, 7).swapaxes(1, 2).reshape(10, 14)
+    windows = Windows(queries=numbers, keys=numbers)
+    random = np.random.default_rng(0)
+    values = random.dirichlet(np.full(14, 0.3), (10, 2, 14)).astype(np.float32)  # (W, h, n, m)
+    whole = np.zeros((2, 140, 140), np.float32)
+    for window, places in zip(values, numbers, strict=True):
+        whole[:, places[:, None], places] = window
+    return encode_windows(0, values, windows), whole, windows
+
+
+def pooled() -> tuple[Frame, np.ndarray]:
+    """Every patch of the fine grid looks at the keys of the coarse one."""
+    values = np.random.default_rng(1).dirichlet(np.full(35, 0.3), (1, 3, 140)).astype(np.float32)
+    windows = Windows(queries=np.arange(140)[None], keys=np.arange(35)[None], key_step=(2.0, 2.0))
+    return encode_windows(1, values, windows), values[0]
+
+
+def patches_shape(heads: int, keys: tuple[int, int] = FINE, **options: Any) -> Shape:
+    return Shape(
+        grid=FINE,
+        key_grid=keys,
+        crop=CROP,
+        key_crop=CROP,
+        prefix=(),
+        home=-1,
+        heads=heads,
+        **options,
+    )
+
+
+@pytest.fixture
+def two_kinds(show: Callable[..., None]) -> Callable[..., None]:
+    shapes = [
+        patches_shape(2, equal_share=1 / 14, within=True),
+        patches_shape(3, COARSE, equal_share=1 / 35),
+    ]
+    return lambda **view: show(shapes=shapes, encoded=[windowed()[0], pooled()[0]], **view)
+
+
+def found(page: "Page", *asked: object) -> np.ndarray:
+    """What the browser makes of frame, head, token and direction."""
+    return np.array(page.evaluate("asked => [...component.stack.map(...asked).patches]", asked))
+
+
+def test_windows_are_undone(page: "Page", two_kinds: Callable[..., None]) -> None:
+    two_kinds()
+    _, whole, _ = windowed()
+    for head, patch in ((0, 0), (1, 77), (1, 139)):
+        wanted = whole[head, patch]
+        assert np.abs(found(page, 0, head, patch, "row") - wanted).max() <= 0.004 * wanted.max()
+        wanted = whole[head, :, patch]
+        assert np.abs(found(page, 0, head, patch, "column") - wanted).max() <= 0.004
+        assert np.count_nonzero(wanted) == 14
+    assert found(page, 0, -1, -1, "row") == pytest.approx(whole.mean(axis=(0, 1)), abs=1e-3)
+
+
+def test_pooled_keys_lie_in_their_own_grid(page: "Page", two_kinds: Callable[..., None]) -> None:
+    two_kinds(state={"frame": 1, "query": 3 * 14 + 11, "pinned": True})
+    _, values = pooled()
+    row = values[0, 3 * 14 + 11]
+    assert found(page, 1, 0, 3 * 14 + 11, "row") == pytest.approx(row, abs=0.004)
+    place = divmod(int(row.argmax()), COARSE[1])
+    assert (
+        f"query row 4 column 12, head 1: strongest key row {place[0] + 1} column {place[1] + 1}"
+        in (label(page))
+    )
+    # As a column: the key that the patch is pooled into, looked at by patches of the fine grid.
+    page.get_by_role("button", name="column: looked at by").click()
+    column = values[0, :, 1 * 7 + 5]
+    assert found(page, 1, 0, 1 * 7 + 5, "column") == pytest.approx(column, abs=0.004)
+    place = divmod(int(column.argmax()), FINE[1])
+    assert (
+        f"query row 2 column 6, head 1: strongest query row {place[0] + 1} column {place[1] + 1}"
+        in (label(page))
+    )
+
+
+def test_a_window_says_what_equal_sharing_means(
+    page: "Page", two_kinds: Callable[..., None]
+) -> None:
+    two_kinds(state={"query": 5, "pinned": True})
+    assert (
+        "equal sharing in a whole window, 7.1 %" in page.locator("[data-part=reading]").inner_text()
+    )
+
+
+def test_the_query_keeps_its_place_in_a_coarser_grid(
+    page: "Page", show: Callable[..., None]
+) -> None:
+    fine, coarse = planted()[:, 1:, 1:], np.full((4, 35, 35), 1 / 35, np.float32)
+    encoded = [encode(0, fine, 0, "share"), encode(1, coarse, 0, "share")]
+    shapes = [shape_of(fine), shape_of(coarse, COARSE)]
+    show(shapes=shapes, encoded=encoded, state={"query": 9 * 14 + 2, "pinned": True, "head": 1})
+    page.locator("canvas[data-part=photo]").focus()
+    page.keyboard.press("n")
+    assert label(page).startswith("query row 5 column 2, head 2:")
+    page.keyboard.press("4")
+    page.keyboard.press("p")  # two heads alone here
+    assert label(page).startswith("query row 10 column 4, mean:")
+    (state,) = sent(page)
+    assert (state["frame"], state["head"], state["query"]) == (0, -1, 9 * 14 + 3)
+
+
+def test_where_cls_alone_looks_no_patch_is_asked(page: "Page", show: Callable[..., None]) -> None:
+    patches = planted()[:, 1:, 1:]
+    cls = np.full((2, 1, 141), 0.5 / 140, np.float32)
+    cls[:, 0, 0], cls[:, 0, 1 + PEAK[0] * GRID[1] + PEAK[1]] = 0.1, 0.4
+    shapes = [shape_of(patches), replace(shape_of(cls), prefix_only=True)]
+    encoded = [encode(0, patches, 0, "share"), encode(1, cls, 1, "share")]
+    show(shapes=shapes, encoded=encoded, state={"query": 20, "pinned": True, "direction": "column"})
+    page.locator("canvas[data-part=photo]").focus()
+    page.keyboard.press("n")
+    assert label(page) == "query CLS, head 1: strongest key row 4 column 12, 40 %"
+    page.keyboard.press("ArrowLeft")
+    assert label(page).startswith("query CLS")
+    page.keyboard.press("p")
+    assert label(page).startswith("query row 2 column 7, ")

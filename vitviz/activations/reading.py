@@ -54,9 +54,19 @@ class Activations:
         """Where the first layer's grid lies: (left, top, right, bottom) in the picture's pixels."""
         return self._crops[0]
 
-    def crop_of(self, layer: int) -> tuple[float, float, float, float]:
-        """The same of one layer; a grid that was padded to fit reaches beyond the picture."""
-        return self._crops[checked(layer, self.depth, "layer")]
+    def crop_of(self, layer: int, *, keys: bool = False) -> tuple[float, float, float, float]:
+        """The same of one layer's queries or keys; a padded grid reaches beyond the picture."""
+        left, top, right, bottom = self._crops[checked(layer, self.depth, "layer")]
+        (rows, cols), (key_rows, key_cols) = (
+            self.layers[layer].query_grid,
+            self.layers[layer].key_grid,
+        )
+        windows = self._windows[layer]
+        if keys and windows is not None:
+            height, width = windows.key_step
+            right = left + key_cols * width * (right - left) / cols
+            bottom = top + key_rows * height * (bottom - top) / rows
+        return left, top, right, bottom
 
     @property
     def probabilities(self) -> np.ndarray | None:
@@ -150,8 +160,8 @@ class Activations:
         ModelError
             As `attention`.
         """
-        described, attention = self._layer(layer), self._proved(layer).float().numpy()
-        windows = self._layout(layer)
+        described = self._layer(layer)
+        attention, windows = self.attention_by_window(layer), self.layout(layer)
         size = described.patch_size
         step = np.array(size if isinstance(size, tuple) else (size, size), np.float64)
         for window, queries, keys in zip(attention, windows.queries, windows.keys, strict=True):
@@ -160,6 +170,16 @@ class Activations:
                 _middles(queries, described.query_grid, step),
                 _middles(keys, described.key_grid, step * windows.key_step),
             )
+
+    def attention_by_window(self, layer: int) -> np.ndarray:
+        """The same in one array of shape (windows, heads, n, m), its tokens as `layout` has them.
+
+        Raises
+        ------
+        ModelError
+            As `attention`.
+        """
+        return _read_only(self._proved(layer))
 
     def attention_map(
         self,
@@ -197,7 +217,7 @@ class Activations:
         if direction not in ("row", "column"):
             raise ValueError(f'Expected the direction "row" or "column", got {direction!r}.')
         described, attention = self._layer(layer), self._proved(layer).float().numpy()
-        windows = self._layout(layer)
+        windows = self.layout(layer)
         asked, seen = windows.queries, windows.keys
         grids = described.query_grid, described.key_grid
         if direction == "column":
@@ -218,15 +238,15 @@ class Activations:
 
     def queries(self, layer: int) -> np.ndarray:
         """q of one layer: ndarray of shape (heads, tokens, head_dim)."""
-        return self._vectors(layer, lambda record: record.q, self._layout(layer).queries)
+        return self._vectors(layer, lambda record: record.q, self.layout(layer).queries)
 
     def keys(self, layer: int) -> np.ndarray:
         """k of one layer: ndarray of shape (heads, tokens, head_dim)."""
-        return self._vectors(layer, lambda record: record.k, self._layout(layer).keys)
+        return self._vectors(layer, lambda record: record.k, self.layout(layer).keys)
 
     def values(self, layer: int) -> np.ndarray:
         """v of one layer: ndarray of shape (heads, tokens, head_dim)."""
-        return self._vectors(layer, lambda record: record.v, self._layout(layer).keys)
+        return self._vectors(layer, lambda record: record.v, self.layout(layer).keys)
 
     def tokens(self, depth: int, *, normalised: bool = False) -> np.ndarray:
         """z_depth, the residual stream: ndarray of shape (tokens, D).
@@ -276,8 +296,11 @@ class Activations:
             raise ModelError(refusal)
         return attention
 
-    def _layout(self, layer: int) -> Windows:
-        """The patches of each window; where every token meets every token, of the one window."""
+    def layout(self, layer: int) -> Windows:
+        """The patches of each window; where every token meets every token, of the one window.
+
+        Prefix tokens have the number -1, as padding has.
+        """
         described, windows = self._layer(layer), self._windows[layer]
         if windows is not None:
             return windows

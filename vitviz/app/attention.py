@@ -3,19 +3,33 @@
 import numpy as np
 import streamlit as st
 
-from vitviz import inspection
+from vitviz import plots
 from vitviz.app import state
 from vitviz.app.data import Data, Table, patch_columns
+from vitviz.app.figure import show
 from vitviz.app.state import View
-from vitviz.app.token_map import MAX_BYTES, Frame, encode, token_map
+from vitviz.app.token_map import (
+    MAX_BYTES,
+    Frame,
+    Shape,
+    encode,
+    encode_windows,
+    shape_of,
+    token_map,
+)
+
+SHOWN_UNITS = 28
 
 
 def page(view: View) -> Data | None:
-    layers = view.acts.layers
-    if refusal := layers[view.layer].refusal:
+    acts = view.acts
+    if acts.layers[view.layer].kind == "mixing":
+        return _mixing(view)
+    if refusal := acts.layers[view.layer].refusal:
         st.warning(refusal)
         return None
-    depth = view.acts.depth
+    shapes = [shape_of(acts, layer) for layer in range(acts.depth)]
+    alike = all(layer.kind == "global" for layer in acts.layers)
     token_map(
         view,
         _frames(view),
@@ -23,52 +37,91 @@ def page(view: View) -> Data | None:
         kind="share",
         strip="heads",
         titles={"row": "Where it looks", "column": "Who looks at it", "strip": "All heads of"},
-        frame_setting=("layer", range(1, depth + 1)),
-        frame_names=[f"layer {number}" for number in range(1, depth + 1)],
-        distance=None if any(layer.refusal for layer in layers) else _distance(view),
+        frame_setting=("layer", range(1, acts.depth + 1)),
+        frame_names=[
+            f"layer {number}" + ("" if alike else f" ({state.KINDS[layer.kind]})")
+            for number, layer in enumerate(acts.layers, start=1)
+        ],
+        shapes=shapes,
+        distance=None if any(layer.refusal for layer in acts.layers) else _distance(view),
     )
-    return Data(lambda: [_table(view)])
+    return Data(lambda: [_table(view, shapes[view.layer])])
 
 
-def _table(view: View) -> Table:
+def _mixing(view: View) -> Data:
+    """An MLP-Mixer's weights: what the first units of the layer take from each patch."""
+    maps = view.model.token_mixing(view.layer)
+    norms = np.linalg.norm(maps.reshape(len(maps), -1), axis=1)
+    shown = np.argsort(-norms, kind="stable")[:SHOWN_UNITS]
+    st.info(
+        f"{view.model.name} has no attention. These are weights, the same for every picture: what "
+        f"the {len(shown)} of {len(maps)} units of layer {view.layer + 1} with the largest norm "
+        "take from each patch."
+    )
+    show(plots.token_mixing(maps[shown], names=[f"unit {unit + 1}" for unit in shown]))
+    columns = {f"unit {unit + 1}": maps[unit].ravel() for unit in shown}
+    about = f"Weights by which layer {view.layer + 1} mixes its tokens; they are no attention."
+    grid = view.acts.layers[view.layer].query_grid
+    return Data(
+        lambda: [Table(about, {**patch_columns(view, grid=grid), **columns})], pictures="no picture"
+    )
+
+
+def _table(view: View, shape: Shape) -> Table:
     """One row or column of A for every head, in per cent."""
-    attention, row = view.acts.attention(view.layer), view.looks.direction == "row"
-    looking = 100 * (attention if row else attention.swapaxes(1, 2))
-    prefix = len(view.prefix)
-    shares = looking[:, prefix:].mean(axis=1) if view.query is None else looking[:, view.query]
+    row = view.looks.direction == "row" or shape.prefix_only
+    if view.acts.layers[view.layer].kind in ("global", "class"):
+        attention, prefix = view.acts.attention(view.layer), len(view.prefix)
+        looking = attention if row else attention.swapaxes(1, 2)
+        shares = looking[:, prefix:].mean(axis=1) if view.query is None else looking[:, view.query]
+    else:
+        query = view.query_patch
+        if query is not None and not row:  # the key that this patch is a part of
+            query = shape.key_of(query)
+        maps = view.acts.attention_map(view.layer, query, direction="row" if row else "column")
+        shares = maps.reshape(len(maps), -1)
+    shares = 100 * shares
     columns = {"mean of heads, %": shares.mean(axis=0)}
     columns |= {f"head {number + 1}, %": share for number, share in enumerate(shares)}
     what = "from {} to each token" if row else "from each token to {}"
+    grid = shape.key_grid if row else shape.grid
     return Table(
         f"Layer {view.layer + 1}: attention {what.format(view.query_name)}.",
-        {**patch_columns(view, prefix=True), **columns},
+        {**patch_columns(view, prefix=True, grid=grid), **columns},
     )
 
 
 def _frames(view: View) -> list[Frame]:
     """All layers where they are small enough, else the one on screen."""
-    acts, heads = view.acts, view.acts.layers[view.layer].num_heads
-    tokens = acts.num_prefix_tokens + acts.grid[0] * acts.grid[1]
-    all_fit = acts.depth * heads * tokens**2 <= MAX_BYTES
-    all_fit = all_fit and not any(layer.refusal for layer in acts.layers)
+    acts = view.acts
+    # of every layer: heads x queries x what a query meets
+    bytes_of = [
+        layer.num_heads * windows.queries.size * windows.keys.shape[1]
+        for layer, windows in ((acts.layers[n], acts.layout(n)) for n in range(acts.depth))
+    ]
+    all_fit = sum(bytes_of) <= MAX_BYTES and not any(layer.refusal for layer in acts.layers)
     wanted = range(acts.depth) if all_fit else [view.layer]
 
-    def make() -> list[Frame]:
-        prefix = acts.num_prefix_tokens
-        return [encode(layer, acts.attention(layer), prefix, "share") for layer in wanted]
+    def frame(number: int) -> Frame:
+        layer = acts.layers[number]
+        if layer.kind in ("global", "class"):
+            return encode(number, acts.attention(number), len(layer.prefix), "share")
+        return encode_windows(number, acts.attention_by_window(number), acts.layout(number))
 
     return state.captures().get(
         (*view.key, "token map", tuple(wanted)),
-        make,
+        lambda: [frame(number) for number in wanted],
         lambda frames: sum(frame.nbytes for frame in frames),
     )
 
 
 def _distance(view: View) -> dict[str, object]:
-    acts = view.acts
-    rows = state.measurements(view).distance.round(2).tolist()
+    distance, equal = state.distances(view)
     return {
-        "values": [[None if np.isnan(pixels) else pixels for pixels in row] for row in rows],
-        "equal": inspection.uniform_distance(acts.grid, acts.patch_size),
+        "values": [
+            [None if np.isnan(pixels) else round(float(pixels), 2) for pixels in heads]
+            for heads in distance
+        ],
+        "equal": [None if np.isnan(pixels) else float(pixels) for pixels in equal],
         "side": max(view.model.preprocess.input_size),
     }

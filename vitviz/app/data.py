@@ -115,13 +115,16 @@ def provenance(view: View, data: Data | None = None) -> str:
     )
 
 
-def patch_columns(view: View, *, prefix: bool = False) -> dict[str, Sequence[object]]:
+def patch_columns(
+    view: View, *, prefix: bool = False, grid: tuple[int, int] | None = None
+) -> dict[str, Sequence[object]]:
     """The first columns of a table with a line for each patch, in row-major order.
 
     With `prefix` a line for each token: those outside the picture come first, by their name.
+    `grid` is left out where the patches are those of the layer on screen.
     """
     names = [name.upper() for name in view.prefix] if prefix else []
-    rows, cols = np.indices(view.acts.grid).reshape(2, -1) + 1
+    rows, cols = np.indices(grid or view.grid).reshape(2, -1) + 1
     nowhere: list[object] = [None] * len(names)
     columns: dict[str, Sequence[object]] = {"token": [*names, *["patch"] * len(rows)]}
     if not prefix:

@@ -53,10 +53,12 @@ Surveys = dict[Variant, Survey]
 
 
 def page(view: View) -> Data | None:
-    over, variant = _controls(view)
     if refusals := [layer.refusal for layer in view.acts.layers if layer.refusal]:
         st.warning(refusals[0])
         return None
+    if not state.all_to_all(view.acts.layers):
+        return _by_layer(view)
+    over, variant = _controls(view)
     from vitviz import ModelError
 
     try:
@@ -73,6 +75,41 @@ def page(view: View) -> Data | None:
     _extremes(survey)
     pictures = f"all {len(state.samples())} sample pictures" if over == "samples" else None
     return Data(lambda: [_table(survey, variant)], pictures=pictures)
+
+
+def _by_layer(view: View) -> Data:
+    """Where layers differ in what they may look at: the dots alone, of this picture."""
+    found, equal = state.distances(view)
+    num_heads = [len(heads) for heads in found]
+    distance = np.full((len(found), max(num_heads)), np.nan)
+    for layer, heads in enumerate(found):
+        distance[layer, : len(heads)] = heads
+    figure = plots.attention_distance(
+        distance,
+        np.zeros_like(distance),
+        equal_sharing=equal,
+        side=max(view.model.preprocess.input_size),
+        selected=(view.layer, view.head),
+        num_heads=num_heads,
+    )
+    show(figure, key=_DOTS, on_click=lambda: _go(distance.shape[1]))
+    kinds = sorted({layer.kind for layer in view.acts.layers})
+    st.markdown(
+        "Click a dot to choose its head. A head looks no farther than its layer lets it: compare "
+        "it with equal sharing in the same layer, which the dashed lines show, and not with other "
+        f"layers. Here {' and '.join(state.KINDS[kind] for kind in kinds)}. Rows of A are "
+        "renormalised over patches."
+    )
+    layers, heads = np.nonzero(np.arange(distance.shape[1]) < np.array(num_heads)[:, None])
+    columns: dict[str, np.ndarray | list[str]] = {
+        "layer": layers + 1,
+        "head": heads + 1,
+        "kind": [view.acts.layers[layer].kind for layer in layers],
+        "distance, px": distance[layers, heads],
+        "equal sharing, px": equal[layers],
+    }
+    about = "How far each head looks among the patches of its layer, in pixels of the input."
+    return Data(lambda: [Table(about, columns)])
 
 
 def _controls(view: View) -> tuple[str, Variant]:

@@ -85,14 +85,30 @@ def page(view: View) -> Data | None:
         name = f"{tiles.titles[chosen]}, {tiles.facts[chosen]}"
         show(plots.filter_tile(tiles.kernel[chosen], name=name, gain=gain))
         st.markdown(tiles.facts[chosen].capitalize())
-        _photo(view, kernel.shape[2:])
+        image, crop = view.picture.image, view.acts.crop
+        grid = view.model.layers[0].query_grid
+        show(plots.picture(image, crop=crop, grid=grid, query=None, width=PHOTO_WIDTH))
+    overlap = kernel.shape[2:] != _patch(view)
     with answer:
-        _response(view, tiles.kernel[chosen], tiles.titles[chosen])
-    return Data(lambda: _tables(view, tiles, chosen))
+        if overlap:
+            st.info(
+                f"A filter sees {kernel.shape[2]} x {kernel.shape[3]} pixels and the next begins "
+                f"{_patch(view)[0]} pixels further: patches overlap here, and the answer of one "
+                "patch alone is not defined."
+            )
+        else:
+            _response(view, tiles.kernel[chosen], tiles.titles[chosen])
+    return Data(lambda: _tables(view, tiles, None if overlap else chosen))
 
 
-def _tables(view: View, tiles: Tiles, chosen: int) -> list[Table]:
-    kernel, title = tiles.kernel, tiles.titles[chosen]
+def _patch(view: View) -> tuple[int, int]:
+    size = view.model.layers[0].patch_size
+    return size if isinstance(size, tuple) else (size, size)
+
+
+def _tables(view: View, tiles: Tiles, chosen: int | None) -> list[Table]:
+    """Of the filters, and of what one of them answers where that is defined."""
+    kernel = tiles.kernel
     explained = {} if tiles.explained is None else {"variance, %": 100 * tiles.explained}
     columns = {
         "tile": tiles.titles,
@@ -101,12 +117,16 @@ def _tables(view: View, tiles: Tiles, chosen: int) -> list[Table]:
         "smallest weight": kernel.min(axis=(1, 2, 3)),
         "largest weight": kernel.max(axis=(1, 2, 3)),
     }
+    about = Table(tiles.words, columns)
+    if chosen is None:
+        return [about]
     response = inspection.filter_response(_input(view), kernel[chosen])
+    patches = patch_columns(view, grid=view.model.layers[0].query_grid)
     return [
-        Table(tiles.words, columns),
+        about,
         Table(
-            f"What each patch answers to {title.lower()}, before the bias.",
-            {**patch_columns(view), "inner product x E": response.ravel()},
+            f"What each patch answers to {tiles.titles[chosen].lower()}, before the bias.",
+            {**patches, "inner product x E": response.ravel()},
         ),
     ]
 
@@ -144,13 +164,6 @@ def _random_beside(view: View, what: str, order: str, gain: float) -> None:
     st.subheader("The same, random weights", anchor=False)
     show(tiles.figure(gain))
     st.markdown(tiles.words)
-
-
-def _photo(view: View, patch: tuple[int, ...]) -> None:
-    high, wide = view.model.preprocess.input_size
-    grid = (high // patch[0], wide // patch[1])
-    image, crop = view.picture.image, view.acts.crop
-    show(plots.picture(image, crop=crop, grid=grid, query=None, width=PHOTO_WIDTH))
 
 
 def _response(view: View, kernel: np.ndarray, title: str) -> None:

@@ -3,6 +3,7 @@
 torch and timm are imported when the model is loaded, after the first title is on screen.
 """
 
+import re
 from functools import partial
 from importlib import import_module
 from threading import Lock
@@ -21,8 +22,10 @@ from vitviz.text import PAGES, lesson
 
 if TYPE_CHECKING:
     from vitviz import Model
+    from vitviz.families import Layer
 
 WEIGHTS = ("trained", "random")
+ALL_TO_ALL = ("rollout", "tokens", "classify")  # pages that draw no other attention
 RECORDS = ("training", "zoo")  # pages that show nothing of the weights on screen
 _STYLE = """<style>
 .stMainBlockContainer { padding: 3.4rem 1.5rem 3rem; }
@@ -81,12 +84,37 @@ def _page(name: str, views: list[state.View]) -> None:
         st.warning(
             f"{view.model.name} has **random weights** here: nothing below was learnt.", icon="🎲"
         )
-    data: Data | None = import_module(f"vitviz.app.{name}").page(view)
+    data: Data | None = None
+    if refusal := _refusal(name, view):
+        st.info(refusal)
+        other = state.shipped_name()
+        st.button(f"Show {other}", on_click=settings.change, args=("model", other))
+    else:
+        data = import_module(f"vitviz.app.{name}").page(view)
     _caption_card(name)
     if data is not None:
         disclose(view, name, data)
     with st.container(key="provenance"):
         st.text(provenance(view, data))  # plain text: a file's name must never become markup
+
+
+def _refusal(page: str, view: state.View) -> str | None:
+    """Why a page cannot draw this model, in one sentence."""
+    layers, name = view.model.layers, view.model.name
+    kinds = sorted({layer.kind for layer in layers})
+    grids = len({layer.query_grid for layer in layers})
+    if page == "positions" and grids > 1:
+        return (
+            f"{name} has patches in {grids} grids, one after the other, and learns no embedding of "
+            "their positions: what it knows of places is inside its attention and convolutions."
+        )
+    if page not in ALL_TO_ALL or state.all_to_all(layers):
+        return None
+    needs = "This page needs attention of every token to every token, the same tokens in each layer"
+    if kinds == ["mixing"]:
+        return f"{needs}; {name} has no attention."
+    has = " and ".join(state.KINDS[kind] for kind in kinds)
+    return f"{needs}; in {name} {has}{f', in {grids} grids' if grids > 1 else ''}."
 
 
 def _caption_card(name: str) -> None:
@@ -116,7 +144,7 @@ def _controls() -> state.View | None:
         acts=acts,
         layer=layer,
         head=None if isinstance(head, str) else head - 1,
-        query=_query(shown.prefix, shown.query_grid),
+        query=_query(shown, {token for each in model.layers for token in each.prefix}),
         looks=state.Looks(
             direction=setting("read", ["row", "column"], "row"),
             view=setting("view", ["heat", "spotlight"], "heat"),
@@ -168,12 +196,14 @@ def _model_control(menu: DeltaGenerator, switch: DeltaGenerator) -> "tuple[Model
     names = state.model_names()
     name = setting("model", names, names[0])
     weights = setting("weights", WEIGHTS, WEIGHTS[0])
-    marks = state.weights_marks()
+    marks, families = state.weights_marks(), state.families()
     menu.selectbox(
         "Model",
         names,
         key="model",
-        format_func=lambda name: f"{name} · {marks[name]}" if name in marks else name,
+        format_func=lambda name: (
+            f"{families[name]}: {name} · {marks[name]}" if name in marks else name
+        ),
         help="↓ marks trained weights that are downloaded when the model is first chosen.",
     )
     switch.segmented_control("Weights", WEIGHTS, key="weights", width="stretch", required=True)
@@ -202,9 +232,29 @@ def _layer_control(place: DeltaGenerator, depth: int) -> int:
     return layer - 1
 
 
-def _query(prefix: tuple[str, ...], grid: tuple[int, int]) -> int | None:
-    names = [*prefix, *(f"{row + 1}.{col + 1}" for row in range(grid[0]) for col in range(grid[1]))]
-    if "cls" in prefix:
+def _query(layer: "Layer", tokens: set[str]) -> int | None:
+    """The query of a layer; it keeps its place in the picture where the grid is another now.
+
+    Parameters
+    ----------
+    tokens : names of the prefix tokens of any layer of the model
+    """
+    if layer.kind == "class":
+        return 0
+    (rows, cols), said = layer.query_grid, settings.kept("query") or ""
+    before = st.session_state.get("query_grid", layer.query_grid)
+    patch = re.fullmatch(r"(\d{1,4})\.(\d{1,4})", said)
+    if before != layer.query_grid and patch:
+        row, col = (
+            min(now - 1, int((int(at) - 0.5) / was * now))
+            for at, was, now in zip(patch.groups(), before, layer.query_grid, strict=True)
+        )
+        settings.change("query", f"{row + 1}.{col + 1}")
+    elif said in tokens and said not in layer.prefix:
+        settings.change("query", state.MEAN)
+    st.session_state.query_grid = layer.query_grid
+    names = [state.token_text(layer, n) for n in range(len(layer.prefix) + rows * cols)]
+    if "cls" in layer.prefix:
         return names.index(setting("query", names, "cls"))
     chosen = setting("query", [state.MEAN, *names], state.MEAN)
     return None if chosen == state.MEAN else names.index(chosen)

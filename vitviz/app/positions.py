@@ -26,7 +26,7 @@ INTERPOLATIONS: tuple[Interpolation, ...] = ("bicubic", "bilinear", "nearest")
 
 
 def page(view: View) -> Data | None:
-    grid = view.acts.grid
+    grid = view.grid
     refusal = _why_not_learned(view)
     if refusal:
         st.info(refusal)
@@ -78,7 +78,7 @@ def _numbers(
 
 def _why_not_learned(view: View) -> str | None:
     """Why there is no learned embedding to show, in one sentence."""
-    model, grid = view.model, view.acts.grid
+    model, grid = view.model, view.grid
     table = model.position_embedding
     if table is None:
         why = "adds no position embedding to its tokens"
@@ -100,7 +100,7 @@ def _fits(kind: Kind, width: int) -> bool:
 
 def _table(view: View, kind: Kind) -> np.ndarray:
     """Embeddings of the patches' positions, (N, D)."""
-    rows, cols = view.acts.grid
+    rows, cols = view.grid
     if kind == "learned":
         table = view.model.position_embedding
         assert table is not None
@@ -111,15 +111,15 @@ def _table(view: View, kind: Kind) -> np.ndarray:
 
 def _similarity(view: View, kind: Kind) -> np.ndarray:
     return state.captures().get(
-        ("positions", *view.key[:2], view.acts.grid, kind),
-        lambda: inspection.position_similarity(_table(view, kind), grid=view.acts.grid),
+        ("positions", *view.key[:2], view.grid, kind),
+        lambda: inspection.position_similarity(_table(view, kind), grid=view.grid),
         lambda made: made.nbytes,
     )
 
 
 def _frames(view: View, kinds: list[Kind], shown: Kind) -> list[Frame]:
     """Every kind where they are small enough, else the one on screen."""
-    count = view.acts.grid[0] * view.acts.grid[1]
+    count = view.grid[0] * view.grid[1]
     wanted = kinds if len(kinds) * count**2 <= MAX_BYTES else [shown]
 
     def make() -> list[Frame]:
@@ -129,7 +129,7 @@ def _frames(view: View, kinds: list[Kind], shown: Kind) -> list[Frame]:
         ]
 
     return state.captures().get(
-        ("positions", *view.key[:2], view.acts.grid, tuple(kinds), tuple(wanted)),
+        ("positions", *view.key[:2], view.grid, tuple(kinds), tuple(wanted)),
         make,
         lambda frames: sum(frame.nbytes for frame in frames),
     )
@@ -148,7 +148,7 @@ def _all_tiles(view: View, similarity: np.ndarray, position: tuple[int, int]) ->
 
 def _resized(view: View, kind: Kind, name: str, position: tuple[int, int]) -> None:
     """The tile of one position before and after interpolation to another grid."""
-    (rows, cols), patch = view.acts.grid, view.acts.patch_size
+    (rows, cols), patch = view.grid, view.acts.layers[0].patch_size
     st.subheader(f"Resized to another grid: {name}", anchor=False)
     first, second, _ = st.columns([4, 4, 3], vertical_alignment="bottom")
     new_rows = setting("grid", GRIDS, 24)
@@ -187,12 +187,12 @@ def _resized_similarity(
     def make() -> np.ndarray:
         table = _table(view, kind)
         resized = inspection.resized_positions(
-            table, grid=view.acts.grid, new_grid=grid, interpolation=how
+            table, grid=view.grid, new_grid=grid, interpolation=how
         )
         return inspection.position_similarity(resized, grid=grid)
 
     return state.captures().get(
-        ("positions", *view.key[:2], view.acts.grid, kind, grid, how),
+        ("positions", *view.key[:2], view.grid, kind, grid, how),
         make,
         lambda made: made.nbytes,
     )

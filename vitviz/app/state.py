@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from vitviz import Activations, Model
     from vitviz.activations import Edit
+    from vitviz.families import Layer
     from vitviz.inspection import Measurements
 
 T = TypeVar("T")
@@ -34,6 +35,13 @@ UPLOAD = "upload"
 MEAN = "mean"  # as a head: the mean of heads; as a query: the mean of the patches
 DEFAULT_PICTURE = "dog"
 ON_DISK = "on disk"
+KINDS = {  # of attention, in words
+    "global": "all patches look at all",
+    "class": "CLS alone looks",
+    "window": "patches look within windows",
+    "grid": "patches look within spread windows",
+    "pooled": "patches look at pooled keys",
+}
 
 
 @dataclass(frozen=True)
@@ -77,20 +85,16 @@ class View:
         return self.acts.layers[self.layer].prefix
 
     @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of the patches of the layer."""
+        return self.acts.layers[self.layer].query_grid
+
+    @property
     def query_patch(self) -> tuple[int, int] | None:
         """Row and column of the query, None where it is no patch."""
         if self.query is None or self.query < len(self.prefix):
             return None
-        return divmod(self.query - len(self.prefix), self.acts.grid[1])
-
-    def query_text(self, query: int | None) -> str:
-        """What the address calls a query token: cls, reg1, mean, or row.column from 1."""
-        if query is None or query < 0:
-            return MEAN
-        if query < len(self.prefix):
-            return self.prefix[query]
-        row, col = divmod(query - len(self.prefix), self.acts.grid[1])
-        return f"{row + 1}.{col + 1}"
+        return divmod(self.query - len(self.prefix), self.grid[1])
 
     @property
     def query_name(self) -> str:
@@ -105,6 +109,22 @@ class View:
     def key(self) -> tuple[Hashable, ...]:
         """What the capture depends on."""
         return (self.model.name, self.model.weights, self.picture.digest)
+
+
+def all_to_all(layers: "Sequence[Layer]") -> bool:
+    """Whether every token attends to every token, and the tokens are the same in each layer."""
+    tokens = {(layer.query_grid, layer.key_grid, layer.prefix) for layer in layers}
+    return len(tokens) == 1 and all(layer.kind == "global" for layer in layers)
+
+
+def token_text(layer: "Layer", token: int | None) -> str:
+    """What the address calls a token: cls, reg1, mean, or row.column from 1."""
+    if token is None or token < 0:
+        return MEAN
+    if token < len(layer.prefix):
+        return layer.prefix[token]
+    row, col = divmod(token - len(layer.prefix), layer.query_grid[1])
+    return f"{row + 1}.{col + 1}"
 
 
 class BoundedCache:
@@ -174,19 +194,13 @@ def load(name: str, pretrained: bool) -> tuple["Model", threading.Lock]:
 
     With trained weights, `name` may be that of a local file in the menu.
     """
-    from vitviz import ModelError, load_model
+    from vitviz import load_model
     from vitviz.zoo import leave_cores_free
 
     leave_cores_free()
     architecture, file = options().checkpoints.get(name, (name, None))
     checkpoint = file if pretrained else None
     model = load_model(architecture, pretrained=pretrained, checkpoint=checkpoint)
-    for layer in model.layers:
-        if layer.kind != "global":
-            raise ModelError(
-                f"{name} has {layer.kind} attention, which the pages do not draw: look at it with "
-                "vitviz.capture in Python."
-            )
     return model, threading.Lock()
 
 
@@ -212,6 +226,13 @@ def shipped_name() -> str:
     from vitviz.checkpoints import shipped_names
 
     return next(name for name in model_names() if name in shipped_names())
+
+
+def families() -> dict[str, str]:
+    """Of which family each model of timm in the menu is."""
+    from vitviz.zoo import catalogue
+
+    return {entry.name: entry.family for entry in catalogue() if not entry.shipped}
 
 
 def weights_marks() -> dict[str, str]:
@@ -315,6 +336,33 @@ def measurements(view: View) -> "Measurements":
         return sum(array.nbytes for array in fields)
 
     return captures().get((*view.key, "measurements"), make, size)
+
+
+def distances(view: View) -> tuple[list[np.ndarray], np.ndarray]:
+    """Mean attention distance of every layer's heads, and of equal sharing in every layer.
+
+    Pixels of the model's input; NaN where no patch looks at a patch.
+    """
+    from vitviz import inspection
+
+    acts = view.acts
+    if all_to_all(acts.layers):
+        equal = inspection.uniform_distance(acts.grid, acts.patch_size)
+        return list(measurements(view).distance), np.full(acts.depth, equal)
+
+    def make() -> tuple[list[np.ndarray], np.ndarray]:
+        found, shared = [], []
+        for layer in range(acts.depth):
+            windows = list(acts.windows(layer))
+            found.append(inspection.windowed_distance(windows))
+            # A shifted window holds patches that must not meet: their scores get -100 first.
+            alike = [((a.max(axis=0) > 1e-20)[None], q, k) for a, q, k in windows]
+            shared.append(inspection.windowed_distance(alike)[0])
+        return found, np.array(shared)
+
+    return captures().get(
+        (*view.key, "distances by layer"), make, lambda made: 8 * sum(map(len, made[0]))
+    )
 
 
 def answer(view: View, edits: "Sequence[Edit]") -> tuple[np.ndarray, np.ndarray]:

@@ -239,7 +239,9 @@ def _thumbnails(
 def _ask(view: View) -> None:
     """Make the token that was clicked the query, on this page and all others."""
     for point in st.session_state[_SCATTER].selection.points:
-        settings.change("query", view.query_text(int(point["customdata"][0])))
+        settings.change(
+            "query", state.token_text(view.acts.layers[view.layer], int(point["customdata"][0]))
+        )
 
 
 def _norms(view: View) -> None:

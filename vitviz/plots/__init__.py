@@ -28,7 +28,14 @@ from .maps import (
 )
 from .pairs import allowed_keys, allowed_pairs, attention_cost
 from .template import GREY, KEY, QUERY, SHARES, SIGNED, Box
-from .tiles import filter_components, filter_tile, filters, position_similarity, position_tile
+from .tiles import (
+    filter_components,
+    filter_tile,
+    filters,
+    position_similarity,
+    position_tile,
+    token_mixing,
+)
 from .tokens import token_film, token_norms, token_scatter
 from .training import data_hunger, distance_by_layer, training_curves
 
@@ -71,6 +78,7 @@ __all__ = [
     "token_components",
     "token_film",
     "token_map",
+    "token_mixing",
     "token_norms",
     "token_scatter",
     "training_curves",

@@ -33,9 +33,10 @@ def attention_distance(
     distance: np.ndarray,
     prefix_mass: np.ndarray,
     *,
-    equal_sharing: float,
+    equal_sharing: float | np.ndarray,
     side: float,
     selected: tuple[int, int | None],
+    num_heads: Sequence[int] | None = None,
     spread: np.ndarray | None = None,
     prefix_name: str = "the prefix",
 ) -> go.Figure:
@@ -47,15 +48,17 @@ def attention_distance(
     ----------
     distance : ndarray of shape (layers, heads), pixels; NaN is a gap
     prefix_mass : ndarray of shape (layers, heads), shares of 1
-    equal_sharing : distance of uniform attention, pixels
+    equal_sharing : distance of uniform attention, pixels; one, or an ndarray of shape (layers,)
     side : longer side of the model's input, pixels
     selected : layer and head (or None) to mark
+    num_heads : of each layer, where not all have as many; what is beyond is a gap
     spread : ndarray of shape (layers, heads), pixels, or None
         Standard deviation over pictures, drawn as error bars.
     prefix_name : what the tokens outside the picture are called
     """
     layers, heads = distance.shape
-    x = beside_each_other(layers, heads)
+    x = beside_each_other(num_heads or [heads] * layers)
+    equal = np.broadcast_to(equal_sharing, layers)
     names = [f"layer {k + 1}, head {h + 1}" for k in range(layers) for h in range(heads)]
     here = [k == selected[0] and selected[1] in (None, h) for k, h in np.ndindex(layers, heads)]
     deviation = None if spread is None else [f" ± {pixels:.1f}" for pixels in spread.ravel()]
@@ -80,9 +83,19 @@ def attention_distance(
             f"%{{customdata[1]:.1f}} % on {prefix_name}<extra></extra>",
         )
     )
-    figure.add_hline(y=equal_sharing, line_dash="dash", line_color=GREY)
+    for layer, pixels in enumerate(equal):
+        figure.add_shape(
+            type="line",
+            x0=layer + 0.5,
+            x1=layer + 1.5,
+            y0=pixels,
+            y1=pixels,
+            line=dict(dash="dash", color=GREY),
+        )
+    one = f" {equal[0]:.1f} px" if np.ptp(equal) == 0 else ""
+    sizes = f"; larger dots: more on {prefix_name}" if prefix_mass.any() else ""
     figure.add_annotation(  # above the axes, where no dot can lie
-        text=f"╌╌ equal sharing {equal_sharing:.1f} px; larger dots: more on {prefix_name}",
+        text=f"╌╌ equal sharing{one}{sizes}",
         x=0,
         xref="paper",
         y=1,
@@ -92,7 +105,7 @@ def attention_distance(
         font_size=14,
     )
     reach = distance if spread is None else distance + spread
-    top = 1.15 * max(equal_sharing, float(np.nanmax(reach, initial=0))) or 1.0
+    top = 1.15 * max(np.nanmax(equal), float(np.nanmax(reach, initial=0))) or 1.0
     _name_dot(figure, x, distance, selected, top)
     figure.update_xaxes(title="layer", dtick=1, range=[0.5, layers + 0.5])
     figure.update_yaxes(title="attention distance, pixels of the input", range=[0, top])
@@ -108,9 +121,7 @@ def attention_distance(
             showgrid=False,
         )
     )
-    return finish(
-        figure, _distance_words(distance, equal_sharing, spread), height=400, top=28, right=70
-    )
+    return finish(figure, _distance_words(distance, equal, spread), height=400, top=28, right=70)
 
 
 def _name_dot(
@@ -206,14 +217,15 @@ def position_profile(
     return legend_above(finish(figure, words, height=420))
 
 
-def _distance_words(distance: np.ndarray, equal_sharing: float, spread: np.ndarray | None) -> str:
+def _distance_words(distance: np.ndarray, equal: np.ndarray, spread: np.ndarray | None) -> str:
     finite = np.isfinite(distance)
     if not finite.any():
         return "No head attends to any patch, so there is no distance to show."
     low, high = np.nanmin(distance), np.nanmax(distance)
     words = f"Attention distance of {finite.sum()} heads, from {low:.1f} to {high:.1f} pixels"
-    below = int((distance[finite] < equal_sharing).sum())
-    words += f"; {below} lie below equal sharing at {equal_sharing:.1f} pixels"
+    below = int((distance < equal[:, None])[finite].sum())
+    at = f" at {equal[0]:.1f} pixels" if np.ptp(equal) == 0 else " in their layer"
+    words += f"; {below} lie below equal sharing{at}"
     if spread is not None:
         words += f"; the standard deviation over pictures is at most {np.nanmax(spread):.1f} pixels"
     return f"{words}."

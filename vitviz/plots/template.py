@@ -1,6 +1,7 @@
 """What all figures share: colours and scales, words for numbers, and the template itself."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -55,10 +56,14 @@ def legend_above(figure: go.Figure, *, top: int | None = None) -> go.Figure:
     return figure if top is None else figure.update_layout(margin_t=top)
 
 
-def beside_each_other(layers: int, heads: int) -> np.ndarray:
-    """Where the dots of heads stand along an axis of layers from 1: (layers, heads)."""
-    apart = np.linspace(-0.3, 0.3, heads) if heads > 1 else np.zeros(1)
-    where: np.ndarray = np.arange(layers)[:, None] + 1 + apart
+def beside_each_other(num_heads: Sequence[int]) -> np.ndarray:
+    """Where the dots of each layer's heads stand along an axis of layers from 1.
+
+    An ndarray of shape (layers, most heads of a layer), NaN where a layer has fewer.
+    """
+    where = np.full((len(num_heads), max(num_heads)), np.nan)
+    for layer, heads in enumerate(num_heads):
+        where[layer, :heads] = layer + 1 + (np.linspace(-0.3, 0.3, heads) if heads > 1 else 0)
     return where
 
 

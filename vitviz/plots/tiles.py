@@ -90,6 +90,47 @@ def filter_tile(kernel: np.ndarray, *, name: str, gain: float = 1.0) -> go.Figur
     return finish(figure, f"{name}: weights from {ends[1]} to {ends[0]}.", height=190)
 
 
+def token_mixing(maps: np.ndarray, *, names: Sequence[str], columns: int = 7) -> go.Figure:
+    """Weights of a mixing layer as tiles on one scale centred at 0, with what each is called.
+
+    Parameters
+    ----------
+    maps : ndarray of shape (units, rows, cols)
+    """
+    units, rows, cols = maps.shape
+    tall, wide = rows + math.ceil(0.25 * rows), cols + 1
+    places = [(unit // columns * tall, unit % columns * wide) for unit in range(units)]
+    canvas = np.full((places[-1][0] + tall, min(units, columns) * wide - 1), np.nan)
+    for (top, left), tile in zip(places, maps, strict=True):
+        canvas[top : top + rows, left : left + cols] = tile
+    reach = float(np.abs(maps).max()) or 1.0
+    figure = go.Figure(
+        go.Heatmap(
+            z=canvas,
+            zmin=-reach,
+            zmax=reach,
+            colorscale=SIGNED,
+            colorbar=colorbar("weight", below=False),
+            hovertemplate="%{z:+.3f}<extra></extra>",
+            hoverongaps=False,
+        )
+    )
+    figure.add_scatter(
+        x=[left + (cols - 1) / 2 for _, left in places],
+        y=[top + rows - 0.5 for top, _ in places],
+        mode="text",
+        text=names,
+        textposition="bottom center",
+        textfont_size=14,
+        hoverinfo="skip",
+    )
+    figure.update_xaxes(**BARE, constrain="domain")
+    figure.update_yaxes(**BARE, scaleanchor="x", range=[len(canvas) - 0.5, -0.5])
+    low, high = float(maps.min()), float(maps.max())
+    words = f"Weights of {units} units for each of {rows} x {cols} patches"
+    return finish(figure, f"{words}, from {low:+.3f} to {high:+.3f}.", height=480)
+
+
 def position_tile(similarity: np.ndarray, *, position: tuple[int, int]) -> go.Figure:
     """Cosine of one position's embedding with all others, as a tile of the grid's shape."""
     tile = similarity[position]

@@ -115,7 +115,7 @@ def distance_by_layer(
     equal_sharing : share of the picture's side
     """
     layers, heads = distance.shape
-    x = beside_each_other(layers, heads).ravel()
+    x = beside_each_other([heads] * layers).ravel()
     figure = go.Figure()
     for name, values, symbol, colour in (
         ("untrained", untrained, "circle-open", GREY),

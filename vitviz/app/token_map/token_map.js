@@ -33,14 +33,16 @@ function redraw() {
 // ------------------------------------------------------------------------------- the numbers
 
 /** Maps of every frame, head and query. Shares of patches are stored as the square root of their
- * part of the query's largest one, in 255 steps; cosines from -1 to 1 in 254 steps. */
+ * part of the query's largest one, in 255 steps; cosines from -1 to 1 in 254 steps. Where a query
+ * meets some patches alone, only those are stored. */
 class Stack {
-  constructor({ stack, codes, peaks, prefix }) {
+  constructor({ stack, codes, peaks, prefix, places }) {
     this.kind = stack.kind; // "share" or "cosine"
     this.frames = new Map(stack.frames.map((frame) => [frame.index, frame]));
     this.codes = column(codes);
     this.peaks = column(peaks);
     this.prefix = column(prefix);
+    this.places = column(places); // of a frame with windows: each query's window, then their keys
     this.photo = new Image();
     this.photo.onload = redraw;
     this.photo.src = stack.picture;
@@ -49,41 +51,68 @@ class Stack {
     );
   }
 
-  /** Values of all patches, row by row, and of the prefix tokens, for one query token. */
-  map(frameIndex, head, query, direction) {
+  /** Values of all patches, row by row, and of the prefix tokens, for one query token. A row lies
+   * in the grid of the keys, a column (of which the token is the key) in that of the queries. */
+  map(frameIndex, head, token, direction) {
     const frame = this.frames.get(frameIndex);
-    const patches = new Float32Array(frame.keyRows * frame.keyCols);
-    const prefix = new Float32Array(frame.prefix.length);
+    const column = direction === "column";
+    const patches = new Float32Array(column ? frame.rows * frame.cols : frame.keyRows * frame.keyCols);
+    const prefix = new Float32Array(frame.prefixTokens);
     const heads = head === MEAN ? range(frame.heads) : [head];
-    const tokens =
-      query === MEAN ? range(frame.rows * frame.cols).map((i) => i + prefix.length) : [query];
+    const count = column ? frame.keyRows * frame.keyCols : frame.rows * frame.cols;
+    const tokens = token === MEAN ? range(count).map((i) => i + prefix.length) : [token];
     const weight = 1 / (heads.length * tokens.length);
     for (const h of heads)
-      for (const token of tokens) {
-        if (direction === "column") this.#addColumn(frame, h, token, weight, patches, prefix);
-        else this.#addRow(frame, h, token, weight, patches, prefix);
+      for (const one of tokens) {
+        if (column) this.#addColumn(frame, h, one, weight, patches, prefix);
+        else this.#addRow(frame, h, one, weight, patches, prefix);
       }
     return { patches, prefix };
   }
 
+  /** Which window a query is in. */
+  #window(frame, query) {
+    return this.places[frame.firstPlace + query - frame.prefixTokens];
+  }
+
+  /** The patches of a window, -1 where it has none. */
+  #keys(frame, window) {
+    const first = frame.firstPlace + frame.rows * frame.cols + window * frame.keys;
+    return this.places.subarray(first, first + frame.keys);
+  }
+
   #addRow(frame, head, query, weight, patches, prefix) {
-    const row = frame.firstRow + head * frame.queries + query;
-    const peak = this.peaks[row] * weight;
-    const codes = frame.firstCode + (row - frame.firstRow) * patches.length;
-    for (let k = 0; k < patches.length; k++) patches[k] += this.decode[this.codes[codes + k]] * peak;
-    const first = frame.firstPrefix + (row - frame.firstRow) * prefix.length;
-    for (let k = 0; k < prefix.length; k++) prefix[k] += this.prefix[first + k] * weight;
+    const row = head * frame.queries + query;
+    const peak = this.peaks[frame.firstRow + row] * weight;
+    const first = frame.firstCode + row * frame.keys;
+    const places = frame.windows ? this.#keys(frame, this.#window(frame, query)) : null;
+    for (let k = 0; k < frame.keys; k++) {
+      const place = places ? places[k] : k;
+      if (place >= 0) patches[place] += this.decode[this.codes[first + k]] * peak;
+    }
+    const shares = frame.firstPrefix + row * prefix.length;
+    for (let k = 0; k < prefix.length; k++) prefix[k] += this.prefix[shares + k] * weight;
   }
 
   #addColumn(frame, head, key, weight, patches, prefix) {
+    const patch = key - prefix.length;
+    const within = frame.windows ? this.#places(frame, patch) : null;
     const value = (query) => {
       const row = head * frame.queries + query;
-      if (key < prefix.length) return this.prefix[frame.firstPrefix + row * prefix.length + key];
-      const code = this.codes[frame.firstCode + row * patches.length + key - prefix.length];
+      if (patch < 0) return this.prefix[frame.firstPrefix + row * prefix.length + key];
+      const at = within ? within[this.#window(frame, query)] : patch;
+      if (at < 0) return 0;
+      const code = this.codes[frame.firstCode + row * frame.keys + at];
       return this.decode[code] * this.peaks[frame.firstRow + row];
     };
     for (let q = 0; q < prefix.length; q++) prefix[q] += value(q) * weight;
-    for (let q = 0; q < patches.length; q++) patches[q] += value(q + prefix.length) * weight;
+    const last = Math.min(patches.length, frame.queries - prefix.length);
+    for (let q = 0; q < last; q++) patches[q] += value(q + prefix.length) * weight;
+  }
+
+  /** Where a patch stands in each window, -1 where it is not. */
+  #places(frame, patch) {
+    return range(frame.windows).map((window) => this.#keys(frame, window).indexOf(patch));
   }
 }
 
@@ -135,6 +164,19 @@ function percent(share) {
 
 function spoken(kind, value) {
   return kind === "share" ? percent(value) : value.toFixed(2);
+}
+
+/** The patch of another grid of the same picture in which the middle of a patch lies. */
+function moved(patch, from, to) {
+  const along = (index, count, start, end, other, first, last) => {
+    const middle = start + ((index + 0.5) / count) * (end - start);
+    const found = Math.floor(((middle - first) / (last - first)) * other);
+    return Math.min(other - 1, Math.max(0, found));
+  };
+  const [left, top, right, bottom] = from.crop;
+  const [x, y, xEnd, yEnd] = to.crop;
+  const row = along(Math.floor(patch / from.cols), from.rows, top, bottom, to.rows, y, yEnd);
+  return row * to.cols + along(patch % from.cols, from.cols, left, right, to.cols, x, xEnd);
 }
 
 function place(index, cols) {
@@ -235,29 +277,57 @@ class View {
     return backdrop;
   }
 
+  /** The maps of the frame on screen, once they are here. */
   get frame() {
     return this.stack?.frames.get(this.state.frame);
   }
 
+  /** Where the tokens of the frame on screen lie. */
+  get shape() {
+    return this.data.frames[this.state.frame];
+  }
+
+  get direction() {
+    return this.shape.prefixOnly ? "row" : this.state.direction;
+  }
+
   get query() {
-    return this.hover ?? this.state.query;
+    return this.shape.prefixOnly ? 0 : this.hover ?? this.state.query;
   }
 
   /** The query when none was chosen. */
   get home() {
-    return this.data.home ?? (this.data.prefix.length ? 0 : MEAN);
+    return this.shape.home;
   }
 
-  /** Index of the query among the patches; -1 where it is none. */
+  /** Index of the query among the patches of the frame's grid; -1 where it is none. */
   get queryPatch() {
-    const patch = this.query - this.data.prefix.length;
+    const patch = this.query - this.shape.prefix.length;
     return this.query === MEAN || patch < 0 ? -1 : patch;
+  }
+
+  /** The grid that the query is chosen in, and the one that its map lies in. */
+  get grids() {
+    const { rows, cols, crop, keyRows, keyCols, keyCrop } = this.shape;
+    const queries = { rows, cols, crop };
+    const keys = { rows: keyRows, cols: keyCols, crop: keyCrop };
+    return this.direction === "column" ? { asked: keys, seen: queries } : { asked: queries, seen: keys };
+  }
+
+  /** The same place in the grid that the query is chosen in; -1 where the query is no patch. */
+  get askedPatch() {
+    return this.queryPatch < 0 ? -1 : moved(this.queryPatch, this.shape, this.grids.asked);
+  }
+
+  /** The token whose row or column of A is shown. */
+  get askedToken() {
+    return this.queryPatch < 0 ? this.query : this.askedPatch + this.shape.prefix.length;
   }
 
   get queryName() {
     if (this.query === MEAN) return "mean of the patches";
-    if (this.queryPatch < 0) return this.data.prefix[this.query];
-    return place(this.queryPatch, this.data.cols);
+    if (this.queryPatch < 0) return this.shape.prefix[this.query];
+    return place(this.askedPatch, this.grids.asked.cols);
   }
 
   // ---- changes
@@ -265,7 +335,9 @@ class View {
   /** Show a change at once; tell the server when no other follows. */
   change(part) {
     this.hover = null;
+    const before = this.shape;
     Object.assign(this.state, part);
+    this.#fit(before);
     this.version += 1;
     this.draw();
     clearTimeout(this.timer);
@@ -274,12 +346,24 @@ class View {
     }, COMMIT_AFTER);
   }
 
+  /** Keep head and place of the query in a frame of another grid. */
+  #fit(before) {
+    const { state, shape } = this;
+    if (before === shape) return;
+    if (state.head >= shape.heads && this.data.strip === "heads") state.head = MEAN;
+    const patch = state.query - before.prefix.length;
+    if (state.query !== MEAN && patch >= 0) state.query = moved(patch, before, shape) + shape.prefix.length;
+    else if (state.query >= shape.prefix.length) state.query = MEAN;
+    if (shape.prefix.length && state.query === MEAN && !before.prefix.length) state.query = this.home;
+  }
+
   #press(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.target.tagName === "INPUT" && event.key.startsWith("Arrow")) return;
     const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
     const first = this.home;
-    const { frames, heads } = this.data;
+    const { frames } = this.data;
+    const { heads } = this.shape;
     const action = {
       n: () => this.change({ frame: Math.min(this.state.frame + 1, frames.length - 1) }),
       p: () => this.change({ frame: Math.max(this.state.frame - 1, 0) }),
@@ -296,7 +380,8 @@ class View {
   }
 
   #step(down, right) {
-    const { rows, cols, prefix } = this.data;
+    const { rows, cols, prefix, prefixOnly } = this.shape;
+    if (prefixOnly) return;
     let [row, col] = [Math.floor(rows / 2), Math.floor(cols / 2)];
     if (this.queryPatch >= 0) {
       row = Math.min(rows - 1, Math.max(0, Math.floor(this.queryPatch / cols) + down));
@@ -353,9 +438,9 @@ class View {
   #listen() {
     const { photo, map } = this.parts;
     photo.onpointermove = (event) => {
-      if (this.state.pinned) return;
-      const patch = this.#patchAt(photo, event, this.data.rows, this.data.cols);
-      const query = patch === null ? null : patch + this.data.prefix.length;
+      if (this.state.pinned || this.shape.prefixOnly) return;
+      const patch = this.#patchAt(photo, event, this.shape);
+      const query = patch === null ? null : patch + this.shape.prefix.length;
       if (query !== this.hover) {
         this.hover = query;
         this.draw();
@@ -367,12 +452,13 @@ class View {
       this.draw();
     };
     photo.onclick = (event) => {
-      const patch = this.#patchAt(photo, event, this.data.rows, this.data.cols);
-      if (patch !== null) this.change({ query: patch + this.data.prefix.length, pinned: true });
+      const patch = this.#patchAt(photo, event, this.shape);
+      if (patch !== null && !this.shape.prefixOnly)
+        this.change({ query: patch + this.shape.prefix.length, pinned: true });
     };
     map.onpointermove = (event) => {
       if (!this.frame) return;
-      this.key = this.#patchAt(map, event, this.frame.keyRows, this.frame.keyCols);
+      this.key = this.#patchAt(map, event, this.grids.seen);
       this.draw();
     };
     map.onpointerleave = () => {
@@ -382,9 +468,9 @@ class View {
   }
 
   /** The patch under the pointer, null outside of what the model saw. */
-  #patchAt(canvas, event, rows, cols) {
+  #patchAt(canvas, event, { rows, cols, crop }) {
     const bounds = canvas.getBoundingClientRect();
-    const [left, top, right, bottom] = this.data.picture.crop;
+    const [left, top, right, bottom] = crop;
     const x = ((event.clientX - bounds.left) / bounds.width) * this.data.picture.width;
     const y = ((event.clientY - bounds.top) / bounds.height) * this.data.picture.height;
     const row = Math.floor(((y - top) / (bottom - top)) * rows);
@@ -409,13 +495,14 @@ class View {
   #drawTools() {
     const { state, data } = this;
     const share = data.kind === "share";
-    const shown = JSON.stringify([state.direction, state.view, state.scale, state.leaveOut, state.smooth]);
+    const columns = data.columns && !this.shape.prefixOnly;
+    const shown = JSON.stringify([columns, state.direction, state.view, state.scale, state.leaveOut, state.smooth]);
     if (this.shownTools === shown && this.parts.tools.childElementCount) return;
     this.shownTools = shown;
     const focused = this.root.activeElement;
     const place = focused && [...this.parts.tools.querySelectorAll("button, input")].indexOf(focused);
     const tools = [];
-    if (share && data.columns)
+    if (share && columns)
       tools.push(choice("Read", { row: "row: looks at", column: "column: looked at by" },
         state.direction, (direction) => this.change({ direction })));
     if (share) {
@@ -450,8 +537,8 @@ class View {
     return { context, pixel: width / canvas.width, line: (ratio * width) / canvas.width };
   }
 
-  #patchBox(index, rows, cols) {
-    const [left, top, right, bottom] = this.data.picture.crop;
+  #patchBox(index, { rows, cols, crop }) {
+    const [left, top, right, bottom] = crop;
     const [w, h] = [(right - left) / cols, (bottom - top) / rows];
     return [left + (index % cols) * w, top + Math.floor(index / cols) * h, w, h];
   }
@@ -466,29 +553,35 @@ class View {
     context.setLineDash([]);
   }
 
+  /** The query, and the patch under the pointer on the map. */
+  #markPatches(context, line) {
+    const { asked, seen } = this.grids;
+    if (this.askedPatch >= 0)
+      this.#mark(context, line, this.#patchBox(this.askedPatch, asked), QUERY, false);
+    if (this.key !== null && this.frame)
+      this.#mark(context, line, this.#patchBox(this.key, seen), KEY, true);
+  }
+
   #drawPhoto() {
     const { parts, data } = this;
     const { context, pixel, line } = this.#onPicture(parts.photo);
-    const { crop } = data.picture;
+    const { rows, cols, crop } = this.grids.asked;
     context.strokeStyle = "rgb(255 255 255 / 0.35)";
     context.lineWidth = pixel;
     context.beginPath();
     const [left, top, right, bottom] = crop;
-    for (let c = 0; c <= data.cols; c++) {
-      const x = left + (c * (right - left)) / data.cols;
+    for (let c = 0; c <= cols; c++) {
+      const x = left + (c * (right - left)) / cols;
       context.moveTo(x, top);
       context.lineTo(x, bottom);
     }
-    for (let r = 0; r <= data.rows; r++) {
-      const y = top + (r * (bottom - top)) / data.rows;
+    for (let r = 0; r <= rows; r++) {
+      const y = top + (r * (bottom - top)) / rows;
       context.moveTo(left, y);
       context.lineTo(right, y);
     }
     context.stroke();
-    if (this.queryPatch >= 0)
-      this.#mark(context, line, this.#patchBox(this.queryPatch, data.rows, data.cols), QUERY, false);
-    if (this.key !== null && this.frame)
-      this.#mark(context, line, this.#patchBox(this.key, this.frame.keyRows, this.frame.keyCols), KEY, true);
+    this.#markPatches(context, line);
     parts.photoTitle.replaceChildren("The query: ", element("em", { textContent: this.queryName }),
       this.state.pinned && this.hover === null ? " · pinned" : "");
     this.#drawTokenButtons();
@@ -496,7 +589,7 @@ class View {
 
   #drawTokenButtons() {
     const first = this.home;
-    const { prefix } = this.data;
+    const { prefix } = this.shape;
     const names = [...(first === MEAN ? ["mean of the patches"] : []), ...prefix];
     if (!names.length) names.push("the middle");
     const shown = `${names.join()} ${this.query}`;
@@ -521,9 +614,11 @@ class View {
     const heads = frame.heads === 1 ? [0] : [MEAN, ...range(frame.heads)];
     const tiles = byHead
       ? heads.map((head) => ({ head, frame: state.frame, name: head === MEAN ? "mean" : `head ${head + 1}` }))
-      : data.frames.map((name, index) => ({ head: 0, frame: index, name })).filter((tile) => stack.frames.has(tile.frame));
-    for (const tile of tiles) tile.map = stack.map(tile.frame, tile.head, this.query, state.direction);
-    const except = state.leaveOut || data.kind === "cosine" ? this.queryPatch : -1;
+      : data.frames.map(({ name }, index) => ({ head: 0, frame: index, name })).filter((tile) => stack.frames.has(tile.frame));
+    for (const tile of tiles) tile.map = stack.map(tile.frame, tile.head, this.askedToken, this.direction);
+    const { asked, seen } = this.grids; // where they differ, no patch of the map is the query
+    const same = asked.rows === seen.rows && asked.cols === seen.cols;
+    const except = same && (state.leaveOut || data.kind === "cosine") ? this.queryPatch : -1;
     for (const tile of tiles) tile.strongest = largest(tile.map.patches, except);
     const head = frame.heads === 1 ? 0 : state.head;
     const chosen = tiles.find((tile) => (byHead ? tile.head === head : tile.frame === state.frame)) ?? tiles[0];
@@ -536,11 +631,11 @@ class View {
 
   /** The map as a small picture, one pixel a patch. */
   #pixels(tile, scale, spotlight, small) {
-    const { keyRows, keyCols } = this.stack.frames.get(tile.frame);
-    if (small.width !== keyCols) small.width = keyCols;
-    if (small.height !== keyRows) small.height = keyRows;
+    const { rows, cols } = this.grids.seen;
+    if (small.width !== cols) small.width = cols;
+    if (small.height !== rows) small.height = rows;
     const context = small.getContext("2d");
-    const image = context.createImageData(keyCols, keyRows);
+    const image = context.createImageData(cols, rows);
     tile.map.patches.forEach((value, i) => {
       const position = scale.position(value);
       if (spotlight) image.data[4 * i + 3] = Math.round(255 * (1 - FLOOR) * (1 - position));
@@ -556,22 +651,18 @@ class View {
 
   #drawMap(tile, scale) {
     const { parts, data, state } = this;
-    const [left, top, right, bottom] = data.picture.crop;
+    const [left, top, right, bottom] = this.grids.seen.crop;
     const { context, line } = this.#onPicture(parts.map);
     const spotlight = state.view === "spotlight" && data.kind === "share";
     context.imageSmoothingEnabled = state.smooth;
     this.small ??= element("canvas");
     const small = this.#pixels(tile, scale, spotlight, this.small);
     context.drawImage(small, left, top, right - left, bottom - top);
-    const { keyRows, keyCols } = this.frame;
-    if (this.queryPatch >= 0)
-      this.#mark(context, line, this.#patchBox(this.queryPatch, data.rows, data.cols), QUERY, false);
-    if (this.key !== null)
-      this.#mark(context, line, this.#patchBox(this.key, keyRows, keyCols), KEY, true);
+    this.#markPatches(context, line);
 
-    const column = state.direction === "column";
+    const column = this.direction === "column";
     const title = data.titles[column ? "column" : "row"];
-    const details = [data.frames[state.frame], data.strip === "heads" && tile.name, state.smooth && "smoothed"];
+    const details = [this.shape.name, data.strip === "heads" && tile.name, state.smooth && "smoothed"];
     parts.mapTitle.replaceChildren(title,
       element("small", { textContent: ` ${details.filter(Boolean).join(", ")}` }));
     this.#drawBar(scale, spotlight);
@@ -581,7 +672,8 @@ class View {
 
   /** The colour bar, its ends and a tick where every token would have the same share. */
   #drawBar(scale, spotlight) {
-    const { kind, equalShare } = this.data;
+    const { kind } = this.data;
+    const { equalShare } = this.shape;
     const bar = this.parts.bar;
     if (bar.dataset.spotlight !== String(spotlight)) {
       bar.dataset.spotlight = spotlight;
@@ -615,7 +707,7 @@ class View {
 
   /** One cell for each token that is no part of the picture. */
   #drawPrefix(tile, scale, spotlight) {
-    const column = this.state.direction === "column";
+    const column = this.direction === "column";
     const verb = this.data.kind === "cosine" ? "" : column ? "by " : "to ";
     const cells = this.parts.prefix;
     if (cells.childElementCount !== tile.map.prefix.length)
@@ -627,7 +719,7 @@ class View {
       const grey = Math.round(255 * (FLOOR + (1 - FLOOR) * position));
       const first = 3 * Math.round(255 * position);
       const parts = spotlight ? [grey, grey, grey] : this.lut.subarray(first, first + 3);
-      name.textContent = `${verb}${this.data.prefix[index]}`;
+      name.textContent = `${verb}${this.shape.prefix[index]}`;
       swatch.style.background = `rgb(${parts.join(" ")})`;
       swatch.style.outlineColor = index === this.query ? QUERY : "transparent";
       share.textContent = spoken(this.data.kind, value);
@@ -636,27 +728,28 @@ class View {
 
   /** What the map says, in words. */
   #read(tile) {
-    const { parts, data, frame } = this;
+    const { parts, shape } = this;
     const { patches, prefix } = tile.map;
-    const { kind } = data;
+    const { kind } = this.data;
+    const { cols } = this.grids.seen;
     const { value, at } = tile.strongest;
-    const noun = this.state.direction === "column" ? "query" : "key";
+    const noun = this.direction === "column" ? "query" : "key";
     const cosine = kind === "cosine"; // the query, the same as itself, is left out
     const best = cosine ? "most similar other" : `strongest ${noun}`;
     const said = (number) => `${cosine ? "cosine " : ""}${spoken(kind, number)}`;
-    const label = `query ${this.queryName}, ${tile.name}: ${best} ${place(at, frame.keyCols)}, ${said(value)}`;
+    const label = `query ${this.queryName}, ${tile.name}: ${best} ${place(at, cols)}, ${said(value)}`;
     parts.photo.setAttribute("aria-label", label);
     parts.map.setAttribute("aria-label", label);
     if (this.hover === null) parts.live.textContent = label;
-    let words = `${cosine ? "Most similar other" : "Strongest"}: ${place(at, frame.keyCols)}, ${said(value)}.`;
+    let words = `${cosine ? "Most similar other" : "Strongest"}: ${place(at, cols)}, ${said(value)}.`;
     if (this.key !== null)
-      words = `${cosine ? "Patch" : noun === "key" ? "Key" : "Query"} ${place(this.key, frame.keyCols)}: ${said(patches[this.key])}.`;
+      words = `${cosine ? "Patch" : noun === "key" ? "Key" : "Query"} ${place(this.key, cols)}: ${said(patches[this.key])}.`;
     if (kind === "share") {
-      words += ` ▲ equal sharing, ${percent(data.equalShare)}.`;
+      words += ` ▲ equal sharing${shape.within ? " in a whole window" : ""}, ${percent(shape.equalShare)}.`;
       if (noun === "key") {
         const sorted = [...patches].sort((a, b) => b - a).slice(0, 10);
         const sum = (values) => values.reduce((a, b) => a + b, 0);
-        words += ` The 10 strongest of ${patches.length} patches take ${percent(sum(sorted))};`;
+        if (patches.length > 10) words += ` The 10 strongest of ${patches.length} patches take ${percent(sum(sorted))};`;
         words += ` all tokens together ${percent(sum([...patches]) + sum([...prefix]))}.`;
       } else words += " A column does not add up to 100 %.";
     }
@@ -667,7 +760,7 @@ class View {
     const { parts, data, state } = this;
     const columns = tiles.length > 20 ? 6 : tiles.length > 8 ? 5 : tiles.length > (data.strip === "heads" ? 2 : 4) ? 4 : 2;
     parts.stripTitle.replaceChildren(data.stripTitle,
-      element("small", { textContent: data.strip === "heads" ? ` ${data.frames[state.frame]}` : "" }));
+      element("small", { textContent: data.strip === "heads" ? ` ${this.shape.name}` : "" }));
     if (parts.strip.childElementCount !== tiles.length) {
       parts.strip.style.setProperty("--columns", columns);
       parts.strip.style.setProperty("--tile", columns === 2 ? "150px" : "110px");
@@ -692,11 +785,11 @@ class View {
       button.setAttribute("aria-label", `${tile.name}, maximum ${peak}`);
       this.#pixels(tile, scaleOf(tile), false, canvas);
       canvas.style.imageRendering = state.smooth ? "auto" : "pixelated";
-      mark.hidden = this.queryPatch < 0;
-      const { rows, cols } = data;
+      mark.hidden = this.askedPatch < 0;
+      const { rows, cols } = this.grids.asked;
       Object.assign(mark.style, {
-        left: `${(100 * (this.queryPatch % cols)) / cols}%`,
-        top: `${(100 * Math.floor(this.queryPatch / cols)) / rows}%`,
+        left: `${(100 * (this.askedPatch % cols)) / cols}%`,
+        top: `${(100 * Math.floor(this.askedPatch / cols)) / rows}%`,
         width: `${100 / cols}%`,
         height: `${100 / rows}%`,
       });
@@ -708,7 +801,7 @@ class View {
     const { values, equal, side } = this.data.distance;
     const [width, height, left, top, bottom] = [350, 118, 40, 8, 22];
     const depth = values.length;
-    const max = 1.05 * Math.max(equal, ...values.flat().filter((value) => value !== null));
+    const max = 1.05 * Math.max(...equal, ...values.flat().filter((value) => value !== null));
     const x = (layer, head, heads) =>
       left + ((layer + 0.5 + 0.5 * ((head + 0.5) / heads - 0.5)) / depth) * (width - left);
     const y = (value) => top + (1 - value / max) * (height - top - bottom);
@@ -721,12 +814,18 @@ class View {
     if (!this.parts.distance.childElementCount) {
       const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "group",
         "aria-label": `Mean attention distance of every head, in pixels of ${side}` });
-      const line = y(equal);
+      const most = Math.max(...equal);
+      const same = equal.every((value) => value === null || value === most);
+      const wide = (width - left) / depth;
+      equal.forEach((value, layer) => {
+        const [x1, x2] = [left + layer * wide, left + (layer + 1) * wide];
+        if (value !== null) svg.append(make("line", { x1, x2, y1: y(value), y2: y(value), class: "equal" }));
+      });
       svg.append(
-        make("line", { x1: left, x2: width, y1: line, y2: line, class: "equal" }),
-        make("text", { x: width, y: line + 16, "text-anchor": "end" }, `equal sharing ${equal.toFixed(1)} px`),
+        make("text", { x: width, y: y(most) + 16, "text-anchor": "end" },
+          same ? `equal sharing ${most.toFixed(1)} px` : "dashed: equal sharing"),
         make("text", { x: left - 6, y: y(0) + 4, "text-anchor": "end" }, "0"),
-        make("text", { x: left - 6, y: line + 5, "text-anchor": "end" }, equal.toFixed(0)),
+        make("text", { x: left - 6, y: y(most) + 5, "text-anchor": "end" }, most.toFixed(0)),
         make("line", { x1: left, x2: width, y1: y(0), y2: y(0), class: "axis" }));
       const step = Math.ceil(depth / 16);
       values.forEach((heads, layer) => {
