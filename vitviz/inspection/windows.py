@@ -7,9 +7,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from .inputs import Array, as_floats
 
-#: Between e^-100 = 4e-44, which Swin's mask of -100 leaves of a share, and 1 / M: the shares that
-#: small random weights give to M keys lie near it.
-_FLOOR = 1e-9
+#: Far above e^-100 = 4e-44, which Swin's mask of -100 leaves of a share, and far below what a query
+#: gives to a key that it may look at.
+_FLOOR = 1e-20
 
 
 def allowed_pairs(attention: ArrayLike) -> NDArray[np.bool_]:
@@ -18,8 +18,7 @@ def allowed_pairs(attention: ArrayLike) -> NDArray[np.bool_]:
     Parameters
     ----------
     attention : array-like of shape (heads, ...)
-        The attention of a layer, or one row or map of it, with random weights: a trained head may
-        give an allowed pair next to nothing.
+        The attention of a layer, or a row or a map of it.
 
     Returns
     -------

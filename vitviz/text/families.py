@@ -23,7 +23,10 @@ class Card:
     source: str
 
 
-_NO_ROLLOUT = "there is no CLS, and stages have different tokens, so their A cannot be multiplied"
+_STAGES = (
+    "Rollout, Tokens and Classify, which need the same tokens in every layer: its stages have "
+    "others. And Positions: no embedding of them is added to its tokens."
+)
 CARDS: Mapping[str, Card] = {
     "ViT": Card(
         differs=(
@@ -58,7 +61,7 @@ CARDS: Mapping[str, Card] = {
             "and a mask keeps apart what the shift brings together from opposite borders. Each "
             "stage halves the grid's sides."
         ),
-        hidden=f"Rollout: {_NO_ROLLOUT}.",
+        hidden=_STAGES,
         source="Liu et al., ICCV 2021, sections 3.1 and 3.2, Fig. 4",
     ),
     "PVT": Card(
@@ -66,7 +69,7 @@ CARDS: Mapping[str, Card] = {
             "Every patch may look at every key, but in all stages except the last a key stands for "
             "several patches, so A is N x M. Each stage halves the grid's sides. Shown is PVT v2."
         ),
-        hidden=f"Rollout: A is not square, {_NO_ROLLOUT}.",
+        hidden=_STAGES,
         source="Wang et al., ICCV 2021, section 3.3; v2: Computational Visual Media 2022",
     ),
     "CoAtNet": Card(
@@ -74,7 +77,7 @@ CARDS: Mapping[str, Card] = {
             "The first stages are convolutions; the last ones attend over their whole grid, with a "
             "bias for the offset of each pair added to the scores."
         ),
-        hidden=f"The convolutions: they have no A. Rollout: {_NO_ROLLOUT}.",
+        hidden=f"What convolutions do: they have no A. {_STAGES}",
         source="Dai et al., NeurIPS 2021, section 2",
     ),
     "MaxViT": Card(
@@ -82,7 +85,7 @@ CARDS: Mapping[str, Card] = {
             "Each block attends twice: within windows of neighbours, then among patches that lie "
             "equally far apart over the whole picture."
         ),
-        hidden=f"The convolution before them: it has no A. Rollout: {_NO_ROLLOUT}.",
+        hidden=f"What its convolutions do: they have no A. {_STAGES}",
         source="Tu et al., ECCV 2022, Fig. 3",
     ),
     "CaiT": Card(
@@ -91,8 +94,9 @@ CARDS: Mapping[str, Card] = {
             "CLS alone asks: A is one row, 1 x (1 + N)."
         ),
         hidden=(
-            "Rollout: CLS is not among the tokens of the first layers. And the patches' heads are "
-            "mixed before and after the softmax; a head's map is taken before the second mixing."
+            "Rollout, Tokens and Classify: CLS is not among the tokens of the first layers. The "
+            "patches' heads are mixed before and after the softmax; a map is of a head before the "
+            "second mixing."
         ),
         source="Touvron et al., ICCV 2021 (Going deeper with Image Transformers), section 3",
     ),
@@ -101,7 +105,7 @@ CARDS: Mapping[str, Card] = {
             "No attention: an MLP mixes the patches, by weights that were learnt once and are the "
             "same for every picture. Every patch reaches every other."
         ),
-        hidden="A, heads, distance and rollout: there is no attention, only weights.",
+        hidden="A, and all that is made of it, such as distance: there are only weights.",
         source="Tolstikhin et al., NeurIPS 2021, section 2 and Fig. 5",
     ),
 }

@@ -17,7 +17,7 @@ class Toy:
     Attributes
     ----------
     architecture : str
-        The smallest of timm's that has trained weights.
+        timm's name of one that is in the menu.
     narrow : mapping
         Options of timm that take away channels and heads, and nothing else.
     small : mapping
@@ -40,7 +40,7 @@ TOYS: Mapping[str, Toy] = {
         architecture="deit_tiny_distilled_patch16_224", narrow=_PLAIN, small=dict(depth=1), size=48
     ),
     "Hybrid": Toy(
-        architecture="vit_tiny_r_s16_p8_224", narrow=_PLAIN, small=dict(depth=1), size=96
+        architecture="vit_small_r26_s32_224", narrow=_PLAIN, small=dict(depth=1), size=96
     ),
     "Swin": Toy(
         architecture="swin_tiny_patch4_window7_224",
@@ -57,7 +57,7 @@ TOYS: Mapping[str, Toy] = {
         size=32,
     ),
     "CoAtNet": Toy(
-        architecture="coatnet_nano_rw_224",
+        architecture="coatnet_0_rw_224",
         narrow=_MAXXVIT,
         small=dict(depths=(1, 1, 1, 1)),
         size=64,
