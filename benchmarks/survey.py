@@ -7,9 +7,14 @@ plainly and once watched. It counts as proved when every layer proves its whole 
 the block's own output and the logits are bit-identical to the plain run. Of models above LARGE
 parameters, the blocks after the second of each stage are left out, as they repeat it. A refusal
 is a ModelError of one sentence; anything else is a failure, and makes the exit status 1.
+
+Beside each that counts as proved stands how many layers timm's own `AttentionExtract` has maps of,
+by its hooks on dropout: the place that tools for rollout hook too, and that fused attention never
+calls.
 """
 
 import argparse
+import re
 import sys
 import warnings
 from collections import Counter
@@ -18,6 +23,7 @@ from typing import Any
 import timm
 import torch
 from PIL import Image
+from timm.utils import AttentionExtract
 from torch import nn
 
 from vitviz import capture
@@ -144,6 +150,15 @@ def smallest(name: str) -> tuple[nn.Module, tuple[int, int], bool]:
     raise AssertionError("the architecture's own size was tried last")
 
 
+def extracted(module: nn.Module, x: torch.Tensor) -> int:
+    """Of how many layers timm's own extractor returns attention, as it is by default."""
+    try:
+        found = AttentionExtract(module, method="hook")(x)
+    except RuntimeError:  # nothing has the name that it looks for
+        return 0
+    return sum(maps is not None for maps in found.values())
+
+
 def verdict(name: str, image: Image.Image) -> tuple[str, str]:
     """One word, and what there is to say of it."""
     family_of(outline(name, None))  # what is refused is refused before it costs anything
@@ -168,7 +183,10 @@ def verdict(name: str, image: Image.Image) -> tuple[str, str]:
             return "failed", f"{said}: {layer.refusal}"
         for _ in acts.windows(number):  # proves the whole layer
             break
-    return ("proved in part" if cut else "proved"), f"{said}, {acts.depth} layers"
+    with torch.inference_mode():
+        maps = extracted(module, model.preprocess(image)[None])
+    said = f"{said}, {acts.depth} layers, {maps} by AttentionExtract"
+    return ("proved in part" if cut else "proved"), said
 
 
 def names(pattern: str) -> list[str]:
@@ -183,6 +201,7 @@ def main() -> int:
     warnings.simplefilter("ignore")  # timm's own, on outdated names
     image = Image.effect_noise((300, 260), 90).convert("RGB")
     counts: Counter[str] = Counter()
+    by_timm: Counter[str] = Counter()
     for name in names(arguments.pattern):
         try:
             word, said = verdict(name, image)
@@ -191,11 +210,19 @@ def main() -> int:
         except Exception as error:
             word, said = "failed", f"{type(error).__name__}: {error}".splitlines()[0]
         counts[word] += 1
+        if word.startswith("proved"):
+            layers, maps = map(int, re.findall(r"(\d+) layers, (\d+) by", said)[0])
+            by_timm["every layer" if maps >= layers else "some" if maps else "none"] += 1
         print(f"{word:14} {name:50} {said}", flush=True)
     total = sum(counts.values())
     print(f"\n{total} architectures of timm {timm.__version__}")
     for word in ("proved", "proved in part", "weights", "refused", "failed"):
         print(f"{counts[word]:5} {word}")
+    print(
+        f"\nOf the {by_timm.total()} proved, timm's AttentionExtract has by its hooks maps of "
+        f"every layer for {by_timm['every layer']}, of some for {by_timm['some']}, of none for "
+        f"{by_timm['none']}"
+    )
     return 1 if counts["failed"] else 0
 
 

@@ -132,6 +132,9 @@ EXAMPLES: dict[str, Callable[[], go.Figure]] = {
     "heads": lambda: plots.heads(shares(6, *GRID), selected=2, names=names(6)),
     "prefix_shares": lambda: plots.prefix_shares(np.array([0.6, 0.1]), names=["CLS", "DIST"]),
     "attention_distance": lambda: distances(40 * shares(3, 4) + 10, (1, 2)),
+    "token_mixing": lambda: plots.token_mixing(
+        np.random.default_rng(0).normal(size=(9, *GRID)), names=[f"unit {k}" for k in range(9)]
+    ),
     "distance_histogram": lambda: plots.distance_histogram(
         np.array([0.2, 0.5, 0.3]),
         np.array([0.1, 0.6, 0.3]),

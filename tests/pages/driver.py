@@ -55,10 +55,17 @@ def components(at: AppTest, name: str) -> list[dict[str, Any]]:
 
 
 def token_map(at: AppTest) -> dict[str, Any]:
-    """What the token map is told to show; empty where the page has none."""
+    """What the token map is told to show, and of the frame on screen; empty where there is none.
+
+    `shapes` are those of all frames, `frames` their names.
+    """
     shown = [data for data in components(at, "vitviz_token_map") if "state" in data]
     assert len(shown) <= 1
-    return shown[0] if shown else {}
+    if not shown:
+        return {}
+    (data,), shapes = shown, shown[0]["frames"]
+    names = [shape["name"] for shape in shapes]
+    return {**shapes[data["state"]["frame"]], **data, "frames": names, "shapes": shapes}
 
 
 def stack(at: AppTest) -> dict[str, np.ndarray]:

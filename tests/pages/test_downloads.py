@@ -56,9 +56,9 @@ def test_the_menu_tells_what_is_on_disk_and_how_large_the_rest_is(cache: Path) -
     put_in_cache(cache, weights_of(NAME), b"weights")
     options = opened().selectbox(key="model").options
     assert options[0] == SHIPPED
-    assert f"{NAME} · on disk" in options
-    assert "vit_base_patch16_224 · ↓ 346 MB" in options
-    assert "vit_tiny_patch16_224 · ↓ 23 MB" in options
+    assert f"DeiT: {NAME} · on disk" in options
+    assert "ViT: vit_base_patch16_224 · ↓ 346 MB" in options
+    assert "ViT: vit_tiny_patch16_224 · ↓ 23 MB" in options
 
 
 def test_a_model_is_shown_when_its_weights_have_come(server: HubServer) -> None:
@@ -72,7 +72,7 @@ def test_a_model_is_shown_when_its_weights_have_come(server: HubServer) -> None:
     assert_works(settled(at))
     assert provenance(at).startswith(NAME)
     assert f"trained weights of timm, fb_in1k, revision {COMMIT[:7]}" in provenance(at)
-    assert f"{NAME} · on disk" in at.selectbox(key="model").options
+    assert f"DeiT: {NAME} · on disk" in at.selectbox(key="model").options
 
 
 def test_the_page_works_during_a_download_and_does_not_begin_it_again(server: HubServer) -> None:

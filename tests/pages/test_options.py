@@ -59,20 +59,6 @@ def test_a_file_that_does_not_fit_gets_a_sentence(
     assert provenance(at).startswith("vitviz_tiny_cifar10")
 
 
-def test_a_family_that_the_pages_do_not_draw_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = "pvt_v2_b0"
-    path = tmp_path / "pvt.safetensors"
-    save_file(timm_module(name, num_classes=3).state_dict(), path)
-    say(monkeypatch, f"--checkpoint={name}={path}")
-    at = opened(model=f"{name} · pvt.safetensors")
-    assert not at.exception
-    (error,) = at.error
-    assert "which the pages do not draw" in error.value
-    assert provenance(at).startswith("vitviz_tiny_cifar10")
-
-
 def test_only_the_allowed_models_are_offered(
     weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -312,7 +312,10 @@ def test_a_bad_upload_that_is_taken_back_ends_the_complaint() -> None:
 def test_the_menu_offers_every_model() -> None:
     options = opened().selectbox(key="model").options
     assert options[0] == SHIPPED
-    assert [option.split(" · ")[0] for option in options] == [entry.name for entry in catalogue()]
+    named = [option.split(" · ")[0] for option in options]
+    assert named == [
+        entry.name if entry.shipped else f"{entry.family}: {entry.name}" for entry in catalogue()
+    ]
 
 
 @every_page
@@ -332,11 +335,12 @@ def test_other_models_fit_themselves_to_the_controls() -> None:
     at = opened(query="16.16", head="6", weights="random")
     choose(at, "deit_tiny_distilled_patch16_224")
     assert_works(at)
-    assert [info.value.split(":")[0] for info in at.info] == ["Head", "Query"]
+    assert [info.value.split(":")[0] for info in at.info] == ["Head"]
+    assert address(at)["query"] == "14.14"  # the same corner
     shown = token_map(at)
     assert shown["prefix"] == ["CLS", "DIST"]
     assert (shown["rows"], shown["cols"]) == (14, 14)
-    assert (shown["state"]["query"], shown["state"]["head"]) == (0, -1)
+    assert (shown["state"]["query"], shown["state"]["head"]) == (2 + 14 * 14 - 1, -1)
     assert "DeiT distilled" in provenance(at)
     assert "layer 6 of 12 · mean of heads" in provenance(at)
     at.slider(key="layer").set_value(12).run()

@@ -10,7 +10,7 @@ from streamlit.delta_generator import DeltaGenerator
 from vitviz import plots
 from vitviz.app import cells, classes, settings, state
 from vitviz.app.classify_data import Changes, Found, tables
-from vitviz.app.data import Data
+from vitviz.app.data import Data, Table
 from vitviz.app.figure import show
 from vitviz.app.settings import setting, text_setting
 from vitviz.app.state import View
@@ -29,6 +29,7 @@ REMOVALS: "dict[Removal, str]" = {
 }
 BRUSHES = ("drag", "click")
 BLOCKS = (2, 4)
+BLOCKS_ALONG = 7  # a side, where blocks have no setting
 STEPS = 10  # of a curve
 #: An experiment that was asked for: where it is drawn, and what makes it.
 Pending = tuple[DeltaGenerator, Callable[[], object]]
@@ -43,6 +44,8 @@ def page(view: View) -> Data | None:
         )
         return None
     labels = classes.names(acts)
+    if not state.all_to_all(acts.layers):
+        return _of_other_families(view, labels)
     painted = _cells_setting("painted", acts.grid)
     muted = _cells_setting("muted", (acts.depth, acts.layers[0].num_heads))
     removal = setting("fill", list(REMOVALS), "mean")
@@ -101,6 +104,35 @@ def page(view: View) -> Data | None:
     return Data(lambda: tables(view, changes, found, index))
 
 
+def _of_other_families(view: View, labels: tuple[str, ...]) -> Data:
+    """Where layers differ in their tokens: the answer, and the picture without each block."""
+    probabilities, index = view.acts.probabilities, classes.asked(view.acts)
+    assert probabilities is not None
+    answer, blocks = st.columns(2)
+    with answer:
+        st.subheader("The answer", anchor=False)
+        show(plots.class_probabilities(probabilities, labels))
+        _worth(view, probabilities, labels)
+    with blocks:
+        st.subheader("Hide each block in turn", anchor=False)
+        classes.menu(view.acts)
+        block = max(1, view.model.layers[0].query_grid[0] // BLOCKS_ALONG)
+        pending = _occlusion(view, index, labels[index], block, "mean")
+        st.markdown(
+            "To mute heads, paint patches away or read the answer layer by layer, choose a model "
+            f"in which all patches look at all in every layer, such as {state.shipped_name()}."
+        )
+    if pending is not None:
+        place, make = pending
+        with place:
+            make()
+        st.rerun()
+    table = Table(
+        "What the model answers.", {"class": labels, "probability, %": 100 * probabilities}
+    )
+    return Data(lambda: [table])
+
+
 def _found(view: View, *called: Hashable) -> Any:
     """What an experiment found; None where it was not run."""
     return state.captures().kept((*view.key, *called))
@@ -139,6 +171,12 @@ def _answer(
         show(plots.answer_change(before, after, labels))
     else:
         show(plots.class_probabilities(before, labels))
+    _worth(view, after, labels)
+    return lens, edits
+
+
+def _worth(view: View, after: np.ndarray, labels: tuple[str, ...]) -> None:
+    """Say what the answer is worth."""
     known = f"It knows {len(labels):,} classes."
     if len(labels) <= LISTED_CLASSES:
         known = f"All {len(labels)} classes that it knows: {', '.join(labels)}."
@@ -148,7 +186,6 @@ def _answer(
     st.markdown(f"{random}{known} A picture of anything else still gets one of these names.")
     if view.model.temperature:
         st.markdown(_calibrated(after, view.model.temperature, labels))
-    return lens, edits
 
 
 def _calibrated(after: np.ndarray, temperature: float, labels: tuple[str, ...]) -> str:
@@ -230,7 +267,7 @@ def _occlusion(view: View, index: int, name: str, block: int, removal: "Removal"
     if found is not None:
         show(plots.occlusion(found, view.picture.image, crop=view.acts.crop, name=name))
         return None
-    rows, cols = view.acts.grid
+    rows, cols = view.model.layers[0].query_grid
     passes = 1 + -(-rows // block) * -(-cols // block)
     st.markdown(f"How much less probable is **{name}** without each block of the picture?")
 

@@ -53,12 +53,13 @@ Surveys = dict[Variant, Survey]
 
 
 def page(view: View) -> Data | None:
-    if refusals := [layer.refusal for layer in view.acts.layers if layer.refusal]:
-        st.warning(refusals[0])
-        return None
-    if not state.all_to_all(view.acts.layers):
+    refusals = [layer.refusal for layer in view.acts.layers if layer.refusal]
+    if not refusals and not state.all_to_all(view.acts.layers):
         return _by_layer(view)
     over, variant = _controls(view)
+    if refusals:
+        st.warning(refusals[0])
+        return None
     from vitviz import ModelError
 
     try:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vitviz.families import Layer
 
 WEIGHTS = ("trained", "random")
-ALL_TO_ALL = ("rollout", "tokens", "classify")  # pages that draw no other attention
+ALL_TO_ALL = ("rollout", "tokens")  # pages that draw no other attention
 RECORDS = ("training", "zoo")  # pages that show nothing of the weights on screen
 _STYLE = """<style>
 .stMainBlockContainer { padding: 3.4rem 1.5rem 3rem; }
@@ -82,7 +82,8 @@ def _page(name: str, views: list[state.View]) -> None:
     (view,) = views
     if not view.model.trained and name not in RECORDS:
         st.warning(
-            f"{view.model.name} has **random weights** here: nothing below was learnt.", icon="🎲"
+            f"{view.model.name} has **random weights** here: nothing below was learnt.",
+            icon=":material/casino:",
         )
     data: Data | None = None
     if refusal := _refusal(name, view):

@@ -51,7 +51,11 @@ def page(view: View) -> Data:
     if moments:
         _as_it_was(name, moment, filters, positions)
     else:
-        filters.info(f"No weights were kept on the way to {name}: only its curve is shown.")
+        kept = [other for other in runs if other != name and _record(other)]
+        filters.info(
+            f"No weights were kept on the way to {name}: only its curve is shown. They were on the "
+            f"way to {' and '.join(kept)}."
+        )
     _beside(name, runs)
     _hunger()
     line = f"{name} · recorded while it was trained"

@@ -24,8 +24,8 @@ class Card:
 
 
 _STAGES = (
-    "Rollout, Tokens and Classify, which need the same tokens in every layer: its stages have "
-    "others. And Positions: no embedding of them is added to its tokens."
+    "Rollout and Tokens, which need the same tokens in every layer: its stages have others. And "
+    "Positions: no embedding of them is added to its tokens."
 )
 CARDS: Mapping[str, Card] = {
     "ViT": Card(
@@ -59,7 +59,7 @@ CARDS: Mapping[str, Card] = {
         differs=(
             "Patches look only within windows. Every second layer shifts them by half a window, "
             "and a mask keeps apart what the shift brings together from opposite borders. Each "
-            "stage halves the grid's sides."
+            "later stage halves the grid's sides."
         ),
         hidden=_STAGES,
         source="Liu et al., ICCV 2021, sections 3.1 and 3.2, Fig. 4",
@@ -67,7 +67,7 @@ CARDS: Mapping[str, Card] = {
     "PVT": Card(
         differs=(
             "Every patch may look at every key, but in all stages except the last a key stands for "
-            "several patches, so A is N x M. Each stage halves the grid's sides. Shown is PVT v2."
+            "several patches, so A is N x M. Each later stage halves the grid's sides. Shown is PVT v2."
         ),
         hidden=_STAGES,
         source="Wang et al., ICCV 2021, section 3.3; v2: Computational Visual Media 2022",
@@ -94,7 +94,7 @@ CARDS: Mapping[str, Card] = {
             "CLS alone asks: A is one row, 1 x (1 + N)."
         ),
         hidden=(
-            "Rollout, Tokens and Classify: CLS is not among the tokens of the first layers. The "
+            "Rollout and Tokens: CLS is not among the tokens of the first layers. The "
             "patches' heads are mixed before and after the softmax; a map is of a head before the "
             "second mixing."
         ),

@@ -1,0 +1,180 @@
+"""Windows, pooled keys, class attention and mixing weights on the pages."""
+
+import json
+
+import numpy as np
+import pytest
+from examples import assert_one_sentence
+
+from pages.driver import (
+    SHIPPED,
+    address,
+    assert_works,
+    at_page,
+    click,
+    commit,
+    components,
+    open_data,
+    opened,
+    provenance,
+    specs,
+    token_map,
+)
+from vitviz import capture, inspection, intervention, load_model
+from vitviz.app import state
+from vitviz.app.token_map import encode_windows
+from vitviz.text import PAGES
+
+SWIN, PVT, CAIT, COATNET, MAXVIT, MIXER = OTHERS = (
+    *("swin_tiny_patch4_window7_224", "pvt_v2_b0", "cait_xxs24_224"),
+    *("coatnet_0_rw_224", "maxvit_tiny_tf_224", "mixer_b16_224"),
+)
+other = pytest.mark.parametrize("model", OTHERS)
+DRAWN = {  # the pages that have a figure for each; the others say why they have none
+    SWIN: {"filters", "attention", "distance", "classify"},
+    PVT: {"filters", "attention", "distance", "classify"},
+    CAIT: {"filters", "positions", "attention", "distance", "classify"},
+    COATNET: {"attention", "distance", "classify"},
+    MAXVIT: {"attention", "distance", "classify"},
+    MIXER: {"filters", "positions", "attention", "classify"},
+}
+
+
+@other
+def test_every_page_draws_or_says_why_not(model: str) -> None:
+    for page in PAGES:
+        if page in ("training", "zoo"):  # which show no model of the menu
+            continue
+        at = opened(page, model=model, weights="random")
+        assert not at.exception
+        assert not at.error
+        assert provenance(at).startswith(f"{model} (")
+        shown = bool(specs(at) or components(at, "vitviz_token_map"))
+        assert shown == (page in DRAWN[model]), page
+        for said in at.info:
+            assert_one_sentence(said.value.split(". ")[-1])
+        assert bool(at.info) or shown or bool(at.warning[1:])
+
+
+def test_a_page_that_does_not_apply_leads_to_a_model_that_it_shows() -> None:
+    at = opened("rollout", model=SWIN, weights="random")
+    (said,) = at.info
+    assert "patches look within windows, in 4 grids" in said.value
+    (button,) = [button for button in at.button if button.label == f"Show {SHIPPED}"]
+    assert_works(button.click().run())
+    assert provenance(at).startswith(SHIPPED)
+    assert address(at) == {"weights": "random"}
+
+
+@pytest.mark.parametrize("direction", ["row", "column"])
+@pytest.mark.parametrize(("model", "layer", "patch"), [(SWIN, 2, (30, 41)), (PVT, 1, (11, 50))])
+def test_the_table_is_the_map_of_the_query(
+    model: str, layer: int, patch: tuple[int, int], direction: str
+) -> None:
+    query = f"{patch[0] + 1}.{patch[1] + 1}"
+    at = opened(model=model, weights="random", layer=str(layer), query=query, read=direction)
+    table = open_data(at, "attention").dataframe[0].value
+    acts = capture(load_model(model, pretrained=False), state.sample("dog").image)
+    key = (patch[0] // 8, patch[1] // 8) if model == PVT and direction == "column" else patch
+    maps = 100 * acts.attention_map(layer - 1, key, direction=direction)  # type: ignore[arg-type]
+    assert len(table) == maps[0].size
+    for head, values in enumerate(maps, start=1):
+        shown = table[f"head {head}, %"].to_numpy(dtype=float)
+        np.testing.assert_allclose(shown, values.ravel(), rtol=1e-4, atol=1e-9)
+    peak = np.unravel_index(maps[0].argmax(), maps[0].shape)
+    line = table.iloc[int(maps[0].argmax())]
+    assert (line["row"], line["column"]) == (peak[0] + 1, peak[1] + 1)
+
+
+@pytest.mark.parametrize(("model", "layer"), [(SWIN, 1), (SWIN, 3), (PVT, 0), (MAXVIT, 1)])
+def test_what_the_browser_gets_is_the_attention(model: str, layer: int) -> None:
+    acts = capture(load_model(model, pretrained=False), state.sample("dog").image)
+    whole = acts.attention(layer)
+    frame = encode_windows(layer, acts.attention_by_window(layer), acts.layout(layer))
+    shares = (frame.codes / 255.0) ** 2 * frame.peaks[..., None]
+    for head, query in ((0, 0), (-1, 70), (0, whole.shape[1] - 1)):
+        found = np.zeros(whole.shape[2])
+        found[frame.places[frame.window_of[query]]] = shares[head, query]
+        np.testing.assert_allclose(found, whole[head, query], atol=0.004 * whole[head, query].max())
+
+
+def test_the_query_keeps_its_place_at_a_change_of_stage() -> None:
+    at = opened(model=SWIN, weights="random", layer="1", query="29.13")
+    assert token_map(at)["state"]["query"] == 28 * 56 + 12
+    at.slider(key="layer").set_value(12).run()
+    assert_works(at)
+    assert address(at)["query"] == "4.2"
+    assert token_map(at)["state"]["query"] == 3 * 7 + 1
+    commit(at, frame=0, query=8 * 56 + 3, pinned=True)  # the browser knows the grid of each layer
+    assert (address(at)["layer"], address(at)["query"]) == ("1", "9.4")
+
+
+def test_cls_alone_looks_in_the_last_layers_of_cait() -> None:
+    at = opened(model=CAIT, weights="random", layer="26", query="3.5")
+    assert not at.info
+    shown = token_map(at)
+    assert shown["prefixOnly"]
+    assert shown["prefix"] == ["CLS"]
+    assert not token_map(opened(model=CAIT, weights="random", layer="24"))["prefixOnly"]
+    at.slider(key="layer").set_value(24).run()
+    assert address(at)["query"] == "3.5"
+
+
+def test_every_head_has_a_dot_beside_equal_sharing_in_its_layer() -> None:
+    at = opened("distance", model=SWIN, weights="random")
+    (spec,) = specs(at)
+    figure = json.loads(spec)
+    acts = capture(load_model(SWIN, pretrained=False), state.sample("dog").image)
+    expected = [inspection.windowed_distance(acts.windows(layer)) for layer in range(acts.depth)]
+    table = open_data(at, "distance").dataframe[0].value
+    np.testing.assert_allclose(table["distance, px"], np.concatenate(expected), rtol=1e-5)
+    assert list(table.groupby("layer").size()) == [3, 3, 6, 6, *[12] * 6, 24, 24]
+    # Two places of 7 on a side, each drawn alike, in steps of 4, 8, 16 and 32 pixels.
+    sides = np.arange(7)
+    apart = np.abs(sides[:, None] - sides)
+    window = np.mean(np.hypot(apart[:, None, :, None], apart[None, :, None, :]))
+    lines = [shape["y0"] for shape in figure["layout"]["shapes"]]
+    assert lines[0] == pytest.approx(4 * window)
+    assert lines[-1] == pytest.approx(32 * window)
+    assert lines[1] < lines[0]  # a shifted window at the border is cut
+    click(at, "distance_dots", 24 * 4 + 7)
+    assert (address(at)["layer"], address(at)["head"]) == ("5", "8")
+
+
+@pytest.mark.parametrize("model", [PVT, MIXER])
+def test_classify_names_classes_and_hides_blocks(model: str) -> None:
+    at = opened("classify", model=model, weights="random")
+    table = open_data(at, "classify").dataframe[0].value
+    loaded, image = load_model(model, pretrained=False), state.sample("dog").image
+    probabilities = capture(loaded, image).probabilities
+    assert probabilities is not None
+    np.testing.assert_allclose(table["probability, %"], 100 * probabilities, rtol=1e-5)
+    (button,) = [button for button in at.button if button.label.startswith("Hide blocks")]
+    assert button.label == "Hide blocks (50 passes)"
+    button.click().run()
+    assert not at.exception
+    assert not at.error
+    hidden = specs(at)[1]
+    best = int(probabilities.argmax())
+    rows = loaded.layers[0].query_grid[0]
+    wanted = intervention.occlusion(loaded, image, class_index=best, block=rows // 7)
+    assert f"{100 * wanted.min():+.1f} to {100 * wanted.max():+.1f} percentage points" in hidden
+
+
+def test_the_weights_of_a_mixer_are_called_weights() -> None:
+    at = opened(model=MIXER, weights="random", layer="2")
+    (said,) = at.info
+    assert "no attention" in said.value
+    assert "the same for every picture" in said.value
+    (spec,) = specs(at)
+    trace = json.loads(spec)["data"][0]
+    weights = load_model(MIXER, pretrained=False).token_mixing(1)
+    table = open_data(at, "attention").dataframe[0].value
+    unit = next(name for name in table if name.startswith("unit "))
+    strongest = np.linalg.norm(weights.reshape(len(weights), -1), axis=1).argmax()
+    assert unit == f"unit {strongest + 1}"
+    np.testing.assert_allclose(table[unit], weights[strongest].ravel(), rtol=1e-4)
+    assert trace["zmax"] == -trace["zmin"]
+    before = at.text[-1].value
+    assert "no picture" in before
+    assert_works(at_page(at, "filters").run())
