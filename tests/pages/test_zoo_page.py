@@ -120,6 +120,13 @@ def test_a_click_on_the_picture_asks_another_patch() -> None:
     assert alts(at) == before
 
 
+@pytest.mark.parametrize("count", [1, 7, 56, 64, 96])
+def test_a_place_in_per_cent_is_that_of_the_patch(count: int) -> None:
+    for patch in range(count):
+        middle = int(100 * (patch + 0.5) / count)
+        assert zoo._patch((middle, 0), (count, 1)) == (patch, 0)
+
+
 def test_the_row_and_the_column_of_the_matrix_are_those_of_the_place() -> None:
     at = opened("zoo", family="DeiT", zoo_down="99", zoo_across="0")
     shapes = json.loads(charts(at)[MATRICES].spec)["layout"]["shapes"]

@@ -67,7 +67,8 @@ CARDS: Mapping[str, Card] = {
     "PVT": Card(
         differs=(
             "Every patch may look at every key, but in all stages except the last a key stands for "
-            "several patches, so A is N x M. Each later stage halves the grid's sides. Shown is PVT v2."
+            "several patches, so A is N x M. Each later stage halves the grid's sides. Shown is "
+            "PVT v2."
         ),
         hidden=_STAGES,
         source="Wang et al., ICCV 2021, section 3.3; v2: Computational Visual Media 2022",
