@@ -132,6 +132,7 @@ EXAMPLES: dict[str, Callable[[], go.Figure]] = {
     "heads": lambda: plots.heads(shares(6, *GRID), selected=2, names=names(6)),
     "prefix_shares": lambda: plots.prefix_shares(np.array([0.6, 0.1]), names=["CLS", "DIST"]),
     "attention_distance": lambda: distances(40 * shares(3, 4) + 10, (1, 2)),
+    "enlarged": lambda: plots.enlarged(distances(40 * shares(3, 4) + 10, (1, 2)), 1.25),
     "token_mixing": lambda: plots.token_mixing(
         np.random.default_rng(0).normal(size=(9, *GRID)), names=[f"unit {k}" for k in range(9)]
     ),
@@ -556,6 +557,22 @@ def test_dots_grow_with_the_attention_on_the_prefix() -> None:
         np.full((1, 3), 20.0), mass, equal_sharing=30, side=64, selected=(0, None)
     )
     assert list(figure.data[0].marker.size) == sorted(set(figure.data[0].marker.size))
+
+
+def test_an_enlarged_figure_has_larger_text_and_the_same_numbers() -> None:
+    figure = distances(40 * shares(3, 4) + 10, (1, 2))
+    larger = plots.enlarged(figure, 1.5)
+
+    def text(one: go.Figure) -> dict[Any, float]:
+        return {at: v for at, v in walk(content(one)) if at[-1] == "size" and "font" in at[-2]}
+
+    assert text(larger) == {at: 1.5 * size for at, size in text(figure).items()}
+    assert len(text(figure)) > 5
+    assert larger.layout.height == 1.5 * figure.layout.height
+    assert larger.layout.margin.r == 1.5 * figure.layout.margin.r
+    np.testing.assert_array_equal(larger.data[0].y, figure.data[0].y)
+    np.testing.assert_array_equal(larger.data[0].marker.size, figure.data[0].marker.size)
+    assert figure.layout.font.size == 14  # the one that was given is as it was
 
 
 def test_all_distances_and_equal_sharing_are_in_sight_on_both_scales() -> None:

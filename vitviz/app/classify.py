@@ -374,15 +374,7 @@ def _choose(figure: "go.Figure", name: str, mask: np.ndarray) -> None:
         if points:
             settings.change(name, cells.written(cells.toggled(mask, points)))
 
-    st.plotly_chart(
-        figure,
-        alt=figure.layout.meta["alt"],
-        config={"displayModeBar": False},
-        width="stretch",
-        key=key,
-        on_select=chosen,
-        selection_mode=("points", "box"),
-    )
+    show(figure, key=key, on_click=chosen, drag=True)
 
 
 def _buttons(name: str, mask: np.ndarray, how: str) -> None:

@@ -31,13 +31,15 @@ _STYLE = """<style>
 .stMainBlockContainer { padding: 3.4rem 1.5rem 3rem; }
 .stMainBlockContainer h1 { font-size: 1.4rem; line-height: 1.5; padding: 0; }
 .stMainBlockContainer [data-testid="stVerticalBlock"] { gap: 0.6rem; }
+.st-key-presenter { position: fixed; top: 1rem; right: 1.5rem; width: auto; z-index: 999999; }
 .st-key-provenance { position: fixed; left: 0; bottom: 0; z-index: 9; width: 100%;
   padding: 0.2rem 1.5rem; background: light-dark(#f0f2f6, #262730); }
 /* What nobody sees takes no room. */
 [class*="st-key-token_map_"][class*="_stack"], .st-key-paste_anywhere {
   position: absolute; width: 1px !important; overflow: hidden; }
 .stPlotlyChart text:not(.hoverlayer text) { fill: light-dark(#31333f, #fafafa) !important; }
-.stMainBlockContainer [data-testid="stButtonGroup"] button { min-height: 2.5rem; }
+.stMainBlockContainer [data-testid="stButtonGroup"] button {
+  min-height: 2.5rem; padding: 0 0.5rem; }
 .stMainBlockContainer .katex { font-size: 1.05em; }
 .stMainBlockContainer h3 { font-size: 1.1rem; line-height: 1.5; padding: 0 0 0.3rem; }
 .stMainBlockContainer [data-testid="stHeading"] { margin: 0; overflow: visible; }
@@ -63,6 +65,9 @@ def main() -> None:
     st.html(_STYLE)
     name = chosen.url_path or "attention"
     st.title(f"{lesson(name).title}: {lesson(name).question}", anchor=False)
+    if setting("presenter", [False, True], False):
+        st.html(f"<style>html {{ font-size: {settings.PRESENTER:.0%} !important; }}</style>")
+    st.toggle("Presenter", key="presenter", help="Larger text, for a projector.")
     # Here and not in the page: a widget drawn inside a page loses its value at a change of page.
     messages = st.container()
     try:

@@ -12,10 +12,11 @@ from typing import TypeVar
 import streamlit as st
 
 T = TypeVar("T")
+PRESENTER = 1.25  # how much larger everything is on a projector
 
 #: What the address may hold. Other words in it are dropped.
 NAMES = (
-    *("picture", "model", "weights", "layer", "head", "query"),
+    *("presenter", "picture", "model", "weights", "layer", "head", "query"),
     *("read", "view", "scale", "leave_out", "smooth"),
     *("filters", "filter", "gain", "order", "kind", "grid", "interpolation", "variant", "over"),
     *(

@@ -27,7 +27,7 @@ from .maps import (
     token_map,
 )
 from .pairs import allowed_keys, allowed_pairs, attention_cost
-from .template import GREY, KEY, QUERY, SHARES, SIGNED, Box
+from .template import GREY, KEY, QUERY, SHARES, SIGNED, Box, enlarged
 from .tiles import (
     filter_components,
     filter_tile,
@@ -57,6 +57,7 @@ __all__ = [
     "data_hunger",
     "distance_by_layer",
     "distance_histogram",
+    "enlarged",
     "filter_components",
     "filter_response",
     "filter_tile",

@@ -67,6 +67,27 @@ def beside_each_other(num_heads: Sequence[int]) -> np.ndarray:
     return where
 
 
+def enlarged(figure: go.Figure, factor: float) -> go.Figure:
+    """The same figure with larger text, and as much more height for it."""
+
+    def larger(value: Any, name: str = "") -> Any:
+        """The sizes of fonts alone, each in its place."""
+        if isinstance(value, dict):
+            found = {key: larger(one, f"{name} {key}") for key, one in value.items()}
+            return {key: one for key, one in found.items() if one}
+        if isinstance(value, (list, tuple)) and value and isinstance(value[0], dict):
+            return [larger(one, name) for one in value]  # annotations
+        is_text = name.endswith("font size") and isinstance(value, (int, float))
+        return factor * value if is_text else None
+
+    made, parts = go.Figure(figure), figure.to_plotly_json()
+    made.update_layout(larger(parts["layout"]))
+    for trace, part in zip(made.data, parts["data"], strict=True):
+        trace.update(larger(part))
+    margin = {side: factor * size for side, size in parts["layout"].get("margin", {}).items()}
+    return made.update_layout(margin=margin, height=factor * made.layout.height)
+
+
 def colorbar(title: str, *, below: bool = True) -> dict[str, Any]:
     return dict(
         title=dict(text=title, side="top", font_size=14),
