@@ -60,7 +60,7 @@ def allowed_pairs(
         named = {**BARE, "showticklabels": bool(names), "constrain": "domain", **ticks, **where}
         figure.update_xaxes(title=axes[1], range=[0.4, keys + 0.6], tickangle=-90, **named)
         figure.update_yaxes(
-            title=None if number else axes[0],
+            title=axes[0],
             range=[queries + 0.6, 0.4],
             scaleanchor=f"x{number + 1 if number else ''}",
             constraintoward="top",
