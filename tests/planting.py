@@ -9,6 +9,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from examples import watched
 from PIL import Image
@@ -30,6 +31,11 @@ def plant(module: Any) -> None:
     plant_embedding(module)
     for block in module.blocks:
         plant_attention(block)
+
+
+def mean_distance(grid: tuple[int, int], target: tuple[int, int]) -> float:
+    """From every patch of a grid to one of them, in patches."""
+    return float(np.hypot(*(np.indices(grid) - np.reshape(target, (2, 1, 1)))).mean())
 
 
 def silence(module: nn.Module) -> None:

@@ -20,7 +20,7 @@ from examples import (
     watched,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-from planting import planted, spotlight
+from planting import mean_distance, planted, spotlight
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -405,7 +405,4 @@ def test_planted_attention_is_found_where_it_was_planted(
         patch_size=acts.patch_size,
         num_prefix_tokens=prefix,
     )
-    mean = np.mean(
-        [math.hypot(i - target[0], j - target[1]) for i in range(rows) for j in range(cols)]
-    )
-    assert_allclose(distance, side * mean, rtol=1e-3)
+    assert_allclose(distance, side * mean_distance((rows, cols), target), rtol=1e-3)

@@ -1,6 +1,5 @@
 """In every family, what is planted is found where it lies: exactly, in the picture's own pixels."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 import timm
 from numpy.testing import assert_allclose
 from PIL import Image
-from planting import planted, spotlight
+from planting import mean_distance, planted, spotlight
 
 from vitviz.activations import Activations, capture
 from vitviz.images import patch_box
@@ -82,10 +81,7 @@ def assert_found(acts: Activations, target: tuple[int, int], side: int) -> None:
         patch_size=acts.patch_size,
         num_prefix_tokens=prefix,
     )
-    mean = np.mean(
-        [math.hypot(i - target[0], j - target[1]) for i in range(rows) for j in range(cols)]
-    )
-    assert_allclose(distance, side * mean, rtol=2e-3)
+    assert_allclose(distance, side * mean_distance((rows, cols), target), rtol=2e-3)
 
 
 @pytest.mark.parametrize(

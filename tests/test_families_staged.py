@@ -99,15 +99,18 @@ def bright(grid: tuple[int, int], size: tuple[int, int], cell: tuple[int, int]) 
 # --- planted attention --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cell", [(0, 0), (3, 2), (4, 6)])
+@pytest.mark.parametrize(
+    ("grid", "cell"),
+    [((5, 7), (0, 0)), ((5, 7), (3, 2)), ((5, 7), (4, 6)), ((4, 4), (1, 3)), ((4, 4), (3, 0))],
+)
 @pytest.mark.parametrize("name", STAGED)
 def test_what_is_planted_is_found_through_windows_shifts_and_pooling(
-    name: str, cell: tuple[int, int]
+    name: str, grid: tuple[int, int], cell: tuple[int, int]
 ) -> None:
-    size = (5 * CELL, 7 * CELL)
+    size = (grid[0] * CELL, grid[1] * CELL)
     model = in_brightness(staged_model(name, size))
     plant_stages(model)
-    image, box = scene(CELL, (5, 7), cell)
+    image, box = scene(CELL, grid, cell)  # of which the model gets the middle
     acts = capture(model, image)
     assert [layer.refusal for layer in acts.layers] == [None] * acts.depth
     for number, layer in enumerate(acts.layers):

@@ -9,7 +9,12 @@ from examples import own_model, picture, watched
 from numpy.testing import assert_allclose
 
 from vitviz.activations import capture
-from vitviz.inspection import attention_distance, uniform_distance, windowed_distance
+from vitviz.inspection import (
+    allowed_pairs,
+    attention_distance,
+    uniform_distance,
+    windowed_distance,
+)
 
 
 def places(rows: int, cols: int, step: float = 4.0) -> np.ndarray:
@@ -83,3 +88,11 @@ def test_windows_give_what_the_whole_matrix_gives(name: str) -> None:
 def test_what_does_not_fit_is_an_error(windows: list[Any]) -> None:
     with pytest.raises(ValueError, match="Expected"):
         windowed_distance(windows)
+
+
+def test_a_pair_is_allowed_where_any_head_gives_more_than_a_mask_leaves() -> None:
+    masked = float(np.exp(np.float32(-100)))
+    assert masked > 0
+    attention = np.array([[[1.0, masked], [0.0, 1.0]], [[1.0, masked], [1e-12, 1.0]]], np.float32)
+    assert allowed_pairs(attention).tolist() == [[True, False], [True, True]]
+    assert allowed_pairs(attention[:, 0]).tolist() == [True, False]

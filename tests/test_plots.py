@@ -132,6 +132,18 @@ EXAMPLES: dict[str, Callable[[], go.Figure]] = {
     "heads": lambda: plots.heads(shares(6, *GRID), selected=2, names=names(6)),
     "prefix_shares": lambda: plots.prefix_shares(np.array([0.6, 0.1]), names=["CLS", "DIST"]),
     "attention_distance": lambda: distances(40 * shares(3, 4) + 10, (1, 2)),
+    "allowed_pairs": lambda: plots.allowed_pairs(
+        [np.eye(4, dtype=bool), np.ones((1, 3), bool)],
+        titles=["layer 1", "layer 2"],
+        chosen=[(2, 1), (0, 1)],
+        prefixes=[(), ("CLS",)],
+    ),
+    "allowed_keys": lambda: plots.allowed_keys(
+        np.eye(*GRID, dtype=bool), WIDE, crop=CROP, grid=GRID, query=(1, 2), query_name="this patch"
+    ),
+    "attention_cost": lambda: plots.attention_cost(
+        (112, 224), (49, 196), {"A": (1e6, 16e6), "the rest": (2e6, 8e6)}
+    ),
     "enlarged": lambda: plots.enlarged(distances(40 * shares(3, 4) + 10, (1, 2)), 1.25),
     "token_mixing": lambda: plots.token_mixing(
         np.random.default_rng(0).normal(size=(9, *GRID)), names=[f"unit {k}" for k in range(9)]

@@ -8,8 +8,8 @@ model is changed. Each layer proves itself on the picture at hand before it is s
 from .edits import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens, edited_input
 from .finite import check_finite
 from .reading import Activations, Query
-from .recording import PROOF_ROWS, capture
-from .records import TOLERANCE
+from .recording import capture
+from .records import PROOF_ROWS, TOLERANCE
 
 __all__ = [
     "PROOF_ROWS",

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from ..families import Layer, ModelError, Windows
 from .records import AnyRecord, Record, expanded, why_wrong
+from .room import Room
+from .streaming import AttentionLayers
 
 Query = int | tuple[int, int]
 
@@ -32,6 +34,7 @@ class Activations:
         after_attention: tuple[Tensor | None, ...],
         patches: np.ndarray,
         final_norm: nn.Module | None,
+        room: Room | None,
     ) -> None:
         self.layers = layers
         self.labels = labels
@@ -44,6 +47,7 @@ class Activations:
         self._stream = stream
         self._after_attention = after_attention
         self._final_norm = final_norm
+        self._room = room
 
     @property
     def depth(self) -> int:
@@ -104,7 +108,7 @@ class Activations:
         held += [*self._stream, *(z for z in self._after_attention if z is not None)]
         held += [] if self._final_norm is None else self._final_norm.parameters()
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
-        return sum(storages.values())
+        return sum(storages.values()) - (0 if self._room is None else self._room.unused)
 
     def attention(self, layer: int) -> np.ndarray:
         """A of one layer: ndarray of shape (heads, queries, keys), each row a share that sums to 1.
@@ -128,6 +132,9 @@ class Activations:
     def attention_layers(self) -> Iterator[np.ndarray]:
         """The attention of each layer in turn, computed when it is reached.
 
+        Where it is a plain softmax of q k^T, `inspection.measurements` reads it a block of rows at
+        a time and never makes a whole matrix.
+
         Raises
         ------
         ModelError
@@ -141,6 +148,9 @@ class Activations:
                 f"Its layers ({' and '.join(kinds)} attention, {len(tokens)} sets of tokens) are "
                 "no chain of matrices over the same tokens, so rollout is not defined."
             )
+        unbiased = [r for r in self._records if isinstance(r, Record) and r.bias is None]
+        if len(unbiased) == self.depth:
+            return AttentionLayers(self.layers, tuple(unbiased), self.attention)
         return (self.attention(layer) for layer in range(self.depth))
 
     def windows(self, layer: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:

@@ -29,14 +29,16 @@ from .edits import (
 from .reading import Activations, checked
 from .records import (
     AnyRecord,
+    Output,
     SoftmaxRecord,
     expected_shape,
     read_call,
-    why_refused,
+    why_rows_wrong,
     why_unlike,
 )
+from .room import Room
 
-PROOF_ROWS = 8  # query rows checked at capture, beside the first
+LARGE = 1 << 26  # bytes of a capture that is kept in a room of its own
 
 _FUSED = F.scaled_dot_product_attention
 _SOFTMAX = {Tensor.softmax, torch.softmax, F.softmax}
@@ -54,10 +56,12 @@ class _Watch(TorchFunctionMode):
     def __init__(
         self,
         model: Model,
+        room: Room | None,
         edits: Sequence[Edit],
         progress: Callable[[int, int], object] | None,
     ) -> None:
         super().__init__()
+        self.room = room
         self.layers = model.layers
         self.sites = model.sites
         self.softmaxes = [site.reader == "softmax" for site in model.sites]
@@ -111,12 +115,15 @@ class _Watch(TorchFunctionMode):
 
     def leaving(self, layer: int, tokens: Tensor) -> None:
         self.running = self.weights = None
+        if self.room is not None:  # from here on nothing that the block does can change them
+            self.calls[layer] = [call.moved(self.room.keep) for call in self.calls[layer]]
         self.stream.append(self._flat(layer, tokens))
 
     def _flat(self, layer: int, tokens: Tensor) -> Tensor:
         """The picture's tokens in row-major order: (tokens, D)."""
         first = tokens[0]
-        return _FLAT[self.sites[layer].layout](first) if first.ndim > 2 else first
+        flat = _FLAT[self.sites[layer].layout](first) if first.ndim > 2 else first
+        return flat if self.room is None else self.room.keep(flat)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **kwargs) if kwargs else func(*args)
@@ -147,7 +154,7 @@ class _Watch(TorchFunctionMode):
             SoftmaxRecord(
                 weights=self.weights,
                 v=args[1],
-                output=output,
+                output=Output(output),
                 mixing=None if mixing is None else (mixing.weight.clone(), mixing.bias.clone()),
             )
         )
@@ -163,9 +170,7 @@ class _Watch(TorchFunctionMode):
             shape = expected_shape(layer, site.windows, dropped)
             refusal = why_unlike(layer, shape, calls)
             if refusal is None:
-                rows = slice(0, None, max(1, (shape[2] - 1) // PROOF_ROWS))
-                seen, own = calls[0].heads(calls[0].attention(rows)), calls[0].output[:, :, rows]
-                refusal = why_refused(layer, seen, own, own.dtype != torch.float32)
+                refusal = why_rows_wrong(layer, calls[0])
             yield (replace(layer, refusal=refusal), None) if refusal else (layer, calls[0])
 
 
@@ -200,10 +205,12 @@ def capture(
     """
     edits = tuple(edits)
     _check_edits(edits, model)
-    check(capture_bytes(model.sites), f"A capture of {model.name}")
+    size = capture_bytes(model.sites)
+    check(size, f"A capture of {model.name}")
     x = filled(model.preprocess(image), edits, model.layers[0])[None]
     x = x.to(next(model.module.parameters()).dtype)
-    watch = _Watch(model, edits, progress)
+    room = Room(size, x.dtype) if size > LARGE else None
+    watch = _Watch(model, room, edits, progress)
     token = RECORDER.set(watch)
     try:
         with torch.inference_mode(), watch:
@@ -223,6 +230,7 @@ def capture(
         after_attention=tuple(watch.after_attention),
         patches=watch.patches,
         final_norm=copy.deepcopy(model.final_norm),
+        room=room,
     )
 
 

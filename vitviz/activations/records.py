@@ -5,7 +5,9 @@ and m keys of a window, d head_dim.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import torch
@@ -18,23 +20,77 @@ TOLERANCE = 1e-3
 #: The same where the model computes in half precision, whose own rounding is larger than that.
 HALF_TOLERANCE = 2e-2
 
-BLOCK = 1 << 19  # numbers that are worked on at a time: what fits into a core's cache
+Keep = Callable[[Tensor], Tensor]  # copies a tensor to where it is kept
+
+BLOCK = 1 << 17  # numbers that are worked on at a time: what fits into a core's cache
+PROOF_ROWS = 8  # query rows checked at capture, beside the first
 
 
-@dataclass
+@dataclass(frozen=True)
+class Output:
+    """A block's own attention output, by which what is read proves itself."""
+
+    whole: Tensor  # (W, h, n, d)
+
+    @property
+    def rows(self) -> Tensor:
+        """Of the first query and 8 others, or those few that there are: (W, h, rows, d)."""
+        return self.whole[:, :, proof_rows(self.whole.shape[2])]
+
+    @property
+    def onto(self) -> Tensor:
+        return directed(self.whole)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.whole,)
+
+    def moved(self, keep: Keep) -> "Proof":
+        return Proof(keep(self.rows), keep(self.onto))
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What a large capture keeps of the output."""
+
+    rows: Tensor  # (W, h, rows, d)
+    onto: Tensor  # (W, h, 4, n), all of it in four random directions
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.rows, self.onto
+
+    def moved(self, keep: Keep) -> "Proof":
+        return self
+
+
+def proof_rows(queries: int) -> slice:
+    """The queries that are checked at capture."""
+    return slice(0, None, max(1, (queries - 1) // PROOF_ROWS))
+
+
+@cache
+def directions(size: int) -> Tensor:
+    """Four random directions (4, d), always the same ones."""
+    return torch.randn(4, size, generator=torch.Generator().manual_seed(size)) * size**-0.5
+
+
+@dataclass(frozen=True)
 class Record:
-    """A call of `scaled_dot_product_attention`; v and output are (W, h, tokens, d), as q and k."""
+    """A call of `scaled_dot_product_attention`; q, k and v are (W, h, tokens, d)."""
 
     q: Tensor
     k: Tensor
     v: Tensor
-    output: Tensor
+    output: Output | Proof
     scale: float
     bias: Tensor | None
 
     @property
     def shape(self) -> tuple[int, ...]:
         return (*self.q.shape[:3], self.k.shape[2])  # (W, h, n, m)
+
+    @property
+    def half(self) -> bool:
+        return self.v.dtype != torch.float32
 
     def attention(self, rows: slice = slice(None)) -> Tensor:
         """softmax(q k^T / sqrt(d) + bias) of the chosen query rows: (W, h, rows, m).
@@ -58,17 +114,44 @@ class Record:
                 torch.softmax(block, dim=-1, out=block)
         return full
 
-    def heads(self, attention: Tensor, onto: Tensor | None = None) -> Tensor:
-        """A v: (W, h, rows, d); or A v r for a matrix r of shape (d, few)."""
-        v = self.v.float()
-        return attention @ (v if onto is None else v @ onto)
+    def row_blocks(self) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
+        """Heads, rows, q k^T / sqrt(d) of these and its softmax: both (heads, rows, m).
+
+        The next block is written over the last one, so that no fresh memory is needed.
+        """
+        q = self.q[0].float() * self.scale
+        k = self.k[0].float().transpose(1, 2).contiguous()  # (h, d, m)
+        (heads, queries, _), keys = q.shape, k.shape[2]
+        rows = min(queries, max(1, BLOCK // keys))
+        together = max(1, BLOCK // (rows * keys)) if rows == queries else 1  # heads in a block
+        memory = q.new_empty(2, together * rows * keys)
+        for start in range(0, queries, rows):
+            for head in range(0, heads, together):
+                some = slice(head, head + together), slice(start, start + rows)
+                shape = (*q[some].shape[:2], keys)
+                scores, attention = memory[:, : math.prod(shape)].view(2, *shape)
+                torch.bmm(q[some], k[some[0]], out=scores)
+                yield *some, scores, torch.softmax(scores, dim=-1, out=attention)
+
+    def heads(self, attention: Tensor) -> Tensor:
+        """A v: (W, h, rows, d)."""
+        return attention @ self.v.float()
+
+    def onto(self, attention: Tensor) -> Tensor:
+        """A v in the four directions of the proof: (W, h, 4, rows)."""
+        return directed(self.v) @ attention.transpose(2, 3)
 
     def tensors(self) -> tuple[Tensor, ...]:
-        kept = (self.q, self.k, self.v, self.output)
+        kept = (self.q, self.k, self.v, *self.output.tensors())
         return kept if self.bias is None else (*kept, self.bias)
 
+    def moved(self, keep: Keep) -> "Record":
+        """The same kept elsewhere; the bias stays, as it may be one for all windows."""
+        q, k, v = keep(self.q), keep(self.k), keep(self.v)
+        return replace(self, q=q, k=k, v=v, output=self.output.moved(keep))
 
-@dataclass
+
+@dataclass(frozen=True)
 class SoftmaxRecord:
     """A softmax and the product with the values after it.
 
@@ -77,31 +160,51 @@ class SoftmaxRecord:
 
     weights: Tensor  # (W, h, n, m)
     v: Tensor  # (W, h, m, d)
-    output: Tensor  # (W, h, n, d)
+    output: Output | Proof
     mixing: tuple[Tensor, Tensor] | None
 
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.weights.shape)
 
+    @property
+    def half(self) -> bool:
+        return self.v.dtype != torch.float32
+
     def attention(self, rows: slice = slice(None)) -> Tensor:
         """What the softmax gave, before any mixing of heads: (W, h, rows, m)."""
         return self.weights[:, :, rows].float()
 
-    def heads(self, attention: Tensor, onto: Tensor | None = None) -> Tensor:
-        """A v, or A v r, with the heads mixed as the block mixes them."""
-        if self.mixing is not None:
-            weight, bias = self.mixing
-            attention = torch.einsum("gh,whnm->wgnm", weight.float(), attention)
-            attention = attention + bias.float()[:, None, None]
-        v = self.v.float()
-        return attention @ (v if onto is None else v @ onto)
+    def heads(self, attention: Tensor) -> Tensor:
+        """A v: (W, h, rows, d)."""
+        return self._mixed(attention) @ self.v.float()
+
+    def onto(self, attention: Tensor) -> Tensor:
+        """A v in the four directions of the proof: (W, h, 4, rows)."""
+        return directed(self.v) @ self._mixed(attention).transpose(2, 3)
+
+    def _mixed(self, attention: Tensor) -> Tensor:
+        """A with the heads mixed as the block mixes them."""
+        if self.mixing is None:
+            return attention
+        weight, bias = self.mixing
+        mixed = torch.einsum("gh,whnm->wgnm", weight.float(), attention)
+        return mixed + bias.float()[:, None, None]
 
     def tensors(self) -> tuple[Tensor, ...]:
-        return (self.weights, self.v, self.output, *(self.mixing or ()))
+        return (self.weights, self.v, *self.output.tensors(), *(self.mixing or ()))
+
+    def moved(self, keep: Keep) -> "SoftmaxRecord":
+        """The same kept elsewhere; the weights stay, which have a tensor of their own."""
+        return replace(self, v=keep(self.v), output=self.output.moved(keep))
 
 
 AnyRecord = Record | SoftmaxRecord
+
+
+def directed(values: Tensor) -> Tensor:
+    """Vectors (W, h, tokens, d) in four random directions: (W, h, 4, tokens)."""
+    return directions(values.shape[-1]) @ values.float().transpose(2, 3)
 
 
 def read_call(
@@ -127,7 +230,7 @@ def read_call(
         q=query,
         k=key,
         v=value,
-        output=output,
+        output=Output(output),
         scale=query.shape[-1] ** -0.5 if scale is None else scale,
         bias=bias,
     )
@@ -165,6 +268,12 @@ def why_unlike(layer: Layer, expected: tuple[int, ...], calls: list[AnyRecord]) 
     return None
 
 
+def why_rows_wrong(layer: Layer, record: AnyRecord) -> str | None:
+    """Why the first row and 8 others of A do not prove themselves, or None."""
+    seen, own = record.heads(record.attention(proof_rows(record.shape[2]))), record.output.rows
+    return why_refused(layer, seen, own, record.half)
+
+
 def why_wrong(layer: Layer, record: AnyRecord, attention: Tensor) -> str | None:
     """Why the whole A does not prove itself, or None.
 
@@ -175,10 +284,7 @@ def why_wrong(layer: Layer, record: AnyRecord, attention: Tensor) -> str | None:
     ----------
     Freivalds, "Probabilistic machines can use less running time" (IFIP 1977).
     """
-    size = record.output.shape[-1]
-    onto = torch.randn(size, 4, generator=torch.Generator().manual_seed(size)) * size**-0.5
-    half = record.output.dtype != torch.float32
-    return why_refused(layer, record.heads(attention, onto), record.output.float() @ onto, half)
+    return why_refused(layer, record.onto(attention), record.output.onto, record.half)
 
 
 def why_refused(layer: Layer, seen: Tensor, own: Tensor, half: bool = False) -> str | None:

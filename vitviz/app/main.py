@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 WEIGHTS = ("trained", "random")
 ALL_TO_ALL = ("rollout", "tokens")  # pages that draw no other attention
-RECORDS = ("training",)  # pages that show what was recorded, whatever the weights on screen
+RECORDS = ("training", "zoo")  # pages that show nothing of the weights on screen
 _STYLE = """<style>
 .stMainBlockContainer { padding: 3.4rem 1.5rem 3rem; }
 .stMainBlockContainer h1 { font-size: 1.4rem; line-height: 1.5; padding: 0; }
@@ -52,18 +52,18 @@ def main() -> None:
     """Draw the page that the browser asks for."""
     st.set_page_config(page_title="vitviz", layout="wide")
     views: list[state.View] = []  # filled by the controls before the page runs
-    chosen = st.navigation(
-        [
-            st.Page(
-                partial(_page, name, views),
-                title=lesson(name).title,
-                url_path=name,
-                default=name == "attention",
-            )
-            for name in PAGES
-        ],
-        position="top",
-    )
+    pages = {
+        name: st.Page(
+            partial(_page, name, views),
+            title=lesson(name).title,
+            url_path=name,
+            default=name == "attention",
+        )
+        for name in PAGES
+    }
+    chosen = st.navigation(list(pages.values()), position="top")
+    if target := st.session_state.pop("turn_to", None):  # a button on another page asked for it
+        st.switch_page(pages[target])
     st.html(_STYLE)
     name = chosen.url_path or "attention"
     st.title(f"{lesson(name).title}: {lesson(name).question}", anchor=False)

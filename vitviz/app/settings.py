@@ -30,6 +30,7 @@ NAMES = (
         "flip",
     ),
     *("muted", "painted", "fill", "brush", "class", "block", "moment"),
+    *("family", "zoo_layer", "zoo_down", "zoo_across"),
 )
 
 

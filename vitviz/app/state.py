@@ -419,7 +419,7 @@ def distances(view: View) -> tuple[list[np.ndarray], np.ndarray]:
             windows = list(acts.windows(layer))
             found.append(inspection.windowed_distance(windows))
             # A shifted window holds patches that must not meet: their scores get -100 first.
-            alike = [((a.max(axis=0) > 1e-20)[None], q, k) for a, q, k in windows]
+            alike = [(inspection.allowed_pairs(a)[None], q, k) for a, q, k in windows]
             shared.append(inspection.windowed_distance(alike)[0])
         return found, np.array(shared)
 

@@ -17,6 +17,7 @@ from .attention import (
     query_attention,
     uniform_distance,
 )
+from .cost import multiply_adds
 from .embeddings import filter_components, filter_response, token_components
 from .offsets import distance_histogram, offset_attention, uniform_histogram
 from .positions import (
@@ -29,10 +30,11 @@ from .positions import (
 from .record import Measurements, measurements
 from .rollout import attention_rollout, rollout_steps
 from .tokens import foreground, token_norms, token_scatter, token_similarity
-from .windows import windowed_distance
+from .windows import allowed_pairs, windowed_distance
 
 __all__ = [
     "Measurements",
+    "allowed_pairs",
     "attention_distance",
     "attention_entropy",
     "attention_rollout",
@@ -41,6 +43,7 @@ __all__ = [
     "filter_response",
     "foreground",
     "measurements",
+    "multiply_adds",
     "neighbour_similarity",
     "offset_attention",
     "position_profile",

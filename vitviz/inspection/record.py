@@ -1,20 +1,23 @@
 """All measurements of attention from one pass over the layers."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .attention import (
+    entropy_of_scores,
     head_distance,
     head_entropy,
     head_prefix_mass,
+    mean_distance,
     patch_distances,
     query_attention,
 )
-from .inputs import Array, Grid, PatchSize, checked_layers
-from .rollout import fuse, rolled_out
+from .inputs import Array, Grid, PatchSize, check_tokens, checked_layers
+from .rollout import first_row, fuse, rolled_out
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +49,19 @@ class Measurements:
             getattr(self, field.name).setflags(write=False)
 
 
+@runtime_checkable
+class RowBlocks(Protocol):
+    """Attention that comes a block of rows at a time, of any layer; `shape` is (layers, h, T)."""
+
+    shape: tuple[int, int, int]
+
+    def row_blocks(self, layer: int) -> Iterator[tuple[slice, slice, Array, Array]]:
+        """Heads, rows, scores before the softmax and attention, both (heads, rows, T).
+
+        The next block may be written over them.
+        """
+
+
 def measurements(
     attention: Iterable[ArrayLike],
     *,
@@ -58,6 +74,8 @@ def measurements(
     Parameters
     ----------
     attention : iterable over layers of arrays of shape (heads, tokens, tokens)
+        What has a method `row_blocks`, as a capture's `attention_layers()` may have, is read in
+        blocks of rows instead, and no matrix is ever whole.
     grid : (rows, cols)
     patch_size : int or (height, width)
         In pixels of the model's input.
@@ -75,8 +93,11 @@ def measurements(
 
     Notes
     -----
-    One matrix (tokens, tokens) a layer is kept until the end, for the rollout.
+    Of layers that come whole, one matrix (tokens, tokens) each is kept until the end, for the
+    rollout, which goes from the last layer back. Blocks are read in that order to begin with.
     """
+    if isinstance(attention, RowBlocks):
+        return _streamed(attention, grid, patch_size, num_prefix_tokens)
     pixels = patch_distances(grid, patch_size)
     prefix = num_prefix_tokens
     distance, entropy, mass, maps, fused = [], [], [], [], []
@@ -93,4 +114,39 @@ def measurements(
         prefix_mass=np.stack(mass),
         query_attention=np.stack(maps),
         rollout=rolled_out(fused, query=None, num_prefix_tokens=prefix, residual=0.5),
+    )
+
+
+def _streamed(attention: RowBlocks, grid: Grid, patch_size: PatchSize, prefix: int) -> Measurements:
+    """The same of blocks of rows, from the last layer back."""
+    layers, heads, tokens = attention.shape
+    check_tokens(tokens, prefix, grid)
+    # Of all tokens: a prefix token is at no distance, and adds none.
+    pixels = np.pad(patch_distances(grid, patch_size, np.float32), (prefix, 0))
+    distance, entropy, mass = np.empty((3, layers, heads))
+    maps = np.zeros((layers, heads, tokens), np.float32)
+    rollout = first_row(tokens, None, prefix)
+    for layer in reversed(range(layers)):
+        far, on_patches, on_prefix, bits = np.empty((4, heads, tokens), np.float32)
+        through = np.zeros(tokens)  # the rollout's row times the sum of the heads
+        for some, rows, scores, block in attention.row_blocks(layer):
+            far[some, rows] = np.vecdot(block, pixels[rows])
+            on_patches[some, rows] = block[..., prefix:].sum(axis=2)
+            on_prefix[some, rows] = block[..., :prefix].sum(axis=2)
+            bits[some, rows] = entropy_of_scores(scores, block)
+            if not prefix:
+                maps[layer, some] += block.sum(axis=1) / tokens
+            elif rows.start == 0:
+                maps[layer, some] = block[:, 0]
+            through += np.einsum("i,hij->j", rollout[rows].astype(block.dtype), block)
+        distance[layer] = mean_distance(far[:, prefix:], on_patches[:, prefix:])
+        mass[layer] = on_prefix[:, prefix:].mean(axis=1, dtype=np.float64)
+        entropy[layer] = bits.mean(axis=1, dtype=np.float64)
+        rollout = 0.5 * rollout + 0.5 * through / through.sum()
+    return Measurements(
+        distance=distance,
+        entropy=entropy,
+        prefix_mass=mass,
+        query_attention=maps[:, :, prefix:].reshape(layers, heads, *grid),
+        rollout=rollout.astype(np.float32),
     )

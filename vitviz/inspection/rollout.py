@@ -161,12 +161,17 @@ def rolled_out(
     fused: Sequence[Array], *, query: int | None, num_prefix_tokens: int, residual: float
 ) -> Array:
     """One row of the product: a vector times a matrix per layer, from the last layer back."""
-    tokens = len(fused[0])
-    row = np.zeros(tokens, fused[0].dtype)
+    row = first_row(len(fused[0]), query, num_prefix_tokens).astype(fused[0].dtype)
+    for matrix in reversed(fused):
+        row = (1 - residual) * (row @ matrix) + residual * row
+    return row
+
+
+def first_row(tokens: int, query: int | None, num_prefix_tokens: int) -> Array:
+    """Where the rollout begins: at the query, or at all patches where there is no prefix."""
+    row = np.zeros(tokens)
     if query is None and not num_prefix_tokens:
         row[:] = 1 / tokens
     else:
         row[token_index(query, tokens)] = 1.0
-    for matrix in reversed(fused):
-        row = (1 - residual) * (row @ matrix) + residual * row
     return row

@@ -1,11 +1,31 @@
-"""Attention distance of layers that attend within windows, or to pooled keys."""
+"""Layers that attend within windows, or to pooled keys: who meets whom, and how far apart."""
 
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from .inputs import Array, as_floats
+
+#: Far above e^-100 = 4e-44, which Swin's mask of -100 leaves of a share, and far below what a query
+#: gives to a key that it may look at.
+_FLOOR = 1e-20
+
+
+def allowed_pairs(attention: ArrayLike) -> NDArray[np.bool_]:
+    """Which pairs of tokens a layer lets meet, read off what it did.
+
+    Parameters
+    ----------
+    attention : array-like of shape (heads, ...)
+        The attention of a layer, or a row or a map of it.
+
+    Returns
+    -------
+    ndarray of bool of shape (...)
+        True where any head gave more than a mask leaves.
+    """
+    return np.asarray((as_floats(attention) > _FLOOR).any(axis=0))
 
 
 def windowed_distance(windows: Iterable[tuple[ArrayLike, ArrayLike, ArrayLike]]) -> Array:

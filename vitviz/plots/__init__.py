@@ -26,6 +26,7 @@ from .maps import (
     token_components,
     token_map,
 )
+from .pairs import allowed_keys, allowed_pairs, attention_cost
 from .template import GREY, KEY, QUERY, SHARES, SIGNED, Box, enlarged
 from .tiles import (
     filter_components,
@@ -46,7 +47,10 @@ __all__ = [
     "SHARES",
     "SIGNED",
     "Box",
+    "allowed_keys",
+    "allowed_pairs",
     "answer_change",
+    "attention_cost",
     "attention_distance",
     "attention_rollout",
     "class_probabilities",

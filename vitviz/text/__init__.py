@@ -11,7 +11,7 @@ from pathlib import Path
 #: Pages in the order in which a class goes through them.
 PAGES = (
     *("filters", "positions", "attention", "distance", "rollout", "tokens", "classify"),
-    "training",
+    *("training", "zoo"),
 )
 
 

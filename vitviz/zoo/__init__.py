@@ -3,14 +3,25 @@
 from ..families import ModelError
 from .catalogue import Entry, catalogue, fetch_weights, on_disk, weights_of
 from .loading import leave_cores_free, load_model
+from .sizes import PAPER_SIZES, PaperSize, Size, counted, size_of
+from .toys import TOYS, Toy, narrow_model, toy_model
 
 __all__ = [
+    "PAPER_SIZES",
+    "TOYS",
     "Entry",
     "ModelError",
+    "PaperSize",
+    "Size",
+    "Toy",
     "catalogue",
+    "counted",
     "fetch_weights",
     "leave_cores_free",
     "load_model",
+    "narrow_model",
     "on_disk",
+    "size_of",
+    "toy_model",
     "weights_of",
 ]

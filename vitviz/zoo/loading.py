@@ -147,14 +147,14 @@ def _timm(
     if checkpoint is None and pretrained:
         module, weights = _create_trained(architecture, options)
     else:
-        module, weights = _create(architecture, options), "random weights"
+        module, weights = create(architecture, options), "random weights"
     if checkpoint is not None:
         _fill(module, checkpoint, prefix=getattr(module, "num_prefix_tokens", 0))
         weights = _file_words(checkpoint)
     return Model(
         module,
         name=name,
-        preprocessing=_preprocessing(module, size),
+        preprocessing=preprocessing_of(module, size),
         trained=checkpoint is not None or pretrained,
         weights=weights,
         labels=_labels(module),
@@ -176,29 +176,29 @@ def _fitting(architecture: str, options: dict[str, Any]) -> dict[str, Any]:
     """
     size = options.get("img_size")
     try:
-        outline = _outline(architecture, options)
+        outline = outline_of(architecture, options)
     except ModelError:
         if size is None:
             raise
         options = {key: value for key, value in options.items() if key != "img_size"}
-        outline = _outline(architecture, options)
+        outline = outline_of(architecture, options)
         if not family_of(outline).any_size:
             raise
     family = family_of(outline)
-    input_size = _preprocessing(outline, size).input_size
+    input_size = preprocessing_of(outline, size).input_size
     needed = footprint(outline, family.sites(outline, input_size))
     check(needed.total, f"{architecture} at {input_size[0]} x {input_size[1]} pixels")
     return options
 
 
-def _outline(architecture: str, options: dict[str, Any]) -> nn.Module:
+def outline_of(architecture: str, options: dict[str, Any]) -> nn.Module:
     """The model without numbers: it costs no memory and draws nothing from a generator."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        outline: nn.Module = _create(architecture, options)
+        outline: nn.Module = create(architecture, options)
         return outline
 
 
-def _create(architecture: str, options: dict[str, Any]) -> Any:
+def create(architecture: str, options: dict[str, Any]) -> Any:
     import timm
 
     try:
@@ -228,7 +228,7 @@ def _create_trained(architecture: str, options: dict[str, Any]) -> tuple[Any, st
     return module, f"trained weights of timm, {tag}, revision {path.parent.name[:7]}"
 
 
-def _preprocessing(module: nn.Module, size: tuple[int, int] | None) -> Preprocessing:
+def preprocessing_of(module: nn.Module, size: tuple[int, int] | None) -> Preprocessing:
     from timm.data import resolve_model_data_config
 
     config = resolve_model_data_config(module)

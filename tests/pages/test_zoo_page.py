@@ -1,0 +1,247 @@
+"""The Zoo page: every family, its keys on the picture, its matrices, sizes, and the way to it."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from pages.driver import (
+    MINE,
+    SHIPPED,
+    address,
+    assert_works,
+    charts,
+    click,
+    open_data,
+    opened,
+    prose,
+    provenance,
+    upload,
+)
+from vitviz import Model
+from vitviz.app import state, zoo
+from vitviz.text import lesson
+from vitviz.text.families import CARDS
+from vitviz.zoo import PAPER_SIZES, TOYS
+
+KEYS, MATRICES, COST = range(3)
+
+
+def alts(at: AppTest) -> list[str]:
+    return [chart.alt for chart in charts(at)]
+
+
+def choose(at: AppTest, family: str) -> AppTest:
+    return at.segmented_control(key="family").set_value(family).run()
+
+
+def test_every_family_has_a_card_and_a_toy() -> None:
+    assert list(zoo.FAMILIES) == list(CARDS)
+    assert set(CARDS) == set(TOYS)
+
+
+@pytest.mark.parametrize("family", CARDS)
+def test_every_family_is_drawn(family: str) -> None:
+    at = opened("zoo", family=family)
+    assert_works(at)
+    assert not at.info
+    assert len(charts(at)) == 3
+    card = CARDS[family]
+    for words in (card.differs, card.hidden, card.source, TOYS[family].architecture):
+        assert words in prose(at)
+    assert provenance(at).startswith(f"{TOYS[family].architecture}: pairs that may meet")
+    assert provenance(at).endswith("sample: dog")
+    depth = int(at.slider(key="zoo_layer").max)
+    at.slider(key="zoo_layer").set_value(depth).run()
+    assert_works(at)
+    assert f"layer {depth} of {depth}" in provenance(at)
+
+
+def test_windows_and_shifted_windows_of_swin() -> None:
+    at = opened("zoo", family="Swin")
+    assert "row 26, column 26 may look at 49 of 3136 keys" in alts(at)[KEYS]
+    assert "1024 of 4096 pairs" in alts(at)[MATRICES]
+    assert "shifted windows, 64 x 64: 14 %: 576 of 4096 pairs" in alts(at)[MATRICES]
+    for name in ("zoo_down", "zoo_across"):
+        at.slider(key=name).set_value(99)
+    at.run()
+    assert "row 56, column 56 may look at 49 of 3136 keys" in alts(at)[KEYS]
+    at.slider(key="zoo_layer").set_value(2).run()
+    # Shifted by 3 of 7, the windows begin at 3, 10, ... 52: four rows and columns are left.
+    assert "row 56, column 56 may look at 16 of 3136 keys" in alts(at)[KEYS]
+    assert "**Shifted windows**, stage 1, 56 x 56 patches" in prose(at)
+
+
+@pytest.mark.parametrize(
+    ("family", "layer", "words"),
+    [
+        ("ViT", 1, "may look at 196 of 196 patches and CLS."),
+        ("DeiT", 1, "may look at 196 of 196 patches and CLS and DIST."),
+        ("Hybrid", 1, "7 x 7 patches: the patch at row 4, column 4 may look at 49 of 49"),
+        ("PVT", 1, "56 x 56 patches: the patch at row 26, column 26 may look at 49 of 49 keys"),
+        ("CoAtNet", 1, "**Global attention**, stage 3, 14 x 14 patches"),
+        ("MaxViT", 2, "**Grid attention**, stage 1, 56 x 56 patches"),
+        ("CaiT", 25, "CLS may look at 196 of 196 patches and CLS."),
+        ("MLP-Mixer", 1, "takes from 196 of 196 patches"),
+    ],
+)
+def test_what_a_query_may_look_at_is_said(family: str, layer: int, words: str) -> None:
+    at = opened("zoo", family=family, zoo_layer=str(layer))
+    assert_works(at)
+    assert words in prose(at)
+
+
+def test_tokens_that_are_no_patches_have_a_row_and_a_column_of_their_own() -> None:
+    layout = json.loads(charts(opened("zoo", family="DeiT"))[MATRICES].spec)["layout"]
+    assert layout["xaxis"]["ticktext"] == layout["yaxis"]["ticktext"] == ["CLS", "DIST"]
+
+
+def test_what_is_no_attention_is_said() -> None:
+    assert "Stages 1 to 2 are convolutions: there is no A." in prose(
+        opened("zoo", family="CoAtNet")
+    )
+    mixer = opened("zoo", family="MLP-Mixer")
+    assert "the same for every picture: no A." in prose(mixer)
+    layout = json.loads(charts(mixer)[MATRICES].spec)["layout"]
+    assert layout["yaxis"]["title"]["text"] == "unit of the MLP"
+    assert not layout.get("shapes")
+
+
+def test_a_click_on_the_picture_asks_another_patch() -> None:
+    at = opened("zoo", family="ViT")
+    click(at, "keys", {"curve_number": 2, "point_index": 0, "customdata": [10, 89]})
+    assert_works(at)
+    assert "row 2, column 13 may look" in alts(at)[KEYS]
+    assert (at.slider(key="zoo_down").value, at.slider(key="zoo_across").value) == (10, 89)
+    before = alts(at)
+    click(at, "keys")
+    assert alts(at) == before
+
+
+@pytest.mark.parametrize("count", [1, 7, 56, 64, 96])
+def test_a_place_in_per_cent_is_that_of_the_patch(count: int) -> None:
+    for patch in range(count):
+        middle = int(100 * (patch + 0.5) / count)
+        assert zoo._patch((middle, 0), (count, 1)) == (patch, 0)
+
+
+def test_the_row_and_the_column_of_the_matrix_are_those_of_the_place() -> None:
+    at = opened("zoo", family="DeiT", zoo_down="99", zoo_across="0")
+    shapes = json.loads(charts(at)[MATRICES].spec)["layout"]["shapes"]
+    column, row = shapes
+    assert (row["y0"], row["y1"]) == (8.5, 9.5)  # CLS, DIST, and the 7th of 3 x 3 patches
+    assert (column["x0"], column["x1"]) == (8.5, 9.5)
+
+
+def test_another_family_begins_at_its_first_layer() -> None:
+    at = opened("zoo", family="CaiT", zoo_layer="26")
+    choose(at, "PVT")
+    assert_works(at)
+    assert at.slider(key="zoo_layer").value == 1
+    assert not at.info
+
+
+def test_the_picture_is_the_readers() -> None:
+    at = opened("zoo")
+    before = [chart.spec for chart in charts(at)]
+    upload(at, "mine.png", MINE)
+    assert_works(at)
+    after = [chart.spec for chart in charts(at)]
+    assert after[KEYS] != before[KEYS]
+    assert after[1:] == before[1:]
+    assert provenance(at).endswith("mine.png")
+
+
+def test_a_link_holds_what_is_shown() -> None:
+    link = {"family": "PVT", "zoo_layer": "3", "zoo_down": "10", "zoo_across": "80"}
+    at = opened("zoo", **link)
+    assert_works(at)
+    assert not at.info
+    assert {name: address(at)[name] for name in link} == link
+    assert "the patch at row 3, column 23" in prose(at)
+
+
+def test_it_is_the_same_whatever_model_is_on_screen(serve: Callable[..., Model]) -> None:
+    shown = [chart.spec for chart in charts(opened("zoo"))]
+    serve("registers")
+    at = opened("zoo", weights="random")
+    assert_works(at)
+    assert not at.warning
+    assert [chart.spec for chart in charts(at)] == shown
+    assert "| registers {} | 3 | 32 | 48 | 4 |  |" in prose(at)
+
+
+def test_sizes_stand_beside_those_of_the_papers() -> None:
+    text = prose(opened("zoo"))
+    assert "| Base | 12 | 768 | 3072 | 12 | 86 M | 85.8 M | 86.6 M |" in text
+    assert "| G | 48 | 1664 | 8192 | 16 | 1843 M | 1842.8 M | 1844.4 M |" in text
+    assert f"| {SHIPPED} | 6 | 192 | 768 |" in text
+    for paper in PAPER_SIZES:
+        assert paper.source in text
+
+
+def test_the_cost_of_a_base() -> None:
+    at = opened("zoo")
+    traces = {trace["name"]: trace for trace in json.loads(charts(at)[COST].spec)["data"]}
+    assert list(traces) == ["A, all pairs", "A, 7 x 7 windows", "the rest"]
+    assert traces["A, all pairs"]["y"][1] == 2 * 196**2 * 768
+    assert traces["A, 7 x 7 windows"]["y"][1] == 2 * 196 * 49 * 768
+    assert traces["the rest"]["y"][1] == 12 * 196 * 768**2
+    assert "A takes 4.1 % of the multiply-adds; from N = 4608 on" in prose(at)
+
+
+def test_the_numbers_of_the_pairs() -> None:
+    at = open_data(opened("zoo", family="Swin", zoo_layer="2"), "zoo")
+    layers, keys, sizes = (frame.value for frame in at.dataframe)
+    # Shifted, the windows are 3, then 7 times 7, then 4 patches wide.
+    shifted = (3**2 + 7 * 7**2 + 4**2) ** 2
+    assert list(layers["pairs"][:2]) == [56**2 * 49, shifted]
+    assert list(layers["kind"][:2]) == ["windows", "shifted windows"]
+    assert keys["allowed"].sum() == 49
+    assert list(sizes["heads"]) == [12, 16, 16, 16]
+    at = open_data(opened("zoo", family="DeiT"), "zoo")
+    assert at.dataframe[0].value["pairs"][0] == 198**2
+    at = open_data(opened("zoo", family="MLP-Mixer"), "zoo")
+    assert at.dataframe[0].value["pairs"][0] == 196**2
+
+
+# --- the way to the family ----------------------------------------------------------------------
+
+
+def test_a_family_is_opened_on_the_attention_page() -> None:
+    at = opened("zoo", family="DeiT", picture="moose")
+    at.button(key="open_family").click().run()
+    assert not at.exception
+    words = lesson("attention")
+    assert at.title[0].value == f"{words.title}: {words.question}"
+    assert provenance(at).startswith(f"{TOYS['DeiT'].architecture} (")
+    assert "random weights" in provenance(at)  # as the trained ones are not on disk
+    assert at.selectbox(key="picture").value == "moose"
+
+
+def test_trained_weights_are_opened_where_they_are_on_disk(monkeypatch: Any) -> None:
+    name = TOYS["DeiT"].architecture
+    asked: list[tuple[str, bool]] = []
+    shipped = state.load(SHIPPED, True)
+
+    def load(name: str, pretrained: bool) -> Any:
+        asked.append((name, pretrained))
+        return shipped
+
+    monkeypatch.setattr(state, "load", load)
+    monkeypatch.setattr(state, "weights_marks", lambda: {name: state.ON_DISK})
+    monkeypatch.setattr(state, "families", lambda: {name: "DeiT"})
+    at = opened("zoo", family="DeiT", weights="random")
+    at.button(key="open_family").click().run()
+    assert not at.exception
+    assert asked[-1] == (name, True)
+
+
+def test_a_family_that_is_not_in_the_menu_has_no_button(monkeypatch: Any) -> None:
+    monkeypatch.setattr(state, "model_names", lambda: [SHIPPED])
+    at = opened("zoo", family="Swin")
+    assert_works(at)
+    assert not [button for button in at.button if button.key == "open_family"]
+    assert "It is not in the menu" in prose(at)

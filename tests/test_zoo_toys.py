@@ -1,0 +1,160 @@
+"""Toys of the families allow the pairs that they should, and sizes are those of a formula."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from examples import picture
+from numpy.testing import assert_array_equal
+
+from vitviz.activations import capture
+from vitviz.families import family_of
+from vitviz.inspection import allowed_pairs
+from vitviz.zoo import (
+    PAPER_SIZES,
+    TOYS,
+    PaperSize,
+    catalogue,
+    counted,
+    narrow_model,
+    size_of,
+    toy_model,
+)
+from vitviz.zoo.loading import outline_of, preprocessing_of
+
+every_family = pytest.mark.parametrize("family", TOYS)
+
+
+def masks(family: str) -> list[np.ndarray]:
+    acts = capture(toy_model(family), picture())
+    assert [layer.refusal for layer in acts.layers] == [None] * acts.depth
+    return [allowed_pairs(attention) for attention in map(acts.attention, range(acts.depth))]
+
+
+def meeting(side: int, *groups: list[int]) -> np.ndarray:
+    """The pairs of a square grid whose rows are in one group and whose columns are in one."""
+    group_of = {place: number for number, group in enumerate(groups) for place in group}
+    tokens = [(row, col) for row in range(side) for col in range(side)]
+    return np.array(
+        [
+            [group_of[i[0]] == group_of[j[0]] and group_of[i[1]] == group_of[j[1]] for j in tokens]
+            for i in tokens
+        ]
+    )
+
+
+@pytest.mark.parametrize(("family", "extra"), [("ViT", 1), ("DeiT", 2), ("Hybrid", 1)])
+def test_every_token_meets_every_token(family: str, extra: int) -> None:
+    (mask,) = masks(family)
+    assert_array_equal(mask, np.ones((extra + 9, extra + 9), bool))
+
+
+def test_swin_looks_within_windows_and_then_within_shifted_ones() -> None:
+    windows, shifted = masks("Swin")
+    assert_array_equal(windows, meeting(8, [0, 1, 2, 3], [4, 5, 6, 7]))
+    assert_array_equal(shifted, meeting(8, [0, 1], [2, 3, 4, 5], [6, 7]))
+
+
+def test_maxvit_looks_at_neighbours_and_then_at_a_grid() -> None:
+    near, spread = masks("MaxViT")
+    assert_array_equal(near, meeting(8, [0, 1, 2, 3], [4, 5, 6, 7]))
+    assert_array_equal(spread, meeting(8, [0, 2, 4, 6], [1, 3, 5, 7]))
+
+
+@pytest.mark.parametrize(
+    ("family", "shapes"),
+    [
+        ("PVT", [(64, 16), (16, 16)]),  # keys pooled by 2 x 2, then not
+        ("CoAtNet", [(16, 16), (4, 4)]),
+        ("CaiT", [(9, 9), (1, 10)]),
+    ],
+)
+def test_every_query_meets_every_key(family: str, shapes: list[tuple[int, int]]) -> None:
+    found = masks(family)
+    assert [mask.shape for mask in found] == shapes
+    assert all(mask.all() for mask in found)
+
+
+def test_coatnet_begins_with_convolutions() -> None:
+    assert [layer.stage for layer in toy_model("CoAtNet").layers] == [2, 3]
+
+
+def test_a_mixer_has_weights_between_all_patches_and_no_attention() -> None:
+    model = toy_model("MLP-Mixer")
+    assert [layer.kind for layer in model.layers] == ["mixing"]
+    weights = model.token_mixing(0)
+    assert weights.shape == (8, 3, 3)
+    assert weights.all()
+
+
+@every_family
+def test_a_narrow_copy_has_the_grids_and_layers_of_its_architecture(family: str) -> None:
+    outline = outline_of(TOYS[family].architecture, {})
+    preprocessing = preprocessing_of(outline, None)
+    wanted = family_of(outline).layers(outline, preprocessing.input_size)
+    model = narrow_model(family)
+    assert [replace(layer, num_heads=0) for layer in model.layers] == [
+        replace(layer, num_heads=0) for layer in wanted
+    ]
+    image = picture(90, 60)
+    assert model.preprocess.place(image) == preprocessing.place(image)
+    acts = capture(model, image)
+    mixing = family == "MLP-Mixer"
+    assert all((layer.refusal is not None) == mixing for layer in acts.layers)
+
+
+def test_every_architecture_is_in_the_menu_under_its_family() -> None:
+    menu = {entry.name: entry.family for entry in catalogue()}
+    assert {family: menu[toy.architecture] for family, toy in TOYS.items()} == {
+        family: family for family in TOYS
+    }
+
+
+# --- sizes --------------------------------------------------------------------------------------
+
+
+def expected_parameters(size: PaperSize, patch: int) -> int:
+    """Of a ViT without its head, from the equations of the paper."""
+    wide, mlp = size.embed_dim, size.mlp_dim
+    tokens = (224 // patch) ** 2 + 1
+    embedding = 3 * patch**2 * wide + wide + wide + tokens * wide  # E and bias, CLS, E_pos
+    attention = 4 * (wide**2 + wide)
+    layer = attention + (wide * mlp + mlp) + (mlp * wide + wide) + 2 * (2 * wide)
+    return embedding + size.layers * layer + 2 * wide
+
+
+@pytest.mark.parametrize(
+    ("paper", "patch"),
+    list(zip(PAPER_SIZES, (16, 16, 14, 14), strict=True)),
+    ids=[paper.name for paper in PAPER_SIZES],
+)
+def test_sizes_are_those_of_the_papers(paper: PaperSize, patch: int) -> None:
+    size = counted(paper.architecture)
+    assert size.layers == paper.layers
+    assert (size.embed_dims, size.mlp_dims) == ((paper.embed_dim,), (paper.mlp_dim,))
+    assert size.heads == (paper.heads,)
+    assert size.head_parameters == 1000 * (paper.embed_dim + 1)
+    body = size.parameters - size.head_parameters
+    assert body == expected_parameters(paper, patch)
+    assert body / 1e6 == pytest.approx(paper.parameters, rel=0.0125)
+
+
+def test_a_size_names_every_width_of_the_stages() -> None:
+    model = narrow_model("Swin")
+    size = size_of(model.module, model.sites)
+    assert size.embed_dims == (16, 32, 64, 128)
+    assert size.mlp_dims == (64, 128, 256, 512)
+    assert size.heads == (1,)
+    assert size.layers == 12
+    assert size.head_parameters == 1000 * 129
+
+
+def test_a_mixer_has_a_size_without_heads() -> None:
+    model = toy_model("MLP-Mixer")
+    size = size_of(model.module, model.sites)
+    assert (size.embed_dims, size.mlp_dims, size.heads) == ((16,), (64,), ())
+
+
+def test_both_heads_of_a_distilled_model_are_heads() -> None:
+    model = toy_model("DeiT")
+    assert size_of(model.module, model.sites).head_parameters == 2 * 1000 * 17

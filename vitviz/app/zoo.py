@@ -1,0 +1,346 @@
+"""What differs between the families: who may look at whom, how large models are, what it costs."""
+
+import math
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+import streamlit as st
+
+from vitviz import inspection, plots
+from vitviz.app import settings, state
+from vitviz.app.data import Data, Table
+from vitviz.app.figure import show
+from vitviz.app.settings import setting
+from vitviz.app.state import View
+from vitviz.plots.template import as_percent
+from vitviz.text.families import CARDS
+
+if TYPE_CHECKING:
+    from vitviz import Activations, Model
+    from vitviz.families import Layer, Site
+    from vitviz.zoo import Size
+
+FAMILIES = tuple(CARDS)
+PER_CENT = range(100)  # of the picture's height or width
+SIDES = (112, 224, 448, 896, 1792)  # pixels
+PATCH, WINDOW = 16, 7  # pixels; patches
+KINDS = {
+    "global": "global attention",
+    "window": "windows",
+    "grid": "grid attention",
+    "pooled": "pooled keys",
+    "class": "class attention",
+    "mixing": "token mixing, no A",
+}
+
+
+def page(view: View) -> Data:
+    from vitviz.zoo import TOYS
+
+    family = setting("family", FAMILIES, "Swin")
+    st.segmented_control(
+        "Family",
+        FAMILIES,
+        key="family",
+        on_change=lambda: settings.change("zoo_layer", 1),
+        width="stretch",
+        required=True,
+        label_visibility="collapsed",
+    )
+    architecture, model = TOYS[family].architecture, _narrow(family)[0]
+    acts = state.capture(*_narrow(family), view.picture)
+    live, matrices, words = st.columns([4, 5, 3])
+    with live:
+        layer, place = _live(view, family, model, acts)
+    with matrices:
+        _matrices(family, place)
+    with words:
+        _card(family, architecture)
+    sizes, cost = st.columns([7, 5])
+    with sizes:
+        st.subheader("How large ViTs are", anchor=False)
+        _sizes(view.model)
+    with cost:
+        st.subheader("What one layer costs", anchor=False)
+        _cost()
+    line = (
+        f"{architecture}: pairs that may meet, without its weights · layer {layer + 1} of "
+        f"{acts.depth} · {view.picture.name}"
+    )
+    return Data(lambda: _tables(model, acts, layer, place), record=line)
+
+
+@st.cache_resource(show_spinner=False)
+def _narrow(family: str) -> "tuple[Model, Lock]":
+    from vitviz.zoo import narrow_model
+
+    return narrow_model(family), Lock()
+
+
+def _live(
+    view: View, family: str, model: "Model", acts: "Activations"
+) -> tuple[int, tuple[int, int]]:
+    """The picture with the keys of one query; which layer, and where, in per cent of the input."""
+    layer = setting("zoo_layer", range(1, acts.depth + 1), 1) - 1
+    place = setting("zoo_down", PER_CENT, 45), setting("zoo_across", PER_CENT, 45)
+    described, site = acts.layers[layer], model.sites[layer]
+    which, down, across = st.columns([3, 2, 2])
+    which.slider(f"Layer of {family}", 1, acts.depth, key="zoo_layer")
+    down.slider("Query ↓, %", 0, 99, key="zoo_down")
+    across.slider("Query →, %", 0, 99, key="zoo_across")
+    query = None if described.kind == "class" else _patch(place, described.query_grid)
+    name = "CLS" if query is None else f"the patch at row {query[0] + 1}, column {query[1] + 1}"
+    allowed = _allowed(model, acts, layer, query)
+    figure = plots.allowed_keys(
+        allowed,
+        view.picture.image,
+        crop=acts.crop_of(layer),
+        grid=described.query_grid,
+        query=query,
+        query_name=name,
+    )
+    show(figure, key="keys", on_click=_clicked)
+    also = [token.upper() for token in described.prefix]
+    does = "takes from" if described.kind == "mixing" else "may look at"
+    st.markdown(
+        f"**{_kind(site)[0].upper()}{_kind(site)[1:]}**, stage {described.stage + 1}, "
+        f"{_times(described.query_grid)} patches: {name} {does} {allowed.sum()} of "
+        f"{allowed.size} {'patches' if allowed.shape == described.query_grid else 'keys'}"
+        f"{' and ' if also else ''}{' and '.join(also)}."
+    )
+    return layer, place
+
+
+def _clicked() -> None:
+    points = st.session_state["keys"].selection.points
+    if points:
+        down, across = points[0]["customdata"]
+        settings.change("zoo_down", down)
+        settings.change("zoo_across", across)
+
+
+def _patch(place: tuple[int, int], grid: tuple[int, int]) -> tuple[int, int]:
+    """The patch of a grid that lies so many per cent down and across."""
+    row, col = (int((share + 0.5) * count / 100) for share, count in zip(place, grid, strict=True))
+    return row, col
+
+
+def _allowed(
+    model: "Model", acts: "Activations", layer: int, query: tuple[int, int] | None
+) -> np.ndarray:
+    """Which keys a patch, or CLS, may look at: bool (rows, columns)."""
+    if acts.layers[layer].kind == "mixing":
+        return inspection.allowed_pairs(np.abs(model.token_mixing(layer)))
+    return inspection.allowed_pairs(acts.attention_map(layer, query))
+
+
+def _kind(site: "Site") -> str:
+    shifted = any(getattr(site.block, "shift_size", ()))
+    return ("shifted " if shifted else "") + KINDS[site.layer.kind]
+
+
+def _times(grid: tuple[int, int]) -> str:
+    return f"{grid[0]} x {grid[1]}"
+
+
+@st.cache_resource(show_spinner=False)
+def _toy(family: str) -> "tuple[Model, list[np.ndarray]]":
+    """A tiny model of the family, and the pairs that each layer lets meet, seen on noise."""
+    from PIL import Image
+
+    import vitviz
+    from vitviz.zoo import toy_model
+
+    model = toy_model(family)
+    noise = np.random.default_rng(0).integers(0, 256, (*model.preprocess.input_size, 3), np.uint8)
+    acts = vitviz.capture(model, Image.fromarray(noise))
+    return model, [
+        inspection.allowed_pairs(
+            np.abs(model.token_mixing(layer)).reshape(1, -1, math.prod(described.key_grid))
+            if described.kind == "mixing"
+            else acts.attention(layer)
+        )
+        for layer, described in enumerate(acts.layers)
+    ]
+
+
+def _matrices(family: str, place: tuple[int, int]) -> None:
+    """The pairs of each layer of the toy; the query and the key at the same place have a box."""
+    model, masks = _toy(family)
+    layers = model.layers
+    size = _times(model.preprocess.input_size)
+    st.subheader(f"Pairs that may meet, in a toy of {size} pixels", anchor=False)
+    mixing = layers[0].kind == "mixing"
+    titles = [
+        f"layer {number}, stage {site.layer.stage + 1}<br>{_kind(site)}<br>"
+        f"{_times((mask.shape[0], mask.shape[1]))}: {as_percent(mask.mean())}"
+        for number, (site, mask) in enumerate(zip(model.sites, masks, strict=True), start=1)
+    ]
+    show(
+        plots.allowed_pairs(
+            masks,
+            titles=titles,
+            chosen=[None if mixing else _pair(layer, place) for layer in layers],
+            prefixes=[[name.upper() for name in layer.prefix] for layer in layers],
+            axes=("unit of the MLP", "patch j") if mixing else ("query i", "key j"),
+        )
+    )
+    if first := layers[0].stage:
+        st.markdown(f"Stages 1 to {first} are convolutions: there is no A.")
+    if mixing:
+        st.markdown(
+            "These are weights of the MLP that mixes the patches, the same for every picture: no A."
+        )
+
+
+def _pair(layer: "Layer", place: tuple[int, int]) -> tuple[int, int]:
+    """Row and column of A of the query and of the key at one place of the picture."""
+    row, col = (
+        len(layer.prefix) + int(np.ravel_multi_index(_patch(place, grid), grid))
+        for grid in (layer.query_grid, layer.key_grid)
+    )
+    return 0 if layer.kind == "class" else row, col
+
+
+def _card(family: str, architecture: str) -> None:
+    card = CARDS[family]
+    st.markdown(card.differs)
+    st.markdown(f"*What cannot be shown:* {card.hidden}")
+    st.markdown(f"On the picture: {architecture}. Paper: {card.source}.")
+    if architecture in state.model_names():
+        st.button(
+            "Open it",
+            key="open_family",
+            on_click=_open,
+            args=(architecture,),
+            icon=":material/visibility:",
+            help="Makes it the model of all pages, and turns to Attention.",
+        )
+    else:
+        st.markdown("It is not in the menu; in Python, vitviz.load_model has it.")
+
+
+def _open(architecture: str) -> None:
+    here = state.weights_marks().get(architecture) == state.ON_DISK
+    settings.change("model", architecture)
+    settings.change("weights", "trained" if here else "random")
+    st.session_state.turn_to = "attention"
+
+
+@st.cache_resource(show_spinner=False)
+def _paper_sizes() -> "list[Size]":
+    """Those of the papers' ViTs, counted in timm's code."""
+    from vitviz.zoo import PAPER_SIZES, counted
+
+    return [counted(paper.architecture) for paper in PAPER_SIZES]
+
+
+def _sizes(model: "Model") -> None:
+    from vitviz.zoo import PAPER_SIZES, size_of
+
+    lines = [
+        "| | layers | D | MLP | heads | paper | counted | with head |",
+        "|:--|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for paper, size in zip(PAPER_SIZES, _paper_sizes(), strict=True):
+        lines.append(_row(paper.name, size, f"{paper.parameters:.0f} M"))
+    lines.append(_row(model.name, size_of(model.module, model.sites), ""))
+    st.markdown("\n".join(lines))
+    sources = dict.fromkeys(paper.source for paper in PAPER_SIZES)
+    st.markdown(
+        "Layers, D, MLP and heads are read off timm's modules, and are those of the papers "
+        f"({'; '.join(sources)}). Parameters are counted at 224 px, with patches of 16 px (Huge "
+        "and G: 14 px), without a head and with one for 1000 classes (the last row: its own). The "
+        "tables name no head, and that of the ViT paper no patch size: both change the number."
+    )
+
+
+def _row(name: str, size: "Size", paper: str) -> str:
+    body = size.parameters - size.head_parameters
+    cells = [
+        name,
+        str(size.layers),
+        *(_range(values) for values in (size.embed_dims, size.mlp_dims, size.heads)),
+        paper,
+        f"{body / 1e6:.1f} M",
+        f"{size.parameters / 1e6:.1f} M",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _range(values: tuple[int, ...]) -> str:
+    if not values:
+        return "-"
+    return str(values[0]) if len(values) == 1 else f"{min(values)}-{max(values)}"
+
+
+def _cost() -> None:
+    base = _paper_sizes()[0]
+    (embed_dim,), (mlp_dim,) = base.embed_dims, base.mlp_dims
+    tokens = [(side // PATCH) ** 2 for side in SIDES]
+    rest = [inspection.multiply_adds(n, embed_dim=embed_dim, mlp_dim=mlp_dim)[1] for n in tokens]
+    matrices = {
+        name: [
+            inspection.multiply_adds(n, keys or n, embed_dim=embed_dim, mlp_dim=mlp_dim)[0]
+            for n in tokens
+        ]
+        for name, keys in (("A, all pairs", None), (f"A, {WINDOW} x {WINDOW} windows", WINDOW**2))
+    }
+    show(plots.attention_cost(SIDES, tokens, {**matrices, "the rest": rest}))
+    here = tokens.index(196)
+    share = matrices["A, all pairs"][here] / (matrices["A, all pairs"][here] + rest[here])
+    equal = rest[0] // tokens[0] // (2 * embed_dim)
+    st.markdown(
+        f"Base, patches of {PATCH} px: at 224 px A takes {as_percent(share)} of the "
+        f"multiply-adds; from N = {equal} on it takes more than the rest. Twice the side is four "
+        "times the tokens and 16 times the pairs (Liu et al. 2021, equations 1 and 2)."
+    )
+
+
+def _tables(model: "Model", acts: "Activations", layer: int, place: tuple[int, int]) -> list[Table]:
+    from vitviz.zoo import PAPER_SIZES
+
+    described = acts.layers[layer]
+    query = None if described.kind == "class" else _patch(place, described.query_grid)
+    allowed = _allowed(model, acts, layer, query)
+    rows, cols = np.indices(allowed.shape).reshape(2, -1) + 1
+    papers, sizes = PAPER_SIZES, _paper_sizes()
+    return [
+        Table(
+            "The layers of the family, and the pairs that may meet in each; heads are left out.",
+            {
+                "layer": list(range(1, acts.depth + 1)),
+                "stage": [each.stage + 1 for each in acts.layers],
+                "kind": [_kind(site) for site in model.sites],
+                "queries": [_times(each.query_grid) for each in acts.layers],
+                "keys": [_times(each.key_grid) for each in acts.layers],
+                "pairs": [_pairs(acts, number) for number in range(acts.depth)],
+            },
+        ),
+        Table(
+            "The keys that the query may look at.",
+            {"row": rows, "column": cols, "allowed": allowed.ravel().astype(int)},
+        ),
+        Table(
+            "Sizes of the papers, and counted.",
+            {
+                "size": [paper.name for paper in papers],
+                "source": [paper.source for paper in papers],
+                "layers": [size.layers for size in sizes],
+                "D": [size.embed_dims[0] for size in sizes],
+                "MLP": [size.mlp_dims[0] for size in sizes],
+                "heads": [size.heads[0] for size in sizes],
+                "parameters of the paper, M": [paper.parameters for paper in papers],
+                "counted, with head": [size.parameters for size in sizes],
+                "of which head": [size.head_parameters for size in sizes],
+            },
+        ),
+    ]
+
+
+def _pairs(acts: "Activations", layer: int) -> int:
+    described = acts.layers[layer]
+    if described.kind == "mixing":
+        return math.prod(described.query_grid) * math.prod(described.key_grid)
+    return sum(int(inspection.allowed_pairs(each).sum()) for each, _, _ in acts.windows(layer))

@@ -1,0 +1,220 @@
+"""Which pairs of tokens may meet: as a matrix, on the picture, and what it costs."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+from PIL import Image
+from plotly.subplots import make_subplots
+
+from .maps import picture
+from .template import BARE, KEY, LINES, QUERY, Box, finish, legend_above, place
+
+_ALLOWED = [[0.0, "rgba(138,143,152,0.2)"], [1.0, "#4a86c5"]]
+_FINE = 20  # rows or columns from which on they have no gaps and thin boxes
+_MOST_POINTS = 28  # that can be clicked along a side of the picture
+_DIMMED = 0.75  # how much of the light is taken from patches that the query never meets
+
+
+def allowed_pairs(
+    masks: Sequence[np.ndarray],
+    *,
+    titles: Sequence[str],
+    chosen: Sequence[tuple[int, int] | None],
+    prefixes: Sequence[Sequence[str]],
+    axes: tuple[str, str] = ("query i", "key j"),
+) -> go.Figure:
+    """Matrices side by side: row i is a query, column j a key, coloured where they may meet.
+
+    Parameters
+    ----------
+    masks : ndarrays of bool of shape (queries, keys)
+    titles : one a matrix
+    chosen : (row, column) of each that get a box, cyan and magenta; or None
+    prefixes : names of each one's first columns, and of as many rows
+    axes : what rows and columns are
+    """
+    figure = make_subplots(
+        cols=len(masks), subplot_titles=titles, horizontal_spacing=0.2 / len(masks)
+    )
+    said = []
+    for number, (mask, pair, names) in enumerate(zip(masks, chosen, prefixes, strict=True)):
+        where = dict(row=1, col=number + 1)
+        figure.add_trace(
+            go.Heatmap(
+                z=mask.astype(np.uint8),
+                zmin=0,
+                zmax=1,
+                colorscale=_ALLOWED,
+                showscale=False,
+                x0=1,
+                y0=1,
+                xgap=int(max(mask.shape) < _FINE),
+                ygap=int(max(mask.shape) < _FINE),
+                hovertemplate=f"{axes[0]} %{{y}}, {axes[1]} %{{x}}: %{{z}}<extra></extra>",
+            ),
+            **where,
+        )
+        queries, keys = mask.shape
+        ticks = dict(tickvals=list(range(1, len(names) + 1)), ticktext=list(names))
+        named = {**BARE, "showticklabels": bool(names), "constrain": "domain", **ticks, **where}
+        figure.update_xaxes(title=axes[1], range=[0.4, keys + 0.6], tickangle=-90, **named)
+        figure.update_yaxes(
+            title=axes[0],
+            range=[queries + 0.6, 0.4],
+            scaleanchor=f"x{number + 1 if number else ''}",
+            constraintoward="top",
+            **named,
+        )
+        if pair is not None:
+            i, j = pair[0] + 1, pair[1] + 1
+            row = dict(x0=0.5, x1=keys + 0.5, y0=i - 0.5, y1=i + 0.5)
+            column = dict(x0=j - 0.5, x1=j + 0.5, y0=0.5, y1=queries + 0.5)
+            width = 3 if max(mask.shape) < _FINE else 1.5
+            for box, line in (
+                (column, dict(color=KEY, width=width, dash="5px,3px")),
+                (row, dict(color=QUERY, width=width)),
+            ):
+                figure.add_shape(type="rect", line=line, **box, **where)
+        words = titles[number].replace("<br>", ", ")
+        said.append(f"{words}: {mask.sum()} of {mask.size} pairs")
+    figure.update_annotations(font_size=14)
+    lines = max(title.count("<br>") for title in titles) + 1
+    return finish(
+        figure, f"Pairs that may meet: {'; '.join(said)}.", height=330, top=8 + 20 * lines
+    )
+
+
+def allowed_keys(
+    allowed: np.ndarray,
+    image: Image.Image,
+    *,
+    crop: Box,
+    grid: tuple[int, int],
+    query: tuple[int, int] | None,
+    query_name: str,
+) -> go.Figure:
+    """The picture with one query, solid cyan, and all keys that it never meets dimmed.
+
+    What it may look at has a dashed magenta outline; every key has one where keys are larger than
+    patches. Invisible points, whose customdata are per cent of the way down and across, can be
+    clicked.
+
+    Parameters
+    ----------
+    allowed : ndarray of bool of shape (rows, columns) of the key grid
+    crop : (left, top, right, bottom) of both grids in pixels of the picture
+    grid : (rows, columns) of the queries
+    query : (row, column) of the patch to box, or None
+    query_name : what it is, for the alt text
+    """
+    figure = picture(image, crop=crop, grid=grid, query=query)
+    figure.layout.shapes[0].opacity = min(1.0, 20 / max(grid))  # its grid, where it is fine
+    left, top, right, bottom = crop
+    rows, cols = allowed.shape
+    dx, dy = (right - left) / cols, (bottom - top) / rows
+    veil = np.zeros((rows, cols, 4), np.uint8)
+    veil[..., 3] = np.where(allowed, 0, round(255 * _DIMMED))
+    figure.add_image(
+        z=veil,
+        colormodel="rgba",
+        zmax=[255] * 4,
+        x0=left + dx / 2,
+        dx=dx,
+        y0=top + dy / 2,
+        dy=dy,
+        hoverinfo="skip",
+    )
+    pooled = allowed.shape != grid
+    path = "".join(
+        f"M{left + x0 * dx:.1f},{top + y0 * dy:.1f}L{left + x1 * dx:.1f},{top + y1 * dy:.1f}"
+        for x0, y0, x1, y1 in _edges(allowed, every=pooled)
+    )
+    line = dict(color=KEY, width=1.5 if pooled else 3, dash="5px,3px")
+    figure.add_shape(type="path", path=path, line=line)
+    figure.layout.shapes = _query_last(figure.layout.shapes)
+    _clickable(figure, crop, grid)
+    count = int(allowed.sum())
+    figure.layout.meta["alt"] = (
+        f"The picture: {query_name} may look at {count} of {allowed.size} keys; the others are "
+        "dimmed."
+    )
+    return figure
+
+
+def _query_last(shapes: Sequence[go.layout.Shape]) -> list[go.layout.Shape]:
+    """The query's box on top of all that is drawn."""
+    return sorted(shapes, key=lambda shape: shape.line.color == QUERY)
+
+
+def _edges(mask: np.ndarray, *, every: bool) -> list[tuple[int, int, int, int]]:
+    """Lines (x0, y0, x1, y1) in cells between those that are true and others, or around every one.
+
+    Neighbouring edges are one line, so that its dashes go on.
+    """
+    found = []
+    for turned in (False, True):
+        cells = np.pad(mask.T if turned else mask, 1)
+        above, below = cells[:-1, 1:-1], cells[1:, 1:-1]
+        edges = (above | below) if every else (above ^ below)  # (rows + 1, columns)
+        steps = np.diff(np.pad(edges, ((0, 0), (1, 1))).astype(np.int8), axis=1)
+        for (y, start), (_, end) in zip(
+            np.argwhere(steps == 1).tolist(), np.argwhere(steps == -1).tolist(), strict=True
+        ):
+            found.append((y, start, y, end) if turned else (start, y, end, y))
+    return found
+
+
+def _clickable(figure: go.Figure, crop: Box, grid: tuple[int, int]) -> None:
+    """Points in the middle of patches, of every second one where there are too many."""
+    left, top, right, bottom = crop
+    shares = [(np.arange(0, count, -(-count // _MOST_POINTS)) + 0.5) / count for count in grid]
+    down, across = (values.ravel() for values in np.meshgrid(*shares, indexing="ij"))
+    rows, cols = (down * grid[0]).astype(int), (across * grid[1]).astype(int)
+    figure.add_scatter(
+        x=left + across * (right - left),
+        y=top + down * (bottom - top),
+        mode="markers",
+        marker=dict(size=14, opacity=0),
+        customdata=(100 * np.stack([down, across], axis=1)).astype(int).tolist(),
+        text=[place(*at) for at in zip(rows.tolist(), cols.tolist(), strict=True)],
+        hovertemplate="%{text}<extra></extra>",
+        selected_marker_opacity=0,
+        unselected_marker_opacity=0,
+    )
+
+
+def attention_cost(
+    sides: Sequence[int], tokens: Sequence[int], costs: Mapping[str, Sequence[float]]
+) -> go.Figure:
+    """Multiply-adds by the number of tokens, on logarithmic scales.
+
+    Parameters
+    ----------
+    sides : of the picture, pixels
+    tokens : N of each
+    costs : of each line's name its multiply-adds
+    """
+    figure, words = go.Figure(), []
+    for (name, values), (colour, symbol, dash) in zip(costs.items(), LINES, strict=False):
+        figure.add_scatter(
+            x=list(tokens),
+            y=list(values),
+            name=name,
+            mode="lines+markers",
+            line=dict(color=colour, dash=dash, width=2),
+            marker=dict(symbol=symbol, size=9),
+            customdata=list(sides),
+            hovertemplate="%{customdata} px, N = %{x}: %{y:.2s}<extra>" + name + "</extra>",
+        )
+        words.append(f"{name} from {values[0] / 1e6:.3g} M to {values[-1] / 1e6:.3g} M")
+    ticks = [f"{count}<br>{side} px" for count, side in zip(tokens, sides, strict=True)]
+    figure.update_xaxes(
+        title="tokens N and side of the picture", type="log", tickvals=list(tokens), ticktext=ticks
+    )
+    figure.update_yaxes(
+        title="multiply-adds of one layer", type="log", exponentformat="SI", dtick=1
+    )
+    return legend_above(
+        finish(figure, f"Multiply-adds of one layer: {'; '.join(words)}.", height=360), top=56
+    )

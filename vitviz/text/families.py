@@ -1,0 +1,112 @@
+"""What is said of each family of models."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """One family.
+
+    Attributes
+    ----------
+    differs : str
+        What sets it apart, in one or two sentences.
+    hidden : str
+        What cannot be shown of it here, and why.
+    source : str
+        Its paper.
+    """
+
+    differs: str
+    hidden: str
+    source: str
+
+
+_STAGES = (
+    "Rollout and Tokens, which need the same tokens in every layer: its stages have others. And "
+    "Positions: no embedding of them is added to its tokens."
+)
+CARDS: Mapping[str, Card] = {
+    "ViT": Card(
+        differs=(
+            "One grid of patches from first to last layer, and a class token, CLS. Every token may "
+            "look at every token."
+        ),
+        hidden="Nothing: every page shows it.",
+        source="Dosovitskiy et al., ICLR 2021, section 3.1",
+    ),
+    "DeiT": Card(
+        differs=(
+            "A ViT with one more token: DIST learns what a teacher says, as CLS learns the label. "
+            "It has a row and a column of its own in A."
+        ),
+        hidden="A place for DIST in the picture: it is no patch, so its share stands beside it.",
+        source="Touvron et al., ICML 2021, section 4",
+    ),
+    "Hybrid": Card(
+        differs=(
+            "Patches are cut from the feature map of a CNN, not from the picture. A is a ViT's, on "
+            "that map's grid."
+        ),
+        hidden=(
+            "Filters: E sees feature maps, so its filters are no pictures. And a token knows more "
+            "of the picture than its box, as the CNN looked beyond it."
+        ),
+        source="Dosovitskiy et al., ICLR 2021, section 3.1, Hybrid Architecture",
+    ),
+    "Swin": Card(
+        differs=(
+            "Patches look only within windows. Every second layer shifts them by half a window, "
+            "and a mask keeps apart what the shift brings together from opposite borders. Each "
+            "later stage halves the grid's sides."
+        ),
+        hidden=_STAGES,
+        source="Liu et al., ICCV 2021, sections 3.1 and 3.2, Fig. 4",
+    ),
+    "PVT": Card(
+        differs=(
+            "Every patch may look at every key, but in all stages except the last a key stands for "
+            "several patches, so A is N x M. Each later stage halves the grid's sides. Shown is "
+            "PVT v2."
+        ),
+        hidden=_STAGES,
+        source="Wang et al., ICCV 2021, section 3.3; v2: Computational Visual Media 2022",
+    ),
+    "CoAtNet": Card(
+        differs=(
+            "The first stages are convolutions; the last ones attend over their whole grid, with a "
+            "bias for the offset of each pair added to the scores."
+        ),
+        hidden=f"What convolutions do: they have no A. {_STAGES}",
+        source="Dai et al., NeurIPS 2021, section 2",
+    ),
+    "MaxViT": Card(
+        differs=(
+            "Each block attends twice: within windows of neighbours, then among patches that lie "
+            "equally far apart over the whole picture."
+        ),
+        hidden=f"What its convolutions do: they have no A. {_STAGES}",
+        source="Tu et al., ECCV 2022, Fig. 3",
+    ),
+    "CaiT": Card(
+        differs=(
+            "First the patches look at each other, with no CLS among them. In the last two layers "
+            "CLS alone asks: A is one row, 1 x (1 + N)."
+        ),
+        hidden=(
+            "Rollout and Tokens: CLS is not among the tokens of the first layers. The "
+            "patches' heads are mixed before and after the softmax; a map is of a head before the "
+            "second mixing."
+        ),
+        source="Touvron et al., ICCV 2021 (Going deeper with Image Transformers), section 3",
+    ),
+    "MLP-Mixer": Card(
+        differs=(
+            "No attention: an MLP mixes the patches, by weights that were learnt once and are the "
+            "same for every picture. Every patch reaches every other."
+        ),
+        hidden="A, and all that is made of it, such as distance: there are only weights.",
+        source="Tolstikhin et al., NeurIPS 2021, section 2 and Fig. 5",
+    ),
+}

@@ -1,0 +1,128 @@
+"""How large the ViTs of the papers are, and how large a module is when it is counted."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from ..families import Site, family_of
+from .loading import outline_of, preprocessing_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperSize:
+    """One row of a paper's table; parameters in millions."""
+
+    name: str
+    architecture: str
+    layers: int
+    embed_dim: int
+    mlp_dim: int
+    heads: int
+    parameters: float
+    source: str
+
+
+_VIT = "Dosovitskiy et al. 2021, Table 1"
+PAPER_SIZES = (
+    PaperSize(
+        name="Base",
+        architecture="vit_base_patch16_224",
+        layers=12,
+        embed_dim=768,
+        mlp_dim=3072,
+        heads=12,
+        parameters=86,
+        source=_VIT,
+    ),
+    PaperSize(
+        name="Large",
+        architecture="vit_large_patch16_224",
+        layers=24,
+        embed_dim=1024,
+        mlp_dim=4096,
+        heads=16,
+        parameters=307,
+        source=_VIT,
+    ),
+    PaperSize(
+        name="Huge",
+        architecture="vit_huge_patch14_224",
+        layers=32,
+        embed_dim=1280,
+        mlp_dim=5120,
+        heads=16,
+        parameters=632,
+        source=_VIT,
+    ),
+    PaperSize(
+        name="G",
+        architecture="vit_gigantic_patch14_224",
+        layers=48,
+        embed_dim=1664,
+        mlp_dim=8192,
+        heads=16,
+        parameters=1843,
+        source="Zhai et al. 2022, Table 2",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """What is counted in a module.
+
+    Attributes
+    ----------
+    layers : int
+        Layers of attention, or of what mixes the tokens in its place.
+    embed_dims, mlp_dims, heads : tuple of int
+        The values of all layers, each once; more than one where stages differ. Empty where a layer
+        has none.
+    parameters, head_parameters : int
+        All of them, and those of them in the classification head.
+    """
+
+    layers: int
+    embed_dims: tuple[int, ...]
+    mlp_dims: tuple[int, ...]
+    heads: tuple[int, ...]
+    parameters: int
+    head_parameters: int
+
+
+def size_of(module: nn.Module, sites: Sequence[Site]) -> Size:
+    """Count a module of a known family, whose weights may be without numbers."""
+    shapes = [_mlp_shape(site.block) for site in sites]
+    return Size(
+        layers=len(sites),
+        embed_dims=_each_once(shape[1] for shape in shapes if shape),
+        mlp_dims=_each_once(shape[0] for shape in shapes if shape),
+        heads=_each_once(site.layer.num_heads for site in sites if site.layer.num_heads),
+        parameters=sum(weight.numel() for weight in module.parameters()),
+        head_parameters=sum(
+            weight.numel()
+            for name, weight in module.named_parameters()
+            if name.split(".")[0] in ("head", "head_dist")
+        ),
+    )
+
+
+def counted(architecture: str) -> Size:
+    """Count a ViT of timm with a head of 1000 classes; no weight of it is made."""
+    outline = outline_of(architecture, {"num_classes": 1000, "weight_init": "skip"})
+    input_size = preprocessing_of(outline, None).input_size
+    return size_of(outline, family_of(outline).sites(outline, input_size))
+
+
+def _mlp_shape(block: nn.Module) -> tuple[int, int] | None:
+    """(MLP, D) of a block's MLP: the shape of its first layer's weights."""
+    for path in ("mlp.fc1.weight", "mlp_channels.fc1.weight"):
+        weight = dict(block.named_parameters()).get(path)
+        if weight is not None:
+            return weight.shape[0], weight.shape[1]
+    return None
+
+
+def _each_once(values: Iterable[int]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(values))

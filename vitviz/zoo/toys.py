@@ -1,0 +1,129 @@
+"""One small model of each family: which pairs of tokens may meet does not depend on its weights."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..model import Model
+from .loading import create, preprocessing_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toy:
+    """How a family's architecture is made small.
+
+    Attributes
+    ----------
+    architecture : str
+        timm's name of one that is in the menu.
+    narrow : mapping
+        Options of timm that take away channels and heads, and nothing else.
+    small : mapping
+        Options beside them that leave few layers on a small grid.
+    size : int
+        Side of the small one's picture in pixels.
+    """
+
+    architecture: str
+    narrow: Mapping[str, Any]
+    small: Mapping[str, Any]
+    size: int
+
+
+_PLAIN: dict[str, Any] = dict(embed_dim=16, num_heads=1)
+_MAXXVIT: dict[str, Any] = dict(stem_width=16, embed_dim=(32, 32, 32, 32))
+TOYS: Mapping[str, Toy] = {
+    "ViT": Toy(architecture="vit_tiny_patch16_224", narrow=_PLAIN, small=dict(depth=1), size=48),
+    "DeiT": Toy(
+        architecture="deit_tiny_distilled_patch16_224", narrow=_PLAIN, small=dict(depth=1), size=48
+    ),
+    "Hybrid": Toy(
+        architecture="vit_small_r26_s32_224", narrow=_PLAIN, small=dict(depth=1), size=96
+    ),
+    "Swin": Toy(
+        architecture="swin_tiny_patch4_window7_224",
+        narrow=dict(embed_dim=16, num_heads=(1, 1, 1, 1)),
+        small=dict(window_size=4, depths=(2,), num_heads=(1,)),
+        size=32,
+    ),
+    "PVT": Toy(
+        architecture="pvt_v2_b0",
+        narrow=dict(embed_dims=(8, 8, 8, 8), num_heads=(1, 1, 1, 1)),
+        small=dict(
+            depths=(1, 1), sr_ratios=(2, 1), embed_dims=(8, 8), num_heads=(1, 1), mlp_ratios=(4, 4)
+        ),
+        size=32,
+    ),
+    "CoAtNet": Toy(
+        architecture="coatnet_0_rw_224",
+        narrow=_MAXXVIT,
+        small=dict(depths=(1, 1, 1, 1)),
+        size=64,
+    ),
+    "MaxViT": Toy(
+        architecture="maxvit_tiny_tf_224",
+        narrow=_MAXXVIT,
+        small=dict(depths=(1,), embed_dim=(32,), block_type=("M",), transformer_partition_ratio=8),
+        size=32,
+    ),
+    "CaiT": Toy(
+        architecture="cait_xxs24_224",
+        narrow=_PLAIN,
+        small=dict(depth=1, depth_token_only=1),
+        size=48,
+    ),
+    "MLP-Mixer": Toy(
+        architecture="mixer_b16_224",
+        narrow=dict(num_blocks=12, embed_dim=16),
+        small=dict(num_blocks=1),
+        size=48,
+    ),
+}
+
+
+def narrow_model(family: str) -> Model:
+    """The family's architecture with the layers and grids that it has, and few channels.
+
+    Parameters
+    ----------
+    family : a key of TOYS
+    """
+    toy = TOYS[family]
+    return _model(f"{toy.architecture}, narrow", toy.architecture, toy.narrow, None)
+
+
+def toy_model(family: str) -> Model:
+    """The family's architecture with few layers on a small grid.
+
+    Parameters
+    ----------
+    family : a key of TOYS
+    """
+    toy = TOYS[family]
+    return _model(f"{family}, toy", toy.architecture, {**toy.narrow, **toy.small}, toy.size)
+
+
+def _model(name: str, architecture: str, options: Mapping[str, Any], side: int | None) -> Model:
+    size = None if side is None else (side, side)
+    if size is not None and not architecture.startswith("pvt"):  # which takes any size as it is
+        options = {**options, "img_size": side}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = _module(architecture, dict(options))
+    return Model(
+        module,
+        name=name,
+        preprocessing=preprocessing_of(module, size),
+        trained=False,
+        weights="random weights",
+    )
+
+
+def _module(architecture: str, options: dict[str, Any]) -> Any:
+    if architecture.startswith("mixer"):  # whose name alone says how wide it is
+        from timm.models.mlp_mixer import MlpMixer
+
+        return MlpMixer(**options)
+    return create(architecture, options)
