@@ -1,7 +1,6 @@
 """What differs between the families: who may look at whom, how large models are, what it costs."""
 
 import math
-from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,8 +47,8 @@ def page(view: View) -> Data:
         required=True,
         label_visibility="collapsed",
     )
-    architecture, model = TOYS[family].architecture, _narrow(family)[0]
-    acts = state.capture(*_narrow(family), view.picture)
+    architecture, model = TOYS[family].architecture, _narrow(family)
+    acts = state.capture(model, view.picture)
     live, matrices, words = st.columns([4, 5, 3])
     with live:
         layer, place = _live(view, family, model, acts)
@@ -72,10 +71,10 @@ def page(view: View) -> Data:
 
 
 @st.cache_resource(show_spinner=False)
-def _narrow(family: str) -> "tuple[Model, Lock]":
+def _narrow(family: str) -> "Model":
     from vitviz.zoo import narrow_model
 
-    return narrow_model(family), Lock()
+    return narrow_model(family)
 
 
 def _live(
