@@ -9,7 +9,7 @@ from examples import OWN, own_module, watched
 
 from pages.driver import listen
 from vitviz import Model
-from vitviz.app import state
+from vitviz.app import models, state
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Model]:
     def show(kind: str, **options: Any) -> Model:
         module = own_module(**OWN.get(kind, {}), **options)
         model = watched(module, module.patch_embed.image_size, name=f"{kind} {options}")
-        monkeypatch.setattr(state, "load", lambda name, pretrained: model)
+        monkeypatch.setattr(models, "load", lambda name, pretrained: model)
         return model
 
     return show
@@ -41,5 +41,5 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Model]:
 @pytest.fixture(autouse=True, scope="module")
 def _released() -> Iterator[None]:
     yield
-    state.models.clear()
+    models.cache.clear()
     state.captures.clear()

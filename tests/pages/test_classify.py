@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 from pages.driver import address, assert_works, charts, click, opened, prose, until
 from vitviz import Model, capture, load_model
 from vitviz.activations import DropPatches, FillPatches, MuteHeads
-from vitviz.app import cells, state
+from vitviz.app import cells, gallery, queue, state
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def alt(at: AppTest, figure: int) -> str:
 
 
 def expected(model: Model, *edits: Any) -> np.ndarray:
-    probabilities = capture(model, state.sample("dog").image, edits=edits).probabilities
+    probabilities = capture(model, gallery.sample("dog").image, edits=edits).probabilities
     assert probabilities is not None
     return probabilities
 
@@ -177,7 +177,7 @@ def test_between_two_passes_others_go_first(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
-    order, line = [], state.passes()
+    order, line = [], queue.passes()
 
     def other() -> None:
         with line.turn(lambda ahead: None):
@@ -224,7 +224,7 @@ def test_a_cancelled_experiment_leaves_nothing_behind(
     with monkeypatch.context() as patch:
         patch.setattr("streamlit.delta_generator.DeltaGenerator.progress", stopped)
         at.button(key="run occlusion").click().run()
-    assert not state.passes()
+    assert not queue.passes()
     at.run()
     assert_works(at)
     assert "run occlusion" in [button.key for button in at.button]
@@ -253,7 +253,7 @@ def test_the_answer_is_told_at_the_temperature_of_the_held_out_pictures() -> Non
     model = load_model("vitviz_tiny_cifar100")
     assert model.temperature is not None
     assert model.temperature != 1
-    logits = capture(model, state.sample("dog").image).logits
+    logits = capture(model, gallery.sample("dog").image).logits
     assert logits is not None
     cooled = np.exp(logits / model.temperature)
     best = int(cooled.argmax())

@@ -25,7 +25,7 @@ from pages.driver import (
     upload,
 )
 from vitviz import Activations, Model, capture, inspection
-from vitviz.app import state
+from vitviz.app import gallery, models, state
 
 DOTS, HISTOGRAM, OFFSETS = 0, 1, 2
 
@@ -49,7 +49,7 @@ def here(acts: Activations) -> dict[str, Any]:
 
 
 def seen(model: Model, name: str = "dog") -> Activations:
-    return capture(model, state.sample(name).image)
+    return capture(model, gallery.sample(name).image)
 
 
 def distances(acts: Activations, variant: Any = "renormalised") -> np.ndarray:
@@ -214,7 +214,7 @@ def test_the_numbers_are_there_as_a_table(serve: Callable[[str], Model]) -> None
 
 def test_the_samples_give_a_mean_and_a_spread(serve: Callable[[str], Model]) -> None:
     model = serve("plain")
-    each = np.stack([distances(seen(model, name)) for name in state.samples()])
+    each = np.stack([distances(seen(model, name)) for name in gallery.samples()])
     at = opened("distance", layer="2", head="3")
     at.segmented_control(key="over").set_value("samples").run()
     assert_works(at)
@@ -228,7 +228,7 @@ def test_the_samples_give_a_mean_and_a_spread(serve: Callable[[str], Model]) -> 
     assert f"Mean ± standard deviation over {len(each)} pictures." in prose(at)
     maps = [
         inspection.offset_attention(seen(model, name).attention(1), grid=(4, 6), min_queries=2)[2]
-        for name in state.samples()
+        for name in gallery.samples()
     ]
     np.testing.assert_allclose(
         numbers(trace(at, OFFSETS)["z"]), 100 * np.mean(maps, axis=0), rtol=1e-4
@@ -344,7 +344,7 @@ def test_a_head_that_looks_at_no_patch_is_a_gap(
 
     state.captures.clear()
     monkeypatch.setattr(Activations, "attention", on_cls)
-    monkeypatch.setattr(state, "load", lambda name, pretrained: model)
+    monkeypatch.setattr(models, "load", lambda name, pretrained: model)
     at = opened("distance", layer="2", head="3")
     assert_works(at)
     assert np.isnan(numbers(trace(at, DOTS)["y"])[6])

@@ -23,7 +23,7 @@ from pages.driver import (
     provenance,
     settled,
 )
-from vitviz.app import state
+from vitviz.app import models
 from vitviz.app.downloads import Downloads, allowed
 from vitviz.options import Options
 from vitviz.zoo import weights_of
@@ -152,7 +152,7 @@ def test_a_shipped_model_is_shown_where_the_only_allowed_one_is_not_there(
     server: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.mode = "silent"
-    monkeypatch.setattr(state, "options", lambda: Options(models=(NAME,)))
+    monkeypatch.setattr(models, "options", lambda: Options(models=(NAME,)))
     at = opened()
     assert downloading(at)
     assert provenance(at).startswith(SHIPPED)
@@ -224,7 +224,7 @@ def test_a_link_to_what_is_not_there_says_how_to_have_it(server: HubServer) -> N
 
 def test_what_is_not_allowed_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
     listen("0.0.0.0")
-    monkeypatch.setattr(state, "options", lambda: Options(models=(SHIPPED,)))
+    monkeypatch.setattr(models, "options", lambda: Options(models=(SHIPPED,)))
     at = opened(model=NAME)
     assert "does not fit here" in at.info[0].value
     assert at.selectbox(key="model").options == [SHIPPED]

@@ -26,7 +26,7 @@ from pages.driver import (
     upload,
 )
 from vitviz import Model, ModelError, memory
-from vitviz.app import state
+from vitviz.app import models, state
 from vitviz.options import Options
 from vitviz.zoo import weights_of
 
@@ -35,7 +35,7 @@ NAME = "deit_tiny_patch16_224"
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> None:
-    state.models.clear()
+    models.cache.clear()
     state.captures.clear()
 
 
@@ -89,7 +89,7 @@ def test_numbers_that_overflow_in_the_pass_are_told(
     file = tmp_path / "mine.safetensors"
     file.write_bytes(save(weights))
     name = f"{NAME} · mine.safetensors"
-    monkeypatch.setattr(state, "options", lambda: Options(checkpoints={name: (NAME, file)}))
+    monkeypatch.setattr(models, "options", lambda: Options(checkpoints={name: (NAME, file)}))
     assert_told(opened(model=name), f"{NAME} (local file mine.safetensors, sha256")
 
 
@@ -112,7 +112,7 @@ def test_a_capture_that_does_not_fit_leaves_the_last_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at = choose(opened(weights="random"), NAME)
-    needed = memory.capture_bytes(state.load(NAME, False).sites)
+    needed = memory.capture_bytes(models.load(NAME, False).sites)
     choose(at, SHIPPED)
     before = drawn(at)
     state.captures.clear()
@@ -169,7 +169,7 @@ def loading(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         module = own_module(embed_dim=256, num_heads=1, depth=1)
         return watched(module, module.patch_embed.image_size, name=name)
 
-    monkeypatch.setattr(state, "_load", make)
+    monkeypatch.setattr(models, "_load", make)
     return loaded
 
 
@@ -178,9 +178,9 @@ def test_two_who_ask_for_a_model_at_once_load_it_once(loading: list[str]) -> Non
 
     def ask(_: int) -> Model:
         together.wait()
-        return state.load("one", True)
+        return models.load("one", True)
 
-    state.load("other", True)
+    models.load("other", True)
     with ThreadPoolExecutor(4) as pool:
         first, *rest = pool.map(ask, range(4))
     assert all(model is first for model in rest)
@@ -190,28 +190,28 @@ def test_two_who_ask_for_a_model_at_once_load_it_once(loading: list[str]) -> Non
 def test_models_are_bounded_by_the_bytes_of_their_weights(
     loading: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = state.load("a", True)
-    size = state.models().nbytes
+    model = models.load("a", True)
+    size = models.cache().nbytes
     assert size == sum(tensor.nbytes for tensor in model.module.state_dict().values()) > 1e6
-    monkeypatch.setattr(state.models(), "max_bytes", 2 * size)
+    monkeypatch.setattr(models.cache(), "max_bytes", 2 * size)
     for name in "bcdef":
-        state.load(name, True)
-    assert state.models().nbytes == 2 * size
-    assert state.load("a", True) is model  # dropped, but still somebody's
-    state.load("b", True)
+        models.load(name, True)
+    assert models.cache().nbytes == 2 * size
+    assert models.load("a", True) is model  # dropped, but still somebody's
+    models.load("b", True)
     assert loading == [*"abcdef", "b"]
-    monkeypatch.setattr(state.models(), "max_bytes", 1)
+    monkeypatch.setattr(models.cache(), "max_bytes", 1)
     for _ in range(2):
-        state.load("large", True)  # which is kept alone
+        models.load("large", True)  # which is kept alone
     assert loading[-2:] == ["b", "large"]
 
 
 def test_a_model_that_could_not_be_loaded_is_tried_again(loading: list[str]) -> None:
     for _ in range(2):
         with pytest.raises(ModelError):
-            state.load("bad", True)
+            models.load("bad", True)
     assert loading == ["bad", "bad"]
-    assert not state.loads()
+    assert not models.loads()
 
 
 def test_one_model_is_loaded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,8 +225,8 @@ def test_one_model_is_loaded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         module = own_module(depth=1)
         return watched(module, module.patch_embed.image_size, name=name)
 
-    monkeypatch.setattr(state, "_load", make)
-    state.models(), state.loads()  # made here, where Streamlit knows the thread
+    monkeypatch.setattr(models, "_load", make)
+    models.cache(), models.loads()  # made here, where Streamlit knows the thread
     with ThreadPoolExecutor(3) as pool:
-        models = list(pool.map(lambda name: state.load(name, True), "abc"))
-    assert [model.name for model in models] == ["a", "b", "c"]
+        found = list(pool.map(lambda name: models.load(name, True), "abc"))
+    assert [model.name for model in found] == ["a", "b", "c"]

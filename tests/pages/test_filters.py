@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from pages.driver import APP, assert_works, at_page, charts, click, opened, prose, token_map
 from vitviz import Model
-from vitviz.app import state
+from vitviz.app import gallery, models
 from vitviz.inspection import filter_components
 
 MOSAIC, RANDOM, TILE, PHOTO, RESPONSE = range(5)
@@ -45,7 +45,7 @@ def linked(**settings: str) -> AppTest:
 
 @pytest.fixture
 def shipped() -> Model:
-    return state.load("vitviz_tiny_cifar10", True)
+    return models.load("vitviz_tiny_cifar10", True)
 
 
 def test_it_opens_on_the_components_of_the_paper_beside_random_ones() -> None:
@@ -62,7 +62,7 @@ def test_it_opens_on_the_components_of_the_paper_beside_random_ones() -> None:
 
 def test_the_share_that_is_explained_is_that_of_each_model(shipped: Model) -> None:
     text = prose(opened("filters"))
-    for model in (shipped, state.load(shipped.name, False)):
+    for model in (shipped, models.load(shipped.name, False)):
         assert model.patch_kernel is not None
         _, explained = filter_components(model.patch_kernel)
         assert f"{100 * explained.sum():.0f} % of the variance of 192 filters" in text
@@ -139,7 +139,7 @@ def test_the_response_is_each_patchs_inner_product_with_the_chosen_tile(
         norms = np.linalg.norm(kernel.reshape(192, -1), axis=1)
         number = np.argsort(-norms, kind="stable")[tile - 1]
         chosen, name = kernel[number], f"filter {number + 1}"
-    pixels = shipped.preprocess(state.sample("dog").image)
+    pixels = shipped.preprocess(gallery.sample("dog").image)
     own = torch.nn.functional.conv2d(
         pixels[None], torch.tensor(chosen, dtype=torch.float32)[None], stride=4
     )[0, 0].numpy()

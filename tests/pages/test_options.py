@@ -10,15 +10,15 @@ from safetensors.torch import save_file
 
 from pages.driver import assert_works, opened, provenance
 from vitviz import cli
-from vitviz.app import state
+from vitviz.app import models
 from vitviz.options import OptionError, parse
 
 
 @pytest.fixture(autouse=True)
 def _read_anew() -> Iterator[None]:
-    state.options.clear()
+    models.options.clear()
     yield
-    state.options.clear()
+    models.options.clear()
 
 
 def say(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:

@@ -22,7 +22,7 @@ from pages.driver import (
     token_map,
 )
 from vitviz import Model
-from vitviz.app import state
+from vitviz.app import models
 from vitviz.inspection import position_similarity, position_table, resized_positions
 from vitviz.plots import position_similarity as sprite
 from vitviz.plots import position_tile
@@ -79,7 +79,7 @@ def test_it_opens_on_the_middle_as_cls_has_no_place() -> None:
 
 
 def test_the_browser_gets_the_cosines_of_all_four_kinds() -> None:
-    model = state.load(SHIPPED, True)
+    model = models.load(SHIPPED, True)
     sent = stack(opened("positions"))
     assert sent["prefix"].size == 0
     found = (sent["codes"].astype(float) - 127) / 127
@@ -146,7 +146,7 @@ def test_a_model_without_cls_shows_the_middle_too(serve: Callable[..., Model]) -
 
 
 def test_the_chosen_kind_is_that_of_all_figures() -> None:
-    model = state.load(SHIPPED, True)
+    model = models.load(SHIPPED, True)
     at, seen = opened("positions"), []
     for frame, (name, tiles) in enumerate(zip(NAMES, cosines(model, (16, 16)), strict=True)):
         commit(at, frame=frame)
@@ -181,7 +181,7 @@ def test_every_second_tile_of_a_grid_of_16() -> None:
 
 
 def test_the_lines_are_those_of_the_chosen_position() -> None:
-    model = state.load(SHIPPED, True)
+    model = models.load(SHIPPED, True)
     tile = cosines(model, (16, 16))[0][2, 4]
     at = linked(query="3.5")
     words = alts(at)[LINES]
@@ -197,7 +197,7 @@ def test_the_lines_are_those_of_the_chosen_position() -> None:
 def test_resizing_is_of_the_whole_table(
     grid: int, interpolation: Any, place: tuple[int, int]
 ) -> None:
-    model = state.load(SHIPPED, True)
+    model = models.load(SHIPPED, True)
     table = model.position_embedding
     assert table is not None
     at = opened("positions")

@@ -140,7 +140,7 @@ def test_the_page_says_how_many_are_ahead(
     serve("plain")
     state.captures.clear()
     said = []
-    with others(state.passes(), 2) as go:
+    with others(queue.passes(), 2) as go:
 
         def draw(place: object, value: float, text: str = "") -> object:
             said.append(text)
@@ -158,7 +158,7 @@ def test_a_stale_run_leaves_the_line_and_the_next_is_right(
 ) -> None:
     serve("plain")
     state.captures.clear()
-    line = state.passes()
+    line = queue.passes()
 
     def stopped(*_: object, **__: object) -> object:
         raise StopException  # as drawing does once a newer run is asked for
@@ -183,7 +183,7 @@ def test_a_run_that_is_stopped_in_a_pass_frees_the_line(
     with monkeypatch.context() as patch:
         patch.setattr("vitviz.capture", stopped)
         at = opened()
-    assert not state.passes()
+    assert not queue.passes()
     assert_works(at.run())
 
 
@@ -195,8 +195,8 @@ def test_too_many_leave_a_sentence_and_every_setting(
     before = drawn(at)
     line = provenance(at)
     state.captures.clear()
-    monkeypatch.setattr(state.passes(), "most", 0)
-    with others(state.passes(), 1):
+    monkeypatch.setattr(queue.passes(), "most", 0)
+    with others(queue.passes(), 1):
         at.run()
         (said,) = complaints(at)
         assert_one_sentence(said)

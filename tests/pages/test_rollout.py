@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from pages.driver import address, assert_works, at_page, charts, opened, prose
 from vitviz import Model, ModelError, attribution, capture
-from vitviz.app import state
+from vitviz.app import gallery, queue, state
 from vitviz.inspection import attention_rollout
 
 MAP = 1  # among the charts, after the picture
@@ -35,11 +35,11 @@ def alt(at: AppTest) -> str:
 
 
 def of_dog(model: Model, method: Callable[..., np.ndarray], index: int) -> np.ndarray:
-    return method(model, state.sample("dog").image, index)
+    return method(model, gallery.sample("dog").image, index)
 
 
 def top_class(model: Model) -> int:
-    probabilities = capture(model, state.sample("dog").image).probabilities
+    probabilities = capture(model, gallery.sample("dog").image).probabilities
     assert probabilities is not None
     return int(probabilities.argmax())
 
@@ -64,7 +64,7 @@ def test_the_map_is_the_relevance_of_the_most_probable_class(serve: Callable[...
 
 def test_the_map_is_compared_with_the_rollout(serve: Callable[..., Model]) -> None:
     model = serve("plain")
-    acts = capture(model, state.sample("dog").image)
+    acts = capture(model, gallery.sample("dog").image)
     rollout = attention_rollout(acts.attention_layers())[1:]
     wanted = of_dog(model, attribution.relevance, 2)
     like = np.corrcoef(rollout, wanted.ravel())[0, 1]
@@ -155,7 +155,7 @@ def test_a_map_is_made_once_and_alone_on_its_model(
     passing: list[int] = []
 
     def watched(*_: Any) -> np.ndarray:
-        passing.append(len(state.passes()))
+        passing.append(len(queue.passes()))
         return np.eye(4, 6, dtype=np.float32)
 
     monkeypatch.setattr(attribution, "relevance", watched)
@@ -163,7 +163,7 @@ def test_a_map_is_made_once_and_alone_on_its_model(
     at.slider(key="layer").set_value(1).run()
     assert_works(opened("rollout"))
     assert passing == [1]
-    assert not state.passes()
+    assert not queue.passes()
     at.selectbox(key="class").set_value(0).run()
     at.selectbox(key="class").set_value(1).run()
     assert len(passing) == 3

@@ -32,7 +32,7 @@ from pages.driver import (
     upload,
 )
 from vitviz import Model
-from vitviz.app import state
+from vitviz.app import gallery, state
 from vitviz.app.main import RECORDS
 from vitviz.text import PAGES, lesson
 from vitviz.zoo import catalogue
@@ -58,7 +58,7 @@ def test_a_page_opens_on_the_sample_with_the_shipped_model(page: str) -> None:
     assert "random weights" not in line
     assert "layer 6 of 6" in line
     assert "mean of heads" in line
-    assert line.endswith(f"sample: {state.samples()[state.DEFAULT_PICTURE]}")
+    assert line.endswith(f"sample: {gallery.samples()[gallery.DEFAULT]}")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -111,12 +111,12 @@ def test_an_upload_is_still_there_on_the_next_page() -> None:
 
 def test_every_sample_picture_gives_its_own_map() -> None:
     at, seen = opened(), set()
-    for name, subject in state.samples().items():
+    for name, subject in gallery.samples().items():
         at.selectbox(key="picture").set_value(name).run()
         assert_works(at)
         assert provenance(at).endswith(f"sample: {subject}")
         seen.add(tuple(drawn(at)))
-    assert len(seen) == len(state.samples())
+    assert len(seen) == len(gallery.samples())
 
 
 @pytest.mark.parametrize("page", ["attention", "distance", "rollout", "tokens"])
@@ -198,7 +198,7 @@ def test_a_link_to_an_upload_shows_the_sample_and_says_so() -> None:
     (said,) = [info.value for info in at.info]
     assert_one_sentence(said)
     assert "own picture" in said
-    assert provenance(at).endswith(f"sample: {state.samples()[state.DEFAULT_PICTURE]}")
+    assert provenance(at).endswith(f"sample: {gallery.samples()[gallery.DEFAULT]}")
     assert address(at) == {"layer": "3"}
     assert address(upload(at, "mine.png", MINE)) == {"layer": "3", "picture": "upload"}
 
@@ -217,7 +217,7 @@ def test_an_upload_is_shown_and_named(page: str) -> None:
     assert drawn(at) != sample
     at.selectbox(key="picture").set_value("dog").run()
     assert drawn(at) == sample
-    at.selectbox(key="picture").set_value(state.UPLOAD).run()
+    at.selectbox(key="picture").set_value(gallery.UPLOAD).run()
     assert provenance(at).endswith("mine.png")
 
 

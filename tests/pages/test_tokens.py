@@ -23,13 +23,13 @@ from pages.driver import (
     token_map,
 )
 from vitviz import Activations, Model, capture, inspection
-from vitviz.app import state
+from vitviz.app import gallery
 
 COLOURS, FILM, SCATTER, NORMS = 0, 1, 2, 3
 
 
 def seen(model: Model, name: str = "dog") -> Activations:
-    return capture(model, state.sample(name).image)
+    return capture(model, gallery.sample(name).image)
 
 
 def after(acts: Activations, layer: int) -> np.ndarray:

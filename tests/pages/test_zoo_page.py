@@ -21,7 +21,7 @@ from pages.driver import (
     upload,
 )
 from vitviz import Model
-from vitviz.app import state, zoo
+from vitviz.app import models, zoo
 from vitviz.text import lesson
 from vitviz.text.families import CARDS
 from vitviz.zoo import PAPER_SIZES, TOYS
@@ -224,15 +224,15 @@ def test_a_family_is_opened_on_the_attention_page() -> None:
 def test_trained_weights_are_opened_where_they_are_on_disk(monkeypatch: Any) -> None:
     name = TOYS["DeiT"].architecture
     asked: list[tuple[str, bool]] = []
-    shipped = state.load(SHIPPED, True)
+    shipped = models.load(SHIPPED, True)
 
     def load(name: str, pretrained: bool) -> Any:
         asked.append((name, pretrained))
         return shipped
 
-    monkeypatch.setattr(state, "load", load)
-    monkeypatch.setattr(state, "weights_marks", lambda: {name: state.ON_DISK})
-    monkeypatch.setattr(state, "families", lambda: {name: "DeiT"})
+    monkeypatch.setattr(models, "load", load)
+    monkeypatch.setattr(models, "weights_marks", lambda: {name: models.ON_DISK})
+    monkeypatch.setattr(models, "families", lambda: {name: "DeiT"})
     at = opened("zoo", family="DeiT", weights="random")
     at.button(key="open_family").click().run()
     assert not at.exception
@@ -240,7 +240,7 @@ def test_trained_weights_are_opened_where_they_are_on_disk(monkeypatch: Any) -> 
 
 
 def test_a_family_that_is_not_in_the_menu_has_no_button(monkeypatch: Any) -> None:
-    monkeypatch.setattr(state, "model_names", lambda: [SHIPPED])
+    monkeypatch.setattr(models, "model_names", lambda: [SHIPPED])
     at = opened("zoo", family="Swin")
     assert_works(at)
     assert not [button for button in at.button if button.key == "open_family"]

@@ -8,7 +8,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from vitviz import plots
-from vitviz.app import cells, classes, settings, state
+from vitviz.app import cells, classes, models, settings, state
 from vitviz.app.classify_data import Changes, Found, tables
 from vitviz.app.data import Data, Table
 from vitviz.app.figure import show
@@ -120,7 +120,7 @@ def _of_other_families(view: View, labels: tuple[str, ...]) -> Data:
         pending = _occlusion(view, index, labels[index], block, "mean")
         st.markdown(
             "To mute heads, paint patches away or read the answer layer by layer, choose a model "
-            f"in which all patches look at all in every layer, such as {state.shipped_name()}."
+            f"in which all patches look at all in every layer, such as {models.shipped_name()}."
         )
     if pending is not None:
         place, make = pending

@@ -9,7 +9,7 @@ import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
-from vitviz.app import settings, state
+from vitviz.app import gallery, settings, state
 from vitviz.app.data import Data, Table
 from vitviz.app.figure import show
 from vitviz.app.settings import setting
@@ -74,7 +74,7 @@ def page(view: View) -> Data | None:
     with one:
         _one_head(view, survey)
     _extremes(survey)
-    pictures = f"all {len(state.samples())} sample pictures" if over == "samples" else None
+    pictures = f"all {len(gallery.samples())} sample pictures" if over == "samples" else None
     return Data(lambda: [_table(survey, variant)], pictures=pictures)
 
 
@@ -123,7 +123,7 @@ def _controls(view: View) -> tuple[str, Variant]:
         format_func=lambda head: "mean of heads" if head == state.MEAN else f"head {head}",
     )
     over = setting("over", ("image", "samples"), "image")
-    pictures = {"image": "this picture", "samples": f"{len(state.samples())} samples"}
+    pictures = {"image": "this picture", "samples": f"{len(gallery.samples())} samples"}
     second.segmented_control(
         "Measured on",
         list(pictures),
@@ -256,11 +256,11 @@ def _of_samples(view: View) -> Surveys:
 
     def make() -> Surveys:
         model = view.model
-        names, found = list(state.samples()), []
+        names, found = list(gallery.samples()), []
         place = st.empty()
         for done, name in enumerate(names):
             place.progress(done / len(names), f"Picture {done + 1} of {len(names)}: {name}")
-            picture = state.sample(name)
+            picture = gallery.sample(name)
             acts = state.capture(model, picture)
             found.append(_of_picture(view, acts, (model.name, model.weights, picture.digest)))
         place.empty()

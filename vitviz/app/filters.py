@@ -7,7 +7,7 @@ import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
-from vitviz.app import settings, state
+from vitviz.app import models, settings, state
 from vitviz.app.data import Data, Table, patch_columns
 from vitviz.app.figure import show
 from vitviz.app.settings import setting
@@ -159,7 +159,7 @@ def _random_beside(view: View, what: str, order: str, gain: float) -> None:
         st.subheader("Trained", anchor=False)
         st.markdown("Choose the *trained* weights above to see them beside the random ones.")
         return
-    random = state.load(view.model.name, False)
+    random = models.load(view.model.name, False)
     tiles = _tiles(random, what, order)
     st.subheader("The same, random weights", anchor=False)
     show(tiles.figure(gain))

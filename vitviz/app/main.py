@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from vitviz.app import settings, state
+from vitviz.app import gallery, models, settings, state
 from vitviz.app.clipboard import paste_anywhere, paste_button
 from vitviz.app.data import Data, disclose, provenance
 from vitviz.app.downloads import follow, leave
@@ -73,7 +73,7 @@ def main() -> None:
     # Here and not in the page: a widget drawn inside a page loses its value at a change of page.
     messages = st.container()
     try:
-        state.options()
+        models.options()
     except OptionError as error:
         st.error(str(error))
         st.stop()
@@ -106,7 +106,7 @@ def _page(name: str, views: list[state.View]) -> None:
     data: Data | None = None
     if refusal := _refusal(name, view):
         st.info(refusal)
-        other = state.shipped_name()
+        other = models.shipped_name()
         st.button(f"Show {other}", on_click=settings.change, args=("model", other))
     else:
         data = _told(partial(import_module(f"vitviz.app.{name}").page, view))
@@ -173,50 +173,50 @@ def _controls() -> state.View | None:
     )
 
 
-def _picture_control(menu: DeltaGenerator, take: DeltaGenerator) -> state.Picture:
-    names = list(state.samples())
-    uploaded: state.Picture | None = st.session_state.get("uploaded")
+def _picture_control(menu: DeltaGenerator, take: DeltaGenerator) -> gallery.Picture:
+    names = list(gallery.samples())
+    uploaded: gallery.Picture | None = st.session_state.get("uploaded")
     if uploaded is not None:
-        names.insert(0, state.UPLOAD)
-    elif settings.kept("picture") == state.UPLOAD:
-        settings.change("picture", state.DEFAULT_PICTURE)
+        names.insert(0, gallery.UPLOAD)
+    elif settings.kept("picture") == gallery.UPLOAD:
+        settings.change("picture", gallery.DEFAULT)
         settings.tell("The link shows somebody's own picture, which no link can carry.")
 
     def shown(name: str) -> str:
-        if name == state.UPLOAD and uploaded is not None:
+        if name == gallery.UPLOAD and uploaded is not None:
             return uploaded.name
-        return state.samples()[name]
+        return gallery.samples()[name]
 
-    chosen = setting("picture", names, state.DEFAULT_PICTURE)
+    chosen = setting("picture", names, gallery.DEFAULT)
     menu.selectbox("Picture", names, key="picture", format_func=shown)
     with take.popover("Your picture", width="stretch"):
         st.file_uploader(
             "JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF, at most 25 MB",
             key="uploader",
-            on_change=state.receive_file,
+            on_change=gallery.receive_file,
             args=("uploader",),
         )
-        paste_button(state.receive)
+        paste_button(gallery.receive)
         if st.toggle("Use the camera", key="camera_on"):
             st.camera_input(
-                "Take a picture", key="camera", on_change=state.receive_file, args=("camera",)
+                "Take a picture", key="camera", on_change=gallery.receive_file, args=("camera",)
             )
-    paste_anywhere(state.receive)
+    paste_anywhere(gallery.receive)
     if error := st.session_state.get("upload_error"):
         st.error(f"{error} The last picture stays.")
-    return state.picture(chosen)
+    return gallery.picture(chosen)
 
 
 def _model_control(menu: DeltaGenerator, switch: DeltaGenerator) -> "Model | None":
     from vitviz import ModelError
 
-    names = state.model_names()
-    if told := state.missing(settings.kept("model")):
+    names = models.model_names()
+    if told := models.missing(settings.kept("model")):
         settings.tell(told)
         settings.change("model", names[0])
     name = setting("model", names, names[0])
     weights = setting("weights", WEIGHTS, WEIGHTS[0])
-    marks, families = state.weights_marks(), state.families()
+    marks, families = models.weights_marks(), models.families()
     menu.selectbox(
         "Model",
         names,
@@ -228,22 +228,22 @@ def _model_control(menu: DeltaGenerator, switch: DeltaGenerator) -> "Model | Non
     )
     switch.segmented_control("Weights", WEIGHTS, key="weights", width="stretch", required=True)
     shown: Model | None = st.session_state.get("loaded")
-    last: tuple[str, str] = st.session_state.get("loaded_by", (state.shipped_name(), WEIGHTS[0]))
+    last: tuple[str, str] = st.session_state.get("loaded_by", (models.shipped_name(), WEIGHTS[0]))
     try:
-        if weights == WEIGHTS[0] and marks.get(name, state.ON_DISK) != state.ON_DISK:
-            shown = shown or state.load(state.shipped_name(), True)
+        if weights == WEIGHTS[0] and marks.get(name, models.ON_DISK) != models.ON_DISK:
+            shown = shown or models.load(models.shipped_name(), True)
             follow(name, last)
         else:
             leave()
-            shown, last = state.load(name, weights == WEIGHTS[0]), (name, weights)
+            shown, last = models.load(name, weights == WEIGHTS[0]), (name, weights)
     except ModelError as error:
-        shown = shown or state.load(state.shipped_name(), True)
+        shown = shown or models.load(models.shipped_name(), True)
         st.error(f"{error} {shown.name} is shown.")
     st.session_state.loaded, st.session_state.loaded_by = shown, last
     return shown
 
 
-def _captured(chosen: "Model", picture: state.Picture) -> "tuple[Model, Activations]":
+def _captured(chosen: "Model", picture: gallery.Picture) -> "tuple[Model, Activations]":
     """The chosen model and its capture; the last that was shown, where it has none to show."""
     from vitviz import ModelError
 
@@ -253,7 +253,7 @@ def _captured(chosen: "Model", picture: state.Picture) -> "tuple[Model, Activati
     except ModelError as error:
         model = st.session_state.get("shown", chosen)
         if model is chosen:
-            model = state.load(state.shipped_name(), True)
+            model = models.load(models.shipped_name(), True)
         st.error(f"{error} {model.name} is shown.")
         acts = state.capture(model, picture)
     st.session_state.shown = model

@@ -4,6 +4,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
 TICK = 0.5  # seconds between two calls while waiting
 MOST = 100
 
@@ -84,3 +87,28 @@ class Queue:
                     return
                 ahead = self._line.index(turn)
             waiting(ahead)  # outside of the lock, as it takes its time
+
+
+@st.cache_resource
+def passes() -> Queue:
+    """One forward pass runs at a time, whatever its model: it has the cores for itself."""
+    return Queue()
+
+
+@contextmanager
+def turn(place: DeltaGenerator | None = None, queue: Queue | None = None) -> Iterator[Turn]:
+    """A turn for a forward pass, or of another queue; the place says how many are ahead.
+
+    Drawing is also where Streamlit stops a run that a newer one has made stale, or whose reader is
+    gone: such a run leaves the queue.
+
+    Raises
+    ------
+    BusyError
+        When too many are waiting for theirs.
+    """
+    place = place or st.empty()
+    queue = queue or passes()
+    with queue.turn(lambda ahead: place.progress(0.0, f"{ahead} ahead of you")) as mine:
+        place.empty()
+        yield mine

@@ -7,7 +7,7 @@ import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
-from vitviz.app import settings, state
+from vitviz.app import models, settings, state
 from vitviz.app.data import Data, Table
 from vitviz.app.figure import show
 from vitviz.app.settings import setting
@@ -207,7 +207,7 @@ def _card(family: str, architecture: str) -> None:
     st.markdown(card.differs)
     st.markdown(f"*What cannot be shown:* {card.hidden}")
     st.markdown(f"On the picture: {architecture}. Paper: {card.source}.")
-    if architecture in state.model_names():
+    if architecture in models.model_names():
         st.button(
             "Open it",
             key="open_family",
@@ -221,7 +221,7 @@ def _card(family: str, architecture: str) -> None:
 
 
 def _open(architecture: str) -> None:
-    here = state.weights_marks().get(architecture) == state.ON_DISK
+    here = models.weights_marks().get(architecture) == models.ON_DISK
     settings.change("model", architecture)
     settings.change("weights", "trained" if here else "random")
     st.session_state.turn_to = "attention"

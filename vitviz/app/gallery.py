@@ -1,0 +1,84 @@
+"""The pictures: samples, which all sessions share, and uploads, which belong to one."""
+
+import csv
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import streamlit as st
+from streamlit.runtime.uploaded_file_manager import UploadedFile
+
+from vitviz.app import settings
+from vitviz.app.queue import Queue
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+UPLOAD = "upload"
+DEFAULT = "dog"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An upright picture, the name under which it is shown, and the hash of its bytes."""
+
+    name: str
+    image: "Image.Image"
+    digest: str
+
+
+@st.cache_resource
+def samples() -> dict[str, str]:
+    """File stem and subject of each sample picture."""
+    from vitviz.checkpoints import assets
+
+    with (assets() / "samples" / "LICENCES.csv").open(encoding="utf-8", newline="") as file:
+        return {row["file"].rsplit(".", 1)[0]: row["subject"] for row in csv.DictReader(file)}
+
+
+@st.cache_resource
+def sample(name: str) -> Picture:
+    from vitviz.checkpoints import assets
+
+    data = (assets() / "samples" / f"{name}.jpg").read_bytes()
+    return _open(f"sample: {samples()[name]}", data)
+
+
+@st.cache_resource
+def decodings() -> Queue:
+    """One file is decoded at a time: many at once would need the memory of all."""
+    return Queue()
+
+
+def _open(name: str, data: bytes) -> Picture:
+    from vitviz import open_image
+
+    with decodings().turn(lambda ahead: None):  # to draw here could stop the run and lose the file
+        return Picture(name, open_image(data), hashlib.sha256(data).hexdigest())
+
+
+def receive(name: str, data: bytes) -> None:
+    """Take a picture; a bad one leaves a sentence, and the last good picture stays."""
+    from vitviz import ImageError
+
+    try:
+        st.session_state.uploaded = _open(name, data)
+    except ImageError as error:
+        st.session_state.upload_error = str(error)
+    else:
+        settings.change("picture", UPLOAD)
+        st.session_state.upload_error = None
+
+
+def receive_file(widget: str) -> None:
+    """Take what an uploader or the camera holds; taken back, nothing is left to complain about."""
+    file = st.session_state[widget]
+    if isinstance(file, UploadedFile):
+        receive(file.name, file.getvalue())
+    else:  # none, or one that the server no longer has
+        st.session_state.upload_error = None
+
+
+def picture(name: str) -> Picture:
+    uploaded: Picture | None = st.session_state.get("uploaded")
+    return uploaded if name == UPLOAD and uploaded is not None else sample(name)

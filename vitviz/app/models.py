@@ -1,0 +1,149 @@
+"""Which models the menu offers, and the models themselves, shared between sessions."""
+
+import atexit
+import gc
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from vitviz.app import downloads
+from vitviz.app.cache import BoundedCache
+from vitviz.app.queue import Queue, turn
+from vitviz.options import Options, parse
+
+if TYPE_CHECKING:
+    from vitviz import Model
+
+MAX_BYTES = 2_000_000_000  # of weights
+ON_DISK = "on disk"
+
+
+@st.cache_resource
+def options() -> Options:
+    """What the operator said on the command line, read once."""
+    script, *said = sys.argv
+    # Elsewhere, as under a test, the words are meant for another program.
+    return parse(said if Path(script).name in ("app.py", "main.py") else [])
+
+
+@st.cache_resource
+def cache() -> BoundedCache:
+    return BoundedCache(MAX_BYTES)
+
+
+@st.cache_resource
+def loads() -> Queue:
+    """One model is loaded at a time, so that each finds the memory that it asks for."""
+    return Queue()
+
+
+def load(name: str, pretrained: bool) -> "Model":
+    """A model, from memory where it is there.
+
+    With trained weights, `name` may be that of a local file in the menu.
+
+    Raises
+    ------
+    ModelError
+        When it cannot be loaded.
+    """
+    place = st.empty()
+
+    def make() -> "Model":
+        with turn(place, loads()), place, st.spinner("Loading the model …"):
+            return _load(name, pretrained)
+
+    model = cache().get(
+        (name, pretrained),
+        make,
+        lambda made: sum(tensor.nbytes for tensor in made.module.state_dict().values()),
+        lambda: place.progress(0.0, "Loading the model …"),
+    )
+    place.empty()
+    return model
+
+
+def _load(name: str, pretrained: bool) -> "Model":
+    from vitviz import load_model
+    from vitviz.zoo import leave_cores_free
+
+    leave_cores_free()
+    architecture, file = options().checkpoints.get(name, (name, None))
+    checkpoint = file if pretrained else None
+    model = load_model(architecture, pretrained=pretrained, checkpoint=checkpoint)
+    _settle("timm" in sys.modules)
+    return model
+
+
+@st.cache_resource
+def _settle(with_timm: bool) -> None:
+    """Once for torch, and once for timm: take what came with them out of the garbage collection.
+
+    Streamlit collects after every run, and to walk through their objects took longer than the run.
+    """
+    gc.collect()
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # else libraries complain at the end of what was not freed
+
+
+def model_names() -> list[str]:
+    """What the menu offers; where nobody may download, what is on disk.
+
+    One shipped model is always among them: it can be shown where no other can.
+    """
+    names = _allowed_names()
+    if not downloads.allowed():
+        marks = weights_marks()
+        names = [name for name in names if marks.get(name, ON_DISK) == ON_DISK]
+    return names
+
+
+def missing(name: str | None) -> str | None:
+    """What to say of a model that a link asks for, and that only its weights keep off the menu."""
+    if name in model_names() or name not in _allowed_names():
+        return None
+    return (
+        f"{name} is not on this server, which downloads nothing for its visitors: whoever runs it "
+        f"can have it with `vitviz fetch {name}`."
+    )
+
+
+def _allowed_names() -> list[str]:
+    """What the operator allows: the files on the command line first behind the shipped models."""
+    from vitviz.zoo import catalogue
+
+    said = options()
+    known = [entry.name for entry in catalogue()]
+    shipped = [entry.name for entry in catalogue() if entry.shipped]
+    names = [*shipped, *said.checkpoints, *(name for name in known if name not in shipped)]
+    if said.models is None:
+        return names
+    allowed = [name for name in names if name in said.models or name in said.checkpoints]
+    return allowed if set(allowed) & set(shipped) else [*allowed, shipped[0]]
+
+
+def shipped_name() -> str:
+    """The model of the menu that is there without a network."""
+    from vitviz.checkpoints import shipped_names
+
+    return next(name for name in _allowed_names() if name in shipped_names())
+
+
+def families() -> dict[str, str]:
+    """Of which family each model of timm in the menu is."""
+    from vitviz.zoo import catalogue
+
+    return {entry.name: entry.family for entry in catalogue() if not entry.shipped}
+
+
+def weights_marks() -> dict[str, str]:
+    """What the menu says of the trained weights of timm's models: on disk, or how large."""
+    from vitviz.zoo import catalogue
+
+    return {
+        entry.name: ON_DISK if entry.on_disk else f"↓ {entry.size:.0f} MB"
+        for entry in catalogue()
+        if not entry.shipped
+    }
