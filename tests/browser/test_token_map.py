@@ -74,7 +74,7 @@ def packed(array: np.ndarray) -> tuple[str, str]:
 def sent_stack(frames: list[Frame], shapes: list[Shape], kind: Any) -> Any:
     """What the server sends, its tables as base64."""
     image = Image.new("RGB", SIZE, (120, 120, 120))
-    stack = token_map._stack("known", frames, shapes, kind, image)
+    stack = token_map._stack("known", frames, shapes, kind, token_map.encoded(image))
     for name in ("codes", "peaks", "prefix", "places"):
         stack[name] = packed(stack[name]["values"].to_numpy())
     return stack

@@ -9,7 +9,7 @@ from examples import OWN, own_module, watched
 
 from pages.driver import listen
 from vitviz import Model
-from vitviz.app import models, state
+from vitviz.app import gallery, models, state
 
 
 @pytest.fixture(autouse=True)
@@ -43,3 +43,4 @@ def _released() -> Iterator[None]:
     yield
     models.cache.clear()
     state.captures.clear()
+    gallery.images.clear()

@@ -11,6 +11,7 @@ import pytest
 from examples import OWN, assert_one_sentence, picture
 from PIL import Image
 
+import vitviz
 from pages.driver import (
     MINE,
     SHIPPED,
@@ -241,6 +242,33 @@ def test_the_same_picture_under_another_name_is_captured_once(
     assert_works(at)
     assert provenance(at).endswith("again.png")
     assert drawn(at) == first
+
+
+def test_a_session_keeps_the_file_of_its_picture_and_no_pixels() -> None:
+    at = upload(opened(), "mine.png", MINE)
+    kept = at.session_state.uploaded
+    assert kept.data == MINE
+    assert kept.size == (90, 40)
+    assert not [name for name, value in vars(kept).items() if isinstance(value, Image.Image)]
+
+
+def test_a_picture_that_others_took_the_place_of_is_decoded_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = upload(opened("classify"), "mine.png", MINE)
+    before = drawn(at)
+    gallery.images.clear()
+    opened_images: list[bytes] = []
+    real = vitviz.open_image
+
+    def counted(data: bytes) -> Image.Image:
+        opened_images.append(data)
+        return real(data)
+
+    monkeypatch.setattr("vitviz.open_image", counted)
+    assert_works(at.run())
+    assert drawn(at) == before
+    assert opened_images == [MINE]
 
 
 def test_a_name_with_markup_stays_plain_text() -> None:

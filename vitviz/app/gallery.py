@@ -2,29 +2,50 @@
 
 import csv
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import streamlit as st
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from vitviz.app import settings
+from vitviz.app.cache import BoundedCache
 from vitviz.app.queue import Queue
 
 if TYPE_CHECKING:
     from PIL import Image
 
+MAX_BYTES = 256_000_000  # of decoded pictures
 UPLOAD = "upload"
 DEFAULT = "dog"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An upright picture, the name under which it is shown, and the hash of its bytes."""
+    """A picture by its file: a session keeps no pixels, which take ten times as much memory.
+
+    Attributes
+    ----------
+    name : under which it is shown
+    data : the file's bytes
+    digest : their hash
+    size : (width, height) of the upright picture
+    """
 
     name: str
-    image: "Image.Image"
+    data: bytes = field(repr=False)
     digest: str
+    size: tuple[int, int]
+
+    @property
+    def image(self) -> "Image.Image":
+        """The upright picture, decoded anew where others have taken its place in memory."""
+        return _image(self.data, self.digest)
+
+
+@st.cache_resource
+def images() -> BoundedCache:
+    return BoundedCache(MAX_BYTES)
 
 
 @st.cache_resource
@@ -51,10 +72,18 @@ def decodings() -> Queue:
 
 
 def _open(name: str, data: bytes) -> Picture:
+    digest = hashlib.sha256(data).hexdigest()
+    return Picture(name, data, digest, _image(data, digest).size)
+
+
+def _image(data: bytes, digest: str) -> "Image.Image":
     from vitviz import open_image
 
-    with decodings().turn(lambda ahead: None):  # to draw here could stop the run and lose the file
-        return Picture(name, open_image(data), hashlib.sha256(data).hexdigest())
+    def make() -> "Image.Image":
+        with decodings().turn(lambda ahead: None):  # to draw could stop the run and lose the file
+            return open_image(data)
+
+    return images().get(digest, make, lambda made: 3 * made.width * made.height)
 
 
 def receive(name: str, data: bytes) -> None:

@@ -244,10 +244,11 @@ def token_map(
         elif view.query_patch is not None:  # let go: back to the token that is no patch
             settings.change("query", state.token_text(layer, 0 if "cls" in view.prefix else None))
 
+    photo = state.captures().get((picture.digest, "photo"), lambda: encoded(picture.image), len)
     _component(
         key=f"{key}_stack",
         height=1,
-        data=_stack(stack_id, frames, shapes, kind, picture.image),
+        data=_stack(stack_id, frames, shapes, kind, photo),
     )
     _component(
         key=key,
@@ -274,8 +275,8 @@ def token_map(
             "stripTitle": titles["strip"],
             "slider": titles.get("slider"),
             "picture": {
-                "width": picture.image.width,
-                "height": picture.image.height,
+                "width": picture.size[0],
+                "height": picture.size[1],
                 "crop": list(acts.crop),
             },
             "distance": distance,
@@ -289,7 +290,7 @@ def _stack(
     frames: Sequence[Frame],
     shapes: Sequence[Shape],
     kind: Kind,
-    image: "Image.Image",
+    photo: str,
 ) -> dict[str, Any]:
     described: list[dict[str, Any]] = []
     code = row = share = place = 0
@@ -319,7 +320,7 @@ def _stack(
         share += frame.prefix.size
         place += frame.window_of.size + frame.places.size
     return {
-        "stack": {"id": stack_id, "kind": kind, "frames": described, "picture": _photo(image)},
+        "stack": {"id": stack_id, "kind": kind, "frames": described, "picture": photo},
         "codes": _column([frame.codes for frame in frames]),
         "peaks": _column([frame.peaks for frame in frames]),
         "prefix": _column([frame.prefix for frame in frames]),
@@ -331,7 +332,7 @@ def _column(arrays: Sequence[np.ndarray]) -> pa.Table:
     return pa.table({"values": np.concatenate([array.ravel() for array in arrays])})
 
 
-def _photo(image: "Image.Image") -> str:
+def encoded(image: "Image.Image") -> str:
     """The picture as a data address, no larger than the screen needs."""
     small = image.copy()
     small.thumbnail((PHOTO_SIDE, PHOTO_SIDE))
