@@ -252,6 +252,14 @@ def test_a_class_that_hangs_on_nothing_has_an_empty_map(method: Callable[..., np
         assert_allclose(method(model, picture(), 2), np.full((4, 6), each), rtol=1e-6)
 
 
+@every_method
+def test_a_model_in_double_precision_gives_the_same_map(method: Callable[..., np.ndarray]) -> None:
+    expected = method(own_model(), picture(), 2)
+    double = own_model()
+    double.module.double()
+    assert_allclose(method(double, picture(), 2), expected, atol=1e-5 * expected.max())
+
+
 def test_gradient_rollout_is_made_of_shares() -> None:
     """A model without a prefix has all of them on its patches."""
     assert gradient_rollout(example("no class token"), picture(), 1).sum() == pytest.approx(1)

@@ -125,7 +125,8 @@ def _weighted_layers(model: Model, image: Image.Image, class_index: int) -> list
         # Gradients are wanted here, whatever the caller has switched off for itself.
         with torch.inference_mode(False), torch.enable_grad():
             with watch:
-                logits = model.module(model.preprocess(image)[None])[0]
+                x = model.preprocess(image).to(next(model.module.parameters()).dtype)
+                logits = model.module(x[None])[0]
             attention = watch.attention()
             gradients = torch.autograd.grad(logits[class_index], attention)
     finally:
