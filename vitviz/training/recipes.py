@@ -42,6 +42,8 @@ class Recipe:
     seed: int = 0
 
 
+# No registers: in runs of 1.5 epochs with D = 128, four of them gave 63.9 % of the test pictures
+# and 64.3 % without, and CLS of the last layer told objects apart less well (AUC 0.75 and 0.88).
 _CIFAR10 = Recipe(
     model="vitviz_tiny_cifar10",
     dataset="cifar10",
