@@ -87,11 +87,13 @@ def main() -> None:
 
 def _told(make: Callable[[], T]) -> T | None:
     """What is made; None, and one sentence, where the model or the server refuses."""
-    from vitviz import ModelError
-
     try:
         return make()
-    except (ModelError, BusyError) as error:
+    except Exception as error:
+        from vitviz import ModelError  # torch comes with it: not before the title is on screen
+
+        if not isinstance(error, (ModelError, BusyError)):
+            raise
         st.error(str(error))
         return None
 
