@@ -161,6 +161,13 @@ def test_classify_names_classes_and_hides_blocks() -> None:
     assert f"{100 * wanted.min():+.1f} to {100 * wanted.max():+.1f} percentage points" in hidden
 
 
+def test_a_layer_in_which_no_patch_looks_has_no_line_and_no_dot() -> None:
+    (spec,) = specs(opened("distance", model=CAIT, weights="random"))
+    figure = json.loads(spec)
+    lines = [(shape["x0"], shape["y0"] == shape["y1"]) for shape in figure["layout"]["shapes"]]
+    assert lines == [(layer + 0.5, True) for layer in range(24)]  # none for the class layers
+
+
 def test_the_weights_of_a_mixer_are_called_weights() -> None:
     at = opened(model=MIXER, weights="random", layer="2")
     (said,) = at.info

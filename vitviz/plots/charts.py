@@ -49,6 +49,7 @@ def attention_distance(
     distance : ndarray of shape (layers, heads), pixels; NaN is a gap
     prefix_mass : ndarray of shape (layers, heads), shares of 1
     equal_sharing : distance of uniform attention, pixels; one, or an ndarray of shape (layers,)
+        NaN where no patch looks at a patch, which draws no line.
     side : longer side of the model's input, pixels
     selected : layer and head (or None) to mark
     num_heads : of each layer, where not all have as many; what is beyond is a gap
@@ -84,6 +85,8 @@ def attention_distance(
         )
     )
     for layer, pixels in enumerate(equal):
+        if np.isnan(pixels):
+            continue  # no patch looks here; plotly would draw a line of its own choice
         figure.add_shape(
             type="line",
             x0=layer + 0.5,
