@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 from PIL import Image
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 import vitviz
@@ -144,6 +145,7 @@ def main() -> int:
     if not (arguments.fresh or arguments.peak or set(KEEPING) <= set(os.environ)):
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | KEEPING)
     torch.set_num_threads(1)
+    threadpool_limits(1, user_api="blas")  # of numpy
     if arguments.peak:
         timed = ways(arguments.case[0], int(arguments.case[1]))
         timed[arguments.peak]()

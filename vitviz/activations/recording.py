@@ -51,7 +51,11 @@ _FLAT: dict[str, Callable[[Tensor], Tensor]] = {  # one picture's stream as (tok
 
 
 class _Watch(TorchFunctionMode):
-    """Records one forward pass, and applies the edits to it."""
+    """Records one forward pass, and applies the edits to it.
+
+    As a mode it is told of every call of torch, which takes longer than some of these calls: it is
+    one only while a block attends.
+    """
 
     def __init__(
         self,
@@ -89,11 +93,12 @@ class _Watch(TorchFunctionMode):
     def entering(self, layer: int, tokens: Tensor) -> Tensor | None:
         if self.progress is not None:
             self.progress(layer, len(self.layers))
+        kept = None
+        if layer == 0:
+            kept = self._kept(tokens) if self.dropped.any() else None
+            self.stream.append(self._flat(layer, tokens if kept is None else kept))
         self.running = layer
-        if layer:
-            return None
-        kept = self._kept(tokens) if self.dropped.any() else None
-        self.stream.append(self._flat(layer, tokens if kept is None else kept))
+        self.__enter__()
         return kept
 
     def _kept(self, tokens: Tensor) -> Tensor:
@@ -111,13 +116,21 @@ class _Watch(TorchFunctionMode):
         return tokens[:, torch.cat([torch.arange(prefix), patches])]
 
     def attended(self, layer: int, tokens: Tensor) -> None:
+        self.stop()
         self.after_attention[layer] = self._flat(layer, tokens)
 
     def leaving(self, layer: int, tokens: Tensor) -> None:
-        self.running = self.weights = None
+        self.stop()
+        self.stream.append(self._flat(layer, tokens))
+
+    def stop(self) -> None:
+        """No block attends any more: it had its middle or its end, or the pass broke off."""
+        layer, self.running, self.weights = self.running, None, None
+        if layer is None:
+            return
+        self.__exit__(None, None, None)
         if self.room is not None:  # from here on nothing that the block does can change them
             self.calls[layer] = [call.moved(self.room.keep) for call in self.calls[layer]]
-        self.stream.append(self._flat(layer, tokens))
 
     def _flat(self, layer: int, tokens: Tensor) -> Tensor:
         """The picture's tokens in row-major order: (tokens, D)."""
@@ -213,9 +226,10 @@ def capture(
     watch = _Watch(model, room, edits, progress)
     token = RECORDER.set(watch)
     try:
-        with torch.inference_mode(), watch:
+        with torch.inference_mode():
             logits = model.module(x)[0]
     finally:
+        watch.stop()
         RECORDER.reset(token)
     with torch.inference_mode():
         layers, records = zip(*watch.records(), strict=True)

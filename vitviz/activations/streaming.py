@@ -11,8 +11,8 @@ from .records import Record, directed, why_refused
 class AttentionLayers(Iterator[np.ndarray]):
     """Iterates over the attention (heads, tokens, tokens) of each layer.
 
-    What needs no whole matrix asks for `row_blocks` instead: a block of rows is as large as a
-    core's cache, where a whole matrix of 1370 tokens and 6 heads takes 45 MB.
+    What needs no whole matrix asks for `row_blocks` instead: a block of rows stays in the
+    processor's cache, where a whole matrix of 1370 tokens and 6 heads takes 45 MB.
 
     Attributes
     ----------

@@ -240,11 +240,11 @@ def head_distance(layer: Array, pixels: Array, prefix: int, variant: Variant) ->
 
 
 def mean_distance(weighted: Array, mass: Array) -> Array:
-    """Each row's distance divided by its mass on patches, and their mean: (h, N) -> (h,)."""
+    """Each row's distance divided by its mass on patches, and their mean: (..., N) -> (...)."""
     kept = mass != 0  # not > 0: NaN stays visible
     distance = np.divide(weighted, mass, out=np.zeros_like(weighted), where=kept)
-    total, count = distance.sum(axis=1, dtype=np.float64), kept.sum(axis=1)
-    return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+    total, count = distance.sum(axis=-1, dtype=np.float64), kept.sum(axis=-1)
+    return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
 
 
 def head_entropy(layer: Array) -> Array:
@@ -268,8 +268,13 @@ def entropy_of_scores(scores: Array, attention: Array) -> Array:
     sum that softmax divides by, and can be told from the largest entry of each row. In float32 a
     row is exact to about 2e-5 bits at scores of 60, a head's mean to 1e-6.
     """
-    log_z = scores.max(axis=2) - np.log(attention.max(axis=2))
-    bits: Array = (log_z - np.vecdot(attention, scores)) / np.log(2, dtype=scores.dtype)
+    top = scores.argmax(axis=2)
+    entries = np.arange(top.size), top.ravel()
+    s, p = (
+        values.reshape(-1, values.shape[2])[entries].reshape(top.shape)
+        for values in (scores, attention)
+    )
+    bits: Array = (s - np.log(p) - np.vecdot(attention, scores)) / np.log(2, dtype=scores.dtype)
     return np.maximum(bits, 0)  # rounding may leave less
 
 

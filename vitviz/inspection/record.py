@@ -123,30 +123,29 @@ def _streamed(attention: RowBlocks, grid: Grid, patch_size: PatchSize, prefix: i
     check_tokens(tokens, prefix, grid)
     # Of all tokens: a prefix token is at no distance, and adds none.
     pixels = np.pad(patch_distances(grid, patch_size, np.float32), (prefix, 0))
-    distance, entropy, mass = np.empty((3, layers, heads))
+    parts = np.zeros((2, tokens), np.float32)  # products are faster than sums of slices
+    parts[0, prefix:] = parts[1, :prefix] = 1
+    far, on_patches, on_prefix, bits = np.empty((4, layers, heads, tokens), np.float32)
     maps = np.zeros((layers, heads, tokens), np.float32)
     rollout = first_row(tokens, None, prefix)
     for layer in reversed(range(layers)):
-        far, on_patches, on_prefix, bits = np.empty((4, heads, tokens), np.float32)
+        row = rollout.astype(np.float32)
         through = np.zeros(tokens)  # the rollout's row times the sum of the heads
         for some, rows, scores, block in attention.row_blocks(layer):
-            far[some, rows] = np.vecdot(block, pixels[rows])
-            on_patches[some, rows] = block[..., prefix:].sum(axis=2)
-            on_prefix[some, rows] = block[..., :prefix].sum(axis=2)
-            bits[some, rows] = entropy_of_scores(scores, block)
+            here = layer, some, rows
+            far[here] = np.vecdot(block, pixels[rows])
+            on_patches[here], on_prefix[here] = (parts @ block.swapaxes(1, 2)).swapaxes(0, 1)
+            bits[here] = entropy_of_scores(scores, block)
             if not prefix:
                 maps[layer, some] += block.sum(axis=1) / tokens
             elif rows.start == 0:
                 maps[layer, some] = block[:, 0]
-            through += np.einsum("i,hij->j", rollout[rows].astype(block.dtype), block)
-        distance[layer] = mean_distance(far[:, prefix:], on_patches[:, prefix:])
-        mass[layer] = on_prefix[:, prefix:].mean(axis=1, dtype=np.float64)
-        entropy[layer] = bits.mean(axis=1, dtype=np.float64)
+            through += (row[rows] @ block).sum(axis=0)
         rollout = 0.5 * rollout + 0.5 * through / through.sum()
     return Measurements(
-        distance=distance,
-        entropy=entropy,
-        prefix_mass=mass,
+        distance=mean_distance(far[..., prefix:], on_patches[..., prefix:]),
+        entropy=bits.mean(axis=2, dtype=np.float64),
+        prefix_mass=on_prefix[..., prefix:].mean(axis=2, dtype=np.float64),
         query_attention=maps[:, :, prefix:].reshape(layers, heads, *grid),
         rollout=rollout.astype(np.float32),
     )
