@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -75,6 +76,7 @@ class _Watch(TorchFunctionMode):
         self.dropped = mask_of(edits, DropPatches, model.layers[0].query_grid)
         self.patches = np.flatnonzero(~self.dropped.ravel())
         self.patches.flags.writeable = False
+        self.mode = ExitStack()
         self.running: int | None = None
         self.weights: Tensor | None = None  # of a softmax whose product is still to come
         self.calls: list[list[AnyRecord]] = [[] for _ in model.layers]
@@ -98,7 +100,7 @@ class _Watch(TorchFunctionMode):
             kept = self._kept(tokens) if self.dropped.any() else None
             self.stream.append(self._flat(layer, tokens if kept is None else kept))
         self.running = layer
-        self.__enter__()
+        self.mode.enter_context(self)
         return kept
 
     def _kept(self, tokens: Tensor) -> Tensor:
@@ -128,7 +130,7 @@ class _Watch(TorchFunctionMode):
         layer, self.running, self.weights = self.running, None, None
         if layer is None:
             return
-        self.__exit__(None, None, None)
+        self.mode.close()
         if self.room is not None:  # from here on nothing that the block does can change them
             self.calls[layer] = [call.moved(self.room.keep) for call in self.calls[layer]]
 
