@@ -77,9 +77,9 @@ def check(needed: int, what: str) -> None:
 def free_bytes() -> int | None:
     """Memory that can be had without swapping; None where the system does not tell."""
     try:
-        lines = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
-        free = 1024 * int(lines["MemAvailable"].split()[0])
-    except (OSError, KeyError, ValueError):
+        available = _MEMINFO.read_text().partition("\nMemAvailable:")[2]
+        free = 1024 * int(available.split(maxsplit=1)[0])
+    except (OSError, IndexError, ValueError):
         return None
     try:  # a container may be allowed less
         allowed = int((_GROUP / "memory.max").read_text())

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -76,7 +76,6 @@ class _Watch(TorchFunctionMode):
         self.dropped = mask_of(edits, DropPatches, model.layers[0].query_grid)
         self.patches = np.flatnonzero(~self.dropped.ravel())
         self.patches.flags.writeable = False
-        self.mode = ExitStack()
         self.running: int | None = None
         self.weights: Tensor | None = None  # of a softmax whose product is still to come
         self.calls: list[list[AnyRecord]] = [[] for _ in model.layers]
@@ -100,7 +99,7 @@ class _Watch(TorchFunctionMode):
             kept = self._kept(tokens) if self.dropped.any() else None
             self.stream.append(self._flat(layer, tokens if kept is None else kept))
         self.running = layer
-        self.mode.enter_context(self)
+        self._listen(True)
         return kept
 
     def _kept(self, tokens: Tensor) -> Tensor:
@@ -130,9 +129,16 @@ class _Watch(TorchFunctionMode):
         layer, self.running, self.weights = self.running, None, None
         if layer is None:
             return
-        self.mode.close()
+        self._listen(False)
         if self.room is not None:  # from here on nothing that the block does can change them
             self.calls[layer] = [call.moved(self.room.keep) for call in self.calls[layer]]
+
+    def _listen(self, on: bool) -> None:
+        mode: AbstractContextManager[Any] = self
+        if on:
+            mode.__enter__()
+        else:
+            mode.__exit__(None, None, None)
 
     def _flat(self, layer: int, tokens: Tensor) -> Tensor:
         """The picture's tokens in row-major order: (tokens, D)."""
@@ -238,7 +244,7 @@ def capture(
     return Activations(
         layers=layers,
         labels=model.labels,
-        crops=tuple(_crop(model, image, layer) for layer in layers),
+        crops=_crops(model, image),
         logits=logits if getattr(model.module, "num_classes", 0) else None,
         records=records,
         windows=tuple(site.windows for site in model.sites),
@@ -278,11 +284,13 @@ def _check_edits(edits: Sequence[Edit], model: Model) -> None:
             raise ModelError(f"{type(edit).__name__} is no edit that vitviz knows.")
 
 
-def _crop(model: Model, image: Image.Image, layer: Layer) -> tuple[float, float, float, float]:
-    """Where the grid of patches lies in the picture; it need not fill the model's input."""
+def _crops(model: Model, image: Image.Image) -> tuple[tuple[float, float, float, float], ...]:
+    """Where the grid of patches lies in the picture, by layer; it need not fill the input."""
     left, top, right, bottom = model.preprocess.place(image).crop
     height, width = model.preprocess.input_size
-    (rows, cols), side = layer.query_grid, patch_side(layer)
-    right -= (right - left) * (1 - cols * side[1] / width)
-    bottom -= (bottom - top) * (1 - rows * side[0] / height)
-    return left, top, right, bottom
+    crops = []
+    for layer in model.layers:
+        (rows, cols), side = layer.query_grid, patch_side(layer)
+        end = left + (right - left) * cols * side[1] / width
+        crops.append((left, top, end, top + (bottom - top) * rows * side[0] / height))
+    return tuple(crops)
