@@ -231,10 +231,9 @@ class View {
       this.width = entry.contentRect.width; // asking for it in each redraw would lay the page out
       this.draw();
     });
-    this.resized.observe(this.box);
-    views.add(this);
   }
 
+  /** Streamlit may mount the same element again afterwards: the next `receive` opens it. */
   close() {
     clearTimeout(this.timer);
     this.resized.disconnect();
@@ -250,6 +249,11 @@ class View {
     }
     this.lut = Uint8Array.from(data.lut.match(/../g), (pair) => parseInt(pair, 16));
     this.#build();
+    if (!views.has(this)) {
+      views.add(this);
+      this.resized.observe(this.box);
+      if (this.version > data.version) this.#commit(); // it was closed before it had told the server
+    }
     this.draw();
   }
 
@@ -340,6 +344,10 @@ class View {
     this.#fit(before);
     this.version += 1;
     this.draw();
+    this.#commit();
+  }
+
+  #commit() {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => {
       this.send("commit", { ...this.state, version: this.version });
