@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -99,7 +98,7 @@ class _Watch(TorchFunctionMode):
             kept = self._kept(tokens) if self.dropped.any() else None
             self.stream.append(self._flat(layer, tokens if kept is None else kept))
         self.running = layer
-        self._listen(True)
+        TorchFunctionMode.__enter__(self)
         return kept
 
     def _kept(self, tokens: Tensor) -> Tensor:
@@ -129,16 +128,9 @@ class _Watch(TorchFunctionMode):
         layer, self.running, self.weights = self.running, None, None
         if layer is None:
             return
-        self._listen(False)
+        TorchFunctionMode.__exit__(self, None, None, None)
         if self.room is not None:  # from here on nothing that the block does can change them
             self.calls[layer] = [call.moved(self.room.keep) for call in self.calls[layer]]
-
-    def _listen(self, on: bool) -> None:
-        mode: AbstractContextManager[Any] = self
-        if on:
-            mode.__enter__()
-        else:
-            mode.__exit__(None, None, None)
 
     def _flat(self, layer: int, tokens: Tensor) -> Tensor:
         """The picture's tokens in row-major order: (tokens, D)."""
