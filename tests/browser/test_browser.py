@@ -433,22 +433,6 @@ def test_a_change_of_page_keeps_the_settings(app: Page) -> None:
     )
 
 
-def test_a_map_that_was_closed_and_mounted_again_draws_and_tells_the_server(app: Page) -> None:
-    """Streamlit does so now and then while a page is built, before the map knows its width."""
-    view = "canvas.closest('.token-map').parentNode.view"
-    expect(app.locator(MAP)).to_have_attribute("aria-label", re.compile("^query CLS, mean"))
-    app.locator(MAP).evaluate(f"canvas => {{ {view}.close(); {view}.width = 0; }}")
-    slider(app).press("ArrowLeft")
-    expect(provenance(app)).to_contain_text("layer 5 of 6")
-    app.locator(PHOTO).press("ArrowRight")
-    expect(app.locator(MAP)).to_have_attribute("aria-label", re.compile("^query row 9 column 9"))
-    slider(app).press("ArrowLeft")
-    app.locator(MAP).evaluate(f"canvas => {view}.close()")
-    choose(app, "Picture", "moose")
-    expect(provenance(app)).to_contain_text("layer 4 of 6")
-    expect(provenance(app)).to_contain_text("sample: moose")
-
-
 def test_two_readers_share_neither_picture_nor_settings(
     visit: Callable[[], Page], server: Server
 ) -> None:

@@ -308,6 +308,42 @@ def test_an_older_answer_of_the_server_changes_nothing(
     assert label(page).startswith("query CLS")
 
 
+def test_an_answer_does_not_end_the_drag_of_the_slider(
+    page: "Page", show: Callable[..., None]
+) -> None:
+    show(*[planted()] * 5, slider="Layer")
+    box = page.get_by_role("slider", name="Layer").bounding_box()
+    assert box
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 8, y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2, y)
+    state = sent(page)[-1]
+    assert state["frame"] == 2
+    page.evaluate("state => { show({ version: state.version, state }) }", state)
+    page.mouse.move(box["x"] + box["width"] - 8, y)
+    page.mouse.up()
+    assert sent(page)[-1]["frame"] == 4
+    assert "layer 5" in page.locator("[data-part=mapTitle]").inner_text()
+
+
+def test_a_map_that_was_closed_and_mounted_again_draws_and_tells_the_server(
+    page: "Page", show: Callable[..., None]
+) -> None:
+    """Streamlit does so now and then while a page is built, before the map knows its width."""
+    show(planted(), planted())
+    page.evaluate("component.close(); component.width = 0")
+    page.evaluate("state => { show({ state }) }", STATE | {"frame": 1})
+    page.locator("canvas[data-part=photo]").focus()
+    page.keyboard.press("ArrowLeft")
+    assert label(page).startswith("query row 6 column 8")
+    page.evaluate("component.close()")
+    assert sent(page) == []
+    page.evaluate("show({})")
+    (state,) = sent(page)
+    assert (state["frame"], state["query"]) == (1, 1 + 5 * GRID[1] + 7)
+
+
 def test_every_scale_says_what_its_ends_are(page: "Page", show: Callable[..., None]) -> None:
     values = planted()
     values[1] *= 0.1
@@ -382,8 +418,16 @@ def test_a_frame_that_is_not_there_yet_is_waited_for(
     page: "Page", show: Callable[..., None]
 ) -> None:
     values = planted()
-    show(values, shapes=[shape_of(values)] * 2, state={"frame": 1})
+    show(values, shapes=[shape_of(values)] * 2)
+    peak = inside(drawn(page).shape, *PEAK, 5)
+    tiles = page.locator("[data-part=strip] > button")
+    assert abs(drawn(page)[peak] - 120).min() > 20 and tiles.count() == 3
+    page.evaluate("state => { show({ state }) }", STATE | {"frame": 1})
     assert page.locator("[data-part=reading]").inner_text() == "Loading …"
+    assert abs(drawn(page)[peak] - 120).max() <= 2  # the picture alone
+    assert tiles.count() == 0 and not label(page)
+    page.evaluate("state => { show({ state }) }", STATE)
+    assert abs(drawn(page)[peak] - 120).min() > 20 and tiles.count() == 3
 
 
 def test_a_vit_b_redraws_within_16_ms(page: "Page", show: Callable[..., None]) -> None:

@@ -248,7 +248,10 @@ class View {
       this.state = { ...data.state };
     }
     this.lut = Uint8Array.from(data.lut.match(/../g), (pair) => parseInt(pair, 16));
-    this.#build();
+    const { version, state, stackId, ...layout } = data;
+    const built = JSON.stringify(layout);
+    if (this.built !== built) this.#build(); // another answer must not end the drag of a slider
+    this.built = built;
     if (!views.has(this)) {
       views.add(this);
       this.resized.observe(this.box);
@@ -494,10 +497,20 @@ class View {
     this.#drawTools();
     this.#drawPhoto();
     if (this.frame) this.#drawMaps();
-    else this.parts.reading.textContent = "Loading …";
+    else this.#wait();
     if (this.data.distance) this.#drawDistance();
     if (this.parts.slider) this.parts.slider.value = this.state.frame;
     performance.measure("token map redraw", { start: begun });
+  }
+
+  /** Nothing of another frame stays on screen until the maps are here. */
+  #wait() {
+    const { photo, map, mapTitle, bar, prefix, strip, reading } = this.parts;
+    this.#onPicture(map);
+    for (const canvas of [photo, map]) canvas.removeAttribute("aria-label");
+    for (const part of [mapTitle, bar, prefix, strip]) part.replaceChildren();
+    delete bar.dataset.spotlight;
+    reading.textContent = "Loading …";
   }
 
   #drawTools() {
