@@ -843,8 +843,8 @@ class View {
         if (value !== null) svg.append(make("line", { x1, x2, y1: y(value), y2: y(value), class: "equal" }));
       });
       svg.append(
-        make("text", { x: width, y: y(most) + 16, "text-anchor": "end" },
-          same ? `equal sharing ${most.toFixed(1)} px` : "dashed: equal sharing"),
+        make("text", { x: width, y: y(0) - 7, "text-anchor": "end" }, // deep heads rarely look near
+          `dashed: equal sharing${same ? ` ${most.toFixed(1)} px` : ""}`),
         make("text", { x: left - 6, y: y(0) + 4, "text-anchor": "end" }, "0"),
         make("text", { x: left - 6, y: y(most) + 5, "text-anchor": "end" }, most.toFixed(0)),
         make("line", { x1: left, x2: width, y1: y(0), y2: y(0), class: "axis" }));
