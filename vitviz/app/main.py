@@ -31,7 +31,7 @@ ALL_TO_ALL = ("rollout", "tokens")  # pages that draw no other attention
 RECORDS = ("training", "zoo")  # pages that show nothing of the weights on screen
 _STYLE = """<style>
 .stMainBlockContainer { padding: 3.4rem 1.5rem 3rem; }
-.stMainBlockContainer h1 { font-size: 1.4rem; line-height: 1.5; padding: 0; }
+.stMainBlockContainer h1 { line-height: 1.5; padding: 0; }
 .stMainBlockContainer [data-testid="stVerticalBlock"] { gap: 0.6rem; }
 .st-key-presenter { position: fixed; top: 1rem; right: 1.5rem; width: auto; z-index: 999999; }
 .st-key-provenance { position: fixed; left: 0; bottom: 0; z-index: 9; width: 100%;
@@ -43,7 +43,7 @@ _STYLE = """<style>
 .stMainBlockContainer [data-testid="stButtonGroup"] button {
   min-height: 2.5rem; padding: 0 0.5rem; }
 .stMainBlockContainer .katex { font-size: 1.05em; }
-.stMainBlockContainer h3 { font-size: 1.1rem; line-height: 1.5; padding: 0 0 0.3rem; }
+.stMainBlockContainer h3 { line-height: 1.5; padding: 0 0 0.3rem; }
 .stMainBlockContainer [data-testid="stHeading"] { margin: 0; overflow: visible; }
 </style>"""
 
