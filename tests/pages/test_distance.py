@@ -307,7 +307,9 @@ def test_a_layer_that_refuses_leaves_its_sentence(
 ) -> None:
     serve("plain")
     state.captures.clear()
-    monkeypatch.setattr("vitviz.activations.recording.why_rows_wrong", lambda *_: SENTENCE)
+    monkeypatch.setattr(
+        "vitviz.activations.recording.why_rows_wrong", lambda read: iter([SENTENCE] * len(read))
+    )
     at = opened("distance")
     assert not at.exception
     assert [warning.value for warning in at.warning][1:] == [SENTENCE]  # the first: random weights

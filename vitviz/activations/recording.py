@@ -176,14 +176,14 @@ class _Watch(TorchFunctionMode):
     def records(self) -> Iterator[tuple[Layer, AnyRecord | None]]:
         """Each layer as it proved itself, or with the sentence that says why it is not shown."""
         dropped = int(self.dropped.sum())
-        for layer, site, calls in zip(self.layers, self.sites, self.calls, strict=True):
-            if layer.refusal:  # whatever the picture
-                yield layer, None
-                continue
-            shape = expected_shape(layer, site.windows, dropped)
-            refusal = why_unlike(layer, shape, calls)
-            if refusal is None:
-                refusal = why_rows_wrong(layer, calls[0])
+        refusals = [
+            layer.refusal or why_unlike(layer, expected_shape(layer, site.windows, dropped), calls)
+            for layer, site, calls in zip(self.layers, self.sites, self.calls, strict=True)
+        ]
+        every = list(zip(self.layers, self.calls, refusals, strict=True))
+        wrong = why_rows_wrong([(layer, calls[0]) for layer, calls, told in every if not told])
+        for layer, calls, told in every:
+            refusal = told or next(wrong)
             yield (replace(layer, refusal=refusal), None) if refusal else (layer, calls[0])
 
 

@@ -5,9 +5,10 @@ and m keys of a window, d head_dim.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -268,10 +269,22 @@ def why_unlike(layer: Layer, expected: tuple[int, ...], calls: list[AnyRecord]) 
     return None
 
 
-def why_rows_wrong(layer: Layer, record: AnyRecord) -> str | None:
-    """Why the first row and 8 others of A do not prove themselves, or None."""
-    seen, own = record.heads(record.attention(proof_rows(record.shape[2]))), record.output.rows
-    return why_refused(layer, seen, own, record.half)
+def why_rows_wrong(read: Sequence[tuple[Layer, AnyRecord]]) -> Iterator[str | None]:
+    """Of each layer, why the first row and 8 others of A do not prove themselves, or None.
+
+    Layers of one shape are compared together: in a small model a call takes longer than its work.
+    """
+    proofs = [
+        (record.heads(record.attention(proof_rows(record.shape[2]))), record.output.rows)
+        for _, record in read
+    ]
+    compared: list[tuple[float, float]] = []
+    for _, alike in groupby(proofs, key=lambda proof: proof[0].shape):
+        seen, own = map(torch.stack, zip(*alike, strict=True))
+        numbers = (values.flatten(1).abs().amax(1).tolist() for values in (seen - own, own))
+        compared += zip(*numbers, strict=True)
+    for (layer, record), (error, largest) in zip(read, compared, strict=True):
+        yield _why_off(layer, error, largest, record.half)
 
 
 def why_wrong(layer: Layer, record: AnyRecord, attention: Tensor) -> str | None:
@@ -289,16 +302,19 @@ def why_wrong(layer: Layer, record: AnyRecord, attention: Tensor) -> str | None:
 
 def why_refused(layer: Layer, seen: Tensor, own: Tensor, half: bool = False) -> str | None:
     """Why A v does not prove itself against the block's own attention output, or None."""
-    largest = float(own.abs().max())  # NaN where any is
-    if not math.isfinite(largest):
+    return _why_off(layer, float((seen - own).abs().max()), float(own.abs().max()), half)
+
+
+def _why_off(layer: Layer, error: float, largest: float, half: bool) -> str | None:
+    if not math.isfinite(largest):  # NaN where any is
         return f"{layer.name} computed values that are not finite numbers, so no map is drawn."
-    error = float((seen - own).abs().max()) / max(largest, 1e-12)
+    share = error / max(largest, 1e-12)
     allowed = HALF_TOLERANCE if half else TOLERANCE
-    if error <= allowed:
+    if share <= allowed:
         return None
     return (
         f"The attention read from {layer.name} does not reproduce the block's own output: "
-        f"it is off by {error:.1%}, allowed are {allowed:.1%}."
+        f"it is off by {share:.1%}, allowed are {allowed:.1%}."
     )
 
 
