@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from .families import Layer, ModelError, Site, family_of, token_weights
 from .images import Placement, fit, place
+from .memory import capture_bytes
 
 __all__ = ["RECORDER", "Model", "ModelError", "Preprocessing", "Recorder"]
 
@@ -139,6 +140,7 @@ class Model:
         self.tied = family.tied(module)
         self._embedding = family.embedding
         self.sites = sites
+        self.capture_bytes = capture_bytes(sites)  # asked for before each capture
         self.layers: tuple[Layer, ...] = tuple(site.layer for site in sites)
         embed = module.get_submodule(family.embedding)
         if _embedded in embed._forward_hooks.values():

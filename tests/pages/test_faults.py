@@ -112,7 +112,7 @@ def test_a_capture_that_does_not_fit_leaves_the_last_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at = choose(opened(weights="random"), NAME)
-    needed = memory.capture_bytes(models.load(NAME, False).sites)
+    needed = models.load(NAME, False).capture_bytes
     choose(at, SHIPPED)
     before = drawn(at)
     state.captures.clear()

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ..families import Layer, ModelError
-from ..memory import capture_bytes, check
+from ..memory import check
 from ..model import RECORDER, Model
 from .edits import (
     DropPatches,
@@ -218,7 +218,7 @@ def capture(
     """
     edits = tuple(edits)
     _check_edits(edits, model)
-    size = capture_bytes(model.sites)
+    size = model.capture_bytes
     check(size, f"A capture of {model.name}")
     x = filled(model.preprocess(image), edits, model.layers[0])[None]
     x = x.to(next(model.module.parameters()).dtype)
