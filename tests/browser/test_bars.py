@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 
-ROUNDS = 10  # one that is quick enough will do: the machine may have other work
+ROUNDS = 5  # one that is quick enough will do: the machine may have other work
 MAP_PAGES = ("attention", "rollout", "tokens")
 LINK = "?picture=moose&weights=random&layer=2&head=3&query=4.9&read=column&scale=log"
 
