@@ -493,6 +493,7 @@ def test_missing_test_pictures_are_told_before_training(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="No test pictures of cifar10"):
         train(SMOKE, data=tmp_path, out=tmp_path / "run", report=lines.append)
     assert not lines
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("count", [10, 20, 30])
@@ -501,6 +502,7 @@ def test_too_few_pictures_are_told(count: int, tmp_path: Path) -> None:
     write_sheets(tmp_path / "cifar10_test.parquet", coloured(10, seed=2))
     with pytest.raises(ValueError, match=f"{count} training pictures are too few"):
         train(SMOKE, data=tmp_path, out=tmp_path / "run", report=silent)
+    assert not (tmp_path / "run").exists()
 
 
 def test_it_learns(tmp_path: Path) -> None:

@@ -110,7 +110,6 @@ def train(
         When the data are not there or too few, or `out` holds a run of another recipe.
     """
     accelerator = Accelerator()
-    out.mkdir(parents=True, exist_ok=True)
     checkpoint = out / "checkpoint.safetensors"
     everything = load_cifar(data, recipe.dataset, "train")
     test = load_cifar(data, recipe.dataset, "test")  # before the work, to miss it early
@@ -132,6 +131,7 @@ def train(
         report=report if accelerator.is_main_process else lambda line: None,
     )
     model = run.resume()
+    out.mkdir(parents=True, exist_ok=True)  # after all that may be refused
     accelerator.wait_for_everyone()  # all have read what the first will write
     about = run.about
     if recipe.teacher and "test_accuracy" not in about:
