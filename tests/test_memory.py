@@ -1,6 +1,7 @@
 """What is estimated before it is spent is what is spent."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,25 +69,75 @@ def test_a_capture_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert_one_sentence(str(caught.value).replace("0.0", "0"))
 
 
-def test_nothing_is_refused_where_the_system_does_not_tell(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(memory, "free_bytes", lambda: None)
-    check(10**18, "Everything")
+# --- what is free ---------------------------------------------------------------------------------
+
+#: A container of 4 GB, of which programs use 0.3 and the cache of files 3.6.
+IN_VERSION_2 = {
+    "memory.max": "4000000000\n",
+    "memory.current": "3920000000\n",
+    "memory.stat": "anon 300000000\nfile 3600000000\ninactive_file 3400000000\n"
+    "active_file 200000000\nslab_reclaimable 20000000\nslab_unreclaimable 100\n",
+}
+IN_VERSION_1 = {
+    "memory.limit_in_bytes": "4000000000\n",
+    "memory.usage_in_bytes": "3900000000\n",
+    "memory.stat": "cache 5\nactive_file 7\ntotal_cache 3600000000\n"
+    "total_inactive_file 3400000000\ntotal_active_file 200000000\n",
+}
 
 
-def test_free_memory_is_the_least_of_what_is_there_and_what_is_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(memory, "_GROUP", tmp_path)
-    assert free_bytes() is None
-    (tmp_path / "meminfo").write_text("MemTotal:  900 kB\nMemAvailable:  500 kB\n")
-    assert free_bytes() == 500 * 1024
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "memory.current").write_text("100000\n")
-    assert free_bytes() == 500 * 1024
-    (tmp_path / "memory.max").write_text("300000\n")
-    assert free_bytes() == 200_000
-    (tmp_path / "memory.max").write_text("90000\n")
+@pytest.fixture
+def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where made-up control groups lie, on a machine on which 64 GB are free."""
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=64e9))
+    monkeypatch.setattr(memory, "_GROUPS", tmp_path)
+    monkeypatch.setattr(memory, "_OWN_GROUPS", tmp_path / "cgroup")
+    return tmp_path
+
+
+def write(group: Path, files: dict[str, str]) -> None:
+    group.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (group / name).write_text(text)
+
+
+def test_without_control_groups_all_that_is_available_is_free(groups: Path) -> None:
+    assert free_bytes() == 64e9
+
+
+def test_the_cache_of_files_is_free(groups: Path) -> None:
+    write(groups, {"cgroup": "0::/\n", **IN_VERSION_2})
+    assert free_bytes() == 3_700_000_000
+    check(50_000_000, "A capture")
+    with pytest.raises(ModelError, match=r"needs about 3\.8 GB of memory, and 3\.7 GB are free"):
+        check(3_800_000_000, "A capture")
+
+
+def test_the_cache_of_files_is_free_in_groups_of_the_first_version(groups: Path) -> None:
+    write(groups, {"cgroup": "5:devices:/\n4:memory:/docker/0123\n1:name=systemd:/\n0::/\n"})
+    write(groups / "memory", IN_VERSION_1)
+    assert free_bytes() == 3_700_000_000
+
+
+def test_a_limit_that_stands_above_this_process_counts(groups: Path) -> None:
+    write(groups, {"cgroup": "0::/lesson.slice/app.scope\n"})
+    write(groups / "lesson.slice", IN_VERSION_2)
+    own = {"memory.max": "max\n", "memory.current": "7\n", "memory.stat": "inactive_file 3\n"}
+    write(groups / "lesson.slice" / "app.scope", own)
+    assert free_bytes() == 3_700_000_000
+    own |= {"memory.max": "1000\n"}
+    write(groups / "lesson.slice" / "app.scope", own)
+    assert free_bytes() == 1000 - 7 + 3
+
+
+def test_a_container_that_uses_more_than_it_may_has_nothing_free(groups: Path) -> None:
+    write(groups, {"cgroup": "0::/\n", **IN_VERSION_2, "memory.max": "1000\n"})
     assert free_bytes() == 0
+
+
+def test_what_the_machine_has_left_counts_in_a_container_too(
+    groups: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(groups, {"cgroup": "0::/\n", **IN_VERSION_2})
+    monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))
+    assert free_bytes() == 5000

@@ -1,12 +1,17 @@
 """load_model: names, weights, seeds and sizes; timm is the oracle. No test reaches the network."""
 
 import inspect
+import io
+import os
 import random
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import timm
 import torch
@@ -23,6 +28,7 @@ from hub_server import COMMIT, put_in_cache
 from numpy.testing import assert_array_equal
 from PIL import Image
 from safetensors.torch import save
+from threadpoolctl import threadpool_limits
 from timm.data import create_transform, resolve_model_data_config
 from timm.models import get_pretrained_cfg
 
@@ -32,7 +38,7 @@ from vitviz.checkpoints import load_shipped
 from vitviz.families import ModelError
 from vitviz.model import Model
 from vitviz.training import normalise
-from vitviz.zoo import catalogue, load_model, weights_of
+from vitviz.zoo import catalogue, leave_cores_free, load_model, weights_of
 
 
 @pytest.fixture
@@ -462,3 +468,70 @@ def test_a_picture_reaches_the_shipped_models_as_in_their_training(name: str) ->
     levels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     noise = Image.fromarray(levels)
     assert model.preprocess(noise).std() < 0.6 * replace(model.preprocess, detail=1.0)(noise).std()
+
+
+# --- threads ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def eight_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine of eight cores, whose control groups limit nothing, and no other setting."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    monkeypatch.delenv("LOKY_MAX_CPU_COUNT", raising=False)
+    groups(monkeypatch, {})
+    before = torch.get_num_threads()
+    with threadpool_limits(None):  # puts back what is changed within
+        yield
+    torch.set_num_threads(before)
+
+
+def groups(monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:
+    """Let these files be all that joblib finds of control groups."""
+    there = {f"/sys/fs/cgroup/{name}": text for name, text in files.items()}
+    reader = sys.modules["joblib.externals.loky.backend.context"]
+    monkeypatch.setattr(os.path, "exists", lambda path: path in there)
+    monkeypatch.setattr(reader, "open", lambda path: io.StringIO(there[path]), raising=False)
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_half_of_the_cores_are_used() -> None:
+    leave_cores_free()
+    assert torch.get_num_threads() == 4
+
+
+@pytest.mark.usefixtures("eight_cores")
+@pytest.mark.parametrize(
+    ("cores", "threads"), [({0, 1, 2, 3}, 2), ({5, 7}, 1), ({6}, 1)], ids=["four", "two", "one"]
+)
+def test_cores_that_this_process_may_not_run_on_do_not_count(
+    cores: set[int], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: cores)
+    leave_cores_free()
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.usefixtures("eight_cores")
+@pytest.mark.parametrize(
+    "quota",
+    [
+        {"cpu.max": "400000 100000\n"},
+        {"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"},
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_cores_beyond_the_quota_of_a_container_do_not_count(
+    quota: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups(monkeypatch, quota)
+    leave_cores_free()
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_where_no_system_tells_of_affinity_all_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(psutil, "Process", object)  # as on macOS: no cpu_affinity
+    leave_cores_free()
+    assert torch.get_num_threads() == 4

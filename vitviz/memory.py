@@ -1,17 +1,29 @@
 """Memory said before it is spent: what a model and a capture of it need, and what is free."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from torch import nn
 
 from .families import ModelError, Site
 
-_MEMINFO = Path("/proc/meminfo")
-_GROUP = Path("/sys/fs/cgroup")
+_GROUPS = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
+#: The limit of a control group and what it uses, in versions 2 and 1, and which of that is cache
+#: of files: it counts as used, and the kernel gives it up when memory is wanted.
+_ACCOUNTS = (
+    ("memory.max", "memory.current", ("inactive_file", "active_file", "slab_reclaimable")),
+    (
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        ("total_inactive_file", "total_active_file"),
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,25 +80,40 @@ def check(needed: int, what: str) -> None:
         With both numbers.
     """
     free = free_bytes()
-    if free is not None and needed > free:
+    if needed > free:
         raise ModelError(
             f"{what} needs about {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free."
         )
 
 
-def free_bytes() -> int | None:
-    """Memory that can be had without swapping; None where the system does not tell."""
+def free_bytes() -> int:
+    """Memory that can be had without swapping; a container may be allowed less than is there."""
+    return max(0, int(min([psutil.virtual_memory().available, *map(_left_in, _groups())])))
+
+
+def _groups() -> Iterator[Path]:
+    """The folders in which the system accounts for the memory of this process."""
     try:
-        available = _MEMINFO.read_text().partition("\nMemAvailable:")[2]
-        free = 1024 * int(available.split(maxsplit=1)[0])
-    except (OSError, IndexError, ValueError):
-        return None
-    try:  # a container may be allowed less
-        allowed = int((_GROUP / "memory.max").read_text())
-        free = min(free, allowed - int((_GROUP / "memory.current").read_text()))
-    except (OSError, ValueError):  # no such limit, or "max"
-        pass
-    return max(free, 0)
+        lines = _OWN_GROUPS.read_text().splitlines()
+    except OSError:  # not on Linux
+        return
+    for line in lines:
+        _, controller, path = line.split(":", 2)
+        if controller in ("", "memory"):  # of version 2 and of version 1
+            # In a container the path may be that of its host; its own group is then at the top.
+            top = _GROUPS / controller
+            group = top / path[1:]
+            yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(top))
+
+
+def _left_in(group: Path) -> float:
+    """What a control group may still take; infinite where it has no limit."""
+    for limit, used, cached in _ACCOUNTS:
+        with suppress(OSError, ValueError):  # no such file, or "max"
+            free = int((group / limit).read_text()) - int((group / used).read_text())
+            stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            return free + sum(int(stat.get(name, 0)) for name in cached)
+    return math.inf
 
 
 def _vectors(site: Site) -> int:

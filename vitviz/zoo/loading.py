@@ -1,10 +1,10 @@
 """`load_model`: a name, and perhaps a file, made into a `Model`."""
 
 import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
+import joblib
 import torch
 from threadpoolctl import threadpool_limits
 from torch import nn
@@ -33,9 +33,10 @@ def leave_cores_free() -> None:
     """Let a forward pass use half of the cores, for programs that are not alone on theirs.
 
     Threads wait for each other in every layer: on two cores with other work, a pass of the shipped
-    model took 16 times as long with two threads as with one.
+    model took 16 times as long with two threads as with one. The cores are those that this process
+    may use, by its affinity and by the quota of its container.
     """
-    count = max(1, (os.cpu_count() or 1) // 2)
+    count = max(1, joblib.cpu_count() // 2)
     torch.set_num_threads(count)
     threadpool_limits(count, user_api="blas")  # numpy's matrix products
 
