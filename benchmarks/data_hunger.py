@@ -1,4 +1,4 @@
-"""Data hunger: a ViT and a small CNN under one budget, on shares of CIFAR-10.
+"""Data hunger: a ViT and a small CNN that see equally many pictures, on shares of CIFAR-10.
 
     python benchmarks/data_hunger.py --data FOLDER_WITH_CIFAR --out runs/hunger
 

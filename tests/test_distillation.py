@@ -104,6 +104,16 @@ def test_the_loss_is_the_mean_of_both_tokens_losses() -> None:
     assert_close(Objective(model, recipe)._loss(x, labels, None), plain)
 
 
+def test_smoothed_labels_give_every_class_its_share() -> None:
+    """The target of the Training page's equation."""
+    model = VisionTransformer(image_size=32, **PUPIL.configuration)
+    x, labels, smoothing = torch.randn(4, 3, 32, 32), torch.tensor([0, 3, 3, 9]), 0.1
+    target = (1 - smoothing) * F.one_hot(labels, 10) + smoothing / 10
+    wanted = -(target * model(x).log_softmax(1)).sum(1).mean()
+    recipe = replace(PUPIL, label_smoothing=smoothing)
+    assert_close(Objective(model, recipe)._loss(x, labels, None), wanted)
+
+
 def test_one_token_learns_the_labels_and_the_other_the_teacher(
     data: Path, tmp_path: Path, teacher: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +123,7 @@ def test_one_token_learns_the_labels_and_the_other_the_teacher(
         return 20 * F.one_hot((torch.from_numpy(split.labels) + 1) % 10, 10).float()
 
     monkeypatch.setattr(loop, "_teacher_logits", off)
-    written = {"model": "small_cnn", "test_accuracy": 0.0}
+    written = {"model": "small_cnn", "test_accuracy": 0.0, "minutes": 0}
     (tmp_path / "run" / "teacher").mkdir(parents=True)
     (tmp_path / "run" / "teacher" / "small_cnn.json").write_text(json.dumps(written))
     path = train(PUPIL, data=data, out=tmp_path / "run", report=silent)
@@ -138,8 +148,11 @@ def test_the_teacher_is_trained_first_and_once(
     assert len(curve["epochs"]) == 20
     assert curve["test_accuracy"] > 0.8
     assert history(path) == [(32, 1.0)]
-    written = json.loads(path.with_suffix(".json").read_text())["teacher"]
-    assert written == {"model": "small_cnn", "test_accuracy": curve["test_accuracy"]}
+    own = json.loads(path.with_suffix(".json").read_text())
+    assert (own["label_smoothing"], own["temperature"]) == (0.0, PUPIL.temperature)
+    written = own["teacher"]
+    wanted = {"test_accuracy": curve["test_accuracy"], "minutes": curve["minutes"]}
+    assert written == {"model": "small_cnn", **wanted}
 
     weights = tmp_path / "run" / "teacher" / "checkpoint.safetensors"
     before = weights.read_bytes()

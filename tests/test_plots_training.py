@@ -28,11 +28,11 @@ def test_a_run_shows_accuracy_loss_test_and_the_line_to_compare_with() -> None:
     assert loss.y == (2.0, 1.5, 1.4, 1.3)
     assert loss.yaxis == "y2"
     lines = [(shape.x0, shape.y0) for shape in figure.layout.shapes]
-    assert (2.0, 0) in lines  # where 64 px begin
+    assert (2.0, 0) in lines  # where the input of 64 px begins
     assert (2.4, 0) in lines  # the chosen moment
     assert (0, 25.0) in lines
     texts = [note.text for note in figure.layout.annotations]
-    assert texts == ["64 px", "made by hand 25.00 %"]
+    assert texts == ["input 64 px", "made by hand 25.00 %"]
     alt = figure.layout.meta["alt"]
     for words in ("30.0 % after epoch 1", "60.0 % of the held-out", "58.0%", "25.00%"):
         assert words in alt

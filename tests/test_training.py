@@ -328,6 +328,8 @@ def test_run_writes_a_model_that_describes_itself(finished: Path, data: Path) ->
     assert f"**Test accuracy: {measured:.2%}** of all 50 test pictures" in card
     curve = json.loads(finished.with_suffix(".json").read_text())
     assert (curve["model"], curve["test_accuracy"]) == ("smoke", measured)
+    assert curve["label_smoothing"] == RECIPES["smoke"].label_smoothing
+    assert (curve["picture_side"], "temperature" in curve) == (32, False)
 
 
 def test_curve_has_a_row_for_each_epoch(finished: Path) -> None:

@@ -1,6 +1,7 @@
 """The Training page: recorded runs, their moments, and what is missing is said."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from vitviz import checkpoints
 from vitviz.app import training
 
 CIFAR10, CIFAR100 = "vitviz_tiny_cifar10", "vitviz_tiny_cifar100"
+DISTILLED = f"{CIFAR10}_distilled"
 CURVES = checkpoints.assets() / "curves"
 
 
@@ -32,7 +34,8 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def write_run(folder: Path, name: str, accuracy: float, **more: Any) -> None:
     rows = [dict(image_size=32, epoch=e, loss=2.0, held_out_accuracy=accuracy) for e in (1, 2)]
-    content = {"model": name, "test_accuracy": accuracy, "epochs": rows, **more}
+    about = dict(minutes=1, picture_side=32, label_smoothing=0.1)
+    content = {"model": name, "test_accuracy": accuracy, **about, "epochs": rows, **more}
     (folder / f"{name}.json").write_text(json.dumps(content))
 
 
@@ -54,7 +57,50 @@ def test_the_run_of_the_model_on_screen_is_shown() -> None:
     assert f"{100 * share:.0f} % of the side on average" in distance
     assert "position of the grid" in positions
     assert "16 x 16" in " ".join(heading.value for heading in at.subheader)
-    assert "62.4% after, with 4 times as many patches" in prose(at)
+    assert "enlarged to 64 px, with 4 times as many patches" in prose(at)
+
+
+def card_of(name: str) -> str:
+    return (CURVES.parent / "weights" / f"{name}.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", [CIFAR10, DISTILLED, CIFAR100])
+def test_the_loss_on_the_page_is_the_one_that_the_run_minimised(name: str) -> None:
+    """The recipe stands in the model card; the objective is tested in test_distillation.py."""
+    recipe = dict(re.findall(r"^\| (\w+) \| (.+) \|$", card_of(name), re.MULTILINE))
+    taught = "distillation_token" in recipe["configuration"]
+    at = opened("training", model=name)
+    assert_works(at)
+    words = prose(at)
+    assert f"cross-entropy with smoothed labels (ε = {recipe['label_smoothing']}:" in words
+    assert ("The loss is the mean of two terms" in words) == taught
+    assert ("temperature τ" in words) == taught
+    if taught:
+        assert f"τ = {float(recipe['temperature']):g}," in words
+    at = open_data(at, "training")
+    assert sum("smoothed labels" in text.value for text in at.markdown) == 2
+
+
+def test_the_times_on_the_page_are_those_of_the_cards() -> None:
+    at = opened("training", model=CIFAR10)
+    for name in (CIFAR10, DISTILLED):
+        (minutes,) = re.findall(r"Wall time: (\d+) minutes", card_of(name))
+        assert f"11.8 epochs in {minutes} minutes" in prose(at)
+    assert "the same budget" not in " ".join([prose(at), *(h.value for h in at.subheader)])
+
+
+def test_small_pictures_that_were_enlarged_are_called_so(records: Path) -> None:
+    def growth(side: int) -> str:
+        rows = [
+            dict(image_size=size, epoch=epoch, loss=1.0, held_out_accuracy=accuracy)
+            for size, epoch, accuracy in ((32, 5.0, 0.5), (64, 0.8, 0.6))
+        ]
+        write_run(records, CIFAR10, 0.6, epochs=rows, picture_side=side)
+        training._runs.clear()
+        return prose(opened("training"))
+
+    assert "0.8 epochs were on the same pictures of 32 px, enlarged to 64 px, with 4" in growth(32)
+    assert "0.8 epochs were on pictures of 64 px, with 4 times as many patches" in growth(64)
 
 
 def test_the_slider_goes_back_to_the_untrained_model() -> None:
@@ -75,7 +121,9 @@ def test_the_line_and_the_files_tell_of_the_record() -> None:
     at = opened("training", model=CIFAR100, weights="random", moment="2")
     assert_works(at)
     assert not at.warning
-    assert provenance(at) == f"{CIFAR100} · recorded while it was trained · epoch 2.0, 32 px"
+    assert (
+        provenance(at) == f"{CIFAR100} · recorded while it was trained · epoch 2.0, input of 32 px"
+    )
     at = open_data(at, "training")
     curve, distance = (frame.value for frame in at.dataframe)
     run = json.loads((CURVES / f"{CIFAR100}.json").read_text())
@@ -110,12 +158,15 @@ def test_a_run_without_kept_weights_shows_its_curve_alone(records: Path) -> None
 
 def test_with_and_without_a_teacher(records: Path) -> None:
     write_run(records, CIFAR10, 0.5)
-    teacher = {"model": "cnn", "test_accuracy": 0.7654}
-    write_run(records, f"{CIFAR10}_distilled", 0.6, teacher=teacher)
+    teacher = {"model": "cnn", "test_accuracy": 0.7654, "minutes": 15}
+    write_run(records, f"{CIFAR10}_distilled", 0.6, teacher=teacher, minutes=131)
     at = opened("training")
     assert_works(at)
     assert "with a teacher, from 60.0 %" in alts(at)[1]
     assert "76.5% of the test pictures" in prose(at)
+    assert "With labels alone: 2.0 epochs in 1 minutes." in prose(at)
+    assert "With a teacher: 2.0 epochs in 131 minutes, and 15 more for the teacher" in prose(at)
+    assert "budget" not in prose(at)
 
 
 def test_data_hunger_has_intervals(records: Path) -> None:

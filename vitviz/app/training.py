@@ -47,7 +47,7 @@ def page(view: View) -> Data:
                 chosen=moments[moment][0] if moments else None,
             )
         )
-        st.markdown(_growth_words(run))
+        st.markdown(f"{_loss_words(run)} {_growth_words(run)}")
     if moments:
         _as_it_was(name, moment, filters, positions)
     else:
@@ -68,13 +68,14 @@ def page(view: View) -> Data:
 def _tables(name: str, run: dict[str, Any], moment: int | None) -> list[Table]:
     rows = run["epochs"]
     headings = {
-        "image_size": "picture, px",
+        "image_size": "input, px",
         "epoch": "epoch",
         "loss": "loss",
         "held_out_accuracy": "held-out accuracy",
     }
     columns = {words: [row[key] for row in rows] for key, words in headings.items()}
-    tables = [Table(f"The run of {name}; epochs count from each picture size.", columns)]
+    about = f"The run of {name}; epochs count from each size of the input. {_loss_words(run)}"
+    tables = [Table(about, columns)]
     record = _record(name)
     if record is not None and moment is not None:
         distance = record[f"distance_{moment}"]
@@ -106,7 +107,7 @@ def _record(name: str) -> dict[str, np.ndarray] | None:
 
 
 def _moments(name: str) -> list[tuple[float, int]]:
-    """Of each recorded moment the epoch, counted from the run's beginning, and the picture size."""
+    """Of each recorded moment the epoch, counted from the run's beginning, and the input's size."""
     record = _record(name)
     if record is None:
         return []
@@ -130,20 +131,43 @@ def _slider(moments: list[tuple[float, int]]) -> int:
 
 
 def _moment_words(epoch: float, size: int) -> str:
-    return f"epoch {epoch:.1f}, {size} px" if epoch else "before training"
+    return f"epoch {epoch:.1f}, input of {size} px" if epoch else "before training"
+
+
+def _loss_words(run: dict[str, Any]) -> str:
+    """What the recorded loss is: that which the run minimised."""
+    smoothing, temperature = run["label_smoothing"], run.get("temperature")
+    what = "cross-entropy with the labels"
+    if smoothing:
+        what = (
+            f"cross-entropy with smoothed labels (ε = {smoothing:g}: that share of each label is "
+            "spread evenly over all classes)"
+        )
+    words = f"The loss is the {what}"
+    if temperature:
+        words = (
+            f"The loss is the mean of two terms: the {what}, for the CLS token, and the "
+            "divergence from the teacher's answer, for the distillation token (both softened by a "
+            f"temperature τ = {temperature:g}, and the divergence multiplied by τ²)"
+        )
+    return f"{words}; each value is the mean over the batches since the last one."
 
 
 def _growth_words(run: dict[str, Any]) -> str:
-    """What finishing with larger pictures changed."""
-    rows = run["epochs"]
+    """What finishing with a larger input changed."""
+    rows, side = run["epochs"], run["picture_side"]
     small = [row for row in rows if row["image_size"] == rows[0]["image_size"]]
     if len(small) == len(rows):
         return ""
-    before, after = small[-1]["held_out_accuracy"], rows[-1]["held_out_accuracy"]
+    before, after, size = small[-1]["held_out_accuracy"], rows[-1], rows[-1]["image_size"]
+    pictures = f"pictures of {size} px"
+    if size > side:
+        pictures = f"the same pictures of {side} px, enlarged to {size} px"
     return (
-        f"Finished at {rows[-1]['image_size']} px, its positions interpolated: {before:.1%} of the "
-        f"held-out pictures before, {after:.1%} after, with {_side_factor(rows)} times as many "
-        "patches. The test pictures were looked at once, at the end."
+        f"The last {after['epoch']:.1f} epochs were on {pictures}, with {_side_factor(rows)} times "
+        f"as many patches and the position embeddings interpolated: {before:.1%} of the held-out "
+        f"pictures were right before, {after['held_out_accuracy']:.1%} after. The test pictures "
+        "were looked at once, at the end."
     )
 
 
@@ -152,7 +176,7 @@ def _side_factor(rows: list[dict[str, Any]]) -> str:
 
 
 def _beside(name: str, runs: dict[str, Any]) -> None:
-    """The same budget with and without a teacher, where both were trained."""
+    """The same epochs with and without a teacher, where both were trained."""
     plain = name.removesuffix("_distilled")
     taught = f"{plain}_distilled"
     if plain not in runs or taught not in runs:
@@ -166,11 +190,16 @@ def _beside(name: str, runs: dict[str, Any]) -> None:
             with_loss=False,
         )
     )
-    teacher = runs[taught].get("teacher")
-    words = "The same budget; a distillation token learns what a small CNN says"
-    if teacher:
-        words += f", which itself names {teacher['test_accuracy']:.1%} of the test pictures"
-    st.markdown(f"{words}.")
+    teacher = runs[taught]["teacher"]
+    alone, both = (
+        f"{plots.running_epochs(run['epochs'])[-1]:.1f} epochs in {run['minutes']} minutes"
+        for run in pair.values()
+    )
+    st.markdown(
+        f"With labels alone: {alone}. With a teacher: {both}, and {teacher['minutes']} more for "
+        "the teacher's own training. A distillation token learns what the teacher says, a small "
+        f"CNN that itself names {teacher['test_accuracy']:.1%} of the test pictures right."
+    )
 
 
 def _as_it_was(
@@ -209,7 +238,9 @@ def _hunger() -> None:
     if not path.exists():
         return
     found = json.loads(path.read_text(encoding="utf-8"))
-    st.subheader("Data hunger: the same budget on fewer pictures", anchor=False)
+    st.subheader(
+        f"Data hunger: {found['seen']:,} pictures seen, drawn from fewer and fewer", anchor=False
+    )
     results = {
         words: [
             (round(share * found["pictures"]), *_interval(found["runs"], network, share))
@@ -222,9 +253,10 @@ def _hunger() -> None:
         show(plots.data_hunger(results))
     with words:
         st.markdown(
-            f"Each run saw {found['seen']:,} pictures, those of a small share more often. Shares "
-            "with several seeds show the mean and its 95 % interval over the seeds (Student's t); "
-            "the others one run and the 95 % interval of a share of 10,000 test pictures."
+            f"Each run saw {found['seen']:,} pictures in all: the fewer there were to draw from, "
+            "the more often it saw each. Shares with several seeds show the mean and its 95 % "
+            "interval over the seeds (Student's t); the others one run and the 95 % interval of a "
+            "share of 10,000 test pictures."
         )
 
 

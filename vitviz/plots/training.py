@@ -18,12 +18,12 @@ def training_curves(
     chosen: float | None = None,
     with_loss: bool = True,
 ) -> go.Figure:
-    """Accuracy on held-out pictures by epoch, and the training loss.
+    """Accuracy on held-out pictures by epoch, and the loss that training minimised.
 
     Parameters
     ----------
     runs : of each run's name its rows, which have image_size, epoch, loss and held_out_accuracy
-        The epoch counts from the beginning of its picture size. A single run's name may be empty.
+        The epoch counts from the beginning of its input size. A single run's name may be empty.
     test_accuracy : of each run's name, share of 1 of all test pictures, measured at the end
     reference : share of 1, a line to compare with
     chosen : epoch counted from the beginning of the run, that gets a mark
@@ -82,7 +82,7 @@ def training_curves(
     if with_loss:
         figure.update_layout(
             yaxis2=dict(
-                title="loss",
+                title="training loss",
                 overlaying="y",
                 side="right",
                 range=[0, math.ceil(max(losses))],
@@ -94,7 +94,7 @@ def training_curves(
 
 
 def running_epochs(rows: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Epochs counted from the beginning of the run, not of each picture size."""
+    """Epochs counted from the beginning of the run, not of each input size."""
     found, before, last = [], 0.0, 0.0
     for previous, row in zip([None, *rows], rows, strict=False):
         if previous is not None and previous["image_size"] != row["image_size"]:
@@ -178,7 +178,7 @@ def data_hunger(results: Mapping[str, Sequence[tuple[float, float, float]]]) -> 
 
 
 def _mark_growth(figure: go.Figure, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A line where the pictures become larger."""
+    """A line where the input becomes larger."""
     epochs = running_epochs(rows)
     for index in range(1, len(rows)):
         size = rows[index]["image_size"]
@@ -186,7 +186,7 @@ def _mark_growth(figure: go.Figure, rows: Sequence[Mapping[str, Any]]) -> None:
             figure.add_vline(
                 x=epochs[index - 1],
                 line=dict(color=GREY, width=1),
-                annotation_text=f"{size} px",
+                annotation_text=f"input {size} px",
                 annotation_font_size=14,
                 annotation_position="top left",
             )

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from .. import inspection
 from ..vit import VisionTransformer
 from .attention import PlainAttention
-from .data import MEAN, STD, Split, normalise
+from .data import MEAN, SIDE, STD, Split, normalise
 from .recipes import RECIPES, Recipe
 
 RECORDED = 12  # snapshots of a run in its record
@@ -50,13 +50,23 @@ def publish(
 
 
 def write_curve(recipe: Recipe, about: Mapping[str, Any], out: Path) -> None:
-    """Loss and held-out accuracy by epoch, and the one figure of the test split."""
-    curve: dict[str, Any] = {"model": recipe.model, "test_accuracy": about["test_accuracy"]}
+    """Loss and held-out accuracy by epoch, what the loss is, and the one figure of the test split.
+
+    `minutes` are those of the run itself, without those of its teacher.
+    """
+    curve: dict[str, Any] = {
+        "model": recipe.model,
+        "test_accuracy": about["test_accuracy"],
+        "minutes": round(about["seconds"] / 60),
+        "picture_side": SIDE,
+        "label_smoothing": recipe.label_smoothing,
+    }
     if recipe.teacher:
+        curve["temperature"] = recipe.temperature
         teacher = json.loads(
             (out / "teacher" / f"{RECIPES[recipe.teacher].model}.json").read_text()
         )
-        curve["teacher"] = {name: teacher[name] for name in ("model", "test_accuracy")}
+        curve["teacher"] = {name: teacher[name] for name in ("model", "test_accuracy", "minutes")}
     text = json.dumps({**curve, "epochs": about["history"]}, indent=1)
     (out / f"{recipe.model}.json").write_text(text + "\n")
 
