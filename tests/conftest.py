@@ -15,6 +15,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes the browser is marked so."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.browser)
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The hub's cache, empty; no proxy and no switch of this machine has a say."""

@@ -1,10 +1,9 @@
-"""What the app promises: links, quick answers, no message on hover, the keyboard, flat memory."""
+"""Bars of time, which need the machine for themselves: `pytest -m bars`."""
 
-import re
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,127 +12,21 @@ from app_server import Server
 from vitviz.app.main import RECORDS
 from vitviz.text import PAGES, lesson
 
-from .conftest import watched
+from .walk import opened, turn
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
-pytestmark = pytest.mark.browser
+pytestmark = pytest.mark.bars
 
 ROUNDS = 5  # one that is quick enough will do: the machine may have other work
-MAP_PAGES = ("attention", "rollout", "tokens")
-LINK = "?picture=moose&weights=random&layer=2&head=3&query=4.9&read=column&scale=log"
 
 
-def settled(page: "Page") -> None:
-    """Wait until the server has drawn all it has to say."""
-    page.locator("[data-test-script-state=notRunning]").wait_for()
-
-
-def opened(page: "Page", server: Server, rest: str = "") -> "Page":
-    page.goto(f"{server.url}/{rest}")
-    page.locator(".st-key-provenance").wait_for()
-    settled(page)
-    return page
-
-
-def turn(page: "Page", name: str) -> None:
-    words = lesson(name)
-    page.get_by_role("link", name=words.title, exact=True).click()
-    page.locator("h1").get_by_text(f"{words.title}: {words.question}", exact=True).wait_for()
-    page.locator(".st-key-provenance").wait_for()
-    settled(page)
-
-
-def reading(page: "Page") -> str:
-    photo = page.locator("main canvas[data-part=photo][aria-label]")
-    photo.wait_for()
-    return photo.get_attribute("aria-label") or ""
-
-
-def until(page: "Page", holds: Callable[[], bool], seconds: float = 30) -> float:
-    """Seconds until it holds."""
+def test_the_title_is_there_within_15_s_of_the_servers_start(page: "Page", server: Server) -> None:
     begun = time.monotonic()
-    while not holds():
-        assert time.monotonic() < begun + seconds, "waited in vain"
-        page.wait_for_timeout(10)
-    return time.monotonic() - begun
-
-
-# --- links --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", MAP_PAGES)
-def test_a_copied_link_shows_the_same(
-    name: str, visit: "Callable[[], Page]", server: Server
-) -> None:
-    first = opened(visit(), server)
-    turn(first, name)
-    photo = first.locator("main canvas[data-part=photo]")
-    photo.focus()
-    for key in ("p", "p", "ArrowUp", "ArrowRight"):
-        first.keyboard.press(key)
-    until(first, lambda: "query=" in first.url and "layer=" in first.url)
-    settled(first)
-    link = first.url
-    second = visit()
-    second.goto(link)
-    second.locator(".st-key-provenance").wait_for()
-    settled(second)
-    until(second, lambda: reading(second) == reading(first))
-    assert second.url == link
-    line = ".st-key-provenance"
-    assert second.locator(line).inner_text() == first.locator(line).inner_text()
-
-
-def test_a_link_outlives_a_walk_through_all_pages(page: "Page", server: Server) -> None:
-    opened(page, server, LINK)
-    before = reading(page)
-    assert before.startswith("query row 4 column 9, head 3: strongest query")
-    for name in (*(other for other in PAGES if other != "attention"), "attention"):
-        turn(page, name)
-        until(page, lambda: all(part in page.url for part in LINK[1:].split("&")))
-    assert reading(page) == before
-
-
-# --- answers ------------------------------------------------------------------------------------
-
-
-def frames_of(page: "Page") -> dict[str, list[int]]:
-    """Sizes of what goes over the websocket from now on."""
-    sizes: dict[str, list[int]] = {"sent": [], "received": []}
-
-    def note(kind: str) -> Callable[[Any], None]:
-        return lambda data: sizes[kind].append(len(data or ""))
-
-    def connected(socket: Any) -> None:
-        socket.on("framesent", note("sent"))
-        socket.on("framereceived", note("received"))
-
-    page.on("websocket", connected)
-    return sizes
-
-
-def test_hover_sends_nothing_and_a_click_one_small_message(page: "Page", server: Server) -> None:
-    sizes = frames_of(page)
-    opened(page, server)
-    before = reading(page)
-    box = page.locator("main canvas[data-part=photo]").bounding_box()
-    assert box
-    page.wait_for_timeout(500)
-    sent = len(sizes["sent"])
-    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    for step in range(40):
-        page.mouse.move(x + step, y + step)
-    until(page, lambda: reading(page) != before)
-    page.wait_for_timeout(500)
-    assert len(sizes["sent"]) == sent
-    received = sum(sizes["received"])
-    page.mouse.click(x, y)
-    until(page, lambda: "query=" in page.url)
-    settled(page)
-    assert len(sizes["sent"]) == sent + 1
-    assert sum(sizes["received"]) - received < 200_000  # the maps stay in the browser
+    page.goto(server.url)
+    page.locator("h1").get_by_text(lesson("attention").title).wait_for()
+    assert server.start + time.monotonic() - begun < 15
 
 
 def test_the_token_map_is_there_within_3_s(visit: "Callable[[], Page]", server: Server) -> None:
@@ -188,85 +81,3 @@ def test_pages_and_the_layer_answer_within_a_second(page: "Page", server: Server
         if np.quantile(list(times.values()), 0.95) <= 1:
             return
     pytest.fail(f"too slow: { ({what: round(took, 2) for what, took in times.items()}) }")
-
-
-# --- for everyone -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_every_control_is_reached_by_the_keyboard(name: str, page: "Page", server: Server) -> None:
-    opened(page, server)
-    turn(page, name)
-    wanted: set[str] = set(page.evaluate(CONTROLS))
-    assert len(wanted) >= 5
-    page.evaluate("document.activeElement.blur()")
-    reached: set[str] = set()
-    for _ in range(3 * len(wanted) + 40):
-        page.keyboard.press("Tab")
-        reached.add(page.evaluate(FOCUSED))
-        if wanted <= reached:
-            break
-    assert wanted <= reached
-
-
-NAME = """const nameOf = (control) => {  // a group of radios is one stop, moved within by arrows
-  const element = control.closest("[role=radiogroup]") ?? control;
-  return [element.tagName, element.getAttribute("aria-label"),
-    element.textContent.trim().slice(0, 30), element.type].join(" ");
-};
-function* all(root) {
-  for (const element of root.querySelectorAll("*")) {
-    yield element;
-    if (element.shadowRoot) yield* all(element.shadowRoot);
-  }
-}"""
-CONTROLS = f"""() => {{ {NAME}
-  return [...all(document.querySelector("main"))]
-    .filter((element) => element.matches("button, input, select, textarea, [tabindex='0']"))
-    .filter((element) => !element.disabled && element.tabIndex >= 0 && element.checkVisibility())
-    .map(nameOf); }}"""
-FOCUSED = f"""() => {{ {NAME}
-  let element = document.activeElement;
-  while (element?.shadowRoot?.activeElement) element = element.shadowRoot.activeElement;
-  return element ? nameOf(element) : ""; }}"""
-
-
-def test_no_figure_has_more_than_16_subplots(page: "Page", server: Server) -> None:
-    opened(page, server)
-    for name in PAGES:
-        turn(page, name)
-        counts = page.locator(".js-plotly-plot").evaluate_all(
-            "plots => plots.map(plot => plot.querySelectorAll('.cartesianlayer > .subplot').length)"
-        )
-        assert all(count <= 16 for count in counts), (name, counts)
-
-
-def test_animation_stops_where_the_reader_wants_none(browser: "Browser", server: Server) -> None:
-    with watched(browser) as page:
-        page.emulate_media(reduced_motion="reduce")
-        opened(page, server)
-        button = page.locator("main .choice button").first
-        assert button.evaluate("button => getComputedStyle(button).transitionDuration") == "0s"
-
-
-# --- a long lesson ------------------------------------------------------------------------------
-
-
-def test_memory_is_flat_over_50_sessions(browser: "Browser", server: Server) -> None:
-    """Within 10 % of what the server holds after the first ten."""
-    seen = []
-    for _ in range(10):
-        with watched(browser) as page:
-            tabs = [page, *(page.context.new_page() for _ in range(4))]
-            for tab in tabs:
-                tab.goto(server.url)
-            for tab in tabs:
-                tab.locator("canvas[data-part=map][aria-label]").wait_for()
-        seen.append(_resident(server.pid))
-    assert seen[-1] <= 1.1 * seen[1]
-
-
-def _resident(pid: int) -> int:
-    with open(f"/proc/{pid}/status", encoding="ascii") as status:
-        (kilobytes,) = re.findall(r"VmRSS:\s+(\d+) kB", status.read())
-    return 1024 * int(kilobytes)

@@ -28,8 +28,6 @@ except ImportError:
         raise
     pytest.skip("playwright is not installed", allow_module_level=True)
 
-pytestmark = pytest.mark.browser
-
 # --- what the pages look like -------------------------------------------------------------------
 
 FIGURES = "main :is([role=figure], [role=img])"
@@ -229,21 +227,14 @@ def app(page: Page, server: Server) -> Page:
 
 
 def test_it_opens_on_a_map_without_a_click(page: Page, server: Server) -> None:
-    begun = time.monotonic()
     page.goto(server.url)
     words = lesson("attention")
     expect(page.locator("h1")).to_have_text(f"{words.title}: {words.question}")
-    title = time.monotonic() - begun
     expect(page.locator(MAP)).to_be_visible()
     until(page, lambda: bool(pictures(page, MAP)))
-    first_map = time.monotonic() - begun
     expect(provenance(page)).to_be_visible()
     expect(provenance(page)).to_contain_text(f"{MODEL} (ViT, ")
     expect(provenance(page)).to_contain_text(" · ")
-    print(f"title {server.start + title:.1f} s after the server's start")
-    print(f"map {first_map:.1f} s after the address was entered")
-    assert server.start + title < 15
-    assert first_map < 30
 
 
 # --- every page ---------------------------------------------------------------------------------

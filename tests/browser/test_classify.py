@@ -5,12 +5,10 @@ from typing import TYPE_CHECKING
 import pytest
 from app_server import Server
 
-from .test_bars import opened, settled, turn, until
+from .walk import opened, settled, turn, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
-
-pytestmark = pytest.mark.browser
 
 PATCHES, HEADS, ANSWER = "The picture as the model gets it", "muted", "Most probable classes"
 HEAD_COUNT, COLUMNS = 6, 16  # of the shipped model: heads a layer, columns of patches

@@ -3,17 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
 from app_server import Server
 
 from vitviz.text import PAGES
 
-from .test_bars import opened, settled, turn, until
+from .walk import opened, settled, turn, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
-
-pytestmark = pytest.mark.browser
 
 
 def saved(page: "Page") -> list[str]:

@@ -7,13 +7,11 @@ import pytest
 from vitviz.text import PAGES
 
 from .conftest import Server
-from .test_bars import opened, settled, turn, until
 from .test_classify import HEAD_COUNT, HEADS, alt, click
+from .walk import opened, settled, turn, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
-
-pytestmark = pytest.mark.browser
 
 # Font sizes of what is in sight, in pixels, by what it is.
 SIZES = """() => {

@@ -13,8 +13,6 @@ from .conftest import CHROMIUM, FLAGS, watched
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = pytest.mark.browser
-
 CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 COPY = """async (text) => {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));

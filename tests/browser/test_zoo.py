@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from .conftest import Server
-from .test_bars import opened, settled, turn, until
+from .walk import opened, settled, turn, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
-
-pytestmark = pytest.mark.browser
 
 
 def test_a_click_on_the_picture_asks_that_patch(page: "Page", server: Server) -> None:

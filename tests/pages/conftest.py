@@ -1,11 +1,13 @@
 """Fixtures of the page tests: no network, small models, nothing left behind."""
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from examples import OWN, own_module, watched
+from streamlit.components.v2 import manifest_scanner
 
 from pages.driver import listen
 from vitviz import Model
@@ -23,6 +25,15 @@ def _on_localhost() -> Iterator[None]:
     listen("127.0.0.1")
     yield
     listen("127.0.0.1")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _packages_read_once() -> Iterator[None]:
+    """Streamlit looks for components in all that is installed, anew for every AppTest."""
+    with pytest.MonkeyPatch.context() as patch:
+        scan = cache(manifest_scanner.scan_component_manifests)
+        patch.setattr(manifest_scanner, "scan_component_manifests", scan)
+        yield
 
 
 @pytest.fixture

@@ -1,0 +1,47 @@
+"""What several browser tests do: open the app, turn to a page, wait until something holds."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from app_server import Server
+
+from vitviz.text import lesson
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+def settled(page: "Page") -> None:
+    """Wait until the server has drawn all it has to say."""
+    page.locator("[data-test-script-state=notRunning]").wait_for()
+
+
+def opened(page: "Page", server: Server, rest: str = "") -> "Page":
+    page.goto(f"{server.url}/{rest}")
+    page.locator(".st-key-provenance").wait_for()
+    settled(page)
+    return page
+
+
+def turn(page: "Page", name: str) -> None:
+    words = lesson(name)
+    page.get_by_role("link", name=words.title, exact=True).click()
+    page.locator("h1").get_by_text(f"{words.title}: {words.question}", exact=True).wait_for()
+    page.locator(".st-key-provenance").wait_for()
+    settled(page)
+
+
+def reading(page: "Page") -> str:
+    photo = page.locator("main canvas[data-part=photo][aria-label]")
+    photo.wait_for()
+    return photo.get_attribute("aria-label") or ""
+
+
+def until(page: "Page", holds: Callable[[], bool], seconds: float = 30) -> float:
+    """Seconds until it holds."""
+    begun = time.monotonic()
+    while not holds():
+        assert time.monotonic() < begun + seconds, "waited in vain"
+        page.wait_for_timeout(10)
+    return time.monotonic() - begun
