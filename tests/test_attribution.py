@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from examples import (
     OWN,
@@ -22,7 +23,9 @@ from examples import (
     own_model,
     picture,
     plain_logits,
+    randomise,
     timm_model,
+    watched,
 )
 from numpy.testing import assert_allclose, assert_array_equal
 from torch import Tensor
@@ -36,6 +39,15 @@ from vitviz.vit import Attention
 
 METHODS = [relevance, gradient_rollout]
 WRITTEN_OUT = ["plain", "square", "no class token", "registers", "registers alone", "sincos2d"]
+#: Small ones of timm that have CLS, and whose head pools the patches.
+_SMALL = dict(img_size=(64, 96), embed_dim=48, depth=3, num_heads=3)
+POOLING: dict[str, dict[str, Any]] = {
+    "beit_base_patch16_224": _SMALL,
+    "beitv2_base_patch16_224": _SMALL,
+    "eva02_tiny_patch14_336": {**_SMALL, "img_size": (56, 84)},
+    "vit_small_patch16_dinov3": {**_SMALL, "num_classes": 7},
+    "vit_pe_core_tiny_patch16_384": _SMALL,
+}
 every_method = pytest.mark.parametrize("method", METHODS)
 
 
@@ -161,12 +173,25 @@ def weighted(attention: np.ndarray, gradient: np.ndarray, clamp: str = "before")
 
 
 def output_rows(model: Model) -> Sequence[int]:
-    """What the class is read from: CLS, or the patches."""
-    layer = model.layers[0]
-    rows, cols = layer.query_grid
-    return (
-        [0] if "cls" in layer.prefix else range(len(layer.prefix), len(layer.prefix) + rows * cols)
-    )
+    """What the class is read from, by the gradient of the logits where the last block ends.
+
+    CLS (also where another prefix token is read beside it), or the patches.
+    """
+    found: list[Tensor] = []
+
+    def watch(_: Any, inputs: tuple[Tensor]) -> tuple[Tensor]:
+        found.append(inputs[0].detach().requires_grad_())
+        return (found[0],)
+
+    handle = model.module.get_submodule("norm").register_forward_pre_hook(watch)
+    try:
+        logits = model.module(model.preprocess(picture())[None])[0]
+    finally:
+        handle.remove()
+    (gradient,) = torch.autograd.grad(logits.square().sum(), found[0])
+    read = gradient[0].abs().sum(dim=1).nonzero()[:, 0].tolist()
+    patches = range(len(model.layers[0].prefix), len(gradient[0]))
+    return patches if max(read) in patches else [0]
 
 
 def on_grid(values: np.ndarray, model: Model) -> np.ndarray:
@@ -200,9 +225,16 @@ def test_both_maps_are_those_written_out(kind: str, class_index: int) -> None:
         assert_allclose(found, wanted, rtol=1e-3, atol=1e-3 * wanted.max())
 
 
-@pytest.mark.parametrize("name", TIMM)
+def pooling(name: str) -> Model:
+    """All parameters random, but not the tables of positions, which `timm_model` leaves empty."""
+    module: Any = timm.create_model(name, **POOLING[name]).eval()
+    randomise(module)
+    return steep(watched(module, module.patch_embed.img_size))
+
+
+@pytest.mark.parametrize("name", [*TIMM, *POOLING])
 def test_both_maps_are_those_of_timms_own_path(name: str) -> None:
-    model = steep(timm_model(name))
+    model = pooling(name) if name in POOLING else steep(timm_model(name))
     found = [method(model, picture(), 3) for method in METHODS]
     layers, rows = of_timm(model, 3), output_rows(model)
     wanted = expected_relevance(layers, rows), expected_rollout(layers, rows)
@@ -210,6 +242,30 @@ def test_both_maps_are_those_of_timms_own_path(name: str) -> None:
         shown = on_grid(other, model)
         assert np.ptp(shown) > 0.1 * shown.max()
         assert_allclose(own, shown, rtol=1e-3, atol=1e-3 * shown.max())
+
+
+@pytest.mark.parametrize("name", POOLING)
+def test_a_class_token_that_the_head_does_not_look_at_has_another_map(name: str) -> None:
+    """So that the test above tells the two apart."""
+    model = pooling(name)
+    assert model.layers[0].prefix[0] == "cls"
+    wrong = on_grid(expected_relevance(of_timm(model, 3), [0]), model)
+    found = relevance(model, picture(), 3)
+    assert np.abs(found - wrong).max() > 0.05 * found.max()
+
+
+def test_a_pooling_that_is_changed_is_followed() -> None:
+    model = pooling("beit_base_patch16_224")
+    module: Any = model.module
+    pooled = relevance(model, picture(), 3)
+    module.reset_classifier(7, global_pool="token")
+    randomise(module.head)
+    assert model.read_tokens == ("cls",)
+    layers = of_timm(model, 3)
+    wanted = on_grid(expected_relevance(layers, [0]), model)
+    found = relevance(model, picture(), 3)
+    assert_allclose(found, wanted, rtol=1e-3, atol=1e-3 * wanted.max())
+    assert np.abs(found - pooled).max() > 0.05 * pooled.max()
 
 
 def test_the_usual_mistakes_give_other_maps() -> None:

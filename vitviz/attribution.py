@@ -38,8 +38,9 @@ def relevance(model: Model, image: Image.Image, class_index: int) -> np.ndarray:
     Returns
     -------
     ndarray of shape (rows, cols)
-        The row of CLS in R; for a model without CLS, the mean of the rows of the patches. From 0
-        up, without unit and not normalised: compare the shapes of two maps, not their sizes.
+        R where the head reads the answer (`Model.read_tokens`): the row of CLS, or the mean of the
+        rows of the patches where the head pools patches, whether or not there is a CLS token. From
+        0 up, without unit and not normalised: compare the shapes of two maps, not their sizes.
 
     Raises
     ------
@@ -53,9 +54,11 @@ def relevance(model: Model, image: Image.Image, class_index: int) -> np.ndarray:
     -----
     This is no attention: a patch that is looked at much, and changes nothing for the class, gets
     0. What speaks against the class is cut off, and the gradient holds for small changes alone: to
-    see what happens without a patch, take it away (`vitviz.intervention`). Without CLS each patch
-    begins with its own share 1 / N of R = I, so that a value below it does not occur. Where the
-    head reads other tokens beside CLS, what reaches it through them alone is not in the map.
+    see what happens without a patch, take it away (`vitviz.intervention`). Where patches are
+    pooled, each begins with its own share 1 / N of R = I, so that a value below it does not occur;
+    they count alike, also where the head weighs them (attention pooling). What reaches the answer
+    only through prefix tokens that the head reads beside CLS (the second head of a distilled
+    model) or beside the patches is not in the map.
 
     Keeps the attention and its gradient of all layers at once: 8 bytes a layer, head and pair of
     tokens.
@@ -66,7 +69,7 @@ def relevance(model: Model, image: Image.Image, class_index: int) -> np.ndarray:
     Encoder-Decoder Transformers", ICCV 2021, section 3, equations 5 and 6.
     """
     layers = _weighted_layers(model, image, class_index)
-    row = _output_row(model.layers[0], layers[0])
+    row = _output_row(model, layers[0])
     for matrix in reversed(layers):  # a row of the product, from its left
         row = row + row @ matrix
     return _map(row, model.layers[0])
@@ -88,8 +91,8 @@ def gradient_rollout(model: Model, image: Image.Image, class_index: int) -> np.n
     Returns
     -------
     ndarray of shape (rows, cols)
-        Shares of 1: with those of the tokens outside the picture they sum to 1. The row of CLS;
-        for a model without CLS, the mean of the rows of the patches.
+        Shares of 1: with those of the tokens outside the picture they sum to 1. Read where
+        `relevance` is read.
 
     Raises
     ------
@@ -107,7 +110,7 @@ def gradient_rollout(model: Model, image: Image.Image, class_index: int) -> np.n
     Chefer, Gur and Wolf (ICCV 2021), for the weights.
     """
     layers = _weighted_layers(model, image, class_index)
-    row = _output_row(model.layers[0], layers[0])
+    row = _output_row(model, layers[0])
     for matrix in reversed(layers):
         mass = matrix.sum(dim=1, keepdim=True)
         identity = torch.eye(len(matrix), dtype=matrix.dtype)
@@ -210,13 +213,13 @@ def _check(model: Model, class_index: int) -> None:
             )
 
 
-def _output_row(layer: Layer, like: Tensor) -> Tensor:
+def _output_row(model: Model, like: Tensor) -> Tensor:
     """What of R is read: the row of CLS, or the mean of the rows of the patches: (T,)."""
-    row = torch.zeros_like(like[0])
-    if "cls" in layer.prefix:
-        row[layer.prefix.index("cls")] = 1.0
+    row, prefix = torch.zeros_like(like[0]), model.layers[0].prefix
+    if "patches" in model.read_tokens:
+        row[len(prefix) :] = 1 / (len(row) - len(prefix))
     else:
-        row[len(layer.prefix) :] = 1 / math.prod(layer.query_grid)
+        row[prefix.index("cls")] = 1.0
     return row
 
 

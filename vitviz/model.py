@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .families import Layer, ModelError, Site, family_of, token_weights
+from .families import Layer, ModelError, Site, family_of, read_tokens, token_weights
 from .images import Placement, fit, place
 from .memory import capture_bytes
 
@@ -142,6 +142,7 @@ class Model:
         self.sites = sites
         self.capture_bytes = capture_bytes(sites)  # asked for before each capture
         self.layers: tuple[Layer, ...] = tuple(site.layer for site in sites)
+        self._read_tokens: dict[object, tuple[str, ...]] = {}  # by the pooling
         embed = module.get_submodule(family.embedding)
         if _embedded in embed._forward_hooks.values():
             return  # a module that is watched already, or the copy of one
@@ -152,6 +153,21 @@ class Model:
     @property
     def parameter_count(self) -> int:
         return sum(parameter.numel() for parameter in self.module.parameters())
+
+    @property
+    def read_tokens(self) -> tuple[str, ...]:
+        """Names of the tokens from which the head reads the answer; "patches" are all of them.
+
+        Those from which the output has a gradient: a CLS token that is there need not be read.
+        Empty where the layers differ in their tokens.
+        """
+        prefixes = {layer.prefix for layer in self.layers}
+        if len(prefixes) > 1 or any(layer.kind != "global" for layer in self.layers):
+            return ()
+        pooling = getattr(self.module, "global_pool", None)  # timm's can be changed later
+        if pooling not in self._read_tokens:
+            self._read_tokens[pooling] = read_tokens(self.module, *prefixes)
+        return self._read_tokens[pooling]
 
     @property
     def final_norm(self) -> nn.Module | None:

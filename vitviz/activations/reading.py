@@ -26,6 +26,7 @@ class Activations:
         *,
         layers: tuple[Layer, ...],
         labels: tuple[str, ...] | None,
+        read_tokens: tuple[str, ...],
         crops: tuple[tuple[float, float, float, float], ...],
         logits: Tensor | None,
         records: tuple[AnyRecord | None, ...],
@@ -38,6 +39,8 @@ class Activations:
     ) -> None:
         self.layers = layers
         self.labels = labels
+        #: Names of the tokens from which the head reads the answer, as `Model.read_tokens`.
+        self.read_tokens = read_tokens
         self._crops = crops
         self.logits = None if logits is None else _read_only(logits)
         #: Numbers of the patches that were in the pass, in the order of their tokens.

@@ -9,6 +9,7 @@ from torch import nn
 from .cait import CAIT
 from .description import Family, Layer, ModelError, Site, Windows
 from .mixer import MIXER, token_weights
+from .output import read_tokens
 from .plain import PLAIN
 from .refusals import is_compiled, why_unknown
 from .staged import STAGED
@@ -21,6 +22,7 @@ __all__ = [
     "Site",
     "Windows",
     "family_of",
+    "read_tokens",
     "token_weights",
 ]
 
