@@ -257,6 +257,31 @@ def test_a_model_that_learns_no_positions_shows_the_other_kinds(
     assert titles(at)[0] == "All positions: random"
 
 
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (
+            "plain",
+            "Nothing tells {} where a patch lies, except the position embedding added to it.",
+        ),
+        ("no positions", "Nothing tells {} where a patch lies."),
+        ("stem", "is the position embedding added to it and its convolutions, which see"),
+    ],
+)
+def test_what_tells_the_model_where_patches_are_is_said(
+    kind: str, said: str, serve: Callable[..., Model]
+) -> None:
+    model = serve(kind)
+    assert said.format(model.name) in prose(opened("positions"))
+
+
+def test_a_model_of_many_grids_is_said_to_know_places_by_what_it_has() -> None:
+    (said,) = opened("positions", model="swin_tiny_patch4_window7_224", weights="random").info
+    assert_one_sentence(said.value)
+    assert "a bias that attention adds to each score, by the offset" in said.value
+    assert "convolutions" not in said.value
+
+
 def test_a_table_of_another_grid_is_not_shown(
     serve: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:

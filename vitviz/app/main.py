@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from vitviz.app import gallery, models, settings, state
+from vitviz.app import gallery, models, places, settings, state
 from vitviz.app.clipboard import paste_anywhere, paste_button
 from vitviz.app.data import Data, disclose, provenance
 from vitviz.app.downloads import follow, leave
@@ -126,8 +126,8 @@ def _refusal(page: str, view: state.View) -> str | None:
     grids = len({layer.query_grid for layer in layers})
     if page == "positions" and grids > 1:
         return (
-            f"{name} has patches in {grids} grids, one after the other, and learns no embedding of "
-            "their positions: what it knows of places is inside its attention and convolutions."
+            f"The patches of {name} lie in {grids} grids, one after the other, and no position "
+            f"embedding is added to them: {places.known_by(view.model)}."
         )
     if page not in ALL_TO_ALL or state.all_to_all(layers):
         return None

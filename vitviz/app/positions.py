@@ -6,7 +6,7 @@ import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
-from vitviz.app import settings, state
+from vitviz.app import places, settings, state
 from vitviz.app.data import Data, Table, patch_columns
 from vitviz.app.figure import show
 from vitviz.app.settings import setting
@@ -30,6 +30,8 @@ def page(view: View) -> Data | None:
     refusal = _why_not_learned(view)
     if refusal:
         st.info(refusal)
+    known = places.known_by(view.model)
+    st.markdown(f"{known[0].upper()}{known[1:]}.")
     width = view.acts.tokens(0).shape[1]
     kinds = [kind for kind in KINDS if _fits(kind, width) and not (refusal and kind == "learned")]
     kind = setting("kind", kinds, kinds[0])

@@ -10,6 +10,7 @@ from .cait import CAIT
 from .description import Family, Layer, ModelError, Site, Windows
 from .mixer import MIXER, token_weights
 from .output import read_tokens
+from .places import place_sources
 from .plain import PLAIN
 from .refusals import is_compiled, why_unknown
 from .staged import STAGED
@@ -22,6 +23,7 @@ __all__ = [
     "Site",
     "Windows",
     "family_of",
+    "place_sources",
     "read_tokens",
     "token_weights",
 ]

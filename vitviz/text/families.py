@@ -23,6 +23,14 @@ class Card:
     source: str
 
 
+#: What tells a model where a patch lies, by the names of `vitviz.families.place_sources`.
+PLACES: Mapping[str, str] = {
+    "embedding": "the position embedding added to it",
+    "offsets": "a bias that attention adds to each score, by the offset from query to key",
+    "rotation": "a rotation of queries and keys by their places (RoPE)",
+    "convolutions": "its convolutions, which see a patch's neighbours, and zeros beyond the edge",
+    "mixing": "the MLP that mixes the patches, with weights for each place",
+}
 _STAGES = (
     "Rollout and Tokens, which need the same tokens in every layer: its stages have others. And "
     "Positions: no embedding of them is added to its tokens."

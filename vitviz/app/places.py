@@ -1,0 +1,25 @@
+"""How the model on screen knows where patches are, in words."""
+
+from typing import TYPE_CHECKING
+
+from vitviz.text.families import PLACES
+
+if TYPE_CHECKING:
+    from vitviz import Model
+
+
+def known_by(model: "Model") -> str:
+    """What tells a model where a patch is: a sentence without its full stop."""
+    from vitviz.families import place_sources
+
+    sources = place_sources(model.module, model.layers)
+    if not sources:
+        return f"nothing tells {model.name} where a patch lies"
+    if sources == ("embedding",):
+        return (
+            f"nothing tells {model.name} where a patch lies, except the position embedding added "
+            "to it"
+        )
+    *others, last = (PLACES[source] for source in sources)
+    listed = f"{', '.join(others)} and {last}" if others else last
+    return f"what tells {model.name} where a patch lies is {listed}"
