@@ -39,6 +39,7 @@ from vitviz.families import ModelError
 from vitviz.model import Model
 from vitviz.training import normalise
 from vitviz.zoo import catalogue, leave_cores_free, load_model, weights_of
+from vitviz.zoo.loading import shapes_alone
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def without_numbers(name: str, **options: Any) -> Model:
     """A model whose weights are not even made: for what does not depend on them."""
-    with torch.device("meta"):
+    with shapes_alone():
         return load_model(name, pretrained=False, **options)
 
 

@@ -1,13 +1,16 @@
 """`load_model`: a name, and perhaps a file, made into a `Model`."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import joblib
 import torch
 from threadpoolctl import threadpool_limits
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ..checkpoints import (
     CheckpointError,
@@ -192,9 +195,27 @@ def _fitting(architecture: str, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
+class _Undrawn(TorchFunctionMode):
+    """Leaves out the steps of timm's truncated normal, which torch plays through for no numbers."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in (Tensor.uniform_, Tensor.erfinv_, Tensor.clamp_) and args[0].is_meta:
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def shapes_alone() -> Iterator[None]:
+    """Modules that are made here have shapes alone."""
+    with torch.device("meta"), _Undrawn():
+        yield
+
+
 def outline_of(architecture: str, options: dict[str, Any]) -> nn.Module:
     """The model without numbers: it costs no memory and draws nothing from a generator."""
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+    with torch.random.fork_rng(devices=[]), shapes_alone():
         outline: nn.Module = create(architecture, options)
         return outline
 
