@@ -148,10 +148,12 @@ def test_fetch_goes_on_after_a_failure_and_its_code_tells(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert cli.main(["fetch", "no_such_model", "test_vit2", NAME]) == 1
-    first, second, third = capsys.readouterr().out.splitlines()
+    out, err = capsys.readouterr()
+    first, second = err.splitlines()
     assert "There is no model named no_such_model" in first
     assert "test_vit2 could not be downloaded, because the hub does not have them" in second
-    assert third.endswith("on disk.")
+    assert out.endswith("on disk.\n")
+    assert out.count("\n") == 1
 
 
 def test_fetch_draws_its_progress_on_a_terminal(

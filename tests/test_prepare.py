@@ -111,7 +111,7 @@ def test_a_layer_that_does_not_prove_itself_is_told(
 
 def test_a_mistake_in_the_words_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["prepare", "--checkpoint", "name"]) == 2
-    assert_one_sentence(capsys.readouterr().out.strip())
+    assert_one_sentence(capsys.readouterr().err.strip())
 
 
 def test_ctrl_c_ends_it(
@@ -122,4 +122,4 @@ def test_ctrl_c_ends_it(
 
     monkeypatch.setattr("vitviz.capture", stopped)
     assert cli.main(["prepare", SHIPPED]) == 130
-    assert "cancelled" in capsys.readouterr().out
+    assert "cancelled" in capsys.readouterr().err

@@ -620,4 +620,4 @@ def test_what_is_no_model_of_ours_gets_a_sentence(
     wrong.write_bytes(b"no weights")
     for name in (str(wrong), "nothing"):
         assert cli.main(["evaluate", name, "--data", str(data)]) == 2
-        assert "is no file that `vitviz train` wrote." in capsys.readouterr().out
+        assert "is no file that `vitviz train` wrote." in capsys.readouterr().err

@@ -1,6 +1,14 @@
 """vitviz shows what happens inside a Vision Transformer on your picture.
 
-The public names are imported when they are first used, so that `import vitviz` costs nothing.
+    model = vitviz.load_model("vitviz_tiny_cifar10")
+    image = vitviz.open_image(open("photo.jpg", "rb").read())
+    acts = vitviz.capture(model, image)
+    acts.attention_map(5, 0)  # where CLS looks: (heads, rows, columns)
+
+Beside the names below there are the modules `vitviz.attribution` (maps of one class),
+`vitviz.inspection` (measurements), `vitviz.intervention` (experiments), `vitviz.plots` (figures)
+and `vitviz.vit` (the model in one file). Everything is imported when it is first used, so that
+`import vitviz` costs nothing.
 """
 
 from importlib import import_module
@@ -19,6 +27,8 @@ if TYPE_CHECKING:
     from .images import ImageError, open_image
     from .model import Model
     from .zoo import load_model
+
+__version__ = "0.1.0"
 
 __all__ = [
     "Activations",
@@ -58,3 +68,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -1,19 +1,30 @@
 """The `vitviz` command."""
 
 import argparse
-import subprocess
+import runpy
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from .options import OptionError, add_options, options_in
+from . import __version__
+from .options import OptionError, Options, add_options, check, options_in
 
 _CLEAR = "\r\x1b[K"  # to the beginning of a terminal's line, and wipe it
 
 
+def _refused(error: object) -> int:
+    """Say why a command cannot be done; its exit code."""
+    print(error, file=sys.stderr)
+    return 2
+
+
 def _app(arguments: argparse.Namespace) -> int:
     """Run the app as `streamlit run app.py` does in the source tree, with the same settings."""
+    try:
+        _check_menu(options_in(arguments))
+    except ValueError as error:
+        return _refused(error)
     settings = {
         "server.address": "127.0.0.1",
         "server.port": str(arguments.port),
@@ -26,8 +37,28 @@ def _app(arguments: argparse.Namespace) -> int:
     flags = [f"--{name}={value}" for name, value in settings.items()]
     said = [f"--checkpoint={text}" for text in arguments.checkpoint]
     said += [f"--models={arguments.models}"] if arguments.models else []
-    command = ["streamlit", "run", str(script), *flags, "--", *said]
-    return subprocess.call([sys.executable, "-m", *command])
+    sys.argv = ["streamlit", "run", str(script), *flags, "--", *said]
+    runpy.run_module("streamlit", run_name="__main__")  # in this process, which Ctrl-C then ends
+    return 0
+
+
+def _check_menu(said: Options) -> None:
+    """Refuse options that the app could not follow, before a server is there.
+
+    Raises
+    ------
+    OptionError, ModelError
+        When a model or a file that was named is not there.
+    """
+    if not (said.models or said.checkpoints):
+        return  # the usual start, which waits for no import
+    from .zoo import architecture_named, catalogue
+
+    menu = [entry.name for entry in catalogue()]
+    check(said, menu)
+    for name, _ in said.checkpoints.values():
+        if name not in menu:
+            architecture_named(name)
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -36,15 +67,15 @@ def _train(arguments: argparse.Namespace) -> int:
     from .training import RECIPES, train
 
     if arguments.recipe not in RECIPES:
-        print(f"There is no recipe {arguments.recipe}: expected one of {', '.join(RECIPES)}.")
-        return 2
+        return _refused(
+            f"There is no recipe {arguments.recipe}: expected one of {', '.join(RECIPES)}."
+        )
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     try:
         print(train(RECIPES[arguments.recipe], data=arguments.data, out=arguments.out))
     except ValueError as error:
-        print(error)
-        return 2
+        return _refused(error)
     return 0
 
 
@@ -54,8 +85,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     try:
         found = evaluate(arguments.model, data=arguments.data, split=arguments.split)
     except ValueError as error:
-        print(error)
-        return 2
+        return _refused(error)
     print(f"accuracy                      {found.accuracy:7.2%}")
     print(f"mean confidence               {found.confidence:7.2%}")
     print(f"expected calibration error    {found.error:7.2%}")
@@ -100,10 +130,10 @@ def _fetch(arguments: argparse.Namespace) -> int:
         try:
             path = _fetched(name)
         except ModelError as error:
-            print(error)
+            print(error, file=sys.stderr)
             code = 1
         except KeyboardInterrupt:
-            print(f"{name}: cancelled.")
+            print(f"{name}: cancelled.", file=sys.stderr)
             return 130
         else:
             print(f"{name}: {path.stat().st_size / 1e6:,.1f} MB, on disk.")
@@ -118,8 +148,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
     try:
         said = options_in(arguments)
     except OptionError as error:
-        print(error)
-        return 2
+        return _refused(error)
     leave_cores_free()
     wanted: dict[str, tuple[str, Path | None]] = {}
     for name in (*arguments.names, *(said.models or ())):
@@ -136,7 +165,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
         except ModelError as error:
             line, code = f"no   {error}", 1
         except KeyboardInterrupt:
-            print(f"{called}: cancelled.")
+            print(f"{called}: cancelled.", file=sys.stderr)
             return 130
         print(f"{called:{width}}  {line}", flush=True)
     return code
@@ -173,6 +202,7 @@ def _tried(name: str, file: Path | None) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="vitviz", description="See inside a Vision Transformer.")
+    parser.add_argument("--version", action="version", version=f"vitviz {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     app = commands.add_parser("app", help="open the app in a browser")

@@ -1,7 +1,8 @@
 """What the operator said: `streamlit run app.py -- --checkpoint NAME=FILE`."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -62,14 +63,49 @@ def options_in(said: argparse.Namespace) -> Options:
     Raises
     ------
     OptionError
-        When a file has no name.
+        When a file has no name, or no model is named.
     """
-    checkpoints = {}
+    files = []
     for text in said.checkpoint:
-        name, equals, file = text.partition("=")
+        name, equals, file = (part.strip() for part in text.partition("="))
         if not (name and equals and file):
             raise OptionError(f"Expected --checkpoint NAME=FILE, got {text}.")
-        path = Path(file).expanduser().absolute()
-        checkpoints[f"{name} · {path.name}"] = (name, path)
-    models = None if said.models is None else tuple(said.models.split(","))
-    return Options(checkpoints, models)
+        files.append((name, Path(file).expanduser().absolute()))
+    models = None
+    if said.models is not None:
+        models = tuple(name.strip() for name in said.models.split(",") if name.strip())
+        if not models:
+            raise OptionError(f"Expected --models NAME,NAME, got {said.models!r}.")
+    return Options({_called(each, files): each for each in files}, models)
+
+
+def _called(one: tuple[str, Path], files: Sequence[tuple[str, Path]]) -> str:
+    """What the menu says of a file: its name, and as many of its folders as tell it apart."""
+    name, path = one
+    alike = {other.parts for called, other in files if called == name} - {path.parts}
+    length = 1
+    while any(parts[-length:] == path.parts[-length:] for parts in alike):
+        length += 1
+    return f"{name} · {'/'.join(path.parts[-length:])}"
+
+
+def check(said: Options, menu: Collection[str]) -> None:
+    """Refuse options with which the menu would silently lack what was asked for.
+
+    Parameters
+    ----------
+    menu : the names of the catalogue
+
+    Raises
+    ------
+    OptionError
+        When one of the models is not in the menu, or one of the files is not there.
+    """
+    for name in said.models or ():
+        if name not in menu:
+            near = difflib.get_close_matches(name, menu, n=1)
+            hint = f": did you mean {near[0]}?" if near else "."
+            raise OptionError(f"The menu has no model named {name}{hint}")
+    for _, path in said.checkpoints.values():
+        if not path.is_file():
+            raise OptionError(f"There is no file {path.name} in {path.parent}.")

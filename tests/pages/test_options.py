@@ -64,22 +64,31 @@ def test_only_the_allowed_models_are_offered(
 ) -> None:
     say(
         monkeypatch,
-        "--models=vitviz_tiny_cifar100,no_such_model",
+        "--models=vitviz_tiny_cifar100, deit_small_patch16_224",
         f"--checkpoint=vit_tiny_patch16_224={weights}",
     )
     at = opened(model="deit_tiny_patch16_224")
-    offered = at.selectbox(key="model").options
-    assert offered == ["vitviz_tiny_cifar100", "vit_tiny_patch16_224 · mine.safetensors"]
+    shipped, file, other = at.selectbox(key="model").options
+    assert (shipped, file) == ("vitviz_tiny_cifar100", "vit_tiny_patch16_224 · mine.safetensors")
+    assert other.startswith("DeiT: deit_small_patch16_224")
     assert provenance(at).startswith("vitviz_tiny_cifar100")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--checkpiont", "x"], "cannot be read"),
+        (["--models", "vitviz_tiny_cifar10,nope"], "The menu has no model named nope."),
+        (["--checkpoint", "vit_tiny_patch16_224=nope.pth"], "There is no file nope.pth in"),
+    ],
+)
 def test_a_mistake_on_the_command_line_is_told_on_the_page(
-    monkeypatch: pytest.MonkeyPatch,
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    say(monkeypatch, "--checkpiont", "x")
+    say(monkeypatch, *words)
     at = opened()
     (error,) = at.error
-    assert "cannot be read" in error.value
+    assert said in error.value
     assert not at.exception
 
 
@@ -98,16 +107,37 @@ def test_several_files_are_told_apart_by_their_names() -> None:
     assert found["a · two.pth"] == ("a", Path.cwd() / "two.pth")
 
 
-def test_the_command_passes_the_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[list[str]] = []
+def test_files_of_one_name_are_told_apart_by_their_folders() -> None:
+    files = ["run1/model.safetensors", "run2/model.safetensors", "/a/x/y.pth", "/b/x/y.pth"]
+    words = [word for file in files for word in ("--checkpoint", f"a={file}")]
+    found = parse([*words, "--checkpoint", "b=run1/model.safetensors", "--checkpoint", "a=c.pth"])
+    here = Path.cwd()
+    assert dict(found.checkpoints) == {
+        "a · run1/model.safetensors": ("a", here / "run1" / "model.safetensors"),
+        "a · run2/model.safetensors": ("a", here / "run2" / "model.safetensors"),
+        "a · a/x/y.pth": ("a", Path("/a/x/y.pth")),
+        "a · b/x/y.pth": ("a", Path("/b/x/y.pth")),
+        "b · model.safetensors": ("b", here / "run1" / "model.safetensors"),
+        "a · c.pth": ("a", here / "c.pth"),
+    }
 
-    def call(command: list[str]) -> int:
-        called.append(command)
-        return 0
 
-    monkeypatch.setattr("subprocess.call", call)
-    assert cli.main(["app", "--checkpoint", "a=b.pth", "--models", "a,c"]) == 0
-    (command,) = called
-    said = command[command.index("--") + 1 :]
-    assert said == ["--checkpoint=a=b.pth", "--models=a,c"]
-    assert parse(said).models == ("a", "c")
+def test_a_file_that_is_named_twice_is_offered_once() -> None:
+    found = parse(["--checkpoint", "a=b.pth", "--checkpoint", "a=b.pth"])
+    assert list(found.checkpoints) == ["a · b.pth"]
+
+
+@pytest.mark.parametrize("text", ["a,b", "a, b", " a ,b,", "a,,b"])
+def test_blanks_around_the_names_of_models_are_no_part_of_them(text: str) -> None:
+    assert parse(["--models", text]).models == ("a", "b")
+
+
+def test_the_command_passes_the_options_on(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    say(monkeypatch)
+    monkeypatch.setattr("runpy.run_module", lambda *_, **__: started.append(sys.argv))
+    said = [f"--checkpoint=vit_tiny_patch16_224={weights}", "--models=vitviz_tiny_cifar10"]
+    assert cli.main(["app", *said]) == 0
+    (command,) = started
+    assert command[:2] == ["streamlit", "run"]
+    assert command[command.index("--") + 1 :] == said

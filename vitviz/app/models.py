@@ -11,7 +11,7 @@ import streamlit as st
 from vitviz.app import downloads
 from vitviz.app.cache import BoundedCache
 from vitviz.app.queue import Queue, turn
-from vitviz.options import Options, parse
+from vitviz.options import Options, check, parse
 
 if TYPE_CHECKING:
     from vitviz import Model
@@ -23,9 +23,14 @@ ON_DISK = "on disk"
 @st.cache_resource
 def options() -> Options:
     """What the operator said on the command line, read once."""
-    script, *said = sys.argv
+    script, *words = sys.argv
     # Elsewhere, as under a test, the words are meant for another program.
-    return parse(said if Path(script).name in ("app.py", "main.py") else [])
+    said = parse(words if Path(script).name in ("app.py", "main.py") else [])
+    if said.models or said.checkpoints:
+        from vitviz.zoo import catalogue
+
+        check(said, [entry.name for entry in catalogue()])
+    return said
 
 
 @st.cache_resource

@@ -1,7 +1,7 @@
 """The catalogue of models, and `load_model`; the only package that imports timm."""
 
 from ..families import ModelError
-from .catalogue import Entry, catalogue, fetch_weights, on_disk, weights_of
+from .catalogue import Entry, architecture_named, catalogue, fetch_weights, on_disk, weights_of
 from .loading import leave_cores_free, load_model
 from .sizes import PAPER_SIZES, PaperSize, Size, counted, size_of
 from .toys import TOYS, Toy, narrow_model, toy_model
@@ -14,6 +14,7 @@ __all__ = [
     "PaperSize",
     "Size",
     "Toy",
+    "architecture_named",
     "catalogue",
     "counted",
     "fetch_weights",
