@@ -83,8 +83,9 @@ def test_a_head_of_zeros_reads_what_is_usual(kind: str, read: str) -> None:
     assert model.read_tokens == (read,)
 
 
-def test_layers_of_different_tokens_have_none() -> None:
-    module: Any = timm.create_model("swin_tiny_patch4_window7_224", img_size=56, window_size=7)
-    model = watched(module.eval(), (56, 56))
+@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "coatnet_nano_rw_224"])
+def test_layers_of_different_tokens_have_none(name: str) -> None:
+    module: Any = timm.create_model(name, img_size=224).eval()
+    model = watched(module, (224, 224))
     assert model.read_tokens == ()
     assert capture(model, picture()).read_tokens == ()

@@ -161,12 +161,14 @@ class Model:
         Those from which the output has a gradient: a CLS token that is there need not be read.
         Empty where the layers differ in their tokens.
         """
-        prefixes = {layer.prefix for layer in self.layers}
-        if len(prefixes) > 1 or any(layer.kind != "global" for layer in self.layers):
+        if any(
+            site.layout != "tokens" or site.layer.stage or site.layer.kind != "global"
+            for site in self.sites
+        ):
             return ()
         pooling = getattr(self.module, "global_pool", None)  # timm's can be changed later
         if pooling not in self._read_tokens:
-            self._read_tokens[pooling] = read_tokens(self.module, *prefixes)
+            self._read_tokens[pooling] = read_tokens(self.module, self.layers[0].prefix)
         return self._read_tokens[pooling]
 
     @property
