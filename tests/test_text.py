@@ -5,12 +5,19 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from vitviz import text
+from vitviz import inspection, text
+from vitviz.checkpoints import assets
+from vitviz.families import family_of
 from vitviz.text import PAGES, lesson
+from vitviz.text.families import CARDS
+from vitviz.zoo import catalogue
+from vitviz.zoo.loading import outline_of, preprocessing_of
 
 FOLDER = Path(text.__file__).parent
+README = FOLDER.parents[1] / "README.md"
 SECTIONS = ["Equation", "What you see", "Try this"]
 WHOLE = """# Title
 
@@ -100,3 +107,68 @@ def test_a_lesson_is_read_section_by_section(written: Callable[[str], text.Lesso
 def test_a_missing_section_is_named(written: Callable[[str], text.Lesson], section: str) -> None:
     with pytest.raises(ValueError, match=rf"page\.md has no section '{section}'"):
         written(WHOLE.replace(f"## {section}\n", "## Elsewhere\n"))
+
+
+# --- what is said is so -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def readme() -> str:
+    if not README.exists():
+        pytest.skip("README.md lies beside the sources only")
+    return " ".join(README.read_text(encoding="utf-8").split())
+
+
+def test_the_readme_promises_as_many_moments_as_were_recorded(readme: str) -> None:
+    records = sorted((assets() / "curves").glob("*.npz"))
+    for record in records:
+        with np.load(record) as arrays:
+            assert f"at {len(arrays['epoch'])} moments" in readme
+    assert records
+    assert "any moment" not in readme
+
+
+def test_the_readme_promises_no_more_pages_than_there_are(readme: str) -> None:
+    assert f"## The {['nine', 'ten', 'eleven'][len(PAGES) - 9]} pages" in readme
+    for page in PAGES:
+        assert f"| {lesson(page).title} | {lesson(page).question} |" in readme
+    for promise in re.findall(r"every page[^.]*", readme):
+        assert promise.startswith("every page but Training and Zoo")
+
+
+def test_the_readme_names_the_families_of_the_menu(readme: str) -> None:
+    (named,) = re.findall(r"many families: ([^:]*), each with trained", readme)
+    families = {entry.family for entry in catalogue()}
+    words = {"hybrids": "Hybrid", "relative positions": "RelPos ViT"}
+    found = {words.get(name, name) for name in re.split(", | and ", named)}
+    assert found == families
+
+
+@pytest.mark.parametrize("name", [one.name for one in catalogue() if one.family == "DeiT"])
+def test_the_distillation_token_is_said_of_distilled_models_alone(name: str) -> None:
+    outline = outline_of(name, {})
+    size = preprocessing_of(outline, None).input_size
+    prefix = family_of(outline).layers(outline, size)[0].prefix
+    assert ("dist" in prefix) == ("distilled" in name)
+    first, second = CARDS["DeiT"].differs.split(". ")[:2]
+    assert "token" not in first
+    assert second.startswith("The distilled models, such as the one on the picture,")
+    others = [card.differs + card.hidden for family, card in CARDS.items() if family != "DeiT"]
+    assert not any("DIST" in words for words in others)
+
+
+def test_principal_components_are_of_what_is_left_without_the_mean() -> None:
+    """The equation of Tokens, and the words of Filters."""
+    assert r"T - \mathbf{1}\,\bar{t}^{\,\top} = U\,S\,V^{\top}" in lesson("tokens").equation
+    assert "their mean is taken away" in " ".join(lesson("filters").see.split())
+    rng = np.random.default_rng(0)
+    tokens = rng.normal(size=(12, 6)) + 5.0
+    points, _ = inspection.token_scatter(tokens, grid=(3, 4), num_prefix_tokens=0, n_components=2)
+    u, s, _ = np.linalg.svd(tokens - tokens.mean(axis=0), full_matrices=False)
+    np.testing.assert_allclose(np.abs(points), np.abs(u * s)[:, :2], rtol=1e-6, atol=1e-9)
+    u, s, _ = np.linalg.svd(tokens, full_matrices=False)
+    assert np.abs(points).max() < 0.5 * np.abs(u * s)[:, 0].max()
+    kernel = tokens.reshape(12, 3, 1, 2)
+    components, _ = inspection.filter_components(kernel, n_components=2)
+    _, _, v = np.linalg.svd(tokens - tokens.mean(axis=0), full_matrices=False)
+    np.testing.assert_allclose(np.abs(components.reshape(2, 6)), np.abs(v[:2]), rtol=1e-6)

@@ -193,7 +193,8 @@ class VisionTransformer(nn.Module):
     num_classes : int
         0 leaves the head out: the output is then y of eq. 4.
     positions : "learned", "sincos1d", "sincos2d" or "none"
-        The paper learns E_pos; the fixed tables are those of its appendix D.4 and of MoCo v3.
+        The paper learns E_pos. Sines and cosines of the patch's number are those of Vaswani et
+        al. (2017), of its row and column those of MoCo v3 (Chen et al., ICCV 2021).
     class_token, distillation_token : bool
         Distillation follows DeiT: a second token with a head of its own; in use the two heads'
         logits are averaged. Without a class token, y is the mean of the patch tokens.

@@ -1,6 +1,7 @@
 """The Zoo page: every family, its keys on the picture, its matrices, sizes, and the way to it."""
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,9 +21,11 @@ from pages.driver import (
     provenance,
     upload,
 )
+from pages.test_other_families import DRAWN
 from vitviz import Model
-from vitviz.app import models, zoo
-from vitviz.text import lesson
+from vitviz.app import gallery, models, state, zoo
+from vitviz.app.main import RECORDS
+from vitviz.text import PAGES, lesson
 from vitviz.text.families import CARDS
 from vitviz.zoo import PAPER_SIZES, TOYS
 
@@ -189,7 +192,7 @@ def test_the_cost_of_a_base() -> None:
     assert traces["A, all pairs"]["y"][1] == 2 * 196**2 * 768
     assert traces["A, 7 x 7 windows"]["y"][1] == 2 * 196 * 49 * 768
     assert traces["the rest"]["y"][1] == 12 * 196 * 768**2
-    assert "A takes 4.1 % of the multiply-adds; from N = 4608 on" in prose(at)
+    assert "A takes 4.1 % of the multiply-adds; above N = 4608 it" in prose(at)
 
 
 def test_the_numbers_of_the_pairs() -> None:
@@ -205,6 +208,34 @@ def test_the_numbers_of_the_pairs() -> None:
     assert at.dataframe[0].value["pairs"][0] == 198**2
     at = open_data(opened("zoo", family="MLP-Mixer"), "zoo")
     assert at.dataframe[0].value["pairs"][0] == 196**2
+
+
+def test_the_edge_sees_less_in_shifted_layers_alone() -> None:
+    """What "Try this" asks, and what the card says of Swin's last stage."""
+    assert "Why does it see less there in layer 2, and not in layer 1?" in lesson("zoo").try_this
+    assert "but in the last stage here" in CARDS["Swin"].differs
+    model = zoo._narrow("Swin")
+    acts = state.capture(model, gallery.sample("dog"))
+    less = []
+    for layer, described in enumerate(acts.layers):
+        rows, cols = described.query_grid
+        corner = zoo._allowed(model, acts, layer, (rows - 1, cols - 1)).sum()
+        middle = zoo._allowed(model, acts, layer, (rows // 2, cols // 2)).sum()
+        less.append(corner < middle)
+    assert less == [
+        described.stage < 3 and layer % 2 for layer, described in enumerate(acts.layers)
+    ]
+
+
+@pytest.mark.parametrize("family", CARDS)
+def test_a_card_names_the_pages_that_do_not_show_the_family(family: str) -> None:
+    about_one = [lesson(page).title for page in PAGES if page not in RECORDS]
+    drawn = DRAWN.get(TOYS[family].architecture)
+    if drawn is None:  # one grid, in which every token looks at every other
+        drawn = {page for page in PAGES if family != "Hybrid" or page != "filters"}
+    missing = {lesson(page).title for page in PAGES if page not in drawn} & set(about_one)
+    named = set(re.findall(r"\b(?:" + "|".join(about_one) + r")\b", CARDS[family].hidden))
+    assert named == missing
 
 
 # --- the way to the family ----------------------------------------------------------------------

@@ -61,8 +61,8 @@ def page(view: View) -> Data | None:
     kernel = view.model.patch_kernel
     if kernel is None or kernel.shape[1] != 3:
         st.info(
-            f"{view.model.name} cuts patches from the feature map of a CNN, so its filters are no "
-            "pictures: choose a plain ViT, such as vitviz_tiny_cifar10."
+            f"{view.model.name} takes its patches from the feature map of a CNN, so no filter of "
+            "theirs is a picture: choose a plain ViT, such as vitviz_tiny_cifar10."
         )
         return None
     first, second, third, fourth = st.columns([3, 2, 3, 3], vertical_alignment="bottom")
@@ -92,9 +92,9 @@ def page(view: View) -> Data | None:
     with answer:
         if overlap:
             st.info(
-                f"A filter sees {kernel.shape[2]} x {kernel.shape[3]} pixels and the next begins "
-                f"{_patch(view)[0]} pixels further: patches overlap here, and the answer of one "
-                "patch alone is not defined."
+                f"A filter sees {kernel.shape[2]} x {kernel.shape[3]} pixels and the next patch "
+                f"begins {_patch(view)[0]} pixels further: patches overlap here, so that no answer "
+                "belongs to one patch alone."
             )
         else:
             _response(view, tiles.kernel[chosen], tiles.titles[chosen])

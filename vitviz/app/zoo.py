@@ -292,8 +292,9 @@ def _cost() -> None:
     equal = rest[0] // tokens[0] // (2 * embed_dim)
     st.markdown(
         f"Base, patches of {PATCH} px: at 224 px A takes {as_percent(share)} of the "
-        f"multiply-adds; from N = {equal} on it takes more than the rest. Twice the side is four "
-        "times the tokens and 16 times the pairs (Liu et al. 2021, equations 1 and 2)."
+        f"multiply-adds; above N = {equal} it takes more than the rest. Twice the side is four "
+        "times the tokens and 16 times the pairs where all look at all, and four times the pairs "
+        "within windows (Liu et al. 2021, equations 1 and 2)."
     )
 
 

@@ -137,7 +137,8 @@ def position_table(kind: PositionKind, *, grid: Grid, embed_dim: int, seed: int 
 
     References
     ----------
-    Vaswani et al., "Attention Is All You Need" (2017), section 3.5; the ViT paper, appendix D.4.
+    Vaswani et al., "Attention Is All You Need" (2017), section 3.5; of row and column: Chen et al.,
+    "An Empirical Study of Training Self-Supervised Vision Transformers" (ICCV 2021)
     """
     rows, cols = checked_grid(grid)
     check_choice("kind", kind, ("sincos1d", "sincos2d", "random"))

@@ -1,4 +1,4 @@
-"""Every string of the lesson: one Markdown file a page.
+"""The caption of every page, one Markdown file each.
 
 A file begins with `# Title`, the page's question on a line of its own, and then the sections
 `## Equation` (LaTeX), `## What you see` and `## Try this`.

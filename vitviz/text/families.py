@@ -31,6 +31,7 @@ PLACES: Mapping[str, str] = {
     "convolutions": "its convolutions, which see a patch's neighbours, and zeros beyond the edge",
     "mixing": "the MLP that mixes the patches, with weights for each place",
 }
+_STEM = "Filters: the first layers are convolutions, and no filter is as large as a patch."
 _STAGES = (
     "Rollout and Tokens, which need the same tokens in every layer: its stages have others. And "
     "Positions: no embedding of them is added to its tokens."
@@ -41,15 +42,16 @@ CARDS: Mapping[str, Card] = {
             "One grid of patches from first to last layer, and a class token, CLS. Every token may "
             "look at every token."
         ),
-        hidden="Nothing: every page shows it.",
+        hidden="Nothing: every page that is about one model shows it.",
         source="Dosovitskiy et al., ICLR 2021, section 3.1",
     ),
     "DeiT": Card(
         differs=(
-            "A ViT with one more token: DIST learns what a teacher says, as CLS learns the label. "
-            "It has a row and a column of its own in A."
+            "A ViT that was trained on ImageNet-1k alone. The distilled models, such as the one on "
+            "the picture, have one more token: DIST learns what a teacher says, as CLS learns the "
+            "label. It has a row and a column of its own in A."
         ),
-        hidden="A place for DIST in the picture: it is no patch, so its share stands beside it.",
+        hidden="A place in the picture for DIST: it is no patch, so its share stands beside it.",
         source="Touvron et al., ICML 2021, section 4",
     ),
     "Hybrid": Card(
@@ -65,9 +67,10 @@ CARDS: Mapping[str, Card] = {
     ),
     "Swin": Card(
         differs=(
-            "Patches look only within windows. Every second layer shifts them by half a window, "
-            "and a mask keeps apart what the shift brings together from opposite borders. Each "
-            "later stage halves the grid's sides."
+            "Patches look only within windows. Every second layer shifts them by half a window "
+            "(but in the last stage here, where one window is the whole grid), and a mask keeps "
+            "apart what the shift brings together from opposite borders. Each later stage halves "
+            "the grid's sides."
         ),
         hidden=_STAGES,
         source="Liu et al., ICCV 2021, sections 3.1 and 3.2, Fig. 4",
@@ -86,15 +89,15 @@ CARDS: Mapping[str, Card] = {
             "The first stages are convolutions; the last ones attend over their whole grid, with a "
             "bias for the offset of each pair added to the scores."
         ),
-        hidden=f"What convolutions do: they have no A. {_STAGES}",
+        hidden=f"What convolutions do: they have no A. {_STEM} {_STAGES}",
         source="Dai et al., NeurIPS 2021, section 2",
     ),
     "MaxViT": Card(
         differs=(
-            "Each block attends twice: within windows of neighbours, then among patches that lie "
-            "equally far apart over the whole picture."
+            "Each block convolves and then attends twice: within windows of neighbours, then among "
+            "patches that lie equally far apart over the whole picture."
         ),
-        hidden=f"What its convolutions do: they have no A. {_STAGES}",
+        hidden=f"What its convolutions do: they have no A. {_STEM} {_STAGES}",
         source="Tu et al., ECCV 2022, Fig. 3",
     ),
     "CaiT": Card(
@@ -111,10 +114,10 @@ CARDS: Mapping[str, Card] = {
     ),
     "MLP-Mixer": Card(
         differs=(
-            "No attention: an MLP mixes the patches, by weights that were learnt once and are the "
-            "same for every picture. Every patch reaches every other."
+            "No attention: an MLP mixes the patches, by weights that are the same for every "
+            "picture. Every patch reaches every other."
         ),
-        hidden="A, and all that is made of it, such as distance: there are only weights.",
+        hidden="A, and the pages that need it: Distance, Rollout and Tokens. It has weights alone.",
         source="Tolstikhin et al., NeurIPS 2021, section 2 and Fig. 5",
     ),
 }
