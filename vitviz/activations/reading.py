@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..families import Layer, ModelError, Windows
 from .records import AnyRecord, Record, expanded, why_wrong
 from .room import Room
-from .streaming import AttentionLayers
+from .streaming import AttentionBlocks, AttentionLayers
 
 Query = int | tuple[int, int]
 
@@ -132,8 +132,8 @@ class Activations:
         whole.flags.writeable = False
         return whole
 
-    def attention_layers(self) -> Iterator[np.ndarray]:
-        """The attention of each layer in turn, computed when it is reached.
+    def attention_layers(self) -> AttentionLayers:
+        """The attention of each layer in turn, computed when it is reached, as often as it is.
 
         Where it is a plain softmax of q k^T, `inspection.measurements` reads it a block of rows at
         a time and never makes a whole matrix.
@@ -151,10 +151,11 @@ class Activations:
                 f"Its layers ({' and '.join(kinds)} attention, {len(tokens)} sets of tokens) are "
                 "no chain of matrices over the same tokens, so rollout is not defined."
             )
+        told = self.layers, self.layout(0).keys.shape[1], self.read_tokens, self.attention
         unbiased = [r for r in self._records if isinstance(r, Record) and r.bias is None]
         if len(unbiased) == self.depth:
-            return AttentionLayers(self.layers, tuple(unbiased), self.attention)
-        return (self.attention(layer) for layer in range(self.depth))
+            return AttentionBlocks(*told, tuple(unbiased))
+        return AttentionLayers(*told)
 
     def windows(self, layer: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """The attention of one layer as it was computed, window by window.

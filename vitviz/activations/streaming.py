@@ -1,6 +1,6 @@
 """The attention of all layers, whole or a block of rows at a time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -8,30 +8,58 @@ from ..families import Layer, ModelError
 from .records import Record, directed, why_refused
 
 
-class AttentionLayers(Iterator[np.ndarray]):
-    """Iterates over the attention (heads, tokens, tokens) of each layer.
+class AttentionLayers(Iterable[np.ndarray]):
+    """The attention (heads, tokens, tokens) of each layer, computed when it is reached.
 
-    What needs no whole matrix asks for `row_blocks` instead: a block of rows stays in the
-    processor's cache, where a whole matrix of 1370 tokens and 6 heads takes 45 MB.
+    It can be gone through any number of times.
 
     Attributes
     ----------
     shape : (layers, heads, tokens)
+    grid : (rows, cols) of patches
+    patch_size : int or (height, width)
+    prefix : names of the prefix tokens
+    read_tokens : names of the tokens from which the head reads the answer
     """
 
     def __init__(
         self,
         layers: tuple[Layer, ...],
-        records: tuple[Record, ...],
+        tokens: int,
+        read_tokens: tuple[str, ...],
         attention: Callable[[int], np.ndarray],
     ) -> None:
-        self.shape = (len(layers), *records[0].shape[1:3])
+        first = layers[0]
+        self.shape = (len(layers), first.num_heads, tokens)
+        self.grid, self.patch_size, self.prefix = first.query_grid, first.patch_size, first.prefix
+        self.read_tokens = read_tokens
         self._layers = layers
-        self._records = records
-        self._whole = map(attention, range(len(layers)))
+        self._attention = attention
 
-    def __next__(self) -> np.ndarray:
-        return next(self._whole)
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return map(self._attention, range(len(self)))
+
+
+class AttentionBlocks(AttentionLayers):
+    """The same where it is a plain softmax of q k^T.
+
+    What needs no whole matrix asks for `row_blocks` instead: a block of rows stays in the
+    processor's cache, where a whole matrix of 1370 tokens and 6 heads takes 45 MB.
+    """
+
+    def __init__(
+        self,
+        layers: tuple[Layer, ...],
+        tokens: int,
+        read_tokens: tuple[str, ...],
+        attention: Callable[[int], np.ndarray],
+        records: tuple[Record, ...],
+    ) -> None:
+        super().__init__(layers, tokens, read_tokens, attention)
+        self._records = records
 
     def row_blocks(self, layer: int) -> Iterator[tuple[slice, slice, np.ndarray, np.ndarray]]:
         """Some rows of some heads of one layer, until all were there.

@@ -88,8 +88,7 @@ def _steps(
     view: View, fusion: Fusion, residual: float, discard: float, start: int
 ) -> Iterator[np.ndarray]:
     return inspection.rollout_steps(
-        view.acts.attention_layers(),
-        num_prefix_tokens=view.acts.num_prefix_tokens,
+        view.acts,
         fusion=fusion,
         residual=residual,
         discard=discard,

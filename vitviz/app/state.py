@@ -147,16 +147,11 @@ def capture(model: "Model", picture: Picture) -> "Activations":
 
 
 def measurements(view: View) -> "Measurements":
-    """Distance, entropy, prefix mass, attention and rollout of CLS, from the cache if there."""
+    """All of `inspection.measurements`, from the cache if there."""
     from vitviz import inspection
 
     def make() -> "Measurements":
-        return inspection.measurements(
-            view.acts.attention_layers(),
-            grid=view.acts.grid,
-            patch_size=view.acts.patch_size,
-            num_prefix_tokens=view.acts.num_prefix_tokens,
-        )
+        return inspection.measurements(view.acts)
 
     def size(made: "Measurements") -> int:
         fields = (made.distance, made.entropy, made.prefix_mass, made.query_attention, made.rollout)

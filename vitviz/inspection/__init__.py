@@ -4,6 +4,10 @@
 one layer at a time. Its rows are queries, its columns keys, and each row sums to 1. The prefix
 tokens come first, then the patches in row-major order of a grid (rows, cols).
 
+In the place of arrays each measurement takes a capture, `vitviz.Activations`, which knows its grid,
+its prefix tokens, the size of its patches and where its head reads the answer. What is told beside
+it must agree with it.
+
 float32 and float64 are computed in as they come; every other type becomes float32.
 
 "The ViT paper" is Dosovitskiy et al., "An Image is Worth 16x16 Words" (ICLR 2021),
@@ -29,7 +33,7 @@ from .positions import (
 )
 from .record import Measurements, measurements
 from .rollout import attention_rollout, rollout_steps
-from .tokens import foreground, token_norms, token_scatter, token_similarity
+from .tokens import foreground, norm_outliers, token_norms, token_scatter, token_similarity
 from .windows import allowed_pairs, windowed_distance
 
 __all__ = [
@@ -45,6 +49,7 @@ __all__ = [
     "measurements",
     "multiply_adds",
     "neighbour_similarity",
+    "norm_outliers",
     "offset_attention",
     "position_profile",
     "position_similarity",

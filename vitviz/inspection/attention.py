@@ -1,22 +1,20 @@
 """One number a head, or one map a query: distance, entropy, prefix mass, query attention."""
 
-from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import DTypeLike
 
 from .inputs import (
     Array,
     Grid,
     PatchSize,
-    as_floats,
     check_choice,
-    check_layer,
     checked_grid,
     checked_layers,
     token_index,
 )
+from .sources import Attention, LayerAttention, layer_of, source_of
 
 Variant = Literal["renormalised", "paper"]
 Direction = Literal["row", "column"]
@@ -51,22 +49,23 @@ def uniform_distance(grid: Grid, patch_size: PatchSize) -> float:
 
 
 def attention_distance(
-    attention: Iterable[ArrayLike],
+    attention: Attention,
     *,
-    grid: Grid,
-    patch_size: PatchSize,
-    num_prefix_tokens: int = 1,
+    grid: Grid | None = None,
+    patch_size: PatchSize | None = None,
+    num_prefix_tokens: int | None = None,
     variant: Variant = "renormalised",
 ) -> Array:
     """How far each head looks: distance between query and key, weighted by attention.
 
     Parameters
     ----------
-    attention : iterable over layers of arrays of shape (heads, tokens, tokens)
+    attention : iterable over layers of arrays of shape (heads, tokens, tokens), or a capture
     grid : (rows, cols)
     patch_size : int or (height, width)
         In pixels of the model's input.
     num_prefix_tokens : int
+        1 where left out. A capture knows this, the grid and the size.
     variant : "renormalised" or "paper"
         Whether each row of the patch-to-patch block is divided by its sum first, or is used as it
         stands once the prefix columns are cut off.
@@ -79,7 +78,8 @@ def attention_distance(
     Raises
     ------
     ValueError
-        When the tokens are not prefix + rows * cols, or the variant is unknown.
+        When the tokens are not prefix + rows * cols, what is told contradicts the capture, or the
+        variant is unknown.
 
     Notes
     -----
@@ -94,20 +94,23 @@ def attention_distance(
     The ViT paper, Fig. 7 right and Fig. 11.
     """
     check_choice("variant", variant, ("renormalised", "paper"))
-    pixels = patch_distances(grid, patch_size)
+    source = source_of(
+        attention, grid=grid, patch_size=patch_size, num_prefix_tokens=num_prefix_tokens
+    )
+    pixels = patch_distances(source.grid, source.patch_size)
     distance = []
-    for layer in checked_layers(attention, num_prefix_tokens, grid):
+    for layer in source.checked(source.grid):
         pixels = pixels.astype(layer.dtype, copy=False)
-        distance.append(head_distance(layer, pixels, num_prefix_tokens, variant))
+        distance.append(head_distance(layer, pixels, source.prefix, variant))
     return np.stack(distance)
 
 
-def attention_entropy(attention: Iterable[ArrayLike]) -> Array:
+def attention_entropy(attention: Attention) -> Array:
     """How widely each head spreads its attention, averaged over all queries, prefix included.
 
     Parameters
     ----------
-    attention : iterable over layers of arrays of shape (heads, tokens, tokens)
+    attention : iterable over layers of arrays of shape (heads, tokens, tokens), or a capture
 
     Returns
     -------
@@ -124,16 +127,18 @@ def attention_entropy(attention: Iterable[ArrayLike]) -> Array:
     Entropy ignores where the keys are: 2 bits may be four neighbours or the four corners. Compare
     models with equal numbers of tokens only, as the maximum grows with them.
     """
-    return np.stack([head_entropy(layer) for layer in checked_layers(attention)])
+    layers = source_of(attention).layers
+    return np.stack([head_entropy(layer) for layer in checked_layers(layers)])
 
 
-def prefix_mass(attention: Iterable[ArrayLike], *, num_prefix_tokens: int = 1) -> Array:
+def prefix_mass(attention: Attention, *, num_prefix_tokens: int | None = None) -> Array:
     """The share of the patches' attention that goes to the prefix tokens.
 
     Parameters
     ----------
-    attention : iterable over layers of arrays of shape (heads, tokens, tokens)
+    attention : iterable over layers of arrays of shape (heads, tokens, tokens), or a capture
     num_prefix_tokens : int
+        1 where left out; a capture knows it.
 
     Returns
     -------
@@ -143,36 +148,44 @@ def prefix_mass(attention: Iterable[ArrayLike], *, num_prefix_tokens: int = 1) -
     Raises
     ------
     ValueError
-        When the prefix leaves no patch.
+        When the prefix leaves no patch, or is not the capture's.
 
     Notes
     -----
     The prefix tokens' own rows do not count: what CLS spends on itself is not in this number.
     """
-    layers = checked_layers(attention, num_prefix_tokens)
-    return np.stack([head_prefix_mass(layer, num_prefix_tokens) for layer in layers])
+    source = source_of(attention, num_prefix_tokens=num_prefix_tokens)
+    return np.stack([head_prefix_mass(layer, source.prefix) for layer in source.checked()])
 
 
 def query_attention(
-    layer_attention: ArrayLike,
+    layer_attention: LayerAttention,
     *,
-    grid: Grid,
-    num_prefix_tokens: int = 1,
+    grid: Grid | None = None,
+    num_prefix_tokens: int | None = None,
     query: int | tuple[int, int] | None = None,
     direction: Direction = "row",
+    cls: bool | None = None,
+    layer: int | None = None,
 ) -> Array:
     """Where one token looks, or who looks at it, on the patch grid.
 
     Parameters
     ----------
-    layer_attention : array of shape (heads, tokens, tokens)
+    layer_attention : array of shape (heads, tokens, tokens), or a capture
     grid : (rows, cols)
     num_prefix_tokens : int
+        1 where left out. A capture knows this and the grid.
     query : int or (row, col), optional
-        A token, counted from 0 with the prefix, or a patch of the grid. Left out: token 0, which is
-        CLS, or the mean over the patches where there is no prefix.
+        A token, counted from 0 with the prefix, or a patch of the grid. Left out: CLS, or the mean
+        of the patches' rows without `cls`.
     direction : "row" or "column"
         What the query looks at, or how much each patch looks at the query.
+    cls : bool
+        Whether token 0 is CLS, and no register, and the answer is read there. Left out: yes where
+        there is a prefix; of a capture, where its head reads CLS and pools no patches.
+    layer : int
+        Of the capture.
 
     Returns
     -------
@@ -182,30 +195,32 @@ def query_attention(
     Raises
     ------
     ValueError
-        When the tokens are not prefix + rows * cols, the query is not among them, or the direction
-        is unknown.
+        When the tokens are not prefix + rows * cols, the query is not among them, what is told
+        contradicts the capture, or the direction is unknown.
 
     Notes
     -----
     A row's map sums to 1 less what the query spends on the prefix, which can be most of it. A
-    column's map sums to anything, and shows a picture quite unlike the row's; the mean over all
-    columns, which is what no query and no prefix ask for, is the same for every patch.
+    column's map sums to anything, and shows a picture quite unlike the row's; the mean over the
+    patches' columns is how much of each patch's attention stays on patches, shared out evenly.
+    `Activations.attention_map` shows CLS wherever there is one.
 
     References
     ----------
     The ViT paper, appendix A, eq. 6 (A).
     """
     check_choice("direction", direction, ("row", "column"))
-    layer = as_floats(layer_attention)
-    check_layer(layer, num_prefix_tokens, grid)
+    attention, source = layer_of(
+        layer_attention, layer, grid=grid, num_prefix_tokens=num_prefix_tokens, cls=cls
+    )
     if isinstance(query, tuple):
-        query = num_prefix_tokens + _patch_index(query, grid)
-    rows = layer if direction == "row" else layer.swapaxes(1, 2)  # (h, query, patches)
-    if query is None and not num_prefix_tokens:
-        chosen = rows.mean(axis=1)
+        query = source.prefix + _patch_index(query, source.grid)
+    rows = attention if direction == "row" else attention.swapaxes(1, 2)  # (h, query, patches)
+    if query is None and not source.cls:
+        chosen = rows[:, source.prefix :].mean(axis=1)
     else:
-        chosen = rows[:, token_index(query, layer.shape[1])]
-    return chosen[:, num_prefix_tokens:].reshape(-1, *grid).copy()  # (h, rows, cols)
+        chosen = rows[:, token_index(query, rows.shape[1])]
+    return chosen[:, source.prefix :].reshape(-1, *source.grid).copy()  # (h, rows, cols)
 
 
 def _patch_index(patch: tuple[int, int], grid: Grid) -> int:

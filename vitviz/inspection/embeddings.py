@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .inputs import Array, Grid, as_floats, check_tokens
+from .inputs import Array, Grid, as_floats
+from .sources import Tokens, patches_of
 
 
 def filter_components(kernel: ArrayLike, *, n_components: int = 28) -> tuple[Array, Array]:
@@ -93,18 +94,27 @@ def filter_response(image: ArrayLike, kernel: ArrayLike) -> Array:
 
 
 def token_components(
-    tokens: ArrayLike, *, grid: Grid, num_prefix_tokens: int = 1, n_components: int = 3
+    tokens: Tokens,
+    *,
+    grid: Grid | None = None,
+    num_prefix_tokens: int | None = None,
+    n_components: int = 3,
+    depth: int | None = None,
 ) -> tuple[Array, Array]:
     """Principal components of the patch tokens, as a picture.
 
     Parameters
     ----------
-    tokens : array of shape (tokens, D)
+    tokens : array of shape (tokens, D), or a capture
+        Of a capture, the tokens after the final LayerNorm.
     grid : (rows, cols)
     num_prefix_tokens : int
-        They are left out: the components are fitted on the patches.
+        They are left out: the components are fitted on the patches. 1 where left out; a capture
+        knows this and the grid.
     n_components : int
         At most min(rows * cols, D).
+    depth : int
+        Of the capture: after so many layers; the last where left out.
 
     Returns
     -------
@@ -116,7 +126,8 @@ def token_components(
     Raises
     ------
     ValueError
-        When the tokens are not prefix + rows * cols, or have fewer components than asked for.
+        When the tokens are not prefix + rows * cols or have fewer components than asked for, or
+        when what is told contradicts the capture.
 
     Notes
     -----
@@ -129,11 +140,10 @@ def token_components(
     ----------
     Oquab et al., "DINOv2: Learning Robust Visual Features without Supervision" (TMLR 2024), Fig. 1.
     """
-    table = as_floats(tokens)
-    if table.ndim != 2:
-        raise ValueError(f"Expected tokens of shape (tokens, D), got {table.shape}.")
-    check_tokens(len(table), num_prefix_tokens, grid)
-    patches = table[num_prefix_tokens:]  # (N, D)
+    table, prefix, grid = patches_of(
+        tokens, depth, normalised=True, grid=grid, num_prefix_tokens=num_prefix_tokens
+    )
+    patches = table[prefix:]  # (N, D)
     axes, explained = principal_components(patches, n_components=n_components)
     centred = patches - patches.mean(axis=0, dtype=np.float64)
     components = (centred @ axes.T).astype(table.dtype)  # (N, n)

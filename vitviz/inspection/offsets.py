@@ -1,31 +1,35 @@
 """Where the keys lie relative to the query: attention by offset and by distance."""
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from .attention import Variant, patch_distances
-from .inputs import Array, Grid, PatchSize, as_floats, check_choice, check_layer, checked_grid
+from .inputs import Array, Grid, PatchSize, check_choice, checked_grid
+from .sources import LayerAttention, layer_of
 
 
 def offset_attention(
-    layer_attention: ArrayLike,
+    layer_attention: LayerAttention,
     *,
-    grid: Grid,
-    num_prefix_tokens: int = 1,
+    grid: Grid | None = None,
+    num_prefix_tokens: int | None = None,
     variant: Variant = "renormalised",
     min_queries: int = 1,
+    layer: int | None = None,
 ) -> Array:
     """How much attention a patch gives, on average, to the patch at each offset from itself.
 
     Parameters
     ----------
-    layer_attention : array of shape (heads, tokens, tokens)
+    layer_attention : array of shape (heads, tokens, tokens), or a capture
     grid : (rows, cols)
     num_prefix_tokens : int
+        1 where left out. A capture knows this and the grid.
     variant : "renormalised" or "paper"
         As in `attention_distance`.
     min_queries : int
         Offsets that fewer queries have are left out.
+    layer : int
+        Of the capture.
 
     Returns
     -------
@@ -37,7 +41,8 @@ def offset_attention(
     Raises
     ------
     ValueError
-        When the tokens are not prefix + rows * cols, or the variant is unknown.
+        When the tokens are not prefix + rows * cols, what is told contradicts the capture, or the
+        variant is unknown.
 
     Notes
     -----
@@ -50,37 +55,44 @@ def offset_attention(
     Cordonnier, Loukas and Jaggi, "On the Relationship between Self-Attention and Convolutional
     Layers" (ICLR 2020): attention of each head by relative position.
     """
+    attention, source = layer_of(
+        layer_attention, layer, grid=grid, num_prefix_tokens=num_prefix_tokens
+    )
     maps = []
-    for sums, lacking, _ in _offset_sums(layer_attention, grid, num_prefix_tokens, variant):
-        counts = _pairs(grid) - lacking
+    for sums, lacking, _ in _offset_sums(attention, source.grid, source.prefix, variant):
+        counts = _pairs(source.grid) - lacking
         enough = counts >= max(1, min_queries)
         maps.append(np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=enough))
     return np.stack(maps)
 
 
 def distance_histogram(
-    layer_attention: ArrayLike,
+    layer_attention: LayerAttention,
     *,
-    grid: Grid,
-    patch_size: PatchSize,
     bin_width: float,
-    num_prefix_tokens: int = 1,
+    grid: Grid | None = None,
+    patch_size: PatchSize | None = None,
+    num_prefix_tokens: int | None = None,
     variant: Variant = "renormalised",
+    layer: int | None = None,
 ) -> Array:
     """How the attention of the patches is spread over distance.
 
     Parameters
     ----------
-    layer_attention : array of shape (heads, tokens, tokens)
-    grid : (rows, cols)
-    patch_size : int or (height, width)
-        In pixels of the model's input.
+    layer_attention : array of shape (heads, tokens, tokens), or a capture
     bin_width : float
         In pixels. Bin k holds the distances that are closer to k * bin_width than to its
         neighbours'; with square patches as wide as that, bin 0 is the query itself.
+    grid : (rows, cols)
+    patch_size : int or (height, width)
+        In pixels of the model's input.
     num_prefix_tokens : int
+        1 where left out. A capture knows this, the grid and the size.
     variant : "renormalised" or "paper"
         As in `attention_distance`.
+    layer : int
+        Of the capture.
 
     Returns
     -------
@@ -91,16 +103,24 @@ def distance_histogram(
     Raises
     ------
     ValueError
-        When the tokens are not prefix + rows * cols, or the bins have no width.
+        When the tokens are not prefix + rows * cols, what is told contradicts the capture, or the
+        bins have no width.
 
     Notes
     -----
     There are more patches at middle distances than next to a query: compare each bar with
     `uniform_histogram`, not with the other bars.
     """
-    bins = _bins(grid, patch_size, bin_width)
+    attention, source = layer_of(
+        layer_attention,
+        layer,
+        grid=grid,
+        patch_size=patch_size,
+        num_prefix_tokens=num_prefix_tokens,
+    )
+    bins = _bins(source.grid, source.patch_size, bin_width)
     rows = []
-    for sums, _, queries in _offset_sums(layer_attention, grid, num_prefix_tokens, variant):
+    for sums, _, queries in _offset_sums(attention, source.grid, source.prefix, variant):
         weight = np.bincount(bins.ravel(), sums.ravel())
         rows.append(weight / queries if queries else np.full_like(weight, np.nan))
     return np.stack(rows)
@@ -114,12 +134,10 @@ def uniform_histogram(grid: Grid, patch_size: PatchSize, *, bin_width: float) ->
 
 
 def _offset_sums(
-    layer_attention: ArrayLike, grid: Grid, prefix: int, variant: Variant
+    layer: Array, grid: Grid, prefix: int, variant: Variant
 ) -> list[tuple[np.ndarray, np.ndarray, int]]:
     """Of each head: attention summed by offset, the pairs of rows left out, and the rows kept."""
     check_choice("variant", variant, ("renormalised", "paper"))
-    layer = as_floats(layer_attention)
-    check_layer(layer, prefix, grid)
     offset, shape = _offsets(grid), (2 * grid[0] - 1, 2 * grid[1] - 1)
     size = shape[0] * shape[1]
     found: list[tuple[np.ndarray, np.ndarray, int]] = []

@@ -1,11 +1,10 @@
 """All measurements of attention from one pass over the layers."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from .attention import (
     entropy_of_scores,
@@ -16,8 +15,9 @@ from .attention import (
     patch_distances,
     query_attention,
 )
-from .inputs import Array, Grid, PatchSize, check_tokens, checked_layers
+from .inputs import Array, Grid, PatchSize, check_tokens
 from .rollout import first_row, fuse, rolled_out
+from .sources import Attention, Source, source_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,9 +33,9 @@ class Measurements:
     prefix_mass : ndarray of shape (layers, heads)
         `prefix_mass`, from 0 to 1.
     query_attention : ndarray of shape (layers, heads, rows, cols)
-        `query_attention` of CLS.
+        `query_attention` of CLS, or of the mean of the patches where that is read.
     rollout : ndarray of shape (tokens,)
-        `attention_rollout` of CLS, with its defaults.
+        `attention_rollout` of the same, with its defaults.
     """
 
     distance: Array
@@ -63,23 +63,27 @@ class RowBlocks(Protocol):
 
 
 def measurements(
-    attention: Iterable[ArrayLike],
+    attention: Attention,
     *,
-    grid: Grid,
-    patch_size: PatchSize,
-    num_prefix_tokens: int = 1,
+    grid: Grid | None = None,
+    patch_size: PatchSize | None = None,
+    num_prefix_tokens: int | None = None,
+    cls: bool | None = None,
 ) -> Measurements:
     """All measurements of attention in one pass, so that no layer is computed twice.
 
     Parameters
     ----------
-    attention : iterable over layers of arrays of shape (heads, tokens, tokens)
+    attention : iterable over layers of arrays of shape (heads, tokens, tokens), or a capture
         What has a method `row_blocks`, as a capture's `attention_layers()` may have, is read in
         blocks of rows instead, and no matrix is ever whole.
     grid : (rows, cols)
     patch_size : int or (height, width)
         In pixels of the model's input.
     num_prefix_tokens : int
+        1 where left out. A capture knows this, the grid and the size.
+    cls : bool
+        As in `attention_rollout`.
 
     Returns
     -------
@@ -89,45 +93,49 @@ def measurements(
     Raises
     ------
     ValueError
-        When the tokens are not prefix + rows * cols.
+        When the tokens are not prefix + rows * cols, or what is told contradicts the capture.
 
     Notes
     -----
     Of layers that come whole, one matrix (tokens, tokens) each is kept until the end, for the
     rollout, which goes from the last layer back. Blocks are read in that order to begin with.
     """
-    if isinstance(attention, RowBlocks):
-        return _streamed(attention, grid, patch_size, num_prefix_tokens)
-    pixels = patch_distances(grid, patch_size)
-    prefix = num_prefix_tokens
+    source = source_of(
+        attention, grid=grid, patch_size=patch_size, num_prefix_tokens=num_prefix_tokens, cls=cls
+    )
+    if isinstance(source.layers, RowBlocks):
+        return _streamed(source.layers, source)
+    pixels = patch_distances(source.grid, source.patch_size)
+    where: Any = dict(grid=source.grid, num_prefix_tokens=source.prefix, cls=source.cls)
     distance, entropy, mass, maps, fused = [], [], [], [], []
-    for layer in checked_layers(attention, prefix, grid):
+    for layer in source.checked(source.grid):
         pixels = pixels.astype(layer.dtype, copy=False)
-        distance.append(head_distance(layer, pixels, prefix, "renormalised"))
+        distance.append(head_distance(layer, pixels, source.prefix, "renormalised"))
         entropy.append(head_entropy(layer))
-        mass.append(head_prefix_mass(layer, prefix))
-        maps.append(query_attention(layer, grid=grid, num_prefix_tokens=prefix))
-        fused.append(fuse(layer, "mean", 0.0, prefix))
+        mass.append(head_prefix_mass(layer, source.prefix))
+        maps.append(query_attention(layer, **where))
+        fused.append(fuse(layer, "mean", 0.0, source.prefix))
     return Measurements(
         distance=np.stack(distance),
         entropy=np.stack(entropy),
         prefix_mass=np.stack(mass),
         query_attention=np.stack(maps),
-        rollout=rolled_out(fused, query=None, num_prefix_tokens=prefix, residual=0.5),
+        rollout=rolled_out(fused, source),
     )
 
 
-def _streamed(attention: RowBlocks, grid: Grid, patch_size: PatchSize, prefix: int) -> Measurements:
+def _streamed(attention: RowBlocks, source: Source) -> Measurements:
     """The same of blocks of rows, from the last layer back."""
     layers, heads, tokens = attention.shape
+    prefix, grid = source.prefix, source.grid
     check_tokens(tokens, prefix, grid)
     # Of all tokens: a prefix token is at no distance, and adds none.
-    pixels = np.pad(patch_distances(grid, patch_size, np.float32), (prefix, 0))
+    pixels = np.pad(patch_distances(grid, source.patch_size, np.float32), (prefix, 0))
     parts = np.zeros((2, tokens), np.float32)  # products are faster than sums of slices
     parts[0, prefix:] = parts[1, :prefix] = 1
     far, on_patches, on_prefix, bits = np.empty((4, layers, heads, tokens), np.float32)
     maps = np.zeros((layers, heads, tokens), np.float32)
-    rollout = first_row(tokens, None, prefix)
+    rollout = first_row(tokens, source)
     for layer in reversed(range(layers)):
         row = rollout.astype(np.float32)
         through = np.zeros(tokens)  # the rollout's row times the sum of the heads
@@ -136,8 +144,9 @@ def _streamed(attention: RowBlocks, grid: Grid, patch_size: PatchSize, prefix: i
             far[here] = np.vecdot(block, pixels[rows])
             on_patches[here], on_prefix[here] = (parts @ block.swapaxes(1, 2)).swapaxes(0, 1)
             bits[here] = entropy_of_scores(scores, block)
-            if not prefix:
-                maps[layer, some] += block.sum(axis=1) / tokens
+            if not source.cls:
+                of_patches = block[:, max(0, prefix - rows.start) :]
+                maps[layer, some] += of_patches.sum(axis=1) / (tokens - prefix)
             elif rows.start == 0:
                 maps[layer, some] = block[:, 0]
             through += (row[rows] @ block).sum(axis=0)

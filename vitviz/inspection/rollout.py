@@ -1,13 +1,13 @@
 """Attention rollout: all layers' attention in one row."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from .inputs import Array, check_choice, check_share, checked_layers, token_index
+from .inputs import Array, check_choice, check_share, token_index
+from .sources import Attention, Source, source_of
 
 Fusion = Literal["mean", "max", "min"]
 
@@ -15,14 +15,15 @@ _FUSIONS: Mapping[Fusion, Callable[..., Array]] = {"mean": np.mean, "max": np.ma
 
 
 def attention_rollout(
-    attention: Iterable[ArrayLike],
+    attention: Attention,
     *,
-    num_prefix_tokens: int = 1,
+    num_prefix_tokens: int | None = None,
     query: int | None = None,
     fusion: Fusion = "mean",
     discard: float = 0.0,
     residual: float = 0.5,
     start_layer: int = 0,
+    cls: bool | None = None,
 ) -> Array:
     """Attention followed through the layers, from the last one's query back to the input tokens.
 
@@ -31,11 +32,12 @@ def attention_rollout(
 
     Parameters
     ----------
-    attention : iterable over layers of arrays of shape (heads, tokens, tokens)
+    attention : iterable over layers of arrays of shape (heads, tokens, tokens), or a capture
     num_prefix_tokens : int
+        1 where left out; a capture knows it.
     query : int, optional
-        A token, counted from 0 with the prefix. Left out: token 0, which is CLS, or the mean over
-        the patches where there is no prefix.
+        A token, counted from 0 with the prefix. Left out: CLS, or the mean of the patches' rows
+        without `cls`.
     fusion : "mean", "max" or "min"
         Over heads.
     discard : float
@@ -46,6 +48,9 @@ def attention_rollout(
         The weight of the skip connection, from 0 to 1.
     start_layer : int
         Layers before it are left out.
+    cls : bool
+        Whether token 0 is CLS, and no register, and the answer is read there. Left out: yes where
+        there is a prefix; of a capture, where its head reads CLS and pools no patches.
 
     Returns
     -------
@@ -55,7 +60,8 @@ def attention_rollout(
     Raises
     ------
     ValueError
-        When a setting is outside its range or a layer has another shape.
+        When a setting is outside its range, what is told contradicts the capture, or a layer has
+        another shape.
 
     Notes
     -----
@@ -67,16 +73,15 @@ def attention_rollout(
     Abnar and Zuidema, "Quantifying Attention Flow in Transformers" (ACL 2020),
     https://doi.org/10.18653/v1/2020.acl-main.385; the ViT paper, Fig. 6 and 14.
     """
-    matrices = list(
-        _fused_layers(attention, num_prefix_tokens, fusion, discard, residual, start_layer)
-    )
-    return rolled_out(matrices, query=query, num_prefix_tokens=num_prefix_tokens, residual=residual)
+    source = source_of(attention, num_prefix_tokens=num_prefix_tokens, cls=cls)
+    matrices = list(_fused_layers(source, fusion, discard, residual, start_layer))
+    return rolled_out(matrices, source, query=query, residual=residual)
 
 
 def rollout_steps(
-    attention: Iterable[ArrayLike],
+    attention: Attention,
     *,
-    num_prefix_tokens: int = 1,
+    num_prefix_tokens: int | None = None,
     fusion: Fusion = "mean",
     discard: float = 0.0,
     residual: float = 0.5,
@@ -104,9 +109,8 @@ def rollout_steps(
     A product of two matrices (tokens, tokens) a layer, where a single query needs a vector.
     """
     product: Array | None = None
-    for matrix in _fused_layers(
-        attention, num_prefix_tokens, fusion, discard, residual, start_layer
-    ):
+    source = source_of(attention, num_prefix_tokens=num_prefix_tokens)
+    for matrix in _fused_layers(source, fusion, discard, residual, start_layer):
         step = (1 - residual) * matrix
         step[np.diag_indices_from(step)] += residual
         product = step if product is None else step @ product
@@ -114,8 +118,7 @@ def rollout_steps(
 
 
 def _fused_layers(
-    attention: Iterable[ArrayLike],
-    prefix: int,
+    source: Source,
     fusion: Fusion,
     discard: float,
     residual: float,
@@ -125,10 +128,10 @@ def _fused_layers(
     check_share("discard", discard)
     check_share("residual", residual)
     count = 0
-    for layer in checked_layers(attention, prefix):
+    for layer in source.checked():
         count += 1
         if count > start_layer >= 0:
-            yield fuse(layer, fusion, discard, prefix)
+            yield fuse(layer, fusion, discard, source.prefix)
     if not 0 <= start_layer < count:
         raise ValueError(f"Expected a start layer from 0 to {count - 1}, got {start_layer}.")
 
@@ -158,20 +161,20 @@ def _discard_smallest(entries: Array, share: float) -> None:
 
 
 def rolled_out(
-    fused: Sequence[Array], *, query: int | None, num_prefix_tokens: int, residual: float
+    fused: Sequence[Array], source: Source, *, query: int | None = None, residual: float = 0.5
 ) -> Array:
     """One row of the product: a vector times a matrix per layer, from the last layer back."""
-    row = first_row(len(fused[0]), query, num_prefix_tokens).astype(fused[0].dtype)
+    row = first_row(len(fused[0]), source, query).astype(fused[0].dtype)
     for matrix in reversed(fused):
         row = (1 - residual) * (row @ matrix) + residual * row
     return row
 
 
-def first_row(tokens: int, query: int | None, num_prefix_tokens: int) -> Array:
-    """Where the rollout begins: at the query, or at all patches where there is no prefix."""
+def first_row(tokens: int, source: Source, query: int | None = None) -> Array:
+    """Where the rollout begins: at the query, at CLS, or at all patches alike."""
     row = np.zeros(tokens)
-    if query is None and not num_prefix_tokens:
-        row[:] = 1 / tokens
+    if query is None and not source.cls:
+        row[source.prefix :] = 1 / (tokens - source.prefix)
     else:
         row[token_index(query, tokens)] = 1.0
     return row
