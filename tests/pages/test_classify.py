@@ -189,7 +189,7 @@ def test_between_two_passes_others_go_first(
     def made(model: Model, image: object, *, progress: Callable[[int, int], None]) -> np.ndarray:
         order.append("a pass")
         thread.start()
-        until(lambda: len(line) == 2)
+        until(lambda: line.length == 2)
         progress(1, 2)
         order.append("a pass")
         return np.zeros((3, 4, 5), np.float32)
@@ -209,7 +209,7 @@ def test_between_two_passes_others_go_first(
     assert order == ["a pass", "another's pass", "a pass"]
     assert drawn[0] == "Pass 2 of 2"
     assert set(drawn[1:]) == {"Pass 2 of 2 · 1 ahead of you"}
-    assert not line
+    assert not line.length
 
 
 def test_a_cancelled_experiment_leaves_nothing_behind(
@@ -224,7 +224,7 @@ def test_a_cancelled_experiment_leaves_nothing_behind(
     with monkeypatch.context() as patch:
         patch.setattr("streamlit.delta_generator.DeltaGenerator.progress", stopped)
         at.button(key="run occlusion").click().run()
-    assert not queue.passes()
+    assert not queue.passes().length
     at.run()
     assert_works(at)
     assert "run occlusion" in [button.key for button in at.button]

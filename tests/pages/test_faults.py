@@ -26,7 +26,7 @@ from pages.driver import (
     upload,
 )
 from vitviz import Model, ModelError, memory
-from vitviz.app import models, state
+from vitviz.app import models, queue, state
 from vitviz.options import Options
 from vitviz.zoo import weights_of
 
@@ -211,7 +211,23 @@ def test_a_model_that_could_not_be_loaded_is_tried_again(loading: list[str]) -> 
         with pytest.raises(ModelError):
             models.load("bad", True)
     assert loading == ["bad", "bad"]
-    assert not models.loads()
+    assert not models.loads().length
+
+
+def test_a_load_waits_for_no_pass_and_stops_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[tuple[int, int]] = []
+
+    def make(name: str, pretrained: bool) -> Model:
+        lengths.append((models.loads().length, queue.passes().length))
+        module = own_module(depth=1)
+        return watched(module, module.patch_embed.image_size, name=name)
+
+    monkeypatch.setattr(models, "_load", make)
+    models.cache(), models.loads()  # made here, where Streamlit knows the thread
+    with ThreadPoolExecutor(1) as pool, queue.passes().turn(lambda ahead: None):
+        pool.submit(models.load, "a", True).result(10)
+    models.load("b", True)
+    assert lengths == [(1, 1), (1, 0)]
 
 
 def test_one_model_is_loaded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

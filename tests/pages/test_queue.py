@@ -23,9 +23,9 @@ def started(line: Queue, *work: Callable[[], None]) -> list[threading.Thread]:
     """Threads that have joined the line in this order."""
     threads = [threading.Thread(target=one) for one in work]
     for thread in threads:
-        before = len(line)
+        before = line.length
         thread.start()
-        until(lambda before=before: len(line) > before)  # type: ignore[misc]
+        until(lambda before=before: line.length > before)  # type: ignore[misc]
     return threads
 
 
@@ -63,7 +63,7 @@ def test_turns_are_taken_one_at_a_time_in_order() -> None:
         for thread in threads:
             thread.join()
     assert order == list(range(20))
-    assert not line
+    assert not line.length
 
 
 def test_who_waits_hears_how_many_are_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,10 +76,10 @@ def test_who_waits_hears_how_many_are_ahead(monkeypatch: pytest.MonkeyPatch) -> 
             go()
 
         with line.turn(hear):
-            assert len(line) == 1
+            assert line.length == 1
     assert heard[0] == 3
     assert heard == sorted(heard, reverse=True)
-    assert not line
+    assert not line.length
 
 
 @pytest.mark.parametrize("error", [ValueError, StopException])  # Streamlit stops with such
@@ -95,10 +95,10 @@ def test_who_is_stopped_leaves_the_line(
     with others(line, 2):
         with pytest.raises(error), line.turn(stop):
             raise AssertionError("it was not its turn")
-        assert len(line) == 2
+        assert line.length == 2
     with pytest.raises(error), line.turn(nothing):
         raise error  # in the middle of a pass
-    assert not line
+    assert not line.length
 
 
 def test_beyond_the_bound_one_sentence_asks_to_try_again() -> None:
@@ -108,9 +108,9 @@ def test_beyond_the_bound_one_sentence_asks_to_try_again() -> None:
             raise AssertionError("it was not its turn")
         assert str(caught.value).startswith("2 others are waiting")
         assert_one_sentence(caught.value)
-        assert len(line) == 3
+        assert line.length == 3
     with line.turn(nothing):
-        assert len(line) == 1
+        assert line.length == 1
 
 
 def test_who_gives_way_goes_after_all_others_and_is_not_turned_away() -> None:
@@ -167,7 +167,7 @@ def test_a_stale_run_leaves_the_line_and_the_next_is_right(
         patch.setattr("streamlit.delta_generator.DeltaGenerator.progress", stopped)
         at = opened()
         assert not token_map(at)
-        assert len(line) == 1
+        assert line.length == 1
     assert_works(at.run())
 
 
@@ -183,7 +183,7 @@ def test_a_run_that_is_stopped_in_a_pass_frees_the_line(
     with monkeypatch.context() as patch:
         patch.setattr("vitviz.capture", stopped)
         at = opened()
-    assert not queue.passes()
+    assert not queue.passes().length
     assert_works(at.run())
 
 

@@ -155,7 +155,7 @@ def test_a_map_is_made_once_and_alone_on_its_model(
     passing: list[int] = []
 
     def watched(*_: Any) -> np.ndarray:
-        passing.append(len(queue.passes()))
+        passing.append(queue.passes().length)
         return np.eye(4, 6, dtype=np.float32)
 
     monkeypatch.setattr(attribution, "relevance", watched)
@@ -163,7 +163,7 @@ def test_a_map_is_made_once_and_alone_on_its_model(
     at.slider(key="layer").set_value(1).run()
     assert_works(opened("rollout"))
     assert passing == [1]
-    assert not queue.passes()
+    assert not queue.passes().length
     at.selectbox(key="class").set_value(0).run()
     at.selectbox(key="class").set_value(1).run()
     assert len(passing) == 3

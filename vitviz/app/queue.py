@@ -40,7 +40,8 @@ class Queue:
         self._line: list[Turn] = []  # who has the turn is the first
         self._moved = threading.Condition()
 
-    def __len__(self) -> int:
+    @property
+    def length(self) -> int:
         """How many have the turn or wait for it."""
         return len(self._line)
 
@@ -108,7 +109,7 @@ def turn(place: DeltaGenerator | None = None, queue: Queue | None = None) -> Ite
         When too many are waiting for theirs.
     """
     place = place or st.empty()
-    queue = queue or passes()
+    queue = passes() if queue is None else queue
     with queue.turn(lambda ahead: place.progress(0.0, f"{ahead} ahead of you")) as mine:
         place.empty()
         yield mine
