@@ -117,7 +117,7 @@ def test_a_checkpoint_of_timm_comes_back_as_it_was(
     logits = capture(model, picture()).logits
     assert logits is not None
     assert_close(torch.from_numpy(logits.copy()), expected, rtol=0, atol=1e-5)
-    assert (model.labels is not None) == (classes == 1000)
+    assert model.labels is None  # the file names none
 
 
 def test_the_digest_in_the_provenance_is_the_files(tmp_path: Path) -> None:
@@ -155,8 +155,19 @@ def test_a_shipped_architecture_takes_weights_from_a_file(
     state = {key: value + 1 for key, value in own_module(**LITTLE).state_dict().items()}
     model = load_model("little", checkpoint=write(state, tmp_path / "other.pth"))
     assert model.weights.startswith("local file other.pth")
+    assert model.labels is None
     for key, value in model.module.state_dict().items():
         assert torch.equal(value, state[key])
+
+
+def test_a_file_of_our_own_training_names_its_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints.shipped, "assets", lambda: tmp_path)
+    path = write_shipped(tmp_path)
+    model = load_model("little", checkpoint=path)
+    assert model.weights.startswith("local file little.safetensors")
+    assert model.labels == ("cat", "dog", "fox", "owl", "bat")
 
 
 @pytest.mark.parametrize("image_size", [96, (64, 112), 240])

@@ -34,11 +34,11 @@ from vitviz.vit import VisionTransformer
 
 def test_a_model_tells_what_it_was_made_of() -> None:
     module = own_module()
-    model = watched(module, (16, 24), name="mine", weights="by hand", labels=("a", "b"))
+    model = watched(module, (16, 24), name="mine", weights="by hand", labels=tuple("abcde"))
     assert model.module is module
     assert (model.name, model.family, model.weights) == ("mine", "ViT", "by hand")
     assert model.trained is False
-    assert model.labels == ("a", "b")
+    assert model.labels == tuple("abcde")
     assert model.parameter_count == sum(weight.numel() for weight in module.parameters())
     assert len(model.layers) == 3
 

@@ -5,7 +5,7 @@ import io
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -216,22 +216,93 @@ def test_weights_that_cannot_be_downloaded_are_refused_with_advice(offline: None
 # --- what a timm model is -----------------------------------------------------------------------
 
 
-def test_a_tiny_vit_has_the_parameters_and_classes_of_imagenet() -> None:
+def test_a_tiny_vit_has_the_parameters_of_the_paper() -> None:
     model = without_numbers("vit_tiny_patch16_224")
     assert model.parameter_count == 5_717_416
-    assert model.labels is not None
-    assert len(model.labels) == 1000
-    assert model.labels[0].startswith("tench")
-    assert model.labels[281].startswith("tabby")
+    assert model.num_classes == 1000
     assert model.family == "ViT"
     assert model.name == "vit_tiny_patch16_224"
 
 
-def test_labels_follow_the_number_of_classes() -> None:
-    model = without_numbers("vit_tiny_patch16_224.augreg_in21k")
+def test_classes_have_the_names_that_the_trained_weights_answer_with(
+    offline: None, tmp_path: Path
+) -> None:
+    model = load_model("test_vit")
     assert model.labels is not None
-    assert len(model.labels) == model.module.num_classes == 21843
-    assert without_numbers("vit_small_patch14_dinov2").labels is None
+    assert len(model.labels) == model.num_classes == 1000
+    assert model.labels[0].startswith("tench")
+    assert model.labels[281].startswith("tabby")
+    assert vitviz.capture(model, picture()).labels == model.labels
+    larger = "vit_tiny_patch16_224.augreg_in21k"
+    put_in_cache(tmp_path / "hub", weights_of(larger), save(timm_module(larger).state_dict()))
+    labels = load_model(larger).labels
+    assert labels is not None
+    assert len(labels) == 21843
+
+
+@pytest.mark.parametrize("name", ["test_vit", "vitviz_tiny_cifar10"])
+def test_outputs_of_random_weights_have_no_names(name: str) -> None:
+    model = load_model(name, pretrained=False)
+    assert model.labels is None
+    acts = vitviz.capture(model, picture())
+    assert acts.labels is None
+    assert acts.output_names[5] == "output 5"
+    assert len(acts.output_names) == model.num_classes > 5
+
+
+def test_an_exchanged_head_has_no_names(offline: None) -> None:
+    model = load_model("test_vit")
+    model.module.reset_classifier(7)
+    acts = vitviz.capture(model, picture())
+    assert (model.labels, model.num_classes) == (None, 7)
+    assert acts.labels is None
+    assert acts.output_names == tuple(f"output {index}" for index in range(7))
+    model = load_model("test_vit")
+    model.module.head = torch.nn.Linear(64, 3)  # which leaves timm's count of classes as it was
+    assert vitviz.capture(model, picture()).output_names == ("output 0", "output 1", "output 2")
+
+
+@pytest.mark.parametrize(
+    ("name", "embeds"),
+    [
+        ("vit_base_patch16_clip_224.openai", True),  # 512 numbers
+        ("vit_base_patch32_clip_224.laion2b", True),
+        ("vit_base_patch32_clip_224", False),  # trained further, on ImageNet
+        ("eva02_base_patch16_clip_224", True),
+        ("vit_pe_core_tiny_patch16_384", True),
+        ("vit_huge_patch14_clip_224.dfn5b", True),  # 1,024
+        ("vit_base_patch16_clip_224.laion2b_ft_in12k", False),
+        ("vit_base_patch16_224.bamboo", False),  # 115,217 classes without names
+        ("vit_tiny_patch16_224", False),
+        ("vit_small_patch14_dinov2", False),  # no head
+    ],
+)
+def test_an_embedding_is_told_from_classes(name: str, embeds: bool) -> None:
+    model = without_numbers(name)
+    assert model.embeds is embeds
+    assert model.labels is None
+    assert model.num_classes == (0 if embeds else model.module.num_classes)
+
+
+def test_an_embedding_is_no_answer() -> None:
+    model = load_model("vit_xsmall_patch16_clip_224", pretrained=False, image_size=32)
+    acts = vitviz.capture(model, picture())
+    assert acts.logits is not None
+    assert acts.logits.shape == (512,)  # as the plain module gives it
+    assert_array_equal(acts.logits, plain_logits(model, picture()).numpy())
+    assert acts.probabilities is None
+    assert acts.labels is None
+    questions: list[Callable[[], object]] = [
+        lambda: vitviz.attribution.relevance(model, picture(), 5),
+        lambda: vitviz.attribution.gradient_rollout(model, picture(), 5),
+        lambda: vitviz.intervention.logit_lens(model, acts),
+        lambda: vitviz.intervention.head_effects(model, picture()),
+        lambda: vitviz.intervention.occlusion(model, picture(), class_index=5),
+    ]
+    for ask in questions:
+        with pytest.raises(ModelError, match="has no head that names classes") as caught:
+            ask()
+        assert_one_sentence(caught.value)
 
 
 @pytest.mark.parametrize("name", ["test_vit", "deit_tiny_distilled_patch16_224"])

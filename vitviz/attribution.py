@@ -197,12 +197,11 @@ class _Watch(TorchFunctionMode):
 
 
 def _check(model: Model, class_index: int) -> None:
-    classes = int(getattr(model.module, "num_classes", 0))
-    if not classes:
+    if not model.num_classes:
         raise ModelError(
             f"{model.name} has no head that names classes, so none can be asked about."
         )
-    checked(class_index, classes, "class_index")
+    checked(class_index, model.num_classes, "class_index")
     for layer in model.layers:
         if layer.refusal:
             raise ModelError(layer.refusal)

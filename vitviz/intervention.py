@@ -387,10 +387,9 @@ def _check_class(model: Model, class_index: int) -> None:
 
 def _check_head(model: Model) -> int:
     """The number of classes; a ModelError where the model names none."""
-    classes = int(getattr(model.module, "num_classes", 0))
-    if not classes:
+    if not model.num_classes:
         raise ModelError(f"{model.name} has no head that names classes, so no answer can change.")
-    return classes
+    return model.num_classes
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

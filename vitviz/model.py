@@ -105,7 +105,9 @@ class Model:
     weights : str
         Where the weights come from, for the provenance line.
     labels : tuple of str, optional
-        Names of the classes.
+        Names of the classes, where they are known.
+    embeds : bool
+        True where the head gives an embedding of the picture and no classes, as CLIP's does.
     temperature : float, optional
         What the logits must be divided by for probabilities that can be believed, where it was
         fitted on pictures that were held out of training.
@@ -125,6 +127,7 @@ class Model:
         trained: bool,
         weights: str,
         labels: tuple[str, ...] | None = None,
+        embeds: bool = False,
         temperature: float | None = None,
     ) -> None:
         family = family_of(module)
@@ -135,7 +138,8 @@ class Model:
         self.preprocess = preprocessing
         self.trained = trained
         self.weights = weights
-        self.labels = labels
+        self._labels = labels
+        self.embeds = embeds
         self.temperature = temperature
         self.tied = family.tied(module)
         self._embedding = family.embedding
@@ -149,6 +153,17 @@ class Model:
         embed.register_forward_hook(_embedded)
         for index, site in enumerate(sites):
             _watch(site, index)
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes the head answers with; 0 without a head, or where it gives none."""
+        return 0 if self.embeds else int(getattr(self.module, "num_classes", 0))
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """Names of the classes; None where they are not known, as those of an exchanged head."""
+        known = self._labels is not None and len(self._labels) == self.num_classes
+        return self._labels if known else None
 
     @property
     def parameter_count(self) -> int:

@@ -1,19 +1,21 @@
 """Classify: what is taken away is in the address, in the answer, and can be taken back."""
 
 import json
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from examples import own_module, picture, watched
 from streamlit.runtime.scriptrunner_utils.exceptions import StopException
 from streamlit.testing.v1 import AppTest
 
 from pages.driver import address, assert_works, charts, click, opened, prose, until
 from vitviz import Model, capture, load_model
 from vitviz.activations import DropPatches, FillPatches, MuteHeads
-from vitviz.app import cells, gallery, queue, state
+from vitviz.app import cells, classes, gallery, queue, state
 
 
 @pytest.fixture(autouse=True)
@@ -169,7 +171,7 @@ def test_another_class_can_be_asked_about(serve: Callable[[str], Model]) -> None
     at = opened("classify", **{"class": "3"})
     assert_works(at)
     at.button(key="run head effects").click().run()
-    assert "changes the logit of class 3" in alt(at, HEADS)
+    assert "changes the logit of output 3" in alt(at, HEADS)
     assert address(at) == {"class": "3"}
 
 
@@ -241,11 +243,19 @@ def test_the_page_says_what_the_answer_cannot_say() -> None:
 
 
 def test_a_class_of_many_names_has_one_in_the_figures() -> None:
+    labels = ("tabby, tabby cat", "a", "great white shark alone, man-eater", "b", "c")
+    acts = capture(watched(own_module(), (16, 24), labels=labels), picture())
+    assert classes.names(acts) == ("tabby", "a", "great white shark alo…", "b", "c")
+
+
+def test_outputs_without_names_are_numbered_and_said_to_have_none() -> None:
     at = opened("classify", model="vit_tiny_patch16_224", weights="random")
     assert_works(at)
     names = [bar.split(". ", 1)[1] for bar in json.loads(charts(at)[ANSWER].spec)["data"][0]["y"]]
     assert len(names) == 5
-    assert all("," not in name and len(name) <= 22 for name in names)
+    assert all(re.fullmatch(r"output \d+", name) for name in names)
+    assert "Its 1,000 outputs have no names that are known here." in prose(at)
+    assert "It knows" not in prose(at)
 
 
 def test_the_answer_is_told_at_the_temperature_of_the_held_out_pictures() -> None:

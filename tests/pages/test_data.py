@@ -157,8 +157,8 @@ def test_rollout_is_that_of_the_settings(direction: str, serve: Callable[[str], 
     wanted = last[token] if direction == "row" else last[:, token]
     np.testing.assert_allclose(table["rollout, %"], 100 * wanted, rtol=1e-4)
     relevance = attribution.relevance(model, gallery.sample("dog").image, 1)
-    np.testing.assert_allclose(table["relevance for class 1"][1:], relevance.ravel(), rtol=1e-4)
-    assert np.isnan(table["relevance for class 1"][0])
+    np.testing.assert_allclose(table["relevance for output 1"][1:], relevance.ravel(), rtol=1e-4)
+    assert np.isnan(table["relevance for output 1"][0])
 
 
 def test_rollout_up_to_an_earlier_layer_stops_there(serve: Callable[[str], Model]) -> None:
@@ -218,7 +218,7 @@ def test_classes_before_and_after_and_what_experiments_found(
         at.button(key=key).click().run()
     _, heads, blocks, curves = tables(at, "classify")
     assert list(heads["layer"]) == [1] * 4 + [2] * 4 + [3] * 4
-    assert np.ptp(heads["logit of class 1"]) > 0
+    assert np.ptp(heads["logit of output 1"]) > 0
     assert len(blocks) == 24
     assert blocks["fall, percentage points"].nunique() <= 6  # blocks of 2 x 2
     assert curves["random, removed, %"][0] == pytest.approx(answer["before, %"][1], rel=1e-4)

@@ -55,7 +55,7 @@ def test_the_map_is_the_relevance_of_the_most_probable_class(serve: Callable[...
     row, col = np.unravel_index(wanted.argmax(), wanted.shape)
     place = f"row {row + 1}, column {col + 1}"
     assert alt(at) == (
-        f"Relevance of each patch for class {top}: largest at {place}, {wanted.max():.2g}."
+        f"Relevance of each patch for output {top}: largest at {place}, {wanted.max():.2g}."
     )
     assert f"Largest: {place}, {wanted.max():.2g}." in prose(at)
     assert "read at CLS. It is no attention" in prose(at)
@@ -83,7 +83,7 @@ def test_another_class_and_the_other_map_are_chosen(serve: Callable[..., Model])
     assert address(at) == {"class": "3", "class_map": "gradient"}
     wanted = of_dog(model, attribution.gradient_rollout, 3)
     np.testing.assert_allclose(shown(at), 100 * wanted, rtol=1e-4)  # per cent
-    assert alt(at).startswith("Gradient rollout for class 3: strongest at")
+    assert alt(at).startswith("Gradient rollout for output 3: strongest at")
     assert "shares of 100 %" in prose(at)
     same = opened("rollout", **address(at))
     np.testing.assert_array_equal(shown(same), shown(at))
@@ -96,7 +96,7 @@ def test_the_class_is_the_one_that_classify_asks_about(serve: Callable[..., Mode
     assert at.selectbox(key="class").value == 3
     at.selectbox(key="class").set_value(1).run()
     at_page(at, "rollout").run()
-    assert "for class 1:" in alt(at)
+    assert "for output 1:" in alt(at)
 
 
 @pytest.mark.parametrize(("name", "value"), [("class", "5"), ("class_map", "shap")])

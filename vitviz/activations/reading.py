@@ -26,6 +26,7 @@ class Activations:
         *,
         layers: tuple[Layer, ...],
         labels: tuple[str, ...] | None,
+        embeds: bool,
         read_tokens: tuple[str, ...],
         crops: tuple[tuple[float, float, float, float], ...],
         logits: Tensor | None,
@@ -38,11 +39,15 @@ class Activations:
         room: Room | None,
     ) -> None:
         self.layers = layers
-        self.labels = labels
         #: Names of the tokens from which the head reads the answer, as `Model.read_tokens`.
         self.read_tokens = read_tokens
         self._crops = crops
+        #: What the head gives, shape (K,): logits, or an embedding; None where there is no head.
         self.logits = None if logits is None else _read_only(logits)
+        known = labels is not None and logits is not None and len(labels) == len(logits)
+        #: Names of the classes, where they are known.
+        self.labels = labels if known else None
+        self._embeds = embeds
         #: Numbers of the patches that were in the pass, in the order of their tokens.
         self.patches = patches
         self._records = records
@@ -77,10 +82,16 @@ class Activations:
 
     @property
     def probabilities(self) -> np.ndarray | None:
-        """softmax of the logits, shape (K,); None where the model has no head."""
-        if self.logits is None:
+        """softmax of the logits, shape (K,); None where the model has no head for classes."""
+        if self.logits is None or self._embeds:
             return None
         return _read_only(torch.from_numpy(self.logits.copy()).softmax(dim=-1))
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """A name for each of the logits: its label where it is known, else "output 5"."""
+        count = 0 if self.logits is None else len(self.logits)
+        return self.labels or tuple(f"output {index}" for index in range(count))
 
     @property
     def grid(self) -> tuple[int, int]:

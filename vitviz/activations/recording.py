@@ -236,6 +236,7 @@ def capture(
     return Activations(
         layers=layers,
         labels=model.labels,
+        embeds=model.embeds,
         read_tokens=model.read_tokens,
         crops=_crops(model, image),
         logits=logits if getattr(model.module, "num_classes", 0) else None,

@@ -17,7 +17,7 @@ TOP = "top"
 
 def names(acts: "Activations") -> tuple[str, ...]:
     """The names of all classes, each short enough for a figure."""
-    return tuple(_first_name(label) for label in full_names(acts))
+    return tuple(_first_name(label) for label in acts.output_names)
 
 
 def asked(acts: "Activations") -> int:
@@ -28,7 +28,7 @@ def asked(acts: "Activations") -> int:
 
 def menu(acts: "Activations") -> None:
     """Draw the menu of classes; `asked` comes before it."""
-    full, top = full_names(acts), names(acts)[_top(acts)]
+    full, top = acts.output_names, names(acts)[_top(acts)]
     st.selectbox(
         "Class in question",
         _options(acts),
@@ -43,11 +43,6 @@ def _options(acts: "Activations") -> list[str | int]:
 
 def _top(acts: "Activations") -> int:
     return int(_probabilities(acts).argmax())
-
-
-def full_names(acts: "Activations") -> tuple[str, ...]:
-    """The names of all classes as the model has them."""
-    return acts.labels or tuple(f"class {index}" for index in range(len(_probabilities(acts))))
 
 
 def _probabilities(acts: "Activations") -> "np.ndarray":

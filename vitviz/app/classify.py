@@ -177,12 +177,15 @@ def _answer(
 
 def _worth(view: View, after: np.ndarray, labels: tuple[str, ...]) -> None:
     """Say what the answer is worth."""
-    known = f"It knows {len(labels):,} classes."
-    if len(labels) <= LISTED_CLASSES:
-        known = f"All {len(labels)} classes that it knows: {', '.join(labels)}."
     random = (
         "" if view.model.trained else "These are **random weights**: the answer means nothing. "
     )
+    if view.acts.labels is None:
+        st.markdown(f"{random}Its {len(labels):,} outputs have no names that are known here.")
+        return
+    known = f"It knows {len(labels):,} classes."
+    if len(labels) <= LISTED_CLASSES:
+        known = f"All {len(labels)} classes that it knows: {', '.join(labels)}."
     st.markdown(f"{random}{known} A picture of anything else still gets one of these names.")
     if view.model.temperature:
         st.markdown(_calibrated(after, view.model.temperature, labels))

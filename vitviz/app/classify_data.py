@@ -53,7 +53,7 @@ def tables(view: View, changes: Changes, found: Found, index: int) -> list[Table
     assert acts.logits is not None
     depths = ["embedding", *(f"layer {number + 1}" for number in range(acts.depth))]
     answer: dict[str, Sequence[object] | np.ndarray] = {
-        "class": classes.full_names(acts),
+        "class": acts.output_names,
         "before, %": 100 * acts.probabilities,
         "after, %": 100 * found.lens[-1],
     }

@@ -6,13 +6,21 @@ A file of the operator's is read in one of three formats (`reading`), its names 
 
 from .fitting import load_state
 from .reading import CheckpointError, classes_in, read_state, shapes_in
-from .shipped import Shipped, assets, load_shipped, load_trained, shipped_names
+from .shipped import (
+    Shipped,
+    assets,
+    classes_named_in,
+    load_shipped,
+    load_trained,
+    shipped_names,
+)
 
 __all__ = [
     "CheckpointError",
     "Shipped",
     "assets",
     "classes_in",
+    "classes_named_in",
     "load_shipped",
     "load_state",
     "load_trained",

@@ -51,11 +51,7 @@ def load_trained(path: Path) -> Shipped:
     CheckpointError
         When it is no such file.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads(file.metadata()["vitviz"])
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path.name} is no file that `vitviz train` wrote.") from error
+    about = _about(path)
     return Shipped(
         state={key: tensor.float() for key, tensor in load_file(path).items()},
         configuration=about["configuration"],
@@ -65,3 +61,19 @@ def load_trained(path: Path) -> Shipped:
         test_accuracy=about["test_accuracy"],
         temperature=about.get("temperature"),
     )
+
+
+def classes_named_in(path: Path) -> tuple[str, ...] | None:
+    """The names of the classes in a file that `vitviz train` wrote; None of any other file."""
+    try:
+        return tuple(map(str, _about(path)["classes"]))
+    except (CheckpointError, KeyError, TypeError):
+        return None
+
+
+def _about(path: Path) -> Any:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return json.loads(file.metadata()["vitviz"])
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path.name} is no file that `vitviz train` wrote.") from error

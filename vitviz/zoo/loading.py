@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from ..checkpoints import (
     CheckpointError,
     classes_in,
+    classes_named_in,
     load_shipped,
     load_state,
     read_state,
@@ -29,6 +30,7 @@ from .catalogue import architecture_named, fetch_weights
 
 DEFAULT_SEED = 0
 CIFAR_SIDE = 32  # pixels of the pictures that the shipped models were trained on
+WIDEST_EMBEDDING = 2048  # the widest of timm has 1,280 numbers
 MAX_SIDE = 4096  # pixels of the input; attention over more patches is out of reach
 
 
@@ -111,11 +113,12 @@ def _shipped(
         module = VisionTransformer(**{**configuration, "image_size": size or own_size})
     except ValueError as error:
         raise ModelError(str(error)) from error
-    weights = "random weights"
+    weights, labels = "random weights", None
     if checkpoint is not None:
         _fill(module, checkpoint, prefix=module.num_prefix_tokens)
-        weights = _file_words(checkpoint)
+        weights, labels = _file_words(checkpoint), classes_named_in(checkpoint)
     elif pretrained:
+        labels = shipped.classes
         state = dict(shipped.state)
         state["pos_embed"] = resize_position_embedding(
             state["pos_embed"],
@@ -135,7 +138,7 @@ def _shipped(
         ),
         trained=checkpoint is not None or pretrained,
         weights=weights,
-        labels=shipped.classes,
+        labels=labels,
         temperature=shipped.temperature if pretrained and checkpoint is None else None,
     )
 
@@ -148,20 +151,23 @@ def _timm(
     if checkpoint is not None:
         options["num_classes"] = classes_in(shapes_in(checkpoint))
     options = _fitting(architecture, options)
+    labels = None
     if checkpoint is None and pretrained:
         module, weights = _create_trained(architecture, options)
+        labels = _labels(module)
     else:
         module, weights = create(architecture, options), "random weights"
     if checkpoint is not None:
         _fill(module, checkpoint, prefix=getattr(module, "num_prefix_tokens", 0))
-        weights = _file_words(checkpoint)
+        weights, labels = _file_words(checkpoint), classes_named_in(checkpoint)
     return Model(
         module,
         name=name,
         preprocessing=preprocessing_of(module, size),
         trained=checkpoint is not None or pretrained,
         weights=weights,
-        labels=_labels(module),
+        labels=labels,
+        embeds=_embeds(architecture, module.num_classes),
     )
 
 
@@ -265,7 +271,23 @@ def preprocessing_of(module: nn.Module, size: tuple[int, int] | None) -> Preproc
     )
 
 
+def _embeds(architecture: str, outputs: int) -> bool:
+    """Whether a head of so many outputs gives an embedding, by timm's configurations of its name.
+
+    They do not say so themselves: those of CLIP and its kin have a width in the place of the number
+    of classes. Of classes timm knows no less than ImageNet's 1,000.
+    """
+    from timm.data import infer_imagenet_subset
+    from timm.models import get_arch_pretrained_cfgs
+
+    if not 0 < outputs <= WIDEST_EMBEDDING or infer_imagenet_subset({"num_classes": outputs}):
+        return False
+    known = get_arch_pretrained_cfgs(architecture).values()
+    return any(each.num_classes == outputs for each in known)
+
+
 def _labels(module: nn.Module) -> tuple[str, ...] | None:
+    """Names of the classes of timm's own trained weights."""
     from timm.data import ImageNetInfo, infer_imagenet_subset
 
     subset = infer_imagenet_subset(module)
