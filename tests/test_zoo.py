@@ -252,7 +252,8 @@ def test_outputs_of_random_weights_have_no_names(name: str) -> None:
 
 def test_an_exchanged_head_has_no_names(offline: None) -> None:
     model = load_model("test_vit")
-    model.module.reset_classifier(7)
+    module: Any = model.module
+    module.reset_classifier(7)
     acts = vitviz.capture(model, picture())
     assert (model.labels, model.num_classes) == (None, 7)
     assert acts.labels is None
