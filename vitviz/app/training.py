@@ -47,7 +47,8 @@ def page(view: View) -> Data:
                 chosen=moments[moment][0] if moments else None,
             )
         )
-        st.markdown(f"{_loss_words(run)} {_growth_words(run)}")
+        st.markdown(_growth_words(run))
+    st.markdown(_loss_words(run))
     if moments:
         _as_it_was(name, moment, filters, positions)
     else:

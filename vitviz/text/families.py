@@ -52,7 +52,7 @@ CARDS: Mapping[str, Card] = {
             "label. It has a row and a column of its own in A."
         ),
         hidden="A place in the picture for DIST: it is no patch, so its share stands beside it.",
-        source="Touvron et al., ICML 2021, section 4",
+        source="Touvron et al., ICML 2021 (arXiv 2012.12877, section 4)",
     ),
     "Hybrid": Card(
         differs=(
@@ -68,9 +68,9 @@ CARDS: Mapping[str, Card] = {
     "Swin": Card(
         differs=(
             "Patches look only within windows. Every second layer shifts them by half a window "
-            "(but in the last stage here, where one window is the whole grid), and a mask keeps "
-            "apart what the shift brings together from opposite borders. Each later stage halves "
-            "the grid's sides."
+            "(3 of 7 patches; not in the last stage here, where one window is the whole grid), and "
+            "a mask keeps apart what the shift brings together from opposite borders. Each later "
+            "stage halves the grid's sides."
         ),
         hidden=_STAGES,
         source="Liu et al., ICCV 2021, sections 3.1 and 3.2, Fig. 4",

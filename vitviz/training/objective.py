@@ -20,8 +20,8 @@ class Objective(nn.Module):
     """The loss of a network on a batch.
 
     Cross-entropy with the labels. A distillation token learns the teacher's logits instead, and
-    the loss is the mean of both (Touvron et al., ICML 2021, section 3; soft targets by Hinton et
-    al., https://arxiv.org/abs/1503.02531, section 2).
+    the loss is the mean of both (Touvron et al., https://arxiv.org/abs/2012.12877, section
+    4; soft targets by Hinton et al., https://arxiv.org/abs/1503.02531, section 2).
     """
 
     def __init__(self, network: Network, recipe: Recipe) -> None:

@@ -772,7 +772,7 @@ class View {
         const sum = (values) => values.reduce((a, b) => a + b, 0);
         if (patches.length > 10) words += ` The 10 strongest of ${patches.length} patches take ${percent(sum(sorted))};`;
         words += ` all tokens together ${percent(sum([...patches]) + sum([...prefix]))}.`;
-      } else words += " A column does not add up to 100 %.";
+      } else words += " A column need not add up to 100 %.";
     }
     parts.reading.textContent = words;
   }
