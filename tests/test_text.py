@@ -1,9 +1,11 @@
 """The strings of the lesson: every page has its file, every file its page, nothing is missing."""
 
 import re
+import shutil
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -142,6 +144,28 @@ def test_the_readme_names_the_families_of_the_menu(readme: str) -> None:
     words = {"hybrids": "Hybrid", "relative positions": "RelPos ViT"}
     found = {words.get(name, name) for name in re.split(", | and ", named)}
     assert found == families
+
+
+def test_the_python_of_the_readme_runs_and_gives_the_shapes_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not README.exists():
+        pytest.skip("README.md lies beside the sources only")
+    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    shutil.copy(assets() / "samples" / "dog.jpg", tmp_path / "photo.jpg")
+    monkeypatch.chdir(tmp_path)
+    known: dict[str, Any] = {}
+    numbers = dict(K=10, heads=6, layers=6, queries=257, keys=257, tokens=257, rows=16, columns=16)
+    for line in code.splitlines():
+        if " = " in line or line.startswith(("import", "from")):
+            exec(line, known)
+        elif line:
+            call, _, words = line.partition("  # ")
+            (shape,) = re.findall(r"\(([^)]*)\)", words)
+            wanted = tuple(numbers[name.strip()] for name in shape.split(",") if name.strip())
+            assert eval(call, known).shape == wanted, line
+    rows = known["acts"].attention(5).sum(axis=-1)
+    np.testing.assert_allclose(rows, 1, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", [one.name for one in catalogue() if one.family == "DeiT"])
