@@ -15,6 +15,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Folders are run by two workers; for a file or a test, starting them takes longer."""
+    return 2 if all(Path(path).is_dir() for path in config.args) else 0
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes the browser is marked so."""

@@ -433,6 +433,7 @@ def test_a_frame_that_is_not_there_yet_is_waited_for(
     assert tiles.count() == 3
 
 
+@pytest.mark.bars
 def test_a_vit_b_redraws_within_16_ms(page: "Page", show: Callable[..., None]) -> None:
     """The 95th percentile; the quickest of three rounds, as other work disturbs."""
     values = np.random.default_rng(0).dirichlet(np.ones(197), (12, 197)).astype(np.float32)
