@@ -2,10 +2,12 @@
 
 import io
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -189,3 +191,26 @@ def test_a_server_for_others_offers_what_is_allowed_and_there(tmp_path: Path) ->
             assert "layer 2 of 6" in visitor.provenance
         with pytest.raises(InvalidStatus):
             Visitor(server.url, origin=EVIL)
+
+
+# --- a long lesson --------------------------------------------------------------------------------
+
+
+def test_memory_is_flat_over_50_sessions(server: Server) -> None:
+    """Within 10 % of what the server holds after the first ten."""
+    seen = []
+    for _ in range(10):
+        with ExitStack() as leaving:
+            visitors = [leaving.enter_context(Visitor(server.url)) for _ in range(5)]
+            for visitor in visitors:
+                visitor.ask()
+            for visitor in visitors:
+                visitor.read_until("script_finished")
+                assert visitor.codes.size
+        seen.append(resident(server.pid))
+    assert seen[-1] <= 1.1 * seen[1]
+
+
+def resident(pid: int) -> int:
+    (kilobytes,) = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return 1024 * int(kilobytes)

@@ -1,6 +1,5 @@
-"""What the app promises: links, no message on hover, the keyboard, flat memory."""
+"""What the app promises: links, no message on hover, the keyboard."""
 
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -152,26 +151,3 @@ def test_animation_stops_where_the_reader_wants_none(browser: "Browser", server:
         opened(page, server)
         button = page.locator("main .choice button").first
         assert button.evaluate("button => getComputedStyle(button).transitionDuration") == "0s"
-
-
-# --- a long lesson ------------------------------------------------------------------------------
-
-
-def test_memory_is_flat_over_50_sessions(browser: "Browser", server: Server) -> None:
-    """Within 10 % of what the server holds after the first ten."""
-    seen = []
-    for _ in range(10):
-        with watched(browser) as page:
-            tabs = [page, *(page.context.new_page() for _ in range(4))]
-            for tab in tabs:
-                tab.goto(server.url)
-            for tab in tabs:
-                tab.locator("canvas[data-part=map][aria-label]").wait_for()
-        seen.append(_resident(server.pid))
-    assert seen[-1] <= 1.1 * seen[1]
-
-
-def _resident(pid: int) -> int:
-    with open(f"/proc/{pid}/status", encoding="ascii") as status:
-        (kilobytes,) = re.findall(r"VmRSS:\s+(\d+) kB", status.read())
-    return 1024 * int(kilobytes)
