@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 from pages.driver import address, assert_works, at_page, charts, opened, prose
 from vitviz import Model, ModelError, attribution, capture
 from vitviz.app import gallery, queue, state
-from vitviz.inspection import attention_rollout
+from vitviz.inspection import attention_rollout, rollout_steps
 
 MAP = 1  # among the charts, after the picture
 
@@ -108,17 +108,48 @@ def test_what_does_not_fit_falls_back(name: str, value: str, serve: Callable[...
     assert address(at) == {}
 
 
-@pytest.mark.parametrize(
-    ("kind", "compared"), [("no class token", True), ("registers alone", False)]
-)
+@pytest.mark.parametrize("kind", ["no class token", "registers alone"])
 def test_without_cls_the_mean_of_the_patches_is_read(
-    kind: str, compared: bool, serve: Callable[..., Model]
+    kind: str, serve: Callable[..., Model]
 ) -> None:
-    """And compared with the rollout only where that is the mean of the patches too."""
-    serve(kind)
-    words = prose(opened("rollout"))
+    """And compared with the rollout of the same."""
+    model = serve(kind)
+    prefix = len(model.layers[0].prefix)
+    *_, every = rollout_steps(capture(model, gallery.sample("dog").image))
+    wanted = of_dog(model, attribution.relevance, 2)
+    like = np.corrcoef(every[prefix:, prefix:].mean(axis=0), wanted.ravel())[0, 1]
+    words = prose(opened("rollout", **{"class": "2"}))
     assert "read at the mean of the patches." in words
-    assert ("Correlation with rollout" in words) == compared
+    assert f"Correlation with rollout (mean of heads, r = 0.5): {like:.2f}." in words
+
+
+def test_a_second_head_is_told(serve: Callable[..., Model]) -> None:
+    serve("distilled")
+    assert "The model's answer is read at CLS (the head reads DIST too)." in prose(
+        opened("rollout")
+    )
+
+
+@pytest.mark.parametrize("query", ["cls", "2.3"])
+@pytest.mark.parametrize("fusion", ["max", "min"])
+def test_another_fusion_is_compared_with_the_usual_one(
+    fusion: Any, query: str, serve: Callable[..., Model]
+) -> None:
+    """By the numbers of the picture at hand."""
+    acts = capture(serve("plain"), gallery.sample("dog").image)
+    maps = []
+    for one in (fusion, "mean"):
+        _, second, _ = rollout_steps(acts, fusion=one, residual=0.3, discard=0.2)
+        maps.append(second[0 if query == "cls" else 1 + 6 + 2, 1:])
+    like = np.corrcoef(maps[0], maps[1])[0, 1]
+    link = dict(fusion=fusion, residual="0.3", discard="0.2", layer="2", query=query)
+    at = opened("rollout", **link)
+    named = "the CLS token" if query == "cls" else "the patch at row 2, column 3"
+    assert (
+        f"On this picture, what reaches {named} up to layer 2 correlates **{like:.2f}** between "
+        f"heads fused by *{fusion}* and by *mean*." in prose(at)
+    )
+    assert "On this picture" not in prose(opened("rollout", **{**link, "fusion": "mean"}))
 
 
 def test_a_model_without_classes_says_so_and_still_shows_its_rollout(

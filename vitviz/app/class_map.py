@@ -88,7 +88,6 @@ def of_class(view: View, method: Method, index: int) -> np.ndarray:
 
 def _said(view: View, values: np.ndarray, name: str, method: Method) -> str:
     """What the map of the class called `name` is, its maximum, and how like the rollout it is."""
-    read = "at CLS" if "cls" in view.prefix else "at the mean of the patches"
     row, col = np.unravel_index(int(values.argmax()), values.shape)
     largest = f"{values.max():.2g}" if method == "relevance" else as_percent(values.max())
     what = (
@@ -97,12 +96,12 @@ def _said(view: View, values: np.ndarray, name: str, method: Method) -> str:
         else "The same weights, each row of them normalised and rolled out: shares of 100 %"
     )
     words = (
-        f"{what}, read {read}. It is no attention: a patch that is looked at, and changes nothing "
-        f"for {name}, counts for nothing.\n\nLargest: row {row + 1}, column {col + 1}, {largest}."
+        f"{what}, read {state.read_at(view.acts)}. It is no attention: a patch that is looked at, "
+        f"and changes nothing for {name}, counts for nothing.\n\nLargest: row {row + 1}, "
+        f"column {col + 1}, {largest}."
     )
     rollout = state.measurements(view).rollout[len(view.prefix) :]
-    same_token = not view.prefix or "cls" in view.prefix  # else the rollout is a register's
-    if same_token and np.ptp(rollout) > 0 and np.ptp(values) > 0:
+    if np.ptp(rollout) > 0 and np.ptp(values) > 0:
         like = np.corrcoef(rollout, values.ravel())[0, 1]
         words += f" Correlation with rollout (mean of heads, r = 0.5): {like:.2f}."
     return words

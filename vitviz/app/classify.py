@@ -312,7 +312,8 @@ def _curves(view: View, index: int, name: str, removal: "Removal") -> Pending | 
                 )
         return None
     st.markdown(
-        f"Do the maps of attention find what **{name}** rests on, better than a random map?"
+        f"Do the maps of attention, read {state.read_at(view.acts)}, find what **{name}** rests "
+        "on, better than a random map?"
     )
     passes = 1 + min(STEPS, view.acts.grid[0] * view.acts.grid[1])
     return _on_demand(

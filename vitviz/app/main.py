@@ -164,7 +164,7 @@ def _controls() -> state.View | None:
         acts=acts,
         layer=layer,
         head=None if isinstance(head, str) else head - 1,
-        query=_query(shown, {token for each in model.layers for token in each.prefix}),
+        query=_query(acts, shown),
         looks=state.Looks(
             direction=setting("read", ["row", "column"], "row"),
             view=setting("view", ["heat", "spotlight"], "heat"),
@@ -271,13 +271,8 @@ def _layer_control(place: DeltaGenerator, depth: int) -> int:
     return layer - 1
 
 
-def _query(layer: "Layer", tokens: set[str]) -> int | None:
-    """The query of a layer; it keeps its place in the picture where the grid is another now.
-
-    Parameters
-    ----------
-    tokens : names of the prefix tokens of any layer of the model
-    """
+def _query(acts: "Activations", layer: "Layer") -> int | None:
+    """The query of a layer; it keeps its place in the picture where the grid is another now."""
     if layer.kind == "class":
         return 0
     (rows, cols), said = layer.query_grid, settings.kept("query") or ""
@@ -289,11 +284,11 @@ def _query(layer: "Layer", tokens: set[str]) -> int | None:
             for at, was, now in zip(patch.groups(), before, layer.query_grid, strict=True)
         )
         settings.change("query", f"{row + 1}.{col + 1}")
-    elif said in tokens and said not in layer.prefix:
+    elif said not in layer.prefix and any(said in each.prefix for each in acts.layers):
         settings.change("query", state.MEAN)
     st.session_state.query_grid = layer.query_grid
     names = [state.token_text(layer, n) for n in range(len(layer.prefix) + rows * cols)]
-    if "cls" in layer.prefix:
+    if state.home(acts, layer) == 0:
         return names.index(setting("query", names, "cls"))
     chosen = setting("query", [state.MEAN, *names], state.MEAN)
     return None if chosen == state.MEAN else names.index(chosen)

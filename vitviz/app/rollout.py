@@ -51,12 +51,50 @@ def page(view: View) -> Data | None:
         frame_names=[f"layer {number}" for number in range(1, depth + 1)],
         version=f"{fusion}-{residual}-{discard}-{start}",
     )
+    st.markdown(_said(view, fusion, residual, discard, start))
     of_class = class_map.draw(view)
 
     def tables() -> list[Table]:
         return [_table(view, fusion, residual, discard, start, of_class)]
 
     return Data(tables)
+
+
+def _said(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> str:
+    """Where the answer is read; and how like the map is to the one of the usual fusion."""
+    words = f"The model's answer is read {state.read_at(view.acts)}."
+    if fusion == "mean":
+        return words
+
+    def make() -> np.ndarray:
+        layers = view.acts.attention_layers()
+        maps = [
+            inspection.attention_rollout(
+                itertools.islice(layers, view.layer + 1),
+                num_prefix_tokens=len(view.prefix),
+                query=view.query,
+                fusion=one,
+                residual=residual,
+                discard=discard,
+                start_layer=start,
+                cls=False,
+            )
+            for one in (fusion, FUSIONS[0])
+        ]
+        return np.stack(maps)[:, len(view.prefix) :]
+
+    shown, usual = state.captures().get(
+        (*view.key, "fusions", fusion, residual, discard, start, view.layer, view.query),
+        make,
+        lambda made: made.nbytes,
+    )
+    if not np.ptp(shown) or not np.ptp(usual):
+        return words
+    like = np.corrcoef(shown, usual)[0, 1]
+    return (
+        f"{words} On this picture, what reaches {view.query_name} up to layer {view.layer + 1} "
+        f"correlates **{like:.2f}** between heads fused by *{fusion}* and by *mean*."
+    )
 
 
 def _table(

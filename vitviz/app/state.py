@@ -48,7 +48,8 @@ class Looks:
 class View:
     """What every page looks at. Layer, head and token count from 0.
 
-    Head None is the mean of heads; query None the mean of the patches, for a model without CLS.
+    Head None is the mean of heads; query None the mean of the patches, for a model whose head does
+    not read CLS.
     """
 
     model: "Model"
@@ -94,6 +95,22 @@ def all_to_all(layers: "Sequence[Layer]") -> bool:
     """Whether every token attends to every token, and the tokens are the same in each layer."""
     tokens = {(layer.query_grid, layer.key_grid, layer.prefix) for layer in layers}
     return len(tokens) == 1 and all(layer.kind == "global" for layer in layers)
+
+
+def home(acts: "Activations", layer: "Layer") -> int | None:
+    """The query while none is chosen: CLS, or the mean of the patches where the head pools them."""
+    return 0 if "cls" in layer.prefix and "patches" not in acts.read_tokens else None
+
+
+def read_at(acts: "Activations") -> str:
+    """Where maps of the answer are read, in words; and what the head reads beside it, or not."""
+    where = "at the mean of the patches" if "patches" in acts.read_tokens else "at CLS"
+    also = [name.upper() for name in acts.read_tokens if name not in ("cls", "patches")]
+    if "patches" in acts.read_tokens and "cls" in acts.layers[0].prefix:
+        if "cls" not in acts.read_tokens:
+            return f"{where} (the head does not read CLS)"
+        also.insert(0, "CLS")
+    return f"{where} (the head reads {' and '.join(also)} too)" if also else where
 
 
 def token_text(layer: "Layer", token: int | None) -> str:

@@ -66,7 +66,13 @@ def attention_rollout(
     Notes
     -----
     Rollout knows no values, no MLP and no class: it is the same map for every class, and no
-    explanation of the prediction. `min` yields a map quite unlike those of `mean` and `max`.
+    explanation of the prediction. `max` and a discard give nearly the map of `mean`; `min` differs
+    more (correlation with `mean` 0.85 in the median on a shipped model, 0.62 on a ViT-S/14).
+
+    The well-known vit-explain (https://github.com/jacobgil/vit-explain) gives other numbers: it
+    does not normalise the fused rows before it adds the identity, divides the sum by the sums of
+    its rows along the wrong axis, so that rows of a layer sum to 0.90-1.54, and counts the columns
+    of the prefix among the entries that are discarded, of which only CLS at CLS is spared.
 
     References
     ----------

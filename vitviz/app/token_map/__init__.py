@@ -124,7 +124,7 @@ def shape_of(acts: "Activations", layer: int, *, patches_only: bool = False) -> 
     """Where the tokens of a layer lie; without the prefix tokens where only patches have maps."""
     described = acts.layers[layer]
     prefix = () if patches_only else tuple(token.upper() for token in described.prefix)
-    home = 0 if "CLS" in prefix else -1
+    home = state.home(acts, described)
     if patches_only:
         home = _number(described.query_grid, middle(described.query_grid))
     return Shape(
@@ -133,7 +133,7 @@ def shape_of(acts: "Activations", layer: int, *, patches_only: bool = False) -> 
         crop=acts.crop_of(layer),
         key_crop=acts.crop_of(layer, keys=True),
         prefix=prefix,
-        home=home,
+        home=-1 if home is None else home,
         heads=described.num_heads,
         prefix_only=described.kind == "class",
         equal_share=1 / acts.layout(layer).keys.shape[1],
@@ -242,7 +242,7 @@ def token_map(
         elif committed["pinned"]:
             settings.change("query", state.token_text(layer, len(view.prefix) + asked))
         elif view.query_patch is not None:  # let go: back to the token that is no patch
-            settings.change("query", state.token_text(layer, 0 if "cls" in view.prefix else None))
+            settings.change("query", state.token_text(layer, state.home(acts, layer)))
 
     photo = state.captures().get((picture.digest, "photo"), lambda: encoded(picture.image), len)
     _component(

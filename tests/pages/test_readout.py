@@ -1,0 +1,86 @@
+"""A model that has CLS, and whose head pools the patches: its answer is not read at CLS."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+from examples import randomise, watched
+from numpy.testing import assert_allclose
+
+from pages.driver import address, assert_works, commit, opened, prose, stack, token_map
+from vitviz import Model, attribution, capture, inspection, intervention
+from vitviz.app import gallery, models
+
+
+@pytest.fixture
+def beit(monkeypatch: pytest.MonkeyPatch) -> Model:
+    size: dict[str, Any] = dict(img_size=(64, 96), embed_dim=48, depth=3, num_heads=3)
+    module = timm.create_model("beit_base_patch16_224", **size, num_classes=5).eval()
+    randomise(module)
+    model = watched(module, (64, 96), name="a little BEiT")
+    monkeypatch.setattr(models, "load", lambda name, pretrained: model)
+    return model
+
+
+def of_dog(model: Model) -> tuple[np.ndarray, np.ndarray]:
+    """The rollout of CLS, and of the mean of the patches: (rows, columns)."""
+    *_, every = inspection.rollout_steps(capture(model, gallery.sample("dog").image))
+    return every[0, 1:].reshape(4, 6), every[1:, 1:].mean(axis=0).reshape(4, 6)
+
+
+def test_the_rollout_begins_where_the_head_reads(beit: Model) -> None:
+    at = opened("rollout")
+    assert_works(at)
+    shown = token_map(at)
+    assert shown["prefix"] == ["CLS"]
+    assert shown["state"]["query"] == shown["home"] == -1
+    assert (
+        "The model's answer is read at the mean of the patches (the head does not read CLS)."
+        in (prose(at))
+    )
+    assert address(at) == {}
+
+
+def test_the_class_token_can_still_be_asked(beit: Model) -> None:
+    at = commit(opened("rollout"), query=0)
+    assert_works(at)
+    assert address(at) == {"query": "cls"}
+    assert token_map(at)["state"]["query"] == 0
+    assert token_map(opened("rollout", query="cls"))["state"]["query"] == 0
+    back = commit(at, query=-1)
+    assert_works(back)
+    assert address(back) == {}
+    assert stack(back)["codes"].size
+
+
+def test_the_map_of_a_class_is_compared_with_the_rollout_of_what_is_read(beit: Model) -> None:
+    cls, pooled = of_dog(beit)
+    wanted = attribution.relevance(beit, gallery.sample("dog").image, 2).ravel()
+    like, unlike = (np.corrcoef(wanted, one.ravel())[0, 1] for one in (pooled, cls))
+    assert abs(like - unlike) > 0.02
+    words = prose(opened("rollout", **{"class": "2"}))
+    assert f"Correlation with rollout (mean of heads, r = 0.5): {like:.2f}." in words
+    assert "added up, read at the mean of the patches (the head does not read CLS)." in words
+
+
+def test_the_curves_are_of_maps_read_where_the_head_reads(
+    beit: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranked: list[np.ndarray] = []
+    real = intervention.deletion_curve
+
+    def curve(model: Model, image: Any, importance: np.ndarray, **options: Any) -> Any:
+        ranked.append(importance)
+        return real(model, image, importance, **options)
+
+    monkeypatch.setattr(intervention, "deletion_curve", curve)
+    at = opened("classify")
+    assert "Do the maps of attention, read at the mean of the patches" in prose(at)
+    at.button(key="run curves").click().run()
+    assert_works(at)
+    cls, pooled = of_dog(beit)
+    assert_allclose(ranked[0], pooled, atol=1e-6)
+    assert np.abs(cls - pooled).max() > 1e-3
+    last = capture(beit, gallery.sample("dog").image).attention(2)
+    assert_allclose(ranked[1], last[:, 1:, 1:].mean(axis=(0, 1)).reshape(4, 6), atol=1e-6)
