@@ -27,11 +27,11 @@ from torch.testing import assert_close
 from vitviz import checkpoints
 from vitviz.activations import capture
 from vitviz.checkpoints import (
+    Checkpoint,
     CheckpointError,
     assets,
     load_shipped,
     load_state,
-    read_state,
     shipped_names,
 )
 from vitviz.families import ModelError
@@ -133,7 +133,7 @@ def test_the_digest_in_the_provenance_is_the_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
 def test_other_precisions_become_float32(dtype: torch.dtype, suffix: str, tmp_path: Path) -> None:
     state = {key: value.to(dtype) for key, value in own_state().items()}
-    read = read_state(write(state, tmp_path / f"mine{suffix}"))
+    read = Checkpoint(write(state, tmp_path / f"mine{suffix}")).read()
     assert {tensor.dtype for tensor in read.values()} == {torch.float32}
     for key, value in state.items():
         assert torch.equal(read[key], value.float())
@@ -315,7 +315,7 @@ def test_numbers_that_no_weight_can_be_are_refused(
 ) -> None:
     state = {"fine": torch.ones(2), "norm.bias": value}
     with pytest.raises(CheckpointError, match=r"norm.bias of mine.* finite numbers") as caught:
-        read_state(write(state, tmp_path / f"mine{suffix}"))
+        Checkpoint(write(state, tmp_path / f"mine{suffix}")).read()
     assert_one_sentence(caught.value)
 
 
@@ -333,7 +333,7 @@ def test_tensors_that_are_none_are_refused(make: Callable[[], Tensor], tmp_path:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # sparse tensors are announced
         with pytest.raises(CheckpointError) as caught:
-            read_state(path)
+            Checkpoint(path).read()
     assert_one_sentence(caught.value)
 
 
@@ -423,7 +423,7 @@ def test_a_file_that_cannot_be_read_is_refused_in_our_own_words(
 def test_anything_but_named_tensors_is_refused(content: Any, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "mine.pth")
     with pytest.raises(CheckpointError, match="is not a dictionary of tensors") as caught:
-        read_state(tmp_path / "mine.pth")
+        Checkpoint(tmp_path / "mine.pth").read()
     assert_one_sentence(caught.value)
 
 

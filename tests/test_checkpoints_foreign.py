@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from timm.models.vision_transformer import _load_weights
 from torch import Tensor
 
-from vitviz.checkpoints import CheckpointError, load_state, read_state, shapes_in
+from vitviz.checkpoints import Checkpoint, CheckpointError, load_state
 from vitviz.families import ModelError
 from vitviz.zoo import load_model
 
@@ -122,7 +122,7 @@ def test_dinov2s_registers_stand_behind_cls_and_have_no_position(tmp_path: Path)
     positions = torch.randn(1, 17, 384)
     state = as_hugging_face({**own, "pos_embed": positions}, _DINO_BLOCK, "")
     save_file(state, tmp_path / "hf.safetensors")
-    read = read_state(tmp_path / "hf.safetensors")
+    read = Checkpoint(tmp_path / "hf.safetensors").read()
     assert read.keys() == own.keys()
     assert torch.equal(read["cls_token"], own["cls_token"] + positions[:, :1])
     assert torch.equal(read["pos_embed"], positions[:, 1:])
@@ -305,8 +305,9 @@ def test_a_link_out_of_the_folder_is_refused_and_one_inside_is_not(tmp_path: Pat
     (folder / "out.safetensors").symlink_to(tmp_path / "secret.safetensors")
     (folder / "in.safetensors").symlink_to("mine.safetensors")
     with pytest.raises(CheckpointError, match=r"out.safetensors is a link out of its folder"):
-        shapes_in(folder / "out.safetensors")
-    assert shapes_in(folder / "in.safetensors") == shapes_in(folder / "mine.safetensors")
+        Checkpoint(folder / "out.safetensors")
+    inside, mine = (Checkpoint(folder / f"{name}.safetensors") for name in ("in", "mine"))
+    assert inside.shapes == mine.shapes
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth", ".npz"])
@@ -320,6 +321,6 @@ def test_shapes_are_told_without_the_numbers(suffix: str, tmp_path: Path) -> Non
     else:
         arrays: Any = {name: tensor.numpy() for name, tensor in state.items()}
         np.savez(path, **arrays)
-    assert shapes_in(path) == {"a": (2, 3), "b": (5,)}
+    assert Checkpoint(path).shapes == {"a": (2, 3), "b": (5,)}
     with pytest.raises(CheckpointError, match="b of mine"):
-        read_state(path)
+        Checkpoint(path).read()

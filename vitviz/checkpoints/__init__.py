@@ -5,7 +5,7 @@ A file of the operator's is read in one of three formats (`reading`), its names 
 """
 
 from .fitting import load_state
-from .reading import CheckpointError, classes_in, read_state, shapes_in
+from .reading import Checkpoint, CheckpointError
 from .shipped import (
     Shipped,
     assets,
@@ -16,15 +16,13 @@ from .shipped import (
 )
 
 __all__ = [
+    "Checkpoint",
     "CheckpointError",
     "Shipped",
     "assets",
-    "classes_in",
     "classes_named_in",
     "load_shipped",
     "load_state",
     "load_trained",
-    "read_state",
-    "shapes_in",
     "shipped_names",
 ]

@@ -24,7 +24,7 @@ def load_state(module: Any, state: Mapping[str, Tensor], *, prefix: int) -> None
         When names or shapes differ; the first difference is named.
     """
     state = _resized(module, dict(state), prefix)
-    own = module.state_dict()
+    own = {key: part for key, part in module.state_dict().items() if part.is_floating_point()}
     for key in sorted(own.keys() ^ state.keys()):
         there = "lacks" if key in own else "has, and the model lacks,"
         raise CheckpointError(f"The file {there} {key}.")
@@ -34,7 +34,7 @@ def load_state(module: Any, state: Mapping[str, Tensor], *, prefix: int) -> None
                 f"{key} has shape {tuple(state[key].shape)} in the file, "
                 f"expected {tuple(tensor.shape)}."
             )
-    module.load_state_dict(state)
+    module.load_state_dict(state, strict=False)  # but for what it counts itself
 
 
 def _resized(module: Any, state: dict[str, Tensor], prefix: int) -> dict[str, Tensor]:

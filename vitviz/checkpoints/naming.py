@@ -5,16 +5,15 @@ the checkpoints of google-research/vision_transformer.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor
 
-#: Where a file's head is, by its names: timm's, Hugging Face's, and the JAX ViT's.
-HEADS = ("head.weight", "classifier.weight", "cls_classifier.weight", "head/kernel")
-
 State = dict[str, Tensor]
 _HF_MODEL = r"^(vit|deit|dinov2|dinov2_with_registers)\."
+#: What DataParallel, torch.compile and trainers put before each name.
+_WRAPPERS = ("module.", "_orig_mod.", "model.")
 _HF_PARTS = {
     "embeddings.cls_token": "cls_token",
     "embeddings.distillation_token": "dist_token",
@@ -53,16 +52,28 @@ _JAX_PARTS = {"Transformer/encoder_norm": "norm", "head": "head"}
 _QKV = ("query", "key", "value")
 
 
+def wrapper_of(names: Collection[str]) -> str:
+    """What wrappers of the model put before every name, such as "module."; else ""."""
+    for wrapper in _WRAPPERS:
+        if names and all(name.startswith(wrapper) for name in names):
+            return wrapper + wrapper_of([name.removeprefix(wrapper) for name in names])
+    return ""
+
+
 def to_timm(state: State) -> State:
-    """The same state dict by timm's names; one that has them already is returned as it is."""
+    """The same state dict by timm's names; one that has them already is returned as it is.
+
+    Raises
+    ------
+    ValueError
+        When parts that timm keeps as one do not fit together, or two would have the same name.
+    """
     if "Transformer/posembed_input/pos_embedding" in state:
         return _from_jax(state)
-    state = {
-        re.sub(r"^(vit|deit|dinov2|dinov2_with_registers)\.", "", k): v for k, v in state.items()
-    }
-    if "embeddings.cls_token" in state:
-        return _from_hugging_face(state)
-    return state
+    bare = {re.sub(_HF_MODEL, "", name): tensor for name, tensor in state.items()}
+    if len(bare) < len(state):
+        raise ValueError("a part stands in it twice")
+    return _from_hugging_face(bare) if "embeddings.cls_token" in bare else bare
 
 
 def _from_hugging_face(state: State) -> State:
@@ -80,19 +91,24 @@ def _from_hugging_face(state: State) -> State:
             found[f"blocks.{number}.{_renamed(part, _HF_BLOCK)}"] = tensor
         elif attention[1] == "query":
             key = f"blocks.{number}.attn.qkv.{attention[2]}"
-            found[key] = _joined(state, name.replace("query", "{}"))
-    if "reg_token" in found:  # timm adds positions to the patches alone here
-        positions = found["pos_embed"]
+            found[key] = torch.cat(_alike(state, name))
+    positions = found.get("pos_embed")
+    if "reg_token" in found and positions is not None and positions.ndim == 3:
+        # timm adds positions to the patches alone here
+        if positions[:, :1].shape != found["cls_token"].shape:
+            raise ValueError("the position of CLS does not fit it")
         found["cls_token"] = found["cls_token"] + positions[:, :1]
         found["pos_embed"] = positions[:, 1:]
     return found
 
 
-def _joined(state: Mapping[str, Tensor], pattern: str) -> Tensor:
-    """Query, key and value below one another; a file that lacks one of them keeps its own name."""
-    return torch.cat(
-        [state[pattern.format(part)] for part in _QKV if pattern.format(part) in state]
-    )
+def _alike(state: Mapping[str, Tensor], query: str) -> list[Tensor]:
+    """Query, key and value, as far as they are there, all of one shape."""
+    names = [query.replace("query", part) for part in _QKV]
+    parts = [state[name] for name in names if name in state]
+    if len({part.shape for part in parts}) > 1 or not parts[0].ndim:
+        raise ValueError(f"{query} does not go with key and value")
+    return parts
 
 
 def _renamed(name: str, parts: Mapping[str, str]) -> str:
@@ -143,10 +159,8 @@ def _from_jax_attention(state: State, name: str, attention: str) -> State:
         return {f"{attention}.proj.weight": tensor.flatten(0, 1).T}  # (heads, D_h, D)
     if layer != "query":
         return {} if layer in _QKV else {name: tensor}
-    parts = [
-        state[other] for other in (name.replace("query", part) for part in _QKV) if other in state
-    ]
-    if kind == "kernel":  # each (D, heads, D_h)
+    parts = _alike(state, name)
+    if kind == "kernel" and tensor.ndim > 1:  # each (D, heads, D_h)
         parts = [part.flatten(1).T for part in parts]
     joined = torch.cat([part.flatten() if kind == "bias" else part for part in parts])
     return {f"{attention}.qkv.{'weight' if kind == 'kernel' else 'bias'}": joined}

@@ -6,7 +6,7 @@ claim 4 TB.
 
 import math
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from .naming import HEADS, to_timm
+from .naming import to_timm, wrapper_of
 
 MAX_ENTRIES = 20_000  # files in an archive; the largest models have some thousand tensors
+_HEADS = ("head.weight", "head.fc.weight")  # where timm's models have their classes
+_MADE = ("num_batches_tracked", "relative_position_index")  # by the model itself, and whole numbers
 MAX_PICKLE = 50_000_000  # bytes of the names and shapes in a torch file
 
 
@@ -26,59 +28,76 @@ class CheckpointError(ValueError):
     """A file of weights that cannot be used; the message is one sentence."""
 
 
-def shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a file's tensors as the file has them; their numbers are not read.
+class Checkpoint:
+    """A file of weights: safetensors, a torch file without code, or the `.npz` of the JAX ViT.
 
-    Raises
-    ------
-    CheckpointError
-        When the file is not there, is no regular file of its own folder, cannot be read safely, or
-        holds anything but ordinary tensors of floating-point numbers that it is large enough for.
-    """
-    return {name: shape for name, (shape, _) in _open(path).items()}
+    Names of Hugging Face's ViT, DeiT and DINOv2 and of the JAX ViT become timm's. What a model
+    counts or makes itself, such as the batches of a BatchNorm, is left out.
 
-
-def classes_in(shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """How many classes the head of a file's model knows; 0 where it has none."""
-    for name in HEADS:
-        shape = shapes.get(name)
-        if shape:
-            return shape[-1] if name.endswith("/kernel") else shape[0]
-    return 0
-
-
-def read_state(path: Path, *, most: int | None = None) -> dict[str, Tensor]:
-    """Read a state dict: safetensors, a torch file without code, or the `.npz` of the JAX ViT.
-
-    Names of Hugging Face's ViT, DeiT and DINOv2 and of the JAX ViT become timm's.
-
-    Parameters
+    Attributes
     ----------
-    most : int, optional
-        Numbers that the model can take; a file with twice as many is refused before it is read.
+    path : Path
+    wrapper : str
+        What stood before each name, as "module." of DataParallel, and is left out; else "".
+    shapes : mapping of str to tuple of int
+        Of the tensors by their names in timm; their numbers are not read.
 
     Raises
     ------
     CheckpointError
-        As `shapes_in` does; also when a number is not finite.
+        When the file is not there, is no regular file of its own folder, cannot be read safely,
+        holds anything but ordinary tensors of floating-point numbers that it is large enough for,
+        or has parts that do not fit together.
     """
-    found = _open(path)
-    numbers = sum(math.prod(shape) for shape, _ in found.values())
-    if most is not None and numbers > 2 * most:
-        raise CheckpointError(
-            f"{path.name} holds {numbers / 1e6:.1f} million numbers, "
-            f"and the model has {most / 1e6:.1f} million."
-        )
-    state = {}
-    try:
-        for name, (_, read) in found.items():
-            state[name] = read()
-    except Exception as error:
-        raise _unsafe(path) from error
-    for name, tensor in state.items():
-        if not bool(torch.isfinite(tensor).all()):
-            raise CheckpointError(f"{name} of {path.name} is not made of finite numbers.")
-    return to_timm({name: tensor.float() for name, tensor in state.items()})
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        found = {name: part for name, part in _open(path).items() if not name.endswith(_MADE)}
+        self.wrapper = wrapper_of(found)
+        self._found = {name.removeprefix(self.wrapper): part for name, part in found.items()}
+        outlines = self._named(lambda part: torch.empty(part[0], device="meta"))
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in outlines.items()}
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes the head of the file's model knows; 0 where it has none."""
+        shape = next((self.shapes[name] for name in _HEADS if self.shapes.get(name)), (0,))
+        return shape[0]
+
+    def read(self, *, most: int | None = None) -> dict[str, Tensor]:
+        """The state dict by timm's names, in float32.
+
+        Parameters
+        ----------
+        most : int, optional
+            Numbers that the model can take; a file with twice as many is refused before it is read.
+
+        Raises
+        ------
+        CheckpointError
+            When there are too many numbers, or one is not finite.
+        """
+        numbers = sum(math.prod(shape) for shape in self.shapes.values())
+        if most is not None and numbers > 2 * most:
+            raise CheckpointError(
+                f"{self.path.name} holds {numbers / 1e6:.1f} million numbers, "
+                f"and the model has {most / 1e6:.1f} million."
+            )
+        return self._named(lambda part: part[1]().float())
+
+    def _named(self, make: Callable[["_Stored"], Tensor]) -> dict[str, Tensor]:
+        """The tensors that are made of the file's parts, by timm's names."""
+        try:
+            made = {name: make(part) for name, part in self._found.items()}
+        except Exception as error:
+            raise _unsafe(self.path) from error
+        for name, tensor in made.items():
+            if not tensor.is_meta and not bool(torch.isfinite(tensor).all()):
+                raise CheckpointError(f"{name} of {self.path.name} is not made of finite numbers.")
+        try:
+            return to_timm(made)
+        except ValueError as error:
+            raise CheckpointError(f"{self.path.name} is damaged: {error}.") from error
 
 
 _Stored = tuple[tuple[int, ...], Any]  # a shape, and what reads the tensor when it is called
@@ -118,7 +137,7 @@ def _open_safetensors(path: Path) -> dict[str, _Stored]:
         shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
         kinds = {name: part.get_dtype() for name, part in slices.items()}
     for name, kind in kinds.items():
-        if not kind.startswith(("F", "BF")):
+        if not kind.startswith(("F", "BF")) and not name.endswith(_MADE):
             raise CheckpointError(f"{name} of {path.name} is not made of finite numbers.")
     whole: dict[str, Tensor] = {}
 
@@ -187,7 +206,8 @@ def _stored_tensors(path: Path, content: Any) -> dict[str, _Stored]:
         raise CheckpointError(f"{path.name} is not a dictionary of tensors.")
     size = path.stat().st_size
     for key, tensor in content.items():
-        ordinary = tensor.is_floating_point() and tensor.layout == torch.strided
+        number = tensor.is_floating_point() or key.endswith(_MADE)
+        ordinary = number and tensor.layout == torch.strided
         if not ordinary or tensor.is_meta or tensor.nbytes > size:
             raise CheckpointError(f"{key} of {path.name} is not made of finite numbers.")
     return {

@@ -13,13 +13,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..checkpoints import (
+    Checkpoint,
     CheckpointError,
-    classes_in,
     classes_named_in,
     load_shipped,
     load_state,
-    read_state,
-    shapes_in,
     shipped_names,
 )
 from ..families import ModelError, family_of
@@ -86,7 +84,8 @@ def load_model(
         torch.manual_seed(DEFAULT_SEED if seed is None else seed)
         build = _shipped if name in shipped_names() else _timm
         try:
-            return build(name, pretrained, None if checkpoint is None else Path(checkpoint), size)
+            file = None if checkpoint is None else Checkpoint(Path(checkpoint))
+            return build(name, pretrained, file, size)
         except CheckpointError as error:
             raise ModelError(f"{name}: {error}") from error
 
@@ -104,7 +103,7 @@ def _height_and_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def _shipped(
-    name: str, pretrained: bool, checkpoint: Path | None, size: tuple[int, int] | None
+    name: str, pretrained: bool, file: Checkpoint | None, size: tuple[int, int] | None
 ) -> Model:
     shipped = load_shipped(name)
     configuration: dict[str, Any] = dict(shipped.configuration)
@@ -114,9 +113,8 @@ def _shipped(
     except ValueError as error:
         raise ModelError(str(error)) from error
     weights, labels = "random weights", None
-    if checkpoint is not None:
-        _fill(module, checkpoint, prefix=module.num_prefix_tokens)
-        weights, labels = _file_words(checkpoint), classes_named_in(checkpoint)
+    if file is not None:
+        weights, labels = _fill(module, file), classes_named_in(file.path)
     elif pretrained:
         labels = shipped.classes
         state = dict(shipped.state)
@@ -136,44 +134,49 @@ def _shipped(
             std=shipped.std,
             detail=min(1.0, CIFAR_SIDE / own_size),
         ),
-        trained=checkpoint is not None or pretrained,
+        trained=file is not None or pretrained,
         weights=weights,
         labels=labels,
-        temperature=shipped.temperature if pretrained and checkpoint is None else None,
+        temperature=shipped.temperature if pretrained and file is None else None,
     )
 
 
 def _timm(
-    name: str, pretrained: bool, checkpoint: Path | None, size: tuple[int, int] | None
+    name: str, pretrained: bool, file: Checkpoint | None, size: tuple[int, int] | None
 ) -> Model:
     architecture = architecture_named(name)
     options: dict[str, Any] = {} if size is None else {"img_size": size}
-    if checkpoint is not None:
-        options["num_classes"] = classes_in(shapes_in(checkpoint))
+    if file is not None:
+        options["num_classes"] = file.num_classes
     options = _fitting(architecture, options)
     labels = None
-    if checkpoint is None and pretrained:
+    if file is None and pretrained:
         module, weights = _create_trained(architecture, options)
         labels = _labels(module)
     else:
         module, weights = create(architecture, options), "random weights"
-    if checkpoint is not None:
-        _fill(module, checkpoint, prefix=getattr(module, "num_prefix_tokens", 0))
-        weights, labels = _file_words(checkpoint), classes_named_in(checkpoint)
+    if file is not None:
+        weights, labels = _fill(module, file), classes_named_in(file.path)
     return Model(
         module,
         name=name,
         preprocessing=preprocessing_of(module, size),
-        trained=checkpoint is not None or pretrained,
+        trained=file is not None or pretrained,
         weights=weights,
         labels=labels,
         embeds=_embeds(architecture, module.num_classes),
     )
 
 
-def _fill(module: nn.Module, checkpoint: Path, *, prefix: int) -> None:
+def _fill(module: nn.Module, file: Checkpoint) -> str:
+    """Copy a file's weights into the module; the words for where they come from."""
     numbers = sum(tensor.numel() for tensor in module.state_dict().values())
-    load_state(module, read_state(checkpoint, most=numbers), prefix=prefix)
+    prefix = getattr(module, "num_prefix_tokens", 0)
+    load_state(module, file.read(most=numbers), prefix=prefix)
+    with file.path.open("rb") as data:
+        digest = hashlib.file_digest(data, "sha256").hexdigest()
+    words = f"local file {file.path.name}, sha256 {digest[:12]}"
+    return f"{words}, its names without {file.wrapper}" if file.wrapper else words
 
 
 def _fitting(architecture: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -295,9 +298,3 @@ def _labels(module: nn.Module) -> tuple[str, ...] | None:
         return None
     info = ImageNetInfo(subset)
     return tuple(info.index_to_description(index) for index in range(info.num_classes()))
-
-
-def _file_words(path: Path) -> str:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return f"local file {path.name}, sha256 {digest[:12]}"

@@ -1,0 +1,172 @@
+"""Every tensor of a small checkpoint lost, renamed, of another shape or of another kind."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from examples import assert_one_sentence, timm_module
+from safetensors.torch import save_file
+from test_checkpoints_foreign import _DINO_BLOCK, _VIT_BLOCK, as_hugging_face, as_jax
+from torch import Tensor
+
+from vitviz.checkpoints import Checkpoint, CheckpointError, load_state
+from vitviz.families import ModelError
+from vitviz.zoo import load_model
+
+State = dict[str, Tensor]
+SMALL: dict[str, Any] = dict(depth=1, embed_dim=16, num_heads=2, img_size=32, num_classes=3)
+NAME = "vit_tiny_patch16_224"
+
+
+def in_timms_names() -> tuple[Any, State]:
+    module = timm_module(NAME, **SMALL)
+    return module, module.state_dict()
+
+
+def in_hugging_faces_names() -> tuple[Any, State]:
+    module = timm_module(NAME, **SMALL)
+    return module, as_hugging_face(module.state_dict(), _VIT_BLOCK, "vit.")
+
+
+def with_registers() -> tuple[Any, State]:
+    options: dict[str, Any] = dict(SMALL, reg_tokens=2, no_embed_class=True, init_values=1.0)
+    module = timm_module(NAME, **options)
+    state = {**module.state_dict(), "pos_embed": torch.randn(1, 5, 16)}
+    return module, as_hugging_face(state, _DINO_BLOCK, "")
+
+
+def in_jaxs_names() -> tuple[Any, State]:
+    arrays = as_jax(16, 1, 2, 3, 4)
+    return timm_module(NAME, **SMALL), {key: torch.from_numpy(a) for key, a in arrays.items()}
+
+
+SCHEMES = (in_timms_names, in_hugging_faces_names, with_registers, in_jaxs_names)
+
+
+def damaged(state: State) -> Iterator[State]:
+    """The state with one tensor lost, renamed, or replaced."""
+    for name, tensor in state.items():
+        rest = {other: value for other, value in state.items() if other != name}
+        yield rest
+        for new in (f"{name}.more", name.rpartition(".")[0], name.rpartition("/")[0], "{x}/query"):
+            yield {**rest, new: tensor}
+        shapes = [(), (0,), (1,), (7,), (1, 1), (2, 0, 3), (*tensor.shape, 1), (1, *tensor.shape)]
+        shapes += [tensor.shape[1:], tensor.shape[:-1], (*tensor.shape[:-1], tensor.shape[-1] + 1)]
+        for shape in shapes:
+            yield {**rest, name: torch.zeros(shape)}
+        for dtype in (torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn):
+            yield {**rest, name: tensor.to(dtype)}
+        yield {**rest, name: torch.full_like(tensor, torch.nan)}
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values:UserWarning")
+@pytest.mark.parametrize("make", SCHEMES)
+def test_a_damaged_file_is_refused_in_a_sentence(
+    make: Callable[[], tuple[Any, State]], tmp_path: Path
+) -> None:
+    module, state = make()
+    path = tmp_path / "mine.safetensors"
+    save_file(state, path)
+    load_state(module, Checkpoint(path).read(), prefix=module.num_prefix_tokens)
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    refused = 0
+    for wrong in damaged(state):
+        save_file(wrong, path)
+        try:
+            load_state(module, Checkpoint(path).read(), prefix=module.num_prefix_tokens)
+        except CheckpointError as error:
+            assert_one_sentence(error)
+            refused += 1
+        else:
+            load_state(module, before, prefix=module.num_prefix_tokens)
+            continue
+        for key, value in module.state_dict().items():
+            assert torch.equal(value, before[key])
+    # what is taken: positions of another square, and numbers in another precision or order
+    assert refused > 18 * len(state)
+
+
+@pytest.mark.parametrize("scheme", ["hugging face", "jax"])
+@pytest.mark.parametrize("shape", [(), (7,), (1, 1, 1), (2, 0, 3), (3, 5)])
+def test_load_model_refuses_it_in_a_sentence(
+    scheme: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    if scheme == "jax":
+        state = {key: torch.from_numpy(a) for key, a in as_jax(192, 1, 3, 5, 196).items()}
+    else:
+        module = timm_module(NAME, depth=1, num_classes=5)
+        state = as_hugging_face(module.state_dict(), _VIT_BLOCK, "")
+    for part in ("query", "head", "classifier", "pos", "embedding"):
+        names = [name for name in state if part in name]
+        for name in names[:1]:
+            path = tmp_path / "mine.npz"
+            arrays: Any = {**state, name: torch.zeros(shape)}
+            np.savez(path, **{key: value.numpy() for key, value in arrays.items()})
+            with pytest.raises(ModelError) as caught:
+                load_model(NAME, checkpoint=path)
+            assert_one_sentence(caught.value)
+
+
+def test_a_part_that_stands_in_the_file_twice_is_refused(tmp_path: Path) -> None:
+    _, state = in_hugging_faces_names()
+    state["embeddings.cls_token"] = torch.ones(1, 1, 16)
+    save_file(state, tmp_path / "mine.safetensors")
+    with pytest.raises(CheckpointError, match="a part stands in it twice"):
+        Checkpoint(tmp_path / "mine.safetensors")
+
+
+# --- good files with something about them -------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrapper", ["module.", "_orig_mod.", "model.", "module._orig_mod."])
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_what_a_wrapper_put_before_each_name_is_taken_off_and_told(
+    wrapper: str, suffix: str, tmp_path: Path
+) -> None:
+    module = timm_module("test_vit", num_classes=3)
+    state = {f"{wrapper}{key}": value for key, value in module.state_dict().items()}
+    path = tmp_path / f"mine{suffix}"
+    if suffix == ".pth":
+        torch.save({"state_dict": state, "epoch": 7}, path)
+    else:
+        save_file(state, path)
+    model = load_model("test_vit", checkpoint=path)
+    assert model.weights.endswith(f", its names without {wrapper}")
+    for key, value in module.state_dict().items():
+        assert torch.equal(model.module.state_dict()[key], value), key
+
+
+def test_hugging_faces_names_may_be_wrapped_too(tmp_path: Path) -> None:
+    module, state = in_hugging_faces_names()
+    save_file({f"module.{key}": value for key, value in state.items()}, tmp_path / "a.safetensors")
+    file = Checkpoint(tmp_path / "a.safetensors")
+    assert (file.wrapper, file.num_classes) == ("module.", 3)
+    assert file.shapes == {key: tuple(value.shape) for key, value in module.state_dict().items()}
+
+
+def test_a_prefix_of_some_names_alone_is_none(tmp_path: Path) -> None:
+    state = timm_module("test_vit").state_dict()
+    state["module.norm.bias"] = state.pop("norm.bias")
+    save_file(state, tmp_path / "a.safetensors")
+    with pytest.raises(ModelError, match=r"has, and the model lacks, module.norm.bias"):
+        load_model("test_vit", checkpoint=tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize(
+    "name", ["swin_tiny_patch4_window7_224", "coatnet_nano_rw_224", "pvt_v2_b0"]
+)
+def test_files_of_the_staged_families_come_back_as_they_were(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = timm.create_model(name, pretrained=False, num_classes=3)
+    state = module.state_dict()  # with a count of batches, where there is a BatchNorm
+    if name.startswith("swin"):
+        state["layers.0.blocks.0.attn.relative_position_index"] = torch.zeros(49, 49).long()
+    torch.save(state, tmp_path / "mine.pth")
+    model = load_model(name, checkpoint=tmp_path / "mine.pth")
+    assert model.num_classes == 3
+    for key, value in module.state_dict().items():
+        assert torch.equal(model.module.state_dict()[key], value), key
