@@ -42,7 +42,6 @@ def serving(log: Path, *words: str, port: int | None = None) -> Iterator[Server]
     port = port or free_port()
     command = [sys.executable, "-m", "streamlit", "run", "app.py"]
     options = ["--server.headless", "true", "--server.port", str(port)]
-    options += ["--server.fileWatcherType", "none"]  # an edit meanwhile would reload half of it
     begun = time.monotonic()
     with log.open("w") as file:
         process = subprocess.Popen(

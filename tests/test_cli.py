@@ -1,18 +1,22 @@
 """The `vitviz` command: what it refuses before it begins, and how it ends."""
 
 import io
+import json
 import os
 import pydoc
 import signal
 import subprocess
 import sys
 import time
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
-from app_server import HERE, PATIENCE, free_port
+from app_server import HERE, PATIENCE, ROOT, free_port
 from examples import assert_one_sentence
 
 import vitviz
@@ -69,6 +73,22 @@ def test_errors_go_where_errors_go(
     assert out == ""
     assert err.endswith(".\n")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_app_has_the_settings_of_the_source_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runpy.run_module", lambda *_, **__: None)
+    monkeypatch.setattr(sys, "argv", [])
+    assert cli.main(["app"]) == 0
+    for name, value in settings_of(tomllib.loads((ROOT / ".streamlit/config.toml").read_text())):
+        assert f"--{name}={value if isinstance(value, str) else json.dumps(value)}" in sys.argv
+
+
+def settings_of(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from settings_of(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signal for one process")

@@ -4,6 +4,7 @@ import io
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,25 @@ def codes_of(data: bytes) -> np.ndarray:
     acts = vitviz.capture(vitviz.load_model(SHIPPED), vitviz.open_image(data))
     frames = [encode(layer, acts.attention(layer), 1, "share") for layer in range(acts.depth)]
     return np.concatenate([frame.codes.ravel() for frame in frames])
+
+
+# --- a first start --------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process follows is told by Linux alone")
+def test_a_server_follows_no_file_and_its_log_is_quiet(tmp_path: Path) -> None:
+    """Started as the README says; where it followed files, a virtual environment flooded it."""
+    log = tmp_path / "log"
+    with serving(log) as server, Visitor(server.url) as visitor:
+        visitor.run()
+        assert visitor.provenance
+        opened = os.listdir(f"/proc/{server.pid}/fd")
+        kinds = [os.readlink(f"/proc/{server.pid}/fd/{number}") for number in opened]
+        assert kinds
+        assert "anon_inode:inotify" not in kinds
+    said = [line.strip() for line in log.read_text().splitlines() if line.strip()]
+    expected = (r".*server started on \S+", "You can now view .*", "URL: .*", r"Stopping\.\.\.")
+    assert not [line for line in said if not any(re.fullmatch(one, line) for one in expected)]
 
 
 # --- who may --------------------------------------------------------------------------------------

@@ -28,10 +28,14 @@ def _app(arguments: argparse.Namespace) -> int:
     settings = {
         "server.address": "127.0.0.1",
         "server.port": str(arguments.port),
+        "server.fileWatcherType": "none",
         "server.maxUploadSize": "25",
         "browser.gatherUsageStats": "false",
         "client.showErrorDetails": "none",
         "client.toolbarMode": "minimal",
+        "theme.headingFontSizes": '["1.4rem", "1.25rem", "1.1rem"]',
+        "theme.light.primaryColor": "#0b57d0",
+        "theme.dark.primaryColor": "#8ab4f8",
     }
     script = Path(__file__).with_name("app") / "main.py"
     flags = [f"--{name}={value}" for name, value in settings.items()]
