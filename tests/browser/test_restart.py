@@ -1,45 +1,74 @@
 """A page that was open while the server went away and came back."""
 
 import os
+import re
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app_server import PATIENCE, free_port, serving
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 
-def test_an_open_page_comes_back_with_its_settings(browser: "Browser", tmp_path: Path) -> None:
+@contextmanager
+def restarted(browser: "Browser", folder: Path, link: str, *keys: str) -> "Iterator[Page]":
+    """A page that was opened by a link and given keys on its photo, with its server anew."""
     from playwright.sync_api import expect
 
     port = free_port()
     page = browser.new_page()
     try:
-        with serving(tmp_path / "first", port=port) as server:
-            page.goto(f"{server.url}/?picture=moose")
+        with serving(folder / "first", port=port) as server:
+            page.goto(f"{server.url}/{link}")
+            photo = page.locator("main canvas[data-part=photo][aria-label]")
+            for key in keys:
+                photo.press(key)
+                expect(page).to_have_url(re.compile("query="))
+            slider = page.get_by_role("slider", name="Layer")
             line = page.locator(".st-key-provenance")
             expect(line).to_contain_text("layer 6 of 6")
-            slider = page.get_by_role("slider", name="Layer")
             slider.press("ArrowLeft")
             expect(line).to_contain_text("layer 5 of 6")
-            before = line.inner_text()
+            expect(page).to_have_url(re.compile("layer=5"))
             os.killpg(server.pid, signal.SIGKILL)
             expect(slider).to_be_disabled()
-        with serving(tmp_path / "second", port=port):
+        with serving(folder / "second", port=port):
             expect(slider).to_be_enabled(timeout=1000 * 2 * PATIENCE)
-            # The new server knows the address alone, so it shows that, whatever is asked first.
-            slider.press("ArrowLeft")
             app = page.get_by_test_id("stApp")
+            # The page asks by itself for what the address says.
             expect(app).to_have_attribute("data-test-script-state", "running")
             expect(app).to_have_attribute(
                 "data-test-script-state", "notRunning", timeout=1000 * 3 * PATIENCE
             )
-            expect(line).to_have_text(before)
-            slider.press("ArrowLeft")
-            expect(line).to_have_text(before.replace("layer 5", "layer 4"))
-            assert "picture=moose" in page.url
-            assert "layer=4" in page.url
+            yield page
     finally:
         page.close()
+
+
+def test_an_open_page_comes_back_with_its_settings(browser: "Browser", tmp_path: Path) -> None:
+    from playwright.sync_api import expect
+
+    with restarted(browser, tmp_path, "?picture=moose") as page:
+        line = page.locator(".st-key-provenance")
+        expect(line).to_contain_text("layer 5 of 6")
+        expect(line).to_contain_text("sample: moose")
+        page.get_by_role("slider", name="Layer").press("ArrowLeft")
+        expect(line).to_contain_text("layer 4 of 6")
+        assert "picture=moose" in page.url
+        expect(page).to_have_url(re.compile("layer=4"))
+
+
+def test_the_map_is_that_of_its_label_after_a_restart(browser: "Browser", tmp_path: Path) -> None:
+    """The new session counts its messages from 0, and the map had counted further."""
+    from playwright.sync_api import expect
+
+    with restarted(browser, tmp_path, "", "ArrowRight") as page:
+        title = page.locator("main canvas[data-part=map]").locator("xpath=ancestor::section")
+        expect(title).to_contain_text("layer 5")
+        page.get_by_role("slider", name="Layer").press("ArrowLeft")
+        expect(page.locator(".st-key-provenance")).to_contain_text("layer 4 of 6")
+        expect(title).to_contain_text("layer 4")

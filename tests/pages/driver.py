@@ -40,7 +40,8 @@ def address(at: AppTest) -> dict[str, str]:
 
 def drawn(at: AppTest) -> tuple[str, ...]:
     """All that is on screen of the data: charts, and the token map with its numbers."""
-    shown = {name: value for name, value in token_map(at).items() if name != "version"}
+    own = ("session", "version")  # of messages
+    shown = {name: value for name, value in token_map(at).items() if name not in own}
     numbers = [values.tobytes().hex() for values in stack(at).values()]
     return (*specs(at), json.dumps(shown), *numbers)
 

@@ -37,7 +37,8 @@ _STYLE = """<style>
 .st-key-provenance { position: fixed; left: 0; bottom: 0; z-index: 9; width: 100%;
   padding: 0.2rem 1.5rem; background: light-dark(#f0f2f6, #262730); }
 /* What nobody sees takes no room. */
-[class*="st-key-token_map_"][class*="_stack"], .st-key-paste_anywhere {
+[class*="st-key-token_map_"][class*="_stack"], .st-key-paste_anywhere,
+.st-key-address {
   position: absolute; width: 1px !important; overflow: hidden; }
 .stPlotlyChart text:not(.hoverlayer text) { fill: light-dark(#31333f, #fafafa) !important; }
 .stMainBlockContainer [data-testid="stButtonGroup"] button {
@@ -67,6 +68,7 @@ def main() -> None:
     st.html(_STYLE)
     name = chosen.url_path or "attention"
     st.title(f"{lesson(name).title}: {lesson(name).question}", anchor=False)
+    settings.follow_address()
     if setting("presenter", [False, True], False):
         st.html(f"<style>html {{ font-size: {settings.PRESENTER:.0%} !important; }}</style>")
     st.toggle("Presenter", key="presenter", help="Larger text, for a projector.")

@@ -7,11 +7,16 @@ holds.
 
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 T = TypeVar("T")
+_address = st.components.v2.component(
+    "vitviz_address", js=Path(__file__).with_name("address.js").read_text(encoding="utf-8")
+)
 PRESENTER = 1.25  # how much larger everything is on a projector
 
 #: What the address may hold. Other words in it are dropped.
@@ -104,6 +109,19 @@ def told() -> list[str]:
     """What there is to say in this run; it is not said again."""
     messages: list[str] = st.session_state.pop("messages", [])
     return messages
+
+
+def follow_address() -> None:
+    """Where the reader went back or forward in the browser, take the settings of that address.
+
+    Call it before any setting is read.
+    """
+    _address(key="address", height=1, on_reconnected_change=lambda: None)
+    run = get_script_run_ctx()
+    if run is not None and run.is_history_navigation:
+        for name in (*NAMES, "query_grid"):
+            st.session_state.pop(name, None)
+        st.session_state.kept = st.query_params.to_dict()
 
 
 def write_address() -> None:

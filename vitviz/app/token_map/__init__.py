@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -255,6 +256,7 @@ def token_map(
         on_commit_change=commit,
         data={
             "stackId": stack_id,
+            "session": st.session_state.setdefault("map_session", uuid4().hex),
             "version": st.session_state.setdefault("map_version", 0),
             "state": {
                 "frame": values.index(st.session_state[frame_setting[0]]),

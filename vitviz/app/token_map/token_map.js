@@ -243,12 +243,14 @@ class View {
   receive(data, send) {
     this.data = data;
     this.send = send;
-    if (!this.state || data.version >= this.version) {
+    // Versions of another session, as after a restart of the server, say nothing of this one's.
+    if (!this.state || data.session !== this.session || data.version >= this.version) {
+      this.session = data.session;
       this.version = data.version;
       this.state = { ...data.state };
     }
     this.lut = Uint8Array.from(data.lut.match(/../g), (pair) => parseInt(pair, 16));
-    const { version, state, stackId, ...layout } = data;
+    const { session, version, state, stackId, ...layout } = data;
     const built = JSON.stringify(layout);
     if (this.built !== built) this.#build(); // another answer must not end the drag of a slider
     this.built = built;

@@ -1,0 +1,77 @@
+"""Back and Forward walk through the views."""
+
+import re
+from typing import TYPE_CHECKING
+
+from app_server import Server
+
+from .walk import opened, reading, turn, until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+def expect_view(page: "Page", settings: str, words: str, heading: str = "Attention") -> None:
+    """What the address and the page say of the view on screen."""
+    from playwright.sync_api import expect
+
+    expect(page).to_have_url(re.compile(f"/{re.escape(settings)}$"))
+    expect(page.locator(".st-key-provenance")).to_contain_text(words)
+    expect(page.locator("h1")).to_contain_text(heading)
+    expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-script-state", "notRunning")
+
+
+def test_back_and_forward_walk_through_the_views(page: "Page", server: Server) -> None:
+    opened(page, server)
+    slider = page.locator(".st-key-layer input")
+    first = reading(page)
+    slider.press("ArrowLeft")
+    expect_view(page, "?layer=5", "layer 5 of 6")
+    until(page, lambda: reading(page) != first)
+    second = reading(page)
+    page.locator("main canvas[data-part=photo]").press("ArrowRight")
+    expect_view(page, "?layer=5&query=9.9", "layer 5 of 6")
+    third = reading(page)
+    assert third != second
+
+    page.go_back()
+    expect_view(page, "?layer=5", "layer 5 of 6")
+    until(page, lambda: reading(page) == second)
+    page.go_back()
+    expect_view(page, "", "layer 6 of 6")
+    until(page, lambda: reading(page) == first)
+    assert slider.input_value() == "6"
+    page.go_forward()
+    expect_view(page, "?layer=5", "layer 5 of 6")
+    until(page, lambda: reading(page) == second)
+    page.go_forward()
+    expect_view(page, "?layer=5&query=9.9", "layer 5 of 6")
+    until(page, lambda: reading(page) == third)
+
+    page.go_back()
+    expect_view(page, "?layer=5", "layer 5 of 6")
+    slider.press("ArrowLeft")  # another way from here
+    expect_view(page, "?layer=4", "layer 4 of 6")
+    page.go_back()
+    expect_view(page, "?layer=5", "layer 5 of 6")
+
+
+def test_back_leads_over_pages_with_their_settings(page: "Page", server: Server) -> None:
+    opened(page, server, "?layer=4")
+    turn(page, "tokens")
+    expect_view(page, "tokens?layer=4", "layer 4 of 6", "Tokens")
+    page.locator(".st-key-layer input").press("ArrowLeft")
+    expect_view(page, "tokens?layer=3", "layer 3 of 6", "Tokens")
+    turn(page, "distance")
+    expect_view(page, "distance?layer=3", "layer 3 of 6", "Distance")
+
+    page.go_back()
+    expect_view(page, "tokens?layer=3", "layer 3 of 6", "Tokens")
+    page.go_back()
+    expect_view(page, "tokens?layer=4", "layer 4 of 6", "Tokens")
+    page.go_back()
+    expect_view(page, "?layer=4", "layer 4 of 6")
+    page.go_forward()
+    page.go_forward()
+    page.go_forward()
+    expect_view(page, "distance?layer=3", "layer 3 of 6", "Distance")
