@@ -419,7 +419,7 @@ def test_a_link_to_weights_that_cannot_be_had_shows_the_shipped_model() -> None:
 
 
 REFUSALS = {
-    ("stem", "filters"): "filters are no pictures",
+    ("stem", "filters"): "no filter of theirs is a picture",
     ("no positions", "positions"): "no position embedding",
     ("sincos1d", "positions"): "sines and cosines that are fixed",
     ("sincos2d", "positions"): "sines and cosines that are fixed",
