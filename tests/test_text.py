@@ -15,6 +15,7 @@ from vitviz.checkpoints import assets
 from vitviz.families import family_of
 from vitviz.text import PAGES, lesson
 from vitviz.text.families import CARDS
+from vitviz.vit import VisionTransformer
 from vitviz.zoo import catalogue
 from vitviz.zoo.loading import outline_of, preprocessing_of
 
@@ -179,6 +180,14 @@ def test_the_distillation_token_is_said_of_distilled_models_alone(name: str) -> 
     assert second.startswith("The distilled models, such as the one on the picture,")
     others = [card.differs + card.hidden for family, card in CARDS.items() if family != "DeiT"]
     assert not any("DIST" in words for words in others)
+
+
+def test_tables_of_sines_are_not_said_to_be_the_papers() -> None:
+    """Its appendix D.4 compares learned embeddings."""
+    for said in (VisionTransformer.__doc__, inspection.position_table.__doc__):
+        assert said
+        assert "Vaswani" in said
+        assert "D.4" not in said
 
 
 def test_principal_components_are_of_what_is_left_without_the_mean() -> None:
