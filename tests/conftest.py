@@ -6,10 +6,17 @@ from pathlib import Path
 
 import pytest
 from hub_server import HubServer
+from hypothesis import HealthCheck, settings
 
 # The models of the tests are small: more threads cost more than they save, above all where the
 # machine has other work. A test that is about threads sets their number itself.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A busy machine takes long to draw an example, and that is no fault of the test.
+settings.register_profile(
+    "busy", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("busy")
 
 # No test reaches the network: where the hub should be, nobody listens.
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"

@@ -378,13 +378,13 @@ SMALL = {
 seeds = st.integers(0, 2**32)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=200, derandomize=True, database=None)
 @given(st.sampled_from([name for name in SMALL if "JPEG" in name or "PNG" in name]), seeds)
 def test_damaged_jpeg_and_png(name: str, seed: int) -> None:
     check(mutated(SMALL[name], seed))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(max_examples=60, derandomize=True, database=None)
 @given(st.sampled_from(["WEBP", "GIF", "BMP", "TIFF", "AVIF"]), seeds)
 def test_damaged_others(name: str, seed: int) -> None:
     check(mutated(SMALL[name], seed))
@@ -393,7 +393,7 @@ def test_damaged_others(name: str, seed: int) -> None:
 STARTS = (b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xda\0\2", b"<", BOX)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=200, derandomize=True, database=None)
 @given(st.sampled_from(STARTS), st.binary(max_size=300))
 def test_random_bytes(start: bytes, data: bytes) -> None:
     check(start + data)
@@ -624,7 +624,7 @@ def test_the_input_is_timms(
     assert difference.mean() < 0.5
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(max_examples=60, derandomize=True, database=None)
 @given(
     st.tuples(st.integers(1, 400), st.integers(1, 400)),
     st.tuples(st.integers(8, 64), st.integers(8, 64)),

@@ -41,7 +41,7 @@ from vitviz.vit import VisionTransformer, resize_position_embedding
 PREFIXES = [0, 1, 2, 5]
 FUSIONS: dict[str, Callable[..., Array]] = {"mean": np.mean, "max": np.max, "min": np.min}
 
-quick = settings(deadline=None, max_examples=40)
+quick = settings(max_examples=40)
 grids = st.tuples(st.integers(1, 5), st.integers(1, 6))
 prefixes = st.sampled_from(PREFIXES)
 seeds = st.integers(0, 2**32 - 1)

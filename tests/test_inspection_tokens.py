@@ -19,7 +19,7 @@ from vitviz.inspection import (
 )
 from vitviz.inspection.inputs import Grid
 
-quick = settings(deadline=None, max_examples=40)
+quick = settings(max_examples=40)
 grids = st.tuples(st.integers(1, 5), st.integers(1, 6))
 prefixes = st.sampled_from([0, 1, 5])
 seeds = st.integers(0, 2**32 - 1)

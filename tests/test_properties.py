@@ -23,7 +23,7 @@ PREFIXES: dict[int, dict[str, Any]] = {
     2: dict(distillation_token=True),
     5: dict(registers=4),
 }
-few = settings(deadline=None, max_examples=25, derandomize=True, database=None)
+few = settings(max_examples=25, derandomize=True, database=None)
 
 
 @dataclass(frozen=True)

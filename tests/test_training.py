@@ -24,7 +24,7 @@ from cifar import (
     write_cifar100,
     write_sheets,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import Tensor
@@ -231,7 +231,6 @@ def test_plain_attention_equals_the_fused_one() -> None:
     assert_close(plain_gradients, fused_gradients, rtol=1e-5, atol=1e-5)
 
 
-@settings(deadline=None)
 @given(steps=st.integers(1, 20_000), peak=st.floats(0.1, 1))
 def test_rate_warms_up_and_ends_at_zero(steps: int, peak: float) -> None:
     warmup = min(200, max(1, steps // 20))

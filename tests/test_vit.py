@@ -348,7 +348,7 @@ def embeddings(draw: st.DrawFn) -> tuple[Tensor, tuple[int, int], int]:
 grids = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(embedding=embeddings(), grid=grids)
 def test_resizing_equals_timms(
     embedding: tuple[Tensor, tuple[int, int], int], grid: tuple[int, int]
@@ -365,7 +365,7 @@ def test_resizing_equals_timms(
     assert torch.equal(resized[:, :prefix], pos_embed[:, :prefix])
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(side=st.integers(1, 9), grid=grids, prefix=st.sampled_from([0, 1, 2, 5]))
 def test_resizing_takes_the_old_grid_for_square(
     side: int, grid: tuple[int, int], prefix: int
@@ -377,7 +377,7 @@ def test_resizing_takes_the_old_grid_for_square(
     assert_close(resized, expected, rtol=0, atol=1e-6)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(embedding=embeddings())
 def test_resizing_to_the_same_grid_is_the_identity(
     embedding: tuple[Tensor, tuple[int, int], int],
