@@ -28,12 +28,14 @@ from examples import (
     watched,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vitviz import memory
 from vitviz.activations import capture
 from vitviz.attribution import gradient_rollout, relevance
 from vitviz.families import ModelError
+from vitviz.memory import gradient_bytes
 from vitviz.model import RECORDER, Model
 from vitviz.vit import Attention
 
@@ -467,3 +469,77 @@ def test_a_gradient_that_is_not_finite_is_refused() -> None:
     module: Any = model.module
     module.head.weight[0] = torch.inf
     assert "not finite" in refusal(model)
+
+
+def test_layers_of_different_tokens_are_refused() -> None:
+    module: Any = timm.create_model("coatnet_nano_rw_224", num_classes=5).eval()
+    assert "differ in their tokens" in refusal(watched(module, (224, 224)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_refused(dtype: torch.dtype) -> None:
+    model = own_model()
+    model.module.to(dtype)
+    assert f"is in {str(dtype)[6:]}" in refusal(model)
+
+
+def test_a_gradient_that_is_checkpointed_is_refused() -> None:
+    model = timm_model("test_vit")
+    module: Any = model.module
+    module.set_grad_checkpointing(True)
+    assert "set_grad_checkpointing(False)" in refusal(model)
+    module.set_grad_checkpointing(False)
+    assert relevance(model, picture(), 0).max() > 0
+
+
+def test_a_gradient_that_does_not_arrive_is_refused() -> None:
+    """As through what was quantised: it computes, and has no gradient."""
+
+    class Cut(nn.Linear):
+        def forward(self, z: Tensor) -> Tensor:
+            return super().forward(z).detach()
+
+    for name in ("head", "blocks.1.mlp.fc2", "blocks.2.attn.qkv"):
+        model = own_model()
+        part: Any = model.module.get_submodule(name)
+        part.__class__ = Cut
+        if name == "head":
+            assert "No gradient of the answer reaches the attention of blocks.0" in refusal(model)
+        else:  # others' skip connections let it pass
+            assert relevance(model, picture(), 0).max() > 0
+
+
+@every_method
+@pytest.mark.parametrize("name", ["beit_base_patch16_224", "eva02_tiny_patch14_336"])
+def test_models_of_timm_in_double_precision_give_the_same_map(
+    name: str, method: Callable[..., np.ndarray]
+) -> None:
+    model = pooling(name)
+    expected = method(model, picture(), 3)
+    model.module.double()
+    found = method(model, picture(), 3)
+    assert_allclose(found, expected, atol=1e-4 * expected.max())
+
+
+def test_more_memory_than_is_free_is_refused_before_it_is_spent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = own_model()
+    needed = gradient_bytes(model.sites)
+    before = untouched(model)
+    monkeypatch.setattr(memory, "free_bytes", lambda: needed - 1)
+    monkeypatch.setattr(model.module, "forward", None)
+    said = refusal(model)
+    assert said.startswith(f"A map of one class of {model.name} needs about ")
+    assert_same(before, untouched(model))
+    monkeypatch.undo()
+    monkeypatch.setattr(memory, "free_bytes", lambda: needed)
+    assert relevance(model, picture(), 0).max() > 0
+
+
+def test_the_estimate_holds_the_attention_and_its_gradient() -> None:
+    sites = own_model().sites
+    tokens, heads, width = 25, 4, 32
+    matrix = heads * tokens * tokens
+    assert gradient_bytes(sites) >= 4 * (2 * 3 * matrix + 3 * tokens * width * 20)
+    assert gradient_bytes(sites) <= 4 * (2 * 3 * matrix + 3 * matrix + 3 * tokens * width * 30)

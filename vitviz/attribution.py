@@ -5,6 +5,7 @@ of the model is changed for it, and nothing is left in it: no gradient of a weig
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from .activations.reading import checked
 from .activations.records import read_call, why_refused
 from .families import Layer, ModelError
+from .memory import check, gradient_bytes
 from .model import RECORDER, Model
 
 RESIDUAL = 0.5  # weight of the skip connection in `gradient_rollout`
@@ -45,8 +47,9 @@ def relevance(model: Model, image: Image.Image, class_index: int) -> np.ndarray:
     Raises
     ------
     ModelError
-        When the model has no head for classes, a layer is not global attention or cannot be proved
-        on this picture, or a gradient is not a finite number.
+        When the model has no head for classes, its layers are not global attention over the same
+        tokens or cannot be proved on this picture, it computes in half precision or checkpoints
+        its gradients, the memory does not suffice, or a gradient is missing or no finite number.
     ValueError
         When there is no such class.
 
@@ -61,7 +64,7 @@ def relevance(model: Model, image: Image.Image, class_index: int) -> np.ndarray:
     model) or beside the patches is not in the map.
 
     Keeps the attention and its gradient of all layers at once: 8 bytes a layer, head and pair of
-    tokens.
+    tokens, which is estimated first (`vitviz.memory`).
 
     References
     ----------
@@ -137,20 +140,31 @@ def _weighted_layers(model: Model, image: Image.Image, class_index: int) -> list
                 x = model.preprocess(image).to(next(model.module.parameters()).dtype)
                 logits = model.module(x[None])[0]
             attention = watch.attention()
-            gradients = torch.autograd.grad(logits[class_index], attention)
+            gradients = _gradients(logits[class_index], attention)
     finally:
         RECORDER.reset(token)
-    weighted = [
-        (gradient * own.detach()).clamp(min=0).mean(dim=0)
-        for own, gradient in zip(attention, gradients, strict=True)
-    ]
-    for layer, matrix in zip(model.layers, weighted, strict=True):
+    weighted = []
+    for layer, own, gradient in zip(model.layers, attention, gradients, strict=True):
+        if gradient is None:
+            raise ModelError(
+                f"No gradient of the answer reaches the attention of {layer.name}, as where a part "
+                "after it was quantised, so no map is drawn."
+            )
+        matrix = (gradient * own.detach()).clamp(min=0).mean(dim=0)
+        weighted.append(matrix)
         if not torch.isfinite(matrix).all():
             raise ModelError(
                 f"The gradient in {layer.name} has values that are not finite numbers, so no map "
                 "is drawn."
             )
     return weighted
+
+
+def _gradients(logit: Tensor, attention: list[Tensor]) -> Sequence[Tensor | None]:
+    """Of the logit, for each layer's attention; None where none reaches it."""
+    if not logit.requires_grad:
+        return [None] * len(attention)
+    return torch.autograd.grad(logit, attention, allow_unused=True)
 
 
 class _Watch(TorchFunctionMode):
@@ -216,6 +230,22 @@ def _check(model: Model, class_index: int) -> None:
                 f"{layer.name} has {layer.kind} attention: only layers in which every token can "
                 "attend to every token can be multiplied."
             )
+    if not model.read_tokens:
+        raise ModelError(
+            f"The layers of {model.name} differ in their tokens, so they cannot be multiplied."
+        )
+    dtype = next(model.module.parameters()).dtype
+    if dtype not in (torch.float32, torch.float64):
+        raise ModelError(
+            f"The gradient is computed in single or double precision, and {model.name} is in "
+            f"{str(dtype).removeprefix('torch.')}: call float() on its module first."
+        )
+    if getattr(model.module, "grad_checkpointing", False):
+        raise ModelError(
+            f"{model.name} keeps no attention for its gradient while checkpointing is on: call "
+            "set_grad_checkpointing(False) on its module first."
+        )
+    check(gradient_bytes(model.sites), f"A map of one class of {model.name}")
 
 
 def _output_row(model: Model, like: Tensor) -> Tensor:

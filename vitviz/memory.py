@@ -26,6 +26,10 @@ _ACCOUNTS = (
 )
 
 
+#: Vectors of width D that a layer keeps of each token for the pass back, at most (a gated MLP).
+_GRADED_VECTORS = 30
+
+
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
     """Bytes that a model needs, from its structure alone.
@@ -68,6 +72,17 @@ def capture_bytes(sites: Sequence[Site]) -> int:
         numbers += _tokens(site) * _width(site) * _vectors(site)
         if site.reader == "softmax" or site.biased:
             numbers += _matrix(site)
+    return numbers * size
+
+
+def gradient_bytes(sites: Sequence[Site]) -> int:
+    """What one pass forward and one back to the attention of all layers take, at most."""
+    size = max(4, next(sites[0].block.parameters()).element_size())
+    # The attention and its gradient of each layer; of one, the products that make them.
+    numbers = 2 * sum(_matrix(site) for site in sites) + 3 * max(_matrix(site) for site in sites)
+    # What the layers keep for the pass back: inputs of norms, of linear layers and of the MLP's
+    # activation, queries, keys and values.
+    numbers += sum(_tokens(site) * _width(site) * _GRADED_VECTORS for site in sites)
     return numbers * size
 
 

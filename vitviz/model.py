@@ -173,7 +173,7 @@ class Model:
     def read_tokens(self) -> tuple[str, ...]:
         """Names of the tokens from which the head reads the answer; "patches" are all of them.
 
-        Those from which the output has a gradient: a CLS token that is there need not be read.
+        Those on which the output depends: a CLS token that is there need not be read.
         Empty where the layers differ in their tokens.
         """
         if any(

@@ -3,26 +3,35 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
 def read_tokens(module: Any, prefix: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of the tokens from which the output has a gradient; "patches" for those of the picture.
+    """Names of the tokens on which the output depends; "patches" for those of the picture.
 
-    The module's own final norm, pooling and head are run on random tokens: neither its settings nor
-    a CLS token that is there tell what the head reads. The output of a head whose weights are all
-    zero has no gradient: then it is taken to read CLS, or the patches where there is none.
+    The module's own final norm, pooling and head are run on random tokens, once more with others in
+    each place: neither its settings nor a CLS token that is there tell what the head reads, and a
+    part that was quantised has no gradient to ask. The output of a head whose weights are all zero
+    depends on nothing: then it is taken to read CLS, or the patches where there is none.
     """
     weight = next(module.parameters())
+    size = (1, len(prefix) + 2, module.embed_dim)
     random = torch.Generator().manual_seed(0)
-    # A gradient is wanted here, whatever the caller has switched off for itself.
-    with torch.inference_mode(False), torch.enable_grad():
-        tokens = torch.randn(1, len(prefix) + 2, module.embed_dim, generator=random)
-        tokens = tokens.to(weight).requires_grad_()
-        output = module.forward_head(module.norm(tokens))
-        direction = torch.randn(output.shape, generator=random).to(output)
-        (gradient,) = torch.autograd.grad((output * direction).sum(), tokens)
-    read = (gradient[0] != 0).any(dim=1).tolist()  # also where it is NaN
-    names = tuple(name for name, one in zip(prefix, read, strict=False) if one)
-    if any(read[len(prefix) :]):
-        return (*names, "patches")
-    return names or (("cls",) if "cls" in prefix else ("patches",))
+    tokens, others = (torch.randn(size, generator=random).to(weight) for _ in range(2))
+
+    def answer(changed: slice) -> Tensor:
+        z = tokens.clone()
+        z[:, changed] = others[:, changed]
+        output: Tensor = module.forward_head(module.norm(z))
+        return output
+
+    places = {name: slice(at, at + 1) for at, name in enumerate(prefix)}
+    places["patches"] = slice(len(prefix), None)
+    with torch.inference_mode():
+        plain = answer(slice(0))
+        read = tuple(
+            name
+            for name, place in places.items()
+            if not torch.equal(answer(place).nan_to_num(), plain.nan_to_num())
+        )
+    return read or (("cls",) if "cls" in prefix else ("patches",))
