@@ -252,7 +252,7 @@ def test_cosines_are_exact(page: "Page", show: Callable[..., None]) -> None:
 def test_a_column_is_another_map_than_a_row(page: "Page", show: Callable[..., None]) -> None:
     show(planted(), state={"query": 1 + PEAK[0] * GRID[1] + PEAK[1], "direction": "column"})
     assert "strongest query row 1 column 1, 40 %" in label(page)
-    assert "does not add up" in page.locator("[data-part=reading]").inner_text()
+    assert "need not add up" in page.locator("[data-part=reading]").inner_text()
     page.get_by_role("button", name="row: looks at").click()
     assert "strongest key row 4 column 12, 40 %" in label(page)
     assert [state["direction"] for state in sent(page)] == ["row"]
