@@ -23,8 +23,9 @@ os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Folders are run by two workers; for a file or a test, starting them takes longer."""
-    return 2 if all(Path(path).is_dir() for path in config.args) else 0
+    """Two run folders; for a file, starting them takes longer, and bars of time are run alone."""
+    alone = config.option.markexpr == "bars" or not all(Path(path).is_dir() for path in config.args)
+    return 0 if alone else 2
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
