@@ -146,6 +146,18 @@ def test_a_files_name_and_its_exif_never_become_markup(visitor: Visitor) -> None
     assert "onerror" not in said
 
 
+def test_a_file_that_another_takes_the_place_of_is_not_kept(tmp_path: Path) -> None:
+    with serving(tmp_path / "log") as server, Visitor(server.url) as visitor:
+        visitor.run()
+        for number, data in enumerate(PICTURES):
+            visitor.upload(f"{number}.png", data)
+        assert visitor.run().provenance.endswith(f" · {number}.png")
+        with urlopen(f"{server.url}/_stcore/metrics") as answer:
+            told = answer.read().decode()
+    (kept,) = re.findall(r'cache_type="UploadedFileManager".*} (\d+)', told)
+    assert int(kept) == len(PICTURES[-1])
+
+
 # --- what goes wrong ------------------------------------------------------------------------------
 
 

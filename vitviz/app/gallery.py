@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import streamlit as st
+from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from vitviz.app import settings
@@ -83,7 +85,8 @@ def _image(data: bytes, digest: str) -> "Image.Image":
         with decodings().turn(lambda ahead: None):  # to draw could stop the run and lose the file
             return open_image(data)
 
-    return images().get(digest, make, lambda made: 3 * made.width * made.height)
+    # Pillow keeps four bytes of a pixel in RGB.
+    return images().get(digest, make, lambda made: 4 * made.width * made.height)
 
 
 def receive(name: str, data: bytes) -> None:
@@ -104,8 +107,20 @@ def receive_file(widget: str) -> None:
     file = st.session_state[widget]
     if isinstance(file, UploadedFile):
         receive(file.name, file.getvalue())
+        _forget_all_but(widget, file.file_id)
     else:  # none, or one that the server no longer has
         st.session_state.upload_error = None
+
+
+def _forget_all_but(widget: str, file_id: str) -> None:
+    """Drop the file that this one takes the place of: else a session keeps all until it ends."""
+    context = get_script_run_ctx()
+    files: dict[str, str] = st.session_state.setdefault("files", {})
+    before, files[widget] = files.get(widget, file_id), file_id
+    if before != file_id and context is not None:
+        manager = context.uploaded_file_mgr
+        if isinstance(manager, MemoryUploadedFileManager):
+            manager.remove_file(context.session_id, before)
 
 
 def picture(name: str) -> Picture:
