@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from vitviz.inspection import (
     foreground,
+    norm_outliers,
     token_components,
     token_norms,
     token_scatter,
@@ -157,32 +158,50 @@ def lengths(*norms: float, prefix: float | None = None) -> np.ndarray:
     return unit * np.array(wanted)[:, None]
 
 
-def test_an_outlier_is_far_above_the_median() -> None:
+def test_a_long_token_is_above_the_median() -> None:
     # Median 3, absolute deviations 2 1 0 0 1 97: their median is 1.
     tokens = lengths(1, 2, 3, 3, 4, 100, prefix=900)
-    norms, outliers, limit = token_norms(tokens, grid=(2, 3))
+    norms, long, limit = token_norms(tokens, grid=(2, 3))
     assert_allclose(norms, [[1, 2, 3], [3, 4, 100]])
     assert limit == pytest.approx(3 + 5 * 1)
-    assert_array_equal(outliers, [[0, 0, 0], [0, 0, 1]])
+    assert_array_equal(long, [[0, 0, 0], [0, 0, 1]])
 
 
-def test_the_limit_itself_is_no_outlier_and_what_is_short_neither() -> None:
+def test_the_limit_itself_is_not_long_and_what_is_short_neither() -> None:
     tokens = lengths(3, 3, 2, 4, 7.99, 0.001)  # deviations 0 0 1 1 4.99 2.999: median 1
-    _, outliers, limit = token_norms(tokens, grid=(1, 6), num_prefix_tokens=0)
+    _, long, limit = token_norms(tokens, grid=(1, 6), num_prefix_tokens=0)
     median, spread = 3, 1
     assert limit == pytest.approx(median + 5 * spread)
-    assert not outliers.any()
-    _, outliers, limit = token_norms(tokens, grid=(1, 6), num_prefix_tokens=0, deviations=4)
+    assert not long.any()
+    _, long, limit = token_norms(tokens, grid=(1, 6), num_prefix_tokens=0, deviations=4)
     assert limit == pytest.approx(7)
-    assert_array_equal(outliers, [[0, 0, 0, 0, 1, 0]])
+    assert_array_equal(long, [[0, 0, 0, 0, 1, 0]])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_equal_lengths_have_no_outlier(dtype: Any) -> None:
+def test_of_equal_lengths_none_is_long(dtype: Any) -> None:
     tokens = lengths(*[2.5] * 300).astype(dtype)
-    _, outliers, limit = token_norms(tokens, grid=(20, 15), num_prefix_tokens=0)
-    assert not outliers.any()  # they differ by rounding
+    _, long, limit = token_norms(tokens, grid=(20, 15), num_prefix_tokens=0)
+    assert not long.any()  # they differ by rounding
     assert limit == pytest.approx(2.5, rel=1e-5)
+
+
+def test_an_outlier_is_five_times_as_long_as_the_median() -> None:
+    norms = np.array([[2.0, 2, 2], [9.99, 10, 1]])
+    assert_array_equal(norm_outliers(norms), [[0, 0, 0], [0, 1, 0]])
+    assert_array_equal(norm_outliers(norms, times=4.9), [[0, 0, 0], [1, 1, 0]])
+    assert not norm_outliers(np.full((3, 4), 2.5)).any()
+    assert not norm_outliers(np.zeros((3, 4))).any()
+
+
+def test_a_fifth_of_the_tokens_a_little_longer_are_no_outliers() -> None:
+    """As of a real ViT-S/14."""
+    usual = 1 + 0.02 * np.random.default_rng(0).standard_normal(80)
+    norms = np.concatenate([usual, np.full(20, 1.4)])
+    tokens = lengths(*norms)
+    found, long, _ = token_norms(tokens, grid=(10, 10), num_prefix_tokens=0)
+    assert long.sum() == 20
+    assert not norm_outliers(found).any()
 
 
 # --- what is refused ----------------------------------------------------------------------------

@@ -234,6 +234,17 @@ def test_outliers_have_a_cross_in_the_middle_of_their_patch() -> None:
     assert alt(figure).endswith("2 outliers: row 1, column 4; row 3, column 2.")
 
 
+def test_what_is_only_long_has_a_ring() -> None:
+    norms = np.full(GRID, 3.0)
+    norms[0, 3], norms[2, 1] = 30, 4
+    figure = plots.token_norms(norms, norms > 15, IMAGE, crop=CROP, query=None, long=norms > 3.5)
+    crosses, rings = figure.data[1:]
+    assert (list(crosses.x), list(crosses.y)) == ([80], [15])
+    assert rings.marker.symbol == "circle-open"
+    assert (list(rings.x), list(rings.y)) == ([40], [55])
+    assert alt(figure).endswith("1 outlier: row 1, column 4; 1 long one: row 3, column 2.")
+
+
 def test_no_outlier_is_said() -> None:
     norms = np.full(GRID, 3.0)
     figure = plots.token_norms(norms, norms > 5, IMAGE, crop=CROP, query=(0, 0))

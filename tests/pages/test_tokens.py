@@ -259,15 +259,17 @@ def test_the_picture_is_laid_below_as_one(serve: Callable[[str], Model]) -> None
 # --- norms --------------------------------------------------------------------------------------
 
 
-def test_the_rule_for_outliers_is_on_screen_with_its_numbers(
+def test_both_rules_for_lengths_are_on_screen_with_their_numbers(
     serve: Callable[[str], Model],
 ) -> None:
     acts = seen(serve("plain"))
     at = opened("tokens", layer="1")
-    norms, outliers, limit = inspection.token_norms(acts.tokens(1), grid=acts.grid)
+    norms, long, limit = inspection.token_norms(acts.tokens(1), grid=acts.grid)
     said = prose(at)
-    assert f"✕ outliers: {outliers.sum()} of 24 patches." in said
+    assert f"○ long: {long.sum()} of 24 patches" in said
     assert f"by more than 5 median absolute deviations, so than {limit:.2f}." in said
+    assert "✕ outliers: 0, at least 5 times as long as the median" in said
+    assert "about 2 % of the tokens, at about ten times" in said
     assert f"The longest patch is {norms.max():.2f}" in said
     assert f"the median of {np.median(norms):.2f}" in said
     assert f" CLS: {np.linalg.norm(acts.tokens(1)[0]):.2f}." in said
@@ -275,23 +277,30 @@ def test_the_rule_for_outliers_is_on_screen_with_its_numbers(
     assert f"{norms.max():.2f} at row {row + 1}, column {col + 1}" in alt(at, NORMS)
 
 
-def test_outliers_are_marked(
-    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("times", [1.5, 20])
+def test_a_long_token_is_no_outlier_until_it_is_five_times_as_long(
+    times: float, serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
     real = Activations.tokens
 
     def stretched(acts: Activations, depth: int, *, normalised: bool = False) -> np.ndarray:
         tokens = real(acts, depth, normalised=normalised).copy()
-        tokens[1 + 9] *= 1 if normalised else 50
+        length = np.linalg.norm(tokens[1:], axis=1, keepdims=True)
+        if not normalised:
+            tokens[1:] *= (4 + 0.01 * np.arange(24)[:, None]) / length  # hardly any spread
+            tokens[1 + 9] *= times
         return tokens
 
-    before = alt(opened("tokens"), NORMS)
-    assert "row 2, column 4" not in before
     monkeypatch.setattr(Activations, "tokens", stretched)
-    after_it = alt(opened("tokens"), NORMS)
-    assert after_it.endswith("row 2, column 4.")
-    assert after_it.count("row ") == before.count("row ") + 1
+    at = opened("tokens")
+    assert "○ long: 1 of 24 patches" in prose(at)
+    assert f"✕ outliers: {int(times > 5)}, at least 5 times" in prose(at)
+    ends = {
+        1.5: "no outlier; 1 long one: row 2, column 4.",
+        20: "1 outlier: row 2, column 4; no long one.",
+    }
+    assert alt(at, NORMS).endswith(ends[times])
 
 
 def test_the_numbers_are_there_as_a_table(serve: Callable[[str], Model]) -> None:

@@ -12,7 +12,7 @@ from vitviz.app.figure import show
 from vitviz.app.settings import setting
 from vitviz.app.state import View
 from vitviz.app.token_map import MAX_BYTES, Frame, encode, token_map
-from vitviz.inspection.tokens import OUTLIER
+from vitviz.inspection.tokens import LONG, OUTLIER
 from vitviz.plots.template import as_percent
 
 CHANNELS = 3  # red, green and blue
@@ -247,20 +247,26 @@ def _ask(view: View) -> None:
 def _norms(view: View) -> None:
     acts, depth = view.acts, view.layer + 1
     tokens = acts.tokens(depth)
-    norms, outliers, limit = inspection.token_norms(
-        tokens, grid=acts.grid, num_prefix_tokens=len(view.prefix)
-    )
+    norms, long, limit = inspection.token_norms(acts, depth=depth)
+    outliers = inspection.norm_outliers(norms)
     st.subheader(f"Length of the tokens after layer {depth}, before the LayerNorm", anchor=False)
     show(
         plots.token_norms(
-            norms, outliers, view.picture.image, crop=acts.crop, query=view.query_patch
+            norms,
+            outliers,
+            view.picture.image,
+            crop=acts.crop,
+            query=view.query_patch,
+            long=long,
         )
     )
     median, largest = float(np.median(norms)), float(norms.max())
     words = (
-        f"✕ outliers: {outliers.sum()} of {norms.size} patches. An outlier is longer than the "
-        f"median by more than {OUTLIER:.0f} median absolute deviations, so than {limit:.2f}. The "
-        f"longest patch is {largest:.2f}, {largest / median:.1f} times the median of {median:.2f}."
+        f"○ long: {long.sum()} of {norms.size} patches, longer than the median by more than "
+        f"{LONG:.0f} median absolute deviations, so than {limit:.2f}. ✕ outliers: "
+        f"{outliers.sum()}, at least {OUTLIER:.0f} times as long as the median; those of the paper "
+        "on registers were about 2 % of the tokens, at about ten times. The longest patch is "
+        f"{largest:.2f}, {largest / median:.1f} times the median of {median:.2f}."
     )
     lengths = np.linalg.norm(tokens[: len(view.prefix)], axis=1)
     for name, length in zip(view.prefix, lengths, strict=True):

@@ -149,32 +149,39 @@ def token_norms(
     *,
     crop: Box,
     query: tuple[int, int] | None,
+    long: np.ndarray | None = None,
 ) -> go.Figure:
-    """Length of each patch token; outliers have a cross.
+    """Length of each patch token; outliers have a cross, others that are long a ring.
 
     Parameters
     ----------
     norms : ndarray of shape (rows, columns), in the tokens' unit
-    outliers : ndarray of bool, shape (rows, columns)
+    outliers, long : ndarray of bool, shape (rows, columns)
     """
     figure = token_map(norms, image, crop=crop, query=query, name="length", signed=False)
-    rows, cols = np.nonzero(outliers)
+    marked = {"outlier": (outliers, "x-thin", 13, 3)}
+    if long is not None:
+        marked["long one"] = (long & ~outliers, "circle-open", 11, 2)
     left, top, right, bottom = crop
-    figure.add_scatter(
-        x=left + (cols + 0.5) * (right - left) / norms.shape[1],
-        y=top + (rows + 0.5) * (bottom - top) / norms.shape[0],
-        mode="markers",
-        marker=dict(symbol="x-thin", size=13, line=dict(color="black", width=3)),
-        hoverinfo="skip",
-    )
-    where = [place(int(row), int(col)) for row, col in zip(rows, cols, strict=True)]
-    flagged = "no outlier"
-    if where:
-        noun = "outlier" if len(where) == 1 else "outliers"
+    words = [figure.layout.meta["alt"].removesuffix(".")]
+    for called, (mask, symbol, size, width) in marked.items():
+        rows, cols = np.nonzero(mask)
+        figure.add_scatter(
+            x=left + (cols + 0.5) * (right - left) / norms.shape[1],
+            y=top + (rows + 0.5) * (bottom - top) / norms.shape[0],
+            mode="markers",
+            marker=dict(
+                symbol=symbol, size=size, color="black", line=dict(color="black", width=width)
+            ),
+            hoverinfo="skip",
+        )
+        where = [place(int(row), int(col)) for row, col in zip(rows, cols, strict=True)]
+        if not where:
+            words.append(f"no {called}")
+            continue
         named = "; ".join(where[:5]) + ("; …" if len(where) > 5 else "")
-        flagged = f"{len(where)} {noun}: {named}"
-    alt = figure.layout.meta["alt"].removesuffix(".")
-    figure.update_layout(meta={"alt": f"{alt}; {flagged}."})
+        words.append(f"{len(where)} {called}{'s' * (len(where) > 1)}: {named}")
+    figure.update_layout(meta={"alt": f"{'; '.join(words)}."})
     return figure
 
 
