@@ -23,6 +23,7 @@ from examples import (
 from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vitviz.activations import capture
 from vitviz.families import ModelError
@@ -242,6 +243,35 @@ def test_a_picture_keeps_the_detail_that_is_asked_for() -> None:
     assert whole(fine).std() > 5 * half(fine).std()
     assert half(coarse).std() > 0.7 * whole(coarse).std()
     assert half(fine).shape == whole(fine).shape
+
+
+@pytest.mark.parametrize("size", [(50, 33), (33, 50), (101, 40), (24, 16), (7, 5)])
+@pytest.mark.parametrize("crop_mode", ["center", "squash"])
+def test_a_picture_of_less_detail_lies_where_its_placement_says(
+    size: tuple[int, int], crop_mode: str
+) -> None:
+    """A ramp across the picture is found again at the columns and rows of the crop."""
+    rule = preprocessing(mean=(0, 0, 0), std=(1, 1, 1), detail=0.5, crop_mode=crop_mode)
+    width, height = size
+    ramps = np.zeros((height, width, 3), np.uint8)
+    ramps[..., 0] = np.linspace(0, 255, width).round()
+    ramps[..., 1] = np.linspace(0, 255, height).round()[:, None]
+    image = Image.fromarray(ramps)
+    x = rule(image).numpy()
+    left, top, right, bottom = rule.place(image).crop
+    col = left + (np.arange(24) + 0.5) / 24 * (right - left) - 0.5
+    row = top + (np.arange(16) + 0.5) / 16 * (bottom - top) - 0.5
+    inside = (slice(6, 10), slice(9, 15))  # away from the edges, whose colour is held
+    assert_allclose(x[0][inside], np.tile(col / (width - 1), (16, 1))[inside], atol=0.02)
+    assert_allclose(x[1][inside], np.tile(row / (height - 1), (24, 1)).T[inside], atol=0.03)
+
+
+def test_a_picture_of_the_detail_is_enlarged_once() -> None:
+    image = picture(12, 8)
+    rule = preprocessing(mean=(0, 0, 0), std=(1, 1, 1), detail=0.5)
+    x = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
+    enlarged = F.interpolate(x[None], size=(16, 24), mode="bicubic", antialias=True)[0].clamp(0, 1)
+    assert_allclose(rule(image), enlarged, rtol=0, atol=1e-5)
 
 
 def test_preprocessing_places_as_it_crops() -> None:

@@ -37,7 +37,6 @@ from vitviz import checkpoints, memory
 from vitviz.checkpoints import load_shipped
 from vitviz.families import ModelError
 from vitviz.model import Model
-from vitviz.training import normalise
 from vitviz.zoo import catalogue, leave_cores_free, load_model, weights_of
 from vitviz.zoo.loading import shapes_alone
 
@@ -533,11 +532,8 @@ def test_the_model_that_comes_with_the_project() -> None:
 
 
 @pytest.mark.parametrize("name", ["vitviz_tiny_cifar10", "vitviz_tiny_cifar100"])
-def test_a_picture_reaches_the_shipped_models_as_in_their_training(name: str) -> None:
-    image = picture(32, 32)
+def test_a_photo_reaches_the_shipped_models_as_soft_as_their_training(name: str) -> None:
     model = load_model(name)
-    trained_on = normalise(torch.from_numpy(np.array(image)[None]), 64)[0]
-    assert float((model.preprocess(image) - trained_on).abs().mean()) < 0.1
     levels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     noise = Image.fromarray(levels)
     assert model.preprocess(noise).std() < 0.6 * replace(model.preprocess, detail=1.0)(noise).std()

@@ -51,7 +51,8 @@ class Preprocessing:
     crop_mode : "center", "squash" or "border"
     detail : float
         Share of the input's resolution that a picture keeps: 0.5 where a model was trained on
-        pictures enlarged twofold, which are softer than a photo reduced to the same size.
+        pictures enlarged twofold. A picture is fitted to that size, and then enlarged as it was in
+        training, so that one of the training's size is not resampled before.
     """
 
     input_size: tuple[int, int]
@@ -63,10 +64,10 @@ class Preprocessing:
     detail: float = 1.0
 
     def place(self, image: Image.Image) -> Placement:
-        """Where the model's input lies in the picture."""
+        """Where the model's input lies in the picture; `box` is in pixels before enlarging."""
         return place(
             image.size,
-            input_size=self.input_size,
+            input_size=self._fitted,
             crop_pct=self.crop_pct,
             crop_mode=self.crop_mode,
         )
@@ -80,15 +81,17 @@ class Preprocessing:
             fill=(red, green, blue),
         )
         x = torch.from_numpy(np.array(picture)).permute(2, 0, 1).float() / 255  # (3, H, W)
-        if self.detail < 1:
-            small = tuple(max(1, round(self.detail * side)) for side in self.input_size)
-            x = _resized(_resized(x, small), self.input_size)
+        if self._fitted != self.input_size:
+            x = F.interpolate(x[None], size=self.input_size, mode="bicubic", antialias=True)[0]
+            x = x.clamp(0, 1)
         mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
         return (x - mean) / std
 
-
-def _resized(x: Tensor, size: tuple[int, ...]) -> Tensor:
-    return F.interpolate(x[None], size=size, mode="bicubic", antialias=True)[0].clamp(0, 1)
+    @property
+    def _fitted(self) -> tuple[int, int]:
+        """Height and width to which a picture is fitted before it is enlarged."""
+        height, width = self.input_size
+        return max(1, round(self.detail * height)), max(1, round(self.detail * width))
 
 
 class Model:

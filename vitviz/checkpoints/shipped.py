@@ -24,6 +24,7 @@ class Shipped:
     std: tuple[float, float, float]
     test_accuracy: float  # of 1
     temperature: float | None  # fitted on held-out pictures, see `vitviz.training.calibration`
+    detail: float  # share of the input's resolution that the training's pictures had
 
 
 def assets() -> Path:
@@ -60,6 +61,8 @@ def load_trained(path: Path) -> Shipped:
         std=tuple(about["std"]),
         test_accuracy=about["test_accuracy"],
         temperature=about.get("temperature"),
+        # Files without it are of the first recipes, which all saw pictures of 32 pixels.
+        detail=about.get("detail", min(1.0, 32 / about["configuration"]["image_size"])),
     )
 
 

@@ -27,7 +27,6 @@ from ..vit import VisionTransformer, resize_position_embedding
 from .catalogue import architecture_named, fetch_weights
 
 DEFAULT_SEED = 0
-CIFAR_SIDE = 32  # pixels of the pictures that the shipped models were trained on
 WIDEST_EMBEDDING = 2048  # the widest of timm has 1,280 numbers
 MAX_SIDE = 4096  # pixels of the input; attention over more patches is out of reach
 
@@ -132,7 +131,7 @@ def _shipped(
             input_size=module.patch_embed.image_size,
             mean=shipped.mean,
             std=shipped.std,
-            detail=min(1.0, CIFAR_SIDE / own_size),
+            detail=shipped.detail,
         ),
         trained=file is not None or pretrained,
         weights=weights,
