@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 from PIL import Image
 from pyarrow import parquet
 from safetensors import safe_open
+from torch import Tensor
 
 from vitviz.training import Split
 
@@ -25,6 +27,11 @@ def coloured(count: int, *, seed: int, num_classes: int = 10) -> Split:
         labels,
         tuple(f"class {number}" for number in range(num_classes)),
     )
+
+
+def noise_pictures(count: int) -> Tensor:
+    generator = torch.Generator().manual_seed(4)
+    return torch.randint(0, 256, (count, 32, 32, 3), dtype=torch.uint8, generator=generator)
 
 
 def part(split: Split, first: int, last: int) -> Split:

@@ -34,7 +34,7 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "text": set(),
     "options": set(),
     "report": {"activations", "inspection", "plots", "text"},
-    "training": {"vit", "checkpoints", "inspection"},
+    "training": {"vit", "checkpoints", "inspection", "model"},
 }
 _ALL = {*LAYERS, "cli", "app", "vitviz"}  # "vitviz": the public names of vitviz/__init__.py
 RULES: Mapping[str, set[str]] = {

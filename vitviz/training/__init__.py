@@ -6,7 +6,8 @@ rebuilds within some twenty steps. Snapshots of the weights, one an epoch, stay 
 """
 
 from .attention import PlainAttention
-from .data import MEAN, STD, Split, augment, load_cifar, normalise
+from .augmentation import augment, crop, cutmix, recolour
+from .data import MEAN, STD, Split, load, load_cifar, normalise
 from .evaluation import (
     Calibration,
     accuracy,
@@ -35,13 +36,17 @@ __all__ = [
     "build",
     "calibration",
     "calibration_error",
+    "crop",
+    "cutmix",
     "evaluate",
     "fitted_temperature",
     "grow",
+    "load",
     "load_cifar",
     "normalise",
     "predict",
     "rate_factor",
+    "recolour",
     "record",
     "train",
 ]

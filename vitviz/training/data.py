@@ -1,9 +1,9 @@
-"""CIFAR from files, and its pictures as a model's input."""
+"""CIFAR and Tiny-ImageNet from files, and their pictures as a model's input."""
 
 import io
 import json
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,65 @@ from torch.nn import functional as F
 SIDE = 32  # of CIFAR's pictures, in pixels
 # Mean and standard deviation of CIFAR-10's training pictures, per channel, of values in 0..1.
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+# The same of Tiny-ImageNet's.
+_THINGS = (0.4802, 0.4481, 0.3975), (0.2764, 0.2689, 0.2816)
+
+Triple = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
 class Split:
-    """Pictures, uint8 of shape (n, 32, 32, 3), their labels of shape (n,) and class names."""
+    """Pictures, uint8 of shape (n, side, side, 3), their labels of shape (n,) and class names.
+
+    `mean` and `std` are the channels' values by which a model's input is normalised.
+    """
 
     pictures: np.ndarray
     labels: np.ndarray
     classes: tuple[str, ...]
+    mean: Triple = MEAN
+    std: Triple = STD
+
+    def __getitem__(self, places: slice | np.ndarray) -> "Split":
+        """The split of the pictures at these places."""
+        return replace(self, pictures=self.pictures[places], labels=self.labels[places])
+
+
+def load(folder: Path, dataset: str, split: str) -> Split:
+    """Read the training or test split of "cifar10", "cifar100" or "tiny_imagenet".
+
+    Raises
+    ------
+    ValueError
+        When the folder does not hold it.
+    """
+    if dataset == "tiny_imagenet":
+        return load_tiny_imagenet(folder, split)
+    return load_cifar(folder, dataset, split)
+
+
+def load_tiny_imagenet(folder: Path, split: str) -> Split:
+    """Read Tiny-ImageNet-200 from `tiny_imagenet_train.parquet` or `tiny_imagenet_val.parquet`.
+
+    A row holds `image`, the bytes of a picture file, and `label`; the schema's metadata hold
+    `names`, the classes as JSON. The pictures of `val` are the test split, as those of the
+    dataset's own test split have no labels.
+
+    Raises
+    ------
+    ValueError
+        When the folder does not hold it.
+    """
+    from pyarrow import parquet
+
+    path = folder / f"tiny_imagenet_{'train' if split == 'train' else 'val'}.parquet"
+    if not path.exists():
+        raise ValueError(f"No {split} pictures of tiny_imagenet in {folder}.")
+    table = parquet.read_table(path, columns=["image", "label"])
+    rows = (file.as_buffer() for file in table["image"])
+    pictures = np.stack([np.asarray(Image.open(io.BytesIO(row)).convert("RGB")) for row in rows])
+    classes = tuple(json.loads(table.schema.metadata[b"names"]))
+    return Split(pictures, np.asarray(table["label"]).astype(np.int64), classes, *_THINGS)
 
 
 def load_cifar(folder: Path, dataset: str, split: str) -> Split:
@@ -111,21 +161,12 @@ def _from_pickles(files: list[Path], folder: Path) -> Split:
     return Split(np.ascontiguousarray(pictures.transpose(0, 2, 3, 1)), labels, classes)
 
 
-def normalise(pictures: Tensor, image_size: int) -> Tensor:
-    """uint8 (n, 32, 32, 3) -> the model's input, float32 (n, 3, image_size, image_size)."""
+def normalise(pictures: Tensor, image_size: int, mean: Triple = MEAN, std: Triple = STD) -> Tensor:
+    """uint8 (n, side, side, 3) -> the model's input, float32 (n, 3, image_size, image_size)."""
     x = pictures.permute(0, 3, 1, 2).float() / 255
     if image_size != x.shape[-1]:
         x = F.interpolate(x, size=image_size, mode="bicubic", antialias=True).clamp(0, 1)
-    mean, std = (torch.tensor(values, device=x.device)[:, None, None] for values in (MEAN, STD))
-    return (x - mean) / std
-
-
-def augment(pictures: Tensor, shift: int, generator: torch.Generator) -> Tensor:
-    """Flip half of the pictures and move each by up to `shift` pixels, reflecting at the edge."""
-    count, size = pictures.shape[0], pictures.shape[1]
-    steps = torch.randint(-shift, shift + 1, (2, count, 1), generator=generator)
-    row, col = torch.arange(size) + steps  # each (n, size)
-    row, col = (size - 1 - (size - 1 - axis.abs()).abs() for axis in (row, col))
-    flip = torch.rand(count, 1, generator=generator) < 0.5
-    col = torch.where(flip, size - 1 - col, col)
-    return pictures[torch.arange(count)[:, None, None], row[:, :, None], col[:, None, :]]
+    centre, spread = (
+        torch.tensor(values, device=x.device)[:, None, None] for values in (mean, std)
+    )
+    return (x - centre) / spread

@@ -1,19 +1,24 @@
 """How often a model is right, and how far its confidence can be believed."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..checkpoints import load_shipped, load_trained, shipped_names
+from ..model import Preprocessing
 from ..vit import VisionTransformer
-from .data import Split, load_cifar, normalise
+from .attention import PlainAttention
+from .data import Split, load
 from .objective import Network
 
 BINS = 15
+DATASETS = {10: "cifar10", 100: "cifar100", 200: "tiny_imagenet"}  # by their number of classes
 
 
 @dataclass(frozen=True)
@@ -41,32 +46,51 @@ class Calibration:
     error_at_temperature: float
 
 
-def predict(model: Network, pictures: np.ndarray, batch_size: int = 250) -> Tensor:
-    """Logits (n, K) of uint8 pictures (n, 32, 32, 3)."""
-    size = model.patch_embed.image_size[0] if isinstance(model, VisionTransformer) else 32
-    model.eval()
-    with torch.inference_mode():
-        batches = torch.from_numpy(pictures).split(batch_size)
-        device = next(model.parameters()).device
-        inputs = (normalise(batch.to(device), size) for batch in batches)
-        return torch.cat([model(x).float().cpu() for x in inputs])
+def preprocessing_of(network: Network, split: Split) -> Preprocessing:
+    """How the split's pictures become the network's input: enlarged once, or reduced."""
+    side = split.pictures.shape[1]
+    small = (side, side)
+    size = network.patch_embed.image_size if isinstance(network, VisionTransformer) else small
+    detail = min(1.0, side / size[0])
+    return Preprocessing(input_size=size, mean=split.mean, std=split.std, detail=detail)
 
 
-def accuracy(model: Network, split: Split) -> float:
+def predict(
+    network: Network,
+    split: Split,
+    preprocess: Preprocessing | None = None,
+    *,
+    batch_size: int = 250,
+) -> Tensor:
+    """Logits (n, K) of a split's pictures, each prepared as `capture` prepares a user's."""
+    preprocess = preprocess or preprocessing_of(network, split)
+    device = next(network.parameters()).device
+    attention = PlainAttention() if device.type == "cpu" else nullcontext()
+    network.eval()
+    logits = []
+    with torch.inference_mode(), attention:
+        for first in range(0, len(split.pictures), batch_size):
+            pictures = map(Image.fromarray, split.pictures[first : first + batch_size])
+            x = torch.stack([preprocess(picture) for picture in pictures])
+            logits.append(network(x.to(device)).float().cpu())
+    return torch.cat(logits)
+
+
+def accuracy(network: Network, split: Split) -> float:
     """Share of the split's pictures whose most probable class is their label."""
-    right = predict(model, split.pictures).argmax(dim=1) == torch.from_numpy(split.labels)
+    right = predict(network, split).argmax(dim=1) == torch.from_numpy(split.labels)
     return float(right.float().mean())
 
 
 def evaluate(model: str | Path, *, data: Path, split: str = "test") -> Calibration:
-    """Accuracy and calibration of a model of ours on CIFAR.
+    """Accuracy and calibration of a model of ours on the dataset that it was trained on.
 
     Parameters
     ----------
     model : str or Path
         A shipped model's name, or a file that `train` wrote.
     data : Path
-        Folder with CIFAR, see `load_cifar`.
+        Folder with the dataset, see `load`.
     split : "test" or "train"
 
     Raises
@@ -78,10 +102,19 @@ def evaluate(model: str | Path, *, data: Path, split: str = "test") -> Calibrati
     shipped = load_shipped(str(model)) if known else load_trained(Path(model))
     module = VisionTransformer(**shipped.configuration)
     module.load_state_dict(shipped.state)
-    return calibration(module, load_cifar(data, f"cifar{len(shipped.classes)}", split))
+    preprocess = Preprocessing(
+        input_size=module.patch_embed.image_size,
+        mean=shipped.mean,
+        std=shipped.std,
+        detail=shipped.detail,
+    )
+    pictures = load(data, DATASETS[len(shipped.classes)], split)
+    return calibration(module, pictures, preprocess)
 
 
-def calibration(model: Network, split: Split) -> Calibration:
+def calibration(
+    network: Network, split: Split, preprocess: Preprocessing | None = None
+) -> Calibration:
     """Accuracy and calibration on a split; the temperature is fitted on the same pictures.
 
     References
@@ -89,7 +122,7 @@ def calibration(model: Network, split: Split) -> Calibration:
     Guo et al., "On Calibration of Modern Neural Networks" (ICML 2017),
     https://arxiv.org/abs/1706.04599.
     """
-    logits, labels = predict(model, split.pictures), torch.from_numpy(split.labels)
+    logits, labels = predict(network, split, preprocess), torch.from_numpy(split.labels)
     temperature = fitted_temperature(logits, labels)
     probabilities = logits.softmax(dim=1)
     confidence, answer = probabilities.max(dim=1)

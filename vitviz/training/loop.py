@@ -4,7 +4,8 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +15,33 @@ from accelerate import Accelerator
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn import functional as F
 from tqdm import tqdm
 
 from ..vit import VisionTransformer, resize_position_embedding
+from .augmentation import augment, crop, cutmix, recolour
 from .cnn import Cnn
-from .data import Split, augment, load_cifar
+from .data import Split, load
 from .evaluation import accuracy, calibration, predict
-from .objective import Network, Objective, optimisers_of, rate_factor, set_rate
-from .publishing import publish, write_curve
+from .initialisation import mimetic
+from .objective import Network, Objective, follow, optimisers_of, rate_factor, set_rate
+from .publishing import publish, remember, write_curve
 from .recipes import RECIPES, Recipe, Stage
+
+AVERAGE = "average."  # before the names of the averaged weights in a checkpoint
+RESTART = 50  # steps over which the rate warms up again when a run resumes without momentum
 
 
 def build(recipe: Recipe, stage: Stage) -> VisionTransformer:
     """The recipe's model, freshly initialised from its seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        return VisionTransformer(image_size=stage.image_size, **recipe.configuration)
+        model = VisionTransformer(image_size=stage.image_size, **recipe.configuration)
+        if start := recipe.initialisation:
+            factors = torch.linspace(start.first, start.last, len(model.blocks)).tolist()
+            strengths = [[factor * head for head in start.strengths] for factor in factors]
+            mimetic(model, strengths, embedding=start.embedding)
+        return model
 
 
 def grow(model: VisionTransformer, larger: VisionTransformer) -> VisionTransformer:
@@ -63,6 +75,8 @@ def _batches(
     process gets the part `mine`.
     """
     pictures, labels = torch.from_numpy(split.pictures), torch.from_numpy(split.labels)
+    if recipe.cutmix:
+        labels = F.one_hot(labels, len(split.classes)).float()
     per_epoch = len(labels) // recipe.batch_size
     for step in range(first, last):
         epoch, place = divmod(step, per_epoch)
@@ -70,8 +84,16 @@ def _batches(
         chosen = torch.randperm(len(labels), generator=order)
         chosen = chosen[place * recipe.batch_size : (place + 1) * recipe.batch_size]
         noise = torch.Generator().manual_seed(recipe.seed * 10_007 + stage * 1_000_003 + step)
-        augmented = augment(pictures[chosen], recipe.shift, noise)
-        yield augmented[mine], labels[chosen][mine], chosen[mine]
+        batch, known = pictures[chosen], labels[chosen]
+        if recipe.crop < 1:
+            batch = crop(batch, recipe.stages[stage].image_size, recipe.crop, noise)
+        else:
+            batch = augment(batch, recipe.shift, noise)
+        if recipe.colour:
+            batch = recolour(batch, recipe.colour, noise)
+        if recipe.cutmix and torch.rand((), generator=noise) < recipe.cutmix:
+            batch, known = cutmix(batch, known, noise)
+        yield batch[mine], known[mine], chosen[mine]
 
 
 def _read_about(path: Path) -> dict[str, Any]:
@@ -111,26 +133,25 @@ def train(
     """
     accelerator = Accelerator()
     checkpoint = out / "checkpoint.safetensors"
-    everything = load_cifar(data, recipe.dataset, "train")
-    test = load_cifar(data, recipe.dataset, "test")  # before the work, to miss it early
+    everything = load(data, recipe.dataset, "train")
+    test = load(data, recipe.dataset, "test")  # before the work, to miss it early
     kept = len(everything.labels) - recipe.held_out
     if kept < recipe.batch_size:
         raise ValueError(
             f"{len(everything.labels)} training pictures are too few: "
             f"{recipe.held_out} are held out and a batch takes {recipe.batch_size}."
         )
-    split = Split(everything.pictures[:kept], everything.labels[:kept], everything.classes)
     run = _Run(
         accelerator=accelerator,
         recipe=recipe,
-        split=_share(split, recipe),
-        held_out=Split(everything.pictures[kept:], everything.labels[kept:], everything.classes),
+        split=_share(everything[:kept], recipe),
+        held_out=everything[kept:],
         test=test,
         checkpoint=checkpoint,
         save_every=save_every,
         report=report if accelerator.is_main_process else lambda line: None,
     )
-    model = run.resume()
+    model, run.average = run.resume()
     out.mkdir(parents=True, exist_ok=True)  # after all that may be refused
     accelerator.wait_for_everyone()  # all have read what the first will write
     about = run.about
@@ -138,9 +159,14 @@ def train(
         run.taught = _teacher_logits(recipe, run.split, data, out / "teacher", run.report)
     for number in range(about["stage"], len(recipe.stages)):
         if number > about["stage"]:
-            if isinstance(model, VisionTransformer):
-                model = grow(model.cpu(), build(recipe, recipe.stages[number]))
+            model, run.average = (
+                grow(network.cpu(), build(recipe, recipe.stages[number]))
+                if isinstance(network, VisionTransformer)
+                else network
+                for network in (model, run.average)
+            )
             about.update(stage=number, step=0)
+        run.average = run.average.to(accelerator.device)
         _run_stage(run, model.to(accelerator.device), number)
     if accelerator.is_main_process:
         _finish(run, model)
@@ -161,56 +187,70 @@ class _Run:
     save_every: int
     report: Callable[[str], None]
     taught: Tensor | None = None
+    average: Any = None  # the moving average of the weights, which is what is published
     about: dict[str, Any] = field(default_factory=dict)
 
     @property
     def per_epoch(self) -> int:
         return len(self.split.labels) // self.recipe.batch_size
 
-    def resume(self) -> Network:
-        """The model as the checkpoint has it, else as the seed has it."""
+    def resume(self) -> tuple[Network, Network]:
+        """The model and its moving average, as the checkpoint has them, else as the seed does."""
         recipe = json.loads(json.dumps(asdict(self.recipe)))
         if not self.checkpoint.exists():
             self.about = {"recipe": recipe, "stage": 0, "step": 0, "seconds": 0.0, "history": []}
-            return _fresh(self.recipe, self.recipe.stages[0])
+            model = _fresh(self.recipe, self.recipe.stages[0])
+            return model, deepcopy(model)
         self.about = _read_about(self.checkpoint)
         if self.about["recipe"] != recipe:
             folder = self.checkpoint.parent
             raise ValueError(f"{folder} holds a run of another recipe; choose another folder.")
-        model = _fresh(self.recipe, self.recipe.stages[self.about["stage"]])
-        model.load_state_dict(load_file(self.checkpoint))
+        saved = load_file(self.checkpoint)
+        networks = []
+        for prefix in ("", AVERAGE):
+            network = _fresh(self.recipe, self.recipe.stages[self.about["stage"]])
+            network.load_state_dict({name: saved[prefix + name] for name in network.state_dict()})
+            networks.append(network)
         self.report(f"resuming at stage {self.about['stage'] + 1}, step {self.about['step']}")
-        return model
+        return networks[0], networks[1]
 
     def save(self, model: Network) -> None:
+        """Write both as fp16, so that a run is small enough to be kept under version control."""
         partial = self.checkpoint.with_suffix(".partial")
-        about = {"vitviz": json.dumps(self.about)}
-        save_file(model.state_dict(), partial, metadata=about)
+        averages = {AVERAGE + name: value for name, value in self.average.state_dict().items()}
+        state = {
+            name: value.half() if value.is_floating_point() else value
+            for name, value in (model.state_dict() | averages).items()
+        }
+        save_file(state, partial, metadata={"vitviz": json.dumps(self.about)})
         partial.replace(self.checkpoint)
 
-    def snapshot(self, model: Network, stage: int, step: int) -> None:
-        """Keep the weights as they are now, fp16, to look back at how they came about."""
-        path = self.checkpoint.parent / f"stage{stage}_step{step}.safetensors"
-        save_file({name: tensor.half() for name, tensor in model.state_dict().items()}, path)
+    def look(self, stage: int, step: int) -> None:
+        """Add what the model shows now to the moments of the run."""
+        if isinstance(self.average, VisionTransformer):
+            moments, epoch = self.checkpoint.with_name("moments.npz"), step / self.per_epoch
+            remember(
+                self.average, self.held_out, moments, stage=stage, step=step, epoch=round(epoch, 3)
+            )
 
 
 def _finish(run: _Run, model: Network) -> None:
     """Measure and publish; each figure is measured once, also when a run is resumed at its end."""
-    about = run.about
+    about, average = run.about, run.average
     if "test_accuracy" not in about:
-        model.half().float()  # what is measured is what is shipped: weights rounded to fp16
-        about["test_accuracy"] = accuracy(model, run.test)
+        average.half().float()  # what is measured is what is shipped: weights rounded to fp16
+        about["test_accuracy"] = accuracy(average, run.test)
         about["test_pictures"] = len(run.test.labels)
         run.save(model)
     run.report(f"test accuracy {about['test_accuracy']:.2%} of {about['test_pictures']} pictures")
     if "temperature" not in about:
-        about["temperature"] = calibration(model, run.held_out).temperature
+        about["temperature"] = calibration(average, run.held_out).temperature
         run.save(model)
     folder = run.checkpoint.parent
-    if isinstance(model, VisionTransformer):
-        publish(model.cpu(), run.recipe, run.held_out, about, folder, per_epoch=run.per_epoch)
+    if isinstance(average, VisionTransformer):
+        publish(average.cpu(), run.recipe, run.held_out, about, folder)
     else:
-        write_curve(run.recipe, about, folder)
+        write_curve(run.recipe, run.held_out, about, folder)
 
 
 def _share(split: Split, recipe: Recipe) -> Split:
@@ -219,7 +259,7 @@ def _share(split: Split, recipe: Recipe) -> Split:
         return split
     chosen = np.random.default_rng(recipe.seed).permutation(len(split.labels))
     chosen = chosen[: round(recipe.share * len(split.labels))]
-    return Split(split.pictures[chosen], split.labels[chosen], split.classes)
+    return split[chosen]
 
 
 def _teacher_logits(
@@ -234,9 +274,10 @@ def _teacher_logits(
     report(f"the teacher, {teaching.model}")
     file = train(teaching, data=data, out=out, report=report)
     teacher = _fresh(teaching, teaching.stages[-1])
-    teacher.load_state_dict(load_file(file))
-    mirrored = np.ascontiguousarray(split.pictures[:, :, ::-1])
-    return (predict(teacher, split.pictures) + predict(teacher, mirrored)) / 2
+    saved = load_file(file)
+    teacher.load_state_dict({name: saved[AVERAGE + name] for name in teacher.state_dict()})
+    mirrored = replace(split, pictures=np.ascontiguousarray(split.pictures[:, :, ::-1]))
+    return (predict(teacher, split) + predict(teacher, mirrored)) / 2
 
 
 def _run_stage(run: _Run, model: Network, number: int) -> None:
@@ -245,11 +286,14 @@ def _run_stage(run: _Run, model: Network, number: int) -> None:
     steps = math.ceil(stage.epochs * per_epoch)
     first = about["step"]
     every = per_epoch * math.ceil(stage.epochs / recipe.looks)
+    before = sum(math.ceil(earlier.epochs * per_epoch) for earlier in recipe.stages[:number])
     main, device = accelerator.is_main_process, accelerator.device
+    early = {math.ceil(epoch * per_epoch) for epoch in recipe.early} if number == 0 else set()
     if first == 0 and main:
-        run.snapshot(model, number, 0)
+        run.look(number, 0)
     optimisers = optimisers_of(model, recipe)
-    objective = accelerator.prepare_model(Objective(model, recipe))
+    mean, std = run.split.mean, run.split.std
+    objective = accelerator.prepare_model(Objective(model, recipe, mean, std))
     part = recipe.batch_size // accelerator.num_processes
     mine = slice(accelerator.process_index * part, (accelerator.process_index + 1) * part)
     losses: list[float] = []
@@ -265,13 +309,16 @@ def _run_stage(run: _Run, model: Network, number: int) -> None:
     )
     for step, (pictures, labels, chosen) in enumerate(bar, start=first):
         model.train()
-        set_rate(optimisers, rate_factor(step, steps, stage.rate))
+        again = min(1.0, (step - first + 1) / RESTART) if first else 1.0
+        set_rate(optimisers, again * rate_factor(step, steps, stage.rate, stage.last))
         taught = None if run.taught is None else run.taught[chosen].to(device)
         loss = objective(pictures.to(device), labels.to(device), taught, stage.image_size)
         accelerator.backward(loss)
         for optimiser in optimisers:
             optimiser.step()
             optimiser.zero_grad()
+        seen = before + step
+        follow(run.average, model, min(recipe.average, (1 + seen) / (10 + seen)))
         losses.append(accelerator.reduce(loss.detach(), "mean").item())
         bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
 
@@ -282,14 +329,21 @@ def _run_stage(run: _Run, model: Network, number: int) -> None:
                 "image_size": stage.image_size,
                 "epoch": round(done / per_epoch, 3),
                 "loss": round(sum(losses) / len(losses), 4),
-                "held_out_accuracy": round(accuracy(model, run.held_out), 4),
+                "held_out_accuracy": round(_held_out(run), 4),
             }
             about["history"].append(row)
             run.report(json.dumps(row))
             losses = []
-            run.snapshot(model, number, done)
+        if main and (look or done in early):
+            run.look(number, done)
         if main and (look or done % run.save_every == 0):
             now = time.monotonic()
             about.update(step=done, seconds=about["seconds"] + now - clock)
             clock = now
             run.save(model)
+
+
+def _held_out(run: _Run) -> float:
+    """Accuracy on the held-out pictures, at the precision of training, which is quicker."""
+    with torch.autocast(run.accelerator.device.type, torch.bfloat16):
+        return accuracy(run.average, run.held_out)

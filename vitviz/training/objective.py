@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from ..vit import VisionTransformer
 from .attention import PlainAttention
 from .cnn import Cnn
-from .data import normalise
+from .data import MEAN, STD, Triple, normalise
 from .recipes import Recipe
 
 Network = VisionTransformer | Cnn
@@ -24,19 +24,26 @@ class Objective(nn.Module):
     4; soft targets by Hinton et al., https://arxiv.org/abs/1503.02531, section 2).
     """
 
-    def __init__(self, network: Network, recipe: Recipe) -> None:
+    def __init__(
+        self, network: Network, recipe: Recipe, mean: Triple = MEAN, std: Triple = STD
+    ) -> None:
         super().__init__()
         self.network = network
         self.recipe = recipe
+        self.mean, self.std = mean, std
 
     def forward(
         self, pictures: Tensor, labels: Tensor, taught: Tensor | None, image_size: int
     ) -> Tensor:
-        """The loss, a scalar, of pictures (B, 32, 32, 3), labels (B,) and logits (B, K)."""
+        """The loss, a scalar, of pictures (B, side, side, 3) and logits (B, K) of the teacher.
+
+        Labels are numbers (B,), or shares of the classes (B, K).
+        """
         device = pictures.device.type
         attention = PlainAttention() if device == "cpu" else nullcontext()
         with torch.autocast(device, torch.bfloat16), attention:
-            return self._loss(normalise(pictures, image_size), labels, taught)
+            x = normalise(pictures, image_size, self.mean, self.std)
+            return self._loss(x, labels, taught)
 
     def _loss(self, x: Tensor, labels: Tensor, taught: Tensor | None) -> Tensor:
         model, smoothing = self.network, self.recipe.label_smoothing
@@ -56,22 +63,43 @@ def optimisers_of(model: Network, recipe: Recipe) -> list[torch.optim.Optimizer]
     if isinstance(model, Cnn):
         options: Any = dict(lr=recipe.sgd_rate, weight_decay=recipe.sgd_decay)
         return [torch.optim.SGD(model.parameters(), momentum=0.9, nesterov=True, **options)]
-    matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
-    taken = {id(p) for p in matrices}
+    matrices = [
+        parameter
+        for name, parameter in model.blocks.named_parameters()
+        if parameter.ndim == 2 and not (recipe.qkv == "adamw" and "qkv" in name)
+    ]
+    embedding = list(model.patch_embed.parameters())
+    taken = {id(p) for p in matrices + embedding}
     others = [p for p in model.parameters() if id(p) not in taken]
+    groups: list[dict[str, Any]] = [
+        {"params": others},
+        {"params": embedding, "lr": recipe.adamw_rate * recipe.embedding_rate},
+    ]
     return [
         torch.optim.Muon(matrices, lr=recipe.muon_rate, weight_decay=recipe.muon_decay),
-        torch.optim.AdamW(others, lr=recipe.adamw_rate, weight_decay=recipe.adamw_decay),
+        torch.optim.AdamW(groups, lr=recipe.adamw_rate, weight_decay=recipe.adamw_decay),
     ]
 
 
 def set_rate(optimisers: list[torch.optim.Optimizer], factor: float) -> None:
+    """Set every rate to `factor` times its own peak."""
     for optimiser in optimisers:
         for group in optimiser.param_groups:
-            group["lr"] = optimiser.defaults["lr"] * factor
+            group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
 
 
-def rate_factor(step: int, steps: int, peak: float) -> float:
-    """Linear warm-up over 5 % of the stage, at most 200 steps, then linear decay to 0."""
+def rate_factor(step: int, steps: int, peak: float, last: float = 0.0) -> float:
+    """Linear warm-up over 5 % of the stage, at most 200 steps, then linear decay to `last`."""
     warmup = min(200, max(1, steps // 20))
-    return peak * min((step + 1) / warmup, (steps - step) / max(1, steps - warmup))
+    left = (steps - step) / max(1, steps - warmup)
+    return min(peak * (step + 1) / warmup, last + (peak - last) * left)
+
+
+@torch.no_grad()
+def follow(average: Network, model: Network, decay: float) -> None:
+    """Move each averaged weight towards the model's by the share 1 - `decay`."""
+    for mean, value in zip(average.state_dict().values(), model.state_dict().values(), strict=True):
+        if mean.is_floating_point():
+            mean.lerp_(value, 1 - decay)
+        else:
+            mean.copy_(value)

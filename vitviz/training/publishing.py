@@ -1,7 +1,6 @@
 """What a finished run leaves: weights, model card, curve, and a record of how it came about."""
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -9,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from .. import inspection
 from ..vit import VisionTransformer
 from .attention import PlainAttention
-from .data import MEAN, SIDE, STD, Split, normalise
+from .data import Split, normalise
+from .evaluation import preprocessing_of
 from .recipes import RECIPES, Recipe
 
-RECORDED = 12  # snapshots of a run in its record
-LOOKED_AT = 16  # held-out pictures over which the record's attention distance is averaged
+RECORDED = 12  # moments of a run in its record
+LOOKED_AT = 16  # held-out pictures over which the record's distance and entropy are averaged
 
 
 def publish(
@@ -27,29 +27,28 @@ def publish(
     held_out: Split,
     about: Mapping[str, Any],
     out: Path,
-    *,
-    per_epoch: int,
 ) -> Path:
     """Write what assets/ ships: fp16 weights that describe themselves, card, curve and record."""
     path = out / f"{recipe.model}.safetensors"
     shipped = {
         "configuration": {**recipe.configuration, "image_size": recipe.stages[-1].image_size},
         "classes": held_out.classes,
-        "mean": MEAN,
-        "std": STD,
+        "mean": held_out.mean,
+        "std": held_out.std,
+        "detail": preprocessing_of(model, held_out).detail,
         "test_accuracy": about["test_accuracy"],
         "temperature": round(about["temperature"], 4),
     }
     state = {name: tensor.half() for name, tensor in model.state_dict().items()}
     save_file(state, path, metadata={"vitviz": json.dumps(shipped)})
     path.with_suffix(".md").write_text(_card(recipe, about, path.stat().st_size))
-    write_curve(recipe, about, out)
-    arrays: Any = record(recipe, out, held_out, per_epoch=per_epoch)
+    write_curve(recipe, held_out, about, out)
+    arrays: Any = record(out / "moments.npz")
     np.savez_compressed(path.with_suffix(".npz"), **arrays)
     return path
 
 
-def write_curve(recipe: Recipe, about: Mapping[str, Any], out: Path) -> None:
+def write_curve(recipe: Recipe, held_out: Split, about: Mapping[str, Any], out: Path) -> None:
     """Loss and held-out accuracy by epoch, what the loss is, and the one figure of the test split.
 
     `minutes` are those of the run itself, without those of its teacher.
@@ -58,7 +57,7 @@ def write_curve(recipe: Recipe, about: Mapping[str, Any], out: Path) -> None:
         "model": recipe.model,
         "test_accuracy": about["test_accuracy"],
         "minutes": round(about["seconds"] / 60),
-        "picture_side": SIDE,
+        "picture_side": held_out.pictures.shape[1],
         "label_smoothing": recipe.label_smoothing,
     }
     if recipe.teacher:
@@ -98,55 +97,62 @@ A Vision Transformer trained from scratch by `vitviz train --recipe {name}`.
 """
 
 
-def record(recipe: Recipe, run: Path, held_out: Split, *, per_epoch: int) -> dict[str, np.ndarray]:
-    """What about twelve snapshots of a run show, from its beginning to its end.
+def remember(
+    model: VisionTransformer, held_out: Split, moments: Path, *, stage: int, step: int, epoch: float
+) -> None:
+    """Add to a run's moments what the model shows now; a moment seen before is seen anew.
 
-    Parameters
-    ----------
-    run : Path
-        The run's folder, with its snapshots.
-    held_out : Split
-    per_epoch : int
-        Batches in an epoch.
+    Kept are E, (D, C, P, P), and the positions, (rows * cols, D), both float16; attention distance
+    in pixels of the model's input and entropy of attention in bits, both (layers, heads), the means
+    over the first 16 held-out pictures.
+    """
+    arrays = dict(np.load(moments)) if moments.exists() else {}
+    key = f"{stage}_{step:07d}"
+    distance, entropy = _attention(model, held_out)
+    positions = model.state_dict()["pos_embed"][0, model.num_prefix_tokens :]
+    arrays[f"epoch/{key}"] = np.asarray(epoch)
+    arrays[f"image_size/{key}"] = np.asarray(model.patch_embed.image_size[0])
+    arrays[f"filters/{key}"] = model.patch_embed.proj.weight.detach().cpu().half().numpy()
+    arrays[f"positions/{key}"] = positions.cpu().half().numpy()
+    arrays[f"distance/{key}"], arrays[f"entropy/{key}"] = distance, entropy
+    partial = moments.with_suffix(".partial.npz")
+    np.savez_compressed(partial, **arrays)
+    partial.replace(moments)
+
+
+def record(moments: Path) -> dict[str, np.ndarray]:
+    """About twelve moments of a run, from its beginning to its end.
 
     Returns
     -------
     dict of ndarray
-        `image_size` and `epoch` (snapshots,); for snapshot number 0, 1, ...: `filters_0` of shape
-        (D, C, P, P), `positions_0` of shape (rows * cols, D), both float16, and `distance_0` of
-        shape (layers, heads), in pixels, the mean over the first 16 held-out pictures.
+        `image_size` and `epoch` (moments,); for moment number 0, 1, ...: `filters_0`,
+        `positions_0`, `distance_0` and `entropy_0`, see `remember`.
     """
-    snapshots = sorted(run.glob("stage*_step*.safetensors"), key=_when)
-    chosen = np.unique(np.linspace(0, len(snapshots) - 1, RECORDED).round().astype(int))
-    arrays: dict[str, Any] = {"image_size": [], "epoch": []}
-    for number, path in enumerate(snapshots[index] for index in chosen):
-        stage, step = _when(path)
-        size = recipe.stages[stage].image_size
-        model = VisionTransformer(image_size=size, **recipe.configuration)
-        model.load_state_dict({name: value.float() for name, value in load_file(path).items()})
-        arrays["image_size"].append(size)
-        arrays["epoch"].append(round(step / per_epoch, 3))
-        kernel = model.patch_embed.proj.weight.detach()
-        arrays[f"filters_{number}"] = kernel.half().numpy()
-        positions = model.state_dict()["pos_embed"][0, model.num_prefix_tokens :]
-        arrays[f"positions_{number}"] = positions.half().numpy()
-        arrays[f"distance_{number}"] = _distance(model, held_out)
-    return {name: np.asarray(values) for name, values in arrays.items()}
+    arrays = np.load(moments)
+    keys = sorted(name.split("/")[1] for name in arrays if name.startswith("epoch/"))
+    chosen = np.unique(np.linspace(0, len(keys) - 1, RECORDED).round().astype(int))
+    found = {
+        f"{what}_{number}": arrays[f"{what}/{keys[index]}"]
+        for number, index in enumerate(chosen)
+        for what in ("filters", "positions", "distance", "entropy")
+    }
+    times = {
+        what: np.asarray([arrays[f"{what}/{keys[index]}"] for index in chosen])
+        for what in ("image_size", "epoch")
+    }
+    return {**times, **found}
 
 
-def _when(snapshot: Path) -> tuple[int, int]:
-    """Stage and step of a snapshot, by its name."""
-    stage, step = (int(number) for number in re.findall(r"\d+", snapshot.stem))
-    return stage, step
-
-
-def _distance(model: VisionTransformer, pictures: Split) -> np.ndarray:
-    """Mean attention distance (layers, heads), in pixels of the model's input."""
+def _attention(model: VisionTransformer, pictures: Split) -> tuple[np.ndarray, np.ndarray]:
+    """Mean attention distance in pixels of the input, and entropy in bits: (layers, heads) each."""
     size = model.patch_embed.image_size[0]
-    x = normalise(torch.from_numpy(pictures.pictures[:LOOKED_AT]), size)
+    few = torch.from_numpy(pictures.pictures[:LOOKED_AT])
+    x = normalise(few, size, pictures.mean, pictures.std)
+    x = x.to(next(model.parameters()).device)
     with torch.inference_mode(), PlainAttention(keep=True) as attention:
         model.eval()(x)
-    layers = [layer.numpy() for layer in attention.kept]  # each (pictures, heads, tokens, tokens)
+    layers = [layer.cpu().numpy() for layer in attention.kept]  # (pictures, heads, tokens, tokens)
     distances = [
         inspection.attention_distance(
             [layer[picture] for layer in layers],
@@ -156,4 +162,5 @@ def _distance(model: VisionTransformer, pictures: Split) -> np.ndarray:
         )
         for picture in range(len(x))
     ]
-    return np.mean(distances, axis=0)
+    entropies = [torch.special.entr(layer).sum(dim=-1).mean(dim=(0, 2)) for layer in attention.kept]
+    return np.mean(distances, axis=0), torch.stack(entropies).cpu().numpy() / np.log(2)

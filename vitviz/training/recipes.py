@@ -7,11 +7,22 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A stretch of training at one picture size; the rate warms up, then falls linearly to 0."""
+    """A stretch of training at one picture size; the rate warms up, then falls linearly."""
 
     image_size: int
     epochs: float
-    rate: float = 1.0  # factor on both learning rates at the peak
+    rate: float = 1.0  # factor on all learning rates at the peak
+    last: float = 0.0  # the same at the end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mimetic:
+    """Mimetic initialisation, see `mimetic`; its heads begin between local and global."""
+
+    strengths: tuple[float, ...]  # of the heads; 1 is the paper's, the larger the more local
+    first: float = 1.0  # factor on the strengths in the first layer
+    last: float = 1.0  # and in the last; between them it changes in equal steps
+    embedding: float = 0.03  # standard deviation of E
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +34,7 @@ class Recipe:
     configuration: Mapping[str, Any]  # keywords of the network, without the picture size
     stages: tuple[Stage, ...]
     network: Literal["vit", "cnn"] = "vit"
+    initialisation: Mimetic | None = None  # None: normal entries of standard deviation 0.02
     teacher: str | None = None  # recipe of the network that the distillation token learns from
     temperature: float = 3.0  # of teacher and distillation token while it learns
     share: float = 1.0  # of the training pictures, drawn by the seed
@@ -35,10 +47,18 @@ class Recipe:
     muon_decay: float = 0.3
     adamw_rate: float = 1e-3  # everything else
     adamw_decay: float = 0.01
+    qkv: Literal["muon", "adamw"] = "muon"  # the optimiser of W_q, W_k and W_v
+    embedding_rate: float = 1.0  # factor on AdamW's rate for E
+    average: float = 0.0  # bound on the decay of the moving average that is published; 0: none
     sgd_rate: float = 0.1  # a CNN
     sgd_decay: float = 5e-4
     label_smoothing: float = 0.1
     shift: int = 4  # pixels of random translation, edges reflected
+    crop: float = 1.0  # smallest share of the picture that is cut out in place of the shift
+    colour: float = 0.0  # brightness, contrast and saturation change by at most this share
+    cutmix: float = 0.0  # share of the batches in which a part comes from another picture
+    drop_path: float = 0.0  # share of the pictures that skip the last layer; 0 in the first
+    early: tuple[float, ...] = ()  # epochs of the first stage at which the record looks too
     seed: int = 0
 
 
@@ -54,6 +74,26 @@ _CIFAR10 = Recipe(
 )
 
 RECIPES = {
+    "things200": Recipe(
+        model="vitviz_things200",
+        dataset="tiny_imagenet",
+        configuration=dict(
+            patch_size=4, embed_dim=192, depth=6, num_heads=6, mlp_dim=768, num_classes=200
+        ),
+        initialisation=Mimetic(strengths=(6, 3, 1.6, 0.8, 0.4, 0.2), first=1.6, last=0.6),
+        stages=(
+            Stage(image_size=32, epochs=36, last=0.2),
+            Stage(image_size=64, epochs=6, rate=0.4),
+        ),
+        held_out=10_000,
+        adamw_decay=0.05,
+        qkv="adamw",
+        embedding_rate=3.0,
+        average=0.9998,
+        crop=0.35,
+        colour=0.2,
+        early=(1 / 16, 1 / 8, 1 / 4, 1 / 2),
+    ),
     # Measured: 83.6 % of CIFAR-10's test pictures; 80 minutes on one CPU core.
     "cifar10": _CIFAR10,
     # Measured: 84.6 %; 131 minutes. The same epochs with a distillation token; its teacher below

@@ -1,0 +1,234 @@
+"""How a run starts and what it averages: mimetic initialisation, optimisers, the moving average."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from cifar import coloured, metadata, silent, write_cifar10
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.testing import assert_close
+
+from vitviz.training import RECIPES, PlainAttention, Stage, build, rate_factor, train
+from vitviz.training.initialisation import _factors
+from vitviz.training.objective import follow, optimisers_of, set_rate
+from vitviz.training.publishing import record
+from vitviz.training.recipes import Mimetic
+from vitviz.vit import Attention, Block, VisionTransformer
+
+SMOKE = RECIPES["smoke"]
+STRENGTHS = (4.0, 0.25)
+WIDTH, HEADS = 64, 2
+LOCAL = replace(
+    SMOKE,
+    configuration={
+        **SMOKE.configuration,
+        **dict(patch_size=4, embed_dim=WIDTH, depth=2, num_heads=HEADS),
+    },
+    initialisation=Mimetic(strengths=STRENGTHS, first=1.0, last=0.5, embedding=0.02),
+    qkv="adamw",
+)
+
+
+def attention_of(model: VisionTransformer, layer: int) -> Attention:
+    block = model.blocks[layer]
+    assert isinstance(block, Block)
+    return block.attn
+
+
+def products(attention: Attention) -> tuple[Tensor, Tensor]:
+    """W_q W_k^T of each head, (heads, D, D), and W_v W_proj, (D, D), for tokens as rows."""
+    q, k, v = attention.qkv.weight.detach().split(WIDTH)
+    q, k = (weight.reshape(HEADS, -1, WIDTH) for weight in (q, k))
+    return q.transpose(1, 2) @ k, v.T @ attention.proj.weight.detach().T
+
+
+def test_heads_begin_alike_and_values_unlike_the_identity() -> None:
+    model = build(LOCAL, LOCAL.stages[0])
+    for layer, factor in enumerate((1.0, 0.5)):
+        attended, handed_on = products(attention_of(model, layer))
+        # Of 0.7 (Z + I), a head keeps the half of rank with the largest singular values.
+        for head, strength in enumerate(STRENGTHS):
+            assert torch.linalg.matrix_rank(attended[head]) == WIDTH // HEADS
+            mean = attended[head].diagonal().mean() / (strength * factor)
+            assert 0.3 < float(mean) < 0.7
+        noise = handed_on + 0.4 * torch.eye(WIDTH)
+        assert float(noise.diagonal().mean()) == pytest.approx(0, abs=0.05)
+        assert float(noise.std()) == pytest.approx(0.4 / WIDTH**0.5, rel=0.1)
+
+
+def test_the_head_keeps_the_nearest_matrix_of_its_rank() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        matrix = torch.randn(12, 12)
+    left, right = _factors(matrix, 5)
+    u, s, vt = torch.linalg.svd(matrix)
+    assert_close(left @ right, u[:, :5] @ torch.diag(s[:5]) @ vt[:5])
+
+
+def test_positions_begin_as_the_sine_cosine_table_and_are_learned() -> None:
+    model = build(LOCAL, LOCAL.stages[0])
+    fixed = VisionTransformer(image_size=32, positions="sincos2d", **LOCAL.configuration)
+    assert model.pos_embed is not None
+    assert fixed.pos_embed is not None
+    assert_close(model.pos_embed.detach()[:, 1:], fixed.pos_embed[:, 1:])
+    assert model.pos_embed.requires_grad
+    kernel = model.patch_embed.proj.weight.detach()
+    assert float(kernel.std()) == pytest.approx(0.02, rel=0.05)
+
+
+def test_strong_heads_begin_local_and_weak_ones_global() -> None:
+    model = build(LOCAL, LOCAL.stages[0])
+    with torch.inference_mode(), PlainAttention(keep=True) as attention:
+        model.eval()(torch.zeros(1, 3, 32, 32))
+    strong, weak = torch.special.entr(attention.kept[0][0]).sum(dim=-1).mean(dim=-1)
+    assert strong < weak - 0.5
+    assert weak > 0.97 * np.log(65)
+
+
+def test_mimetic_initialisation_depends_on_the_seed_alone() -> None:
+    first, again = (build(LOCAL, LOCAL.stages[0]).state_dict() for _ in range(2))
+    assert_close(first, again, rtol=0, atol=0)
+
+
+# --- optimisers and rates -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("qkv", ["muon", "adamw"])
+def test_every_parameter_has_one_optimiser_and_its_own_rate(
+    qkv: Literal["muon", "adamw"],
+) -> None:
+    recipe = replace(LOCAL, qkv=qkv, embedding_rate=3.0)
+    model = build(recipe, recipe.stages[0])
+    muon, adamw = optimisers_of(model, recipe)
+    set_rate([muon, adamw], 0.5)
+    set_rate([muon, adamw], 0.1)  # of the peak, whatever was set before
+    rates = {
+        id(parameter): (type(optimiser), group["lr"])
+        for optimiser in (muon, adamw)
+        for group in optimiser.param_groups
+        for parameter in group["params"]
+    }
+    assert sum(len(g["params"]) for o in (muon, adamw) for g in o.param_groups) == len(rates)
+    for name, parameter in model.named_parameters():
+        matrix = name.startswith("blocks.") and parameter.ndim == 2
+        kind, rate = rates[id(parameter)]
+        if matrix and (qkv == "muon" or "qkv" not in name):
+            expected = 0.1 * recipe.muon_rate
+            assert kind is torch.optim.Muon
+        else:
+            factor = 3.0 if name.startswith("patch_embed") else 1.0
+            expected = 0.1 * recipe.adamw_rate * factor
+            assert kind is torch.optim.AdamW
+        assert rate == pytest.approx(expected), name
+
+
+def test_the_rate_falls_to_its_last_value() -> None:
+    factors = [rate_factor(step, 1000, 0.8, 0.2) for step in range(1001)]
+    assert max(factors) == pytest.approx(0.8)
+    assert factors[-1] == pytest.approx(0.2)
+    assert factors[0] < 0.02
+    falling = factors[60:]
+    assert falling == sorted(falling, reverse=True)
+
+
+# --- the moving average -------------------------------------------------------------------------
+
+
+def test_the_average_follows_by_its_share() -> None:
+    average, model = (build(replace(SMOKE, seed=seed), SMOKE.stages[0]) for seed in (0, 1))
+    before = {name: value.clone() for name, value in average.state_dict().items()}
+    follow(average, model, 0.9)
+    for name, value in model.state_dict().items():
+        assert_close(average.state_dict()[name], 0.9 * before[name] + 0.1 * value)
+    follow(average, model, 0.0)
+    assert_close(average.state_dict(), model.state_dict(), rtol=0, atol=0)
+    assert all(
+        one.data_ptr() != other.data_ptr()
+        for one, other in zip(average.parameters(), model.parameters(), strict=True)
+    )
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_cifar10(folder, coloured(120, seed=1), coloured(50, seed=2))
+    return folder
+
+
+def test_without_an_average_the_weights_themselves_are_published(
+    data: Path, tmp_path: Path
+) -> None:
+    path = train(replace(SMOKE, average=0.0), data=data, out=tmp_path, report=silent)
+    kept = load_file(tmp_path / "checkpoint.safetensors")
+    for name, value in load_file(path).items():
+        assert torch.equal(kept[name], value)
+        assert torch.equal(kept[f"average.{name}"], value)
+
+
+def test_the_average_is_published_measured_and_resumed(data: Path, tmp_path: Path) -> None:
+    recipe = replace(LOCAL, average=0.9, crop=0.5, colour=0.1, cutmix=0.5)
+    whole = train(recipe, data=data, out=tmp_path / "whole", report=silent)
+    kept = load_file(tmp_path / "whole" / "checkpoint.safetensors")
+    state = load_file(whole)
+    for name, value in state.items():
+        assert torch.equal(kept[f"average.{name}"], value)
+    assert not torch.equal(kept["head.weight"], state["head.weight"])
+
+    def interrupted(line: str) -> None:
+        if "epoch" in line:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "halved"
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, data=data, out=out, save_every=4, report=interrupted)
+    halfway = load_file(out / "checkpoint.safetensors")
+    assert not torch.equal(halfway["average.head.weight"], halfway["head.weight"])
+    lines: list[str] = []
+    again = train(recipe, data=data, out=out, save_every=4, report=lines.append)
+    assert lines[0] == "resuming at stage 1, step 4"
+    assert metadata(again)["configuration"] == metadata(whole)["configuration"]
+    difference = max(
+        float((value.float() - state[name].float()).abs().max())
+        for name, value in load_file(again).items()
+    )
+    assert difference < 0.1  # momentum is not kept, and the rate warms up again
+
+
+def test_a_checkpoint_is_half_precision(data: Path, tmp_path: Path) -> None:
+    train(SMOKE, data=data, out=tmp_path, report=silent)
+    kept = load_file(tmp_path / "checkpoint.safetensors")
+    assert {value.dtype for value in kept.values()} == {torch.float16}
+
+
+# --- moments ------------------------------------------------------------------------------------
+
+
+def test_the_record_begins_with_the_initialisation_and_looks_early(
+    data: Path, tmp_path: Path
+) -> None:
+    recipe = replace(LOCAL, early=(0.2, 0.6))
+    train(recipe, data=data, out=tmp_path, report=silent)
+    found = record(tmp_path / "moments.npz")
+    assert found["epoch"].tolist() == [0, 0.2, 0.6, 1, 2, 0, 1]
+    assert found["image_size"].tolist() == [32] * 5 + [64] * 2
+    first = build(recipe, recipe.stages[0])
+    kernel = first.patch_embed.proj.weight.detach().half().numpy()
+    np.testing.assert_array_equal(found["filters_0"], kernel)
+    entropy = found["entropy_0"]
+    assert entropy.shape == found["distance_0"].shape == (2, HEADS)
+    assert (entropy[:, 0] < entropy[:, 1]).all()  # the strong head is the local one
+    assert (found["distance_0"][:, 0] < found["distance_0"][:, 1]).all()
+    assert entropy.max() <= np.log2(65) + 1e-3
+
+
+def test_a_long_run_is_recorded_by_twelve_moments(data: Path, tmp_path: Path) -> None:
+    recipe = replace(SMOKE, stages=(Stage(image_size=32, epochs=20),))
+    train(recipe, data=data, out=tmp_path, report=silent)
+    epochs = record(tmp_path / "moments.npz")["epoch"].tolist()
+    assert len(epochs) == 12
+    assert (epochs[0], epochs[-1]) == (0, 20)
+    assert epochs == sorted(epochs)

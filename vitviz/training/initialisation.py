@@ -1,0 +1,81 @@
+"""Mimetic initialisation: weights that start as those of trained Transformers look.
+
+W_q W_k^T near Z + I and W_v W_proj near Z - I, with Z of independent normal entries: tokens begin
+by looking at tokens like themselves, and positions begin as the sine-cosine table, so that tokens
+alike are tokens near. What attention shows of this was put in; training starts from it.
+
+References
+----------
+Trockman and Kolter, "Mimetic Initialization of Self-Attention Layers" (ICML 2023),
+https://arxiv.org/abs/2305.09828.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..vit import Block, VisionTransformer
+
+QUERY_KEY = (0.7, 0.7)  # shares of Z and of I in W_q W_k^T; section 3 of the paper
+VALUE = (0.4, -0.4)  # and in W_v W_proj
+
+
+def mimetic(
+    model: VisionTransformer, strengths: Sequence[Sequence[float]], *, embedding: float
+) -> None:
+    """Initialise the attention, the positions and E of a fresh model in place.
+
+    Parameters
+    ----------
+    model : VisionTransformer
+        Its positions are learned; its width is a multiple of 4.
+    strengths : sequence (layers) of sequences (heads) of float
+        Factor on W_q W_k^T of each head: 1 is the paper's; the larger, the more local.
+    embedding : float
+        Standard deviation of E; its bias is left as it is.
+    """
+    for block, heads in zip(model.blocks, strengths, strict=True):
+        assert isinstance(block, Block)
+        _attention(block, heads)
+    table = VisionTransformer(
+        image_size=model.patch_embed.image_size,
+        patch_size=model.patch_embed.patch_size[0],
+        embed_dim=model.embed_dim,
+        depth=0,
+        num_heads=1,
+        mlp_dim=1,
+        positions="sincos2d",
+    ).pos_embed
+    assert table is not None
+    assert model.pos_embed is not None
+    with torch.no_grad():
+        model.pos_embed[:, model.num_prefix_tokens :] = table[:, 1:]
+        nn.init.normal_(model.patch_embed.proj.weight, std=embedding)
+
+
+@torch.no_grad()
+def _attention(block: Block, strengths: Sequence[float]) -> None:
+    attention = block.attn
+    width = attention.proj.in_features
+    d = width // attention.num_heads
+    queries, keys, values = attention.qkv.weight.split(width)  # each (D, D), views
+    for head, strength in enumerate(strengths):
+        rows = slice(head * d, (head + 1) * d)
+        left, right = _factors(_mixture(width, *QUERY_KEY), d)
+        queries[rows], keys[rows] = left.T * strength**0.5, right * strength**0.5
+    left, right = _factors(_mixture(width, *VALUE), width)
+    values.copy_(left.T)
+    attention.proj.weight.copy_(right.T)
+
+
+def _mixture(width: int, noise: float, identity: float) -> Tensor:
+    """noise * Z + identity * I, (D, D); the entries of Z have the variance 1 / D."""
+    return noise * torch.randn(width, width) / width**0.5 + identity * torch.eye(width)
+
+
+def _factors(matrix: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """(D, rank) and (rank, D), whose product is the matrix of that rank nearest to `matrix`."""
+    u, s, vt = torch.linalg.svd(matrix)
+    root = s[:rank].sqrt()
+    return u[:, :rank] * root, root[:, None] * vt[:rank]
