@@ -243,7 +243,7 @@ def changed(**changes: Any) -> Callable[[State], State]:
         (changed(head__weight=torch.zeros(6, 32)), r"head.weight has shape \(6, 32\)"),
         (lambda state: {}, "lacks"),
         # Positions: 17 patches fill no square, and the others are no table of this model.
-        (changed(pos_embed=torch.zeros(1, 18, 32)), "17 patch positions do not fill .* 4 x 4"),
+        (changed(pos_embed=torch.zeros(1, 18, 32)), "17 patch positions fill neither .* 4 x 6"),
         (changed(pos_embed=torch.zeros(1, 1, 32)), r"pos_embed has shape \(1, 1, 32\)"),
         (changed(pos_embed=torch.zeros(1, 0, 32)), r"pos_embed has shape \(1, 0, 32\)"),
         (changed(pos_embed=torch.zeros(1, 17, 0)), r"pos_embed has shape \(1, 17, 0\)"),

@@ -9,8 +9,12 @@ from torch import Tensor
 from ..vit import resize_position_embedding
 from .reading import CheckpointError
 
+Grid = tuple[int, int]
 
-def load_state(module: Any, state: Mapping[str, Tensor], *, prefix: int) -> None:
+
+def load_state(
+    module: Any, state: Mapping[str, Tensor], *, prefix: int
+) -> tuple[Grid, Grid] | None:
     """Copy `state` into `module`, positions resized to its grid; nothing missing, nothing over.
 
     Parameters
@@ -18,12 +22,16 @@ def load_state(module: Any, state: Mapping[str, Tensor], *, prefix: int) -> None
     prefix : int
         Tokens before the patches in the module's sequence.
 
+    Returns
+    -------
+    The grids from which and to which positions were resized; None where none were.
+
     Raises
     ------
     CheckpointError
         When names or shapes differ; the first difference is named.
     """
-    state = _resized(module, dict(state), prefix)
+    state, grids = _resized(module, dict(state), prefix)
     own = {key: part for key, part in module.state_dict().items() if part.is_floating_point()}
     for key in sorted(own.keys() ^ state.keys()):
         there = "lacks" if key in own else "has, and the model lacks,"
@@ -35,18 +43,27 @@ def load_state(module: Any, state: Mapping[str, Tensor], *, prefix: int) -> None
                 f"expected {tuple(tensor.shape)}."
             )
     module.load_state_dict(state, strict=False)  # but for what it counts itself
+    return grids
 
 
-def _resized(module: Any, state: dict[str, Tensor], prefix: int) -> dict[str, Tensor]:
+def _resized(
+    module: Any, state: dict[str, Tensor], prefix: int
+) -> tuple[dict[str, Tensor], tuple[Grid, Grid] | None]:
     own, table = module.state_dict().get("pos_embed"), state.get("pos_embed")
-    if own is None or table is None or own.shape == table.shape or table.ndim != 3:
-        return state
-    grid = module.patch_embed.grid_size
+    if own is None or table is None or table.ndim != 3 or own.shape[::2] != table.shape[::2]:
+        return state, None  # no table of this model at any size
+    grid: Grid = tuple(module.patch_embed.grid_size)
     kept = prefix if own.shape[1] == prefix + math.prod(grid) else 0
-    if own.shape[::2] != table.shape[::2] or table.shape[1] <= kept:
-        return state  # no table of this model at any size
-    try:
-        table = resize_position_embedding(table, grid=grid, num_prefix_tokens=kept)
-    except ValueError as error:
-        raise CheckpointError(str(error)) from error
-    return {**state, "pos_embed": table}
+    count = table.shape[1] - kept
+    if count < 1:
+        return state, None
+    side = math.isqrt(count)
+    old = (side, side) if side * side == count else grid
+    if math.prod(old) != count:
+        raise CheckpointError(
+            f"{count} patch positions fill neither a square nor the grid of {grid[0]} x {grid[1]}."
+        )
+    if old == grid:
+        return state, None
+    table = resize_position_embedding(table, grid=grid, num_prefix_tokens=kept, old_grid=old)
+    return {**state, "pos_embed": table}, (old, grid)

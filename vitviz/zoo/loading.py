@@ -23,12 +23,12 @@ from ..checkpoints import (
 from ..families import ModelError, family_of
 from ..memory import check, footprint
 from ..model import Model, Preprocessing
-from ..vit import VisionTransformer, resize_position_embedding
+from ..vit import VisionTransformer
 from .catalogue import architecture_named, fetch_weights
+from .positions import MAX_SIDE, trained_size
 
 DEFAULT_SEED = 0
 WIDEST_EMBEDDING = 2048  # the widest of timm has 1,280 numbers
-MAX_SIDE = 4096  # pixels of the input; attention over more patches is out of reach
 
 
 def leave_cores_free() -> None:
@@ -63,7 +63,8 @@ def load_model(
         A local file of weights: safetensors, a torch file without code, or the JAX ViT's .npz; in
         timm's names, or in those of Hugging Face or JAX for a ViT, DeiT or DINOv2.
     image_size : int or (rows, columns), optional
-        Of the input in pixels; positions are interpolated to it. Default: the model's own.
+        Of the input in pixels; positions are interpolated to it. Default: the one that a file's
+        positions were trained at, else the model's own.
     seed : int, optional
         Of random weights; 0 where left out.
 
@@ -107,6 +108,10 @@ def _shipped(
     shipped = load_shipped(name)
     configuration: dict[str, Any] = dict(shipped.configuration)
     own_size = configuration["image_size"]
+    if file is not None and size is None:
+        with shapes_alone():
+            outline = VisionTransformer(**configuration)
+        size = trained_size(file.shapes, outline, outline.patch_embed.image_size)
     try:
         module = VisionTransformer(**{**configuration, "image_size": size or own_size})
     except ValueError as error:
@@ -116,14 +121,9 @@ def _shipped(
         weights, labels = _fill(module, file), classes_named_in(file.path)
     elif pretrained:
         labels = shipped.classes
-        state = dict(shipped.state)
-        state["pos_embed"] = resize_position_embedding(
-            state["pos_embed"],
-            grid=module.patch_embed.grid_size,
-            num_prefix_tokens=module.num_prefix_tokens,
-        )
-        module.load_state_dict(state)
+        grids = load_state(module, shipped.state, prefix=module.num_prefix_tokens)
         weights = f"shipped weights, {shipped.test_accuracy:.1%} on its test pictures"
+        weights += _resampled(grids)
     return Model(
         module,
         name=name,
@@ -145,8 +145,17 @@ def _timm(
 ) -> Model:
     architecture = architecture_named(name)
     options: dict[str, Any] = {} if size is None else {"img_size": size}
+    untold = ""
     if file is not None:
         options["num_classes"] = file.num_classes
+        if size is None:
+            outline = outline_of(architecture, options)
+            default = preprocessing_of(outline, None).input_size
+            size = trained_size(file.shapes, outline, default)
+            if size is None:
+                untold = ", input size of the architecture, as the file tells none"
+            elif size != default:
+                options["img_size"] = size
     options = _fitting(architecture, options)
     labels = None
     if file is None and pretrained:
@@ -155,7 +164,7 @@ def _timm(
     else:
         module, weights = create(architecture, options), "random weights"
     if file is not None:
-        weights, labels = _fill(module, file), classes_named_in(file.path)
+        weights, labels = _fill(module, file) + untold, classes_named_in(file.path)
     return Model(
         module,
         name=name,
@@ -171,11 +180,21 @@ def _fill(module: nn.Module, file: Checkpoint) -> str:
     """Copy a file's weights into the module; the words for where they come from."""
     numbers = sum(tensor.numel() for tensor in module.state_dict().values())
     prefix = getattr(module, "num_prefix_tokens", 0)
-    load_state(module, file.read(most=numbers), prefix=prefix)
+    grids = load_state(module, file.read(most=numbers), prefix=prefix)
     with file.path.open("rb") as data:
         digest = hashlib.file_digest(data, "sha256").hexdigest()
     words = f"local file {file.path.name}, sha256 {digest[:12]}"
-    return f"{words}, its names without {file.wrapper}" if file.wrapper else words
+    if file.wrapper:
+        words += f", its names without {file.wrapper}"
+    return words + _resampled(grids)
+
+
+def _resampled(grids: tuple[tuple[int, int], tuple[int, int]] | None) -> str:
+    """What the provenance adds where positions were made anew; nothing where they were not."""
+    if grids is None:
+        return ""
+    before, after = (f"{rows}x{cols}" for rows, cols in grids)
+    return f", positions resampled from {before} to {after}"
 
 
 def _fitting(architecture: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -197,9 +216,19 @@ def _fitting(architecture: str, options: dict[str, Any]) -> dict[str, Any]:
         if not family_of(outline).any_size:
             raise
     family = family_of(outline)
-    input_size = preprocessing_of(outline, size).input_size
-    needed = footprint(outline, family.sites(outline, input_size))
-    check(needed.total, f"{architecture} at {input_size[0]} x {input_size[1]} pixels")
+    height, width = preprocessing_of(outline, size).input_size
+    try:
+        sites = family.sites(outline, (height, width))
+        if size is not None:
+            with torch.no_grad():
+                outline.eval()(torch.empty(1, 3, height, width, device="meta"))
+    except ModelError:
+        raise
+    except Exception as error:  # patches or windows that the size does not fill, above all
+        raise ModelError(
+            f"{architecture} of timm cannot take pictures of {height} x {width} pixels."
+        ) from error
+    check(footprint(outline, sites).total, f"{architecture} at {height} x {width} pixels")
     return options
 
 
@@ -250,12 +279,27 @@ def _create_trained(architecture: str, options: dict[str, Any]) -> tuple[Any, st
             architecture, pretrained=True, pretrained_cfg_overlay=where, **options
         )
     except Exception as error:  # readers of broken files raise many kinds; none reaches a user
+        asked = f" for pictures of {options['img_size']} pixels" if "img_size" in options else ""
         raise ModelError(
-            f"The trained weights of {architecture} in the hub's cache cannot be read: "
+            f"The trained weights of {architecture} in the hub's cache cannot be read{asked}: "
             f"run `vitviz fetch {architecture}` to have them checked and fetched anew."
         ) from error
     tag = module.pretrained_cfg.get("tag") or "default"
-    return module, f"trained weights of timm, {tag}, revision {path.parent.name[:7]}"
+    words = f"trained weights of timm, {tag}, revision {path.parent.name[:7]}"
+    if "img_size" in options:
+        words += _resampled_by_timm(outline_of(architecture, {}), module)
+    return module, words
+
+
+def _resampled_by_timm(before: nn.Module, after: nn.Module) -> str:
+    """What the provenance adds where timm made tables of positions anew for another size."""
+    shapes = {name: tensor.shape for name, tensor in before.state_dict().items()}
+    if all(shapes[name] == tensor.shape for name, tensor in after.state_dict().items()):
+        return ""
+    embeds: list[Any] = [getattr(one, "patch_embed", None) for one in (before, after)]
+    if all(hasattr(embed, "grid_size") for embed in embeds):
+        return _resampled((embeds[0].grid_size, embeds[1].grid_size))
+    return ", relative positions resampled"
 
 
 def preprocessing_of(module: nn.Module, size: tuple[int, int] | None) -> Preprocessing:

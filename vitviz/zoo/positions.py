@@ -1,0 +1,90 @@
+"""The input size that a file of weights was trained at, read from its tables of positions."""
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from torch import nn
+
+from ..checkpoints import CheckpointError
+from ..families import family_of
+
+MAX_SIDE = 4096  # pixels of the input; attention over more patches is out of reach
+
+Size = tuple[int, int]
+Shape = tuple[int, ...]
+
+
+def trained_size(shapes: Mapping[str, Shape], outline: nn.Module, default: Size) -> Size | None:
+    """The input's height and width at which the tables of positions in a file fit.
+
+    Parameters
+    ----------
+    shapes : of the file's tensors, by timm's names
+    outline : the architecture at its default size; its numbers are not looked at
+    default : that size in pixels
+
+    Returns
+    -------
+    None where no table tells: rotary positions, and windows of a fixed size, are the same for an
+    input of any size.
+
+    Raises
+    ------
+    CheckpointError
+        When the number of positions is that of no square, so that its rows are not known.
+    """
+    family = family_of(outline)
+    embedding: Any = outline.get_submodule(family.embedding)
+    for name, tensor in outline.state_dict().items():
+        own, found = tuple(tensor.shape), shapes.get(name, ())
+        if len(found) != len(own):
+            continue
+        scale: tuple[Fraction, Fraction] | None = None
+        if name == "pos_embed" or name.endswith("mlp_tokens.fc1.weight"):
+            scale = _of_patches(own[1], found[1], embedding.grid_size)
+        elif name.endswith("relative_position_bias_table") and family.name != "Swin":
+            scale = _of_offsets(own, found)
+        if scale is not None:
+            height, width = (side * times for side, times in zip(default, scale, strict=True))
+            if max(height, width) > MAX_SIDE:
+                raise CheckpointError(
+                    f"The file's {name} is for an input of {float(max(height, width)):,.0f} pixels "
+                    f"a side, and at most {MAX_SIDE:,} can be."
+                )
+            if height.denominator == width.denominator == 1:
+                return int(height), int(width)
+    return None
+
+
+def _of_patches(own: int, found: int, grid: Size) -> tuple[Fraction, Fraction] | None:
+    """How much larger the grid is of which a file has so many positions."""
+    prefix = own - math.prod(grid)  # 0 where the table is of the patches alone
+    patches = found - prefix
+    if patches == math.prod(grid):
+        return Fraction(1), Fraction(1)
+    if prefix < 0 or patches < 1:
+        return None
+    side = _side(patches, "patch positions")
+    return Fraction(side, grid[0]), Fraction(side, grid[1])
+
+
+def _of_offsets(own: Shape, found: Shape) -> tuple[Fraction, Fraction]:
+    """How much larger the grid is of which a file has a bias for each offset: 2 s - 1 a side."""
+    if len(own) == 3:  # (heads, rows, columns)
+        return Fraction(found[1] + 1, own[1] + 1), Fraction(found[2] + 1, own[2] + 1)
+    side = math.isqrt(own[0])
+    of_prefix = own[0] - side * side
+    times = Fraction(_side(max(found[0] - of_prefix, 0), "offsets of patches") + 1, side + 1)
+    return times, times
+
+
+def _side(count: int, what: str) -> int:
+    side = math.isqrt(count)
+    if side * side != count:
+        raise CheckpointError(
+            f"The file's {count} {what} do not fill a square, so their rows and columns are not "
+            "known: give image_size=(rows, columns) in pixels."
+        )
+    return side
