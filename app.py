@@ -1,3 +1,5 @@
-from vitviz.app.main import main
+import streamlit as st
 
-main()
+from vitviz.app.server import APP
+
+app = st.App(**APP)

@@ -1,7 +1,6 @@
 """The `vitviz` command: what it refuses before it begins, and how it ends."""
 
 import io
-import json
 import os
 import pydoc
 import signal
@@ -30,7 +29,7 @@ def unserved(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*_: object, **__: object) -> None:
         raise AssertionError("A server was started.")
 
-    monkeypatch.setattr("runpy.run_module", run)
+    monkeypatch.setattr("streamlit.App.run", run)
     monkeypatch.setattr("subprocess.call", run)
 
 
@@ -76,11 +75,12 @@ def test_errors_go_where_errors_go(
 
 
 def test_the_app_has_the_settings_of_the_source_tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runpy.run_module", lambda *_, **__: None)
+    started: list[dict[str, Any]] = []
+    monkeypatch.setattr("streamlit.App.run", lambda _, *, config: started.append(config))
     monkeypatch.setattr(sys, "argv", [])
-    assert cli.main(["app"]) == 0
-    for name, value in settings_of(tomllib.loads((ROOT / ".streamlit/config.toml").read_text())):
-        assert f"--{name}={value if isinstance(value, str) else json.dumps(value)}" in sys.argv
+    assert cli.main(["app", "--port", "1234"]) == 0
+    expected = dict(settings_of(tomllib.loads((ROOT / ".streamlit/config.toml").read_text())))
+    assert started == [expected | {"server.port": 1234}]
 
 
 def settings_of(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -152,7 +152,7 @@ def _complaint(layer: str, found: Import) -> str | None:
         return f"{layer} imports {to}."
     if (layer, to) in LAZY_ONLY and found.when == "eager":
         return f"{layer} imports {to} before it is needed."
-    if layer == "cli" and to == "app" and parts[1:2] not in ([], ["main"]):
+    if layer == "cli" and to == "app" and parts[1:2] not in ([], ["server"]):
         return f"cli imports {'.'.join(parts)}, a part of the app."
     return None
 

@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
-from app_server import Server, free_port, serving
+from app_server import ROOT, Server, free_port, serving
 from examples import assert_one_sentence, picture
 from pages.driver import MINE, SHIPPED, encoded
 from PIL import Image
@@ -65,6 +65,37 @@ def test_a_server_follows_no_file_and_its_log_is_quiet(tmp_path: Path) -> None:
     said = [line.strip() for line in log.read_text().splitlines() if line.strip()]
     expected = (r".*server started on \S+", "You can now view .*", "URL: .*", r"Stopping\.\.\.")
     assert not [line for line in said if not any(re.fullmatch(one, line) for one in expected)]
+
+
+def test_no_module_of_the_app_hides_one_of_python() -> None:
+    """Streamlit puts the folder of the script before all others."""
+    assert not {path.stem for path in (ROOT / "vitviz/app").iterdir()} & sys.stdlib_module_names
+
+
+@pytest.mark.parametrize(
+    ("asked", "place"),
+    [
+        ("/attention?layer=2", "/?layer=2"),
+        ("/Attention", "/"),
+        ("/TOKENS?layer=2", "/tokens?layer=2"),
+        ("/tokens", "/tokens"),
+        ("/", "/"),
+    ],
+)
+def test_every_page_is_at_its_name(asked: str, place: str, server: Server) -> None:
+    with urlopen(server.url + asked) as answer:
+        assert answer.url == server.url + place
+        said = answer.read().decode()
+    assert said.index("st-key-presenter") < said.index("</head>")  # the style comes first
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process has loaded is told by Linux")
+def test_torch_is_loaded_before_anybody_asks(tmp_path: Path) -> None:
+    with serving(tmp_path / "log") as server:
+        deadline = time.monotonic() + 60
+        while "libtorch" not in Path(f"/proc/{server.pid}/maps").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
 
 
 # --- who may --------------------------------------------------------------------------------------

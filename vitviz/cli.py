@@ -1,10 +1,10 @@
 """The `vitviz` command."""
 
 import argparse
-import runpy
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from . import __version__
@@ -27,22 +27,23 @@ def _app(arguments: argparse.Namespace) -> int:
         return _refused(error)
     settings = {
         "server.address": "127.0.0.1",
-        "server.port": str(arguments.port),
+        "server.port": arguments.port,
         "server.fileWatcherType": "none",
-        "server.maxUploadSize": "25",
-        "browser.gatherUsageStats": "false",
+        "server.maxUploadSize": 25,
+        "browser.gatherUsageStats": False,
         "client.showErrorDetails": "none",
         "client.toolbarMode": "minimal",
-        "theme.headingFontSizes": '["1.4rem", "1.25rem", "1.1rem"]',
+        "theme.headingFontSizes": ["1.4rem", "1.25rem", "1.1rem"],
         "theme.light.primaryColor": "#0b57d0",
         "theme.dark.primaryColor": "#8ab4f8",
     }
-    script = Path(__file__).with_name("app") / "main.py"
-    flags = [f"--{name}={value}" for name, value in settings.items()]
     said = [f"--checkpoint={text}" for text in arguments.checkpoint]
     said += [f"--models={arguments.models}"] if arguments.models else []
-    sys.argv = ["streamlit", "run", str(script), *flags, "--", *said]
-    runpy.run_module("streamlit", run_name="__main__")  # in this process, which Ctrl-C then ends
+    sys.argv = ["vitviz", *said]  # the pages read it
+    from .app.server import run
+
+    with suppress(KeyboardInterrupt):  # which ends this process
+        run(settings)
     return 0
 
 

@@ -237,6 +237,27 @@ def test_it_opens_on_a_map_without_a_click(page: Page, server: Server) -> None:
     expect(provenance(page)).to_contain_text(" · ")
 
 
+LOOKS = """window.looks = new Set();
+(function look() {
+  const main = document.querySelector(".stMainBlockContainer");
+  const title = document.querySelector("h1");
+  const presenter = document.querySelector(".st-key-presenter");
+  if (main) looks.add(`room ${getComputedStyle(main).paddingTop}`);
+  if (title) looks.add(`title ${Math.round(title.getBoundingClientRect().y)}`);
+  if (presenter) looks.add(`presenter ${getComputedStyle(presenter).position}`);
+  requestAnimationFrame(look);
+})();"""
+
+
+def test_nothing_is_drawn_before_its_style(page: Page, server: Server) -> None:
+    """Looked at in every frame, from the first."""
+    page.add_init_script(LOOKS)
+    open_app(page, server)
+    looks: list[str] = page.evaluate("[...looks]")
+    assert sorted(look.split()[0] for look in looks) == ["presenter", "room", "title"]
+    assert "presenter fixed" in looks
+
+
 # --- every page ---------------------------------------------------------------------------------
 
 

@@ -16,7 +16,9 @@ from streamlit import config
 from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
-APP = str(Path(__file__).parents[2] / "app.py")
+import vitviz
+
+APP = str(Path(vitviz.__file__).with_name("app") / "main.py")
 SHIPPED = "vitviz_tiny_cifar10"
 
 

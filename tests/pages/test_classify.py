@@ -15,7 +15,7 @@ from streamlit.testing.v1 import AppTest
 from pages.driver import address, assert_works, charts, click, opened, prose, until
 from vitviz import Model, capture, load_model
 from vitviz.activations import DropPatches, FillPatches, MuteHeads
-from vitviz.app import cells, classes, gallery, queue, state
+from vitviz.app import cells, classes, gallery, state, turns
 
 
 @pytest.fixture(autouse=True)
@@ -179,7 +179,7 @@ def test_between_two_passes_others_go_first(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
-    order, line = [], queue.passes()
+    order, line = [], turns.passes()
 
     def other() -> None:
         with line.turn(lambda ahead: None):
@@ -226,7 +226,7 @@ def test_a_cancelled_experiment_leaves_nothing_behind(
     with monkeypatch.context() as patch:
         patch.setattr("streamlit.delta_generator.DeltaGenerator.progress", stopped)
         at.button(key="run occlusion").click().run()
-    assert not queue.passes().length
+    assert not turns.passes().length
     at.run()
     assert_works(at)
     assert "run occlusion" in [button.key for button in at.button]

@@ -26,7 +26,7 @@ from pages.driver import (
     upload,
 )
 from vitviz import Model, ModelError, memory
-from vitviz.app import models, queue, state
+from vitviz.app import models, state, turns
 from vitviz.options import Options
 from vitviz.zoo import weights_of
 
@@ -218,13 +218,13 @@ def test_a_load_waits_for_no_pass_and_stops_none(monkeypatch: pytest.MonkeyPatch
     lengths: list[tuple[int, int]] = []
 
     def make(name: str, pretrained: bool) -> Model:
-        lengths.append((models.loads().length, queue.passes().length))
+        lengths.append((models.loads().length, turns.passes().length))
         module = own_module(depth=1)
         return watched(module, module.patch_embed.image_size, name=name)
 
     monkeypatch.setattr(models, "_load", make)
     models.cache(), models.loads()  # made here, where Streamlit knows the thread
-    with ThreadPoolExecutor(1) as pool, queue.passes().turn(lambda ahead: None):
+    with ThreadPoolExecutor(1) as pool, turns.passes().turn(lambda ahead: None):
         pool.submit(models.load, "a", True).result(10)
     models.load("b", True)
     assert lengths == [(1, 1), (1, 0)]

@@ -135,9 +135,9 @@ def test_blanks_around_the_names_of_models_are_no_part_of_them(text: str) -> Non
 def test_the_command_passes_the_options_on(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
     say(monkeypatch)
-    monkeypatch.setattr("runpy.run_module", lambda *_, **__: started.append(sys.argv))
+    monkeypatch.setattr("streamlit.App.run", lambda *_, **__: started.append(sys.argv))
     said = [f"--checkpoint=vit_tiny_patch16_224={weights}", "--models=vitviz_tiny_cifar10"]
     assert cli.main(["app", *said]) == 0
-    (command,) = started
-    assert command[:2] == ["streamlit", "run"]
-    assert command[command.index("--") + 1 :] == said
+    assert started == [["vitviz", *said]]
+    models.options.clear()
+    assert models.options().models == ("vitviz_tiny_cifar10",)

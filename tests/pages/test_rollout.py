@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from pages.driver import address, assert_works, at_page, charts, opened, prose
 from vitviz import Model, ModelError, attribution, capture
-from vitviz.app import gallery, queue, state
+from vitviz.app import gallery, state, turns
 from vitviz.inspection import attention_rollout, rollout_steps
 
 MAP = 1  # among the charts, after the picture
@@ -186,7 +186,7 @@ def test_a_map_is_made_once_and_alone_on_its_model(
     passing: list[int] = []
 
     def watched(*_: Any) -> np.ndarray:
-        passing.append(queue.passes().length)
+        passing.append(turns.passes().length)
         return np.eye(4, 6, dtype=np.float32)
 
     monkeypatch.setattr(attribution, "relevance", watched)
@@ -194,7 +194,7 @@ def test_a_map_is_made_once_and_alone_on_its_model(
     at.slider(key="layer").set_value(1).run()
     assert_works(opened("rollout"))
     assert passing == [1]
-    assert not queue.passes().length
+    assert not turns.passes().length
     at.selectbox(key="class").set_value(0).run()
     at.selectbox(key="class").set_value(1).run()
     assert len(passing) == 3

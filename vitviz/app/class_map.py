@@ -6,7 +6,7 @@ import numpy as np
 import streamlit as st
 
 from vitviz import plots
-from vitviz.app import classes, queue, state
+from vitviz.app import classes, state, turns
 from vitviz.app.figure import show
 from vitviz.app.settings import setting
 from vitviz.app.state import View
@@ -78,7 +78,7 @@ def of_class(view: View, method: Method, index: int) -> np.ndarray:
     function = attribution.relevance if method == "relevance" else attribution.gradient_rollout
 
     def make() -> np.ndarray:
-        with st.spinner("One pass forward and one back …"), queue.turn():
+        with st.spinner("One pass forward and one back …"), turns.turn():
             return function(view.model, view.picture.image, index)
 
     return state.captures().get(

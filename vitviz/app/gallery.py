@@ -12,7 +12,7 @@ from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from vitviz.app import settings
 from vitviz.app.cache import BoundedCache
-from vitviz.app.queue import Queue
+from vitviz.app.turns import Queue
 
 if TYPE_CHECKING:
     from PIL import Image

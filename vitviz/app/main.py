@@ -1,6 +1,6 @@
 """The shell of every page: navigation, the shared controls, the provenance line.
 
-torch and timm are imported when the model is loaded, after the first title is on screen.
+The style stands in style.css, which the server puts into the document.
 """
 
 import re
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, TypeVar
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from vitviz.app import gallery, models, places, settings, state
+from vitviz.app import gallery, models, places, server, settings, state
 from vitviz.app.clipboard import paste_anywhere, paste_button
 from vitviz.app.data import Data, disclose, provenance
 from vitviz.app.downloads import follow, leave
-from vitviz.app.queue import BusyError
 from vitviz.app.settings import setting
+from vitviz.app.turns import BusyError
 from vitviz.options import OptionError
 from vitviz.text import PAGES, lesson
 
@@ -29,24 +29,6 @@ T = TypeVar("T")
 WEIGHTS = ("trained", "random")
 ALL_TO_ALL = ("rollout", "tokens")  # pages that draw no other attention
 RECORDS = ("training", "zoo")  # pages that show nothing of the weights on screen
-_STYLE = """<style>
-.stMainBlockContainer { padding: 3.4rem 1.5rem 3rem; }
-.stMainBlockContainer h1 { line-height: 1.5; padding: 0; }
-.stMainBlockContainer [data-testid="stVerticalBlock"] { gap: 0.6rem; }
-.st-key-presenter { position: fixed; top: 1rem; right: 1.5rem; width: auto; z-index: 999999; }
-.st-key-provenance { position: fixed; left: 0; bottom: 0; z-index: 9; width: 100%;
-  padding: 0.2rem 1.5rem; background: light-dark(#f0f2f6, #262730); }
-/* What nobody sees takes no room. */
-[class*="st-key-token_map_"][class*="_stack"], .st-key-paste_anywhere,
-.st-key-address {
-  position: absolute; width: 1px !important; overflow: hidden; }
-.stPlotlyChart text:not(.hoverlayer text) { fill: light-dark(#31333f, #fafafa) !important; }
-.stMainBlockContainer [data-testid="stButtonGroup"] button {
-  min-height: 2.5rem; padding: 0 0.5rem; }
-.stMainBlockContainer .katex { font-size: 1.05em; }
-.stMainBlockContainer h3 { line-height: 1.5; padding: 0 0 0.3rem; }
-.stMainBlockContainer [data-testid="stHeading"] { margin: 0; overflow: visible; }
-</style>"""
 
 
 def main() -> None:
@@ -65,7 +47,6 @@ def main() -> None:
     chosen = st.navigation(list(pages.values()), position="top")
     if target := st.session_state.pop("turn_to", None):  # a button on another page asked for it
         st.switch_page(pages[target])
-    st.html(_STYLE)
     name = chosen.url_path or "attention"
     st.title(f"{lesson(name).title}: {lesson(name).question}", anchor=False)
     settings.follow_address()
@@ -74,6 +55,7 @@ def main() -> None:
     st.toggle("Presenter", key="presenter", help="Larger text, for a projector.")
     # Here and not in the page: a widget drawn inside a page loses its value at a change of page.
     messages = st.container()
+    server.wait()
     try:
         models.options()
     except OptionError as error:

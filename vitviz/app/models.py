@@ -10,7 +10,7 @@ import streamlit as st
 
 from vitviz.app import downloads
 from vitviz.app.cache import BoundedCache
-from vitviz.app.queue import Queue, turn
+from vitviz.app.turns import Queue, turn
 from vitviz.options import Options, check, parse
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ MAX_BYTES = 2_000_000_000  # of weights
 ON_DISK = "on disk"
 
 
-@st.cache_resource
+@st.cache_resource(show_spinner=False)
 def options() -> Options:
     """What the operator said on the command line, read once."""
     script, *words = sys.argv
     # Elsewhere, as under a test, the words are meant for another program.
-    said = parse(words if Path(script).name in ("app.py", "main.py") else [])
+    said = parse(words if Path(script).name in ("app.py", "vitviz") else [])
     if said.models or said.checkpoints:
         from vitviz.zoo import catalogue
 
@@ -33,7 +33,7 @@ def options() -> Options:
     return said
 
 
-@st.cache_resource
+@st.cache_resource(show_spinner=False)
 def cache() -> BoundedCache:
     return BoundedCache(MAX_BYTES)
 
@@ -63,11 +63,21 @@ def load(name: str, pretrained: bool) -> "Model":
     model = cache().get(
         (name, pretrained),
         make,
-        lambda made: sum(tensor.nbytes for tensor in made.module.state_dict().values()),
+        _bytes_of,
         lambda: place.progress(0.0, "Loading the model …"),
     )
     place.empty()
     return model
+
+
+def make_ready() -> None:
+    """Have the model of the first page in memory before anybody asks for it; nothing is drawn."""
+    name = shipped_name()
+    cache().get((name, True), lambda: _load(name, True), _bytes_of)
+
+
+def _bytes_of(model: "Model") -> int:
+    return sum(tensor.nbytes for tensor in model.module.state_dict().values())
 
 
 def _load(name: str, pretrained: bool) -> "Model":
@@ -82,7 +92,7 @@ def _load(name: str, pretrained: bool) -> "Model":
     return model
 
 
-@st.cache_resource
+@st.cache_resource(show_spinner=False)
 def _settle(with_timm: bool) -> None:
     """Once for torch, and once for timm: take what came with them out of the garbage collection.
 

@@ -13,7 +13,7 @@ import streamlit as st
 
 from vitviz.app.cache import BoundedCache
 from vitviz.app.gallery import Picture
-from vitviz.app.queue import turn
+from vitviz.app.turns import turn
 
 if TYPE_CHECKING:
     from vitviz import Activations, Model

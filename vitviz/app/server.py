@@ -1,0 +1,98 @@
+"""The server around the pages: their addresses, their style, and what is ready at its start."""
+
+import threading
+import webbrowser
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from vitviz.options import OptionError
+from vitviz.text import PAGES
+
+_HERE = Path(__file__).parent
+_FIRST = "attention"  # whose address is that of the app
+_ready: threading.Thread | None = None
+
+
+class _PageName(Convertor[str]):
+    """A page's name in large or small letters."""
+
+    regex = f"(?i:{'|'.join(PAGES)})"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("page", _PageName())
+
+
+def _document(request: Request) -> Response:
+    """Streamlit's document with the style of the pages, which so comes before all they draw."""
+    name, base = request.path_params.get("name", ""), _base()
+    if name == _FIRST or name != name.lower():
+        place = "" if name.lower() == _FIRST else name.lower()
+        query = f"?{request.url.query}" if request.url.query else ""
+        return RedirectResponse(f"{base}/{place}{query}")
+    document = Path(st.__file__).with_name("static") / "index.html"
+    style = f"<style>{(_HERE / 'style.css').read_text(encoding='utf-8')}</style>"
+    html = document.read_text(encoding="utf-8").replace("</head>", f"{style}</head>", 1)
+    return HTMLResponse(html, headers={"Cache-Control": "no-cache"})
+
+
+def _base() -> str:
+    """Of every address, "" or "/something"."""
+    base = st.get_option("server.baseUrlPath").strip("/")
+    return f"/{base}" if base else ""
+
+
+@asynccontextmanager
+async def _lifespan(_: st.App) -> AsyncIterator[None]:
+    global _ready
+    _ready = threading.Thread(target=_make_ready, daemon=True)
+    _ready.start()
+    if not st.get_option("server.headless"):
+        host = st.get_option("browser.serverAddress")
+        if st.get_option("server.address") not in (None, "0.0.0.0", "::"):
+            host = st.get_option("server.address")
+        url = f"http://{host}:{st.get_option('server.port')}{_base()}"
+        threading.Timer(0.2, webbrowser.open, [url]).start()  # once the server listens
+    yield
+
+
+def _make_ready() -> None:
+    """What the first page needs, made while the browser still loads the document."""
+    from vitviz.app import models
+
+    import_module(f"vitviz.app.{_FIRST}")
+    with suppress(OptionError):  # the page says it
+        models.make_ready()
+
+
+def wait() -> None:
+    """Wait until that is there: threads that import the same at once get in each other's way."""
+    if _ready is not None:
+        _ready.join()
+
+
+#: The arguments of `streamlit.App`, which Streamlit must find by its name in the file that it runs.
+APP: dict[str, Any] = dict(
+    script_path=_HERE / "main.py",
+    lifespan=_lifespan,
+    routes=[Route(f"{_base()}/", _document), Route(f"{_base()}/{{name:page}}", _document)],
+)
+
+
+def run(settings: Mapping[str, Any]) -> None:
+    """Serve the app until it is stopped, with these options of Streamlit."""
+    st.App(**APP).run(config=settings)
