@@ -148,7 +148,7 @@ def _weighted_layers(model: Model, image: Image.Image, class_index: int) -> list
         if gradient is None:
             raise ModelError(
                 f"No gradient of the answer reaches the attention of {layer.name}, as where a part "
-                "after it was quantised, so no map is drawn."
+                "after it computes without one, so no map is drawn."
             )
         matrix = (gradient * own.detach()).clamp(min=0).mean(dim=0)
         weighted.append(matrix)

@@ -187,9 +187,9 @@ def token_norms(
     Notes
     -----
     Of normally distributed lengths, one in about 2,700 lies above 5 deviations. The rule finds what
-    stands out in one picture and layer, however little: on a real ViT-S/14 a fifth of the tokens at
-    1.4 times the median. Those are no outliers as the literature on registers has them, which are
-    found by `norm_outliers`.
+    stands out in one picture and layer, however little: on a real ViT-S/14 up to a tenth of the
+    tokens, at 1.3 to 1.8 times the median. Those are no outliers as the literature on registers has
+    them, which are found by `norm_outliers`.
     """
     table, prefix, grid = patches_of(
         tokens, depth, normalised=False, grid=grid, num_prefix_tokens=num_prefix_tokens
