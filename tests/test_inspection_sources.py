@@ -247,12 +247,12 @@ REFUSED: list[tuple[str, Callable[[Any], object], str]] = [
     (
         "plain",
         lambda a: inspection.query_attention(a.attention(0), layer=0, grid=(4, 6)),
-        "a capture to take layer 0 from, got an array",
+        "a capture to take layer 0 from, got arrays",
     ),
     (
         "plain",
         lambda a: inspection.token_components(a.tokens(1), depth=1, grid=(4, 6)),
-        "a capture to take depth 1 from, got an array",
+        "a capture to take depth 1 from, got arrays",
     ),
     (
         "plain",
@@ -282,9 +282,14 @@ def test_what_agrees_with_a_capture_is_taken() -> None:
     assert_array_equal(found.distance, inspection.measurements(acts).distance)
 
 
-def test_layers_that_are_no_chain_are_refused() -> None:
+def test_layers_that_are_no_chain_are_measured_one_by_one() -> None:
     module: Any = timm.create_model("swin_tiny_patch4_window7_224", img_size=56, window_size=7)
     acts = capture(watched(module.eval(), (56, 56)), picture())
+    for layer in (0, acts.depth - 1):
+        expected = inspection.windowed_distance(acts.windows(layer))
+        assert_array_equal(inspection.windowed_distance(acts, layer=layer), expected)
+    with pytest.raises(ValueError, match="layer of the capture"):
+        inspection.windowed_distance(acts)
     for function in (inspection.attention_rollout, inspection.measurements, inspection.prefix_mass):
         with pytest.raises(ModelError, match="no chain of matrices"):
             function(acts)

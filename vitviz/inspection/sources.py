@@ -29,6 +29,8 @@ class Captured(Protocol):
 
     def attention_layers(self) -> "KnownLayers": ...
 
+    def windows(self, layer: int) -> Iterable[tuple[Any, Any, Any]]: ...
+
     def tokens(self, depth: int, *, normalised: bool = False) -> Any: ...
 
 
@@ -136,17 +138,24 @@ def layer_of(
     """One layer (heads, tokens, tokens), checked with its grid, and how its tokens lie."""
     told: Any = dict(grid=grid, patch_size=patch_size, num_prefix_tokens=num_prefix_tokens, cls=cls)
     if _is_capture(attention):
-        if layer is None:
-            raise ValueError("Expected the layer of the capture that is meant, got none.")
         source = source_of(attention, **told)
-        values = as_floats(attention.attention(layer))
+        values = as_floats(attention.attention(_meant(layer)))
     else:
-        if layer is not None:
-            raise ValueError(f"Expected a capture to take layer {layer} from, got an array.")
+        _not_meant("layer", layer)
         source = source_of((), **told)
         values = as_floats(attention)  # type: ignore[arg-type]
     check_layer(values, source.prefix, source.grid)
     return values, source
+
+
+def windows_of(
+    windows: Iterable[tuple[ArrayLike, ArrayLike, ArrayLike]] | Captured, layer: int | None
+) -> Iterable[tuple[ArrayLike, ArrayLike, ArrayLike]]:
+    """Attention of each window with the places of its queries and keys."""
+    if _is_capture(windows):
+        return windows.windows(_meant(layer))
+    _not_meant("layer", layer)
+    return windows  # type: ignore[return-value]
 
 
 def table_of(tokens: Tokens, depth: int | None, *, normalised: bool) -> Array:
@@ -154,8 +163,7 @@ def table_of(tokens: Tokens, depth: int | None, *, normalised: bool) -> Array:
     if _is_capture(tokens):
         depth = tokens.depth if depth is None else depth
         return as_floats(tokens.tokens(depth, normalised=normalised))
-    if depth is not None:
-        raise ValueError(f"Expected a capture to take depth {depth} from, got an array.")
+    _not_meant("depth", depth)
     table = as_floats(tokens)  # type: ignore[arg-type]
     if table.ndim != 2:
         raise ValueError(f"Expected tokens of shape (tokens, D), got {table.shape}.")
@@ -184,6 +192,17 @@ def patches_of(
         grid = _told("grid of the patches", grid)
     check_tokens(len(table), prefix, grid)
     return table, prefix, grid
+
+
+def _meant(layer: int | None) -> int:
+    if layer is None:
+        raise ValueError("Expected the layer of the capture that is meant, got none.")
+    return layer
+
+
+def _not_meant(what: str, number: int | None) -> None:
+    if number is not None:
+        raise ValueError(f"Expected a capture to take {what} {number} from, got arrays.")
 
 
 def _told(what: str, value: Any) -> Any:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .inputs import Array, as_floats
+from .sources import Captured, windows_of
 
 #: Far above e^-100 = 4e-44, which Swin's mask of -100 leaves of a share, and far below what a query
 #: gives to a key that it may look at.
@@ -28,15 +29,21 @@ def allowed_pairs(attention: ArrayLike) -> NDArray[np.bool_]:
     return np.asarray((as_floats(attention) > _FLOOR).any(axis=0))
 
 
-def windowed_distance(windows: Iterable[tuple[ArrayLike, ArrayLike, ArrayLike]]) -> Array:
+def windowed_distance(
+    windows: Iterable[tuple[ArrayLike, ArrayLike, ArrayLike]] | Captured,
+    *,
+    layer: int | None = None,
+) -> Array:
     """How far each head of one layer looks on average, in pixels.
 
     Parameters
     ----------
-    windows : iterable of (attention, queries, keys)
+    windows : iterable of (attention, queries, keys), or a capture
         As `Activations.windows` yields them: attention of shape (heads, n, m), and the places of
         its queries (n, 2) and keys (m, 2) in pixels of the model's input; NaN for tokens that
         stand for no patch.
+    layer : int
+        Of the capture.
 
     Returns
     -------
@@ -61,7 +68,7 @@ def windowed_distance(windows: Iterable[tuple[ArrayLike, ArrayLike, ArrayLike]])
     """
     total: Array | None = None
     count: Array | None = None
-    for attention, queries, keys in windows:
+    for attention, queries, keys in windows_of(windows, layer):
         weights, q, k = as_floats(attention), np.asarray(queries), np.asarray(keys)
         if weights.ndim != 3 or weights.shape[1:] != (len(q), len(k)):
             raise ValueError(
