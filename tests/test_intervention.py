@@ -183,6 +183,25 @@ def test_a_row_of_the_lens_is_the_answer_of_a_model_cut_there(name: str) -> None
     assert np.abs(np.diff(lens, axis=0)).max(axis=-1).min() > 1e-3  # rows that can be told apart
 
 
+@pytest.mark.parametrize(
+    ("dtype", "atol"), [(torch.float64, 1e-6), (torch.bfloat16, 1e-2), (torch.float16, 1e-2)]
+)
+@pytest.mark.parametrize("name", ["plain", "distilled", "test_vit"])
+def test_the_lens_computes_as_precisely_as_the_model(
+    name: str, dtype: torch.dtype, atol: float
+) -> None:
+    expected = logit_lens(example(name), capture(example(name), picture()))
+    model = watched(
+        copy.deepcopy(example(name).module).to(dtype), example(name).preprocess.input_size
+    )
+    acts = capture(model, picture())
+    lens = logit_lens(model, acts)
+    assert acts.probabilities is not None
+    assert lens.dtype == np.float32
+    assert_allclose(lens, expected, rtol=0, atol=10 * atol)
+    assert_allclose(lens[-1], acts.probabilities, rtol=0, atol=atol)
+
+
 def test_blocks_that_add_nothing_leave_the_lens_as_it_is() -> None:
     model = own_model()
     with torch.no_grad():

@@ -141,11 +141,11 @@ def logit_lens(model: Model, acts: Activations) -> np.ndarray:
             f"Expected a capture of {model.name} with {expected[0]} layers of width {expected[1]}, "
             f"got {got[0]} layers of width {got[1]}."
         )
-    rows = []
+    rows, dtype = [], next(module.parameters()).dtype
     with torch.inference_mode():
         for depth in range(acts.depth + 1):
-            z = torch.tensor(acts.tokens(depth))[None]  # (1, T, D)
-            rows.append(module.forward_head(module.norm(z))[0].softmax(dim=-1))
+            z = torch.tensor(acts.tokens(depth), dtype=dtype)[None]  # (1, T, D)
+            rows.append(module.forward_head(module.norm(z))[0].float().softmax(dim=-1))
         return _read_only(torch.stack(rows).numpy())
 
 
