@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from examples import (
     OWN,
@@ -483,6 +484,37 @@ def test_whatever_is_raised_leaves_nothing_behind(place: str, kind: type[BaseExc
     assert not torch.is_inference_mode_enabled()
     assert equal_captures(capture(model, picture()), expected)
     assert_array_equal(plain_logits(model, picture()).numpy(), expected.logits)
+
+
+def test_what_the_module_fails_on_is_said_in_one_sentence() -> None:
+    model = watched(timm_module("vit_tiny_patch16_224", depth=1), (64, 64))
+    with pytest.raises(ModelError, match="could not compute this picture: Input height") as caught:
+        capture(model, picture())
+    assert_one_sentence(caught.value)
+    assert isinstance(caught.value.__cause__, AssertionError)
+    assert hook_count(model.module) == 0
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, KeyError, Stopped])
+def test_what_progress_raises_comes_out_as_it_is(kind: type[BaseException]) -> None:
+    def progress(block: int, of: int) -> None:
+        if block == 1:
+            raise kind("enough")
+
+    with pytest.raises(kind, match="enough"):
+        capture(own_model(), picture(), progress=progress)
+
+
+# The quantisation that torch itself has is on its way out, and still in use.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("name", ["test_vit", "test_vit_relpos", "coatnet_nano_rw_224"])
+def test_a_quantised_model_is_watched_like_any_other(name: str) -> None:
+    module: Any = timm.create_model(name).eval()
+    quantised = torch.ao.quantization.quantize_dynamic(module, {nn.Linear}, dtype=torch.qint8)
+    model = watched(quantised, module.pretrained_cfg["input_size"][-2:])
+    acts = capture(model, picture())
+    assert_array_equal(acts.logits, plain_logits(model, picture()).numpy())
+    assert [layer.refusal for layer in acts.layers] == [None] * acts.depth
 
 
 def test_eight_threads_on_one_model_get_their_own_pictures() -> None:

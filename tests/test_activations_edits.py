@@ -1,6 +1,7 @@
 """Each edit is what the same change made by hand is, and is gone after its pass."""
 
 import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,14 @@ from examples import (
     own_model,
     picture,
     plain_logits,
+    randomise,
+    seeded,
     timm_module,
     watched,
 )
 from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
+from timm.models.vision_transformer import ParallelScalingBlock
 from torch import Tensor, nn
 
 from vitviz.activations import (
@@ -61,6 +65,79 @@ def test_muting_is_zeroing_columns_of_the_output_projection(
     for key, value in model.module.state_dict().items():
         assert torch.equal(value, before[key]), key
     assert_array_equal(capture(model, picture()).logits, plain.numpy())
+
+
+SMALL: dict[str, Any] = dict(img_size=64, embed_dim=32, num_heads=4, depth=2)
+#: Where a norm, a gate or nothing at all stands between the heads and the module that mixes them.
+PROJECTED: dict[str, dict[str, Any]] = {
+    "beit3_base_patch16_224": SMALL,
+    "eva02_base_patch16_clip_224": SMALL,
+    "eva02_tiny_patch14_224": dict(SMALL, img_size=56, scale_attn_inner=True, qkv_fused=False),
+    "vit_small_patch16_dinov3": SMALL,
+    "vit_tiny_patch16_224": dict(SMALL, scale_attn_norm=True),
+    "vit_small_patch16_224": dict(SMALL, block_fn=ParallelScalingBlock),
+    "vit_base_patch16_224": dict(SMALL, block_fn=partial(ParallelScalingBlock, fuse_out_proj=True)),
+    "beit_base_patch16_224": SMALL,
+    "test_vit_relpos": {},
+    "pvt_v2_b0": {},
+    "swin_tiny_patch4_window7_224": dict(img_size=64),
+    "swinv2_cr_tiny_224": dict(img_size=(64, 96)),
+    "maxvit_tiny_tf_224": dict(img_size=64),
+    "coatnet_nano_rw_224": dict(img_size=64),
+}
+
+
+@pytest.mark.parametrize("name", PROJECTED)
+def test_a_head_is_muted_where_all_heads_enter_the_projection(name: str) -> None:
+    options = dict(PROJECTED[name], num_classes=5)
+    with seeded():
+        module: Any = timm.create_model(name, **options).eval()
+    randomise(module)
+    size = options.get("img_size", module.pretrained_cfg["input_size"][-2:])
+    model = watched(module, size if isinstance(size, tuple) else (size, size))
+    x = model.preprocess(picture())[None]
+    plain = plain_logits(model, picture()).numpy()
+    pairs = [(0, 0), (len(model.layers) - 1, model.layers[-1].num_heads - 1)]
+    for layer, head in pairs:
+        muted = capture(model, picture(), edits=[MuteHeads([(layer, head)])])
+        changed: Any = copy.deepcopy(module).requires_grad_(False)
+        block = changed.get_submodule(model.layers[layer].name)
+        attn = getattr(block, "attn", block)
+        named = (getattr(attn, part, None) for part in ("proj", "attn_out_proj", "out_proj"))
+        projection = next(part for part in named if part is not None)
+        # Where the MLP runs beside attention, one projection may take both.
+        width = (projection.weight.shape[1] if attn is not block else 32) // attn.num_heads
+        projection.weight[:, head * width : (head + 1) * width] = 0
+        with torch.inference_mode():
+            expected = changed(x)[0]
+        assert muted.logits is not None
+        assert_allclose(muted.logits, expected, rtol=0, atol=2e-6 * float(expected.abs().max()))
+        assert np.abs(muted.logits - plain).max() > 1e-3 * np.abs(plain).max()
+        assert muted.layers[layer].refusal is None
+    assert_array_equal(capture(model, picture()).logits, plain)
+
+
+def test_heads_that_cannot_be_told_apart_are_not_muted() -> None:
+    model = own_model()
+    block: Any = model.module.get_submodule("blocks.1")
+    block.attn.forward = lambda z: block.attn.proj(z)
+    assert "0 times" in str(capture(model, picture()).layers[1].refusal)
+    capture(model, picture(), edits=[MuteHeads([(0, 0)])])
+    with pytest.raises(ModelError, match="no head of it can be muted") as caught:
+        capture(model, picture(), edits=[MuteHeads([(1, 0)])])
+    assert_one_sentence(caught.value)
+
+
+def test_heads_that_are_mixed_are_not_muted() -> None:
+    options: Any = dict(img_size=64, depth=1)
+    model = watched(timm.create_model("cait_xxs24_224", **options).eval(), (64, 64))
+    with pytest.raises(ModelError, match=r"blocks\.0 mixes its heads with one another") as caught:
+        capture(model, picture(), edits=[MuteHeads([(0, 0)])])
+    assert_one_sentence(caught.value)
+    plain = capture(model, picture())
+    muted = capture(model, picture(), edits=[MuteHeads([(1, 0)])])  # the class token's first layer
+    assert np.abs(muted.tokens(2) - plain.tokens(2)).max() > 0
+    assert_array_equal(muted.attention(1), plain.attention(1))
 
 
 def test_a_muted_head_still_shows_where_it_looks() -> None:
@@ -242,6 +319,26 @@ def test_mean_is_the_mean_colour_of_the_input() -> None:
     seen = input_seen(model, picture(), FillPatches(some_patches()))
     masked = seen[:, pixels_of(some_patches(), 4)]
     assert_allclose(masked, x.mean(dim=(1, 2))[:, None].expand_as(masked), atol=1e-6)
+
+
+@pytest.mark.parametrize("fill", ["mean", "blur"])
+def test_every_fill_is_taken_from_the_input_as_it_was(fill: Any) -> None:
+    """Two masks filled one after the other, in either order, are one mask filled at once."""
+    model = example("plain")
+    first, second = some_patches(), np.zeros((4, 6), bool)
+    second[2, 1:5] = True
+    expected = input_seen(model, picture(), FillPatches(first | second, fill))
+    for masks in ((first, second), (second, first)):
+        edits = [FillPatches(mask, fill) for mask in masks]
+        assert torch.equal(input_seen(model, picture(), *edits), expected)
+
+
+def test_where_masks_overlap_the_last_fill_is_seen() -> None:
+    model = example("plain")
+    both = [FillPatches(some_patches(), "mean"), FillPatches(some_patches(), "blur")]
+    for edits in (both, both[::-1]):
+        expected = input_seen(model, picture(), edits[-1])
+        assert torch.equal(input_seen(model, picture(), *edits), expected)
 
 
 def test_blur_keeps_the_colours_and_loses_the_detail() -> None:

@@ -15,6 +15,7 @@ from examples import (
     own_module,
     picture,
     plain_logits,
+    seeded,
     timm_model,
     timm_module,
     watched,
@@ -80,7 +81,28 @@ class AttendsTwice(Mutated):
 
 class NeverAttends(Mutated):
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(dim=-1) @ v
+        return v.mean(dim=2, keepdim=True).expand_as(v)
+
+
+class WrittenOut(Mutated):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return self.changed((q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(dim=-1)) @ v
+
+    def changed(self, attention: Tensor) -> Tensor:
+        return attention
+
+
+class SharpensAfterwards(WrittenOut):
+    def changed(self, attention: Tensor) -> Tensor:
+        return attention**2
+
+
+class SoftensInPlaceAfterwards(WrittenOut):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        attention = (q @ k.transpose(-2, -1)).softmax(dim=-1)
+        heads = attention @ v
+        attention.sqrt_()
+        return heads
 
 
 class LosesAToken(Mutated):
@@ -132,6 +154,8 @@ def assert_only_refused(acts: Activations, layer: int, words: str) -> None:
         (LooksBackOnly, "does not reproduce"),
         (AttendsTwice, "2 times"),
         (NeverAttends, "0 times"),
+        (SharpensAfterwards, "does not reproduce"),
+        (SoftensInPlaceAfterwards, "does not reproduce"),
         (LosesAToken, "24 tokens, expected 4 and 25"),
     ],
 )
@@ -195,11 +219,74 @@ def test_a_fault_outside_the_rows_checked_at_capture_is_found_when_the_layer_is_
     acts.attention(2)
 
 
-def test_timms_unfused_attention_is_refused_rather_than_shown_empty() -> None:
+def test_attention_that_is_written_out_is_read_at_its_softmax() -> None:
+    model = mutated(WrittenOut)
+    acts, expected = capture(model, picture()), capture(own_model(), picture())
+    assert_array_equal(acts.logits, plain_logits(model, picture()).numpy())
+    for layer in range(3):
+        assert acts.layers[layer].refusal is None
+        assert_allclose(acts.attention(layer), expected.attention(layer), atol=1e-5)
+
+
+#: An architecture of each family that timm lets attend by one call, or step by step.
+SWITCHED: dict[str, dict[str, Any]] = {
+    "test_vit": {},
+    "vit_tiny_patch16_224": dict(img_size=(48, 80), depth=2, reg_tokens=4, qk_norm=True),
+    "vit_huge_patch14_gap_224": dict(img_size=56, embed_dim=32, num_heads=2, depth=2),
+    "deit_tiny_distilled_patch16_224": dict(img_size=(48, 80), depth=2),
+    "eva02_tiny_patch14_224": dict(img_size=56, embed_dim=32, num_heads=2, depth=2),
+    "vit_small_patch16_dinov3": dict(img_size=64, depth=2),
+    "beit_base_patch16_224": dict(img_size=64, embed_dim=32, num_heads=2, depth=2),
+    "test_vit_relpos": {},
+    "cait_xxs24_224": dict(img_size=64, depth=2),
+    "pvt_v2_b0": {},
+    "coatnet_nano_rw_224": dict(img_size=64),
+    "maxvit_tiny_tf_224": dict(img_size=64),
+}
+
+
+@pytest.mark.parametrize("name", SWITCHED)
+def test_attention_reads_the_same_with_timms_fused_call_switched_off(name: str) -> None:
+    def made(fused: bool) -> Model:
+        timm.layers.set_fused_attn(fused)
+        try:
+            with seeded():
+                module: Any = timm.create_model(name, num_classes=5, **SWITCHED[name]).eval()
+        finally:
+            timm.layers.set_fused_attn(True)
+        size = SWITCHED[name].get("img_size", module.pretrained_cfg["input_size"][-2:])
+        model = watched(module, size if isinstance(size, tuple) else (size, size))
+        return sharpened(model)
+
+    fused, written = made(True), made(False)
+    assert sum(site.fused for site in fused.sites) > 0
+    assert not any(site.fused for site in written.sites)
+    expected, acts = capture(fused, picture()), capture(written, picture())
+    assert_array_equal(acts.logits, plain_logits(written, picture()).numpy())
+    for layer in range(acts.depth):
+        assert acts.layers[layer].refusal is None
+        assert_allclose(acts.attention(layer), expected.attention(layer), atol=1e-4)
+        assert_allclose(acts.attention_map(layer), expected.attention_map(layer), atol=1e-4)
+    assert written.capture_bytes >= acts.nbytes * 0.9
+
+
+def sharpened(model: Model) -> Model:
+    """With attention that looks somewhere: random weights share it almost equally."""
+    with torch.no_grad():
+        for name, weight in model.module.named_parameters():
+            if name.endswith("qkv.weight"):
+                weight[: 2 * len(weight) // 3] *= 3
+    return model
+
+
+def test_attention_switched_off_later_is_read_at_its_softmax() -> None:
     model = timm_model("test_vit")
+    expected = capture(model, picture())
     module: Any = model.module
     module.blocks[2].attn.fused_attn = False
-    assert_only_refused(capture(model, picture()), 2, "0 times")
+    acts = capture(model, picture())
+    assert [layer.refusal for layer in acts.layers] == [None] * acts.depth
+    assert_allclose(acts.attention(2), expected.attention(2), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -310,6 +397,40 @@ def in_half(kind: type[Mutated]) -> Model:
     model = mutated(kind)
     model.module.to(torch.bfloat16)
     return model
+
+
+def test_a_model_in_double_precision_proves_itself_as_well_as_one_in_single() -> None:
+    class IsOffALittle(Mutated):
+        def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            heads = F.scaled_dot_product_attention(q, k, v)
+            heads += 5e-3 * heads.abs().max()
+            return heads
+
+    for kind in (IsOffALittle, ChangesValuesAfterwards):
+        model = mutated(kind)
+        model.module.double()
+        assert_only_refused(capture(model, picture()), 1, "allowed are 0.1%")
+
+
+@pytest.mark.parametrize(
+    "name", ["beit_base_patch16_224", "test_vit_relpos", "coatnet_nano_rw_224", "pvt_v2_b0"]
+)
+def test_a_model_in_double_precision_is_read_with_its_bias(name: str) -> None:
+    def made() -> Any:
+        with seeded():
+            return timm.create_model(name, **{"num_classes": 5, **SWITCHED[name]}).eval()
+
+    side = SWITCHED[name].get("img_size", made().pretrained_cfg["input_size"][-1])
+    model, double = (watched(one, (side, side)) for one in (made(), made().double()))
+    for one in (model, double):
+        sharpened(one)
+    expected, acts = capture(model, picture()), capture(double, picture())
+    with torch.inference_mode():
+        logits = double.module(double.preprocess(picture())[None].double())[0]
+    assert_array_equal(acts.logits, logits.float().numpy())
+    for layer in range(acts.depth):
+        assert acts.layers[layer].refusal is None
+        assert_allclose(acts.attention(layer), expected.attention(layer), atol=1e-4)
 
 
 # --- planted attention --------------------------------------------------------------------------

@@ -306,7 +306,8 @@ def test_a_class_that_hangs_on_nothing_has_an_empty_map(method: Callable[..., np
     for kind, each in (("plain", 0.0), ("no class token", 1 / 24)):
         model = own_model(**OWN[kind])
         module: Any = model.module
-        module.head.weight[2] = 0
+        with torch.no_grad():
+            module.head.weight[2] = 0
         assert_allclose(method(model, picture(), 2), np.full((4, 6), each), rtol=1e-6)
 
 
@@ -467,7 +468,8 @@ def test_attention_that_cannot_be_proved_is_refused(kind: type[Attention], words
 def test_a_gradient_that_is_not_finite_is_refused() -> None:
     model = own_model()
     module: Any = model.module
-    module.head.weight[0] = torch.inf
+    with torch.no_grad():
+        module.head.weight[0] = torch.inf
     assert "not finite" in refusal(model)
 
 

@@ -1,6 +1,8 @@
 """A Model tells what its module is, preprocesses as configured, and watches without being felt."""
 
 import copy
+import io
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -25,9 +27,10 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitviz.activations import capture
+from vitviz.activations import MuteHeads, capture
+from vitviz.attribution import relevance
 from vitviz.families import ModelError
-from vitviz.model import RECORDER, Model, Preprocessing
+from vitviz.model import RECORDER, Model, Preprocessing, Recorder
 from vitviz.vit import VisionTransformer
 
 # --- the module ---------------------------------------------------------------------------------
@@ -44,11 +47,14 @@ def test_a_model_tells_what_it_was_made_of() -> None:
     assert len(model.layers) == 3
 
 
-def test_the_module_is_put_in_evaluation_mode_and_frozen() -> None:
-    module = own_module().train().requires_grad_(True)
-    model = watched(module, (16, 24))
-    assert not any(part.training for part in model.module.modules())
-    assert not any(weight.requires_grad for weight in model.module.parameters())
+def test_the_module_is_left_as_it_is() -> None:
+    for module in (own_module().train(), own_module().requires_grad_(False), own_module()):
+        module.blocks[1].requires_grad_(False)
+        modes = [part.training for part in module.modules()]
+        frozen = [weight.requires_grad for weight in module.parameters()]
+        model = watched(module, (16, 24))
+        assert [part.training for part in model.module.modules()] == modes
+        assert [weight.requires_grad for weight in model.module.parameters()] == frozen
 
 
 def test_a_module_of_no_family_is_refused_and_left_alone() -> None:
@@ -70,20 +76,70 @@ def test_state_dict_is_the_modules(name: str) -> None:
 # --- hooks --------------------------------------------------------------------------------------
 
 
-def test_hooks_are_installed_once_a_block_and_once_at_the_embedding() -> None:
-    module = own_module()
-    assert hook_count(module) == 0
-    watched(module, (16, 24))
-    assert hook_count(module) == 1 + 3 * len(module.blocks)
+@pytest.mark.parametrize("name", ["plain", "test_vit", "test_vit_relpos", "coatnet_nano_rw_224"])
+def test_watching_leaves_no_trace(name: str) -> None:
+    """Before and after a capture the network can be trained, copied and saved, as without one."""
+    module: Any = own_module() if name == "plain" else timm.create_model(name).eval()
+    size = (16, 24) if name == "plain" else module.pretrained_cfg["input_size"][-2:]
+    model = watched(module, size)
+    x = model.preprocess(picture())[None]
+    for _ in range(2):
+        assert hook_count(module) == 0
+        module(x).square().sum().backward()
+        assert all(weight.grad is not None for weight in module.parameters())
+        module.zero_grad()
+        saved = io.BytesIO()
+        torch.save(module, saved)
+        saved.seek(0)
+        copies = [pickle.loads(pickle.dumps(module)), torch.load(saved, weights_only=False)]
+        for one in (*copies, copy.deepcopy(module)):
+            assert torch.equal(one(x), module(x))
+            assert hook_count(one) == 0
+        capture(model, picture(), edits=[MuteHeads([(0, 0)])])
 
 
-def test_a_second_model_of_the_same_module_installs_no_second_hooks() -> None:
+def test_a_copy_made_while_a_pass_is_watched_hears_nothing() -> None:
+    model = own_model()
+    copies: list[Any] = []
+
+    def progress(block: int, of: int) -> None:
+        if block == 1:
+            assert hook_count(model.module) > 0
+            with torch.inference_mode(False):
+                copies.append(copy.deepcopy(model.module))
+                copies.append(pickle.loads(pickle.dumps(model.module)))
+
+    expected = capture(model, picture())
+    capture(model, picture(), progress=progress)
+    assert hook_count(model.module) == 0
+    for module in copies:
+        heard = Heard()
+        token = RECORDER.set(heard)
+        try:
+            module(model.preprocess(picture())[None])
+        finally:
+            RECORDER.reset(token)
+        assert not heard.layers
+        acts = capture(watched(module, (16, 24)), picture())
+        assert_array_equal(acts.tokens(2), expected.tokens(2))
+        assert_array_equal(acts.logits, expected.logits)
+
+
+class Heard(Recorder):
+    """Takes down which blocks it was told of."""
+
+    def __init__(self) -> None:
+        self.layers: list[int] = []
+
+    def entering(self, layer: int, tokens: Tensor) -> None:
+        self.layers.append(layer)
+
+
+def test_several_models_may_watch_one_module() -> None:
     module = own_module()
     first = watched(module, (16, 24))
     expected = capture(first, picture())
-    hooks = hook_count(module)
     second = watched(module, (16, 24))
-    assert hook_count(module) == hooks
     for model in (first, second):
         told: list[tuple[int, int]] = []
         acts = capture(model, picture(), progress=lambda *block: told.append(block))  # noqa: B023
@@ -97,9 +153,7 @@ def test_the_copy_of_a_watched_module_can_be_watched() -> None:
     module: Any = copy.deepcopy(original.module)
     with torch.no_grad():
         module.blocks[0].attn.qkv.weight.mul_(2)
-    hooks = hook_count(module)
     model = watched(module, (16, 24))
-    assert hook_count(module) == hooks
     acts = capture(model, picture())
     assert acts.logits is not None
     assert_array_equal(acts.logits, plain_logits(model, picture()).numpy())
@@ -115,6 +169,166 @@ def test_hooks_are_silent_while_nobody_watches() -> None:
         after = watched(module, (16, 24)).module(x)
     assert RECORDER.get() is None
     assert torch.equal(before, after)
+
+
+# --- a module that is not ready -----------------------------------------------------------------
+
+
+def refused(model: Model, *words: str) -> None:
+    """Refused in one sentence, before anything of the module has run, and whoever asks."""
+    ran: list[nn.Module] = []
+    handle = model.module.register_forward_pre_hook(lambda module, _: ran.append(module))
+    for ask in (lambda: capture(model, picture()), lambda: relevance(model, picture(), 0)):
+        with pytest.raises(ModelError) as caught:
+            ask()
+        assert_one_sentence(caught.value)
+        for word in words:
+            assert word in str(caught.value)
+    assert not ran
+    handle.remove()
+    assert hook_count(model.module) == 0
+    assert RECORDER.get() is None
+
+
+def test_a_module_in_training_mode_is_refused() -> None:
+    model = own_model()
+    expected = capture(model, picture())
+    model.module.train()
+    refused(model, "VisionTransformer is in training mode", "call eval()")
+    model.module.eval()
+    assert_array_equal(capture(model, picture()).logits, expected.logits)
+
+
+def test_a_part_in_training_mode_is_refused_by_its_name() -> None:
+    model = timm_model("test_vit", drop_path_rate=0.5)
+    model.module.get_submodule("blocks.2.drop_path1").train()
+    refused(model, "blocks.2.drop_path1 is in training mode", "call eval()")
+
+
+def test_no_buffer_changes_where_training_mode_is_refused() -> None:
+    module: Any = timm.create_model("coatnet_nano_rw_224", **dict[str, Any](img_size=64))
+    model = watched(module.train(), (64, 64))
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    with pytest.raises(ModelError, match="training mode"):
+        capture(model, picture())
+    assert any(name.endswith("running_mean") for name in before)
+    for name, buffer in module.named_buffers():
+        assert torch.equal(buffer, before[name]), name
+
+
+def test_a_new_head_is_no_training_mode() -> None:
+    """A layer that is made anew says that it trains, and computes the same."""
+    model = timm_model("test_vit")
+    module: Any = model.module
+    module.head = nn.Linear(module.embed_dim, 7)
+    assert module.head.training
+    assert_array_equal(
+        capture(model, picture()).logits, plain_logits(model, picture()).detach().numpy()
+    )
+
+
+def test_a_module_that_was_compiled_later_is_refused() -> None:
+    model = own_model()
+    model.module.compile()
+    refused(model, "was compiled", "ignores hooks")
+
+
+def test_a_block_that_was_compiled_later_is_refused() -> None:
+    model = own_model()
+    model.module.get_submodule("blocks.1").compile()
+    refused(model, "was compiled", "ignores hooks")
+
+
+def test_a_module_without_numbers_is_refused() -> None:
+    with torch.device("meta"):
+        module = own_module()
+    with pytest.raises(ModelError, match="on the device meta") as caught:
+        capture(watched(module, (16, 24)), picture())
+    assert_one_sentence(caught.value)
+
+
+# --- blocks that were moved ---------------------------------------------------------------------
+
+
+def take_out(blocks: Any) -> None:
+    blocks[1] = nn.Identity()
+
+
+def exchange(blocks: Any) -> None:
+    blocks[0], blocks[2] = blocks[2], blocks[0]
+
+
+def cut_off(blocks: Any) -> None:
+    del blocks[2]
+
+
+def append(blocks: Any) -> None:
+    blocks.append(copy.deepcopy(blocks[0]))
+
+
+SURGERY = [take_out, exchange, cut_off, append]
+
+
+@pytest.mark.parametrize("operate", SURGERY)
+@pytest.mark.parametrize("name", ["plain", "test_vit"])
+def test_blocks_that_were_moved_are_refused_by_an_older_model(name: str, operate: Any) -> None:
+    model = own_model() if name == "plain" else timm_model(name)
+    module: Any = model.module
+    capture(model, picture())
+    operate(module.blocks)
+    refused(model, "blocks", "make a new Model")
+
+
+def test_blocks_held_by_something_else_are_refused_by_an_older_model() -> None:
+    model = timm_model("test_vit")
+    module: Any = model.module
+    module.blocks = nn.Sequential(*module.blocks[:2])
+    refused(model, "make a new Model")
+    assert capture(watched(module, (160, 160)), picture()).depth == 2
+
+
+@pytest.mark.parametrize("operate", SURGERY)
+@pytest.mark.parametrize("name", ["plain", "test_vit"])
+def test_blocks_that_were_moved_are_read_rightly_by_a_new_model(name: str, operate: Any) -> None:
+    old = own_model() if name == "plain" else timm_model(name)
+    module: Any = old.module
+    before = capture(old, picture())
+    operate(module.blocks)
+    model = watched(module, old.preprocess.input_size)
+    acts = capture(model, picture())
+    assert_array_equal(acts.logits, plain_logits(model, picture()).numpy())
+
+    streams: list[Tensor] = []
+    handles = [
+        block.register_forward_hook(lambda _, inputs, output: streams.append(output[0]))
+        for block in module.blocks
+        if not isinstance(block, nn.Identity)
+    ]
+    plain_logits(model, picture())
+    for handle in handles:
+        handle.remove()
+    assert acts.depth == len(streams)
+    for number, (layer, z) in enumerate(zip(acts.layers, streams, strict=True)):
+        assert layer.refusal is None
+        assert module.get_submodule(layer.name) is model.sites[number].block
+        assert_array_equal(acts.tokens(number + 1), z)
+        with torch.inference_mode():
+            block: Any = model.sites[number].block
+            y = block.norm1(torch.from_numpy(acts.tokens(number).copy())[None])
+            q, k, _ = block.attn.qkv(y).unflatten(-1, (3, layer.num_heads, -1)).unbind(2)
+            q, k = (part.transpose(1, 2)[0] for part in (q, k))
+            weights = (q @ k.transpose(1, 2) * q.shape[-1] ** -0.5).softmax(dim=-1)
+        assert_allclose(acts.attention(number), weights, atol=1e-5)
+    same = np.array_equal(acts.attention(0), before.attention(0))
+    assert same == (operate is not exchange)
+
+
+def test_a_block_that_runs_twice_is_refused() -> None:
+    module: Any = own_module()
+    module.blocks[2] = module.blocks[1]
+    with pytest.raises(ModelError, match="once each in their order") as caught:
+        capture(watched(module, (16, 24)), picture())
+    assert_one_sentence(caught.value)
 
 
 # --- what the module holds ----------------------------------------------------------------------
@@ -209,6 +423,17 @@ def test_a_picture_of_the_right_size_is_only_scaled() -> None:
     assert x.shape == (3, 16, 24)
     expected = (np.asarray(image) / 255 - [0.5, 0.4, 0.3]) / [0.25, 0.2, 0.1]
     assert_allclose(x.permute(1, 2, 0), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "given", ["photo.jpg", None, np.zeros((16, 24, 3), np.uint8), torch.zeros(3, 16, 24)]
+)
+def test_what_is_no_picture_is_refused_in_one_sentence(given: Any) -> None:
+    model = own_model()
+    for ask in (model.preprocess, lambda what: capture(model, what)):
+        with pytest.raises(TypeError, match=f"a picture of PIL, got {type(given).__name__}") as no:
+            ask(given)
+        assert_one_sentence(no.value)
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK"])

@@ -19,7 +19,7 @@ from .activations.reading import checked
 from .activations.records import read_call, why_refused
 from .families import Layer, ModelError
 from .memory import check, gradient_bytes
-from .model import RECORDER, Model
+from .model import RECORDER, Model, Recorder
 
 RESIDUAL = 0.5  # weight of the skip connection in `gradient_rollout`
 
@@ -132,17 +132,13 @@ def _weighted_layers(model: Model, image: Image.Image, class_index: int) -> list
     """Mean over heads of the positive part of gradient times A, for each layer: (T, T)."""
     _check(model, class_index)
     watch = _Watch(model)
-    token = RECORDER.set(watch)
-    try:
-        # Gradients are wanted here, whatever the caller has switched off for itself.
-        with torch.inference_mode(False), torch.enable_grad():
-            with watch:
-                x = model.preprocess(image).to(next(model.module.parameters()).dtype)
-                logits = model.module(x[None])[0]
-            attention = watch.attention()
-            gradients = _gradients(logits[class_index], attention)
-    finally:
-        RECORDER.reset(token)
+    # Gradients are wanted here, whatever the caller has switched off for itself.
+    with torch.inference_mode(False), torch.enable_grad():
+        with model.watched(watch), watch:
+            x = model.preprocess(image).to(next(model.module.parameters()).dtype)
+            logits = model.module(x[None])[0]
+        attention = watch.attention()
+        gradients = _gradients(logits[class_index], attention)
     weighted = []
     for layer, own, gradient in zip(model.layers, attention, gradients, strict=True):
         if gradient is None:
@@ -167,7 +163,7 @@ def _gradients(logit: Tensor, attention: list[Tensor]) -> Sequence[Tensor | None
     return torch.autograd.grad(logit, attention, allow_unused=True)
 
 
-class _Watch(TorchFunctionMode):
+class _Watch(TorchFunctionMode, Recorder):
     """Writes the attention of each layer out in one forward pass, and keeps it."""
 
     def __init__(self, model: Model) -> None:
@@ -181,12 +177,6 @@ class _Watch(TorchFunctionMode):
 
     def leaving(self, layer: int, tokens: Tensor) -> None:
         self.running = None
-
-    def embedded(self, patches: Tensor) -> None:
-        """The patches stay as they are."""
-
-    def attended(self, layer: int, tokens: Tensor) -> None:
-        """The residual stream is not kept."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 from torch import nn
@@ -70,7 +69,7 @@ def capture_bytes(sites: Sequence[Site]) -> int:
     numbers = 0
     for site in sites:
         numbers += _tokens(site) * _width(site) * _vectors(site)
-        if site.reader == "softmax" or site.biased:
+        if site.biased or not site.fused:
             numbers += _matrix(site)
     return numbers * size
 
@@ -136,7 +135,7 @@ def _vectors(site: Site) -> int:
     if site.layer.kind == "mixing":
         return 2  # the residual stream, before and after
     # and the output of attention, and q, k, v in one tensor; rotated q and k are two more
-    return 6 if site.reader == "softmax" or site.biased else 8
+    return 6 if site.biased or not site.fused else 8
 
 
 def _tokens(site: Site) -> int:
@@ -156,10 +155,6 @@ def _matrix(site: Site) -> int:
 
 def _width(site: Site) -> int:
     """D: the rows of the block's output projection, or the size of its first norm."""
-    block: Any = site.block
-    attn = getattr(block, "attn", block)
-    for name in ("proj", "attn_out_proj", "out_proj"):
-        projection = getattr(attn, name, None)
-        if projection is not None:
-            return projection.weight.shape[0]
-    return next(block.parameters()).numel()
+    if site.projection is not None:
+        return getattr(site.projection, "out_features", None) or site.projection.out_channels
+    return next(site.block.parameters()).numel()

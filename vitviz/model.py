@@ -1,41 +1,73 @@
-"""Model: a module with its layers, preprocessing and labels, and its hooks installed once.
+"""Model: a module with its layers, preprocessing and labels, watched without a trace.
 
-The hooks do nothing until a recorder is set for the running context, so that any number of
-threads can share one Model: each sees its own recorder, or none.
+A pass is watched by hooks that are in the module for its time alone. They hear the passes of their
+own context only, so that any number of threads can share one Model.
 """
 
 import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from threading import Lock
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.hooks import RemovableHandle
 
-from .families import Layer, ModelError, Site, family_of, read_tokens, token_weights
+from .families import Layer, ModelError, family_of, read_tokens, token_weights, why_unready
 from .images import Placement, fit, place
 from .memory import capture_bytes
 
 __all__ = ["RECORDER", "Model", "ModelError", "Preprocessing", "Recorder"]
 
 
-class Recorder(Protocol):
+class Recorder:
     """What watches one forward pass; each method may return a tensor to put in place of its own."""
 
-    def embedded(self, patches: Tensor) -> Tensor | None: ...
+    def embedded(self, patches: Tensor) -> Tensor | None:
+        """The patches of the picture, before anything is added to them."""
 
-    def entering(self, layer: int, tokens: Tensor) -> Tensor | None: ...
+    def entering(self, layer: int, tokens: Tensor) -> Tensor | None:
+        """The residual stream before a block."""
 
-    def attended(self, layer: int, tokens: Tensor) -> None: ...
+    def projecting(self, layer: int, heads: Tensor) -> Tensor | None:
+        """The concatenated heads before the output projection, where these are asked for."""
 
-    def leaving(self, layer: int, tokens: Tensor) -> None: ...
+    def attended(self, layer: int, tokens: Tensor) -> None:
+        """The residual stream between attention and MLP."""
+
+    def leaving(self, layer: int, tokens: Tensor) -> None:
+        """The residual stream after a block."""
 
 
 #: The recorder of the forward pass under way in this context.
 RECORDER: ContextVar[Recorder | None] = ContextVar("vitviz_recorder", default=None)
+
+_INSTALLING = Lock()  # torch numbers its hooks by a counter that two threads may read at once
+
+
+class _Hook:
+    """Hears the passes of one recorder; a copy, or what comes out of a pickle, hears nothing."""
+
+    def __init__(
+        self, recorder: Recorder | None = None, tell: Callable[[Any, Any], Any] | None = None
+    ) -> None:
+        self.recorder = recorder
+        self.tell = tell
+
+    def __call__(self, part: nn.Module, inputs: Any, output: Any = None) -> Any:
+        if self.tell is None or RECORDER.get() is not self.recorder:
+            return None
+        return self.tell(inputs, output)
+
+    def __reduce__(self) -> tuple[type["_Hook"], tuple[()]]:
+        return _Hook, ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +97,11 @@ class Preprocessing:
 
     def place(self, image: Image.Image) -> Placement:
         """Where the model's input lies in the picture; `box` is in pixels before enlarging."""
+        if not isinstance(image, Image.Image):
+            raise TypeError(
+                f"Expected a picture of PIL, got {type(image).__name__}: open_image makes one of "
+                "the bytes of a file."
+            )
         return place(
             image.size,
             input_size=self._fitted,
@@ -74,9 +111,10 @@ class Preprocessing:
 
     def __call__(self, image: Image.Image) -> Tensor:
         red, green, blue = (round(255 * value) for value in self.mean)
+        where = self.place(image)
         picture = fit(
             image.convert("RGB"),
-            self.place(image),
+            where,
             interpolation=self.interpolation,
             fill=(red, green, blue),
         )
@@ -100,7 +138,8 @@ class Model:
     Parameters
     ----------
     module : nn.Module
-        Of a family in `vitviz.families`; put in evaluation mode, its weights frozen.
+        Of a family in `vitviz.families`. It is left as it is; a capture needs it in evaluation
+        mode.
     name : str
     preprocessing : Preprocessing
     trained : bool
@@ -135,7 +174,7 @@ class Model:
     ) -> None:
         family = family_of(module)
         sites = family.sites(module, preprocessing.input_size)
-        self.module = module.eval().requires_grad_(False)
+        self.module = module
         self.name = name
         self.family = family.name
         self.preprocess = preprocessing
@@ -150,12 +189,82 @@ class Model:
         self.capture_bytes = capture_bytes(sites)  # asked for before each capture
         self.layers: tuple[Layer, ...] = tuple(site.layer for site in sites)
         self._read_tokens: dict[object, tuple[str, ...]] = {}  # by the pooling
-        embed = module.get_submodule(family.embedding)
-        if _embedded in embed._forward_hooks.values():
-            return  # a module that is watched already, or the copy of one
-        embed.register_forward_hook(_embedded)
-        for index, site in enumerate(sites):
-            _watch(site, index)
+        self._holders = {path: _parts(module, path) for path in _above(self.layers)}
+
+    @contextmanager
+    def watched(self, recorder: Recorder, projections: Iterable[int] = ()) -> Iterator[None]:
+        """Tell `recorder` of the pass that this context makes through the module.
+
+        Parameters
+        ----------
+        recorder : Recorder
+        projections : iterable of int
+            The layers whose concatenated heads it is told of.
+
+        Raises
+        ------
+        ModelError
+            Before the pass, when the module is in training mode, compiled, or made of other blocks
+            than the Model was; after it, when the blocks did not run once each in their order.
+        """
+        self._check_ready()
+        ran: list[int] = []
+        handles = []
+
+        def install(register: Callable[..., RemovableHandle], tell: Callable[..., Any]) -> None:
+            handles.append(register(_Hook(recorder, tell)))
+
+        def embedded(inputs: Any, output: Tensor) -> Tensor | None:
+            return recorder.embedded(output)
+
+        def entering(layer: int, inputs: Any, output: None) -> tuple[Any, ...] | None:
+            ran.append(layer)
+            return _replaced(recorder.entering(layer, inputs[0]), inputs)
+
+        def projecting(layer: int, inputs: Any, output: None) -> tuple[Any, ...] | None:
+            return _replaced(recorder.projecting(layer, inputs[0]), inputs)
+
+        def attended(layer: int, inputs: Any, output: None) -> None:
+            recorder.attended(layer, inputs[0])
+
+        def leaving(layer: int, inputs: Any, output: Tensor) -> None:
+            recorder.leaving(layer, output)
+
+        token = RECORDER.set(recorder)
+        try:
+            with _INSTALLING:
+                embedding = self.module.get_submodule(self._embedding)
+                install(embedding.register_forward_hook, embedded)
+                for layer, site in enumerate(self.sites):
+                    block = site.block
+                    install(block.register_forward_pre_hook, partial(entering, layer))
+                    install(block.register_forward_hook, partial(leaving, layer))
+                    if site.middle:
+                        middle = block.get_submodule(site.middle)
+                        install(middle.register_forward_pre_hook, partial(attended, layer))
+                for layer in projections:
+                    projection = self.sites[layer].projection
+                    assert projection is not None
+                    install(projection.register_forward_pre_hook, partial(projecting, layer))
+            yield
+        finally:
+            RECORDER.reset(token)
+            for handle in handles:
+                handle.remove()
+        if ran != [*range(len(self.sites))]:
+            raise ModelError(
+                f"The blocks of {self.name} did not run once each in their order, so what they "
+                "computed cannot be told apart."
+            )
+
+    def _check_ready(self) -> None:
+        if refusal := why_unready(self.module):
+            raise ModelError(refusal)
+        if any(_parts(self.module, path) != parts for path, parts in self._holders.items()):
+            raise ModelError(
+                f"The blocks of {self.name} are not those that it was made of: make a new Model "
+                "of its module."
+            )
 
     @property
     def num_classes(self) -> int:
@@ -259,28 +368,21 @@ def _read_only(tensor: Tensor) -> np.ndarray:
     return array
 
 
-def _embedded(module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
-    recorder = RECORDER.get()
-    return recorder.embedded(output) if recorder else None
+def _above(layers: Iterable[Layer]) -> set[str]:
+    """The paths of all that holds a block, directly or not, but for the module itself."""
+    steps = (layer.name.split(".") for layer in layers)
+    return {".".join(path[:end]) for path in steps for end in range(1, len(path))}
 
 
-def _watch(site: Site, index: int) -> None:
-    """Install the hooks of one block; they speak to the recorder of the running context."""
+def _parts(module: nn.Module, path: str) -> tuple[nn.Module | None, ...]:
+    """What the submodule at `path` holds; nothing where there is none."""
+    for name in path.split("."):
+        part = module._modules.get(name)
+        if part is None:
+            return ()
+        module = part
+    return tuple(module._modules.values())
 
-    def entering(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        recorder = RECORDER.get()
-        replaced = recorder.entering(index, inputs[0]) if recorder else None
-        return None if replaced is None else (replaced, *inputs[1:])
 
-    def attended(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if recorder := RECORDER.get():
-            recorder.attended(index, inputs[0])
-
-    def leaving(module: nn.Module, inputs: Any, output: Tensor) -> None:
-        if recorder := RECORDER.get():
-            recorder.leaving(index, output)
-
-    site.block.register_forward_pre_hook(entering)
-    if site.middle:
-        site.block.get_submodule(site.middle).register_forward_pre_hook(attended)
-    site.block.register_forward_hook(leaving)
+def _replaced(first: Tensor | None, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    return None if first is None else (first, *inputs[1:])

@@ -35,7 +35,8 @@ class DropPatches:
 class FillPatches:
     """Paint the patches where `mask` (rows, columns) is true over, in the model's input.
 
-    "mean" takes the mean colour of the input, "blur" the input blurred over about one patch.
+    "mean" takes the mean colour of the input, "blur" the input blurred over about one patch: both
+    of the input as it is without any edit. Where masks overlap, the last edit is seen.
     """
 
     mask: np.ndarray
@@ -97,6 +98,7 @@ def filled(x: Tensor, edits: Sequence[Edit], layer: Layer) -> Tensor:
     grid, (height, width) = layer.query_grid, patch_side(layer)
     # What the patches leave over at the right and the bottom, or cover of padding beyond.
     over = (0, x.shape[2] - width * grid[1], 0, x.shape[1] - height * grid[0])
+    original = x
     for edit in edits:
         if not isinstance(edit, FillPatches):
             continue
@@ -104,9 +106,9 @@ def filled(x: Tensor, edits: Sequence[Edit], layer: Layer) -> Tensor:
         mask = mask.repeat_interleave(height, 0).repeat_interleave(width, 1)
         pixels = F.pad(mask, over)  # (H, W)
         if edit.fill == "mean":
-            paint = x.mean(dim=(1, 2), keepdim=True).expand_as(x)
+            paint = original.mean(dim=(1, 2), keepdim=True).expand_as(x)
         elif edit.fill == "blur":
-            small = F.interpolate(x[None], size=grid, mode="bilinear", antialias=True)
+            small = F.interpolate(original[None], size=grid, mode="bilinear", antialias=True)
             paint = F.interpolate(small, size=x.shape[1:], mode="bicubic")[0]
         else:
             raise ModelError(f'Expected the fill "mean" or "blur", got {edit.fill!r}.')

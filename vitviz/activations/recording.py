@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ..families import Layer, ModelError
 from ..memory import check
-from ..model import RECORDER, Model
+from ..model import RECORDER, Model, Recorder
 from .edits import (
     DropPatches,
     Edit,
@@ -42,7 +42,7 @@ LARGE = 1 << 26  # bytes of a capture that is kept in a room of its own
 
 _FUSED = F.scaled_dot_product_attention
 _SOFTMAX = {Tensor.softmax, torch.softmax, F.softmax}
-_PRODUCT = {Tensor.matmul, Tensor.__matmul__, torch.matmul}
+_WATCHED = {_FUSED, *_SOFTMAX, Tensor.matmul, Tensor.__matmul__, torch.matmul}
 _FLAT: dict[str, Callable[[Tensor], Tensor]] = {  # one picture's stream as (tokens, D)
     "tokens": lambda z: z,
     "rows": lambda z: z.flatten(0, 1),
@@ -50,7 +50,7 @@ _FLAT: dict[str, Callable[[Tensor], Tensor]] = {  # one picture's stream as (tok
 }
 
 
-class _Watch(TorchFunctionMode):
+class _Watch(TorchFunctionMode, Recorder):
     """Records one forward pass, and applies the edits to it.
 
     As a mode it is told of every call of torch, which takes longer than some of these calls: it is
@@ -68,9 +68,11 @@ class _Watch(TorchFunctionMode):
         self.room = room
         self.layers = model.layers
         self.sites = model.sites
-        self.softmaxes = [site.reader == "softmax" for site in model.sites]
         self.progress = progress
-        self.muted = [pair for edit in edits if isinstance(edit, MuteHeads) for pair in edit.heads]
+        self.interrupting = False  # while `progress` runs, which may raise what it likes
+        self.muted: dict[int, list[int]] = {}
+        for layer, head in (p for edit in edits if isinstance(edit, MuteHeads) for p in edit.heads):
+            self.muted.setdefault(layer, []).append(head)
         self.swaps = [pair for edit in edits if isinstance(edit, SwapTokens) for pair in edit.pairs]
         self.dropped = mask_of(edits, DropPatches, model.layers[0].query_grid)
         self.patches = np.flatnonzero(~self.dropped.ravel())
@@ -92,7 +94,9 @@ class _Watch(TorchFunctionMode):
 
     def entering(self, layer: int, tokens: Tensor) -> Tensor | None:
         if self.progress is not None:
+            self.interrupting = True
             self.progress(layer, len(self.layers))
+            self.interrupting = False
         kept = None
         if layer == 0:
             kept = self._kept(tokens) if self.dropped.any() else None
@@ -114,6 +118,20 @@ class _Watch(TorchFunctionMode):
             raise ModelError("Every patch was dropped, and this model reads its output from them.")
         patches = torch.from_numpy(prefix + self.patches)
         return tokens[:, torch.cat([torch.arange(prefix), patches])]
+
+    def projecting(self, layer: int, heads: Tensor) -> Tensor:
+        calls = self.calls[layer]
+        if len(calls) != 1:
+            raise ModelError(
+                f"{self.layers[layer].name} called attention {len(calls)} times instead of once, "
+                "so no head of it can be muted."
+            )
+        width = calls[0].v.shape[-1]
+        axis = 1 if isinstance(self.sites[layer].projection, nn.Conv2d) else -1
+        heads = heads.clone()
+        for head in self.muted[layer]:
+            heads.narrow(axis, head * width, width).zero_()
+        return heads
 
     def attended(self, layer: int, tokens: Tensor) -> None:
         self.stop()
@@ -140,33 +158,31 @@ class _Watch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **kwargs) if kwargs else func(*args)
-        here = self.running
-        if here is None or (func is not _FUSED and not self.softmaxes[here]):
+        if func not in _WATCHED or (here := self.running) is None:
             return output  # by far the most calls
         if RECORDER.get() is not self:
             return output  # of a pass nested in this one
         if func is _FUSED:
             self.calls[here].append(read_call(output, *args, **(kwargs or {})))
-            heads = [head for layer, head in self.muted if layer == here]
-            if heads:
-                output = output.clone()
-                output[:, heads] = 0
-        else:
-            self._softmax(here, func, args, output)
+        elif func in _SOFTMAX:
+            self.weights = output
+        elif self.weights is not None:
+            self._product(here, self.weights, output, *args)
         return output
 
-    def _softmax(self, layer: int, func: Any, args: Any, output: Any) -> None:
-        """Take down a softmax, and the product with the values that follows it."""
-        if func in _SOFTMAX:
-            self.weights = output
-            return
-        if func not in _PRODUCT or self.weights is None or args[0].shape != self.weights.shape:
+    def _product(self, layer: int, weights: Tensor, output: Any, first: Any, second: Any) -> None:
+        """Take down a product of matrices that has the last softmax for one of its factors."""
+        if second.data_ptr() == weights.data_ptr():  # CoAtNet has its tokens in columns
+            v, output = first.transpose(-2, -1), output.transpose(-2, -1)
+        elif first.shape == weights.shape:
+            v = second
+        else:
             return
         mixing = self.sites[layer].mixing
         self.calls[layer].append(
             SoftmaxRecord(
-                weights=self.weights,
-                v=args[1],
+                weights=weights,
+                v=v,
                 output=Output(output),
                 mixing=None if mixing is None else (mixing.weight.clone(), mixing.bias.clone()),
             )
@@ -214,23 +230,31 @@ def capture(
     Raises
     ------
     ModelError
-        When an edit does not fit the model, or the capture does not fit into memory.
+        When the module is not ready to be watched (in training mode, say), an edit does not fit
+        it, it fails on the picture, or the capture does not fit into memory.
     """
     edits = tuple(edits)
     _check_edits(edits, model)
     size = model.capture_bytes
     check(size, f"A capture of {model.name}")
-    x = filled(model.preprocess(image), edits, model.layers[0])[None]
-    x = x.to(next(model.module.parameters()).dtype)
+    weight = next(model.module.parameters())
+    if weight.device.type != "cpu":
+        raise ModelError(
+            f"{model.name} lies on the device {weight.device}, and a capture is made on the CPU."
+        )
+    x = filled(model.preprocess(image), edits, model.layers[0])[None].to(weight.dtype)
     room = Room(size, x.dtype) if size > LARGE else None
     watch = _Watch(model, room, edits, progress)
-    token = RECORDER.set(watch)
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), model.watched(watch, watch.muted):
             logits = model.module(x)[0]
+    except Exception as error:
+        if watch.interrupting or isinstance(error, ModelError):
+            raise
+        reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+        raise ModelError(f"{model.name} could not compute this picture: {reason}.") from error
     finally:
         watch.stop()
-        RECORDER.reset(token)
     with torch.inference_mode():
         layers, records = zip(*watch.records(), strict=True)
     return Activations(
@@ -257,10 +281,10 @@ def _check_edits(edits: Sequence[Edit], model: Model) -> None:
             for layer, head in edit.heads:
                 checked(layer, len(model.layers), "layer", ModelError)
                 checked(head, model.layers[layer].num_heads, "head", ModelError)
-                if model.sites[layer].reader != "tap":
+                if model.sites[layer].mixing is not None:
                     raise ModelError(
-                        f"{model.layers[layer].name} is read at its softmax, "
-                        "where no head can be muted."
+                        f"{model.layers[layer].name} mixes its heads with one another, "
+                        "so none of them can be muted."
                     )
         elif isinstance(edit, SwapTokens):
             if model.sites[0].layout != "tokens" or model.layers[-1].stage:

@@ -91,7 +91,7 @@ class Record:
 
     @property
     def half(self) -> bool:
-        return self.v.dtype != torch.float32
+        return self.v.dtype.itemsize < 4
 
     def attention(self, rows: slice = slice(None)) -> Tensor:
         """softmax(q k^T / sqrt(d) + bias) of the chosen query rows: (W, h, rows, m).
@@ -100,7 +100,7 @@ class Record:
         take a third of the time.
         """
         q, k = self.q[:, :, rows].float() * self.scale, self.k.float().transpose(2, 3)
-        bias = None if self.bias is None else self.bias[:, :, rows]
+        bias = None if self.bias is None else self.bias[:, :, rows].float()
         if q.shape[0] * q.shape[1] * q.shape[2] * k.shape[3] <= BLOCK:
             scores = q @ k
             return (scores if bias is None else scores + bias).softmax(dim=-1)
@@ -170,7 +170,7 @@ class SoftmaxRecord:
 
     @property
     def half(self) -> bool:
-        return self.v.dtype != torch.float32
+        return self.v.dtype.itemsize < 4
 
     def attention(self, rows: slice = slice(None)) -> Tensor:
         """What the softmax gave, before any mixing of heads: (W, h, rows, m)."""

@@ -12,7 +12,7 @@ from .mixer import MIXER, token_weights
 from .output import read_tokens
 from .places import place_sources
 from .plain import PLAIN
-from .refusals import is_compiled, why_unknown
+from .refusals import is_compiled, why_unknown, why_unready
 from .staged import STAGED
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "place_sources",
     "read_tokens",
     "token_weights",
+    "why_unready",
 ]
 
 FAMILIES: tuple[Family, ...] = (*PLAIN, *CAIT, *STAGED, *MIXER)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .description import Family, Grid, Layer, Site, checked_grid, is_timm, kinds_of, side
+from .description import Family, Grid, Layer, Site, checked_grid, is_timm, kinds_of, present, side
 from .plain import timm_grid, timm_step
 
 
@@ -31,14 +31,13 @@ def _sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
         Site(
             layer=layer(f"blocks.{index}", "global", block, ()),
             block=block,
-            reader="softmax",
             mixing=block.attn.proj_w,
         )
-        for index, block in enumerate(module.blocks)
+        for index, block in present(module.blocks)
     )
     return patches + tuple(
         Site(layer=layer(f"blocks_token_only.{index}", "class", block, ("cls",)), block=block)
-        for index, block in enumerate(module.blocks_token_only)
+        for index, block in present(module.blocks_token_only)
     )
 
 

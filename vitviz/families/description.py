@@ -1,11 +1,13 @@
 """What is told of a family and of each of its layers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from torch import nn
+
+from ..vit import Attention
 
 Grid = tuple[int, int]
 
@@ -82,8 +84,6 @@ class Site:
     middle : str
         Path in the block of the module whose input is the stream between attention and MLP;
         "" where they run side by side.
-    reader : "tap" or "softmax"
-        What is watched: `scaled_dot_product_attention`, or a softmax followed by a product.
     layout : "tokens", "rows" or "channels"
         Of the residual stream: (B, T, D), (B, R, S, D) or (B, D, R, S).
     windows : Windows, optional
@@ -98,11 +98,29 @@ class Site:
     layer: Layer
     block: nn.Module
     middle: str = "norm2"
-    reader: Literal["tap", "softmax"] = "tap"
     layout: Literal["tokens", "rows", "channels"] = "tokens"
     windows: Windows | None = None
     biased: bool = False
     mixing: nn.Linear | None = None
+
+    @property
+    def attn(self) -> Any:
+        """The module that attends: a part of the block, or where there is none, the block."""
+        return getattr(self.block, "attn", self.block)
+
+    @property
+    def fused(self) -> bool:
+        """Whether it calls `scaled_dot_product_attention`, which timm's switch can forbid.
+
+        Else it makes a softmax and a product, and a capture keeps the weights of both.
+        """
+        return bool(getattr(self.attn, "fused_attn", isinstance(self.attn, Attention)))
+
+    @property
+    def projection(self) -> Any:
+        """The module that mixes the concatenated heads, or None."""
+        named = (getattr(self.attn, name, None) for name in ("proj", "attn_out_proj", "out_proj"))
+        return next((part for part in named if part is not None), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +159,16 @@ def is_timm(module: nn.Module, place: str, name: str) -> bool:
 
 
 def kinds_of(blocks: Any) -> set[tuple[str, str]]:
-    """The classes of blocks and of their attention."""
-    return {(type(b).__name__, type(getattr(b, "attn", None)).__name__) for b in blocks}
+    """The classes of blocks and of their attention; blocks that were taken out leave no trace."""
+    return {
+        (type(block).__name__, type(getattr(block, "attn", None)).__name__)
+        for _, block in present(blocks)
+    }
+
+
+def present(blocks: Iterable[nn.Module]) -> list[tuple[int, Any]]:
+    """The blocks with their numbers, without those that an Identity stands for."""
+    return [pair for pair in enumerate(blocks) if not isinstance(pair[1], nn.Identity)]
 
 
 def checked_grid(grid: Grid, input_size: Grid) -> Grid:

@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from ..vit import VisionTransformer
-from .description import Family, Grid, Layer, Site, checked_grid, is_timm, kinds_of, side
+from .description import Family, Grid, Layer, Site, checked_grid, is_timm, kinds_of, present, side
 
 _USUAL = {("Block", "Attention")}
 _VIT = (_USUAL, {("ResPostBlock", "Attention")}, {("ParallelScalingBlock", "NoneType")})
@@ -53,7 +53,7 @@ def _everywhere(
                 middle=_middle(block),
                 biased=biased,
             )
-            for index, block in enumerate(module.blocks)
+            for index, block in present(module.blocks)
         )
 
     return sites

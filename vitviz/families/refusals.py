@@ -64,6 +64,9 @@ _REASONS: Mapping[str, str] = {
     "XCA": "attends between channels and not between tokens",
 }
 
+#: Parts that compute the same in training as in evaluation, as new ones begin: a new head, say.
+_WITHOUT_MODE = {nn.Linear, nn.LayerNorm, nn.Identity, nn.Sequential, nn.ModuleList}
+
 
 def why_unknown(module: nn.Module, families: Sequence[str]) -> str:
     """One sentence: what is missing to read `module`.
@@ -79,7 +82,7 @@ def why_unknown(module: nn.Module, families: Sequence[str]) -> str:
     if isinstance(module, torch.jit.ScriptModule | torch.fx.GraphModule):
         return f"{name} is a traced module, in which no hook is heard: load it as it was written."
     if is_compiled(module):
-        return f"{name} was compiled, and a compiled module ignores hooks: load it uncompiled."
+        return _compiled(module)
     parts = {type(part).__name__ for part in module.modules()}
     for kind, reason in _REASONS.items():
         if kind in parts:
@@ -90,7 +93,39 @@ def why_unknown(module: nn.Module, families: Sequence[str]) -> str:
 
 def is_compiled(module: nn.Module) -> bool:
     """Whether `torch.compile` or `Module.compile` has been at work on it or a part of it."""
-    return any(
-        type(part).__name__ == "OptimizedModule" or part._compiled_call_impl is not None
-        for part in module.modules()
+    return any(_is_compiled(part) for part in module.modules())
+
+
+def _is_compiled(part: nn.Module) -> bool:
+    return part._compiled_call_impl is not None or "_orig_mod" in part._modules
+
+
+def why_unready(module: nn.Module) -> str | None:
+    """Why no pass through a module of a known family can be watched as it is now, or None.
+
+    Asked before each pass, and therefore quick: `Module.modules` would take three times as long.
+    """
+    waiting = [module]
+    while waiting:
+        part = waiting.pop()
+        if part.training and _has_mode(type(part)):
+            name = next(name for name, other in module.named_modules() if other is part)
+            return (
+                f"{name or type(module).__name__} is in training mode, in which a pass may be "
+                "random and change the module: call eval() on the module first."
+            )
+        if _is_compiled(part):
+            return _compiled(module)
+        waiting.extend(held for held in part._modules.values() if held is not None)
+    return None
+
+
+def _has_mode(kind: type[nn.Module]) -> bool:
+    return kind not in _WITHOUT_MODE and not kind.__module__.startswith("torch.ao.nn.quantized")
+
+
+def _compiled(module: nn.Module) -> str:
+    return (
+        f"{type(module).__name__} was compiled, and a compiled module ignores hooks: "
+        "load it uncompiled."
     )

@@ -54,7 +54,6 @@ def _swin_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
                     layer=layer,
                     block=block,
                     middle="norm2" if type(block).__name__ == "SwinTransformerBlock" else "mlp",
-                    reader="softmax",
                     layout="rows",
                     windows=shifted_windows(grid, block.window_size, block.shift_size),
                 )

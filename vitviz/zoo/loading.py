@@ -125,7 +125,7 @@ def _shipped(
         weights = f"shipped weights, {shipped.test_accuracy:.1%} on its test pictures"
         weights += _resampled(grids)
     return Model(
-        module,
+        module.eval().requires_grad_(False),
         name=name,
         preprocessing=Preprocessing(
             input_size=module.patch_embed.image_size,
@@ -166,7 +166,7 @@ def _timm(
     if file is not None:
         weights, labels = _fill(module, file) + untold, classes_named_in(file.path)
     return Model(
-        module,
+        module.eval().requires_grad_(False),
         name=name,
         preprocessing=preprocessing_of(module, size),
         trained=file is not None or pretrained,

@@ -113,7 +113,7 @@ def _model(name: str, architecture: str, options: Mapping[str, Any], side: int |
         torch.manual_seed(0)
         module = _module(architecture, dict(options))
     return Model(
-        module,
+        module.eval().requires_grad_(False),
         name=name,
         preprocessing=preprocessing_of(module, size),
         trained=False,
