@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import timm
+import torch
 from examples import OWN, example, own_model, picture, randomise, watched
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -149,8 +150,9 @@ def test_tokens_of_a_capture_are_measured_as_an_array_is(name: str, depth: int |
 def test_registers_alone_are_not_read() -> None:
     """Register 1 stands where CLS would."""
     model = own_model(**OWN["registers alone"])
-    for weight in (model.module.get_parameter(f"blocks.{n}.attn.qkv.weight") for n in range(3)):
-        weight[:64] *= 3  # queries and keys: random ones share attention almost equally
+    with torch.no_grad():  # random queries and keys share attention almost equally
+        for number in range(3):
+            model.module.get_parameter(f"blocks.{number}.attn.qkv.weight")[:64] *= 3
     acts = capture(model, picture())
     layer, prefix = acts.attention(2), 2
     wanted = layer[:, prefix:, prefix:].mean(axis=1).reshape(-1, 4, 6)

@@ -55,6 +55,12 @@ def without_numbers(name: str, **options: Any) -> Model:
         return load_model(name, pretrained=False, **options)
 
 
+def test_what_was_loaded_here_is_ready_and_frozen(shipped: str) -> None:
+    for model in (load_model(shipped), load_model("test_vit", pretrained=False)):
+        assert not any(part.training for part in model.module.modules())
+        assert not any(weight.requires_grad for weight in model.module.parameters())
+
+
 # --- the interface ------------------------------------------------------------------------------
 
 
