@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from examples import (
     OWN,
@@ -502,6 +503,18 @@ def test_what_progress_raises_comes_out_as_it_is(kind: type[BaseException]) -> N
 
     with pytest.raises(kind, match="enough"):
         capture(own_model(), picture(), progress=progress)
+
+
+# The quantisation that torch itself has is on its way out, and still in use.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("name", ["test_vit", "test_vit_relpos", "coatnet_nano_rw_224"])
+def test_a_quantised_model_is_watched_like_any_other(name: str) -> None:
+    module: Any = timm.create_model(name).eval()
+    quantised = torch.ao.quantization.quantize_dynamic(module, {nn.Linear}, dtype=torch.qint8)
+    model = watched(quantised, module.pretrained_cfg["input_size"][-2:])
+    acts = capture(model, picture())
+    assert_array_equal(acts.logits, plain_logits(model, picture()).numpy())
+    assert [layer.refusal for layer in acts.layers] == [None] * acts.depth
 
 
 def test_eight_threads_on_one_model_get_their_own_pictures() -> None:

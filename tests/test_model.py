@@ -239,22 +239,6 @@ def test_a_block_that_was_compiled_later_is_refused() -> None:
     refused(model, "was compiled", "ignores hooks")
 
 
-# The quantisation that torch itself has is on its way out, and still in use.
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-def test_a_quantised_module_is_refused() -> None:
-    def quantise(module: nn.Module, **options: Any) -> Any:
-        return torch.ao.quantization.quantize_dynamic(
-            module, {nn.Linear}, dtype=torch.qint8, **options
-        )
-
-    model = timm_model("test_vit")
-    with pytest.raises(ModelError, match="was quantised") as caught:
-        watched(quantise(model.module), (160, 160))
-    assert_one_sentence(caught.value)
-    quantise(model.module, inplace=True)
-    refused(model, "was quantised", "load it as it was before")
-
-
 def test_a_module_without_numbers_is_refused() -> None:
     with torch.device("meta"):
         module = own_module()

@@ -12,7 +12,7 @@ from .mixer import MIXER, token_weights
 from .output import read_tokens
 from .places import place_sources
 from .plain import PLAIN
-from .refusals import why_rewritten, why_unknown, why_unready
+from .refusals import is_compiled, why_unknown, why_unready
 from .staged import STAGED
 
 __all__ = [
@@ -40,7 +40,7 @@ def family_of(module: nn.Module) -> Family:
     ModelError
         When there is none; the sentence says what is missing.
     """
-    if why_rewritten(module) is None:
+    if not is_compiled(module):
         for family in FAMILIES:
             if family.recognises(module):
                 return family

@@ -81,8 +81,8 @@ def why_unknown(module: nn.Module, families: Sequence[str]) -> str:
     name = type(module).__name__
     if isinstance(module, torch.jit.ScriptModule | torch.fx.GraphModule):
         return f"{name} is a traced module, in which no hook is heard: load it as it was written."
-    if rewritten := why_rewritten(module):
-        return rewritten
+    if is_compiled(module):
+        return _compiled(module)
     parts = {type(part).__name__ for part in module.modules()}
     for kind, reason in _REASONS.items():
         if kind in parts:
@@ -91,18 +91,12 @@ def why_unknown(module: nn.Module, families: Sequence[str]) -> str:
     return f"{name} is no family that vitviz can read: it reads {known}."
 
 
-def why_rewritten(module: nn.Module) -> str | None:
-    """Why a module that torch has rewritten, as a whole or in parts, cannot be read, or None."""
-    return next(filter(None, map(_why_rewritten, module.modules())), None)
-
-
-def _why_rewritten(part: nn.Module) -> str | None:
-    name = type(part).__name__
-    if part._compiled_call_impl is not None or "_orig_mod" in part._modules:
-        return f"{name} was compiled, and a compiled module ignores hooks: load it uncompiled."
-    if "_packed_params" in part._modules:
-        return f"{name} was quantised, and no gradient passes it: load it as it was before."
-    return None
+def is_compiled(module: nn.Module) -> bool:
+    """Whether `torch.compile` or `Module.compile` has been at work on it or a part of it."""
+    return any(
+        part._compiled_call_impl is not None or "_orig_mod" in part._modules
+        for part in module.modules()
+    )
 
 
 def why_unready(module: nn.Module) -> str | None:
@@ -114,16 +108,24 @@ def why_unready(module: nn.Module) -> str | None:
     for part in waiting:
         if part is None:
             continue
-        if part.training and type(part) not in _WITHOUT_MODE:
+        if part.training and _has_mode(type(part)):
             name = next(name for name, other in module.named_modules() if other is part)
             return (
                 f"{name or type(module).__name__} is in training mode, in which a pass may be "
                 "random and change the module: call eval() on the module first."
             )
-        if part._modules:
-            waiting += part._modules.values()
-            if "_orig_mod" in part._modules or "_packed_params" in part._modules:
-                return _why_rewritten(part)
-        if part._compiled_call_impl is not None:
-            return _why_rewritten(part)
+        if part._compiled_call_impl is not None or "_orig_mod" in part._modules:
+            return _compiled(module)
+        waiting += part._modules.values()
     return None
+
+
+def _has_mode(kind: type[nn.Module]) -> bool:
+    return kind not in _WITHOUT_MODE and not kind.__module__.startswith("torch.ao.nn.quantized")
+
+
+def _compiled(module: nn.Module) -> str:
+    return (
+        f"{type(module).__name__} was compiled, and a compiled module ignores hooks: "
+        "load it uncompiled."
+    )
