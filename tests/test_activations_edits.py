@@ -279,6 +279,16 @@ def test_dropping_every_patch_is_refused_where_nothing_is_left_to_read(name: str
     assert_one_sentence(caught.value)
 
 
+def test_a_class_token_that_is_not_read_is_nothing_left_to_read() -> None:
+    """The mean of no patch is no number."""
+    module = timm_module("test_vit", global_pool="avg", class_token=True)
+    model = watched(module, module.patch_embed.img_size)
+    assert model.layers[0].prefix == ("cls",)
+    everything = DropPatches(np.ones(model.layers[0].query_grid, bool))
+    with pytest.raises(ModelError, match="reads its output from them"):
+        capture(model, picture(), edits=[everything])
+
+
 # --- edits: filling patches ---------------------------------------------------------------------
 
 

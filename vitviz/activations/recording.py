@@ -67,6 +67,7 @@ class _Watch(TorchFunctionMode, Recorder):
         super().__init__()
         self.room = room
         self.layers = model.layers
+        self.read_tokens = set(model.read_tokens)
         self.sites = model.sites
         self.progress = progress
         self.interrupting = False  # while `progress` runs, which may raise what it likes
@@ -114,7 +115,7 @@ class _Watch(TorchFunctionMode, Recorder):
                 f"{first.name} has {tokens.shape[1]} tokens, expected "
                 f"{prefix + self.dropped.size}, so no patch can be dropped."
             )
-        if self.dropped.all() and "cls" not in first.prefix:
+        if self.dropped.all() and not self.read_tokens & set(first.prefix):
             raise ModelError("Every patch was dropped, and this model reads its output from them.")
         patches = torch.from_numpy(prefix + self.patches)
         return tokens[:, torch.cat([torch.arange(prefix), patches])]
