@@ -511,6 +511,13 @@ def test_a_gradient_that_does_not_arrive_is_refused() -> None:
             assert relevance(model, picture(), 0).max() > 0
 
 
+def test_a_module_that_was_compiled_since_is_refused() -> None:
+    model = own_model()
+    module: Any = model.module
+    module.compile()
+    assert "was compiled" in refusal(model)
+
+
 @every_method
 @pytest.mark.parametrize("name", ["beit_base_patch16_224", "eva02_tiny_patch14_336"])
 def test_models_of_timm_in_double_precision_give_the_same_map(
