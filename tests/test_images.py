@@ -7,6 +7,7 @@ import re
 import struct
 import subprocess
 import sys
+import tracemalloc
 import warnings
 import zlib
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageCms, ImageFile
+from PIL import ExifTags, Image, ImageCms, ImageFile, ImageOps, PngImagePlugin
 from timm.data import create_transform
 
 from vitviz.images import (
@@ -163,6 +164,27 @@ def test_scans_of_a_jpeg_are_counted() -> None:
     assert "60 scans; at its size at most 25" in refusal(scans(8000, 6000, 60))
 
 
+@pytest.mark.parametrize(
+    ("kind", "mode", "options"),
+    [
+        ("WEBP", "RGB", dict(quality=50, method=0)),
+        ("WEBP", "RGBA", dict(lossless=True, quality=0, method=0)),
+        ("AVIF", "RGB", dict(quality=50, speed=10)),
+    ],
+)
+def test_pictures_of_32_megapixels_open(kind: str, mode: str, options: dict[str, object]) -> None:
+    drawn = Image.radial_gradient("L").resize((6530, 4900)).convert(mode)
+    opened = open_image(saved(drawn, kind, **options))
+    assert opened.size == (LONG_SIDE, 1537)
+    expected = np.asarray(drawn.convert("RGB").resize((32, 24)), np.float64)
+    assert np.abs(np.asarray(opened.resize((32, 24))) - expected).mean() < 3
+
+
+def test_a_webp_of_more_is_refused() -> None:
+    flat = saved(Image.new("RGB", (6600, 5000)), "WEBP", lossless=True, quality=0, method=0)
+    assert "33,000,000 pixels" in refusal(flat)
+
+
 def test_large_pictures_are_reduced() -> None:
     assert open_image(saved(photo(4100, 1000), "JPEG")).size == (LONG_SIDE, 500)
     assert open_image(saved(photo(1000, 4100), "PNG", compress_level=1)).size == (500, LONG_SIDE)
@@ -205,6 +227,71 @@ def test_exif_orientation_is_applied(kind: str, orientation: int) -> None:
     opened = open_image(turned(upright, orientation, kind))
     assert opened.size == upright.size
     assert np.abs(np.asarray(opened).astype(int) - np.asarray(upright)).mean() < 8
+
+
+XMP = (
+    '<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax'
+    '-ns#"><rdf:Description xmlns:tiff="http://ns.adobe.com/tiff/1.0/" {}</rdf:RDF></x:xmpmeta>'
+)
+ATTRIBUTE = XMP.format('tiff:Orientation="{}"/>')
+ELEMENT = XMP.format("><tiff:Orientation>{}</tiff:Orientation></rdf:Description>")
+
+
+def with_xmp(image: Image.Image, kind: str, xmp: str, **options: object) -> bytes:
+    if kind.startswith("PNG"):
+        about = PngImagePlugin.PngInfo()
+        about.add_itxt("XML:com.adobe.xmp", xmp, "en", "about", zip=kind == "PNG, packed")
+        return saved(image, "PNG", pnginfo=about, **options)
+    if kind == "TIFF":
+        return saved(image, kind, tiffinfo={700: xmp.encode()}, **options)
+    return saved(image, kind, xmp=xmp.encode(), **options)
+
+
+@pytest.mark.parametrize("text", [ATTRIBUTE, ELEMENT])
+@pytest.mark.parametrize("orientation", INVERSE)
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "PNG, packed", "WEBP", "TIFF", "AVIF"])
+def test_orientation_in_xmp_alone_is_applied(kind: str, orientation: int, text: str) -> None:
+    upright, method = photo(48, 32), INVERSE[orientation]
+    stored = upright if method is None else upright.transpose(method)
+    data = with_xmp(stored, kind, text.format(orientation))
+    opened = open_image(data)
+    assert opened.size == upright.size
+    assert np.abs(np.asarray(opened).astype(int) - np.asarray(upright)).mean() < 8
+    by_pillow = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
+    assert np.abs(np.asarray(opened).astype(int) - np.asarray(by_pillow)).mean() < 1
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+def test_exif_has_the_say_where_both_tell_an_orientation(kind: str) -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 3
+    options = {} if kind == "TIFF" else {"exif": exif}
+    data = with_xmp(photo(48, 32), kind, ATTRIBUTE.format(6), **options)
+    assert open_image(data).size == ((32, 48) if kind == "TIFF" else (48, 32))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "PNG, packed", "WEBP", "AVIF"])
+@pytest.mark.parametrize("text", ["", "{", ATTRIBUTE.format(9), ATTRIBUTE.format("")])
+def test_broken_xmp_is_ignored(kind: str, text: str) -> None:
+    assert open_image(with_xmp(plain(), kind, text)).size == (40, 30)
+
+
+@pytest.mark.parametrize("body", [b"", b"\1", b"\1\0en", b"\1\0en\0\0no zlib", b"\0\0\0"])
+def test_a_broken_chunk_of_text_is_ignored(body: bytes) -> None:
+    data = saved(plain(), "PNG")
+    extra = chunk(b"iTXt", b"XML:com.adobe.xmp\0" + body)
+    assert open_image(data[:33] + extra + data[33:]).size == (40, 30)
+
+
+def test_of_packed_xmp_only_so_much_is_unpacked() -> None:
+    data = saved(plain(), "PNG")
+    packed = zlib.compress(bytes(50_000_000), 1)
+    extra = chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + packed)
+    tracemalloc.start()
+    assert open_image(data[:33] + extra + data[33:]).size == (40, 30)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5e6
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import struct
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, cast
@@ -41,6 +42,8 @@ LONG_SIDE = 2048
 _MAX_SCANNED_PIXELS = 1_200_000_000
 #: Segments of a JPEG or chunks of a PNG; Pillow takes up to 20 microseconds for each.
 _MAX_PARTS = 20_000
+#: Bytes of an XMP block that are searched, and made of a compressed one.
+_MAX_XMP = 1_000_000
 _SECONDS = 2
 _MEMORY = 500_000_000
 
@@ -85,15 +88,24 @@ class _Format(NamedTuple):
     max_pixels: int
 
 
-#: JPEG is decoded at reduced size; the limits of WebP and AVIF are what 2 s and 500 MB allow.
+class _StillWebP(WebPImagePlugin.WebPImageFile):
+    """Its first frame; Pillow would keep two more copies, for the next: 8 bytes a pixel."""
+
+    def _get_next(self) -> tuple[bytes, int, int]:
+        frame: tuple[bytes, int, int] = super()._get_next()
+        self._decoder = None
+        return frame
+
+
+#: JPEG is decoded at reduced size.
 _FORMATS = {
     "JPEG": _Format(JpegImagePlugin.JpegImageFile, 50_000_000),
     "PNG": _Format(PngImagePlugin.PngImageFile, 32_000_000),
     "GIF": _Format(GifImagePlugin.GifImageFile, 32_000_000),
     "BMP": _Format(BmpImagePlugin.BmpImageFile, 32_000_000),
     "TIFF": _Format(TiffImagePlugin.TiffImageFile, 32_000_000),
-    "WebP": _Format(WebPImagePlugin.WebPImageFile, 17_000_000),
-    "AVIF": _Format(AvifImagePlugin.AvifImageFile, 13_000_000),
+    "WebP": _Format(_StillWebP, 32_000_000),
+    "AVIF": _Format(AvifImagePlugin.AvifImageFile, 32_000_000),
 }
 
 _TRIMMED = ("JPEG", "PNG")
@@ -155,9 +167,9 @@ _MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 _KEPT_SEGMENTS = (0xC0, 0xC1, 0xC2, 0xC4, 0xDA, 0xDB, 0xDD, 0xE0, 0xEE)
 
 
-def _trim_jpeg(data: bytes) -> tuple[bytes, bytes]:
-    """The file without what makes no pixels, and its EXIF block."""
-    parts, exif, scans, end, size = [data[:2]], b"", 0, 2, (0, 0)
+def _trim_jpeg(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """The file without what makes no pixels, its EXIF block, and its XMP block."""
+    parts, exif, xmp, scans, end, size = [data[:2]], b"", b"", 0, 2, (0, 0)
     for _ in range(_MAX_PARTS):
         match = _MARKER.search(data, end)
         if match is None:
@@ -176,6 +188,8 @@ def _trim_jpeg(data: bytes) -> tuple[bytes, bytes]:
             size = (max(size[0], width), max(size[1], height))
         if marker == 0xE1 and body.startswith(b"Exif\0\0"):
             exif = exif or data[start + 4 : end]
+        if marker == 0xE1 and data.startswith(b"http://ns.adobe.com/xap/1.0/\0", start + 4):
+            xmp = xmp or data[start + 4 : end]
         if marker in _KEPT_SEGMENTS or (len(body) == 14 and body.startswith(b"ICC_PROFILE\0")):
             parts.append(data[start:end])
         scans += marker == 0xDA
@@ -184,12 +198,13 @@ def _trim_jpeg(data: bytes) -> tuple[bytes, bytes]:
     _check_size("JPEG", size)
     if scans > (limit := min(MAX_SCANS, _MAX_SCANNED_PIXELS // (size[0] * size[1] or 1))):
         raise ImageError(f"The JPEG has {scans} scans; at its size at most {limit} are read.")
-    return b"".join(parts) + b"\xff\xd9", exif
+    return b"".join(parts) + b"\xff\xd9", exif, xmp
 
 
-def _trim_png(data: bytes) -> tuple[bytes, bytes]:
-    """One of each chunk that matters, and the EXIF block; an animation's frames are dropped."""
-    parts, exif, end, wanted = [data[:8]], b"", 8, {b"IHDR", b"PLTE", b"tRNS", b"iCCP"}
+def _trim_png(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """One of each chunk that matters, EXIF and XMP; an animation's frames are dropped."""
+    parts, exif, xmp, end = [data[:8]], b"", b"", 8
+    wanted = {b"IHDR", b"PLTE", b"tRNS", b"iCCP"}
     for _ in range(_MAX_PARTS):
         start = end
         length, kind = struct.unpack(">I4s", data[start : start + 8].ljust(8, b"\xff"))
@@ -201,9 +216,21 @@ def _trim_png(data: bytes) -> tuple[bytes, bytes]:
             wanted.discard(kind)
         if kind == b"eXIf":
             exif = data[start + 8 : end - 4]
+        if kind == b"iTXt" and data.startswith(b"XML:com.adobe.xmp\0", start + 8):
+            xmp = xmp or _text_of(data[start + 26 : end - 4])
         if kind == b"IEND":
-            return b"".join(parts), exif
+            return b"".join(parts), exif, xmp
     raise ImageError(f"The PNG has too many chunks: at most {_MAX_PARTS:,} are read.")
+
+
+def _text_of(body: bytes) -> bytes:
+    """The text of an iTXt chunk, behind its keyword, as far as it is searched."""
+    text = body[2:].split(b"\0", 2)[-1]  # behind a language and a translated keyword
+    if body[:1] != b"\1":
+        return text
+    with suppress(zlib.error):
+        return zlib.decompressobj().decompress(text, _MAX_XMP)
+    return b""
 
 
 def _decode(data: bytes, name: str) -> Image.Image:
@@ -223,9 +250,9 @@ def _decode(data: bytes, name: str) -> Image.Image:
 
 
 def _upright(data: bytes, name: str) -> Image.Image:
-    exif = b""
+    exif = xmp = b""
     if name in _TRIMMED:
-        data, exif = (_trim_jpeg if name == "JPEG" else _trim_png)(data)
+        data, exif, xmp = (_trim_jpeg if name == "JPEG" else _trim_png)(data)
     # not Image.open, which would warn of large pictures before it tells their size
     picture: Image.Image = _FORMATS[name].plugin(io.BytesIO(data))
     _check_size(name, picture.size)
@@ -237,6 +264,7 @@ def _upright(data: bytes, name: str) -> Image.Image:
     turn = _orientation(exif or picture.info.get("exif", b""))
     if isinstance(picture, TiffImagePlugin.TiffImageFile):
         turn = _tiff_orientation(picture)
+    turn = turn or _xmp_orientation(xmp or picture.info.get("xmp", b""))
     profile = picture.info.get("icc_profile")
     picture = _eight_bit(picture, data)
     picture = _shrunk(picture)
@@ -317,7 +345,7 @@ _TURNS = {
 
 
 def _orientation(exif: bytes) -> int:
-    """Tag 274 of the first directory, which Pillow could only find by reading all of them."""
+    """Tag 274 of the first directory, which Pillow could only find by reading all of them; or 0."""
     tiff = exif.removeprefix(b"Exif\0\0")
     order = ">" if tiff.startswith(b"MM") else "<"
     try:
@@ -329,15 +357,21 @@ def _orientation(exif: bytes) -> int:
                 return int(short)
     except struct.error:
         pass  # broken EXIF is common, and no reason to refuse the picture
-    return 1
+    return 0
+
+
+def _xmp_orientation(xmp: bytes) -> int:
+    """The same in XMP, which some editors write alone; 0 where it is not there."""
+    found = re.search(rb"""tiff:Orientation(?:\s*=\s*["']|>)\s*([1-8])""", xmp[:_MAX_XMP])
+    return int(found[1]) if found else 0
 
 
 def _tiff_orientation(picture: TiffImagePlugin.TiffImageFile) -> int:
     tags = picture.tag_v2
     if 50706 in tags or (330 in tags and tags.get(254, 0) & 1):  # DNG; a preview, as in NEF
         raise ImageError("Camera RAW is not supported: export the picture as JPEG or PNG.")
-    turn = tags.get(274, 1)
-    return turn if isinstance(turn, int) else 1
+    turn = tags.get(274, 0)
+    return turn if isinstance(turn, int) else 0
 
 
 def _decode_apart(data: bytes, name: str) -> Image.Image:
