@@ -121,6 +121,20 @@ def test_cancel_goes_back_to_the_last_model(server: HubServer, cache: Path) -> N
         time.sleep(0.05)
 
 
+def test_a_model_can_be_chosen_again_right_after_cancel(server: HubServer) -> None:
+    server.delay = 0.005
+    at = choose(opened(), NAME)
+    until_asked(server)
+    cancel(at)
+    choose(at, NAME)
+    assert downloading(at)
+    other = opened(model=NAME)  # in a second tab
+    assert downloading(other)
+    for each in (at, other):
+        assert_works(settled(each))
+        assert provenance(each).startswith(NAME)
+
+
 def test_a_failure_stays_until_it_is_tried_again(server: HubServer) -> None:
     server.mode = "503"
     at = settled(choose(opened(), NAME))
@@ -132,7 +146,7 @@ def test_a_failure_stays_until_it_is_tried_again(server: HubServer) -> None:
     at.slider(key="layer").set_value(3).run()
     assert complaints(at) == [said]
     assert len(server.asked) == asked
-    server.mode = "ok"
+    server.mode, server.delay = "ok", 0.005
     at.button(key="try again").click().run()
     assert downloading(at)
     assert_works(settled(at))
@@ -237,6 +251,15 @@ def test_what_is_not_allowed_is_not_named(monkeypatch: pytest.MonkeyPatch) -> No
         ("localhost", {}, True),
         ("127.0.0.1", {"X-Forwarded-For": "127.0.0.1"}, False),
         ("127.0.0.1", {"Forwarded": "for=10.0.0.1"}, False),
+        ("127.0.0.1", {"X-Forwarded-Host": "a.example"}, False),
+        ("127.0.0.1", {"x-forwarded-proto": "https"}, False),
+        ("127.0.0.1", {"X-Real-IP": "127.0.0.1"}, False),
+        ("127.0.0.1", {"Via": "1.1 proxy"}, False),
+        ("127.0.0.1", {"Host": "a.example"}, False),
+        ("127.0.0.1", {"Host": "127.0.0.1.example:8501"}, False),
+        ("127.0.0.1", {"Host": "127.0.0.1:8501", "Origin": "http://127.0.0.1:8501"}, True),
+        ("::1", {"Host": "[::1]:8501"}, True),
+        ("127.0.0.1", {"host": "localhost:8501"}, True),
         ("0.0.0.0", {}, False),
         (None, {}, False),
     ],

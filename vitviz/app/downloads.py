@@ -5,13 +5,14 @@ when the page that asked for it shows something else.
 """
 
 import threading
+from urllib.parse import urlsplit
 
 import streamlit as st
 
 from vitviz.app import settings
 
 _LOCAL = ("127.0.0.1", "::1", "localhost")
-_OF_PROXIES = ("Forwarded", "X-Forwarded-For")  # the header of a request that was handed on
+_OF_PROXIES = ("forwarded", "via", "x-forwarded", "x-real-ip")  # how their headers begin
 
 
 class _CancelledError(Exception):
@@ -21,14 +22,18 @@ class _CancelledError(Exception):
 class Download:
     """One download, in a thread of its own.
 
+    Parameters
+    ----------
+    after : one that was cancelled and has not ended yet
+
     Attributes
     ----------
     done, total : bytes that are here, and how many there are (None until that is known)
     failure : one sentence, once it has ended without the weights
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, after: "Download | None" = None) -> None:
+        self.name, self._after = name, after
         self.done, self.total = 0, None  # type: int, int | None
         self.failure: str | None = None
         self._unwanted = threading.Event()
@@ -39,12 +44,19 @@ class Download:
     def running(self) -> bool:
         return self._thread.is_alive()
 
+    @property
+    def cancelled(self) -> bool:
+        return self._unwanted.is_set()
+
     def cancel(self) -> None:
         self._unwanted.set()
 
     def _run(self) -> None:
         from vitviz.zoo import ModelError, fetch_weights
 
+        if self._after is not None:
+            self._after._thread.join()
+            self._after = None
         self.failure = f"The download of the weights of {self.name} did not come to its end."
         try:
             fetch_weights(self.name, progress=self._progress)
@@ -72,20 +84,24 @@ class Downloads:
         """The download of a model's weights that is under way, or a new one."""
         with self._lock:
             self._running = {key: one for key, one in self._running.items() if one.running}
-            if name not in self._running:
-                self._running[name] = Download(name)
+            last = self._running.get(name)
+            if last is None or last.cancelled:
+                self._running[name] = Download(name, after=last)
             return self._running[name]
 
 
 def allowed() -> bool:
     """Whether the reader may have weights downloaded: only who sits at this machine.
 
-    Nobody else reaches a server that listens on localhost alone, but through a proxy. What a
-    request says of where it comes from proves nothing, so a server that others reach downloads for
-    nobody; without an address Streamlit listens to all.
+    Nobody else reaches a server that listens on localhost alone, but through a proxy: a request
+    with a header of one, or that asks for another host, is none of this machine's reader. A proxy
+    that hides both cannot be told. A server that others reach downloads for nobody; without an
+    address Streamlit listens to all.
     """
-    handed_on = any(name in st.context.headers for name in _OF_PROXIES)
-    return st.get_option("server.address") in _LOCAL and not handed_on
+    headers = {name.lower(): value for name, value in st.context.headers.items()}
+    host = urlsplit(f"//{headers.get('host', _LOCAL[0])}").hostname
+    handed_on = any(name.startswith(_OF_PROXIES) for name in headers)
+    return st.get_option("server.address") in _LOCAL and host in _LOCAL and not handed_on
 
 
 @st.cache_resource
