@@ -75,3 +75,12 @@ def test_back_leads_over_pages_with_their_settings(page: "Page", server: Server)
     page.go_forward()
     page.go_forward()
     expect_view(page, "distance?layer=3", "layer 3 of 6", "Distance")
+
+
+def test_a_click_is_kept_where_the_page_is_turned_at_once(page: "Page", server: Server) -> None:
+    opened(page, server)
+    page.locator("main canvas[data-part=photo]").press("ArrowRight")
+    page.get_by_role("link", name="Tokens", exact=True).click()
+    expect_view(page, "tokens?query=9.9", "layer 6 of 6", "Tokens")
+    turn(page, "attention")
+    assert reading(page).startswith("query row 9 column 9,")

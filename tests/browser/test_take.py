@@ -78,6 +78,24 @@ def test_a_bad_picture_on_the_clipboard_gets_its_sentence(page: "Page", server: 
     assert "sample: dog" in page.locator(".st-key-provenance").inner_text()
 
 
+def test_a_picture_that_is_too_large_gets_its_sentence(page: "Page", server: Server) -> None:
+    opened(page, server).evaluate(
+        """() => {
+          const clipboardData = new DataTransfer();
+          const bytes = new Uint8Array(25e6 + 1);
+          clipboardData.items.add(new File([bytes], "image.png", { type: "image/png" }));
+          document.body.dispatchEvent(
+            new ClipboardEvent("paste", { clipboardData, bubbles: true }));
+        }"""
+    )
+    said = "The picture from the clipboard is larger than 25 MB. The last picture stays."
+    page.get_by_text(said, exact=True).wait_for()
+    assert "sample: dog" in page.locator(".st-key-provenance").inner_text()
+    page.evaluate(PASTE, png())
+    expect_picture(page, "from the clipboard")
+    assert page.get_by_text(said, exact=True).count() == 0
+
+
 def test_the_camera_takes_a_picture(browser: "Browser", server: Server) -> None:
     chromium = browser.browser_type.launch(executable_path=CHROMIUM, args=[*FLAGS, *CAMERA])
     try:

@@ -18,7 +18,7 @@ export default function mount({ data, parentElement, setTriggerValue }) {
   const onPaste = (event) => {
     const files = [...(event.clipboardData?.files ?? [])];
     const picture = files.find((file) => file.type.startsWith("image/"));
-    if (picture) send(picture, () => {});
+    if (picture) send(picture, (words) => words && setTriggerValue("too_large", true));
   };
   document.removeEventListener("paste", parentElement.onPaste);
   parentElement.onPaste = onPaste;

@@ -35,5 +35,14 @@ def _mount(key: str, receive: Receive, *, button: bool) -> None:
             data = b""  # refused as no picture
         receive("from the clipboard", data)
 
+    def refused() -> None:
+        st.session_state.upload_error = "The picture from the clipboard is larger than 25 MB."
+
     height: Any = "content" if button else 1
-    _component(key=key, data={"button": button}, height=height, on_picture_change=pasted)
+    _component(
+        key=key,
+        data={"button": button},
+        height=height,
+        on_picture_change=pasted,
+        on_too_large_change=refused,
+    )

@@ -166,7 +166,10 @@ def _picture_control(menu: DeltaGenerator, take: DeltaGenerator) -> gallery.Pict
         names.insert(0, gallery.UPLOAD)
     elif settings.kept("picture") == gallery.UPLOAD:
         settings.change("picture", gallery.DEFAULT)
-        settings.tell("The link shows somebody's own picture, which no link can carry.")
+        settings.tell(
+            "A link cannot include an uploaded picture, and a reload forgets it; a sample is shown "
+            "instead."
+        )
 
     def shown(name: str) -> str:
         if name == gallery.UPLOAD and uploaded is not None:
@@ -247,6 +250,9 @@ def _captured(chosen: "Model", picture: gallery.Picture) -> "tuple[Model, Activa
 
 
 def _layer_control(place: DeltaGenerator, depth: int) -> int:
+    said = settings.kept("layer") or ""
+    if not settings.asked_for() and said.isdecimal() and int(said) > depth:
+        settings.change("layer", depth)  # of a model that has more
     layer = setting("layer", range(1, depth + 1), depth)
     if depth == 1:
         place.markdown("Layer 1 of 1")
@@ -268,13 +274,14 @@ def _query(acts: "Activations", layer: "Layer") -> int | None:
             for at, was, now in zip(patch.groups(), before, layer.query_grid, strict=True)
         )
         settings.change("query", f"{row + 1}.{col + 1}")
-    elif said not in layer.prefix and any(said in each.prefix for each in acts.layers):
-        settings.change("query", state.MEAN)
     st.session_state.query_grid = layer.query_grid
     names = [state.token_text(layer, n) for n in range(len(layer.prefix) + rows * cols)]
-    if state.home(acts, layer) == 0:
-        return names.index(setting("query", names, "cls"))
-    chosen = setting("query", [state.MEAN, *names], state.MEAN)
+    at_home = state.home(acts, layer) == 0
+    options, home = (names, "cls") if at_home else ([state.MEAN, *names], state.MEAN)
+    elsewhere = any(said in each.prefix for each in acts.layers)  # a token of another layer
+    if not patch and said not in options and (elsewhere or not settings.asked_for()):
+        settings.change("query", home)
+    chosen = setting("query", options, home)
     return None if chosen == state.MEAN else names.index(chosen)
 
 

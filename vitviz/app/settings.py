@@ -119,13 +119,19 @@ def follow_address() -> None:
     _address(key="address", height=1, on_reconnected_change=lambda: None)
     run = get_script_run_ctx()
     if run is not None and run.is_history_navigation:
-        for name in (*NAMES, "query_grid"):
+        for name in (*NAMES, "query_grid", "written"):
             st.session_state.pop(name, None)
         st.session_state.kept = st.query_params.to_dict()
 
 
+def asked_for() -> bool:
+    """Whether the settings are those of an address that was opened, and none has changed since."""
+    return "written" not in st.session_state
+
+
 def write_address() -> None:
     """Put every setting that is not at its default into the address."""
+    st.session_state.written = True
     texts, defaults = _kept(), _defaults()
     wanted = {name: text for name, text in texts.items() if name in NAMES and name not in defaults}
     if st.query_params.to_dict() != wanted:

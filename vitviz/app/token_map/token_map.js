@@ -8,6 +8,7 @@ const stacks = new Map(); // id -> Stack; shared by both mounts, as they run the
 const views = new Set();
 const KEPT_STACKS = 4;
 const COMMIT_AFTER = 250; // milliseconds without another change
+const ANSWER_WITHIN = 2000; // milliseconds that a link waits for the server
 const MEAN = -1; // as a head: the mean of heads; as a query: the mean of the patches
 const LOG_RANGE = 1000; // a logarithmic scale runs from the maximum down to a thousandth of it
 const FLOOR = 0.25; // brightness of a spotlight where nothing is looked at
@@ -224,6 +225,7 @@ class View {
     this.parts = {};
     this.box = element("div", { className: "token-map" });
     this.box.addEventListener("keydown", (event) => this.#press(event));
+    this.leaving = (event) => this.#leave(event);
     root.append(this.box);
     this.width = 0;
     this.resized = new ResizeObserver(([entry]) => {
@@ -237,6 +239,7 @@ class View {
   close() {
     clearTimeout(this.timer);
     this.resized.disconnect();
+    document.removeEventListener("click", this.leaving, true);
     views.delete(this);
   }
 
@@ -249,6 +252,8 @@ class View {
       this.version = data.version;
       this.state = { ...data.state };
     }
+    this.answered = data.version;
+    if (this.link && this.answered >= this.version) this.#follow();
     this.lut = Uint8Array.from(data.lut.match(/../g), (pair) => parseInt(pair, 16));
     const { session, version, state, stackId, ...layout } = data;
     const built = JSON.stringify(layout);
@@ -257,6 +262,7 @@ class View {
     if (!views.has(this)) {
       views.add(this);
       this.resized.observe(this.box);
+      document.addEventListener("click", this.leaving, true);
       if (this.version > data.version) this.#commit(); // it was closed before it had told the server
     }
     this.draw();
@@ -354,9 +360,32 @@ class View {
 
   #commit() {
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => {
-      this.send("commit", { ...this.state, version: this.version });
-    }, COMMIT_AFTER);
+    this.timer = setTimeout(() => this.#tell(), COMMIT_AFTER);
+  }
+
+  #tell() {
+    clearTimeout(this.timer);
+    this.send("commit", { ...this.state, version: this.version });
+  }
+
+  /** A link is followed once the server has answered to what was chosen here: the next page would
+   * not know it. */
+  #leave(event) {
+    const link = event.target.closest?.("a[href]");
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    if (this.answered >= this.version) return;
+    event.preventDefault();
+    event.stopPropagation();
+    this.link = link;
+    this.#tell();
+    setTimeout(() => this.#follow(), ANSWER_WITHIN);
+  }
+
+  #follow() {
+    const { link } = this;
+    this.link = null;
+    this.answered = this.version;
+    link?.click();
   }
 
   /** Keep head and place of the query in a frame of another grid. */
