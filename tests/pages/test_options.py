@@ -47,6 +47,22 @@ def test_a_local_file_is_in_the_menu_and_is_shown(
     assert "random weights" in provenance(at)
 
 
+def test_random_weights_stand_beside_those_of_a_file_in_the_same_grid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "small.safetensors"
+    save_file(timm_module("vit_tiny_patch16_224", num_classes=3, img_size=96).state_dict(), path)
+    say(monkeypatch, "--checkpoint", f"vit_tiny_patch16_224={path}")
+    at = opened(model="vit_tiny_patch16_224 · small.safetensors")
+    assert_works(at)
+    trained = models.load("vit_tiny_patch16_224 · small.safetensors", True)
+    assert trained.layers[0].query_grid == (6, 6)
+    at.segmented_control(key="weights").set_value("random").run()
+    assert_works(at)
+    random = models.load("vit_tiny_patch16_224 · small.safetensors", False)
+    assert (random.trained, random.layers[0].query_grid) == (False, (6, 6))
+
+
 def test_a_file_that_does_not_fit_gets_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,12 +82,14 @@ def _bytes_of(model: "Model") -> int:
 
 def _load(name: str, pretrained: bool) -> "Model":
     from vitviz import load_model
-    from vitviz.zoo import leave_cores_free
+    from vitviz.zoo import leave_cores_free, size_in
 
     leave_cores_free()
     architecture, file = options().checkpoints.get(name, (name, None))
-    checkpoint = file if pretrained else None
-    model = load_model(architecture, pretrained=pretrained, checkpoint=checkpoint)
+    if pretrained or file is None:
+        model = load_model(architecture, pretrained=pretrained, checkpoint=file)
+    else:  # beside the file's weights, in the same grid
+        model = load_model(architecture, pretrained=False, image_size=size_in(architecture, file))
     _settle("timm" in sys.modules)
     return model
 

@@ -85,9 +85,34 @@ def load_model(
         build = _shipped if name in shipped_names() else _timm
         try:
             file = None if checkpoint is None else Checkpoint(Path(checkpoint))
+            if file is not None and size is None:
+                size = _size_in(name, file)
             return build(name, pretrained, file, size)
         except CheckpointError as error:
             raise ModelError(f"{name}: {error}") from error
+
+
+def size_in(name: str, checkpoint: Path) -> tuple[int, int] | None:
+    """The input's height and width that a file was trained at, where it tells them.
+
+    Raises
+    ------
+    ModelError
+        As `load_model` does.
+    """
+    try:
+        return _size_in(name, Checkpoint(checkpoint))
+    except CheckpointError as error:
+        raise ModelError(f"{name}: {error}") from error
+
+
+def _size_in(name: str, file: Checkpoint) -> tuple[int, int] | None:
+    if name in shipped_names():
+        with shapes_alone():
+            own = VisionTransformer(**load_shipped(name).configuration)
+        return trained_size(file.shapes, own, own.patch_embed.image_size)
+    outline = outline_of(architecture_named(name), {"num_classes": file.num_classes})
+    return trained_size(file.shapes, outline, preprocessing_of(outline, None).input_size)
 
 
 def _height_and_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
@@ -108,10 +133,6 @@ def _shipped(
     shipped = load_shipped(name)
     configuration: dict[str, Any] = dict(shipped.configuration)
     own_size = configuration["image_size"]
-    if file is not None and size is None:
-        with shapes_alone():
-            outline = VisionTransformer(**configuration)
-        size = trained_size(file.shapes, outline, outline.patch_embed.image_size)
     try:
         module = VisionTransformer(**{**configuration, "image_size": size or own_size})
     except ValueError as error:
@@ -149,13 +170,7 @@ def _timm(
     if file is not None:
         options["num_classes"] = file.num_classes
         if size is None:
-            outline = outline_of(architecture, options)
-            default = preprocessing_of(outline, None).input_size
-            size = trained_size(file.shapes, outline, default)
-            if size is None:
-                untold = ", input size of the architecture, as the file tells none"
-            elif size != default:
-                options["img_size"] = size
+            untold = ", input size of the architecture, as the file tells none"
     options = _fitting(architecture, options)
     labels = None
     if file is None and pretrained:
