@@ -117,6 +117,39 @@ def test_a_head_is_muted_where_all_heads_enter_the_projection(name: str) -> None
     assert_array_equal(capture(model, picture()).logits, plain)
 
 
+class Adapted(nn.Module):
+    """A linear layer with a narrow one beside it, as low-rank adaptation has them."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+        self.down = nn.Linear(inner.in_features, 4)
+        self.up = nn.Linear(4, inner.out_features)
+
+    def forward(self, z: Tensor) -> Tensor:
+        adapted: Tensor = self.inner(z) + self.up(self.down(z))
+        return adapted
+
+
+def test_a_head_is_muted_before_whatever_projects_it() -> None:
+    module: Any = own_model().module
+    for block in module.blocks:
+        block.attn.qkv, block.attn.proj = Adapted(block.attn.qkv), Adapted(block.attn.proj)
+    randomise(module.eval())
+    model = watched(module, (16, 24))
+    plain = plain_logits(model, picture())
+    assert_array_equal(capture(model, picture()).logits, plain.numpy())
+    muted = capture(model, picture(), edits=[MuteHeads([(1, 2)])])
+    changed: Any = copy.deepcopy(module).requires_grad_(False)
+    for part in (changed.blocks[1].attn.proj.inner, changed.blocks[1].attn.proj.down):
+        part.weight[:, 16:24] = 0
+    with torch.inference_mode():
+        expected = changed(model.preprocess(picture())[None])[0]
+    assert muted.logits is not None
+    assert_allclose(muted.logits, expected, rtol=0, atol=2e-6 * float(expected.abs().max()))
+    assert np.abs(muted.logits - plain.numpy()).max() > 1e-3
+
+
 def test_heads_that_cannot_be_told_apart_are_not_muted() -> None:
     model = own_model()
     block: Any = model.module.get_submodule("blocks.1")

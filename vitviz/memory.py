@@ -155,6 +155,7 @@ def _matrix(site: Site) -> int:
 
 def _width(site: Site) -> int:
     """D: the rows of the block's output projection, or the size of its first norm."""
-    if site.projection is not None:
-        return getattr(site.projection, "out_features", None) or site.projection.out_channels
+    for name in ("out_features", "out_channels"):
+        if width := getattr(site.projection, name, None):
+            return int(width)
     return next(site.block.parameters()).numel()
