@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cifar import coloured, history, metadata, silent, write_cifar10
+from cifar import coloured, history, metadata, silent, write_cifar10, write_cifar100
 from safetensors.torch import load_file
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -23,7 +23,7 @@ from vitviz.training import (
     predict,
     train,
 )
-from vitviz.training.cnn import Cnn, ResidualBlock
+from vitviz.training.cnn import Cnn, ResidualBlock, WhitenedCnn
 from vitviz.training.objective import Objective
 from vitviz.vit import VisionTransformer
 
@@ -70,6 +70,71 @@ def test_the_cnn_halves_the_picture_three_times() -> None:
     assert model.features(x).shape == (2, 32, 4, 4)
     assert_close(model(x), model.head(model.features(x).mean(dim=(2, 3))))
     assert model(torch.randn(2, 3, 48, 40)).shape == (2, 7)
+
+
+def test_a_whitened_layer_whitens() -> None:
+    """Neighbouring pixels of smooth pictures are alike; what the layer gives is uncorrelated."""
+    noise = torch.randn(50, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    x = F.interpolate(noise, size=32, mode="bilinear")
+    model = WhitenedCnn(widths=(32, 40), num_classes=7).eval()
+    model.set_whitening(x)
+    outputs = model.whiten(x)
+    half = outputs[:, :12].transpose(0, 1).flatten(1)
+    moments = half @ half.T / half.shape[1]
+    strong = moments.diagonal() > 0.5  # directions that hardly occur are not blown up
+    assert strong.sum() >= 9
+    assert_close(moments[strong][:, strong], torch.eye(int(strong.sum())), rtol=0, atol=0.3)
+    assert (moments - torch.diag(moments.diagonal())).abs().max() < 0.01
+    assert_close(outputs[:, 12:], -outputs[:, :12])
+    assert model(x).shape == (50, 7)
+    convolution = model.features[2]
+    assert isinstance(convolution, torch.nn.Conv2d)
+    assert_close(convolution(x.repeat(1, 8, 1, 1))[:, :24], x.repeat(1, 8, 1, 1))
+
+
+def test_the_whitened_layer_is_not_trained(data: Path, tmp_path: Path) -> None:
+    recipe = replace(
+        TEACHER,
+        network="whitened",
+        configuration=dict(widths=(24, 24, 24), num_classes=10),
+        average=0.5,
+    )
+    path = train(recipe, data=data, out=tmp_path / "run", report=silent)
+    saved = load_file(path)
+    split = load_cifar(data, "cifar10", "train")[:40]
+    model = WhitenedCnn(**recipe.configuration)
+    model.set_whitening(normalise(torch.from_numpy(split.pictures), 32))
+    for prefix in ("", loop.AVERAGE):
+        assert_close(saved[f"{prefix}whiten.weight"], model.whiten.weight.detach().half())
+    curve = json.loads((tmp_path / "run" / "small_cnn.json").read_text())
+    assert curve["test_accuracy"] > 0.6
+
+
+@pytest.mark.parametrize("name", ["cifar10_next", "cifar100_next"])
+def test_the_next_recipes_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a handful of pictures and for a step or two, the teacher first."""
+
+    def short(recipe: Recipe) -> Recipe:
+        stages = tuple(replace(stage, epochs=1) for stage in recipe.stages)
+        return replace(recipe, stages=stages, held_out=20, batch_size=20, early=())
+
+    recipe = short(RECIPES[name])
+    if recipe.teacher:
+        monkeypatch.setitem(RECIPES, recipe.teacher, short(RECIPES[recipe.teacher]))
+    count = recipe.configuration["num_classes"]
+    write = write_cifar10 if count == 10 else write_cifar100
+    write(
+        tmp_path, coloured(60, seed=1, num_classes=count), coloured(20, seed=2, num_classes=count)
+    )
+    path = train(recipe, data=tmp_path, out=tmp_path / "run", report=silent)
+    assert history(path) == [(32, 1.0), (64, 1.0)]
+    assert path.stat().st_size < 16e6
+
+
+def test_a_teacher_and_cutmix_are_refused(data: Path, tmp_path: Path, teacher: Recipe) -> None:
+    with pytest.raises(ValueError, match="train without CutMix"):
+        train(replace(PUPIL, cutmix=0.5), data=data, out=tmp_path / "run", report=silent)
+    assert not (tmp_path / "run").exists()
 
 
 def test_each_block_adds_to_what_it_was_given() -> None:

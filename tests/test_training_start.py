@@ -1,5 +1,6 @@
 """How a run starts and what it averages: mimetic initialisation, optimisers, the moving average."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -8,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 from cifar import coloured, metadata, silent, write_cifar10
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.testing import assert_close
 
 from vitviz.training import RECIPES, PlainAttention, Stage, build, rate_factor, train
-from vitviz.training.initialisation import _factors
-from vitviz.training.objective import follow, optimisers_of, set_rate
+from vitviz.training.initialisation import BASE, _factors
+from vitviz.training.objective import drop_paths, follow, optimisers_of, set_rate
 from vitviz.training.publishing import record
 from vitviz.training.recipes import Mimetic
-from vitviz.vit import Attention, Block, VisionTransformer
+from vitviz.vit import Attention, Block, VisionTransformer, fixed_positions
 
 SMOKE = RECIPES["smoke"]
 STRENGTHS = (4.0, 0.25)
@@ -71,10 +72,11 @@ def test_the_head_keeps_the_nearest_matrix_of_its_rank() -> None:
 
 def test_positions_begin_as_the_sine_cosine_table_and_are_learned() -> None:
     model = build(LOCAL, LOCAL.stages[0])
-    fixed = VisionTransformer(image_size=32, positions="sincos2d", **LOCAL.configuration)
     assert model.pos_embed is not None
-    assert fixed.pos_embed is not None
-    assert_close(model.pos_embed.detach()[:, 1:], fixed.pos_embed[:, 1:])
+    table = fixed_positions("sincos2d", WIDTH, (8, 8), 1, BASE)
+    assert table is not None
+    assert_close(model.pos_embed.detach()[:, 1:], table[:, 1:])
+    assert model.pos_embed[:, :1].abs().max() < 0.1  # CLS begins as usual
     assert model.pos_embed.requires_grad
     kernel = model.patch_embed.proj.weight.detach()
     assert float(kernel.std()) == pytest.approx(0.02, rel=0.05)
@@ -86,7 +88,7 @@ def test_strong_heads_begin_local_and_weak_ones_global() -> None:
         model.eval()(torch.zeros(1, 3, 32, 32))
     strong, weak = torch.special.entr(attention.kept[0][0]).sum(dim=-1).mean(dim=-1)
     assert strong < weak - 0.5
-    assert weak > 0.97 * np.log(65)
+    assert weak > 0.95 * np.log(65)
 
 
 def test_mimetic_initialisation_depends_on_the_seed_alone() -> None:
@@ -101,7 +103,7 @@ def test_mimetic_initialisation_depends_on_the_seed_alone() -> None:
 def test_every_parameter_has_one_optimiser_and_its_own_rate(
     qkv: Literal["muon", "adamw"],
 ) -> None:
-    recipe = replace(LOCAL, qkv=qkv, embedding_rate=3.0)
+    recipe = replace(LOCAL, qkv=qkv, qkv_rate=0.5, embedding_rate=3.0)
     model = build(recipe, recipe.stages[0])
     muon, adamw = optimisers_of(model, recipe)
     set_rate([muon, adamw], 0.5)
@@ -120,7 +122,7 @@ def test_every_parameter_has_one_optimiser_and_its_own_rate(
             expected = 0.1 * recipe.muon_rate
             assert kind is torch.optim.Muon
         else:
-            factor = 3.0 if name.startswith("patch_embed") else 1.0
+            factor = 0.5 if matrix else 3.0 if name.startswith("patch_embed") else 1.0
             expected = 0.1 * recipe.adamw_rate * factor
             assert kind is torch.optim.AdamW
         assert rate == pytest.approx(expected), name
@@ -196,6 +198,37 @@ def test_the_average_is_published_measured_and_resumed(data: Path, tmp_path: Pat
         for name, value in load_file(again).items()
     )
     assert difference < 0.1  # momentum is not kept, and the rate warms up again
+
+
+def test_a_run_goes_on_when_recipes_have_learnt_new_words(data: Path, tmp_path: Path) -> None:
+    recipe = replace(SMOKE, stages=SMOKE.stages[:1])
+    train(recipe, data=data, out=tmp_path, report=silent)
+    path = tmp_path / "checkpoint.safetensors"
+    about, state = metadata(path), load_file(path)
+    for new in ("early", "average", "initialisation"):
+        del about["recipe"][new]
+    save_file(state, path, metadata={"vitviz": json.dumps(about)})
+    lines: list[str] = []
+    train(recipe, data=data, out=tmp_path, report=lines.append)
+    assert lines[0].startswith("resuming")
+    with pytest.raises(ValueError, match="holds a run of another recipe"):
+        train(replace(recipe, average=0.5), data=data, out=tmp_path, report=silent)
+
+
+# --- stochastic depth ---------------------------------------------------------------------------
+
+
+def test_pictures_skip_the_last_block_and_no_first_one() -> None:
+    model = build(LOCAL, LOCAL.stages[0])
+    drop_paths(model, 0.5, torch.Generator().manual_seed(0))
+    z = torch.ones(2000, 1, WIDTH)
+    first, last = (block.mlp for block in model.blocks if isinstance(block, Block))
+    plain = last.eval()(z[:1])
+    changed = last.train()(z)[:, 0]
+    skipped = (changed == 0).all(dim=1)
+    assert 0.46 < skipped.float().mean() < 0.54
+    assert_close(changed[~skipped], 2 * plain[:, 0].expand(int((~skipped).sum()), -1))
+    assert_close(first.train()(z[:1]), first.eval()(z[:1]))
 
 
 def test_a_checkpoint_is_half_precision(data: Path, tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ class VisionTransformer(nn.Module):
             rows, cols = self.patch_embed.grid_size
             self.pos_embed = _token(self.num_prefix_tokens + rows * cols, embed_dim)
         else:
-            table = _fixed_positions(
+            table = fixed_positions(
                 positions, embed_dim, self.patch_embed.grid_size, self.num_prefix_tokens
             )
             self.register_buffer("pos_embed", table)
@@ -302,17 +302,24 @@ def _initialise(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
-def _sine_cosine(position: Tensor, dim: int) -> Tensor:
+def _sine_cosine(position: Tensor, dim: int, base: float) -> Tensor:
     """Sines, then cosines, of `position` at dim / 2 frequencies: (N,) -> (N, dim)."""
-    frequency = 10000.0 ** (-torch.arange(dim // 2) / (dim // 2))
+    frequency = base ** (-torch.arange(dim // 2) / (dim // 2))
     angle = position[:, None] * frequency  # (N, dim / 2)
     return torch.cat([angle.sin(), angle.cos()], dim=1)
 
 
-def _fixed_positions(
-    positions: Positions, embed_dim: int, grid: tuple[int, int], num_prefix_tokens: int
+def fixed_positions(
+    positions: Positions,
+    embed_dim: int,
+    grid: tuple[int, int],
+    num_prefix_tokens: int,
+    base: float = 10000.0,
 ) -> Tensor | None:
-    """The table (1, T, D) of positions that are not learned; prefix tokens get zeros."""
+    """The table (1, T, D) of positions that are not learned; prefix tokens get zeros.
+
+    Frequencies fall from 1 to almost 1 / `base` radians a patch.
+    """
     if positions == "none":
         return None
     if positions not in ("sincos1d", "sincos2d"):
@@ -324,10 +331,12 @@ def _fixed_positions(
         raise ValueError(f"{positions} needs a width divisible by {parts}, got {embed_dim}.")
     rows, cols = grid
     if positions == "sincos1d":
-        table = _sine_cosine(torch.arange(rows * cols), embed_dim)
+        table = _sine_cosine(torch.arange(rows * cols), embed_dim, base)
     else:
         row, col = torch.meshgrid(torch.arange(rows), torch.arange(cols), indexing="ij")
-        table = torch.cat([_sine_cosine(axis.flatten(), embed_dim // 2) for axis in (row, col)], 1)
+        table = torch.cat(
+            [_sine_cosine(axis.flatten(), embed_dim // 2, base) for axis in (row, col)], dim=1
+        )
     return torch.cat([torch.zeros(num_prefix_tokens, embed_dim), table])[None]
 
 

@@ -1,5 +1,6 @@
-"""A small residual CNN: the teacher of the distilled ViT, and its rival when data are few."""
+"""Two CNNs: a residual one, the ViT's rival when data are few, and a quick one, its teacher."""
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -50,3 +51,61 @@ class Cnn(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.head(self.features(x).mean(dim=(2, 3)))
         return y  # (B, 3, H, W) -> (B, K)
+
+
+class WhitenedCnn(nn.Module):
+    """A CNN that learns CIFAR in few epochs: the first layer is set from the data, and stays.
+
+    Its filters of 2 x 2 pixels whiten the pictures, each with its negative; three groups of two
+    convolutions follow, of which the first is pooled.
+
+    Parameters
+    ----------
+    widths : sequence of int
+        Channels of the groups.
+    num_classes : int
+
+    References
+    ----------
+    Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", https://arxiv.org/abs/2404.00498,
+    section 3.
+    """
+
+    def __init__(self, *, widths: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.whiten = nn.Conv2d(3, 24, 2)
+        self.whiten.weight.requires_grad_(False)
+        channels, groups = 24, []
+        for width in widths:
+            groups += [
+                _identity(nn.Conv2d(channels, width, 3, padding=1, bias=False)),
+                nn.MaxPool2d(2),
+                nn.BatchNorm2d(width),
+                nn.GELU(),
+                _identity(nn.Conv2d(width, width, 3, padding=1, bias=False)),
+                nn.BatchNorm2d(width),
+                nn.GELU(),
+            ]
+            channels = width
+        self.features = nn.Sequential(self.whiten, nn.GELU(), *groups, nn.AdaptiveMaxPool2d(1))
+        self.head = nn.Linear(channels, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.head(self.features(x).flatten(1))
+        return y  # (B, 3, H, W) -> (B, K)
+
+    @torch.no_grad()
+    def set_whitening(self, x: Tensor) -> None:
+        """Set the first layer so that its outputs for the pictures (n, 3, H, W) are white."""
+        patches = F.unfold(x, 2).transpose(1, 2).reshape(-1, 12)
+        variance, directions = torch.linalg.eigh(patches.T @ patches / len(patches))
+        filters = (directions / (variance + 5e-4).sqrt()).T.reshape(12, 3, 2, 2)
+        self.whiten.weight.copy_(torch.cat([filters, -filters]))
+        assert self.whiten.bias is not None
+        self.whiten.bias.zero_()
+
+
+def _identity(convolution: nn.Conv2d) -> nn.Conv2d:
+    """Let the first outputs begin as copies of the inputs."""
+    nn.init.dirac_(convolution.weight.data[: convolution.in_channels])
+    return convolution

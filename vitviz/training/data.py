@@ -17,7 +17,7 @@ SIDE = 32  # of CIFAR's pictures, in pixels
 # Mean and standard deviation of CIFAR-10's training pictures, per channel, of values in 0..1.
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 # The same of Tiny-ImageNet's.
-_THINGS = (0.4802, 0.4481, 0.3975), (0.2764, 0.2689, 0.2816)
+THINGS_MEAN, THINGS_STD = (0.4802, 0.4481, 0.3975), (0.2764, 0.2689, 0.2816)
 
 Triple = tuple[float, float, float]
 
@@ -74,7 +74,8 @@ def load_tiny_imagenet(folder: Path, split: str) -> Split:
     rows = (file.as_buffer() for file in table["image"])
     pictures = np.stack([np.asarray(Image.open(io.BytesIO(row)).convert("RGB")) for row in rows])
     classes = tuple(json.loads(table.schema.metadata[b"names"]))
-    return Split(pictures, np.asarray(table["label"]).astype(np.int64), classes, *_THINGS)
+    labels = np.asarray(table["label"]).astype(np.int64)
+    return Split(pictures, labels, classes, THINGS_MEAN, THINGS_STD)
 
 
 def load_cifar(folder: Path, dataset: str, split: str) -> Split:

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from tqdm import tqdm
 
 from ..vit import VisionTransformer, resize_position_embedding
 from .augmentation import augment, crop, cutmix, recolour
-from .cnn import Cnn
-from .data import Split, load
+from .cnn import Cnn, WhitenedCnn
+from .data import SIDE, Split, load, normalise
 from .evaluation import accuracy, calibration, predict
 from .initialisation import mimetic
 from .objective import Network, Objective, follow, optimisers_of, rate_factor, set_rate
@@ -29,6 +29,7 @@ from .publishing import publish, remember, write_curve
 from .recipes import RECIPES, Recipe, Stage
 
 AVERAGE = "average."  # before the names of the averaged weights in a checkpoint
+WHITENED = 5000  # training pictures from which a whitening layer is set
 RESTART = 50  # steps over which the rate warms up again when a run resumes without momentum
 
 
@@ -63,7 +64,8 @@ def _fresh(recipe: Recipe, stage: Stage) -> Network:
         return build(recipe, stage)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        return Cnn(**recipe.configuration)
+        kind = Cnn if recipe.network == "cnn" else WhitenedCnn
+        return kind(**recipe.configuration)
 
 
 def _batches(
@@ -135,6 +137,8 @@ def train(
     checkpoint = out / "checkpoint.safetensors"
     everything = load(data, recipe.dataset, "train")
     test = load(data, recipe.dataset, "test")  # before the work, to miss it early
+    if recipe.teacher and recipe.cutmix:
+        raise ValueError("A teacher's answers are of whole pictures: train without CutMix.")
     kept = len(everything.labels) - recipe.held_out
     if kept < recipe.batch_size:
         raise ValueError(
@@ -171,7 +175,7 @@ def train(
     if accelerator.is_main_process:
         _finish(run, model)
     accelerator.wait_for_everyone()
-    return checkpoint if recipe.network == "cnn" else out / f"{recipe.model}.safetensors"
+    return out / f"{recipe.model}.safetensors" if recipe.network == "vit" else checkpoint
 
 
 @dataclass(kw_only=True)
@@ -200,8 +204,14 @@ class _Run:
         if not self.checkpoint.exists():
             self.about = {"recipe": recipe, "stage": 0, "step": 0, "seconds": 0.0, "history": []}
             model = _fresh(self.recipe, self.recipe.stages[0])
+            if isinstance(model, WhitenedCnn):
+                few = torch.from_numpy(self.split.pictures[:WHITENED])
+                model.set_whitening(normalise(few, SIDE, self.split.mean, self.split.std))
             return model, deepcopy(model)
         self.about = _read_about(self.checkpoint)
+        # What a recipe could not yet say when the run began was as the default is.
+        defaults = {f.name: f.default for f in fields(Recipe) if f.default is not MISSING}
+        self.about["recipe"] = {**json.loads(json.dumps(defaults)), **self.about["recipe"]}
         if self.about["recipe"] != recipe:
             folder = self.checkpoint.parent
             raise ValueError(f"{folder} holds a run of another recipe; choose another folder.")

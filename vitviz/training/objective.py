@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..vit import VisionTransformer
+from ..vit import Block, VisionTransformer
 from .attention import PlainAttention
-from .cnn import Cnn
+from .cnn import Cnn, WhitenedCnn
 from .data import MEAN, STD, Triple, normalise
 from .recipes import Recipe
 
-Network = VisionTransformer | Cnn
+Network = VisionTransformer | Cnn | WhitenedCnn
 
 
 class Objective(nn.Module):
@@ -31,6 +31,8 @@ class Objective(nn.Module):
         self.network = network
         self.recipe = recipe
         self.mean, self.std = mean, std
+        if recipe.drop_path and isinstance(network, VisionTransformer):
+            drop_paths(network, recipe.drop_path, torch.Generator().manual_seed(recipe.seed))
 
     def forward(
         self, pictures: Tensor, labels: Tensor, taught: Tensor | None, image_size: int
@@ -58,26 +60,48 @@ class Objective(nn.Module):
         return (labelled + distance) / 2
 
 
+def drop_paths(model: VisionTransformer, share: float, noise: torch.Generator) -> None:
+    """Let pictures skip attention or MLP of a block in training; what is left grows to make up.
+
+    The share rises from 0 in the first block to `share` in the last (Huang et al., "Deep Networks
+    with Stochastic Depth", https://arxiv.org/abs/1603.09382, section 3).
+    """
+    for number, block in enumerate(model.blocks):
+        assert isinstance(block, Block)
+        kept = 1 - share * number / max(1, len(model.blocks) - 1)
+
+        def skip(module: nn.Module, inputs: Any, output: Tensor, kept: float = kept) -> Tensor:
+            if not module.training:
+                return output
+            stays = torch.rand(len(output), 1, 1, generator=noise) < kept
+            return output * (stays / kept).to(output)
+
+        block.attn.register_forward_hook(skip)
+        block.mlp.register_forward_hook(skip)
+
+
 def optimisers_of(model: Network, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of the blocks, AdamW for everything else; SGD for a CNN."""
-    if isinstance(model, Cnn):
+    if not isinstance(model, VisionTransformer):
         options: Any = dict(lr=recipe.sgd_rate, weight_decay=recipe.sgd_decay)
-        return [torch.optim.SGD(model.parameters(), momentum=0.9, nesterov=True, **options)]
-    matrices = [
-        parameter
-        for name, parameter in model.blocks.named_parameters()
-        if parameter.ndim == 2 and not (recipe.qkv == "adamw" and "qkv" in name)
-    ]
-    embedding = list(model.patch_embed.parameters())
-    taken = {id(p) for p in matrices + embedding}
-    others = [p for p in model.parameters() if id(p) not in taken]
+        learned = [p for p in model.parameters() if p.requires_grad]
+        return [torch.optim.SGD(learned, momentum=0.9, nesterov=True, **options)]
+    parts: dict[str, list[nn.Parameter]] = {"muon": [], "qkv": [], "embedding": [], "others": []}
+    for name, parameter in model.named_parameters():
+        if name.startswith("blocks.") and parameter.ndim == 2:
+            parts["qkv" if recipe.qkv == "adamw" and "qkv" in name else "muon"].append(parameter)
+        else:
+            embeds = name.startswith("patch_embed")
+            parts["embedding" if embeds else "others"].append(parameter)
+    rate = recipe.adamw_rate
     groups: list[dict[str, Any]] = [
-        {"params": others},
-        {"params": embedding, "lr": recipe.adamw_rate * recipe.embedding_rate},
+        {"params": parts["others"]},
+        {"params": parts["embedding"], "lr": rate * recipe.embedding_rate},
+        {"params": parts["qkv"], "lr": rate * recipe.qkv_rate},
     ]
     return [
-        torch.optim.Muon(matrices, lr=recipe.muon_rate, weight_decay=recipe.muon_decay),
-        torch.optim.AdamW(groups, lr=recipe.adamw_rate, weight_decay=recipe.adamw_decay),
+        torch.optim.Muon(parts["muon"], lr=recipe.muon_rate, weight_decay=recipe.muon_decay),
+        torch.optim.AdamW(groups, lr=rate, weight_decay=recipe.adamw_decay),
     ]
 
 
