@@ -20,7 +20,7 @@ from vitviz.activations import (
     capture,
     recording,
 )
-from vitviz.families import Layer, ModelError
+from vitviz.families import ModelError
 from vitviz.images import patch_box
 from vitviz.intervention import head_effects, logit_lens
 from vitviz.model import Model
@@ -128,13 +128,12 @@ def test_what_is_planted_is_found_through_windows_shifts_and_pooling(
         for key in np.argwhere(lit)[[0, -1]]:
             looked_at = acts.attention_map(number, (int(key[0]), int(key[1])), direction="column")
             assert_array_equal(looked_at, whole[:, :, :, key[0], key[1]])
-        found = patch_box(acts.crop_of(number), layer.query_grid, *_corner(layer, size, cell))
-        assert found[:2] == pytest.approx(box[:2], abs=1)
-
-
-def _corner(layer: Layer, size: tuple[int, int], cell: tuple[int, int]) -> tuple[int, int]:
-    first = np.argwhere(bright(layer.query_grid, size, cell))[0]
-    return int(first[0]), int(first[1])
+        # What looks at the bright place lies there, and nothing else does.
+        for place in np.ndindex(rows, cols):
+            left, top, right, bottom = patch_box(acts.crop_of(number), (rows, cols), *place)
+            x, y = (left + right) / 2, (top + bottom) / 2
+            inside = min(x - box[0], box[2] - x, y - box[1], box[3] - y)  # pixels
+            assert inside > -1 if bright(layer.query_grid, size, cell)[place] else inside < 1
 
 
 @pytest.mark.parametrize(
@@ -176,7 +175,11 @@ def test_the_keys_of_pvt_lie_where_they_were_pooled() -> None:
         assert layer.kind == ("global" if layer.stage == 3 else "pooled")
         assert acts.attention_map(number, (0, 0))[:, 5, 2].min() > 0.99
         (window,) = acts.windows(number)
-        assert_allclose(window[2].reshape(7, 7, 2)[5, 2], (5.5 * CELL, 2.5 * CELL))
+        # A query looks at the first pixel of its patch, and a key at those of its queries.
+        step = layer.patch_size
+        assert isinstance(step, int)
+        expected = np.array([5.5, 2.5]) * CELL - (step - 1) / 2
+        assert_allclose(window[2].reshape(7, 7, 2)[5, 2], expected, atol=1)
 
 
 # --- whatever the weights -----------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from threading import Lock
 from typing import Any
 
@@ -20,7 +20,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 
-from .families import Layer, ModelError, family_of, read_tokens, token_weights, why_unready
+from .families import (
+    Layer,
+    ModelError,
+    Offset,
+    family_of,
+    offsets,
+    read_tokens,
+    token_weights,
+    why_unready,
+)
 from .images import Placement, fit, place
 from .memory import capture_bytes
 
@@ -280,6 +289,15 @@ class Model:
     @property
     def parameter_count(self) -> int:
         return sum(parameter.numel() for parameter in self.module.parameters())
+
+    @cached_property
+    def offsets(self) -> tuple[Offset, ...]:
+        """How far (down, right) each layer's cells lie from where patches would tile the input.
+
+        In pixels of the input, measured when it is first asked for, with the weights of then.
+        """
+        self._check_ready()
+        return offsets(self.module, self.sites, self.preprocess.input_size)
 
     @property
     def read_tokens(self) -> tuple[str, ...]:

@@ -67,8 +67,8 @@ def edited_input(model: Model, image: Image.Image, edits: Sequence[Edit]) -> np.
     """
     layer = model.layers[0]
     (rows, cols), (height, width) = layer.query_grid, patch_side(layer)
-    x = filled(model.preprocess(image), edits, layer)
-    x = F.pad(x, (0, cols * width - x.shape[2], 0, rows * height - x.shape[1]))  # to the patches
+    x = filled(model, model.preprocess(image), edits)
+    x = F.pad(x, [-over for over in _around(model, x)])  # to the patches
     mean, std = (
         torch.tensor(values)[:, None, None]
         for values in (model.preprocess.mean, model.preprocess.std)
@@ -93,18 +93,17 @@ def mask_of(
     return mask
 
 
-def filled(x: Tensor, edits: Sequence[Edit], layer: Layer) -> Tensor:
+def filled(model: Model, x: Tensor, edits: Sequence[Edit]) -> Tensor:
     """The model's input (3, H, W) with the patches of each FillPatches painted over."""
+    layer = model.layers[0]
     grid, (height, width) = layer.query_grid, patch_side(layer)
-    # What the patches leave over at the right and the bottom, or cover of padding beyond.
-    over = (0, x.shape[2] - width * grid[1], 0, x.shape[1] - height * grid[0])
     original = x
     for edit in edits:
         if not isinstance(edit, FillPatches):
             continue
         mask = torch.from_numpy(mask_of([edit], FillPatches, grid))
         mask = mask.repeat_interleave(height, 0).repeat_interleave(width, 1)
-        pixels = F.pad(mask, over)  # (H, W)
+        pixels = F.pad(mask, _around(model, x))  # (H, W)
         if edit.fill == "mean":
             paint = original.mean(dim=(1, 2), keepdim=True).expand_as(x)
         elif edit.fill == "blur":
@@ -114,6 +113,16 @@ def filled(x: Tensor, edits: Sequence[Edit], layer: Layer) -> Tensor:
             raise ModelError(f'Expected the fill "mean" or "blur", got {edit.fill!r}.')
         x = torch.where(pixels, paint, x)
     return x
+
+
+def _around(model: Model, x: Tensor) -> list[int]:
+    """Pixels that the patches leave over at the left, right, top and bottom of the input.
+
+    They are negative where patches cover padding beyond it.
+    """
+    layer, (top, left) = model.layers[0], map(round, model.offsets[0])
+    (rows, cols), (height, width) = layer.query_grid, patch_side(layer)
+    return [left, x.shape[2] - left - cols * width, top, x.shape[1] - top - rows * height]
 
 
 def patch_side(layer: Layer) -> tuple[int, int]:

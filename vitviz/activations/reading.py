@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..families import Layer, ModelError, Windows
+from ..families import Layer, ModelError, Offset, Windows
 from .records import AnyRecord, Record, expanded, why_wrong
 from .room import Room
 from .streaming import AttentionBlocks, AttentionLayers
@@ -29,6 +29,7 @@ class Activations:
         embeds: bool,
         read_tokens: tuple[str, ...],
         crops: tuple[tuple[float, float, float, float], ...],
+        offsets: tuple[Offset, ...],
         logits: Tensor | None,
         records: tuple[AnyRecord | None, ...],
         windows: tuple[Windows | None, ...],
@@ -42,6 +43,7 @@ class Activations:
         #: Names of the tokens from which the head reads the answer, as `Model.read_tokens`.
         self.read_tokens = read_tokens
         self._crops = crops
+        self._offsets = offsets
         #: What the head gives, shape (K,): logits, or an embedding; None where there is no head.
         self.logits = None if logits is None else _read_only(logits)
         known = labels is not None and logits is not None and len(labels) == len(logits)
@@ -175,8 +177,8 @@ class Activations:
         ------
         attention : ndarray of shape (heads, n, m)
         queries : ndarray of shape (n, 2)
-            Row and column of the middle of each query's patch, in pixels of the model's input;
-            NaN for prefix tokens and padding.
+            Row and column of the middle of what each query looks at, in pixels of the model's
+            input; NaN for prefix tokens and padding.
         keys : ndarray of shape (m, 2)
             The same of each key.
 
@@ -189,11 +191,12 @@ class Activations:
         attention, windows = self.attention_by_window(layer), self.layout(layer)
         size = described.patch_size
         step = np.array(size if isinstance(size, tuple) else (size, size), np.float64)
+        offset = self._offsets[layer]
         for window, queries, keys in zip(attention, windows.queries, windows.keys, strict=True):
             yield (
                 window,
-                _middles(queries, described.query_grid, step),
-                _middles(keys, described.key_grid, step * windows.key_step),
+                _middles(queries, described.query_grid, step) + offset,
+                _middles(keys, described.key_grid, step * windows.key_step) + offset,
             )
 
     def attention_by_window(self, layer: int) -> np.ndarray:

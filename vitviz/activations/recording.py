@@ -243,7 +243,7 @@ def capture(
         raise ModelError(
             f"{model.name} lies on the device {weight.device}, and a capture is made on the CPU."
         )
-    x = filled(model.preprocess(image), edits, model.layers[0])[None].to(weight.dtype)
+    x = filled(model, model.preprocess(image), edits)[None].to(weight.dtype)
     room = Room(size, x.dtype) if size > LARGE else None
     watch = _Watch(model, room, edits, progress)
     try:
@@ -264,6 +264,7 @@ def capture(
         embeds=model.embeds,
         read_tokens=model.read_tokens,
         crops=_crops(model, image),
+        offsets=model.offsets,
         logits=logits if getattr(model.module, "num_classes", 0) else None,
         records=records,
         windows=tuple(site.windows for site in model.sites),
@@ -308,8 +309,9 @@ def _crops(model: Model, image: Image.Image) -> tuple[tuple[float, float, float,
     left, top, right, bottom = model.preprocess.place(image).crop
     height, width = model.preprocess.input_size
     crops = []
-    for layer in model.layers:
+    x, y = (right - left) / width, (bottom - top) / height  # pixels of the picture in one of input
+    for layer, (down, over) in zip(model.layers, model.offsets, strict=True):
         (rows, cols), side = layer.query_grid, patch_side(layer)
-        end = left + (right - left) * cols * side[1] / width
-        crops.append((left, top, end, top + (bottom - top) * rows * side[0] / height))
+        first, begin = left + over * x, top + down * y
+        crops.append((first, begin, first + cols * side[1] * x, begin + rows * side[0] * y))
     return tuple(crops)

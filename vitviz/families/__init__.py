@@ -9,6 +9,7 @@ from torch import nn
 from .cait import CAIT
 from .description import Family, Layer, ModelError, Site, Windows
 from .mixer import MIXER, token_weights
+from .offsets import Offset, offsets
 from .output import read_tokens
 from .places import place_sources
 from .plain import PLAIN
@@ -20,9 +21,11 @@ __all__ = [
     "Family",
     "Layer",
     "ModelError",
+    "Offset",
     "Site",
     "Windows",
     "family_of",
+    "offsets",
     "place_sources",
     "read_tokens",
     "token_weights",

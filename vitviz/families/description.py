@@ -93,6 +93,9 @@ class Site:
     mixing : nn.Linear, optional
         What mixes the heads between the softmax and the product with the values; in a mixing
         layer, what mixes the tokens.
+    steps : tuple of nn.Module
+        What makes its grid of cells out of the picture, one after the other, where that is more
+        than to cut the picture, or an earlier grid, into patches.
     """
 
     layer: Layer
@@ -102,6 +105,7 @@ class Site:
     windows: Windows | None = None
     biased: bool = False
     mixing: nn.Linear | None = None
+    steps: tuple[nn.Module, ...] = ()
 
     @property
     def attn(self) -> Any:

@@ -37,6 +37,7 @@ def _everywhere(
 
     def sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
         patches = checked_grid(grid(module, input_size), input_size)
+        cnn = getattr(module.patch_embed, "backbone", None)
         return tuple(
             Site(
                 layer=Layer(
@@ -52,6 +53,7 @@ def _everywhere(
                 block=block,
                 middle=_middle(block),
                 biased=biased,
+                steps=() if cnn is None else (cnn,),
             )
             for index, block in present(module.blocks)
         )

@@ -68,9 +68,11 @@ def _halved(grid: Grid) -> Grid:
 def _pvt_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
     """PVT v2 embeds overlapping patches by padded convolutions, and pools its keys."""
     grid, step, sites = input_size, (1, 1), []
+    steps: tuple[nn.Module, ...] = ()
     for number, stage in enumerate(module.stages):
         for embed in (module.patch_embed if not number else None, stage.downsample):
             if embed is not None:
+                steps = *steps, embed.proj
                 grid = _convolved(grid, embed.proj)
                 step = step[0] * embed.proj.stride[0], step[1] * embed.proj.stride[1]
         for index, block in enumerate(stage.blocks):
@@ -85,7 +87,7 @@ def _pvt_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
                 prefix=(),
                 patch_size=side(*step),
             )
-            sites.append(Site(layer=layer, block=block, windows=windows))
+            sites.append(Site(layer=layer, block=block, windows=windows, steps=steps))
     return tuple(sites)
 
 
@@ -112,9 +114,11 @@ def _pooled(attn: Any, grid: Grid) -> tuple[Windows, Grid]:
 def _maxxvit_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
     """MaxViT and CoAtNet halve the grid in the stem and at the start of each stage."""
     grid, step = _halved(input_size), 2
+    steps: tuple[nn.Module, ...] = (module.stem,)
     sites = []
     for number, stage in enumerate(module.stages):
         grid, step = _halved(grid), 2 * step
+        steps = *steps, _halving(stage.blocks[0])
         for name, kind, block, windows in _maxxvit_blocks(number, stage, grid):
             layer = Layer(
                 name=name,
@@ -133,9 +137,17 @@ def _maxxvit_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
                     layout="rows" if type(block).__name__ == "PartitionAttentionCl" else "channels",
                     windows=windows,
                     biased=block.attn.rel_pos is not None,
+                    steps=steps,
                 )
             )
     return tuple(sites)
+
+
+def _halving(block: Any) -> nn.Module:
+    """What halves the grid in the first block of a stage of MaxViT or CoAtNet."""
+    if type(block).__name__ == "TransformerBlock2d":
+        return block.shortcut  # it pools as the way to its attention does
+    return getattr(block, "conv", block)
 
 
 def _maxxvit_blocks(number: int, stage: Any, grid: Grid) -> Iterator[tuple[str, str, Any, Windows]]:

@@ -1,0 +1,208 @@
+"""Cells lie where they look, also when convolutions that overlap have made their grid.
+
+The oracle is a ramp: networks are made linear, and their kernels positive and lopsided, so that
+what a cell shows of a picture that grows brighter downwards is the place to which it looks.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from examples import own_model, picture, seeded, watched
+from numpy.testing import assert_allclose
+from timm.layers import Conv2dSame, pad_same
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vitviz.activations import FillPatches, capture, edited_input
+from vitviz.families import ModelError
+from vitviz.images import patch_box
+from vitviz.model import Model
+
+#: Architectures whose grids are made by convolutions that overlap, and what keeps them small.
+OVERLAPPING: dict[str, dict[str, Any]] = {
+    "pvt_v2_b0": dict(depths=(1, 1, 1, 1)),
+    "coatnet_0_rw_224": dict(depths=(1, 1, 2, 1), embed_dim=(32, 32, 32, 32)),
+    "coatnet_0_224": dict(depths=(1, 1, 2, 1), embed_dim=(32, 32, 32, 32)),
+    "maxvit_tiny_tf_224": dict(depths=(1, 1, 1, 1), embed_dim=(32, 32, 32, 32)),
+    "maxvit_nano_rw_256": dict(depths=(1, 1, 1, 1), embed_dim=(32, 32, 32, 32)),
+    "vit_tiny_r_s16_p8_224": dict(depth=2),
+    "vit_small_r26_s32_224": dict(depth=2),
+    "vit_small_resnet26d_224": dict(depth=2),
+    "vitamin_small_224": dict(depth=2),
+}
+
+
+class _Mean(nn.Module):
+    """Of what a pooling takes the maximum of."""
+
+    def __init__(self, pooling: Any) -> None:
+        super().__init__()
+        self.kernel, self.stride = pooling.kernel_size, pooling.stride
+        self.same = type(pooling).__name__.endswith("Same")
+        self.padding = 0 if self.same else pooling.padding
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.same:
+            x = pad_same(x, self.kernel, self.stride)
+        return F.avg_pool2d(x, self.kernel, self.stride, self.padding)
+
+
+def make_linear(module: nn.Module) -> None:
+    """Take out norms, activations and gates; a maximum becomes a mean."""
+    for name, part in module.named_children():
+        kind = type(part).__name__
+        if isinstance(part, nn.Conv2d) and kind.startswith("StdConv"):
+            plain: Any = Conv2dSame if kind.endswith("Same") else nn.Conv2d
+            sizes = dict(stride=part.stride, padding=part.padding, groups=part.groups)
+            same = plain(part.in_channels, part.out_channels, part.kernel_size, **sizes)
+            setattr(module, name, same)
+        elif "MaxPool" in kind:
+            setattr(module, name, _Mean(part))
+        elif "Norm" in kind or kind in ("SEModule", "ReLU", "SiLU", "GELU", "GELUTanh"):
+            setattr(module, name, nn.Identity())
+        else:
+            make_linear(part)
+
+
+@torch.no_grad()
+def make_lopsided(module: nn.Module) -> None:
+    """Let kernels that overlap look to one side, twice as much to each pixel as to the next.
+
+    Padding on all sides moves cells up, and padding as TensorFlow's down: so do these kernels.
+    """
+    same = any(isinstance(part, Conv2dSame) for part in module.modules())
+    ratio = torch.tensor(2.0 if same else 0.5)
+    for part in module.modules():
+        if isinstance(part, nn.Conv2d):
+            height, width = part.kernel_size
+            kernel = torch.outer(ratio ** torch.arange(height), ratio ** torch.arange(width))
+            if part.kernel_size == part.stride:  # a patch, whose cell is all of it
+                kernel = torch.ones_like(kernel)
+            part.weight.copy_((kernel / kernel.sum() / part.weight.shape[1]).expand_as(part.weight))
+            if part.bias is not None:
+                part.bias.zero_()
+
+
+@torch.no_grad()
+def silence_blocks(model: Model) -> None:
+    """Let the blocks add nothing to the stream."""
+    for site in model.sites:
+        block: Any = site.block
+        for part in (block.attn.proj, block.mlp):
+            for parameter in part.parameters():
+                parameter.zero_()
+
+
+def lopsided(name: str) -> Model:
+    if name == "own hybrid":
+        model = own_model(image_size=(96, 160), patch_size=16, stem_width=8, depth=2)
+    else:
+        with seeded():
+            module: Any = timm.create_model(name, **OVERLAPPING[name]).eval()
+        model = watched(module, module.pretrained_cfg["input_size"][-2:])
+    make_linear(model.module)
+    make_lopsided(model.module)
+    silence_blocks(model)
+    return model
+
+
+def streams(model: Model, x: Tensor) -> list[Tensor]:
+    """What the first channels hold after each layer's block: (rows, columns), by a hook of ours."""
+    seen: list[Tensor] = []
+    hooks = [
+        site.block.register_forward_hook(lambda block, args, output: seen.append(output[0]))
+        for site in model.sites
+    ]
+    with torch.no_grad():
+        model.module(x)
+    for hook in hooks:
+        hook.remove()
+    found = []
+    for site, z in zip(model.sites, seen, strict=True):
+        grid = site.layer.query_grid
+        if site.layout == "channels":
+            z = z.permute(1, 2, 0)
+        elif site.layout == "tokens":
+            z = z[len(z) - math.prod(grid) :]
+        found.append(z.reshape(*grid, -1).double().sum(dim=2))
+    return found
+
+
+def places(model: Model) -> list[np.ndarray]:
+    """Down and right of where the cells in the middle of each layer's grid look, in pixels."""
+    height, width = model.preprocess.input_size
+    down = (torch.arange(height) + 0.5)[:, None].expand(3, height, width)[None]
+    right = (torch.arange(width) + 0.5).expand(3, height, width)[None]
+    dark, white = (streams(model, torch.full_like(down, value)) for value in (0.0, 1.0))
+    found = []
+    for ramp in (down, right):
+        shown = []
+        for seen, least, most in zip(streams(model, ramp), dark, white, strict=True):
+            rows, cols = (slice((count - 1) // 2, count // 2 + 1) for count in seen.shape)
+            shown.append(float(((seen - least) / (most - least))[rows, cols].mean()))
+        found.append(shown)
+    return list(np.transpose(found))
+
+
+@pytest.mark.parametrize("name", [*OVERLAPPING, "own hybrid"])
+def test_cells_lie_where_they_look(name: str) -> None:
+    model = lopsided(name)
+    height, width = model.preprocess.input_size
+    acts = capture(model, picture(3 * width, 3 * height))  # so large, to the model's input
+    tiled = []
+    for number, place in enumerate(places(model)):
+        layer = acts.layers[number]
+        (rows, cols), step = layer.query_grid, layer.patch_size
+        tiled.append(place - np.multiply((rows, cols), step) / 2)
+        assert_allclose(model.offsets[number], tiled[-1], atol=1, err_msg=layer.name)
+        corners = [
+            patch_box(acts.crop_of(number), (rows, cols), *cell)
+            for cell in (((rows - 1) // 2, (cols - 1) // 2), (rows // 2, cols // 2))
+        ]
+        left, top, right, bottom = np.mean(corners, axis=0) / 3
+        assert_allclose(((top + bottom) / 2, (left + right) / 2), place, atol=1, err_msg=layer.name)
+        keys = acts.crop_of(number, keys=True)
+        assert_allclose(keys, acts.crop_of(number), atol=1e-3)
+    assert np.max(np.abs(tiled)) > 1  # where patches would lie is too far away
+
+
+@pytest.mark.parametrize("name", ["test_vit", "swin_tiny_patch4_window7_224", "cait_xxs24_224"])
+def test_patches_that_are_cut_out_lie_where_they_were_cut(name: str) -> None:
+    with seeded():
+        module: Any = timm.create_model(name).eval()
+    model = watched(module, module.pretrained_cfg["input_size"][-2:])
+    assert set(model.offsets) == {(0.0, 0.0)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_places_are_found_in_the_models_own_precision(dtype: torch.dtype) -> None:
+    model = own_model(image_size=(96, 160), patch_size=16, stem_width=8, depth=2)
+    single = model.offsets
+    del model.offsets
+    model.module.to(dtype)
+    assert_allclose(model.offsets, single, atol=0.1)
+
+
+def test_a_patch_is_filled_where_it_looks() -> None:
+    model = watched(timm.create_model("pvt_v2_b0").eval(), (224, 224))
+    mask = np.zeros((56, 56), bool)
+    mask[10:20, 30:33] = True
+    plain, filled = (edited_input(model, picture(), e) for e in ((), [FillPatches(mask, "mean")]))
+    assert filled.shape == (224, 224, 4)  # the pixels of the grid
+    rows, cols = np.nonzero((plain != filled).any(axis=2))
+    assert (rows.min(), rows.max(), cols.min(), cols.max()) == (40, 79, 120, 131)
+
+
+def test_nothing_is_measured_of_a_module_in_training_mode() -> None:
+    with seeded():
+        module: Any = timm.create_model("coatnet_0_rw_224", **OVERLAPPING["coatnet_0_rw_224"])
+    model = watched(module.train(), (224, 224))
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    with pytest.raises(ModelError, match="training mode"):
+        _ = model.offsets
+    for name, buffer in module.named_buffers():
+        assert torch.equal(buffer, before[name])
