@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from examples import own_model, picture, seeded, watched
+from examples import own_model, own_module, picture, seeded, watched
 from numpy.testing import assert_allclose
 from timm.layers import Conv2dSame, pad_same
 from torch import Tensor, nn
@@ -98,14 +98,17 @@ def silence_blocks(model: Model) -> None:
 
 
 def lopsided(name: str) -> Model:
+    module: Any
     if name == "own hybrid":
-        model = own_model(image_size=(96, 160), patch_size=16, stem_width=8, depth=2)
+        module = own_module(image_size=(96, 160), patch_size=16, stem_width=8, depth=2)
+        size = module.patch_embed.image_size
     else:
         with seeded():
-            module: Any = timm.create_model(name, **OVERLAPPING[name]).eval()
-        model = watched(module, module.pretrained_cfg["input_size"][-2:])
-    make_linear(model.module)
-    make_lopsided(model.module)
+            module = timm.create_model(name, **OVERLAPPING[name])
+        size = module.pretrained_cfg["input_size"][-2:]
+    make_linear(module)
+    make_lopsided(module.eval())
+    model = watched(module, size)
     silence_blocks(model)
     return model
 
