@@ -37,7 +37,7 @@ from vitviz import checkpoints, memory
 from vitviz.checkpoints import load_shipped
 from vitviz.families import ModelError
 from vitviz.model import Model
-from vitviz.zoo import catalogue, leave_cores_free, load_model, weights_of
+from vitviz.zoo import catalogue, leave_cores_free, load_model, random_kernel, weights_of
 from vitviz.zoo.loading import shapes_alone
 
 
@@ -610,3 +610,34 @@ def test_where_no_system_tells_of_affinity_all_cores_count(monkeypatch: pytest.M
     monkeypatch.setattr(psutil, "Process", object)  # as on macOS: no cpu_affinity
     leave_cores_free()
     assert torch.get_num_threads() == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [
+        ("vitviz_tiny_cifar10", False),
+        ("deit_tiny_distilled_patch16_224", False),
+        ("eva02_tiny_patch14_336", False),
+        ("cait_xxs24_224", False),
+        ("swin_tiny_patch4_window7_224", False),
+        ("pvt_v2_b0", True),  # these two draw it themselves, after all else
+        ("mixer_b16_224", True),
+    ],
+)
+def test_random_filters_are_those_of_the_random_model(
+    name: str, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_model(name, pretrained=False)
+    made: list[str] = []
+
+    def load(name: str, **options: Any) -> Model:
+        made.append(name)
+        return load_model(name, **options)
+
+    monkeypatch.setattr("vitviz.zoo.loading.load_model", load)
+    before = torch.random.get_rng_state()
+    kernel = random_kernel(model)
+    assert model.patch_kernel is not None
+    assert_array_equal(kernel, model.patch_kernel)
+    assert made == [name] * whole
+    assert_array_equal(torch.random.get_rng_state(), before)

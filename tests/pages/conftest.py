@@ -44,6 +44,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Model]:
         module = own_module(**OWN.get(kind, {}), **options)
         model = watched(module, module.patch_embed.image_size, name=f"{kind} {options}")
         monkeypatch.setattr(models, "load", lambda name, pretrained: model)
+        monkeypatch.setattr(models, "random_kernel", lambda model: model.patch_kernel)
         return model
 
     return show

@@ -10,9 +10,19 @@ import torch
 from examples import assert_one_sentence
 from streamlit.testing.v1 import AppTest
 
-from pages.driver import APP, assert_works, at_page, charts, click, opened, prose, token_map
-from vitviz import Model
-from vitviz.app import gallery, models
+from pages.driver import (
+    APP,
+    SHIPPED,
+    assert_works,
+    at_page,
+    charts,
+    click,
+    opened,
+    prose,
+    token_map,
+)
+from vitviz import Model, ModelError
+from vitviz.app import gallery, models, state
 from vitviz.inspection import filter_components
 
 MOSAIC, RANDOM, TILE, PHOTO, RESPONSE = range(5)
@@ -89,6 +99,42 @@ def test_the_random_side_is_what_random_weights_show(what: str) -> None:
     np.testing.assert_array_equal(numbers(at, 0), beside)
     assert len(charts(at)) == 4  # nothing to put beside it
     assert "Choose the *trained* weights" in prose(at)
+
+
+def test_random_filters_need_no_second_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[str, bool]] = []
+    load = models._load
+
+    def counted(name: str, pretrained: bool) -> Model:
+        made.append((name, pretrained))
+        return load(name, pretrained)
+
+    monkeypatch.setattr(models, "_load", counted)
+    models.cache.clear()
+    state.captures.clear()
+    at = opened("filters")
+    assert_works(at)
+    assert titles(at)[1] == "The same, random weights"
+    assert made == [(SHIPPED, True)]
+
+
+def test_random_filters_that_cannot_be_had_cost_their_figure_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = opened("filters")
+
+    def refuse(model: Model) -> np.ndarray:
+        raise ModelError(f"{model.name} needs 9.9 GB of memory, and 0.1 GB are free.")
+
+    state.captures.clear()
+    monkeypatch.setattr(models, "random_kernel", refuse)
+    at = opened("filters")
+    (message,) = at.info
+    assert message.value == f"{SHIPPED} needs 9.9 GB of memory, and 0.1 GB are free."
+    assert not at.exception
+    assert not at.error
+    assert titles(at) == titles(whole)
+    assert alts(at) == [*alts(whole)[:RANDOM], *alts(whole)[RANDOM + 1 :]]
 
 
 def test_raw_filters_come_by_norm_or_in_their_own_order(shipped: Model) -> None:

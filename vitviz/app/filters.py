@@ -1,5 +1,6 @@
 """What the first layer sees: the patch embedding's filters, and what a picture answers to them."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from vitviz.app.data import Data, Table, patch_columns
 from vitviz.app.figure import show
 from vitviz.app.settings import setting
 from vitviz.app.state import View
+from vitviz.app.turns import BusyError
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -68,7 +70,7 @@ def page(view: View) -> Data | None:
     first, second, third, fourth = st.columns([3, 2, 3, 3], vertical_alignment="bottom")
     what = _switch(first, "Show", "filters", FILTERS)
     order = _switch(fourth, "Order", "order", ORDERS) if what == RAW else NORM
-    tiles = _tiles(view.model, what, order)
+    tiles = _tiles(kernel, view.key[:2], what, order)
     count = len(tiles.kernel)
     chosen = setting("filter", range(1, count + 1), 1) - 1
     second.number_input(f"Tile, 1 to {count}", 1, count, key="filter")
@@ -159,9 +161,20 @@ def _random_beside(view: View, what: str, order: str, gain: float) -> None:
         st.subheader("Trained", anchor=False)
         st.markdown("Choose the *trained* weights above to see them beside the random ones.")
         return
-    random = models.load(view.model.name, False)
-    tiles = _tiles(random, what, order)
+    from vitviz import ModelError
+
     st.subheader("The same, random weights", anchor=False)
+    name = view.model.name
+    try:
+        kernel = state.captures().get(
+            ("random kernel", name),
+            lambda: models.random_kernel(view.model),
+            lambda made: made.nbytes,
+        )
+    except (ModelError, BusyError) as error:
+        st.info(str(error))
+        return
+    tiles = _tiles(kernel, (name, "random weights"), what, order)
     show(tiles.figure(gain))
     st.markdown(tiles.words)
 
@@ -175,18 +188,21 @@ def _response(view: View, kernel: np.ndarray, title: str) -> None:
     st.markdown(f"From {low:+.2f} to {high:+.2f}, before the bias; 0 is white.")
 
 
-def _tiles(model: "Model", what: str, order: str) -> Tiles:
-    """From the cache where they are there."""
+def _tiles(kernel: np.ndarray, called: tuple[Hashable, ...], what: str, order: str) -> Tiles:
+    """From the cache where they are there.
+
+    Parameters
+    ----------
+    called : what the kernel (n, 3, P, P) depends on
+    """
     return state.captures().get(
-        ("filters", model.name, model.weights, what, order),
-        lambda: _components(model) if what == COMPONENTS else _raw_filters(model, order),
+        ("filters", *called, what, order),
+        lambda: _components(kernel) if what == COMPONENTS else _raw_filters(kernel, order),
         lambda made: made.kernel.nbytes,
     )
 
 
-def _components(model: "Model") -> Tiles:
-    kernel = model.patch_kernel
-    assert kernel is not None
+def _components(kernel: np.ndarray) -> Tiles:
     limit = min(len(kernel), kernel[0].size)
     count = min(SHOWN_COMPONENTS, limit)
     components, explained = inspection.filter_components(kernel, n_components=count)
@@ -202,9 +218,7 @@ def _components(model: "Model") -> Tiles:
     )
 
 
-def _raw_filters(model: "Model", order: str) -> Tiles:
-    kernel = model.patch_kernel
-    assert kernel is not None
+def _raw_filters(kernel: np.ndarray, order: str) -> Tiles:
     norms = np.linalg.norm(kernel.reshape(len(kernel), -1), axis=1)
     places = np.argsort(-norms, kind="stable") if order == NORM else np.arange(len(kernel))
     shown = places[:SHOWN_FILTERS]

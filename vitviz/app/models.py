@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import streamlit as st
 
 from vitviz.app import downloads
@@ -68,6 +69,20 @@ def load(name: str, pretrained: bool) -> "Model":
     )
     place.empty()
     return model
+
+
+def random_kernel(model: "Model") -> np.ndarray:
+    """The filters (D, C, P, P) that the model has with random weights.
+
+    Raises
+    ------
+    ModelError
+        When they cannot be had.
+    """
+    from vitviz.zoo import random_kernel
+
+    with turn(st.empty(), loads()):
+        return random_kernel(model)
 
 
 def make_ready() -> None:

@@ -2,7 +2,7 @@
 
 from ..families import ModelError
 from .catalogue import Entry, architecture_named, catalogue, fetch_weights, on_disk, weights_of
-from .loading import leave_cores_free, load_model, size_in
+from .loading import leave_cores_free, load_model, random_kernel, size_in
 from .sizes import PAPER_SIZES, PaperSize, Size, counted, size_of
 from .toys import TOYS, Toy, narrow_model, toy_model
 
@@ -22,6 +22,7 @@ __all__ = [
     "load_model",
     "narrow_model",
     "on_disk",
+    "random_kernel",
     "size_in",
     "size_of",
     "toy_model",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import joblib
+import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
@@ -280,6 +281,54 @@ def create(architecture: str, options: dict[str, Any]) -> Any:
     except Exception as error:
         wanted = " with ".join(["It", str(options)]) if options else "It"
         raise ModelError(f"{wanted} is nothing that {architecture} of timm can be.") from error
+
+
+class _Draws(TorchFunctionMode):
+    """Counts how often tensors of one shape are filled at random."""
+
+    def __init__(self, shape: torch.Size) -> None:
+        super().__init__()
+        self.shape, self.count = shape, 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.__name__ in ("kaiming_uniform_", "kaiming_normal_", "uniform_", "normal_"):
+            tensor = args[0] if args else kwargs["tensor"]
+            self.count += tensor.shape == self.shape
+        return func(*args, **kwargs)
+
+
+def random_kernel(model: Model) -> np.ndarray:
+    """The filters of `load_model(model.name, pretrained=False)`, without the rest where it can be.
+
+    A patch embedding that is left to torch's own initialiser is drawn before all else, and is made
+    alone. Where an architecture has an initialiser of its own, the whole model is made.
+
+    Returns
+    -------
+    ndarray of shape (D, C, P, P)
+
+    Raises
+    ------
+    ModelError
+        When there is no such architecture, or the whole model needs more memory than is free.
+    """
+    assert model.patch_kernel is not None
+    filters, channels, *size = model.patch_kernel.shape
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(DEFAULT_SEED)
+        alone = nn.Conv2d(channels, filters, tuple(size))
+    if model.name not in shipped_names():
+        draws = _Draws(alone.weight.shape)
+        with torch.random.fork_rng(devices=[]), torch.device("meta"), draws:
+            create(architecture_named(model.name), {})
+        if draws.count > 1:
+            whole = load_model(model.name, pretrained=False).patch_kernel
+            assert whole is not None
+            return whole
+    return alone.weight.detach().numpy()
 
 
 def _create_trained(architecture: str, options: dict[str, Any]) -> tuple[Any, str]:
