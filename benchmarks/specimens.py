@@ -48,7 +48,7 @@ def specimen(name: str) -> tuple[vitviz.Model, vitviz.Model, str]:
         recipe = next(recipe for recipe in RECIPES.values() if recipe.model == name)
         state = trained.weights
     start = vitviz.Model(
-        initial(recipe),
+        initial(recipe).eval(),
         name=f"{name}, initialisation",
         preprocessing=trained.preprocess,
         trained=False,
@@ -84,7 +84,7 @@ def of_run(folder: Path) -> tuple[vitviz.Model, Recipe, str]:
     )
     name = recipe.model
     trained = vitviz.Model(
-        model, name=name, preprocessing=preprocessing, trained=True, weights=state
+        model.eval(), name=name, preprocessing=preprocessing, trained=True, weights=state
     )
     return trained, recipe, state
 
@@ -98,7 +98,7 @@ def attention(model: vitviz.Model, samples: Path) -> tuple[np.ndarray, np.ndarra
     """Distance as a share of that of equal sharing, and entropy: (layers, heads), means."""
     distances, entropies = [], []
     for _, image in pictures(samples):
-        found = inspection.measurements(vitviz.capture(model, image).attention_layers())
+        found = inspection.measurements(vitviz.capture(model, image))
         distances.append(found.distance)
         entropies.append(found.entropy)
     side = model.preprocess.input_size[0]

@@ -1,5 +1,6 @@
-"""Small CIFAR files on disk, and what a run on them wrote."""
+"""Small CIFAR and Tiny-ImageNet files on disk, and what a run on them wrote."""
 
+import io
 import json
 import struct
 from pathlib import Path
@@ -108,6 +109,17 @@ def write_sheets(path: Path, split: Split, *, rows: int = 2, cols: int = 5) -> N
         labels.append(split.labels[first : first + per_sheet].astype(np.uint8).tobytes())
     table = pa.table({"sheet": sheets, "label": labels})
     parquet.write_table(table.replace_schema_metadata({"classes": json.dumps(split.classes)}), path)
+
+
+def write_things(path: Path, pictures: np.ndarray, labels: list[int], classes: list[str]) -> None:
+    """One PNG a row, as Tiny-ImageNet's JPEG files are kept."""
+    rows = []
+    for picture in pictures:
+        file = io.BytesIO()
+        Image.fromarray(picture).save(file, "PNG")
+        rows.append(file.getvalue())
+    table = pa.table({"image": rows, "label": pa.array(labels, pa.uint8())})
+    parquet.write_table(table.replace_schema_metadata({"names": json.dumps(classes)}), path)
 
 
 def silent(line: str) -> None:

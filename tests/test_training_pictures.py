@@ -1,16 +1,11 @@
 """Tiny-ImageNet from its file, and what is done to the pictures of a batch."""
 
-import io
-import json
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
-from cifar import noise_pictures
-from PIL import Image
-from pyarrow import parquet
+from cifar import noise_pictures, write_things
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -19,17 +14,6 @@ from vitviz.training import Split, crop, cutmix, load, normalise, recolour
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-def write_things(path: Path, pictures: np.ndarray, labels: list[int], classes: list[str]) -> None:
-    """One PNG a row, as Tiny-ImageNet's JPEG files are kept."""
-    rows = []
-    for picture in pictures:
-        file = io.BytesIO()
-        Image.fromarray(picture).save(file, "PNG")
-        rows.append(file.getvalue())
-    table = pa.table({"image": rows, "label": pa.array(labels, pa.uint8())})
-    parquet.write_table(table.replace_schema_metadata({"names": json.dumps(classes)}), path)
 
 
 def test_things_are_read_from_parquet(tmp_path: Path) -> None:

@@ -8,12 +8,13 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
-from cifar import coloured, metadata, silent, write_cifar10
+from cifar import coloured, metadata, silent, write_cifar10, write_things
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.testing import assert_close
 
-from vitviz.training import RECIPES, PlainAttention, Stage, build, rate_factor, train
+from vitviz.training import RECIPES, PlainAttention, Stage, build, evaluate, rate_factor, train
+from vitviz.training.data import THINGS_MEAN, THINGS_STD
 from vitviz.training.initialisation import BASE, _factors
 from vitviz.training.objective import drop_paths, follow, optimisers_of, set_rate
 from vitviz.training.publishing import record
@@ -265,3 +266,31 @@ def test_a_long_run_is_recorded_by_twelve_moments(data: Path, tmp_path: Path) ->
     assert len(epochs) == 12
     assert (epochs[0], epochs[-1]) == (0, 20)
     assert epochs == sorted(epochs)
+
+
+# --- things -------------------------------------------------------------------------------------
+
+
+def test_the_recipe_of_things_trains_and_tells_its_terms(tmp_path: Path) -> None:
+    """On a handful of pictures of 64 pixels, which the last stage takes as they are."""
+    recipe = RECIPES["things200"]
+    stages = tuple(replace(stage, epochs=1) for stage in recipe.stages)
+    recipe = replace(recipe, stages=stages, held_out=10, batch_size=20, early=(0.5,))
+    rng = np.random.default_rng(0)
+    classes = [f"thing {number}" for number in range(200)]
+    for name, count in (("train", 50), ("val", 10)):
+        pictures = rng.integers(0, 256, (count, 64, 64, 3), dtype=np.uint8)
+        labels = rng.integers(0, 200, count).tolist()
+        write_things(tmp_path / f"tiny_imagenet_{name}.parquet", pictures, labels, classes)
+    path = train(recipe, data=tmp_path, out=tmp_path / "run", report=silent)
+    about = metadata(path)
+    assert about["detail"] == 1.0
+    assert about["classes"] == classes
+    assert (tuple(about["mean"]), tuple(about["std"])) == (THINGS_MEAN, THINGS_STD)
+    card = path.with_suffix(".md").read_text()
+    assert "research and education" in card
+    assert "200 classes of 64-pixel" in card
+    assert path.stat().st_size < 16e6
+    assert evaluate(path, data=tmp_path).accuracy == pytest.approx(about["test_accuracy"])
+    checkpoint = tmp_path / "run" / "checkpoint.safetensors"
+    assert checkpoint.stat().st_size < 17e6  # it is kept under version control

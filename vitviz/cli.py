@@ -216,7 +216,7 @@ def _parser() -> argparse.ArgumentParser:
     app.set_defaults(run=_app)
 
     train = commands.add_parser("train", help="train a model of our own, or resume its run")
-    train.add_argument("--data", type=Path, required=True, help="folder with CIFAR")
+    train.add_argument("--data", type=Path, required=True, help="folder with the dataset")
     train.add_argument("--recipe", default="cifar10", help="a recipe of vitviz.training.RECIPES")
     train.add_argument("--out", type=Path, required=True, help="folder of the run")
     train.add_argument("--threads", type=int, help="CPU threads (default: all cores)")
@@ -224,7 +224,7 @@ def _parser() -> argparse.ArgumentParser:
 
     evaluate = commands.add_parser("evaluate", help="accuracy and calibration of a model of ours")
     evaluate.add_argument("model", help="a shipped model's name, or a file that `train` wrote")
-    evaluate.add_argument("--data", type=Path, required=True, help="folder with CIFAR")
+    evaluate.add_argument("--data", type=Path, required=True, help="folder with the dataset")
     evaluate.add_argument("--split", choices=["test", "train"], default="test")
     evaluate.set_defaults(run=_evaluate)
 

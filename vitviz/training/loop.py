@@ -114,11 +114,15 @@ def train(
 ) -> Path:
     """Train, resuming what `out` holds; evaluate once on the test split; write the model.
 
+    A row of the history holds the mean of the loss that was minimised since the row before, with
+    label smoothing, mixed labels and the teacher's term where the recipe has them, on augmented
+    pictures; and the accuracy of the averaged weights on the held-out pictures.
+
     Parameters
     ----------
     recipe : Recipe
     data : Path
-        Folder with CIFAR, see `load_cifar`.
+        Folder with the recipe's dataset, see `load`.
     out : Path
         Folder of the run.
     save_every : int

@@ -18,6 +18,16 @@ from .evaluation import preprocessing_of
 from .recipes import RECIPES, Recipe
 
 RECORDED = 12  # moments of a run in its record
+_CIFAR = """{} (Alex Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009).
+  The training pictures were read from nearly lossless copies (42 dB), the test pictures from
+  bit-exact ones."""
+_DATA = {
+    "cifar10": _CIFAR.format("CIFAR-10"),
+    "cifar100": _CIFAR.format("CIFAR-100"),
+    "tiny_imagenet": """Tiny-ImageNet-200 (Stanford CS231n), a part of ImageNet, whose terms are
+  research and education without commerce; no picture is in the file. Its validation pictures
+  are the test split, as those of its own test split have no labels.""",
+}
 LOOKED_AT = 16  # held-out pictures over which the record's distance and entropy are averaged
 
 
@@ -41,7 +51,7 @@ def publish(
     }
     state = {name: tensor.half() for name, tensor in model.state_dict().items()}
     save_file(state, path, metadata={"vitviz": json.dumps(shipped)})
-    path.with_suffix(".md").write_text(_card(recipe, about, path.stat().st_size))
+    path.with_suffix(".md").write_text(_card(recipe, held_out, about, path.stat().st_size))
     write_curve(recipe, held_out, about, out)
     arrays: Any = record(out / "moments.npz")
     np.savez_compressed(path.with_suffix(".npz"), **arrays)
@@ -70,26 +80,28 @@ def write_curve(recipe: Recipe, held_out: Split, about: Mapping[str, Any], out: 
     (out / f"{recipe.model}.json").write_text(text + "\n")
 
 
-def _card(recipe: Recipe, about: Mapping[str, Any], size: int) -> str:
+def _card(recipe: Recipe, held_out: Split, about: Mapping[str, Any], size: int) -> str:
     rows = "\n".join(f"| {name} | {value} |" for name, value in asdict(recipe).items())
     name = next((key for key, known in RECIPES.items() if known == recipe), recipe.dataset)
     last = about["history"][-1]["held_out_accuracy"]
+    weights = "the moving average of the weights" if recipe.average else "the weights"
     return f"""# {recipe.model}
 
 A Vision Transformer trained from scratch by `vitviz train --recipe {name}`.
 
 - **Test accuracy: {about["test_accuracy"]:.2%}** of all {about["test_pictures"]:,} test pictures,
-  measured once, after the last step; the test split chose nothing.
+  measured once, after the last step, as `capture` prepares a picture; the test split chose nothing.
 - Accuracy on the {recipe.held_out:,} held-out training pictures at the end: {last:.2%}.
-- Temperature fitted on the held-out pictures: {about["temperature"]:.2f}.
-- Data: {recipe.dataset} (Alex Krizhevsky, "Learning Multiple Layers of Features from Tiny Images",
-  2009), its training split less the held-out pictures, and nothing else. The training pictures were
-  read from nearly lossless copies (42 dB), the test pictures from bit-exact ones.
+- Temperature fitted on the held-out pictures: {about["temperature"]:.2f}. Divide the logits by it
+  for probabilities that can be believed.
+- Data: {_DATA[recipe.dataset]} The training
+  split less the held-out pictures was trained on, and nothing else.
+- Published: {weights}.
 - Wall time: {about["seconds"] / 60:.0f} minutes on one core of a CPU.
 - File: {size / 1e6:.1f} MB of fp16 safetensors; configuration, classes and preprocessing in its
   metadata.
-- Known limits: it knows {recipe.configuration["num_classes"]} classes of 32-pixel pictures. A photo
-  of anything else is still given one of their names.
+- Known limits: it knows {len(held_out.classes)} classes of {held_out.pictures.shape[1]}-pixel
+  pictures. A photo of anything else is still given one of their names.
 
 | recipe | |
 |---|---|
