@@ -1,5 +1,8 @@
 """What is estimated before it is spent is what is spent."""
 
+import platform
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -141,3 +144,43 @@ def test_what_the_machine_has_left_counts_in_a_container_too(
     write(groups, {"cgroup": "0::/\n", **IN_VERSION_2})
     monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=5000))
     assert free_bytes() == 5000
+
+
+# --- what is given out ----------------------------------------------------------------------------
+
+#: Prints how many arenas ten threads that live side by side take their memory from.
+ARENAS = """
+import ctypes, sys, threading
+from vitviz.memory import share_arenas
+
+if "shared" in sys.argv:
+    share_arenas()
+together, libc = threading.Barrier(11), ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+
+def work():
+    libc.malloc(100_000)
+    together.wait()
+    together.wait()
+
+threads = [threading.Thread(target=work) for _ in range(10)]
+for thread in threads:
+    thread.start()
+together.wait()
+libc.fopen.restype = ctypes.c_void_p
+file = ctypes.c_void_p(libc.fopen(sys.argv[1].encode(), b"w"))
+libc.malloc_info(0, file)
+libc.fclose(file)
+together.wait()
+print(open(sys.argv[1]).read().count("<heap nr"))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="Arenas are glibc's.")
+def test_threads_share_their_arenas(tmp_path: Path) -> None:
+    def arenas(*words: str) -> int:
+        command = [sys.executable, "-c", ARENAS, str(tmp_path / "info"), *words]
+        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+    assert arenas("shared") <= 2
+    assert arenas() > 2

@@ -1,5 +1,6 @@
 """Memory said before it is spent: what a model and a capture of it need, and what is free."""
 
+import ctypes
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -11,6 +12,7 @@ from torch import nn
 
 from .families import ModelError, Site
 
+_M_ARENA_MAX = -8  # of glibc's malloc.h
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
 #: The limit of a control group and what it uses, in versions 2 and 1, and which of that is cache
@@ -103,6 +105,16 @@ def check(needed: int, what: str) -> None:
 def free_bytes() -> int:
     """Memory that can be had without swapping; a container may be allowed less than is there."""
     return max(0, int(min([psutil.virtual_memory().available, *map(_left_in, _groups())])))
+
+
+def share_arenas() -> None:
+    """Let the threads of a server take their memory from two arenas, where glibc gives it out.
+
+    Each thread has an arena of its own else, up to eight for a core, and what is freed in one is no
+    room for another: a server of many short threads was larger by a fifth. Elsewhere nothing changes.
+    """
+    with suppress(AttributeError, OSError, TypeError):  # another C library, or another system
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
 
 
 def _groups() -> Iterator[Path]:
