@@ -110,8 +110,8 @@ def free_bytes() -> int:
 def share_arenas() -> None:
     """Let the threads of a server take their memory from two arenas, where glibc gives it out.
 
-    Each thread has an arena of its own else, up to eight for a core, and what is freed in one is no
-    room for another: a server of many short threads was larger by a fifth. Elsewhere nothing changes.
+    Else they have up to eight for a core, and what is freed in one is no room for another: a server
+    of many short threads was larger by a fifth. Elsewhere nothing changes.
     """
     with suppress(AttributeError, OSError, TypeError):  # another C library, or another system
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
