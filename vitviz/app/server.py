@@ -1,5 +1,6 @@
 """The server around the pages: their addresses, their style, and what is ready at its start."""
 
+import sys
 import threading
 import webbrowser
 from collections.abc import AsyncIterator, Mapping
@@ -19,6 +20,7 @@ from vitviz.text import PAGES
 
 _HERE = Path(__file__).parent
 _FIRST = "attention"  # whose address is that of the app
+_INTERVAL = 0.0002  # seconds after which an import lets the answer to a browser go first
 _ready: threading.Thread | None = None
 
 
@@ -72,11 +74,16 @@ async def _lifespan(_: st.App) -> AsyncIterator[None]:
 
 def _make_ready() -> None:
     """What the first page needs, made while the browser still loads the document."""
-    from vitviz.app import models
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(_INTERVAL)
+    try:
+        from vitviz.app import models
 
-    import_module(f"vitviz.app.{_FIRST}")
-    with suppress(OptionError):  # the page says it
-        models.make_ready()
+        import_module(f"vitviz.app.{_FIRST}")
+        with suppress(OptionError):  # the page says it
+            models.make_ready()
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def wait() -> None:
