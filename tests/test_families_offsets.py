@@ -209,3 +209,12 @@ def test_nothing_is_measured_of_a_module_in_training_mode() -> None:
         _ = model.offsets
     for name, buffer in module.named_buffers():
         assert torch.equal(buffer, before[name])
+
+
+@pytest.mark.parametrize("value", [0.0, math.nan])
+def test_cells_that_look_nowhere_lie_where_patches_would(value: float) -> None:
+    model = own_model(image_size=(96, 160), patch_size=16, stem_width=8, depth=2)
+    with torch.no_grad():
+        for parameter in model.module.parameters():
+            parameter.fill_(value)
+    assert set(model.offsets) == {(0.0, 0.0)}

@@ -24,11 +24,12 @@ def offsets(module: nn.Module, sites: Sequence[Site], input_size: Grid) -> tuple
     Returns
     -------
     tuple of (float, float)
-        For each layer, in pixels of the input; 0 where patches are cut out of the picture.
+        For each layer, in pixels of the input; 0 where patches are cut out of the picture, and
+        where nothing has a gradient.
     """
     steps = max((site.steps for site in sites), key=len)
     wanted = {len(site.steps) for site in sites}
-    found: dict[int, Offset] = {0: (0.0, 0.0)}  # by the number of steps
+    found: dict[int, Offset] = {}  # by the number of steps
     random = torch.Generator().manual_seed(0)
     with torch.inference_mode(False), torch.enable_grad():
         noise = torch.randn(1, 3, *input_size, generator=random)
@@ -41,13 +42,15 @@ def offsets(module: nn.Module, sites: Sequence[Site], input_size: Grid) -> tuple
             size = [
                 size[axis] * round(before.shape[axis - 2] / x.shape[axis - 2]) for axis in (0, 1)
             ]
-            if number in wanted:
-                share = _seen(x, noise, random)
+            if number not in wanted:
+                continue
+            share = _seen(x, noise, random)
+            if share.isfinite().all():  # else the weights are all zero, or no numbers
                 found[number] = (
                     _centroid(share.sum(dim=1)) - size[0] * x.shape[2] / 2,
                     _centroid(share.sum(dim=0)) - size[1] * x.shape[3] / 2,
                 )
-    return tuple(found[len(site.steps)] for site in sites)
+    return tuple(found.get(len(site.steps), (0.0, 0.0)) for site in sites)
 
 
 def _seen(grid: Tensor, picture: Tensor, random: torch.Generator) -> Tensor:
