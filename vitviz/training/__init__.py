@@ -1,8 +1,9 @@
 """Trains the models in assets/: data, recipes, one loop, one evaluation on the test split.
 
 A run lives in one folder and can be stopped and resumed: `checkpoint.safetensors` holds the
-weights and, as metadata, how far the run has come. The optimisers' momentum is not kept; it
-rebuilds within some twenty steps. Snapshots of the weights, one an epoch, stay in the folder.
+weights, their moving average and, as metadata, how far the run has come; `moments.npz` holds what
+the model showed on the way. The optimisers' momentum is not kept; it rebuilds within some twenty
+steps, during which the rate warms up again.
 """
 
 from .attention import PlainAttention
