@@ -151,10 +151,10 @@ def test_what_the_machine_has_left_counts_in_a_container_too(
 #: Prints how many arenas ten threads that live side by side take their memory from.
 ARENAS = """
 import ctypes, sys, threading
-from vitviz.memory import share_arenas
+from vitviz.memory import give_memory_back
 
 if "shared" in sys.argv:
-    share_arenas()
+    give_memory_back()
 together, libc = threading.Barrier(11), ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 

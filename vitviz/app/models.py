@@ -97,11 +97,11 @@ def _bytes_of(model: "Model") -> int:
 
 def _load(name: str, pretrained: bool) -> "Model":
     from vitviz import load_model
-    from vitviz.memory import share_arenas
+    from vitviz.memory import give_memory_back
     from vitviz.zoo import leave_cores_free, size_in
 
     leave_cores_free()
-    share_arenas()
+    give_memory_back()
     architecture, file = options().checkpoints.get(name, (name, None))
     if pretrained or file is None:
         model = load_model(architecture, pretrained=pretrained, checkpoint=file)
