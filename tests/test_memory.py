@@ -148,15 +148,25 @@ def test_what_the_machine_has_left_counts_in_a_container_too(
 
 # --- what is given out ----------------------------------------------------------------------------
 
-#: Prints how many arenas ten threads that live side by side take their memory from.
-ARENAS = """
-import ctypes, sys, threading
+#: Prints how many arenas ten threads that live side by side take their memory from, and how much
+#: of 8 MB lies outside of them after 16 MB have been freed.
+PROGRAM = """
+import ctypes, re, sys, threading
 from vitviz.memory import give_memory_back
 
-if "shared" in sys.argv:
+if "give" in sys.argv:
     give_memory_back()
 together, libc = threading.Barrier(11), ctypes.CDLL(None)
-libc.malloc.restype = ctypes.c_void_p
+libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
+
+def told():
+    file = ctypes.c_void_p(libc.fopen(sys.argv[1].encode(), b"w"))
+    libc.malloc_info(0, file)
+    libc.fclose(file)
+    return open(sys.argv[1]).read()
+
+def outside():
+    return int(re.findall('type="mmap" count="[0-9]+" size="([0-9]+)"', told())[-1])
 
 def work():
     libc.malloc(100_000)
@@ -167,20 +177,26 @@ threads = [threading.Thread(target=work) for _ in range(10)]
 for thread in threads:
     thread.start()
 together.wait()
-libc.fopen.restype = ctypes.c_void_p
-file = ctypes.c_void_p(libc.fopen(sys.argv[1].encode(), b"w"))
-libc.malloc_info(0, file)
-libc.fclose(file)
+arenas = told().count("<heap nr")
 together.wait()
-print(open(sys.argv[1]).read().count("<heap nr"))
+libc.free(ctypes.c_void_p(libc.malloc(16 * 2**20)))
+before = outside()
+libc.malloc(8 * 2**20)
+print(arenas, outside() - before)
 """
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="Arenas are glibc's.")
-def test_threads_share_their_arenas(tmp_path: Path) -> None:
-    def arenas(*words: str) -> int:
-        command = [sys.executable, "-c", ARENAS, str(tmp_path / "info"), *words]
-        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+def test_a_server_takes_few_arenas_and_gives_back_what_is_large(tmp_path: Path) -> None:
+    def run(*words: str) -> tuple[int, int]:
+        command = [sys.executable, "-c", PROGRAM, str(tmp_path / "info"), *words]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        arenas, outside = map(int, said.split())
+        return arenas, outside
 
-    assert arenas("shared") <= 2
-    assert arenas() > 2
+    arenas, outside = run("give")
+    assert arenas <= 2
+    assert outside >= 8 * 2**20
+    arenas, outside = run()
+    assert arenas > 2
+    assert outside == 0
