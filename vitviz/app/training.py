@@ -15,6 +15,7 @@ from vitviz.app.settings import setting
 from vitviz.app.state import View
 from vitviz.checkpoints import assets
 from vitviz.plots.template import as_percent
+from vitviz.plots.training import running_epochs
 
 if TYPE_CHECKING:
     from streamlit.delta_generator import DeltaGenerator
@@ -193,7 +194,7 @@ def _beside(name: str, runs: dict[str, Any]) -> None:
     )
     teacher = runs[taught]["teacher"]
     alone, both = (
-        f"{plots.running_epochs(run['epochs'])[-1]:.1f} epochs in {run['minutes']} minutes"
+        f"{running_epochs(run['epochs'])[-1]:.1f} epochs in {run['minutes']} minutes"
         for run in pair.values()
     )
     st.markdown(

@@ -37,7 +37,7 @@ from .tiles import (
     token_mixing,
 )
 from .tokens import token_film, token_norms, token_scatter
-from .training import data_hunger, distance_by_layer, running_epochs, training_curves
+from .training import data_hunger, distance_by_layer, training_curves
 
 __all__ = [
     "GREY",
@@ -76,7 +76,6 @@ __all__ = [
     "relevance",
     "removal_curves",
     "removed_patches",
-    "running_epochs",
     "token_components",
     "token_film",
     "token_map",
