@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 
 def settled(page: "Page") -> None:
-    """Wait until the server has drawn all it has to say."""
+    """Wait until the server has drawn all it has to say, and the code of each control has come."""
     page.locator("[data-test-script-state=notRunning]").wait_for()
+    page.wait_for_function("!document.querySelector('[data-testid=stSkeleton]')")
 
 
 def opened(page: "Page", server: Server, rest: str = "") -> "Page":
