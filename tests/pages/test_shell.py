@@ -363,7 +363,7 @@ def test_other_models_fit_themselves_to_the_controls() -> None:
     at = opened(query="16.16", head="6", weights="random")
     choose(at, "deit_tiny_distilled_patch16_224")
     assert_works(at)
-    assert [info.value.split(":")[0] for info in at.info] == ["Head"]
+    assert not at.info  # though it has three heads alone
     assert address(at)["query"] == "14.14"  # the same corner
     shown = token_map(at)
     assert shown["prefix"] == ["CLS", "DIST"]

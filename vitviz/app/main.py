@@ -141,6 +141,7 @@ def _controls() -> state.View | None:
     model, acts = _captured(chosen, picture)
     layer = _layer_control(row[4], len(model.layers))
     shown = model.layers[layer]
+    _at_most("head", shown.num_heads, state.MEAN)
     head = setting("head", [state.MEAN, *range(1, shown.num_heads + 1)], state.MEAN)
     return state.View(
         model=model,
@@ -249,10 +250,15 @@ def _captured(chosen: "Model", picture: gallery.Picture) -> "tuple[Model, Activa
     return model, acts
 
 
+def _at_most(name: str, most: int, instead: object) -> None:
+    """Give up the number of a layer or head that only the last model has; one of a link is told."""
+    said = settings.kept(name) or ""
+    if not settings.asked_for() and said.isdecimal() and int(said) > most:
+        settings.change(name, instead)
+
+
 def _layer_control(place: DeltaGenerator, depth: int) -> int:
-    said = settings.kept("layer") or ""
-    if not settings.asked_for() and said.isdecimal() and int(said) > depth:
-        settings.change("layer", depth)  # of a model that has more
+    _at_most("layer", depth, depth)
     layer = setting("layer", range(1, depth + 1), depth)
     if depth == 1:
         place.markdown("Layer 1 of 1")
