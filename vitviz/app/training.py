@@ -169,7 +169,7 @@ def _growth_words(run: dict[str, Any]) -> str:
         f"The last {after['epoch']:.1f} epochs were on {pictures}, with {_side_factor(rows)} times "
         f"as many patches and the position embeddings interpolated: {before:.1%} of the held-out "
         f"pictures were right before, {after['held_out_accuracy']:.1%} after. The test pictures "
-        "were looked at once, at the end."
+        "chose nothing: they were looked at after the last step."
     )
 
 
