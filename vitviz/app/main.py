@@ -251,7 +251,11 @@ def _captured(chosen: "Model", picture: gallery.Picture) -> "tuple[Model, Activa
 
 
 def _at_most(name: str, most: int, instead: object) -> None:
-    """Give up the number of a layer or head that only the last model has; one of a link is told."""
+    """Replace a layer or head that this model does not have by `instead`.
+
+    Only where it was chosen for another model: one that a link asks for is kept, so that `setting`
+    says that it does not fit.
+    """
     said = settings.kept(name) or ""
     if not settings.asked_for() and said.isdecimal() and int(said) > most:
         settings.change(name, instead)
