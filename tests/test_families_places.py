@@ -9,7 +9,7 @@ import torch
 from examples import own_module, randomise
 from torch import nn
 
-from vitviz.app.places import known_by
+from vitviz.app.shared.places import known_by
 from vitviz.families import family_of, place_sources
 from vitviz.text import PAGES, lesson
 from vitviz.text.families import PLACES

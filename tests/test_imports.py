@@ -13,6 +13,8 @@ from typing import Literal
 
 import pytest
 
+from vitviz.text import PAGES
+
 PACKAGE = Path(__file__).parents[1] / "vitviz"
 
 # A layer is a module of vitviz, or a package of that name with all its parts.
@@ -59,6 +61,8 @@ THIRD_PARTY: Mapping[str, set[str]] = {
         "training",
     },
 }
+# Parts of the app: each imports those before it, and no page another page.
+APP = ("settings", "shared", "widgets", "screens", "server", "main")
 ERRORS: Mapping[str, set[str]] = {"ImageError": {"images"}, "ModelError": {"families", "model"}}
 
 # eager: runs when the module is imported; lazy: in a function; hint: under TYPE_CHECKING
@@ -134,7 +138,7 @@ def violations(module: str, source: str, is_package: bool = False) -> list[str]:
     return [
         f"{module}, line {found.line}: {complaint}"
         for found in imports(ast.parse(source), module, is_package)
-        if (complaint := _complaint(layer, found))
+        if (complaint := _complaint(layer, found) or _within_app(module, found))
     ]
 
 
@@ -154,6 +158,17 @@ def _complaint(layer: str, found: Import) -> str | None:
         return f"{layer} imports {to} before it is needed."
     if layer == "cli" and to == "app" and parts[1:2] not in ([], ["server"]):
         return f"cli imports {'.'.join(parts)}, a part of the app."
+    return None
+
+
+def _within_app(module: str, found: Import) -> str | None:
+    if not (module.startswith("vitviz.app.") and found.target.startswith("vitviz.app.")):
+        return None
+    (part, *_), (to, *rest) = (name.split(".")[2:] for name in (module, found.target))
+    if to not in APP or APP.index(to) > APP.index(part):
+        return f"{part} imports {to}."
+    if to == part == "screens" and rest[0] in PAGES:
+        return f"a page imports the page {rest[0]}."
     return None
 
 
@@ -235,11 +250,18 @@ def test_errors_live_where_they_are_raised(error: str) -> None:
         ("vitviz.plots.maps", "from ..inspection import attention_rollout"),
         ("vitviz.report", "from .zoo import load_model"),
         ("vitviz.training", "from .zoo import load_model"),
-        ("vitviz.app.state", "def f():\n    from vitviz.training import train"),
+        ("vitviz.app.shared.view", "def f():\n    from vitviz.training import train"),
+        ("vitviz.app.screens.rollout", "from vitviz.app.screens.attention import page"),
+        ("vitviz.app.screens.rollout", "def f():\n    from . import attention"),
+        ("vitviz.app.screens.rollout", "from vitviz.app import main"),
+        ("vitviz.app.widgets.figure", "from vitviz.app.screens import class_map"),
+        ("vitviz.app.shared.results", "from vitviz.app.widgets.figure import show"),
+        ("vitviz.app.settings", "from vitviz.app.shared import view"),
+        ("vitviz.app.settings", "from vitviz.app import state"),
         ("vitviz.cli", "from .training import train"),
         ("vitviz.cli", "import torch"),
         ("vitviz.cli", "import streamlit"),
-        ("vitviz.cli", "def f():\n    from .app.attention import page"),
+        ("vitviz.cli", "def f():\n    from .app.screens.attention import page"),
         ("vitviz", "from .zoo import load_model"),
         ("vitviz", "import torch"),
         ("vitviz.images", "import torch.nn.functional as F"),
@@ -280,7 +302,10 @@ def test_forbidden_import_is_found(module: str, source: str) -> None:
         ("vitviz.zoo", "def f():\n    import timm\n    from timm.data import transforms"),
         ("vitviz.cli", "def f():\n    import torch\n    from .training import train"),
         ("vitviz.cli", "from vitviz import load_model"),
-        ("vitviz.app.main", "import streamlit as st\nfrom . import state\nfrom .. import plots"),
+        ("vitviz.app.screens.rollout", "from vitviz.app.screens import class_map"),
+        ("vitviz.app.screens.rollout", "from vitviz.app.widgets.figure import show"),
+        ("vitviz.app.widgets.figure", "from vitviz.app import settings"),
+        ("vitviz.app.main", "import streamlit as st\nfrom . import settings\nfrom .. import plots"),
         (
             "vitviz.app.main",
             "import typing\nif typing.TYPE_CHECKING:\n    import plotly.graph_objects as go",
@@ -295,11 +320,11 @@ def test_allowed_import_is_not_reported(module: str, source: str) -> None:
 def test_circle_is_found() -> None:
     pages = {
         "vitviz.app": ("from . import main", True),
-        "vitviz.app.main": ("def f():\n    from .state import read", False),
-        "vitviz.app.state": ("import vitviz.app.main", False),
+        "vitviz.app.main": ("def f():\n    from .settings import read", False),
+        "vitviz.app.settings": ("import vitviz.app.main", False),
     }
-    assert set(circle(pages)) == {"vitviz.app.main", "vitviz.app.state"}
-    pages["vitviz.app.state"] = "if TYPE_CHECKING:\n    import vitviz.app.main", False
+    assert set(circle(pages)) == {"vitviz.app.main", "vitviz.app.settings"}
+    pages["vitviz.app.settings"] = "if TYPE_CHECKING:\n    import vitviz.app.main", False
     assert circle(pages) == []
 
 

@@ -38,7 +38,7 @@ print(model.trained, acts.grid, acts.attention(0).shape, round(float(acts.probab
 def test_samples_texts_and_the_app_are_in_the_package(tmp_path: Path) -> None:
     code = """
 import vitviz.app.main
-from vitviz.app.gallery import samples
+from vitviz.app.shared.pictures import samples
 from vitviz.text import PAGES, lesson
 print(len(samples()) >= 8, all(lesson(page).equation for page in PAGES))
 """

@@ -60,7 +60,7 @@ def test_every_page_has_a_file_and_every_file_is_a_page() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_page_has_a_module_that_draws_it(page: str) -> None:
-    assert callable(import_module(f"vitviz.app.{page}").page)
+    assert callable(import_module(f"vitviz.app.screens.{page}").page)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitviz.app import token_map
-from vitviz.app.token_map import Frame, Shape, encode, encode_windows
+from vitviz.app.widgets import token_map
+from vitviz.app.widgets.token_map import Frame, Shape, encode, encode_windows
 from vitviz.families import Windows
 from vitviz.plots.template import colour_table
 

@@ -11,7 +11,7 @@ from streamlit.components.v2 import manifest_scanner
 
 from pages.driver import listen
 from vitviz import Model
-from vitviz.app import gallery, models, state
+from vitviz.app.shared import models, pictures, results
 
 
 @pytest.fixture(autouse=True)
@@ -54,5 +54,5 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Model]:
 def _released() -> Iterator[None]:
     yield
     models.cache.clear()
-    state.captures.clear()
-    gallery.images.clear()
+    results.captures.clear()
+    pictures.images.clear()

@@ -15,12 +15,13 @@ from streamlit.testing.v1 import AppTest
 from pages.driver import address, assert_works, charts, click, opened, prose, until
 from vitviz import Model, capture, load_model
 from vitviz.activations import DropPatches, FillPatches, MuteHeads
-from vitviz.app import cells, classes, gallery, state, turns
+from vitviz.app.shared import pictures, queue, results
+from vitviz.app.widgets import cell_sets, class_menu
 
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> None:
-    state.captures.clear()  # what one test has measured is drawn at once in the next
+    results.captures.clear()  # what one test has measured is drawn at once in the next
 
 
 PATCHES, HEADS, ANSWER = 0, 1, 2
@@ -32,7 +33,7 @@ def alt(at: AppTest, figure: int) -> str:
 
 
 def expected(model: Model, *edits: Any) -> np.ndarray:
-    probabilities = capture(model, gallery.sample("dog").image, edits=edits).probabilities
+    probabilities = capture(model, pictures.sample("dog").image, edits=edits).probabilities
     assert probabilities is not None
     return probabilities
 
@@ -48,7 +49,7 @@ def assert_answers(at: AppTest, probabilities: np.ndarray) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_cells_are_read_as_they_were_written(seed: int) -> None:
     mask = np.random.default_rng(seed).random((5, 8)) < 0.2 * seed
-    read = cells.read(cells.written(mask), (5, 8))
+    read = cell_sets.read(cell_sets.written(mask), (5, 8))
     assert read is not None
     np.testing.assert_array_equal(read, mask)
 
@@ -56,22 +57,22 @@ def test_cells_are_read_as_they_were_written(seed: int) -> None:
 def test_a_rectangle_is_one_piece() -> None:
     mask = np.zeros((5, 8), bool)
     mask[1:4, 2:8] = True
-    assert cells.written(mask) == "2.3-4.8"
+    assert cell_sets.written(mask) == "2.3-4.8"
     mask[0, 0] = True
-    assert cells.written(mask) == "1.1 2.3-4.8"
-    assert cells.written(np.zeros((2, 2))) == ""
+    assert cell_sets.written(mask) == "1.1 2.3-4.8"
+    assert cell_sets.written(np.zeros((2, 2))) == ""
 
 
 @pytest.mark.parametrize("text", ["0.1", "6.1", "1.9", "3", "a", "2.2-1.1", "1.1,2.2", "1.1-", "²"])
 def test_a_text_that_cannot_be_read_is_none(text: str) -> None:
-    assert cells.read(text, (5, 8)) is None
+    assert cell_sets.read(text, (5, 8)) is None
 
 
 def test_chosen_cells_are_added_and_taken_out_only_where_all_were_in() -> None:
-    mask = cells.toggled(np.zeros((2, 3), bool), [0, 4])
+    mask = cell_sets.toggled(np.zeros((2, 3), bool), [0, 4])
     assert np.flatnonzero(mask).tolist() == [0, 4]
-    assert np.flatnonzero(cells.toggled(mask, [0, 1])).tolist() == [0, 1, 4]
-    assert np.flatnonzero(cells.toggled(mask, [0])).tolist() == [4]
+    assert np.flatnonzero(cell_sets.toggled(mask, [0, 1])).tolist() == [0, 1, 4]
+    assert np.flatnonzero(cell_sets.toggled(mask, [0])).tolist() == [4]
 
 
 # --- the page -----------------------------------------------------------------------------------
@@ -179,7 +180,7 @@ def test_between_two_passes_others_go_first(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
-    order, line = [], turns.passes()
+    order, line = [], queue.passes()
 
     def other() -> None:
         with line.turn(lambda ahead: None):
@@ -226,7 +227,7 @@ def test_a_cancelled_experiment_leaves_nothing_behind(
     with monkeypatch.context() as patch:
         patch.setattr("streamlit.delta_generator.DeltaGenerator.progress", stopped)
         at.button(key="run occlusion").click().run()
-    assert not turns.passes().length
+    assert not queue.passes().length
     at.run()
     assert_works(at)
     assert "run occlusion" in [button.key for button in at.button]
@@ -245,7 +246,7 @@ def test_the_page_says_what_the_answer_cannot_say() -> None:
 def test_a_class_of_many_names_has_one_in_the_figures() -> None:
     labels = ("tabby, tabby cat", "a", "great white shark alone, man-eater", "b", "c")
     acts = capture(watched(own_module(), (16, 24), labels=labels), picture())
-    assert classes.names(acts) == ("tabby", "a", "great white shark alo…", "b", "c")
+    assert class_menu.names(acts) == ("tabby", "a", "great white shark alo…", "b", "c")
 
 
 def test_outputs_without_names_are_numbered_and_said_to_have_none() -> None:
@@ -263,7 +264,7 @@ def test_the_answer_is_told_at_the_temperature_of_the_held_out_pictures() -> Non
     model = load_model("vitviz_tiny_cifar100")
     assert model.temperature is not None
     assert model.temperature != 1
-    logits = capture(model, gallery.sample("dog").image).logits
+    logits = capture(model, pictures.sample("dog").image).logits
     assert logits is not None
     cooled = np.exp(logits / model.temperature)
     best = int(cooled.argmax())

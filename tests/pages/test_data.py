@@ -11,9 +11,9 @@ from streamlit.testing.v1 import AppTest
 
 from pages.driver import MINE, assert_works, commit, open_data, opened, provenance, upload
 from vitviz import Activations, Model, attribution, capture, inspection
-from vitviz.app import gallery, state
-from vitviz.app.data import Table
 from vitviz.app.main import RECORDS
+from vitviz.app.shared import pictures, results
+from vitviz.app.widgets.data_table import Table
 from vitviz.text import PAGES
 
 every_page = pytest.mark.parametrize("page", [page for page in PAGES if page not in RECORDS])
@@ -40,7 +40,7 @@ def tables(at: AppTest, page: str) -> list[Any]:
 
 
 def of_dog(model: Model) -> Activations:
-    return capture(model, gallery.sample("dog").image)
+    return capture(model, pictures.sample("dog").image)
 
 
 # --- a table as a file --------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_another_picture_has_other_numbers(page: str, files: list[str]) -> None:
 
 def test_what_was_measured_on_all_samples_says_so(files: list[str]) -> None:
     open_data(opened("distance", over="samples"), "distance")
-    words = f" · all {len(gallery.samples())} sample pictures"
+    words = f" · all {len(pictures.samples())} sample pictures"
     assert files[-1].splitlines()[0].endswith(words)
     assert "standard deviation, px" in files[-1]
 
@@ -156,7 +156,7 @@ def test_rollout_is_that_of_the_settings(direction: str, serve: Callable[[str], 
     token = 1 + 6 + 1
     wanted = last[token] if direction == "row" else last[:, token]
     np.testing.assert_allclose(table["rollout, %"], 100 * wanted, rtol=1e-4)
-    relevance = attribution.relevance(model, gallery.sample("dog").image, 1)
+    relevance = attribution.relevance(model, pictures.sample("dog").image, 1)
     np.testing.assert_allclose(table["relevance for output 1"][1:], relevance.ravel(), rtol=1e-4)
     assert np.isnan(table["relevance for output 1"][0])
 
@@ -193,7 +193,7 @@ def test_filters_and_their_responses(serve: Callable[[str], Model]) -> None:
     norms = np.linalg.norm(kernel.reshape(len(kernel), -1), axis=1)
     np.testing.assert_allclose(tiles["norm"], norms, rtol=1e-4)
     assert tiles["tile"][2] == "Filter 3"
-    x = model.preprocess(gallery.sample("dog").image).numpy()
+    x = model.preprocess(pictures.sample("dog").image).numpy()
     wanted = inspection.filter_response(x, kernel[2])
     np.testing.assert_allclose(response["inner product x E"], wanted.ravel(), rtol=1e-4)
 
@@ -202,7 +202,7 @@ def test_classes_before_and_after_and_what_experiments_found(
     serve: Callable[[str], Model], files: list[str]
 ) -> None:
     acts = of_dog(serve("plain"))
-    state.captures.clear()
+    results.captures.clear()
     at = opened("classify", muted="2.1", painted="1.1-1.2", **{"class": "1", "block": "2"})
     (answer,) = tables(at, "classify")
     assert (

@@ -25,7 +25,8 @@ from pages.driver import (
     upload,
 )
 from vitviz import Activations, Model, capture, inspection
-from vitviz.app import gallery, models, state
+from vitviz.app.shared import models, pictures, results
+from vitviz.app.shared.view import MEAN
 
 DOTS, HISTOGRAM, OFFSETS = 0, 1, 2
 
@@ -49,7 +50,7 @@ def here(acts: Activations) -> dict[str, Any]:
 
 
 def seen(model: Model, name: str = "dog") -> Activations:
-    return capture(model, gallery.sample(name).image)
+    return capture(model, pictures.sample(name).image)
 
 
 def distances(acts: Activations, variant: Any = "renormalised") -> np.ndarray:
@@ -110,7 +111,7 @@ def test_the_menu_of_heads_leads_back_to_their_mean(serve: Callable[[str], Model
     ]
     at.selectbox(key="head").set_value(2).run()
     assert address(at) == {"head": "2"}
-    at.selectbox(key="head").set_value(state.MEAN).run()
+    at.selectbox(key="head").set_value(MEAN).run()
     assert address(at) == {}
     assert "mean of heads" in provenance(at)
 
@@ -214,7 +215,7 @@ def test_the_numbers_are_there_as_a_table(serve: Callable[[str], Model]) -> None
 
 def test_the_samples_give_a_mean_and_a_spread(serve: Callable[[str], Model]) -> None:
     model = serve("plain")
-    each = np.stack([distances(seen(model, name)) for name in gallery.samples()])
+    each = np.stack([distances(seen(model, name)) for name in pictures.samples()])
     at = opened("distance", layer="2", head="3")
     at.segmented_control(key="over").set_value("samples").run()
     assert_works(at)
@@ -228,7 +229,7 @@ def test_the_samples_give_a_mean_and_a_spread(serve: Callable[[str], Model]) -> 
     assert f"Mean ± standard deviation over {len(each)} pictures." in prose(at)
     maps = [
         inspection.offset_attention(seen(model, name).attention(1), grid=(4, 6), min_queries=2)[2]
-        for name in gallery.samples()
+        for name in pictures.samples()
     ]
     np.testing.assert_allclose(
         numbers(trace(at, OFFSETS)["z"]), 100 * np.mean(maps, axis=0), rtol=1e-4
@@ -241,15 +242,15 @@ def test_the_samples_are_measured_once(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
-    state.captures.clear()
+    results.captures.clear()
     at = opened("distance", over="samples")
     before = charts(at)[DOTS].spec
 
     def fail(*_: object) -> None:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr("vitviz.app.distance._measured", fail)
-    monkeypatch.setattr("vitviz.app.distance._together", fail)
+    monkeypatch.setattr("vitviz.app.screens.distance._measured", fail)
+    monkeypatch.setattr("vitviz.app.screens.distance._together", fail)
     at.run()
     assert_works(at)
     assert charts(at)[DOTS].spec == before
@@ -293,7 +294,7 @@ def test_a_head_that_the_next_model_lacks_falls_back() -> None:
     at = opened("distance", head="6", weights="random")
     choose(at, "deit_tiny_distilled_patch16_224")  # of three heads
     assert not at.exception
-    assert at.selectbox(key="head").value == state.MEAN
+    assert at.selectbox(key="head").value == MEAN
     assert not at.info  # nobody asked this model for that head
     at = opened("distance", head="6", model="deit_tiny_distilled_patch16_224", weights="random")
     assert "Head: 6 does not fit here" in at.info[0].value
@@ -308,7 +309,7 @@ def test_a_layer_that_refuses_leaves_its_sentence(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
-    state.captures.clear()
+    results.captures.clear()
     monkeypatch.setattr(
         "vitviz.activations.recording.why_rows_wrong", lambda read: iter([SENTENCE] * len(read))
     )
@@ -317,7 +318,7 @@ def test_a_layer_that_refuses_leaves_its_sentence(
     assert [warning.value for warning in at.warning][1:] == [SENTENCE]  # the first: random weights
     assert not charts(at)
     assert at.segmented_control(key="variant")  # the controls stay
-    state.captures.clear()
+    results.captures.clear()
 
 
 @pytest.mark.parametrize("over", ["image", "samples"])
@@ -325,13 +326,13 @@ def test_attention_that_fails_its_whole_proof_leaves_its_sentence(
     over: str, serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
-    state.captures.clear()
+    results.captures.clear()
     monkeypatch.setattr("vitviz.activations.reading.why_wrong", lambda *_: SENTENCE)
     at = opened("distance", over=over)
     assert not at.exception
     assert [warning.value for warning in at.warning][1:] == [SENTENCE]  # the first: random weights
     assert not charts(at)
-    state.captures.clear()
+    results.captures.clear()
 
 
 def test_a_head_that_looks_at_no_patch_is_a_gap(
@@ -346,7 +347,7 @@ def test_a_head_that_looks_at_no_patch_is_a_gap(
             attention[2] = np.eye(25)[0]
         return attention
 
-    state.captures.clear()
+    results.captures.clear()
     monkeypatch.setattr(Activations, "attention", on_cls)
     monkeypatch.setattr(models, "load", lambda name, pretrained: model)
     at = opened("distance", layer="2", head="3")
@@ -354,10 +355,10 @@ def test_a_head_that_looks_at_no_patch_is_a_gap(
     assert np.isnan(numbers(trace(at, DOTS)["y"])[6])
     assert facts(at).startswith("**Layer 2, head 3**: it attends to no patch; 100.0 % on CLS")
     assert "none of it goes to any patch" in charts(at)[OFFSETS].alt
-    at.selectbox(key="head").set_value(state.MEAN).run()
+    at.selectbox(key="head").set_value(MEAN).run()
     assert_works(at)  # the other heads have a mean
     assert "none of it" not in charts(at)[OFFSETS].alt
-    state.captures.clear()
+    results.captures.clear()
 
 
 def test_one_patch_is_at_distance_0(serve: Callable[..., Model]) -> None:

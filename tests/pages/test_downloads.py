@@ -23,8 +23,8 @@ from pages.driver import (
     provenance,
     settled,
 )
-from vitviz.app import models
-from vitviz.app.downloads import Downloads, allowed
+from vitviz.app.shared import models
+from vitviz.app.shared.downloads import Downloads, allowed
 from vitviz.options import Options
 from vitviz.zoo import weights_of
 

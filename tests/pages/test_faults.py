@@ -26,7 +26,7 @@ from pages.driver import (
     upload,
 )
 from vitviz import Model, ModelError, memory
-from vitviz.app import models, state, turns
+from vitviz.app.shared import models, queue, results
 from vitviz.options import Options
 from vitviz.zoo import weights_of
 
@@ -36,7 +36,7 @@ NAME = "deit_tiny_patch16_224"
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> None:
     models.cache.clear()
-    state.captures.clear()
+    results.captures.clear()
 
 
 def damaged(name: str, key: str) -> bytes:
@@ -115,7 +115,7 @@ def test_a_capture_that_does_not_fit_leaves_the_last_model(
     needed = models.load(NAME, False).capture_bytes
     choose(at, SHIPPED)
     before = drawn(at)
-    state.captures.clear()
+    results.captures.clear()
     monkeypatch.setattr(memory, "free_bytes", lambda: needed - 1)
     choose(at, NAME)
     assert_told(at, f"A capture of {NAME} needs")
@@ -130,7 +130,7 @@ def test_no_memory_at_all_is_one_sentence_and_no_setting_is_lost(
 ) -> None:
     at = opened(layer="2", head="3")
     line, before = provenance(at), drawn(at)
-    state.captures.clear()
+    results.captures.clear()
     with monkeypatch.context() as patch:
         patch.setattr(memory, "free_bytes", lambda: 0)
         at.run()
@@ -218,13 +218,13 @@ def test_a_load_waits_for_no_pass_and_stops_none(monkeypatch: pytest.MonkeyPatch
     lengths: list[tuple[int, int]] = []
 
     def make(name: str, pretrained: bool) -> Model:
-        lengths.append((models.loads().length, turns.passes().length))
+        lengths.append((models.loads().length, queue.passes().length))
         module = own_module(depth=1)
         return watched(module, module.patch_embed.image_size, name=name)
 
     monkeypatch.setattr(models, "_load", make)
     models.cache(), models.loads()  # made here, where Streamlit knows the thread
-    with ThreadPoolExecutor(1) as pool, turns.passes().turn(lambda ahead: None):
+    with ThreadPoolExecutor(1) as pool, queue.passes().turn(lambda ahead: None):
         pool.submit(models.load, "a", True).result(10)
     models.load("b", True)
     assert lengths == [(1, 1), (1, 0)]

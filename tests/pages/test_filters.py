@@ -22,7 +22,7 @@ from pages.driver import (
     token_map,
 )
 from vitviz import Model, ModelError
-from vitviz.app import gallery, models, state
+from vitviz.app.shared import models, pictures, results
 from vitviz.inspection import filter_components
 
 MOSAIC, RANDOM, TILE, PHOTO, RESPONSE = range(5)
@@ -111,7 +111,7 @@ def test_random_filters_need_no_second_model(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(models, "_load", counted)
     models.cache.clear()
-    state.captures.clear()
+    results.captures.clear()
     at = opened("filters")
     assert_works(at)
     assert titles(at)[1] == "The same, random weights"
@@ -126,7 +126,7 @@ def test_random_filters_that_cannot_be_had_cost_their_figure_alone(
     def refuse(model: Model) -> np.ndarray:
         raise ModelError(f"{model.name} needs 9.9 GB of memory, and 0.1 GB are free.")
 
-    state.captures.clear()
+    results.captures.clear()
     monkeypatch.setattr(models, "random_kernel", refuse)
     at = opened("filters")
     (message,) = at.info
@@ -185,7 +185,7 @@ def test_the_response_is_each_patchs_inner_product_with_the_chosen_tile(
         norms = np.linalg.norm(kernel.reshape(192, -1), axis=1)
         number = np.argsort(-norms, kind="stable")[tile - 1]
         chosen, name = kernel[number], f"filter {number + 1}"
-    pixels = shipped.preprocess(gallery.sample("dog").image)
+    pixels = shipped.preprocess(pictures.sample("dog").image)
     own = torch.nn.functional.conv2d(
         pixels[None], torch.tensor(chosen, dtype=torch.float32)[None], stride=4
     )[0, 0].numpy()

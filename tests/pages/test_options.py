@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from pages.driver import assert_works, opened, provenance
 from vitviz import cli
-from vitviz.app import models
+from vitviz.app.shared import models
 from vitviz.options import OptionError, parse
 
 

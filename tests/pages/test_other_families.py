@@ -21,8 +21,8 @@ from pages.driver import (
     token_map,
 )
 from vitviz import capture, inspection, intervention, load_model
-from vitviz.app import gallery
-from vitviz.app.token_map import encode_windows
+from vitviz.app.shared import pictures
+from vitviz.app.widgets.token_map import encode_windows
 from vitviz.text import PAGES
 
 SWIN, PVT, CAIT, COATNET, MAXVIT, MIXER = OTHERS = (
@@ -74,7 +74,7 @@ def test_the_table_is_the_map_of_the_query(
     query = f"{patch[0] + 1}.{patch[1] + 1}"
     at = opened(model=model, weights="random", layer=str(layer), query=query, read=direction)
     table = open_data(at, "attention").dataframe[0].value
-    acts = capture(load_model(model, pretrained=False), gallery.sample("dog").image)
+    acts = capture(load_model(model, pretrained=False), pictures.sample("dog").image)
     key = (patch[0] // 8, patch[1] // 8) if model == PVT and direction == "column" else patch
     maps = 100 * acts.attention_map(layer - 1, key, direction=direction)  # type: ignore[arg-type]
     assert len(table) == maps[0].size
@@ -88,7 +88,7 @@ def test_the_table_is_the_map_of_the_query(
 
 @pytest.mark.parametrize(("model", "layer"), [(SWIN, 1), (SWIN, 3), (PVT, 0), (MAXVIT, 1)])
 def test_what_the_browser_gets_is_the_attention(model: str, layer: int) -> None:
-    acts = capture(load_model(model, pretrained=False), gallery.sample("dog").image)
+    acts = capture(load_model(model, pretrained=False), pictures.sample("dog").image)
     whole = acts.attention(layer)
     frame = encode_windows(layer, acts.attention_by_window(layer), acts.layout(layer))
     shares = (frame.codes / 255.0) ** 2 * frame.peaks[..., None]
@@ -124,7 +124,7 @@ def test_every_head_has_a_dot_beside_equal_sharing_in_its_layer() -> None:
     at = opened("distance", model=SWIN, weights="random")
     (spec,) = specs(at)
     figure = json.loads(spec)
-    acts = capture(load_model(SWIN, pretrained=False), gallery.sample("dog").image)
+    acts = capture(load_model(SWIN, pretrained=False), pictures.sample("dog").image)
     expected = [inspection.windowed_distance(acts.windows(layer)) for layer in range(acts.depth)]
     table = open_data(at, "distance").dataframe[0].value
     np.testing.assert_allclose(table["distance, px"], np.concatenate(expected), rtol=1e-5)
@@ -145,7 +145,7 @@ def test_classify_names_classes_and_hides_blocks() -> None:
     model = PVT
     at = opened("classify", model=model, weights="random")
     table = open_data(at, "classify").dataframe[0].value
-    loaded, image = load_model(model, pretrained=False), gallery.sample("dog").image
+    loaded, image = load_model(model, pretrained=False), pictures.sample("dog").image
     probabilities = capture(loaded, image).probabilities
     assert probabilities is not None
     np.testing.assert_allclose(table["probability, %"], 100 * probabilities, rtol=1e-5)

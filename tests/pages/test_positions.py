@@ -22,7 +22,7 @@ from pages.driver import (
     token_map,
 )
 from vitviz import Model
-from vitviz.app import models
+from vitviz.app.shared import models
 from vitviz.inspection import position_similarity, position_table, resized_positions
 from vitviz.plots import position_similarity as sprite
 from vitviz.plots import position_tile
@@ -297,7 +297,7 @@ def test_a_table_of_another_grid_is_not_shown(
 
 
 def test_one_kind_at_a_time_where_all_are_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitviz.app.positions.MAX_BYTES", 100_000)
+    monkeypatch.setattr("vitviz.app.screens.positions.MAX_BYTES", 100_000)
     at = opened("positions")
     one = stack(at)["codes"]
     assert one.size == 256**2

@@ -11,8 +11,8 @@ from streamlit.runtime.scriptrunner_utils.exceptions import StopException
 
 from pages.driver import assert_works, complaints, drawn, opened, provenance, token_map, until
 from vitviz import Model
-from vitviz.app import state, turns
-from vitviz.app.turns import BusyError, Queue
+from vitviz.app.shared import queue, results
+from vitviz.app.shared.queue import BusyError, Queue
 
 
 def nothing(ahead: int) -> None:
@@ -67,7 +67,7 @@ def test_turns_are_taken_one_at_a_time_in_order() -> None:
 
 
 def test_who_waits_hears_how_many_are_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "TICK", 0.01)
+    monkeypatch.setattr(queue, "TICK", 0.01)
     line, heard = Queue(), []
     with others(line, 3) as go:
 
@@ -86,7 +86,7 @@ def test_who_waits_hears_how_many_are_ahead(monkeypatch: pytest.MonkeyPatch) -> 
 def test_who_is_stopped_leaves_the_line(
     error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "TICK", 0.01)
+    monkeypatch.setattr(queue, "TICK", 0.01)
     line = Queue()
 
     def stop(ahead: int) -> None:
@@ -138,9 +138,9 @@ def test_the_page_says_how_many_are_ahead(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
-    state.captures.clear()
+    results.captures.clear()
     said = []
-    with others(turns.passes(), 2) as go:
+    with others(queue.passes(), 2) as go:
 
         def draw(place: object, value: float, text: str = "") -> object:
             said.append(text)
@@ -157,8 +157,8 @@ def test_a_stale_run_leaves_the_line_and_the_next_is_right(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
-    state.captures.clear()
-    line = turns.passes()
+    results.captures.clear()
+    line = queue.passes()
 
     def stopped(*_: object, **__: object) -> object:
         raise StopException  # as drawing does once a newer run is asked for
@@ -175,7 +175,7 @@ def test_a_run_that_is_stopped_in_a_pass_frees_the_line(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
-    state.captures.clear()
+    results.captures.clear()
 
     def stopped(*_: object, progress: Callable[[int, int], None]) -> object:
         raise StopException
@@ -183,7 +183,7 @@ def test_a_run_that_is_stopped_in_a_pass_frees_the_line(
     with monkeypatch.context() as patch:
         patch.setattr("vitviz.capture", stopped)
         at = opened()
-    assert not turns.passes().length
+    assert not queue.passes().length
     assert_works(at.run())
 
 
@@ -194,9 +194,9 @@ def test_too_many_leave_a_sentence_and_every_setting(
     at = opened(layer="2", head="3")
     before = drawn(at)
     line = provenance(at)
-    state.captures.clear()
-    monkeypatch.setattr(turns.passes(), "most", 0)
-    with others(turns.passes(), 1):
+    results.captures.clear()
+    monkeypatch.setattr(queue.passes(), "most", 0)
+    with others(queue.passes(), 1):
         at.run()
         (said,) = complaints(at)
         assert_one_sentence(said)

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 
 from pages.driver import address, assert_works, commit, opened, prose, stack, token_map
 from vitviz import Model, attribution, capture, inspection, intervention
-from vitviz.app import gallery, models
+from vitviz.app.shared import models, pictures
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def beit(monkeypatch: pytest.MonkeyPatch) -> Model:
 
 def of_dog(model: Model) -> tuple[np.ndarray, np.ndarray]:
     """The rollout of CLS, and of the mean of the patches: (rows, columns)."""
-    *_, every = inspection.rollout_steps(capture(model, gallery.sample("dog").image))
+    *_, every = inspection.rollout_steps(capture(model, pictures.sample("dog").image))
     return every[0, 1:].reshape(4, 6), every[1:, 1:].mean(axis=0).reshape(4, 6)
 
 
@@ -56,7 +56,7 @@ def test_the_class_token_can_still_be_asked(beit: Model) -> None:
 
 def test_the_map_of_a_class_is_compared_with_the_rollout_of_what_is_read(beit: Model) -> None:
     cls, pooled = of_dog(beit)
-    wanted = attribution.relevance(beit, gallery.sample("dog").image, 2).ravel()
+    wanted = attribution.relevance(beit, pictures.sample("dog").image, 2).ravel()
     like, unlike = (np.corrcoef(wanted, one.ravel())[0, 1] for one in (pooled, cls))
     assert abs(like - unlike) > 0.02
     words = prose(opened("rollout", **{"class": "2"}))
@@ -82,5 +82,5 @@ def test_the_curves_are_of_maps_read_where_the_head_reads(
     cls, pooled = of_dog(beit)
     assert_allclose(ranked[0], pooled, atol=1e-6)
     assert np.abs(cls - pooled).max() > 1e-3
-    last = capture(beit, gallery.sample("dog").image).attention(2)
+    last = capture(beit, pictures.sample("dog").image).attention(2)
     assert_allclose(ranked[1], last[:, 1:, 1:].mean(axis=(0, 1)).reshape(4, 6), atol=1e-6)

@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from pages.driver import address, assert_works, at_page, charts, opened, prose
 from vitviz import Model, ModelError, attribution, capture
-from vitviz.app import gallery, state, turns
+from vitviz.app.shared import pictures, queue, results
 from vitviz.inspection import attention_rollout, rollout_steps
 
 MAP = 1  # among the charts, after the picture
@@ -19,7 +19,7 @@ MAP = 1  # among the charts, after the picture
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> None:
-    state.captures.clear()
+    results.captures.clear()
 
 
 def shown(at: AppTest) -> np.ndarray:
@@ -35,11 +35,11 @@ def alt(at: AppTest) -> str:
 
 
 def of_dog(model: Model, method: Callable[..., np.ndarray], index: int) -> np.ndarray:
-    return method(model, gallery.sample("dog").image, index)
+    return method(model, pictures.sample("dog").image, index)
 
 
 def top_class(model: Model) -> int:
-    probabilities = capture(model, gallery.sample("dog").image).probabilities
+    probabilities = capture(model, pictures.sample("dog").image).probabilities
     assert probabilities is not None
     return int(probabilities.argmax())
 
@@ -64,7 +64,7 @@ def test_the_map_is_the_relevance_of_the_most_probable_class(serve: Callable[...
 
 def test_the_map_is_compared_with_the_rollout(serve: Callable[..., Model]) -> None:
     model = serve("plain")
-    acts = capture(model, gallery.sample("dog").image)
+    acts = capture(model, pictures.sample("dog").image)
     rollout = attention_rollout(acts.attention_layers())[1:]
     wanted = of_dog(model, attribution.relevance, 2)
     like = np.corrcoef(rollout, wanted.ravel())[0, 1]
@@ -115,7 +115,7 @@ def test_without_cls_the_mean_of_the_patches_is_read(
     """And compared with the rollout of the same."""
     model = serve(kind)
     prefix = len(model.layers[0].prefix)
-    *_, every = rollout_steps(capture(model, gallery.sample("dog").image))
+    *_, every = rollout_steps(capture(model, pictures.sample("dog").image))
     wanted = of_dog(model, attribution.relevance, 2)
     like = np.corrcoef(every[prefix:, prefix:].mean(axis=0), wanted.ravel())[0, 1]
     words = prose(opened("rollout", **{"class": "2"}))
@@ -136,7 +136,7 @@ def test_another_fusion_is_compared_with_the_usual_one(
     fusion: Any, query: str, serve: Callable[..., Model]
 ) -> None:
     """By the numbers of the picture at hand."""
-    acts = capture(serve("plain"), gallery.sample("dog").image)
+    acts = capture(serve("plain"), pictures.sample("dog").image)
     maps = []
     for one in (fusion, "mean"):
         _, second, _ = rollout_steps(acts, fusion=one, residual=0.3, discard=0.2)
@@ -186,7 +186,7 @@ def test_a_map_is_made_once_and_alone_on_its_model(
     passing: list[int] = []
 
     def watched(*_: Any) -> np.ndarray:
-        passing.append(turns.passes().length)
+        passing.append(queue.passes().length)
         return np.eye(4, 6, dtype=np.float32)
 
     monkeypatch.setattr(attribution, "relevance", watched)
@@ -194,7 +194,7 @@ def test_a_map_is_made_once_and_alone_on_its_model(
     at.slider(key="layer").set_value(1).run()
     assert_works(opened("rollout"))
     assert passing == [1]
-    assert not turns.passes().length
+    assert not queue.passes().length
     at.selectbox(key="class").set_value(0).run()
     at.selectbox(key="class").set_value(1).run()
     assert len(passing) == 3

@@ -33,8 +33,8 @@ from pages.driver import (
     upload,
 )
 from vitviz import Model
-from vitviz.app import gallery, state
 from vitviz.app.main import RECORDS
+from vitviz.app.shared import pictures, results
 from vitviz.text import PAGES, lesson
 from vitviz.zoo import catalogue
 
@@ -59,7 +59,7 @@ def test_a_page_opens_on_the_sample_with_the_shipped_model(page: str) -> None:
     assert "random weights" not in line
     assert "layer 6 of 6" in line
     assert "mean of heads" in line
-    assert line.endswith(f"sample: {gallery.samples()[gallery.DEFAULT]}")
+    assert line.endswith(f"sample: {pictures.samples()[pictures.DEFAULT]}")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -112,12 +112,12 @@ def test_an_upload_is_still_there_on_the_next_page() -> None:
 
 def test_every_sample_picture_gives_its_own_map() -> None:
     at, seen = opened(), set()
-    for name, subject in gallery.samples().items():
+    for name, subject in pictures.samples().items():
         at.selectbox(key="picture").set_value(name).run()
         assert_works(at)
         assert provenance(at).endswith(f"sample: {subject}")
         seen.add(tuple(drawn(at)))
-    assert len(seen) == len(gallery.samples())
+    assert len(seen) == len(pictures.samples())
 
 
 @pytest.mark.parametrize("page", ["attention", "distance", "rollout", "tokens"])
@@ -199,7 +199,7 @@ def test_a_link_to_an_upload_shows_the_sample_and_says_so() -> None:
     (said,) = [info.value for info in at.info]
     assert_one_sentence(said)
     assert said.startswith("A link cannot include an uploaded picture, and a reload forgets it;")
-    assert provenance(at).endswith(f"sample: {gallery.samples()[gallery.DEFAULT]}")
+    assert provenance(at).endswith(f"sample: {pictures.samples()[pictures.DEFAULT]}")
     assert address(at) == {"layer": "3"}
     assert address(upload(at, "mine.png", MINE)) == {"layer": "3", "picture": "upload"}
 
@@ -218,7 +218,7 @@ def test_an_upload_is_shown_and_named(page: str) -> None:
     assert drawn(at) != sample
     at.selectbox(key="picture").set_value("dog").run()
     assert drawn(at) == sample
-    at.selectbox(key="picture").set_value(gallery.UPLOAD).run()
+    at.selectbox(key="picture").set_value(pictures.UPLOAD).run()
     assert provenance(at).endswith("mine.png")
 
 
@@ -257,7 +257,7 @@ def test_a_picture_that_others_took_the_place_of_is_decoded_anew(
 ) -> None:
     at = upload(opened("classify"), "mine.png", MINE)
     before = drawn(at)
-    gallery.images.clear()
+    pictures.images.clear()
     opened_images: list[bytes] = []
     real = vitviz.open_image
 
@@ -496,8 +496,8 @@ def test_a_model_of_too_many_maps_sends_one_layer(
     serve("plain", depth=3)
     whole = stack(opened())["codes"]
     for page in ("attention", "rollout"):
-        monkeypatch.setattr(f"vitviz.app.{page}.MAX_BYTES", 10)
-        state.captures.clear()
+        monkeypatch.setattr(f"vitviz.app.screens.{page}.MAX_BYTES", 10)
+        results.captures.clear()
         at = opened(page, layer="2")
         assert_works(at)
         assert token_map(at)["state"]["frame"] == 1

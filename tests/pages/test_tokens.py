@@ -23,13 +23,13 @@ from pages.driver import (
     token_map,
 )
 from vitviz import Activations, Model, capture, inspection
-from vitviz.app import gallery
+from vitviz.app.shared import pictures
 
 COLOURS, FILM, SCATTER, NORMS = 0, 1, 2, 3
 
 
 def seen(model: Model, name: str = "dog") -> Activations:
-    return capture(model, gallery.sample(name).image)
+    return capture(model, pictures.sample(name).image)
 
 
 def after(acts: Activations, layer: int) -> np.ndarray:
@@ -77,12 +77,12 @@ def test_a_model_of_too_many_pairs_sends_one_layer(
 ) -> None:
     serve("plain")
     whole = stack(opened("tokens"))["codes"]
-    monkeypatch.setattr("vitviz.app.tokens.MAX_BYTES", 3 * 25**2 - 1)
+    monkeypatch.setattr("vitviz.app.screens.tokens.MAX_BYTES", 3 * 25**2 - 1)
     at = opened("tokens", layer="2")
     assert_works(at)
     assert token_map(at)["state"]["frame"] == 1
     np.testing.assert_array_equal(stack(at)["codes"], np.split(whole, 3)[1])
-    monkeypatch.setattr("vitviz.app.tokens.MAX_BYTES", 3 * 25**2)
+    monkeypatch.setattr("vitviz.app.screens.tokens.MAX_BYTES", 3 * 25**2)
     np.testing.assert_array_equal(stack(opened("tokens"))["codes"], whole)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from pages.driver import assert_works, charts, open_data, opened, prose, provenance
 from vitviz import checkpoints
-from vitviz.app import training
+from vitviz.app.screens import training
 
 CIFAR10, CIFAR100 = "vitviz_tiny_cifar10", "vitviz_tiny_cifar100"
 DISTILLED = f"{CIFAR10}_distilled"

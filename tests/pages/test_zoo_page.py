@@ -23,8 +23,9 @@ from pages.driver import (
 )
 from pages.test_other_families import DRAWN
 from vitviz import Model
-from vitviz.app import gallery, models, state, zoo
 from vitviz.app.main import RECORDS
+from vitviz.app.screens import zoo
+from vitviz.app.shared import models, pictures, results
 from vitviz.text import PAGES, lesson
 from vitviz.text.families import CARDS
 from vitviz.zoo import PAPER_SIZES, TOYS
@@ -215,7 +216,7 @@ def test_the_edge_sees_less_in_shifted_layers_alone() -> None:
     assert "Why does it see less there in layer 2, and not in layer 1?" in lesson("zoo").try_this
     assert "not in the last stage here" in CARDS["Swin"].differs
     model = zoo._narrow("Swin")
-    acts = state.capture(model, gallery.sample("dog"))
+    acts = results.capture(model, pictures.sample("dog"))
     less = []
     for layer, described in enumerate(acts.layers):
         rows, cols = described.query_grid

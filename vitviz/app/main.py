@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, TypeVar
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from vitviz.app import gallery, models, places, server, settings, state
-from vitviz.app.clipboard import paste_anywhere, paste_button
-from vitviz.app.data import Data, disclose, provenance
-from vitviz.app.downloads import follow, leave
+from vitviz.app import server, settings
 from vitviz.app.settings import setting
-from vitviz.app.turns import BusyError
+from vitviz.app.shared import models, pictures, places, results
+from vitviz.app.shared.downloads import follow, leave
+from vitviz.app.shared.queue import BusyError
+from vitviz.app.shared.view import KINDS, MEAN, Looks, View, all_to_all, default_query, token_text
+from vitviz.app.widgets.clipboard import paste_anywhere, paste_button
+from vitviz.app.widgets.data_table import Data, disclose, provenance
 from vitviz.options import OptionError
 from vitviz.text import PAGES, lesson
 
@@ -34,7 +36,7 @@ RECORDS = ("training", "zoo")  # pages that show nothing of the weights on scree
 def main() -> None:
     """Draw the page that the browser asks for."""
     st.set_page_config(page_title="vitviz", layout="wide")
-    views: list[state.View] = []  # filled by the controls before the page runs
+    views: list[View] = []  # filled by the controls before the page runs
     pages = {
         name: st.Page(
             partial(_page, name, views),
@@ -82,7 +84,7 @@ def _told(make: Callable[[], T]) -> T | None:
         return None
 
 
-def _page(name: str, views: list[state.View]) -> None:
+def _page(name: str, views: list[View]) -> None:
     (view,) = views
     if not view.model.trained and name not in RECORDS:
         st.warning(
@@ -95,7 +97,7 @@ def _page(name: str, views: list[state.View]) -> None:
         other = models.shipped_name()
         st.button(f"Show {other}", on_click=settings.change, args=("model", other))
     else:
-        data = _told(partial(import_module(f"vitviz.app.{name}").page, view))
+        data = _told(partial(import_module(f"vitviz.app.screens.{name}").page, view))
     _caption_card(name)
     if data is not None:
         disclose(view, name, data)
@@ -103,7 +105,7 @@ def _page(name: str, views: list[state.View]) -> None:
         st.text(provenance(view, data))  # plain text: a file's name must never become markup
 
 
-def _refusal(page: str, view: state.View) -> str | None:
+def _refusal(page: str, view: View) -> str | None:
     """Why a page cannot draw this model, in one sentence."""
     layers, name = view.model.layers, view.model.name
     kinds = sorted({layer.kind for layer in layers})
@@ -113,12 +115,12 @@ def _refusal(page: str, view: state.View) -> str | None:
             f"The patches of {name} lie in {grids} grids, one after the other, and no position "
             f"embedding is added to them: {places.known_by(view.model)}."
         )
-    if page not in ALL_TO_ALL or state.all_to_all(layers):
+    if page not in ALL_TO_ALL or all_to_all(layers):
         return None
     needs = "This page needs attention of every token to every token, the same tokens in each layer"
     if kinds == ["mixing"]:
         return f"{needs}; {name} has no attention."
-    has = " and ".join(state.KINDS[kind] for kind in kinds)
+    has = " and ".join(KINDS[kind] for kind in kinds)
     return f"{needs}; in {name} {has}{f', in {grids} grids' if grids > 1 else ''}."
 
 
@@ -131,7 +133,7 @@ def _caption_card(name: str) -> None:
         try_this.markdown(f"**Try this.** {words.try_this}")
 
 
-def _controls() -> state.View | None:
+def _controls() -> View | None:
     """The shared controls; None where there is no model to show."""
     row = st.columns([2, 1.7, 2.6, 1.7, 2.6], vertical_alignment="bottom")
     picture = _picture_control(row[0], row[1])
@@ -141,16 +143,16 @@ def _controls() -> state.View | None:
     model, acts = _captured(chosen, picture)
     layer = _layer_control(row[4], len(model.layers))
     shown = model.layers[layer]
-    _at_most("head", shown.num_heads, state.MEAN)
-    head = setting("head", [state.MEAN, *range(1, shown.num_heads + 1)], state.MEAN)
-    return state.View(
+    _at_most("head", shown.num_heads, MEAN)
+    head = setting("head", [MEAN, *range(1, shown.num_heads + 1)], MEAN)
+    return View(
         model=model,
         picture=picture,
         acts=acts,
         layer=layer,
         head=None if isinstance(head, str) else head - 1,
         query=_query(acts, shown),
-        looks=state.Looks(
+        looks=Looks(
             direction=setting("read", ["row", "column"], "row"),
             view=setting("view", ["heat", "spotlight"], "heat"),
             scale=setting("scale", ["map", "shared", "log"], "map"),
@@ -160,41 +162,41 @@ def _controls() -> state.View | None:
     )
 
 
-def _picture_control(menu: DeltaGenerator, take: DeltaGenerator) -> gallery.Picture:
-    names = list(gallery.samples())
-    uploaded: gallery.Picture | None = st.session_state.get("uploaded")
+def _picture_control(menu: DeltaGenerator, take: DeltaGenerator) -> pictures.Picture:
+    names = list(pictures.samples())
+    uploaded: pictures.Picture | None = st.session_state.get("uploaded")
     if uploaded is not None:
-        names.insert(0, gallery.UPLOAD)
-    elif settings.kept("picture") == gallery.UPLOAD:
-        settings.change("picture", gallery.DEFAULT)
+        names.insert(0, pictures.UPLOAD)
+    elif settings.kept("picture") == pictures.UPLOAD:
+        settings.change("picture", pictures.DEFAULT)
         settings.tell(
             "A link cannot include an uploaded picture, and a reload forgets it; a sample is shown "
             "instead."
         )
 
     def shown(name: str) -> str:
-        if name == gallery.UPLOAD and uploaded is not None:
+        if name == pictures.UPLOAD and uploaded is not None:
             return uploaded.name
-        return gallery.samples()[name]
+        return pictures.samples()[name]
 
-    chosen = setting("picture", names, gallery.DEFAULT)
+    chosen = setting("picture", names, pictures.DEFAULT)
     menu.selectbox("Picture", names, key="picture", format_func=shown)
     with take.popover("Your picture", width="stretch"):
         st.file_uploader(
             "JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF, at most 25 MB",
             key="uploader",
-            on_change=gallery.receive_file,
+            on_change=pictures.receive_file,
             args=("uploader",),
         )
-        paste_button(gallery.receive)
+        paste_button(pictures.receive)
         if st.toggle("Use the camera", key="camera_on"):
             st.camera_input(
-                "Take a picture", key="camera", on_change=gallery.receive_file, args=("camera",)
+                "Take a picture", key="camera", on_change=pictures.receive_file, args=("camera",)
             )
-    paste_anywhere(gallery.receive)
+    paste_anywhere(pictures.receive)
     if error := st.session_state.get("upload_error"):
         st.error(f"{error} The last picture stays.")
-    return gallery.picture(chosen)
+    return pictures.picture(chosen)
 
 
 def _model_control(menu: DeltaGenerator, switch: DeltaGenerator) -> "Model | None":
@@ -233,19 +235,19 @@ def _model_control(menu: DeltaGenerator, switch: DeltaGenerator) -> "Model | Non
     return shown
 
 
-def _captured(chosen: "Model", picture: gallery.Picture) -> "tuple[Model, Activations]":
+def _captured(chosen: "Model", picture: pictures.Picture) -> "tuple[Model, Activations]":
     """The chosen model and its capture; the last that was shown, where it has none to show."""
     from vitviz import ModelError
 
     model = chosen
     try:
-        acts = state.capture(model, picture)
+        acts = results.capture(model, picture)
     except ModelError as error:
         model = st.session_state.get("shown", chosen)
         if model is chosen:
             model = models.load(models.shipped_name(), True)
         st.error(f"{error} {model.name} is shown.")
-        acts = state.capture(model, picture)
+        acts = results.capture(model, picture)
     st.session_state.shown = model
     return model, acts
 
@@ -285,14 +287,14 @@ def _query(acts: "Activations", layer: "Layer") -> int | None:
         )
         settings.change("query", f"{row + 1}.{col + 1}")
     st.session_state.query_grid = layer.query_grid
-    names = [state.token_text(layer, n) for n in range(len(layer.prefix) + rows * cols)]
-    at_home = state.home(acts, layer) == 0
-    options, home = (names, "cls") if at_home else ([state.MEAN, *names], state.MEAN)
+    names = [token_text(layer, n) for n in range(len(layer.prefix) + rows * cols)]
+    at_home = default_query(acts, layer) == 0
+    options, home = (names, "cls") if at_home else ([MEAN, *names], MEAN)
     elsewhere = any(said in each.prefix for each in acts.layers)  # a token of another layer
     if not patch and said not in options and (elsewhere or not settings.asked_for()):
         settings.change("query", home)
     chosen = setting("query", options, home)
-    return None if chosen == state.MEAN else names.index(chosen)
+    return None if chosen == MEAN else names.index(chosen)
 
 
 if __name__ == "__main__":

@@ -77,9 +77,9 @@ def _make_ready() -> None:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(_INTERVAL)
     try:
-        from vitviz.app import models
+        from vitviz.app.shared import models
 
-        import_module(f"vitviz.app.{_FIRST}")
+        import_module(f"vitviz.app.screens.{_FIRST}")
         with suppress(OptionError):  # the page says it
             models.make_ready()
     finally:

@@ -8,12 +8,14 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from vitviz import plots
-from vitviz.app import cells, classes, models, settings, state
-from vitviz.app.classify_data import Changes, Found, tables
-from vitviz.app.data import Data, Table
-from vitviz.app.figure import show
+from vitviz.app import settings
+from vitviz.app.screens.classify_tables import Changes, Found, tables
 from vitviz.app.settings import setting, text_setting
-from vitviz.app.state import View
+from vitviz.app.shared import models, results
+from vitviz.app.shared.view import View, all_to_all, read_at
+from vitviz.app.widgets import cell_sets, class_menu
+from vitviz.app.widgets.data_table import Data, Table
+from vitviz.app.widgets.figure import show
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -43,14 +45,14 @@ def page(view: View) -> Data | None:
             "vitviz_tiny_cifar10."
         )
         return None
-    labels = classes.names(acts)
-    if not state.all_to_all(acts.layers):
+    labels = class_menu.names(acts)
+    if not all_to_all(acts.layers):
         return _of_other_families(view, labels)
     painted = _cells_setting("painted", acts.grid)
     muted = _cells_setting("muted", (acts.depth, acts.layers[0].num_heads))
     removal = setting("fill", list(REMOVALS), "mean")
     block = setting("block", BLOCKS, 4)
-    index = classes.asked(acts)
+    index = class_menu.asked(acts)
 
     patches, heads, answer = st.columns([10, 9, 11])
     edits = _edits(painted, muted, removal)
@@ -66,7 +68,7 @@ def page(view: View) -> Data | None:
     st.subheader("One thing at a time, all else as it was", anchor=False)
     of_class, of_block, said = st.columns([3, 2, 6], vertical_alignment="bottom")
     with of_class:
-        classes.menu(acts)
+        class_menu.menu(acts)
     of_block.segmented_control(
         "Side of a block, patches", BLOCKS, key="block", width="stretch", required=True
     )
@@ -106,7 +108,7 @@ def page(view: View) -> Data | None:
 
 def _of_other_families(view: View, labels: tuple[str, ...]) -> Data:
     """Where layers differ in their tokens: the answer, and the picture without each block."""
-    probabilities, index = view.acts.probabilities, classes.asked(view.acts)
+    probabilities, index = view.acts.probabilities, class_menu.asked(view.acts)
     assert probabilities is not None
     answer, blocks = st.columns(2)
     with answer:
@@ -115,7 +117,7 @@ def _of_other_families(view: View, labels: tuple[str, ...]) -> Data:
         _worth(view, probabilities, labels)
     with blocks:
         st.subheader("Hide each block in turn", anchor=False)
-        classes.menu(view.acts)
+        class_menu.menu(view.acts)
         block = max(1, view.model.layers[0].query_grid[0] // BLOCKS_ALONG)
         pending = _occlusion(view, index, labels[index], block, "mean")
         st.markdown(
@@ -135,11 +137,13 @@ def _of_other_families(view: View, labels: tuple[str, ...]) -> Data:
 
 def _found(view: View, *called: Hashable) -> Any:
     """What an experiment found; None where it was not run."""
-    return state.captures().kept((*view.key, *called))
+    return results.captures().kept((*view.key, *called))
 
 
 def _cells_setting(name: str, shape: tuple[int, int]) -> np.ndarray:
-    mask = cells.read(text_setting(name, lambda text: cells.read(text, shape) is not None), shape)
+    mask = cell_sets.read(
+        text_setting(name, lambda text: cell_sets.read(text, shape) is not None), shape
+    )
     assert mask is not None  # a text that does not fit has fallen back to none
     return mask
 
@@ -162,11 +166,11 @@ def _answer(
     from vitviz import ModelError
 
     try:
-        after, lens = state.answer(view, edits)
+        after, lens = results.answer(view, edits)
     except ModelError as error:
         st.error(str(error))
         edits = []
-        after, lens = state.answer(view, edits)
+        after, lens = results.answer(view, edits)
     if edits:
         show(plots.answer_change(before, after, labels))
     else:
@@ -312,7 +316,7 @@ def _curves(view: View, index: int, name: str, removal: "Removal") -> Pending | 
                 )
         return None
     st.markdown(
-        f"Do the maps of attention, read {state.read_at(view.acts)}, find what **{name}** rests "
+        f"Do the maps of attention, read {read_at(view.acts)}, find what **{name}** rests "
         "on, better than a random map?"
     )
     passes = 1 + min(STEPS, view.acts.grid[0] * view.acts.grid[1])
@@ -330,7 +334,7 @@ def _both_curves(
     """Deletion and insertion by each map."""
     from vitviz import intervention
 
-    measured, grid = state.measurements(view), view.acts.grid
+    measured, grid = results.measurements(view), view.acts.grid
     maps = {
         "rollout": measured.rollout[view.acts.num_prefix_tokens :].reshape(grid),
         "last layer, mean of heads": measured.query_attention[-1].mean(axis=0),
@@ -366,7 +370,7 @@ def _on_demand(
     place = st.container()
     if not pressed:
         return None
-    return place, lambda: state.experiment(view, called, make)
+    return place, lambda: results.experiment(view, called, make)
 
 
 def _choose(figure: "go.Figure", name: str, mask: np.ndarray) -> None:
@@ -376,7 +380,7 @@ def _choose(figure: "go.Figure", name: str, mask: np.ndarray) -> None:
     def chosen() -> None:
         points = st.session_state[key].selection.point_indices
         if points:
-            settings.change(name, cells.written(cells.toggled(mask, points)))
+            settings.change(name, cell_sets.written(cell_sets.toggled(mask, points)))
 
     show(figure, key=key, on_click=chosen, drag=True)
 
@@ -395,7 +399,7 @@ def _buttons(name: str, mask: np.ndarray, how: str) -> None:
         "Opposite",
         key=f"opposite {name}",
         on_click=settings.change,
-        args=(name, cells.written(~mask)),
+        args=(name, cell_sets.written(~mask)),
         width="stretch",
     )
     with typed.popover("Type", width="stretch"):

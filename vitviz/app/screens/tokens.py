@@ -6,12 +6,13 @@ import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
-from vitviz.app import settings, state
-from vitviz.app.data import Data, Table, patch_columns
-from vitviz.app.figure import show
+from vitviz.app import settings
 from vitviz.app.settings import setting
-from vitviz.app.state import View
-from vitviz.app.token_map import MAX_BYTES, Frame, encode, token_map
+from vitviz.app.shared import results
+from vitviz.app.shared.view import View, token_text
+from vitviz.app.widgets.data_table import Data, Table, patch_columns
+from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.token_map import MAX_BYTES, Frame, encode, token_map
 from vitviz.inspection.tokens import LONG, OUTLIER
 from vitviz.plots.template import as_percent
 
@@ -92,7 +93,7 @@ def _frames(view: View) -> list[Frame]:
             for layer in layers
         ]
 
-    return state.captures().get(
+    return results.captures().get(
         (*view.key, "similarity", tuple(layers)),
         make,
         lambda frames: sum(frame.nbytes for frame in frames),
@@ -180,7 +181,7 @@ def _film(view: View, chosen: slice) -> None:
     def make() -> list[tuple[np.ndarray, np.ndarray]]:
         return [_scatter(view, int(layer), None) for layer in layers]
 
-    found = state.captures().get(
+    found = results.captures().get(
         (*view.key, "token film"),
         make,
         lambda made: sum(points.nbytes + explained.nbytes for points, explained in made),
@@ -240,7 +241,7 @@ def _ask(view: View) -> None:
     """Make the token that was clicked the query, on this page and all others."""
     for point in st.session_state[_SCATTER].selection.points:
         settings.change(
-            "query", state.token_text(view.acts.layers[view.layer], int(point["customdata"][0]))
+            "query", token_text(view.acts.layers[view.layer], int(point["customdata"][0]))
         )
 
 

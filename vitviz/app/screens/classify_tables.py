@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vitviz.app import classes
-from vitviz.app.data import Table, patch_columns
-from vitviz.app.state import View
+from vitviz.app.shared.view import View
+from vitviz.app.widgets import class_menu
+from vitviz.app.widgets.data_table import Table, patch_columns
 
 if TYPE_CHECKING:
     from vitviz.intervention import Curve
@@ -48,7 +48,7 @@ class Found:
 
 def tables(view: View, changes: Changes, found: Found, index: int) -> list[Table]:
     """One for the answer, and one for each experiment that was run, of class `index`."""
-    acts, name = view.acts, classes.names(view.acts)[index]
+    acts, name = view.acts, class_menu.names(view.acts)[index]
     assert acts.probabilities is not None
     assert acts.logits is not None
     depths = ["embedding", *(f"layer {number + 1}" for number in range(acts.depth))]

@@ -6,12 +6,13 @@ import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
-from vitviz.app import places, settings, state
-from vitviz.app.data import Data, Table, patch_columns
-from vitviz.app.figure import show
+from vitviz.app import settings
 from vitviz.app.settings import setting
-from vitviz.app.state import View
-from vitviz.app.token_map import MAX_BYTES, Frame, encode, middle, token_map
+from vitviz.app.shared import places, results
+from vitviz.app.shared.view import View
+from vitviz.app.widgets.data_table import Data, Table, patch_columns
+from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.token_map import MAX_BYTES, Frame, encode, middle, token_map
 from vitviz.inspection.positions import Interpolation
 
 Kind = Literal["learned", "sincos1d", "sincos2d", "random"]
@@ -112,7 +113,7 @@ def _table(view: View, kind: Kind) -> np.ndarray:
 
 
 def _similarity(view: View, kind: Kind) -> np.ndarray:
-    return state.captures().get(
+    return results.captures().get(
         ("positions", *view.key[:2], view.grid, kind),
         lambda: inspection.position_similarity(_table(view, kind), grid=view.grid),
         lambda made: made.nbytes,
@@ -130,7 +131,7 @@ def _frames(view: View, kinds: list[Kind], shown: Kind) -> list[Frame]:
             for kind in wanted
         ]
 
-    return state.captures().get(
+    return results.captures().get(
         ("positions", *view.key[:2], view.grid, tuple(kinds), tuple(wanted)),
         make,
         lambda frames: sum(frame.nbytes for frame in frames),
@@ -193,7 +194,7 @@ def _resized_similarity(
         )
         return inspection.position_similarity(resized, grid=grid)
 
-    return state.captures().get(
+    return results.captures().get(
         ("positions", *view.key[:2], view.grid, kind, grid, how),
         make,
         lambda made: made.nbytes,

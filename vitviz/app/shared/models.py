@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import streamlit as st
 
-from vitviz.app import downloads
-from vitviz.app.cache import BoundedCache
-from vitviz.app.turns import Queue, turn
+from vitviz.app.shared import downloads
+from vitviz.app.shared.cache import BoundedCache
+from vitviz.app.shared.queue import Queue, turn
 from vitviz.options import Options, check, parse
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import streamlit as st
 
-from vitviz.app.state import View
+from vitviz.app.shared.view import View
 
 _SCALES = {
     "map": "each map on its own scale",

@@ -11,8 +11,8 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from vitviz.app import settings
-from vitviz.app.cache import BoundedCache
-from vitviz.app.turns import Queue
+from vitviz.app.shared.cache import BoundedCache
+from vitviz.app.shared.queue import Queue
 
 if TYPE_CHECKING:
     from PIL import Image

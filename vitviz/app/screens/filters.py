@@ -8,12 +8,13 @@ import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
-from vitviz.app import models, settings, state
-from vitviz.app.data import Data, Table, patch_columns
-from vitviz.app.figure import show
+from vitviz.app import settings
 from vitviz.app.settings import setting
-from vitviz.app.state import View
-from vitviz.app.turns import BusyError
+from vitviz.app.shared import models, results
+from vitviz.app.shared.queue import BusyError
+from vitviz.app.shared.view import View
+from vitviz.app.widgets.data_table import Data, Table, patch_columns
+from vitviz.app.widgets.figure import show
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -166,7 +167,7 @@ def _random_beside(view: View, what: str, order: str, gain: float) -> None:
     st.subheader("The same, random weights", anchor=False)
     name = view.model.name
     try:
-        kernel = state.captures().get(
+        kernel = results.captures().get(
             ("random kernel", name),
             lambda: models.random_kernel(view.model),
             lambda made: made.nbytes,
@@ -195,7 +196,7 @@ def _tiles(kernel: np.ndarray, called: tuple[Hashable, ...], what: str, order: s
     ----------
     called : what the kernel (n, 3, P, P) depends on
     """
-    return state.captures().get(
+    return results.captures().get(
         ("filters", *called, what, order),
         lambda: _components(kernel) if what == COMPONENTS else _raw_filters(kernel, order),
         lambda made: made.kernel.nbytes,
@@ -237,7 +238,7 @@ def _raw_filters(kernel: np.ndarray, order: str) -> Tiles:
 
 def _input(view: View) -> np.ndarray:
     """The model's input for the picture on screen: (3, H, W)."""
-    return state.captures().get(
+    return results.captures().get(
         (*view.key, "input"),
         lambda: view.model.preprocess(view.picture.image).numpy(),
         lambda made: made.nbytes,

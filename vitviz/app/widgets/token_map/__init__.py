@@ -16,14 +16,16 @@ import numpy as np
 import pyarrow as pa
 import streamlit as st
 
-from vitviz.app import settings, state
+from vitviz.app import settings
+from vitviz.app.shared import results
+from vitviz.app.shared.view import default_query, token_text
 from vitviz.plots.template import colour_table
 
 if TYPE_CHECKING:
     from PIL import Image
 
     from vitviz import Activations
-    from vitviz.app.state import View
+    from vitviz.app.shared.view import View
     from vitviz.families import Windows
 
 Kind = Literal["share", "cosine"]
@@ -125,7 +127,7 @@ def shape_of(acts: "Activations", layer: int, *, patches_only: bool = False) -> 
     """Where the tokens of a layer lie; without the prefix tokens where only patches have maps."""
     described = acts.layers[layer]
     prefix = () if patches_only else tuple(token.upper() for token in described.prefix)
-    home = state.home(acts, described)
+    home = default_query(acts, described)
     if patches_only:
         home = _number(described.query_grid, middle(described.query_grid))
     return Shape(
@@ -239,13 +241,13 @@ def token_map(
         layer = acts.layers[int(committed["frame"]) if frame_setting[0] == "layer" else view.layer]
         asked, st.session_state.query_grid = int(committed["query"]), layer.query_grid
         if not patches_only:
-            settings.change("query", state.token_text(layer, asked))
+            settings.change("query", token_text(layer, asked))
         elif committed["pinned"]:
-            settings.change("query", state.token_text(layer, len(view.prefix) + asked))
+            settings.change("query", token_text(layer, len(view.prefix) + asked))
         elif view.query_patch is not None:  # let go: back to the token that is no patch
-            settings.change("query", state.token_text(layer, state.home(acts, layer)))
+            settings.change("query", token_text(layer, default_query(acts, layer)))
 
-    photo = state.captures().get((picture.digest, "photo"), lambda: encoded(picture.image), len)
+    photo = results.captures().get((picture.digest, "photo"), lambda: encoded(picture.image), len)
     _component(
         key=f"{key}_stack",
         height=1,

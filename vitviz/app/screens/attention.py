@@ -4,11 +4,11 @@ import numpy as np
 import streamlit as st
 
 from vitviz import plots
-from vitviz.app import state
-from vitviz.app.data import Data, Table, patch_columns
-from vitviz.app.figure import show
-from vitviz.app.state import View
-from vitviz.app.token_map import (
+from vitviz.app.shared import results
+from vitviz.app.shared.view import KINDS, View
+from vitviz.app.widgets.data_table import Data, Table, patch_columns
+from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.token_map import (
     MAX_BYTES,
     Frame,
     Shape,
@@ -39,7 +39,7 @@ def page(view: View) -> Data | None:
         titles={"row": "Where it looks", "column": "Who looks at it", "strip": "All heads of"},
         frame_setting=("layer", range(1, acts.depth + 1)),
         frame_names=[
-            f"layer {number}" + ("" if alike else f" ({state.KINDS[layer.kind]})")
+            f"layer {number}" + ("" if alike else f" ({KINDS[layer.kind]})")
             for number, layer in enumerate(acts.layers, start=1)
         ],
         shapes=shapes,
@@ -108,7 +108,7 @@ def _frames(view: View) -> list[Frame]:
             return encode(number, acts.attention(number), len(layer.prefix), "share")
         return encode_windows(number, acts.attention_by_window(number), acts.layout(number))
 
-    return state.captures().get(
+    return results.captures().get(
         (*view.key, "token map", tuple(wanted)),
         lambda: [frame(number) for number in wanted],
         lambda frames: sum(frame.nbytes for frame in frames),
@@ -116,7 +116,7 @@ def _frames(view: View) -> list[Frame]:
 
 
 def _distance(view: View) -> dict[str, object]:
-    distance, equal = state.distances(view)
+    distance, equal = results.distances(view)
     return {
         "values": [
             [None if np.isnan(pixels) else round(float(pixels), 2) for pixels in heads]

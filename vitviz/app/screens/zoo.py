@@ -7,11 +7,12 @@ import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
-from vitviz.app import models, settings, state
-from vitviz.app.data import Data, Table
-from vitviz.app.figure import show
+from vitviz.app import settings
 from vitviz.app.settings import setting
-from vitviz.app.state import View
+from vitviz.app.shared import models, results
+from vitviz.app.shared.view import View
+from vitviz.app.widgets.data_table import Data, Table
+from vitviz.app.widgets.figure import show
 from vitviz.plots.template import as_percent
 from vitviz.text.families import CARDS
 
@@ -48,7 +49,7 @@ def page(view: View) -> Data:
         label_visibility="collapsed",
     )
     architecture, model = TOYS[family].architecture, _narrow(family)
-    acts = state.capture(model, view.picture)
+    acts = results.capture(model, view.picture)
     live, matrices, words = st.columns([4, 5, 3])
     with live:
         layer, place = _live(view, family, model, acts)

@@ -8,11 +8,12 @@ import numpy as np
 import streamlit as st
 
 from vitviz import inspection
-from vitviz.app import class_map, state
-from vitviz.app.data import Data, Table, patch_columns
+from vitviz.app.screens import class_map
 from vitviz.app.settings import setting
-from vitviz.app.state import View
-from vitviz.app.token_map import MAX_BYTES, Frame, encode, token_map
+from vitviz.app.shared import results
+from vitviz.app.shared.view import View, read_at
+from vitviz.app.widgets.data_table import Data, Table, patch_columns
+from vitviz.app.widgets.token_map import MAX_BYTES, Frame, encode, token_map
 
 Fusion = Literal["mean", "max", "min"]
 FUSIONS: tuple[Fusion, ...] = ("mean", "max", "min")
@@ -62,7 +63,7 @@ def page(view: View) -> Data | None:
 
 def _said(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> str:
     """Where the answer is read; and how like the map is to the one of the usual fusion."""
-    words = f"The model's answer is read {state.read_at(view.acts)}."
+    words = f"The model's answer is read {read_at(view.acts)}."
     if fusion == "mean":
         return words
 
@@ -83,7 +84,7 @@ def _said(view: View, fusion: Fusion, residual: float, discard: float, start: in
         ]
         return np.stack(maps)[:, len(view.prefix) :]
 
-    shown, usual = state.captures().get(
+    shown, usual = results.captures().get(
         (*view.key, "fusions", fusion, residual, discard, start, view.layer, view.query),
         make,
         lambda made: made.nbytes,
@@ -151,7 +152,7 @@ def _frames(view: View, fusion: Fusion, residual: float, discard: float, start: 
     tokens = prefix + acts.grid[0] * acts.grid[1]
     all_fit = acts.depth * tokens**2 <= MAX_BYTES
     last = acts.depth - 1 if all_fit else view.layer
-    return state.captures().get(
+    return results.captures().get(
         (*view.key, "rollout", fusion, residual, discard, start, None if all_fit else last),
         make,
         lambda frames: sum(frame.nbytes for frame in frames),

@@ -6,10 +6,11 @@ import numpy as np
 import streamlit as st
 
 from vitviz import plots
-from vitviz.app import classes, state, turns
-from vitviz.app.figure import show
 from vitviz.app.settings import setting
-from vitviz.app.state import View
+from vitviz.app.shared import queue, results
+from vitviz.app.shared.view import View, read_at
+from vitviz.app.widgets import class_menu
+from vitviz.app.widgets.figure import show
 from vitviz.plots.template import as_percent
 
 Method = Literal["relevance", "gradient"]
@@ -35,7 +36,7 @@ def draw(view: View) -> dict[str, np.ndarray]:
     words, photo, map_ = st.columns([3, 4, 4])
     with words:
         index, method = _controls(view)
-        name = classes.names(view.acts)[index]
+        name = class_menu.names(view.acts)[index]
         probability = float(view.acts.probabilities[index])
         try:
             values = of_class(view, method, index)
@@ -57,8 +58,8 @@ def draw(view: View) -> dict[str, np.ndarray]:
 
 
 def _controls(view: View) -> tuple[int, Method]:
-    index = classes.asked(view.acts)
-    classes.menu(view.acts)
+    index = class_menu.asked(view.acts)
+    class_menu.menu(view.acts)
     method = setting("class_map", list(METHODS), "relevance")
     st.segmented_control(
         "Map",
@@ -78,10 +79,10 @@ def of_class(view: View, method: Method, index: int) -> np.ndarray:
     function = attribution.relevance if method == "relevance" else attribution.gradient_rollout
 
     def make() -> np.ndarray:
-        with st.spinner("One pass forward and one back …"), turns.turn():
+        with st.spinner("One pass forward and one back …"), queue.turn():
             return function(view.model, view.picture.image, index)
 
-    return state.captures().get(
+    return results.captures().get(
         (*view.key, "class map", method, index), make, lambda made: made.nbytes
     )
 
@@ -96,11 +97,11 @@ def _said(view: View, values: np.ndarray, name: str, method: Method) -> str:
         else "The same weights, each row of them normalised and rolled out: shares of 100 %"
     )
     words = (
-        f"{what}, read {state.read_at(view.acts)}. It is no attention: a patch that is looked at, "
+        f"{what}, read {read_at(view.acts)}. It is no attention: a patch that is looked at, "
         f"and changes nothing for {name}, counts for nothing.\n\nLargest: row {row + 1}, "
         f"column {col + 1}, {largest}."
     )
-    rollout = state.measurements(view).rollout[len(view.prefix) :]
+    rollout = results.measurements(view).rollout[len(view.prefix) :]
     if np.ptp(rollout) > 0 and np.ptp(values) > 0:
         like = np.corrcoef(rollout, values.ravel())[0, 1]
         words += f" Correlation with rollout (mean of heads, r = 0.5): {like:.2f}."

@@ -9,10 +9,10 @@ import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
-from vitviz.app.data import Data, Table
-from vitviz.app.figure import show
 from vitviz.app.settings import setting
-from vitviz.app.state import View
+from vitviz.app.shared.view import View
+from vitviz.app.widgets.data_table import Data, Table
+from vitviz.app.widgets.figure import show
 from vitviz.checkpoints import assets
 from vitviz.plots.template import as_percent
 from vitviz.plots.training import running_epochs

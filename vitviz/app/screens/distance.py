@@ -9,11 +9,12 @@ import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
-from vitviz.app import gallery, settings, state
-from vitviz.app.data import Data, Table
-from vitviz.app.figure import show
+from vitviz.app import settings
 from vitviz.app.settings import setting
-from vitviz.app.state import View
+from vitviz.app.shared import pictures, results
+from vitviz.app.shared.view import KINDS, MEAN, View, all_to_all
+from vitviz.app.widgets.data_table import Data, Table
+from vitviz.app.widgets.figure import show
 
 if TYPE_CHECKING:
     from vitviz import Activations
@@ -54,7 +55,7 @@ Surveys = dict[Variant, Survey]
 
 def page(view: View) -> Data | None:
     refusals = [layer.refusal for layer in view.acts.layers if layer.refusal]
-    if not refusals and not state.all_to_all(view.acts.layers):
+    if not refusals and not all_to_all(view.acts.layers):
         return _by_layer(view)
     over, variant = _controls(view)
     if refusals:
@@ -74,13 +75,13 @@ def page(view: View) -> Data | None:
     with one:
         _one_head(view, survey)
     _extremes(survey)
-    pictures = f"all {len(gallery.samples())} sample pictures" if over == "samples" else None
-    return Data(lambda: [_table(survey, variant)], pictures=pictures)
+    measured_on = f"all {len(pictures.samples())} sample pictures" if over == "samples" else None
+    return Data(lambda: [_table(survey, variant)], pictures=measured_on)
 
 
 def _by_layer(view: View) -> Data:
     """Where layers differ in what they may look at: the dots alone, of this picture."""
-    found, equal = state.distances(view)
+    found, equal = results.distances(view)
     num_heads = [len(heads) for heads in found]
     distance = np.full((len(found), max(num_heads)), np.nan)
     for layer, heads in enumerate(found):
@@ -98,7 +99,7 @@ def _by_layer(view: View) -> Data:
     st.markdown(
         "Click a dot to choose its head. A head looks no farther than its layer lets it: compare "
         "it with equal sharing in the same layer, which the dashed lines show, and not with other "
-        f"layers. Here {' and '.join(state.KINDS[kind] for kind in kinds)}. Rows of A are "
+        f"layers. Here {' and '.join(KINDS[kind] for kind in kinds)}. Rows of A are "
         "renormalised over patches."
     )
     layers, heads = np.nonzero(np.arange(distance.shape[1]) < np.array(num_heads)[:, None])
@@ -118,17 +119,17 @@ def _controls(view: View) -> tuple[str, Variant]:
     heads = view.acts.layers[view.layer].num_heads
     first.selectbox(  # its setting is among the shared ones
         "Head",
-        [state.MEAN, *range(1, heads + 1)],
+        [MEAN, *range(1, heads + 1)],
         key="head",
-        format_func=lambda head: "mean of heads" if head == state.MEAN else f"head {head}",
+        format_func=lambda head: "mean of heads" if head == MEAN else f"head {head}",
     )
     over = setting("over", ("image", "samples"), "image")
-    pictures = {"image": "this picture", "samples": f"{len(gallery.samples())} samples"}
+    measured_on = {"image": "this picture", "samples": f"{len(pictures.samples())} samples"}
     second.segmented_control(
         "Measured on",
-        list(pictures),
+        list(measured_on),
         key="over",
-        format_func=lambda name: pictures[name],
+        format_func=lambda name: measured_on[name],
         width="stretch",
         required=True,
     )
@@ -248,7 +249,7 @@ def _prefix_name(view: View) -> str:
 
 def _of_picture(view: View, acts: "Activations", key: Sequence[Hashable]) -> Surveys:
     """Both variants, from the cache where they are there."""
-    return state.captures().get((*key, "distances"), lambda: _measured(acts), _nbytes)
+    return results.captures().get((*key, "distances"), lambda: _measured(acts), _nbytes)
 
 
 def _of_samples(view: View) -> Surveys:
@@ -256,18 +257,18 @@ def _of_samples(view: View) -> Surveys:
 
     def make() -> Surveys:
         model = view.model
-        names, found = list(gallery.samples()), []
+        names, found = list(pictures.samples()), []
         place = st.empty()
         for done, name in enumerate(names):
             place.progress(done / len(names), f"Picture {done + 1} of {len(names)}: {name}")
-            picture = gallery.sample(name)
-            acts = state.capture(model, picture)
+            picture = pictures.sample(name)
+            acts = results.capture(model, picture)
             found.append(_of_picture(view, acts, (model.name, model.weights, picture.digest)))
         place.empty()
         return {variant: _together([one[variant] for one in found]) for variant in VARIANTS}
 
     key = (view.model.name, view.model.weights, "distances", "samples")
-    return state.captures().get(key, make, _nbytes)
+    return results.captures().get(key, make, _nbytes)
 
 
 def _measured(acts: "Activations") -> Surveys:

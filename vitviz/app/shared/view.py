@@ -1,0 +1,110 @@
+"""What every page looks at, and what the query is called in words and in the address."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from vitviz.app.shared.pictures import Picture
+
+if TYPE_CHECKING:
+    from vitviz import Activations, Model
+    from vitviz.families import Layer
+
+MEAN = "mean"  # as a head: the mean of heads; as a query: the mean of the patches
+KINDS = {  # of attention, in words
+    "global": "all patches look at all",
+    "class": "CLS alone looks",
+    "window": "patches look within windows",
+    "grid": "patches look within spread windows",
+    "pooled": "patches look at pooled keys",
+}
+
+
+@dataclass(frozen=True)
+class Looks:
+    """How maps are drawn."""
+
+    direction: Literal["row", "column"]
+    view: Literal["heat", "spotlight"]
+    scale: Literal["map", "shared", "log"]
+    leave_out: bool  # the query out of the scale
+    smooth: bool
+
+
+@dataclass(frozen=True)
+class View:
+    """What every page looks at. Layer, head and token count from 0.
+
+    Head None is the mean of heads; query None the mean of the patches, for a model whose head does
+    not read CLS.
+    """
+
+    model: "Model"
+    picture: Picture
+    acts: "Activations"
+    layer: int
+    head: int | None
+    query: int | None
+    looks: Looks
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        return self.acts.layers[self.layer].prefix
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of the patches of the layer."""
+        return self.acts.layers[self.layer].query_grid
+
+    @property
+    def query_patch(self) -> tuple[int, int] | None:
+        """Row and column of the query, None where it is no patch."""
+        if self.query is None or self.query < len(self.prefix):
+            return None
+        return divmod(self.query - len(self.prefix), self.grid[1])
+
+    @property
+    def query_name(self) -> str:
+        """What the query is called on screen."""
+        if self.query is None:
+            return "the mean of the patches"
+        if self.query_patch is None:
+            return f"the {self.prefix[self.query].upper()} token"
+        return f"the patch at row {self.query_patch[0] + 1}, column {self.query_patch[1] + 1}"
+
+    @property
+    def key(self) -> tuple[Hashable, ...]:
+        """What the capture depends on."""
+        return (self.model.name, self.model.weights, self.picture.digest)
+
+
+def all_to_all(layers: "Sequence[Layer]") -> bool:
+    """Whether every token attends to every token, and the tokens are the same in each layer."""
+    tokens = {(layer.query_grid, layer.key_grid, layer.prefix) for layer in layers}
+    return len(tokens) == 1 and all(layer.kind == "global" for layer in layers)
+
+
+def default_query(acts: "Activations", layer: "Layer") -> int | None:
+    """The query while none is chosen: CLS, or the mean of the patches where the head pools them."""
+    return 0 if "cls" in layer.prefix and "patches" not in acts.read_tokens else None
+
+
+def read_at(acts: "Activations") -> str:
+    """Where maps of the answer are read, in words; and what the head reads beside it, or not."""
+    where = "at the mean of the patches" if "patches" in acts.read_tokens else "at CLS"
+    also = [name.upper() for name in acts.read_tokens if name not in ("cls", "patches")]
+    if "patches" in acts.read_tokens and "cls" in acts.layers[0].prefix:
+        if "cls" not in acts.read_tokens:
+            return f"{where} (the head does not read CLS)"
+        also.insert(0, "CLS")
+    return f"{where} (the head reads {' and '.join(also)} too)" if also else where
+
+
+def token_text(layer: "Layer", token: int | None) -> str:
+    """What the address calls a token: cls, reg1, mean, or row.column from 1."""
+    if token is None or token < 0:
+        return MEAN
+    if token < len(layer.prefix):
+        return layer.prefix[token]
+    row, col = divmod(token - len(layer.prefix), layer.query_grid[1])
+    return f"{row + 1}.{col + 1}"

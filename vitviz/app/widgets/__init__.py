@@ -1,0 +1,1 @@
+"""What pages are made of: figures, menus, tables and the token map."""
