@@ -7,12 +7,15 @@ from typing import Any, get_args
 import pytest
 import timm
 import torch
+from examples import OWN, example
+from examples import picture as photo
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+import vitviz
 from vitviz.vit import (
     CONFIGURATIONS,
     Block,
@@ -159,6 +162,25 @@ def test_block_is_equations_2_and_3() -> None:
     hidden = hidden * (1 + torch.erf(hidden / math.sqrt(2))) / 2  # GELU
     expected = hidden @ p["mlp.fc2.weight"].T + p["mlp.fc2.bias"] + middle  # eq. 3
     assert_close(block(z), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in OWN if "sincos" not in kind])
+def test_attention_is_what_a_capture_reads(kind: str) -> None:
+    """Equation 6 as it is written, against q and k as they reach the fused call."""
+    model = example(kind)
+    acts = vitviz.capture(model, photo())
+    module = model.module
+    assert isinstance(module, VisionTransformer)
+    with torch.inference_mode():
+        z = module.embed(model.preprocess(photo())[None])
+        for layer, block in enumerate(module.blocks):
+            assert isinstance(block, Block)
+            A = block.attn.attention(block.norm1(z))
+            assert A.shape == (1, 4, z.shape[1], z.shape[1])
+            assert A.std() > 0.01  # far from equal shares
+            assert_close(A.sum(dim=-1), torch.ones(A.shape[:-1]))
+            assert_close(A[0], torch.tensor(acts.attention(layer)), rtol=0, atol=1e-6)
+            z = block(z)
 
 
 def test_embedding_is_equation_1() -> None:

@@ -329,7 +329,7 @@ class Model:
         """The filters E of eq. 1: ndarray of shape (D, C, P, P); None behind a hybrid's CNN."""
         embed = self.module.get_submodule(self._embedding)
         kernel = getattr(embed, "proj", None)
-        if hasattr(embed, "backbone") or not isinstance(kernel, nn.Conv2d):
+        if getattr(embed, "backbone", None) is not None or not isinstance(kernel, nn.Conv2d):
             return None
         return _read_only(kernel.weight)
 

@@ -29,29 +29,18 @@ class Configuration(TypedDict):
     mlp_dim: int
 
 
-def _configuration(
-    patch_size: int, embed_dim: int, depth: int, mlp_dim: int, num_heads: int
-) -> Configuration:
-    return Configuration(
-        patch_size=patch_size,
-        embed_dim=embed_dim,
-        depth=depth,
-        num_heads=num_heads,
-        mlp_dim=mlp_dim,
-    )
-
-
 #: B, L, H: ViT paper, Table 1. Ti, S: Touvron et al., DeiT (ICML 2021), Table 1.
 #: G: Zhai et al., "Scaling Vision Transformers" (CVPR 2022), Table 2.
 CONFIGURATIONS: Mapping[str, Configuration] = {
-    "Ti/16": _configuration(16, 192, 12, 768, 3),
-    "S/16": _configuration(16, 384, 12, 1536, 6),
-    "B/16": _configuration(16, 768, 12, 3072, 12),  # 86 M parameters with 1,000 classes
-    "B/32": _configuration(32, 768, 12, 3072, 12),
-    "L/16": _configuration(16, 1024, 24, 4096, 16),  # 307 M
-    "L/32": _configuration(32, 1024, 24, 4096, 16),
-    "H/14": _configuration(14, 1280, 32, 5120, 16),  # 632 M
-    "G/14": _configuration(14, 1664, 48, 8192, 16),
+    "Ti/16": Configuration(patch_size=16, embed_dim=192, depth=12, num_heads=3, mlp_dim=768),
+    "S/16": Configuration(patch_size=16, embed_dim=384, depth=12, num_heads=6, mlp_dim=1536),
+    # 86 M parameters with 1,000 classes; L/16 has 307 M, H/14 632 M
+    "B/16": Configuration(patch_size=16, embed_dim=768, depth=12, num_heads=12, mlp_dim=3072),
+    "B/32": Configuration(patch_size=32, embed_dim=768, depth=12, num_heads=12, mlp_dim=3072),
+    "L/16": Configuration(patch_size=16, embed_dim=1024, depth=24, num_heads=16, mlp_dim=4096),
+    "L/32": Configuration(patch_size=32, embed_dim=1024, depth=24, num_heads=16, mlp_dim=4096),
+    "H/14": Configuration(patch_size=14, embed_dim=1280, depth=32, num_heads=16, mlp_dim=5120),
+    "G/14": Configuration(patch_size=14, embed_dim=1664, depth=48, num_heads=16, mlp_dim=8192),
 }
 
 
@@ -91,8 +80,8 @@ class PatchEmbed(nn.Module):
     ) -> None:
         super().__init__()
         kernel = patch_size
+        self.backbone = HybridStem(in_channels, stem_width) if stem_width else None
         if stem_width:
-            self.backbone = HybridStem(in_channels, stem_width)
             in_channels, kernel = stem_width, patch_size // HybridStem.stride
             if kernel * HybridStem.stride != patch_size:
                 raise ValueError(
@@ -115,7 +104,7 @@ class PatchEmbed(nn.Module):
                 f"Expected a picture of {self.image_size[0]} x {self.image_size[1]} pixels, "
                 f"got {x.shape[-2]} x {x.shape[-1]}."
             )
-        if hasattr(self, "backbone"):
+        if self.backbone is not None:
             x = self.backbone(x)
         x = self.proj(x)  # (B, C, H, W) -> (B, D, R, S)
         return x.flatten(2).transpose(1, 2)  # (B, N, D)
@@ -132,13 +121,24 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(embed_dim, 3 * embed_dim)  # eq. 5
         self.proj = nn.Linear(embed_dim, embed_dim)  # eq. 8
 
-    def forward(self, z: Tensor) -> Tensor:
+    def queries_keys_values(self, z: Tensor) -> Tensor:
         B, T, D = z.shape
         qkv = self.qkv(z).reshape(B, T, 3, self.num_heads, D // self.num_heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # 3 x (B, h, T, d)
-        # eq. 6 and 7: A = softmax(q k^T / sqrt(d)), then A v, in one fused call
-        heads = F.scaled_dot_product_attention(q, k, v)  # (B, h, T, d)
-        return self.proj(heads.transpose(1, 2).reshape(B, T, D))  # heads side by side: (B, T, D)
+        return qkv.permute(2, 0, 3, 1, 4)  # (3, B, h, T, d)
+
+    def attention(self, z: Tensor) -> Tensor:
+        """A of eq. 6, (B, T, D) -> (B, h, T, T): row i holds the shares that token i gives to all.
+
+        `forward` never holds this matrix: torch fuses eq. 6 and 7 into one call.
+        """
+        q, k, _ = self.queries_keys_values(z)  # each (B, h, T, d)
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])  # (B, h, T, T)
+        return scores.softmax(dim=-1)
+
+    def forward(self, z: Tensor) -> Tensor:
+        q, k, v = self.queries_keys_values(z)  # each (B, h, T, d)
+        heads = F.scaled_dot_product_attention(q, k, v)  # A v, eq. 6 and 7: (B, h, T, d)
+        return self.proj(heads.transpose(1, 2).flatten(2))  # heads side by side: (B, T, D)
 
 
 class Mlp(nn.Module):
@@ -297,6 +297,13 @@ def _token(count: int, embed_dim: int) -> nn.Parameter:
 
 
 def _initialise(module: nn.Module) -> None:
+    """Weights of standard deviation 0.02 and biases of 0, as timm and DeiT begin.
+
+    They are those of timm's `init_weights_vit_timm` and DeiT (Touvron et al., ICML 2021), and
+    0.02 is that of BERT (Devlin et al., 2019). torch truncates at 2, a hundred standard
+    deviations, which changes nothing. The ViT paper's own JAX code differs: Xavier's uniform
+    weights, positions of standard deviation 0.02, and a class token and a head of zeros.
+    """
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)
         nn.init.zeros_(module.bias)
@@ -318,7 +325,14 @@ def fixed_positions(
 ) -> Tensor | None:
     """The table (1, T, D) of positions that are not learned; prefix tokens get zeros.
 
-    Frequencies fall from 1 to almost 1 / `base` radians a patch.
+    Frequencies fall from 1 to almost 1 / `base` radians a patch. The ViT paper has no such table:
+    its appendix D.4 compares learned ones.
+
+    References
+    ----------
+    sincos1d: Vaswani et al., "Attention Is All You Need" (2017), section 3.5.
+    sincos2d: Chen et al., "An Empirical Study of Training Self-Supervised Vision Transformers"
+    (MoCo v3, ICCV 2021).
     """
     if positions == "none":
         return None
