@@ -128,6 +128,16 @@ def picture(width: int = 60, height: int = 50, seed: int = 0) -> Image.Image:
     return Image.fromarray(np.clip(smooth + noise, 0, 255).astype(np.uint8))
 
 
+def patch_box(
+    crop: tuple[float, float, float, float], grid: tuple[int, int], row: int, col: int
+) -> tuple[float, float, float, float]:
+    """Where one patch lies in the picture: left, top, right and bottom in pixels."""
+    left, top, right, bottom = crop
+    width, height = (right - left) / grid[1], (bottom - top) / grid[0]
+    x, y = left + col * width, top + row * height
+    return (x, y, x + width, y + height)
+
+
 def write_shipped(folder: Path, name: str = "little") -> Path:
     """Write a file as `vitviz.training` publishes it, into folder/weights."""
     about = {

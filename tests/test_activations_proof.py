@@ -13,6 +13,7 @@ from examples import (
     assert_one_sentence,
     own_model,
     own_module,
+    patch_box,
     picture,
     plain_logits,
     seeded,
@@ -33,7 +34,6 @@ from vitviz.activations import (
     records,
 )
 from vitviz.families import ModelError
-from vitviz.images import patch_box
 from vitviz.inspection import attention_distance, attention_rollout
 from vitviz.model import Model
 from vitviz.vit import Attention

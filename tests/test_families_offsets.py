@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from examples import own_model, own_module, picture, seeded, watched
+from examples import own_model, own_module, patch_box, picture, seeded, watched
 from numpy.testing import assert_allclose
 from timm.layers import Conv2dSame, pad_same
 from torch import Tensor, nn
@@ -19,7 +19,6 @@ from torch.nn import functional as F
 
 from vitviz.activations import FillPatches, capture, edited_input
 from vitviz.families import ModelError
-from vitviz.images import patch_box
 from vitviz.model import Model
 
 #: Architectures whose grids are made by convolutions that overlap, and what keeps them small.

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import timm
+from examples import patch_box
 from numpy.testing import assert_allclose
 from PIL import Image
 from planting import mean_distance, planted, spotlight
 
 from vitviz.activations import Activations, capture
-from vitviz.images import patch_box
 from vitviz.inspection import attention_distance, attention_rollout
 from vitviz.model import Model
 

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 import timm
 import torch
-from examples import assert_one_sentence, picture, plain_logits, randomise, seeded, watched
+from examples import (
+    assert_one_sentence,
+    patch_box,
+    picture,
+    plain_logits,
+    randomise,
+    seeded,
+    watched,
+)
 from numpy.testing import assert_allclose, assert_array_equal
 from planting import in_brightness, plant_attention, plant_embedding, plant_stages, silence
 from test_families_planted import scene
@@ -21,7 +29,6 @@ from vitviz.activations import (
     recording,
 )
 from vitviz.families import ModelError
-from vitviz.images import patch_box
 from vitviz.intervention import head_effects, logit_lens
 from vitviz.model import Model
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from examples import patch_box
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -26,7 +27,6 @@ from vitviz.images import (
     ImageError,
     fit,
     open_image,
-    patch_box,
     place,
 )
 
@@ -763,16 +763,11 @@ def test_geometry_refuses_what_makes_no_sense() -> None:
     for crop_pct in (0.0, -1.0, math.nan):
         with pytest.raises(ValueError, match="positive"):
             place((100, 50), input_size=(32, 32), crop_pct=crop_pct)
-    with pytest.raises(ValueError, match="2 x 3 has no patch"):
-        patch_box(placement.crop, (2, 3), 2, 0)
 
 
-def test_patches_tile_the_crop() -> None:
+def test_a_crop_is_in_pixels_of_the_picture() -> None:
     crop = place((640, 480), input_size=(224, 224), crop_pct=0.875).crop
     assert crop == pytest.approx((110, 30, 530, 450), abs=1.5)  # 341 wide, of 341.33
-    assert patch_box(crop, (14, 14), 0, 0)[:2] == crop[:2]
-    assert patch_box(crop, (14, 14), 13, 13)[2:] == pytest.approx(crop[2:])
-    assert patch_box(crop, (14, 14), 3, 4)[2] == pytest.approx(patch_box(crop, (14, 14), 3, 5)[0])
 
 
 @pytest.mark.parametrize("orientation", INVERSE)

@@ -35,7 +35,6 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "plots": set(),
     "text": set(),
     "options": set(),
-    "report": {"activations", "inspection", "plots", "text"},
     "training": {"vit", "checkpoints", "inspection", "model"},
 }
 _ALL = {*LAYERS, "cli", "app", "vitviz"}  # "vitviz": the public names of vitviz/__init__.py
@@ -248,7 +247,6 @@ def test_errors_live_where_they_are_raised(error: str) -> None:
         ),
         ("vitviz.inspection.rollout", "import torch"),
         ("vitviz.plots.maps", "from ..inspection import attention_rollout"),
-        ("vitviz.report", "from .zoo import load_model"),
         ("vitviz.training", "from .zoo import load_model"),
         ("vitviz.app.shared.view", "def f():\n    from vitviz.training import train"),
         ("vitviz.app.screens.rollout", "from vitviz.app.screens.attention import page"),

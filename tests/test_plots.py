@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from examples import patch_box
 from PIL import Image
 
 from vitviz import plots
-from vitviz.images import patch_box
 from vitviz.plots.template import colour_table
 
 Box = tuple[float, float, float, float]
@@ -41,16 +41,6 @@ def planted(grid: Grid = GRID, peak: Grid = PEAK) -> np.ndarray:
     return values
 
 
-def names(count: int) -> list[str]:
-    return [f"head {number + 1}" for number in range(count)]
-
-
-def query_map(values: np.ndarray, image: Image.Image = WIDE, crop: Box = CROP) -> go.Figure:
-    return plots.query_attention(
-        values, image, crop=crop, query=(0, 0), equal_share=1 / (values.size + 1), name="Head 1"
-    )
-
-
 def rollout_map(values: np.ndarray, image: Image.Image = WIDE, crop: Box = CROP) -> go.Figure:
     return plots.attention_rollout(values, image, crop=crop, equal_share=1 / (values.size + 1))
 
@@ -59,12 +49,8 @@ def relevance_map(values: np.ndarray, image: Image.Image = WIDE, crop: Box = CRO
     return plots.relevance(values, image, crop=crop, name="dog")
 
 
-def cosine_map(values: np.ndarray, image: Image.Image = WIDE, crop: Box = CROP) -> go.Figure:
-    return plots.token_map(values, image, crop=crop, query=(0, 0), name="cosine", signed=True)
-
-
 def norm_map(values: np.ndarray, image: Image.Image = WIDE, crop: Box = CROP) -> go.Figure:
-    return plots.token_map(values, image, crop=crop, query=None, name="norm", signed=False)
+    return plots.token_norms(values, values > 1, image, crop=crop, query=(0, 0))
 
 
 def response_map(values: np.ndarray, image: Image.Image = WIDE, crop: Box = CROP) -> go.Figure:
@@ -111,11 +97,9 @@ PROFILE = {
 }
 
 MAPS: dict[str, MapPlot] = {
-    "query_attention": query_map,
     "attention_rollout": rollout_map,
     "relevance": relevance_map,
-    "token_map, signed": cosine_map,
-    "token_map": norm_map,
+    "token_norms": norm_map,
     "filter_response": response_map,
     "occlusion": occlusion_map,
     "token_components": component_map,
@@ -128,9 +112,6 @@ RUN = [
 ]
 EXAMPLES: dict[str, Callable[[], go.Figure]] = {
     "picture": lambda: plots.picture(WIDE, crop=CROP, grid=GRID, query=PEAK),
-    "query_attention": lambda: query_map(shares(*GRID)),
-    "heads": lambda: plots.heads(shares(6, *GRID), selected=2, names=names(6)),
-    "prefix_shares": lambda: plots.prefix_shares(np.array([0.6, 0.1]), names=["CLS", "DIST"]),
     "attention_distance": lambda: distances(40 * shares(3, 4) + 10, (1, 2)),
     "allowed_pairs": lambda: plots.allowed_pairs(
         [np.eye(4, dtype=bool), np.ones((1, 3), bool)],
@@ -168,7 +149,6 @@ EXAMPLES: dict[str, Callable[[], go.Figure]] = {
     "position_similarity": lambda: plots.position_similarity(similarity(5, 8)),
     "position_profile": lambda: plots.position_profile(PROFILE, position=PEAK),
     "token_components": lambda: component_map(shares(*GRID)),
-    "token_map": lambda: cosine_map(shares(*GRID)),
     "token_film": lambda: plots.token_film(
         shares(6, *GRID, 3), names=[f"layer {number}" for number in range(6)], selected=2
     ),
@@ -316,7 +296,7 @@ def test_shares_are_drawn_from_near_black_upwards() -> None:
 @every_example
 def test_an_axis_with_numbers_has_a_title(name: str) -> None:
     for axis in axes(EXAMPLES[name]()):
-        named_by_its_ticks = name in ("prefix_shares", "class_probabilities", "answer_change")
+        named_by_its_ticks = name in ("class_probabilities", "answer_change")
         if axis.showticklabels is not False and not named_by_its_ticks:
             assert axis.title.text
 
@@ -324,7 +304,6 @@ def test_an_axis_with_numbers_has_a_title(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "units"),
     [
-        ("prefix_shares", ["%"]),
         ("class_probabilities", ["%"]),
         ("answer_change", ["%"]),
         ("logit_lens", ["%"]),
@@ -339,9 +318,8 @@ def test_a_quantity_has_its_unit_on_the_axis(name: str, units: list[str]) -> Non
         assert any(re.search(rf"\b{unit}|, {unit}", title) for title in titles), titles
 
 
-@pytest.mark.parametrize("name", ["query_attention", "attention_rollout"])
-def test_a_colour_bar_of_shares_is_in_percent(name: str) -> None:
-    bar = EXAMPLES[name]().data[0].colorbar
+def test_a_colour_bar_of_shares_is_in_percent() -> None:
+    bar = EXAMPLES["attention_rollout"]().data[0].colorbar
     assert "%" in bar.title.text
     assert any("%" in text for text in bar.ticktext)
 
@@ -369,22 +347,10 @@ def test_a_map_lies_in_the_frame_of_the_whole_upright_picture(draw: MapPlot) -> 
     assert figure.layout.xaxis.constrain == figure.layout.yaxis.constrain == "domain"
 
 
-@pytest.mark.parametrize("draw", [query_map, rollout_map])
-def test_the_alt_text_of_a_map_names_the_strongest_patch(draw: MapPlot) -> None:
-    assert "strongest at row 4, column 7, 40 %" in alt(draw(planted(), WIDE, CROP))
-    assert "strongest at row 1, column 8" in alt(draw(planted(peak=(0, 7)), WIDE, CROP))
-
-
-@pytest.mark.parametrize("draw", [cosine_map, norm_map])
-def test_the_alt_text_of_a_token_map_names_the_largest_value(draw: MapPlot) -> None:
-    assert "largest is 0.40 at row 4, column 7" in alt(draw(planted(), WIDE, CROP))
-
-
-def test_the_alt_text_names_what_the_map_is_of() -> None:
-    figure = plots.query_attention(
-        planted(), WIDE, crop=CROP, query=None, equal_share=0.02, name="Head 5, where it looks"
-    )
-    assert alt(figure).startswith("Head 5, where it looks: strongest at")
+def test_the_alt_text_of_a_map_names_the_strongest_patch() -> None:
+    assert "strongest at row 4, column 7, 40 %" in alt(rollout_map(planted()))
+    assert "strongest at row 1, column 8" in alt(rollout_map(planted(peak=(0, 7))))
+    assert "largest is 0.40 at row 4, column 7" in alt(norm_map(planted()))
 
 
 def test_a_rollout_of_another_kind_is_named() -> None:
@@ -405,7 +371,7 @@ def test_relevance_is_no_share_and_prints_its_maximum() -> None:
     assert relevance_map(np.zeros(GRID)).data[0].zmax > 0
 
 
-@pytest.mark.parametrize("draw", [query_map, component_map, cosine_map])
+@pytest.mark.parametrize("draw", [component_map, norm_map])
 def test_the_query_has_a_cyan_box_on_its_patch(draw: MapPlot) -> None:
     assert boxes(draw(planted(), WIDE, CROP), plots.QUERY) == [
         pytest.approx(patch_box(CROP, GRID, 0, 0))
@@ -413,34 +379,25 @@ def test_the_query_has_a_cyan_box_on_its_patch(draw: MapPlot) -> None:
 
 
 def test_a_token_that_is_no_patch_has_no_box() -> None:
-    figure = plots.query_attention(
-        planted(), WIDE, crop=CROP, query=None, equal_share=0.02, name="Head 1"
-    )
+    figure = plots.token_norms(planted(), planted() > 1, WIDE, crop=CROP, query=None)
     assert boxes(figure, plots.QUERY) == []
 
 
-@pytest.mark.parametrize("draw", [query_map, rollout_map])
-def test_a_map_of_shares_goes_from_0_to_its_maximum_which_it_prints(draw: MapPlot) -> None:
-    trace = draw(planted(), WIDE, CROP).data[0]
+def test_a_map_of_shares_goes_from_0_to_its_maximum_which_it_prints() -> None:
+    trace = rollout_map(planted()).data[0]
     assert (trace.zmin, trace.zmax) == (0, pytest.approx(40))
     assert "40 % max" in trace.colorbar.ticktext
     assert 0 in trace.colorbar.tickvals
 
 
-@pytest.mark.parametrize("draw", [query_map, rollout_map])
-def test_equal_sharing_is_marked_at_its_place_on_the_bar(draw: MapPlot) -> None:
-    bar = draw(planted(), WIDE, CROP).data[0].colorbar
+def test_equal_sharing_is_marked_at_its_place_on_the_bar() -> None:
+    bar = rollout_map(planted()).data[0].colorbar
     marked = dict(zip(bar.tickvals, bar.ticktext, strict=True))
     assert [value for value, text in marked.items() if "equal" in text] == [pytest.approx(100 / 41)]
 
 
-def test_a_signed_map_is_centred_at_0() -> None:
-    trace = cosine_map(planted() - 0.2).data[0]
-    assert (trace.zmin, trace.zmax) == (-1, 1)
-
-
 def test_hover_names_the_patch_counted_from_1() -> None:
-    trace = query_map(planted()).data[0]
+    trace = rollout_map(planted()).data[0]
     assert trace.customdata[PEAK[0]][PEAK[1]] == "row 4, column 7"
     assert "%{customdata}" in trace.hovertemplate
 
@@ -479,70 +436,18 @@ def test_a_large_picture_is_sent_small() -> None:
     assert len(figure.layout.images[0].source) < 2 * LARGEST_SIDE * LARGEST_SIDE
 
 
-# --- heads side by side -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("count", "drawn"), [(1, 1), (3, 3), (6, 6), (12, 12), (16, 16), (24, 16)])
-def test_at_most_16_maps_are_drawn(count: int, drawn: int) -> None:
-    figure = plots.heads(shares(count, 4, 6), selected=None, names=names(count))
-    assert len(figure.data) == drawn
-    assert len(list(figure.select_xaxes())) <= plots.MAX_SUBPLOTS == 16
-    assert len(figure.layout.annotations) == drawn
-    assert f"head {drawn} " in alt(figure)
-    assert f"head {drawn + 1} " not in alt(figure)
-
-
-def test_each_map_has_its_own_scale_from_0_and_prints_its_maximum() -> None:
-    maps = np.stack([planted(), 0.05 * planted()])
-    figure = plots.heads(maps, selected=None, names=names(2))
-    for trace, one, printed in zip(figure.data, maps, ("40 %", "2.0 %"), strict=True):
-        # Both ends: plotly finds its own for a map that is given one of them only.
-        assert (trace.zmin, trace.zmax) == (0, pytest.approx(100 * one.max()))
-        np.testing.assert_allclose(trace.z, 100 * one)
-        assert any(printed in note.text for note in figure.layout.annotations)
-        assert printed in alt(figure)
-
-
 @pytest.mark.parametrize("largest", [0.5, 0.034, 0.0051, 0.00034, 0.000021])
 def test_a_printed_maximum_is_right_to_half_of_its_second_digit(largest: float) -> None:
-    (title,) = plots.heads(
-        np.full((1, 2, 2), largest), selected=None, names=["head 1"]
-    ).layout.annotations
-    printed = float(re.search(r"max ([\d.]+) %", title.text)[1])  # type: ignore[index]
+    (title,) = (
+        text
+        for text in rollout_map(np.full(GRID, largest)).data[0].colorbar.ticktext
+        if "max" in text
+    )
+    printed = float(re.search(r"([\d.]+) % max", title)[1])  # type: ignore[index]
     assert printed / 100 == pytest.approx(largest, rel=0.05)
 
 
-def test_maps_side_by_side_are_upright_with_square_patches() -> None:
-    figure = plots.heads(shares(3, *GRID), selected=None, names=names(3))
-    for number, (x, y) in enumerate(
-        zip(figure.select_xaxes(), figure.select_yaxes(), strict=True), start=1
-    ):
-        assert (list(x.range), list(y.range)) == ([0.5, 8.5], [5.5, 0.5])
-        assert y.scaleanchor == ("x" if number == 1 else f"x{number}")
-
-
-@pytest.mark.parametrize("selected", [0, 2, 5])
-def test_the_chosen_map_has_a_frame(selected: int) -> None:
-    figure = plots.heads(shares(6, *GRID), selected=selected, names=names(6))
-    (frame,) = figure.layout.shapes
-    assert frame.xref.split()[0] == ("x" if selected == 0 else f"x{selected + 1}")
-    assert (frame.x0, frame.x1, frame.y0, frame.y1) == (0.5, 8.5, 0.5, 5.5)
-
-
-@pytest.mark.parametrize("selected", [None, 20])
-def test_no_frame_where_the_chosen_map_is_not_drawn(selected: int | None) -> None:
-    figure = plots.heads(shares(24, 2, 2), selected=selected, names=names(24))
-    assert not figure.layout.shapes
-
-
 # --- bars and dots ------------------------------------------------------------------------------
-
-
-def test_shares_of_the_row_add_up_to_100_percent() -> None:
-    figure = EXAMPLES["prefix_shares"]()
-    assert list(figure.data[0].y) == ["CLS", "DIST", "all patches"]
-    assert list(figure.data[0].x) == pytest.approx([60, 10, 30])
-    assert "60.0 % on CLS, 10.0 % on DIST, 30.0 % on all patches" in alt(figure)
 
 
 def test_one_dot_a_head_at_its_layer_and_distance() -> None:
@@ -840,7 +745,6 @@ def test_a_grid_of_one_patch(draw: MapPlot) -> None:
 @pytest.mark.parametrize(
     "figure",
     [
-        lambda: plots.heads(np.zeros((2, 1, 1)), selected=0, names=names(2)),
         lambda: plots.picture(WIDE, crop=CROP, grid=(1, 1), query=(0, 0)),
         lambda: plots.position_tile(similarity(1, 1), position=(0, 0)),
         lambda: plots.position_similarity(similarity(1, 1)),
@@ -848,7 +752,6 @@ def test_a_grid_of_one_patch(draw: MapPlot) -> None:
         lambda: plots.filters(np.zeros((1, 3, 1, 1))),
         lambda: plots.filter_tile(np.zeros((3, 1, 1)), name="Filter 1"),
         lambda: plots.position_profile({"row": (np.zeros(1, int), np.ones(1))}, position=(0, 0)),
-        lambda: plots.prefix_shares(np.zeros(1), names=["CLS"]),
         lambda: plots.class_probabilities(np.ones(1), ["all"]),
     ],
 )
@@ -857,7 +760,7 @@ def test_the_smallest_of_everything(figure: Callable[[], go.Figure]) -> None:
 
 
 def test_a_layer_of_zeros_is_drawn_black() -> None:
-    trace = plots.heads(np.zeros((1, 2, 2)), selected=None, names=names(1)).data[0]
+    trace = rollout_map(np.zeros((2, 2))).data[0]
     assert trace.zmin == 0
     assert trace.zmax > 0  # plotly paints a map without a range in the middle of the scale
 

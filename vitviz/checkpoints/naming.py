@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 State = dict[str, Tensor]
-_HF_MODEL = r"^(vit|deit|dinov2|dinov2_with_registers)\."
+#: What a Hugging Face model with a head puts before the names of its backbone.
+_HF_BACKBONE = r"^(vit|deit|dinov2|dinov2_with_registers)\."
 #: What DataParallel, torch.compile and trainers put before each name.
 _WRAPPERS = ("module.", "_orig_mod.", "model.")
 _HF_PARTS = {
@@ -70,7 +71,7 @@ def to_timm(state: State) -> State:
     """
     if "Transformer/posembed_input/pos_embedding" in state:
         return _from_jax(state)
-    bare = {re.sub(_HF_MODEL, "", name): tensor for name, tensor in state.items()}
+    bare = {re.sub(_HF_BACKBONE, "", name): tensor for name, tensor in state.items()}
     if len(bare) < len(state):
         raise ValueError("a part stands in it twice")
     return _from_hugging_face(bare) if "embeddings.cls_token" in bare else bare

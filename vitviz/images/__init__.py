@@ -1,7 +1,7 @@
 """Uploaded bytes -> upright RGB picture, and the geometry that maps patches back onto it."""
 
 from .decoding import LONG_SIDE, MAX_BYTES, MAX_SCANS, MAX_SIDE, ImageError, open_image
-from .placement import Box, Placement, fit, patch_box, place
+from .placement import Box, Placement, fit, place
 
 __all__ = [
     "LONG_SIDE",
@@ -13,6 +13,5 @@ __all__ = [
     "Placement",
     "fit",
     "open_image",
-    "patch_box",
     "place",
 ]

@@ -121,31 +121,3 @@ def fit(
     canvas = Image.new("RGB", (right - left, bottom - top), fill)
     canvas.paste(part, (seen[0] - left, seen[1] - top))
     return canvas
-
-
-def patch_box(crop: Box, grid: tuple[int, int], row: int, col: int) -> Box:
-    """The (left, top, right, bottom) of one patch in pixels of the upright picture.
-
-    Parameters
-    ----------
-    crop : `Placement.crop`
-    grid : (rows, columns) of patches
-    row, col : int
-        From 0, at the top left.
-
-    Raises
-    ------
-    ValueError
-        When the grid has no such patch.
-    """
-    rows, cols = grid
-    if not (0 <= row < rows and 0 <= col < cols):
-        raise ValueError(f"A grid of {rows} x {cols} has no patch ({row}, {col}).")
-    left, top, right, bottom = crop
-    width, height = (right - left) / cols, (bottom - top) / rows
-    return (
-        left + col * width,
-        top + row * height,
-        left + (col + 1) * width,
-        top + (row + 1) * height,
-    )

@@ -5,7 +5,7 @@ it shows. Layers, heads, rows and columns count from 1 on screen. Maps are drawn
 original picture, each patch one flat rectangle.
 """
 
-from .charts import attention_distance, class_probabilities, position_profile, prefix_shares
+from .charts import attention_distance, class_probabilities, position_profile
 from .distance import distance_histogram, offset_attention
 from .experiments import (
     answer_change,
@@ -16,18 +16,15 @@ from .experiments import (
     removed_patches,
 )
 from .maps import (
-    MAX_SUBPLOTS,
     attention_rollout,
     filter_response,
-    heads,
     picture,
-    query_attention,
     relevance,
     token_components,
-    token_map,
+    token_norms,
 )
 from .pairs import allowed_keys, allowed_pairs, attention_cost
-from .template import GREY, KEY, QUERY, SHARES, SIGNED, Box, enlarged
+from .template import KEY, QUERY, SHARES, enlarged
 from .tiles import (
     filter_components,
     filter_tile,
@@ -36,17 +33,13 @@ from .tiles import (
     position_tile,
     token_mixing,
 )
-from .tokens import token_film, token_norms, token_scatter
+from .tokens import token_film, token_scatter
 from .training import data_hunger, distance_by_layer, training_curves
 
 __all__ = [
-    "GREY",
     "KEY",
-    "MAX_SUBPLOTS",
     "QUERY",
     "SHARES",
-    "SIGNED",
-    "Box",
     "allowed_keys",
     "allowed_pairs",
     "answer_change",
@@ -62,7 +55,6 @@ __all__ = [
     "filter_response",
     "filter_tile",
     "filters",
-    "heads",
     "logit_lens",
     "muted_heads",
     "occlusion",
@@ -71,14 +63,11 @@ __all__ = [
     "position_profile",
     "position_similarity",
     "position_tile",
-    "prefix_shares",
-    "query_attention",
     "relevance",
     "removal_curves",
     "removed_patches",
     "token_components",
     "token_film",
-    "token_map",
     "token_mixing",
     "token_norms",
     "token_scatter",

@@ -8,27 +8,6 @@ import plotly.graph_objects as go
 from .template import GREY, LINES, QUERY, beside_each_other, finish, legend_above, place
 
 
-def prefix_shares(shares: np.ndarray, *, names: Sequence[str]) -> go.Figure:
-    """The share of the row on each prefix token and on all patches together, as bars."""
-    labels = [*names, "all patches"]
-    values = 100 * np.append(shares, 1 - shares.sum())
-    figure = go.Figure(
-        go.Bar(
-            x=values,
-            y=labels,
-            orientation="h",
-            marker_color=GREY,
-            text=[f"{value:.1f} %" for value in values],
-            textposition="auto",
-            hoverinfo="skip",
-        )
-    )
-    figure.update_xaxes(range=[0, 100], title="share of the row, %")
-    figure.update_yaxes(autorange="reversed")
-    words = ", ".join(f"{v:.1f} % on {k}" for k, v in zip(labels, values, strict=True))
-    return finish(figure, f"Where the row goes: {words}.", height=90 + 34 * len(labels))
-
-
 def attention_distance(
     distance: np.ndarray,
     prefix_mass: np.ndarray,

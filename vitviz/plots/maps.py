@@ -1,19 +1,15 @@
-"""Figures in the picture's own coordinates, and small maps side by side."""
+"""Maps over the patches, in pixels of the picture."""
 
 import base64
 import io
-import math
-from collections.abc import Sequence
 
 import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
-from plotly.subplots import make_subplots
 
 from .template import (
     BARE,
     GREY,
-    QUERY,
     SHARES,
     SIGNED,
     Box,
@@ -24,7 +20,6 @@ from .template import (
     query_box,
 )
 
-MAX_SUBPLOTS = 16
 _SHOWN_SIDE = 640  # pixels of the photo's longer side as it is sent to the browser
 _COLORBAR = 80  # pixels that a horizontal colour bar takes below a map
 _COLUMN = 360  # pixels of a usual column on screen
@@ -67,89 +62,6 @@ def picture(
         figure,
         f"The picture, cut into {rows} rows and {cols} columns of patches{asked}.",
         height=_picture_height(image, width),
-    )
-
-
-def query_attention(
-    attention: np.ndarray,
-    image: Image.Image,
-    *,
-    crop: Box,
-    query: tuple[int, int] | None,
-    equal_share: float,
-    name: str,
-) -> go.Figure:
-    """One map of shares of attention over the patches, in the picture's coordinates.
-
-    Parameters
-    ----------
-    attention : ndarray of shape (rows, columns), shares of 1
-    crop : (left, top, right, bottom) of the map in pixels of the picture
-    query : (row, column) of the patch to box, or None
-    equal_share : share of 1 of each token if all got the same
-    name : what the map is of, for the alt text
-    """
-    figure = go.Figure(_heat(attention, crop, equal_share))
-    if query is not None:
-        query_box(figure, crop, attention.shape, query)
-    _picture_axes(figure, image)
-    return finish(
-        figure, f"{name}: {_strongest(attention)}.", height=_picture_height(image) + _COLORBAR
-    )
-
-
-def heads(attention: np.ndarray, *, selected: int | None, names: Sequence[str]) -> go.Figure:
-    """Small maps side by side, each on its own scale, its maximum printed above it.
-
-    Parameters
-    ----------
-    attention : ndarray of shape (maps, rows, columns), shares of 1; the first 16 are drawn
-    selected : the map that gets a frame, or None
-    names : one short name a map
-    """
-    shown = attention[:MAX_SUBPLOTS]
-    cols = max(1, math.ceil(len(shown) / max(1, math.ceil(len(shown) / 4))))
-    rows = math.ceil(len(shown) / cols)
-    titles = [
-        f"{name} · max {as_percent(one.max())}" for name, one in zip(names, shown, strict=False)
-    ]
-    figure = make_subplots(
-        rows=rows,
-        cols=cols,
-        subplot_titles=titles,
-        horizontal_spacing=0.03,
-        vertical_spacing=min(0.2, 0.36 / rows),
-    )
-    for index, one in enumerate(shown):
-        row, col = divmod(index, cols)
-        figure.add_trace(
-            go.Heatmap(
-                z=100 * one,
-                colorscale=SHARES,
-                showscale=False,
-                zmin=0,
-                zmax=float(100 * one.max()) or 1.0,
-                x0=1,
-                y0=1,
-                hovertemplate="row %{y}, column %{x}: %{z:.2f} %<extra></extra>",
-            ),
-            row=row + 1,
-            col=col + 1,
-        )
-        tall, wide = one.shape
-        anchor = "x" if index == 0 else f"x{index + 1}"
-        where = dict(row=row + 1, col=col + 1)
-        figure.update_xaxes(**BARE, range=[0.5, wide + 0.5], constrain="domain", **where)
-        figure.update_yaxes(**BARE, range=[tall + 0.5, 0.5], scaleanchor=anchor, **where)
-        if index == selected:
-            frame = dict(x0=0.5, x1=wide + 0.5, y0=0.5, y1=tall + 0.5)
-            figure.add_shape(type="rect", line=dict(color=QUERY, width=5), **frame, **where)
-    figure.update_annotations(font_size=14)
-    return finish(
-        figure,
-        "Maps, each on its own scale: " + "; ".join(titles) + ".",
-        height=min(420, 40 + 170 * rows),
-        top=28,
     )
 
 
@@ -257,37 +169,60 @@ def component_colours(components: np.ndarray) -> np.ndarray:
     return bytes_
 
 
-def token_map(
-    values: np.ndarray,
+def token_norms(
+    norms: np.ndarray,
+    outliers: np.ndarray,
     image: Image.Image,
     *,
     crop: Box,
     query: tuple[int, int] | None,
-    name: str,
-    signed: bool,
+    long: np.ndarray | None = None,
 ) -> go.Figure:
-    """A number for each patch (rows, columns): cosine (signed) or norm, in picture coordinates."""
-    heat = _heat(values, crop, None)
-    scale = dict(colorscale=SIGNED, zmin=-1, zmax=1) if signed else dict(colorscale="Cividis")
+    """Length of each patch token; outliers have a cross, others that are long a ring.
+
+    Parameters
+    ----------
+    norms : ndarray of shape (rows, columns), in the tokens' unit
+    outliers, long : ndarray of bool, shape (rows, columns)
+    """
+    low, high = float(norms.min()), float(norms.max())
+    heat = _heat(norms, crop, None)
     heat.update(
-        z=values,
-        zmin=float(values.min()),
-        zmax=float(values.max()),
+        z=norms,
+        zmin=low,
+        zmax=high,
+        colorscale="Cividis",
         hovertemplate="%{customdata}: %{z:.2f}<extra></extra>",
     )
-    heat.colorbar = colorbar(name)
-    heat.update(**scale)
+    heat.colorbar = colorbar("length")
     figure = go.Figure(heat)
     if query is not None:
-        query_box(figure, crop, values.shape, query)
+        query_box(figure, crop, norms.shape, query)
     _picture_axes(figure, image)
-    row, col = np.unravel_index(int(np.argmax(values)), values.shape)
-    largest = f"{values.max():.2f} at {place(int(row), int(col))}"
-    return finish(
-        figure,
-        f"{name} of each patch; the largest is {largest}.",
-        height=_picture_height(image) + _COLORBAR,
-    )
+    marked = {"outlier": (outliers, "x-thin", 13, 3)}
+    if long is not None:
+        marked["long one"] = (long & ~outliers, "circle-open", 11, 2)
+    left, top, right, bottom = crop
+    largest = place(*divmod(int(norms.argmax()), norms.shape[1]))
+    words = [f"length of each patch; the largest is {high:.2f} at {largest}"]
+    for called, (mask, symbol, size, width) in marked.items():
+        rows, cols = np.nonzero(mask)
+        figure.add_scatter(
+            x=left + (cols + 0.5) * (right - left) / norms.shape[1],
+            y=top + (rows + 0.5) * (bottom - top) / norms.shape[0],
+            mode="markers",
+            marker=dict(
+                symbol=symbol, size=size, color="black", line=dict(color="black", width=width)
+            ),
+            hoverinfo="skip",
+        )
+        where = [place(int(row), int(col)) for row, col in zip(rows, cols, strict=True)]
+        if not where:
+            words.append(f"no {called}")
+            continue
+        named = "; ".join(where[:5]) + ("; …" if len(where) > 5 else "")
+        words.append(f"{len(where)} {called}{'s' * (len(where) > 1)}: {named}")
+    return finish(figure, f"{'; '.join(words)}.", height=_picture_height(image) + _COLORBAR)
 
 
 def filter_response(response: np.ndarray, image: Image.Image, *, crop: Box, name: str) -> go.Figure:

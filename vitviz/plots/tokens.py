@@ -1,4 +1,4 @@
-"""What the tokens hold: layers side by side, tokens on two components, and their lengths."""
+"""Principal components of the tokens: all layers side by side, and tokens on two of them."""
 
 import base64
 import io
@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from .maps import component_colours, token_map
+from .maps import component_colours
 from .template import BARE, QUERY, Box, as_percent, finish, place
 
 _STAR = "#ffb703"
@@ -140,49 +140,6 @@ def token_scatter(
         title=second, range=[bottom, top], scaleanchor="x", constrain="domain", showgrid=False
     )
     return finish(figure, _scatter_words(patches[chosen], first, second, prefix), height=460)
-
-
-def token_norms(
-    norms: np.ndarray,
-    outliers: np.ndarray,
-    image: Image.Image,
-    *,
-    crop: Box,
-    query: tuple[int, int] | None,
-    long: np.ndarray | None = None,
-) -> go.Figure:
-    """Length of each patch token; outliers have a cross, others that are long a ring.
-
-    Parameters
-    ----------
-    norms : ndarray of shape (rows, columns), in the tokens' unit
-    outliers, long : ndarray of bool, shape (rows, columns)
-    """
-    figure = token_map(norms, image, crop=crop, query=query, name="length", signed=False)
-    marked = {"outlier": (outliers, "x-thin", 13, 3)}
-    if long is not None:
-        marked["long one"] = (long & ~outliers, "circle-open", 11, 2)
-    left, top, right, bottom = crop
-    words = [figure.layout.meta["alt"].removesuffix(".")]
-    for called, (mask, symbol, size, width) in marked.items():
-        rows, cols = np.nonzero(mask)
-        figure.add_scatter(
-            x=left + (cols + 0.5) * (right - left) / norms.shape[1],
-            y=top + (rows + 0.5) * (bottom - top) / norms.shape[0],
-            mode="markers",
-            marker=dict(
-                symbol=symbol, size=size, color="black", line=dict(color="black", width=width)
-            ),
-            hoverinfo="skip",
-        )
-        where = [place(int(row), int(col)) for row, col in zip(rows, cols, strict=True)]
-        if not where:
-            words.append(f"no {called}")
-            continue
-        named = "; ".join(where[:5]) + ("; …" if len(where) > 5 else "")
-        words.append(f"{len(where)} {called}{'s' * (len(where) > 1)}: {named}")
-    figure.update_layout(meta={"alt": f"{'; '.join(words)}."})
-    return figure
 
 
 def _columns(count: int) -> int:
