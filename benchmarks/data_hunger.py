@@ -34,7 +34,7 @@ def recipe(network: Literal["vit", "cnn"], share: float, seed: int) -> Recipe:
         held_out=HELD_OUT,
         share=share,
         seed=seed,
-        looks=2,
+        style=2,
     )
 
 

@@ -8,7 +8,7 @@ from threading import Lock
 import numpy as np
 import pytest
 
-from vitviz.app.shared.cache import BoundedCache
+from vitviz.app.shared.cache import LRUCache
 
 
 class Maker:
@@ -23,7 +23,7 @@ class Maker:
         return self.value
 
 
-def kept(cache: BoundedCache, key: str, size: int = 10) -> bool:
+def kept(cache: LRUCache, key: str, size: int = 10) -> bool:
     """Whether the cache still has the value; asking makes it the most recently used."""
     make = Maker(key)
     assert cache.get(key, make, lambda value: size) == key
@@ -31,7 +31,7 @@ def kept(cache: BoundedCache, key: str, size: int = 10) -> bool:
 
 
 def test_a_value_is_made_once() -> None:
-    cache, make = BoundedCache(100), Maker()
+    cache, make = LRUCache(100), Maker()
     assert cache.get("key", make, lambda value: 10) == "value"
     assert cache.get("key", make, lambda value: 10) == "value"
     assert make.made == 1
@@ -39,7 +39,7 @@ def test_a_value_is_made_once() -> None:
 
 
 def test_the_least_recently_used_is_dropped_first() -> None:
-    cache = BoundedCache(30)
+    cache = LRUCache(30)
     for key in "abc":
         assert not kept(cache, key)
     assert kept(cache, "a")  # now b is the oldest
@@ -50,7 +50,7 @@ def test_the_least_recently_used_is_dropped_first() -> None:
 
 
 def test_bytes_are_the_bound() -> None:
-    cache, random = BoundedCache(1000), np.random.default_rng(0)
+    cache, random = LRUCache(1000), np.random.default_rng(0)
     for step in range(200):
         kept(cache, str(step), size=int(random.integers(0, 400)))
         assert cache.nbytes <= 1000
@@ -58,7 +58,7 @@ def test_bytes_are_the_bound() -> None:
 
 
 def test_one_value_larger_than_the_bound_is_kept_alone() -> None:
-    cache = BoundedCache(30)
+    cache = LRUCache(30)
     kept(cache, "small")
     kept(cache, "large", size=50)
     assert kept(cache, "large", size=50)
@@ -68,7 +68,7 @@ def test_one_value_larger_than_the_bound_is_kept_alone() -> None:
 
 
 def test_what_was_dropped_and_is_in_use_is_not_made_again() -> None:
-    cache, used = BoundedCache(30), Maker(np.zeros(3))
+    cache, used = LRUCache(30), Maker(np.zeros(3))
     value = cache.get("used", used, lambda value: 20)
     kept(cache, "other", size=20)
     assert cache.kept("used") is None
@@ -83,7 +83,7 @@ def test_what_was_dropped_and_is_in_use_is_not_made_again() -> None:
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])  # Streamlit stops with such
 def test_a_failure_is_not_kept(error: type[BaseException]) -> None:
-    cache = BoundedCache(100)
+    cache = LRUCache(100)
 
     def fail() -> str:
         raise error
@@ -96,7 +96,7 @@ def test_a_failure_is_not_kept(error: type[BaseException]) -> None:
 
 
 def test_threads_that_ask_for_one_key_make_it_once() -> None:
-    cache, make, count = BoundedCache(100), Maker(wait=0.05), 8
+    cache, make, count = LRUCache(100), Maker(wait=0.05), 8
     together = threading.Barrier(count)
 
     def ask(_: int) -> object:
@@ -110,7 +110,7 @@ def test_threads_that_ask_for_one_key_make_it_once() -> None:
 
 def test_who_waits_for_another_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitviz.app.shared.cache.TICK", 0.01)
-    cache, make = BoundedCache(100), Maker(wait=0.3)
+    cache, make = LRUCache(100), Maker(wait=0.3)
 
     def stop() -> None:
         raise KeyboardInterrupt
@@ -127,7 +127,7 @@ def test_who_waits_for_another_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_threads_that_ask_for_different_keys_do_not_wait_for_each_other() -> None:
-    cache, both = BoundedCache(100), threading.Barrier(2)
+    cache, both = LRUCache(100), threading.Barrier(2)
 
     def ask(key: str) -> str:
         return cache.get(key, lambda: f"{key}{both.wait(timeout=10) < 2}", len)
@@ -138,7 +138,7 @@ def test_threads_that_ask_for_different_keys_do_not_wait_for_each_other() -> Non
 
 def test_a_value_is_made_once_also_after_the_first_who_made_it_failed() -> None:
     """One run is stopped while a second waits; a third comes while the second is at work."""
-    cache, made = BoundedCache(100), Lock()
+    cache, made = LRUCache(100), Lock()
     first_runs, first_may_fail, second_runs, second_may_end = (threading.Event() for _ in range(4))
     count = 0
 

@@ -17,7 +17,15 @@ from vitviz.app.settings import setting
 from vitviz.app.shared import models, pictures, places, results
 from vitviz.app.shared.downloads import follow, leave
 from vitviz.app.shared.queue import BusyError
-from vitviz.app.shared.view import KINDS, MEAN, Looks, View, all_to_all, default_query, token_text
+from vitviz.app.shared.view import (
+    KINDS,
+    MEAN,
+    MapStyle,
+    View,
+    all_to_all,
+    default_query,
+    token_text,
+)
 from vitviz.app.widgets.clipboard import paste_anywhere, paste_button
 from vitviz.app.widgets.data_table import Data, disclose, provenance
 from vitviz.options import OptionError
@@ -55,7 +63,7 @@ def main() -> None:
     if setting("presenter", [False, True], False):
         st.html(f"<style>html {{ font-size: {settings.PRESENTER:.0%} !important; }}</style>")
     st.toggle("Presenter", key="presenter", help="Larger text, for a projector.")
-    # Here and not in the page: a widget drawn inside a page loses its value at a change of page.
+    # Drawn here, as a widget drawn inside a page loses its value at a change of page.
     messages = st.container()
     server.wait()
     try:
@@ -63,16 +71,16 @@ def main() -> None:
     except OptionError as error:
         st.error(str(error))
         st.stop()
-    if view := _told(_controls):
+    if view := _or_error(_controls):
         views.append(view)
         chosen.run()
-    for message in settings.told():
+    for message in settings.take_messages():
         messages.info(message)
     settings.write_address()
 
 
-def _told(make: Callable[[], T]) -> T | None:
-    """What is made; None, and one sentence, where the model or the server refuses."""
+def _or_error(make: Callable[[], T]) -> T | None:
+    """The result of `make`; where the model or the server refuses, None, and the error is shown."""
     try:
         return make()
     except Exception as error:
@@ -97,7 +105,7 @@ def _page(name: str, views: list[View]) -> None:
         other = models.shipped_name()
         st.button(f"Show {other}", on_click=settings.change, args=("model", other))
     else:
-        data = _told(partial(import_module(f"vitviz.app.screens.{name}").page, view))
+        data = _or_error(partial(import_module(f"vitviz.app.screens.{name}").page, view))
     _caption_card(name)
     if data is not None:
         disclose(view, name, data)
@@ -152,7 +160,7 @@ def _controls() -> View | None:
         layer=layer,
         head=None if isinstance(head, str) else head - 1,
         query=_query(acts, shown),
-        looks=Looks(
+        style=MapStyle(
             direction=setting("read", ["row", "column"], "row"),
             view=setting("view", ["heat", "spotlight"], "heat"),
             scale=setting("scale", ["map", "shared", "log"], "map"),
@@ -236,7 +244,7 @@ def _model_control(menu: DeltaGenerator, switch: DeltaGenerator) -> "Model | Non
 
 
 def _captured(chosen: "Model", picture: pictures.Picture) -> "tuple[Model, Activations]":
-    """The chosen model and its capture; the last that was shown, where it has none to show."""
+    """The chosen model and its capture; where that fails, those of the model shown before."""
     from vitviz import ModelError
 
     model = chosen

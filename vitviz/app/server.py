@@ -1,4 +1,4 @@
-"""The server around the pages: their addresses, their style, and what is ready at its start."""
+"""The server of the pages: addresses, style sheet, and what is loaded when it starts."""
 
 import sys
 import threading
@@ -40,7 +40,7 @@ register_url_convertor("page", _PageName())
 
 
 def _document(request: Request) -> Response:
-    """Streamlit's document with the style of the pages, which so comes before all they draw."""
+    """Streamlit's HTML document with our style sheet in its head, so that it applies at once."""
     name, base = request.path_params.get("name", ""), _base()
     if name == _FIRST or name != name.lower():
         place = "" if name.lower() == _FIRST else name.lower()
@@ -73,7 +73,7 @@ async def _lifespan(_: st.App) -> AsyncIterator[None]:
 
 
 def _make_ready() -> None:
-    """What the first page needs, made while the browser still loads the document."""
+    """Load what the first page needs while the browser still loads the document."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(_INTERVAL)
     try:
@@ -87,7 +87,7 @@ def _make_ready() -> None:
 
 
 def wait() -> None:
-    """Wait until that is there: threads that import the same at once get in each other's way."""
+    """Wait until that is loaded: two threads that import the same modules slow each other down."""
     if _ready is not None:
         _ready.join()
 

@@ -40,7 +40,7 @@ NAMES = (
 
 
 def setting(name: str, options: Sequence[T], default: T) -> T:
-    """The value of a setting: what its widget says, else what was kept, else the address's.
+    """The value of a setting: its widget's, else the one kept, else the one in the address.
 
     Call it before the widget that has `name` as its key. A value that is none of the options falls
     back to the default, and the reader is told.
@@ -58,7 +58,7 @@ def setting(name: str, options: Sequence[T], default: T) -> T:
 
 
 def text_setting(name: str, fits: Callable[[str], bool], default: str = "") -> str:
-    """As `setting`, for one whose text is free: `fits` says whether it can be read."""
+    """As `setting`, for free text: `fits` tells whether it can be read."""
     text = _fitting(name, fits, default)
     value = default if text is None else text
     _keep(name, value, default)
@@ -66,13 +66,13 @@ def text_setting(name: str, fits: Callable[[str], bool], default: str = "") -> s
 
 
 def _fitting(name: str, fits: Callable[[str], bool], default: object) -> str | None:
-    """The text of a setting; None where it has none, or one that does not fit, which is told."""
-    drawn = st.session_state.get(name)  # None where it was not drawn, or was switched off
+    """The text of a setting; None where it has none, or, with a message, one that does not fit."""
+    drawn = st.session_state.get(name)  # None where it is not on this page, or nothing is selected
     text = _kept().get(name) if drawn is None else str(drawn)
     if text is None or fits(text):
         return text
     called = name.replace("_", " ").capitalize()
-    said = re.sub(r"[^\w. -]", "?", text[:40])  # a link is not to be trusted with markup
+    said = re.sub(r"[^\w. -]", "?", text[:40])  # a link may carry markup
     shown = "nothing" if default == "" else default
     tell(f"{called}: {said} does not fit here; {shown} is shown.")
     return None
@@ -88,7 +88,7 @@ def _keep(name: str, value: object, default: object) -> None:
 
 
 def kept(name: str) -> str | None:
-    """The text that is kept of a setting, fitting or not."""
+    """The stored text of a setting, whether it is valid or not."""
     return _kept().get(name)
 
 
@@ -99,20 +99,20 @@ def change(name: str, value: object) -> None:
 
 
 def tell(message: str) -> None:
-    """Say something once, at the top of this run's page."""
+    """Show a message once, at the top of the page."""
     messages: list[str] = st.session_state.setdefault("messages", [])
     if message not in messages:
         messages.append(message)
 
 
-def told() -> list[str]:
-    """What there is to say in this run; it is not said again."""
+def take_messages() -> list[str]:
+    """The messages of this run, which are then forgotten."""
     messages: list[str] = st.session_state.pop("messages", [])
     return messages
 
 
 def follow_address() -> None:
-    """Where the reader went back or forward in the browser, take the settings of that address.
+    """After Back or Forward in the browser, take the settings from the address.
 
     Call it before any setting is read.
     """
@@ -125,7 +125,7 @@ def follow_address() -> None:
 
 
 def asked_for() -> bool:
-    """Whether the settings are those of an address that was opened, and none has changed since."""
+    """Whether this is the first run of a link that was opened, before any setting was changed."""
     return "written" not in st.session_state
 
 

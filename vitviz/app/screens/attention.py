@@ -1,4 +1,4 @@
-"""Who looks where: one row or column of A, for every head of the layer."""
+"""The page Attention: one row or column of A for every head of a layer."""
 
 import numpy as np
 import streamlit as st
@@ -69,14 +69,14 @@ def _mixing(view: View) -> Data:
 
 def _table(view: View, shape: Shape) -> Table:
     """One row or column of A for every head, in per cent."""
-    row = view.looks.direction == "row" or shape.prefix_only
+    row = view.style.direction == "row" or shape.prefix_only
     if view.acts.layers[view.layer].kind in ("global", "class"):
         attention, prefix = view.acts.attention(view.layer), len(view.prefix)
         looking = attention if row else attention.swapaxes(1, 2)
         shares = looking[:, prefix:].mean(axis=1) if view.query is None else looking[:, view.query]
     else:
         query = view.query_patch
-        if query is not None and not row:  # the key that this patch is a part of
+        if query is not None and not row:  # the key that covers this patch
             query = shape.key_of(query)
         maps = view.acts.attention_map(view.layer, query, direction="row" if row else "column")
         shares = maps.reshape(len(maps), -1)
@@ -92,9 +92,9 @@ def _table(view: View, shape: Shape) -> Table:
 
 
 def _frames(view: View) -> list[Frame]:
-    """All layers where they are small enough, else the one on screen."""
+    """The frames of all layers where these are small enough, else of the one on screen."""
     acts = view.acts
-    # of every layer: heads x queries x what a query meets
+    # of every layer: heads x queries x keys in a query's window
     bytes_of = [
         layer.num_heads * windows.queries.size * windows.keys.shape[1]
         for layer, windows in ((acts.layers[n], acts.layout(n)) for n in range(acts.depth))

@@ -1,4 +1,4 @@
-"""What of the attention one class hangs on: the map beside the rollout, which knows no class."""
+"""Class-specific maps, shown beside the rollout, which is the same for all classes."""
 
 from typing import Literal
 
@@ -20,7 +20,7 @@ PHOTO_WIDTH = 375  # pixels: as large as the map beside it
 
 
 def draw(view: View) -> dict[str, np.ndarray]:
-    """The picture, and the map of the class that is asked about.
+    """Draw the picture and the map of the chosen class.
 
     Returns the map's values (rows, columns) by a heading for them; nothing where there is no map.
     """
@@ -58,7 +58,7 @@ def draw(view: View) -> dict[str, np.ndarray]:
 
 
 def _controls(view: View) -> tuple[int, Method]:
-    index = class_menu.asked(view.acts)
+    index = class_menu.chosen(view.acts)
     class_menu.menu(view.acts)
     method = setting("class_map", list(METHODS), "relevance")
     st.segmented_control(
@@ -73,7 +73,7 @@ def _controls(view: View) -> tuple[int, Method]:
 
 
 def of_class(view: View, method: Method, index: int) -> np.ndarray:
-    """The map (rows, columns), from the cache where it is there."""
+    """The map (rows, columns), cached."""
     from vitviz import attribution
 
     function = attribution.relevance if method == "relevance" else attribution.gradient_rollout
@@ -88,7 +88,7 @@ def of_class(view: View, method: Method, index: int) -> np.ndarray:
 
 
 def _said(view: View, values: np.ndarray, name: str, method: Method) -> str:
-    """What the map of the class called `name` is, its maximum, and how like the rollout it is."""
+    """What the map shows, its maximum, and its correlation with the rollout."""
     row, col = np.unravel_index(int(values.argmax()), values.shape)
     largest = f"{values.max():.2g}" if method == "relevance" else as_percent(values.max())
     what = (

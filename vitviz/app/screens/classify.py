@@ -1,4 +1,4 @@
-"""What the model answers, and what would change the answer."""
+"""The page Classify: the answer, and experiments that change it."""
 
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
@@ -52,7 +52,7 @@ def page(view: View) -> Data | None:
     muted = _cells_setting("muted", (acts.depth, acts.layers[0].num_heads))
     removal = setting("fill", list(REMOVALS), "mean")
     block = setting("block", BLOCKS, 4)
-    index = class_menu.asked(acts)
+    index = class_menu.chosen(acts)
 
     patches, heads, answer = st.columns([10, 9, 11])
     edits = _edits(painted, muted, removal)
@@ -95,7 +95,7 @@ def page(view: View) -> Data | None:
             place, make = wanted
             with place:
                 make()
-            st.rerun()  # what was found is kept, and drawn where it belongs
+            st.rerun()  # the results are cached now, and are drawn in the next run
     changes = Changes(painted, muted, REMOVALS[removal], done=bool(done))
     found = Found(
         lens,
@@ -107,8 +107,8 @@ def page(view: View) -> Data | None:
 
 
 def _of_other_families(view: View, labels: tuple[str, ...]) -> Data:
-    """Where layers differ in their tokens: the answer, and the picture without each block."""
-    probabilities, index = view.acts.probabilities, class_menu.asked(view.acts)
+    """The page for models whose layers have different tokens: the answer and occlusion."""
+    probabilities, index = view.acts.probabilities, class_menu.chosen(view.acts)
     assert probabilities is not None
     answer, blocks = st.columns(2)
     with answer:
@@ -136,7 +136,7 @@ def _of_other_families(view: View, labels: tuple[str, ...]) -> Data:
 
 
 def _found(view: View, *called: Hashable) -> Any:
-    """What an experiment found; None where it was not run."""
+    """The result of an experiment; None where it was not run."""
     return results.captures().kept((*view.key, *called))
 
 
@@ -144,7 +144,7 @@ def _cells_setting(name: str, shape: tuple[int, int]) -> np.ndarray:
     mask = cell_sets.read(
         text_setting(name, lambda text: cell_sets.read(text, shape) is not None), shape
     )
-    assert mask is not None  # a text that does not fit has fallen back to none
+    assert mask is not None  # `text_setting` has replaced a text that does not fit
     return mask
 
 
@@ -162,7 +162,7 @@ def _edits(painted: np.ndarray, muted: np.ndarray, removal: "Removal") -> "list[
 def _answer(
     view: View, edits: "list[Edit]", labels: tuple[str, ...], before: np.ndarray
 ) -> "tuple[np.ndarray, list[Edit]]":
-    """Draw the answer before and after; the logit lens of after, and the edits that it is of."""
+    """Draw the answer before and after; returns the logit lens after, and the edits that worked."""
     from vitviz import ModelError
 
     try:
@@ -180,7 +180,7 @@ def _answer(
 
 
 def _worth(view: View, after: np.ndarray, labels: tuple[str, ...]) -> None:
-    """Say what the answer is worth."""
+    """Say which classes the model knows and how well calibrated it is."""
     random = (
         "" if view.model.trained else "These are **random weights**: the answer means nothing. "
     )
@@ -196,7 +196,7 @@ def _worth(view: View, after: np.ndarray, labels: tuple[str, ...]) -> None:
 
 
 def _calibrated(after: np.ndarray, temperature: float, labels: tuple[str, ...]) -> str:
-    """What the answer is worth, by the temperature that was fitted on held-out pictures."""
+    """The answer at the temperature that was fitted on held-out pictures."""
     powers = after ** (1 / temperature)  # the softmax of logits divided by the temperature
     best = int(powers.argmax())
     return (
@@ -365,7 +365,7 @@ def _both_curves(
 def _on_demand(
     view: View, label: str, called: tuple[Any, ...], make: "Callable[[Progress], Any]"
 ) -> Pending | None:
-    """A button; what is to be run where it was pressed."""
+    """Draw a button; returns the experiment where it was pressed."""
     pressed = st.button(label, key=f"run {called[0]}", icon=":material/play_arrow:")
     place = st.container()
     if not pressed:
@@ -374,7 +374,7 @@ def _on_demand(
 
 
 def _choose(figure: "go.Figure", name: str, mask: np.ndarray) -> None:
-    """A figure whose points are cells: those that are clicked, or dragged over, are toggled."""
+    """Draw a figure whose cells are toggled by a click or a drag."""
     key = f"{name} figure"
 
     def chosen() -> None:

@@ -1,4 +1,4 @@
-"""The numbers of Classify: the answer before and after, and what was found by experiments."""
+"""The tables of Classify: the answer before and after, and the results of experiments."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """What is taken away: patches (rows, columns), heads (layers, heads), and how patches go.
+    """What is removed: patches (rows, columns), heads (layers, heads), and by what patches.
 
     `done` is false where there is nothing, or the model refused it.
     """
@@ -47,7 +47,7 @@ class Found:
 
 
 def tables(view: View, changes: Changes, found: Found, index: int) -> list[Table]:
-    """One for the answer, and one for each experiment that was run, of class `index`."""
+    """A table of the answer, and one of each experiment that was run for class `index`."""
     acts, name = view.acts, class_menu.names(view.acts)[index]
     assert acts.probabilities is not None
     assert acts.logits is not None

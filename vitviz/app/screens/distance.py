@@ -1,4 +1,4 @@
-"""Local or global: how far every head looks, and how one head's attention falls with distance."""
+"""The page Distance: mean attention distance of every head, and one head in detail."""
 
 import math
 from collections.abc import Hashable, Sequence
@@ -27,7 +27,7 @@ _DOTS = "distance_dots"
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What is measured of all heads, of one picture or of several.
+    """The measurements of all heads, on one picture or several.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ def page(view: View) -> Data | None:
 
     try:
         surveys = _of_samples(view) if over == "samples" else _of_picture(view, view.acts, view.key)
-    except ModelError as error:  # of a sample; this picture's layers are all fit to be shown
+    except ModelError as error:  # on a sample; the layers of this picture are all valid
         st.warning(str(error))
         return None
     survey = surveys[variant]
@@ -80,7 +80,7 @@ def page(view: View) -> Data | None:
 
 
 def _by_layer(view: View) -> Data:
-    """Where layers differ in what they may look at: the dots alone, of this picture."""
+    """The page for models whose layers have different tokens or windows: the dots alone."""
     found, equal = results.distances(view)
     num_heads = [len(heads) for heads in found]
     distance = np.full((len(found), max(num_heads)), np.nan)
@@ -117,7 +117,7 @@ def _by_layer(view: View) -> Data:
 def _controls(view: View) -> tuple[str, Variant]:
     first, second, third = st.columns([2, 3, 4])
     heads = view.acts.layers[view.layer].num_heads
-    first.selectbox(  # its setting is among the shared ones
+    first.selectbox(  # `head` is a shared setting, read in main.py
         "Head",
         [MEAN, *range(1, heads + 1)],
         key="head",
@@ -160,7 +160,7 @@ def _dots(view: View, survey: Survey) -> None:
 
 
 def _go(heads: int) -> None:
-    """Show the head whose dot was clicked, on this page and all others."""
+    """Select the head whose dot was clicked."""
     for point in st.session_state[_DOTS].selection.points:
         layer, head = divmod(point["point_index"], heads)
         settings.change("layer", layer + 1)
@@ -185,7 +185,7 @@ def _extremes(survey: Survey) -> None:
 
 
 def _one_head(view: View, survey: Survey) -> None:
-    """The chosen head, or the mean of its layer's: in numbers, by distance and by offset."""
+    """The chosen head, or the mean of heads: numbers, histogram of distances, map of offsets."""
     acts, here = view.acts, (view.layer, slice(None) if view.head is None else [view.head])
     name = f"layer {view.layer + 1}, " + (
         "mean of heads" if view.head is None else f"head {view.head + 1}"
@@ -211,7 +211,7 @@ def _one_head(view: View, survey: Survey) -> None:
 
 
 def _facts(view: View, survey: Survey, distance: np.ndarray) -> str:
-    """Distance, attention on the prefix and entropy of what is chosen, in words."""
+    """Distance, attention on the prefix tokens and entropy of the chosen head, in words."""
     here = (slice(None), view.layer, slice(None) if view.head is None else view.head)
     words = "it attends to no patch"
     if np.isfinite(distance).any():
@@ -248,12 +248,12 @@ def _prefix_name(view: View) -> str:
 
 
 def _of_picture(view: View, acts: "Activations", key: Sequence[Hashable]) -> Surveys:
-    """Both variants, from the cache where they are there."""
+    """Both variants on one picture, cached."""
     return results.captures().get((*key, "distances"), lambda: _measured(acts), _nbytes)
 
 
 def _of_samples(view: View) -> Surveys:
-    """Both variants of all sample pictures together."""
+    """Both variants on all sample pictures, cached."""
 
     def make() -> Surveys:
         model = view.model
@@ -272,7 +272,7 @@ def _of_samples(view: View) -> Surveys:
 
 
 def _measured(acts: "Activations") -> Surveys:
-    """One pass over the layers, each let go once it is measured."""
+    """Measure layer by layer, holding one attention matrix at a time."""
     layers = [_of_layer(acts, attention) for attention in acts.attention_layers()]
     return {
         variant: Survey(
@@ -287,7 +287,7 @@ def _measured(acts: "Activations") -> Surveys:
 
 
 def _of_layer(acts: "Activations", attention: np.ndarray) -> Surveys:
-    """Of one layer and one picture: the axis of layers is left out."""
+    """Measure one layer on one picture; arrays without the axis of layers."""
     grid, patch, prefix = acts.grid, acts.patch_size, acts.num_prefix_tokens
     mass = inspection.prefix_mass([attention], num_prefix_tokens=prefix)
     entropy = inspection.attention_entropy([attention])
@@ -343,10 +343,10 @@ def _nbytes(surveys: Surveys) -> int:
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
-    """Over the first axis, gaps left out; NaN where there is nothing else."""
+    """Mean over the first axis, ignoring NaN; NaN where all are."""
     return np.ma.filled(np.ma.masked_invalid(values).mean(axis=0), np.nan)
 
 
 def _spread(values: np.ndarray) -> np.ndarray:
-    """Standard deviation over the first axis, gaps left out."""
+    """Standard deviation over the first axis, ignoring NaN."""
     return np.ma.filled(np.ma.masked_invalid(values).std(axis=0), np.nan)

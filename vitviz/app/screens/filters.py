@@ -1,4 +1,4 @@
-"""What the first layer sees: the patch embedding's filters, and what a picture answers to them."""
+"""The page Filters: the filters of the patch embedding, and their responses to the picture."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -110,7 +110,7 @@ def _patch(view: View) -> tuple[int, int]:
 
 
 def _tables(view: View, tiles: Tiles, chosen: int | None) -> list[Table]:
-    """Of the filters, and of what one of them answers where that is defined."""
+    """Tables of the filters, and of the response of one where that is defined."""
     kernel = tiles.kernel
     explained = {} if tiles.explained is None else {"variance, %": 100 * tiles.explained}
     columns = {
@@ -135,7 +135,7 @@ def _tables(view: View, tiles: Tiles, chosen: int | None) -> list[Table]:
 
 
 def _switch(place: "DeltaGenerator", label: str, name: str, options: tuple[str, ...]) -> str:
-    """A switch between sets of tiles: what is chosen begins again at the first of the new set."""
+    """A switch between sets of tiles, which selects the first tile of the new set."""
     chosen = setting(name, options, options[0])
     place.segmented_control(
         label, options, key=name, on_change=_choose, args=(0,), width="stretch", required=True
@@ -144,7 +144,7 @@ def _switch(place: "DeltaGenerator", label: str, name: str, options: tuple[str, 
 
 
 def _mosaic(model: "Model", tiles: Tiles, gain: float, chosen: int) -> None:
-    """All tiles of the model on screen; a click on one chooses it."""
+    """Draw all tiles of the model; a click selects one."""
     st.subheader("Trained" if model.trained else "Random weights", anchor=False)
 
     def clicked() -> None:
@@ -157,7 +157,7 @@ def _mosaic(model: "Model", tiles: Tiles, gain: float, chosen: int) -> None:
 
 
 def _random_beside(view: View, what: str, order: str, gain: float) -> None:
-    """The same tiles of the same model before any training."""
+    """Draw the same tiles of the same architecture with random weights."""
     if not view.model.trained:
         st.subheader("Trained", anchor=False)
         st.markdown("Choose the *trained* weights above to see them beside the random ones.")
@@ -190,7 +190,7 @@ def _response(view: View, kernel: np.ndarray, title: str) -> None:
 
 
 def _tiles(kernel: np.ndarray, called: tuple[Hashable, ...], what: str, order: str) -> Tiles:
-    """From the cache where they are there.
+    """The tiles, cached.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Does it know where patches are: similarity of position embeddings, learned and not."""
+"""The page Positions: similarity of position embeddings, learned and sine-cosine."""
 
 from typing import Literal
 
@@ -102,7 +102,7 @@ def _fits(kind: Kind, width: int) -> bool:
 
 
 def _table(view: View, kind: Kind) -> np.ndarray:
-    """Embeddings of the patches' positions, (N, D)."""
+    """The position embeddings of the patches: (N, D)."""
     rows, cols = view.grid
     if kind == "learned":
         table = view.model.position_embedding
@@ -121,7 +121,7 @@ def _similarity(view: View, kind: Kind) -> np.ndarray:
 
 
 def _frames(view: View, kinds: list[Kind], shown: Kind) -> list[Frame]:
-    """Every kind where they are small enough, else the one on screen."""
+    """The frames of all kinds where these are small enough, else of the one on screen."""
     count = view.grid[0] * view.grid[1]
     wanted = kinds if len(kinds) * count**2 <= MAX_BYTES else [shown]
 

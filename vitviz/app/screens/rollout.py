@@ -1,4 +1,4 @@
-"""What reaches each token through all layers."""
+"""The page Rollout: attention through all layers, and class-specific maps."""
 
 import itertools
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ def page(view: View) -> Data | None:
 
 
 def _said(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> str:
-    """Where the answer is read; and how like the map is to the one of the usual fusion."""
+    """At which token the answer is read, and how the map correlates with the usual fusion's."""
     words = f"The model's answer is read {read_at(view.acts)}."
     if fusion == "mean":
         return words
@@ -109,10 +109,10 @@ def _table(
     """The rollout of the query up to the layer on screen, beside the map of the class."""
     steps = _steps(view, fusion, residual, discard, start)
     matrix = next(itertools.islice(steps, view.layer - start, None))
-    shares = 100 * (matrix if view.looks.direction == "row" else matrix.T)
+    shares = 100 * (matrix if view.style.direction == "row" else matrix.T)
     prefix = len(view.prefix)
     shown = shares[prefix:].mean(axis=0) if view.query is None else shares[view.query]
-    what = "from each token to {}" if view.looks.direction == "row" else "from {} to each token"
+    what = "from each token to {}" if view.style.direction == "row" else "from {} to each token"
     about = (
         f"What goes {what.format(view.query_name)} through layers {start + 1} to {view.layer + 1}: "
         f"heads fused by {fusion}, residual {residual}, the smallest {discard} discarded"
@@ -136,7 +136,7 @@ def _steps(
 
 
 def _frames(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> list[Frame]:
-    """Every step where they are small enough, else the one on screen."""
+    """The frames of all steps where these are small enough, else of the one on screen."""
     acts, prefix = view.acts, view.acts.num_prefix_tokens
 
     def make() -> list[Frame]:

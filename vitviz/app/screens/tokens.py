@@ -1,4 +1,4 @@
-"""What tokens mean: who is like whom, principal components, and the length of the patch tokens."""
+"""The page Tokens: cosine similarity, principal components and norms of the tokens."""
 
 from collections.abc import Sequence
 
@@ -82,7 +82,7 @@ def _table(view: View, points: np.ndarray, kept: np.ndarray) -> Table:
 
 
 def _frames(view: View) -> list[Frame]:
-    """All layers where they are small enough, else the one on screen."""
+    """The frames of all layers where these are small enough, else of the one on screen."""
     acts, prefix = view.acts, len(view.prefix)
     tokens = prefix + acts.grid[0] * acts.grid[1]
     layers = range(acts.depth) if acts.depth * tokens**2 <= MAX_BYTES else [view.layer]
@@ -106,7 +106,7 @@ def _tokens(view: View, layer: int) -> np.ndarray:
 
 
 def _controls(most: int) -> tuple[int, float, bool]:
-    """The first component that is shown, from 0; the threshold; and whether it is turned round."""
+    """The first component shown (from 0), the threshold, and whether the sign is flipped."""
     which, slider, toggle = st.columns([2, 4, 3], vertical_alignment="bottom")
     trios = {f"{n}-{n + CHANNELS - 1}": n - 1 for n in range(1, most - CHANNELS + 2)}
     chosen = setting("components", list(trios), "1-3")
@@ -238,7 +238,7 @@ def _thumbnails(
 
 
 def _ask(view: View) -> None:
-    """Make the token that was clicked the query, on this page and all others."""
+    """Make the token that was clicked the query."""
     for point in st.session_state[_SCATTER].selection.points:
         settings.change(
             "query", token_text(view.acts.layers[view.layer], int(point["customdata"][0]))

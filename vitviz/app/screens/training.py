@@ -1,4 +1,4 @@
-"""Why so much data: how the shipped models came about, as it was recorded."""
+"""The page Training: the recorded training runs of the shipped models, and data hunger."""
 
 import json
 import math
@@ -109,7 +109,7 @@ def _record(name: str) -> dict[str, np.ndarray] | None:
 
 
 def _moments(name: str) -> list[tuple[float, int]]:
-    """Of each recorded moment the epoch, counted from the run's beginning, and the input's size."""
+    """The epoch (from the beginning of the run) and the input size of each recorded moment."""
     record = _record(name)
     if record is None:
         return []
@@ -137,7 +137,7 @@ def _moment_words(epoch: float, size: int) -> str:
 
 
 def _loss_words(run: dict[str, Any]) -> str:
-    """What the recorded loss is: that which the run minimised."""
+    """The definition of the recorded loss, which the run minimised."""
     smoothing, temperature = run["label_smoothing"], run.get("temperature")
     what = "cross-entropy with the labels"
     if smoothing:
@@ -156,7 +156,7 @@ def _loss_words(run: dict[str, Any]) -> str:
 
 
 def _growth_words(run: dict[str, Any]) -> str:
-    """What finishing with a larger input changed."""
+    """How the last stage, with larger inputs, changed the accuracy."""
     rows, side = run["epochs"], run["picture_side"]
     small = [row for row in rows if row["image_size"] == rows[0]["image_size"]]
     if len(small) == len(rows):

@@ -1,4 +1,4 @@
-"""What differs between the families: who may look at whom, how large models are, what it costs."""
+"""The page Zoo: which tokens attend to which in each family, sizes of models, and costs."""
 
 import math
 from typing import TYPE_CHECKING
@@ -81,7 +81,7 @@ def _narrow(family: str) -> "Model":
 def _live(
     view: View, family: str, model: "Model", acts: "Activations"
 ) -> tuple[int, tuple[int, int]]:
-    """The picture with the keys of one query; which layer, and where, in per cent of the input."""
+    """Draw the keys of one query on the picture; returns the layer and the place in per cent."""
     layer = setting("zoo_layer", range(1, acts.depth + 1), 1) - 1
     place = setting("zoo_down", PER_CENT, 45), setting("zoo_across", PER_CENT, 45)
     described, site = acts.layers[layer], model.sites[layer]
@@ -129,7 +129,7 @@ def _patch(place: tuple[int, int], grid: tuple[int, int]) -> tuple[int, int]:
 def _allowed(
     model: "Model", acts: "Activations", layer: int, query: tuple[int, int] | None
 ) -> np.ndarray:
-    """Which keys a patch, or CLS, may look at: bool (rows, columns)."""
+    """The keys to which a patch, or CLS, may attend: bool (rows, columns)."""
     if acts.layers[layer].kind == "mixing":
         return inspection.allowed_pairs(np.abs(model.token_mixing(layer)))
     return inspection.allowed_pairs(acts.attention_map(layer, query))
@@ -166,7 +166,7 @@ def _toy(family: str) -> "tuple[Model, list[np.ndarray]]":
 
 
 def _matrices(family: str, place: tuple[int, int]) -> None:
-    """The pairs of each layer of the toy; the query and the key at the same place have a box."""
+    """Draw the allowed pairs of each layer of the toy, with the query on screen marked."""
     model, masks = _toy(family)
     layers = model.layers
     size = _times(model.preprocess.input_size)
@@ -230,7 +230,7 @@ def _open(architecture: str) -> None:
 
 @st.cache_resource(show_spinner=False)
 def _paper_sizes() -> "list[Size]":
-    """Those of the papers' ViTs, counted in timm's code."""
+    """The sizes of the papers' ViTs, counted in timm's code."""
     from vitviz.zoo import PAPER_SIZES, counted
 
     return [counted(paper.architecture) for paper in PAPER_SIZES]

@@ -1,4 +1,4 @@
-"""What was made once and is kept for others, bounded by its bytes."""
+"""An LRU cache bounded by bytes, with single flight."""
 
 import threading
 from collections import OrderedDict
@@ -8,21 +8,21 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 T = TypeVar("T")
-TICK = 0.5  # seconds between two calls while another thread makes the value
+TICK = 0.5  # seconds between calls of `waiting`
 
 
-class BoundedCache:
-    """Values bounded by their bytes, the least recently used dropped first.
+class LRUCache:
+    """A least-recently-used (LRU) cache whose size is counted in bytes.
 
-    Two threads that ask for the same key make it once; a failure is not kept. A value that was
-    dropped and is still in use somewhere is not made a second time.
+    Single flight: threads that ask for the same key at once wait for one computation; a failure is
+    not kept. A value that was evicted but is still referenced elsewhere is not computed again.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        self._dropped: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
-        # A lock lives for as long as somebody makes its value or waits for it.
+        self._evicted: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
+        # Weak references: a lock lives while a thread computes its value or waits for it.
         self._making: WeakValueDictionary[Hashable, threading.Lock] = WeakValueDictionary()
         self._lock = threading.Lock()
 
@@ -38,15 +38,15 @@ class BoundedCache:
         size: Callable[[T], int],
         waiting: Callable[[], object] = lambda: None,
     ) -> T:
-        """The value kept under `key`, made now where there is none.
+        """The value under `key`, computed by `make` where there is none.
 
         Parameters
         ----------
         size : callable
             Bytes of a value.
         waiting : callable
-            Called twice a second while another thread makes the value; what it raises ends the
-            wait.
+            Called twice a second while another thread computes the value; an exception
+            that it raises ends the wait.
         """
         with self._lock:
             making = self._making.setdefault(key, threading.Lock())
@@ -58,7 +58,7 @@ class BoundedCache:
                     self._values.move_to_end(key)
                     value: T = self._values[key][0]
                     return value
-                value = self._dropped.pop(key, None)
+                value = self._evicted.pop(key, None)
             if value is None:
                 value = make()
             self._keep(key, value, size(value))
@@ -67,7 +67,7 @@ class BoundedCache:
             making.release()
 
     def kept(self, key: Hashable) -> Any | None:
-        """The value kept under `key`; None where there is none."""
+        """The value under `key`; None where there is none."""
         with self._lock:
             if key not in self._values:
                 return None
@@ -79,7 +79,7 @@ class BoundedCache:
             self._values[key] = (value, size)
             total = sum(kept for _, kept in self._values.values())
             while total > self.max_bytes and len(self._values) > 1:
-                old, (dropped, freed) = self._values.popitem(last=False)
+                old, (evicted, freed) = self._values.popitem(last=False)
                 total -= freed
-                with suppress(TypeError):  # of tuples and lists there are no weak references
-                    self._dropped[old] = dropped
+                with suppress(TypeError):  # tuples and lists cannot be referenced weakly
+                    self._evicted[old] = evicted

@@ -1,7 +1,7 @@
-"""Downloads of trained weights beside the pages: the last model stays on screen meanwhile.
+"""Downloads of trained weights in the background, while the last model stays on screen.
 
-A download belongs to nobody: sessions that want the same weights watch the same one, and it goes on
-when the page that asked for it shows something else.
+Sessions that want the same weights share one download, and it goes on when the session that started
+it shows something else.
 """
 
 import threading
@@ -91,7 +91,7 @@ class Downloads:
 
 
 def allowed() -> bool:
-    """Whether the reader may have weights downloaded: only who sits at this machine.
+    """Whether this session may download weights: only a browser on the same machine may.
 
     Nobody else reaches a server that listens on localhost alone, but through a proxy: a request
     with a header of one, or that asks for another host, is none of this machine's reader. A proxy
@@ -110,7 +110,7 @@ def downloads() -> Downloads:
 
 
 def follow(name: str, last: tuple[str, str]) -> None:
-    """Show how far the download of a model's weights is, begun now if this session has not yet.
+    """Show the progress of the download of a model's weights, which begins where necessary.
 
     Parameters
     ----------
@@ -166,5 +166,5 @@ def _cancel(last: tuple[str, str]) -> None:
 
 
 def leave() -> None:
-    """Look at no download; choosing the model again begins anew, or joins what still runs."""
+    """Stop showing a download; choosing the model again joins it, or starts another."""
     st.session_state.pop("download", None)

@@ -1,4 +1,4 @@
-"""Which models the menu offers, and the models themselves, shared between sessions."""
+"""The models in the menu, loaded once for all sessions."""
 
 import atexit
 import gc
@@ -10,7 +10,7 @@ import numpy as np
 import streamlit as st
 
 from vitviz.app.shared import downloads
-from vitviz.app.shared.cache import BoundedCache
+from vitviz.app.shared.cache import LRUCache
 from vitviz.app.shared.queue import Queue, turn
 from vitviz.options import Options, check, parse
 
@@ -23,9 +23,9 @@ ON_DISK = "on disk"
 
 @st.cache_resource(show_spinner=False)
 def options() -> Options:
-    """What the operator said on the command line, read once."""
+    """The options of the command line, parsed once."""
     script, *words = sys.argv
-    # Elsewhere, as under a test, the words are meant for another program.
+    # Under pytest, for example, sys.argv holds the options of another program.
     said = parse(words if Path(script).name in ("app.py", "vitviz") else [])
     if said.models or said.checkpoints:
         from vitviz.zoo import catalogue
@@ -35,13 +35,13 @@ def options() -> Options:
 
 
 @st.cache_resource(show_spinner=False)
-def cache() -> BoundedCache:
-    return BoundedCache(MAX_BYTES)
+def cache() -> LRUCache:
+    return LRUCache(MAX_BYTES)
 
 
 @st.cache_resource
 def loads() -> Queue:
-    """One model is loaded at a time, so that each finds the memory that it asks for."""
+    """The queue of model loads: one at a time, so that each finds the memory that it needs."""
     return Queue()
 
 
@@ -86,7 +86,7 @@ def random_kernel(model: "Model") -> np.ndarray:
 
 
 def make_ready() -> None:
-    """Have the model of the first page in memory before anybody asks for it; nothing is drawn."""
+    """Load the model of the first page before it is asked for; nothing is drawn."""
     name = shipped_name()
     cache().get((name, True), lambda: _load(name, True), _bytes_of)
 
@@ -113,17 +113,17 @@ def _load(name: str, pretrained: bool) -> "Model":
 
 @st.cache_resource(show_spinner=False)
 def _settle(with_timm: bool) -> None:
-    """Once for torch, and once for timm: take what came with them out of the garbage collection.
+    """Exclude the objects of torch, and later those of timm, from garbage collection.
 
-    Streamlit collects after every run, and to walk through their objects took longer than the run.
+    Streamlit collects after every run, and scanning these objects took longer than the run itself.
     """
     gc.collect()
     gc.freeze()
-    atexit.register(gc.unfreeze)  # else libraries complain at the end of what was not freed
+    atexit.register(gc.unfreeze)  # otherwise libraries report leaks at exit
 
 
 def model_names() -> list[str]:
-    """What the menu offers; where nobody may download, what is on disk.
+    """The models in the menu: where downloads are not allowed, only those on disk.
 
     One shipped model is always among them: it can be shown where no other can.
     """
@@ -135,7 +135,7 @@ def model_names() -> list[str]:
 
 
 def missing(name: str | None) -> str | None:
-    """What to say of a model that a link asks for, and that only its weights keep off the menu."""
+    """The message for a linked model that is off the menu only because its weights are missing."""
     if name in model_names() or name not in _allowed_names():
         return None
     return (
@@ -145,7 +145,7 @@ def missing(name: str | None) -> str | None:
 
 
 def _allowed_names() -> list[str]:
-    """What the operator allows: the files on the command line first behind the shipped models."""
+    """The models that the options allow: shipped models, files of the command line, then timm's."""
     from vitviz.zoo import catalogue
 
     said = options()
@@ -159,21 +159,21 @@ def _allowed_names() -> list[str]:
 
 
 def shipped_name() -> str:
-    """The model of the menu that is there without a network."""
+    """The first shipped model in the menu, which needs no network."""
     from vitviz.checkpoints import shipped_names
 
     return next(name for name in _allowed_names() if name in shipped_names())
 
 
 def families() -> dict[str, str]:
-    """Of which family each model of timm in the menu is."""
+    """The family of each timm model in the menu."""
     from vitviz.zoo import catalogue
 
     return {entry.name: entry.family for entry in catalogue() if not entry.shipped}
 
 
 def weights_marks() -> dict[str, str]:
-    """What the menu says of the trained weights of timm's models: on disk, or how large."""
+    """What the menu says about the trained weights of timm's models: on disk, or their size."""
     from vitviz.zoo import catalogue
 
     return {

@@ -1,4 +1,4 @@
-"""The pictures: samples, which all sessions share, and uploads, which belong to one."""
+"""Pictures: samples, shared by all sessions, and uploads, which belong to one session."""
 
 import csv
 import hashlib
@@ -11,7 +11,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from vitviz.app import settings
-from vitviz.app.shared.cache import BoundedCache
+from vitviz.app.shared.cache import LRUCache
 from vitviz.app.shared.queue import Queue
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ DEFAULT = "dog"
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture by its file: a session keeps no pixels, which take ten times as much memory.
+    """A picture as the bytes of its file, which take a tenth of the memory of its pixels.
 
     Attributes
     ----------
@@ -41,13 +41,13 @@ class Picture:
 
     @property
     def image(self) -> "Image.Image":
-        """The upright picture, decoded anew where others have taken its place in memory."""
+        """The upright picture, from the cache of decoded pictures or decoded again."""
         return _image(self.data, self.digest)
 
 
 @st.cache_resource
-def images() -> BoundedCache:
-    return BoundedCache(MAX_BYTES)
+def images() -> LRUCache:
+    return LRUCache(MAX_BYTES)
 
 
 @st.cache_resource
@@ -69,7 +69,7 @@ def sample(name: str) -> Picture:
 
 @st.cache_resource
 def decodings() -> Queue:
-    """One file is decoded at a time: many at once would need the memory of all."""
+    """The queue of decoding: one file at a time, which bounds the memory."""
     return Queue()
 
 
@@ -82,7 +82,7 @@ def _image(data: bytes, digest: str) -> "Image.Image":
     from vitviz import open_image
 
     def make() -> "Image.Image":
-        with decodings().turn(lambda ahead: None):  # to draw could stop the run and lose the file
+        with decodings().turn(lambda ahead: None):  # no drawing, which may stop the run
             return open_image(data)
 
     # Pillow keeps four bytes of a pixel in RGB.
@@ -90,7 +90,7 @@ def _image(data: bytes, digest: str) -> "Image.Image":
 
 
 def receive(name: str, data: bytes) -> None:
-    """Take a picture; a bad one leaves a sentence, and the last good picture stays."""
+    """Accept a picture; a bad one leaves an error message, and the last good picture stays."""
     from vitviz import ImageError
 
     try:
@@ -103,7 +103,7 @@ def receive(name: str, data: bytes) -> None:
 
 
 def receive_file(widget: str) -> None:
-    """Take what an uploader or the camera holds; taken back, nothing is left to complain about."""
+    """Accept the file of an uploader or the camera; removing it clears its error message."""
     file = st.session_state[widget]
     if isinstance(file, UploadedFile):
         receive(file.name, file.getvalue())
@@ -113,7 +113,7 @@ def receive_file(widget: str) -> None:
 
 
 def _forget_all_but(widget: str, file_id: str) -> None:
-    """Drop the file that this one takes the place of: else a session keeps all until it ends."""
+    """Delete the file that this one replaces: Streamlit would keep all until the session ends."""
     context = get_script_run_ctx()
     files: dict[str, str] = st.session_state.setdefault("files", {})
     before, files[widget] = files.get(widget, file_id), file_id

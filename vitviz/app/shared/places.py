@@ -1,4 +1,4 @@
-"""How the model on screen knows where patches are, in words."""
+"""How a model encodes the positions of patches, in words."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def known_by(model: "Model") -> str:
-    """What tells a model where a patch is: a sentence without its full stop."""
+    """How a model encodes the position of a patch: a sentence without its full stop."""
     from vitviz.families import place_sources
 
     sources = place_sources(model.module, model.layers)

@@ -1,4 +1,4 @@
-"""A line in which work waits for its turn: first come, first served."""
+"""FIFO queues: forward passes, model loads and image decoding run one at a time."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -16,13 +16,13 @@ class BusyError(RuntimeError):
 
 
 class Turn:
-    """A place in the line, and in the end the turn itself."""
+    """A position in the queue."""
 
     def __init__(self, queue: "Queue") -> None:
         self._queue = queue
 
     def give_way(self, waiting: Callable[[int], object]) -> None:
-        """Let all others of the line go first, and wait for the next turn.
+        """Go to the end of the queue and wait for the next turn.
 
         Parameters
         ----------
@@ -33,27 +33,27 @@ class Turn:
 
 
 class Queue:
-    """One at a time, and at most so many who wait."""
+    """A first-in, first-out queue in which one runs and at most `most` others wait."""
 
     def __init__(self, most: int = MOST) -> None:
         self.most = most
-        self._line: list[Turn] = []  # who has the turn is the first
+        self._line: list[Turn] = []  # the first has its turn
         self._moved = threading.Condition()
 
     @property
     def length(self) -> int:
-        """How many have the turn or wait for it."""
+        """How many run or wait."""
         return len(self._line)
 
     @contextmanager
     def turn(self, waiting: Callable[[int], object]) -> Iterator[Turn]:
-        """Wait for the turn; at the end of the block it is the next one's.
+        """Wait for a turn, which lasts until the end of the `with` block.
 
         Parameters
         ----------
         waiting : callable
-            Called twice a second with the number of those who are ahead; what it raises leaves the
-            line.
+            Called twice a second with the number of those ahead; an exception that it raises leaves
+            the queue.
 
         Raises
         ------
@@ -87,26 +87,26 @@ class Queue:
                 if self._moved.wait_for(lambda: self._line[0] is turn, TICK):
                     return
                 ahead = self._line.index(turn)
-            waiting(ahead)  # outside of the lock, as it takes its time
+            waiting(ahead)  # outside the lock, as it may be slow
 
 
 @st.cache_resource
 def passes() -> Queue:
-    """One forward pass runs at a time, whatever its model: it has the cores for itself."""
+    """The queue of forward passes: each has all cores for itself, whatever its model."""
     return Queue()
 
 
 @contextmanager
 def turn(place: DeltaGenerator | None = None, queue: Queue | None = None) -> Iterator[Turn]:
-    """A turn for a forward pass, or of another queue; the place says how many are ahead.
+    """Wait for a turn, in the queue of forward passes by default, showing how many are ahead.
 
-    Drawing is also where Streamlit stops a run that a newer one has made stale, or whose reader is
-    gone: such a run leaves the queue.
+    Streamlit stops a stale run, or one whose session has ended, when it next draws: such a run
+    leaves the queue here.
 
     Raises
     ------
     BusyError
-        When too many are waiting for theirs.
+        When too many are waiting.
     """
     place = place or st.empty()
     queue = passes() if queue is None else queue

@@ -1,4 +1,4 @@
-"""What was measured of the view: captures and results, kept once for all sessions."""
+"""Captures, measurements and experiments, computed once for all sessions."""
 
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import streamlit as st
 
-from vitviz.app.shared.cache import BoundedCache
+from vitviz.app.shared.cache import LRUCache
 from vitviz.app.shared.pictures import Picture
 from vitviz.app.shared.queue import turn
 from vitviz.app.shared.view import View, all_to_all
@@ -22,12 +22,12 @@ MAX_CAPTURE_BYTES = 512_000_000
 
 
 @st.cache_resource
-def captures() -> BoundedCache:
-    return BoundedCache(MAX_CAPTURE_BYTES)
+def captures() -> LRUCache:
+    return LRUCache(MAX_CAPTURE_BYTES)
 
 
 def capture(model: "Model", picture: Picture) -> "Activations":
-    """The capture of one picture, from the cache where it is there.
+    """The capture of one picture, cached.
 
     Raises
     ------
@@ -44,7 +44,7 @@ def capture(model: "Model", picture: Picture) -> "Activations":
             begun = time.monotonic()
 
             def progress(block: int, of: int) -> None:
-                # Drawing is also where a stale run is stopped.
+                # Streamlit stops a stale run when it next draws.
                 if time.monotonic() - begun > 0.5:
                     place.progress(block / of, f"Layer {block + 1} of {of}")
 
@@ -62,7 +62,7 @@ def capture(model: "Model", picture: Picture) -> "Activations":
 
 
 def measurements(view: View) -> "Measurements":
-    """All of `inspection.measurements`, from the cache if there."""
+    """`inspection.measurements` of the capture, cached."""
     from vitviz import inspection
 
     def make() -> "Measurements":
@@ -92,7 +92,7 @@ def distances(view: View) -> tuple[list[np.ndarray], np.ndarray]:
         for layer in range(acts.depth):
             windows = list(acts.windows(layer))
             found.append(inspection.windowed_distance(windows))
-            # A shifted window holds patches that must not meet: their scores get -100 first.
+            # In a shifted window some pairs are masked: -100 is added to their scores.
             alike = [(inspection.allowed_pairs(a)[None], q, k) for a, q, k in windows]
             shared.append(inspection.windowed_distance(alike)[0])
         return found, np.array(shared)
@@ -103,7 +103,7 @@ def distances(view: View) -> tuple[list[np.ndarray], np.ndarray]:
 
 
 def answer(view: View, edits: "Sequence[Edit]") -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities (K,) and logit lens (depth + 1, K) of an experiment, from the cache if there.
+    """Probabilities (K,) and logit lens (depth + 1, K) of an experiment, cached.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def experiment(
     called: tuple[Hashable, ...],
     make: Callable[[Callable[[int, int], None]], T],
 ) -> T:
-    """What an experiment of many passes finds, under a progress bar and a button that cancels it.
+    """The result of an experiment of many passes, with a progress bar and a Cancel button.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def experiment(
         with turn() as mine:
 
             def progress(done: int, of: int) -> None:
-                # Drawing is also where Streamlit stops a stale run, and Cancel makes it stale.
+                # Streamlit stops a stale run when it next draws; Cancel makes this run stale.
                 words = f"Pass {done + 1} of {of}"
                 bar.progress(done / of, words)
                 mine.give_way(

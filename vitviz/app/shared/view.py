@@ -1,4 +1,4 @@
-"""What every page looks at, and what the query is called in words and in the address."""
+"""The model, picture, layer, head and query on screen, and how maps are drawn."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -21,19 +21,19 @@ KINDS = {  # of attention, in words
 
 
 @dataclass(frozen=True)
-class Looks:
+class MapStyle:
     """How maps are drawn."""
 
     direction: Literal["row", "column"]
     view: Literal["heat", "spotlight"]
     scale: Literal["map", "shared", "log"]
-    leave_out: bool  # the query out of the scale
+    leave_out: bool  # whether the query itself is excluded from the colour scale
     smooth: bool
 
 
 @dataclass(frozen=True)
 class View:
-    """What every page looks at. Layer, head and token count from 0.
+    """What all pages show. Layers, heads and tokens count from 0.
 
     Head None is the mean of heads; query None the mean of the patches, for a model whose head does
     not read CLS.
@@ -45,7 +45,7 @@ class View:
     layer: int
     head: int | None
     query: int | None
-    looks: Looks
+    style: MapStyle
 
     @property
     def prefix(self) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ class View:
 
     @property
     def key(self) -> tuple[Hashable, ...]:
-        """What the capture depends on."""
+        """Cache key: what the capture depends on."""
         return (self.model.name, self.model.weights, self.picture.digest)
 
 
@@ -90,7 +90,7 @@ def default_query(acts: "Activations", layer: "Layer") -> int | None:
 
 
 def read_at(acts: "Activations") -> str:
-    """Where maps of the answer are read, in words; and what the head reads beside it, or not."""
+    """At which token maps of the answer are read, in words, and what else the head reads."""
     where = "at the mean of the patches" if "patches" in acts.read_tokens else "at CLS"
     also = [name.upper() for name in acts.read_tokens if name not in ("cls", "patches")]
     if "patches" in acts.read_tokens and "cls" in acts.layers[0].prefix:
@@ -101,7 +101,7 @@ def read_at(acts: "Activations") -> str:
 
 
 def token_text(layer: "Layer", token: int | None) -> str:
-    """What the address calls a token: cls, reg1, mean, or row.column from 1."""
+    """A token as written in the address: cls, reg1, mean, or row.column counted from 1."""
     if token is None or token < 0:
         return MEAN
     if token < len(layer.prefix):

@@ -1,4 +1,4 @@
-"""Sets of cells of a table as text: the address and the keyboard write them, figures show them.
+"""Sets of cells of a grid written as text, for the address and for typing.
 
 "3.4 5.1-6.8" is the cell in row 3, column 4, and all of rows 5 to 6 and columns 1 to 8.
 """
@@ -11,7 +11,7 @@ _PIECE = re.compile(r"(\d{1,4})\.(\d{1,4})(?:-(\d{1,4})\.(\d{1,4}))?")
 
 
 def read(text: str, shape: tuple[int, int]) -> np.ndarray | None:
-    """The cells as a bool ndarray of `shape`; None where the text cannot be read or has others."""
+    """The cells as a bool ndarray of `shape`; None where the text does not fit it."""
     mask = np.zeros(shape, bool)
     for piece in text.split():
         match = _PIECE.fullmatch(piece)
@@ -40,12 +40,12 @@ def written(mask: np.ndarray) -> str:
 
 
 def toggled(mask: np.ndarray, chosen: list[int]) -> np.ndarray:
-    """With the chosen cells, numbered row by row, added; taken out where all of them were in."""
+    """Add the chosen cells (row-major numbers), or remove them where all are in the set."""
     changed = mask.copy()
     changed.flat[chosen] = not mask.flat[chosen].all()
     return changed
 
 
 def _run(values: np.ndarray) -> int:
-    """How many are true before the first that is not."""
+    """The number of leading true values."""
     return int(values.argmin()) if not values.all() else len(values)

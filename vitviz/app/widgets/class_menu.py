@@ -1,4 +1,4 @@
-"""The class in question, which Classify and Rollout share."""
+"""The class that maps and experiments are about, shared by Classify and Rollout."""
 
 from typing import TYPE_CHECKING
 
@@ -20,14 +20,14 @@ def names(acts: "Activations") -> tuple[str, ...]:
     return tuple(_first_name(label) for label in acts.output_names)
 
 
-def asked(acts: "Activations") -> int:
-    """The class that is asked about: the most probable one where no other is chosen."""
+def chosen(acts: "Activations") -> int:
+    """The chosen class, or the most probable one while none is chosen."""
     chosen = setting("class", _options(acts), TOP)
     return _top(acts) if isinstance(chosen, str) else chosen
 
 
 def menu(acts: "Activations") -> None:
-    """Draw the menu of classes; `asked` comes before it."""
+    """Draw the menu of classes; call `chosen` first."""
     full, top = acts.output_names, names(acts)[_top(acts)]
     st.selectbox(
         "Class in question",

@@ -1,4 +1,4 @@
-"""A picture from the clipboard: by a button where the browser allows it, by Ctrl+V everywhere."""
+"""Pictures pasted from the clipboard, by a button or by Ctrl+V."""
 
 import base64
 import binascii
@@ -32,7 +32,7 @@ def _mount(key: str, receive: Receive, *, button: bool) -> None:
         try:
             data = base64.b64decode(text or "", validate=True)
         except (binascii.Error, TypeError):
-            data = b""  # refused as no picture
+            data = b""  # refused later, as it is no picture
         receive("from the clipboard", data)
 
     def refused() -> None:

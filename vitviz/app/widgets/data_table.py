@@ -1,4 +1,4 @@
-"""What was measured: in one line, and in numbers that can be taken away as a file."""
+"""The numbers of a page as tables and CSV files, and the provenance line."""
 
 import csv
 import io
@@ -63,9 +63,9 @@ class Data:
     record: str | None = None
 
 
-@st.fragment  # it is opened without the rest of the page being made again
+@st.fragment  # opening it does not run the rest of the page again
 def disclose(view: View, page: str, data: Data) -> None:
-    """Draw "Data", closed at first: only when it is opened, the tables are made and sent.
+    """Draw the closed expander "Data"; its tables are computed and sent when it is opened.
 
     The files carry the name of the page.
     """
@@ -102,7 +102,7 @@ def disclose(view: View, page: str, data: Data) -> None:
 
 
 def provenance(view: View, data: Data | None = None) -> str:
-    """What was measured, in one line."""
+    """The provenance line: model, weights, layer, head, scale and picture."""
     if data and data.record:
         return data.record
     pictures = data.pictures if data else None
@@ -111,7 +111,7 @@ def provenance(view: View, data: Data | None = None) -> str:
     return (
         f"{model.name} ({model.family}, {model.parameter_count / 1e6:.1f} M parameters) · "
         f"{model.weights} · layer {view.layer + 1} of {view.acts.depth} · {head} · "
-        f"{_SCALES[view.looks.scale]} · {pictures or view.picture.name}"
+        f"{_SCALES[view.style.scale]} · {pictures or view.picture.name}"
     )
 
 
@@ -133,7 +133,7 @@ def patch_columns(
 
 
 def _written(values: Sequence[object] | np.ndarray) -> list[object]:
-    """As a file has them: floats to six digits, nothing where there is no number."""
+    """Values as written to a file: floats with six digits, empty where there is no number."""
 
     def text(value: object) -> object:
         if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""How a figure is put on a page."""
+"""Draws Plotly figures."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
