@@ -29,9 +29,9 @@ from torch.nn import functional as F
 from vitviz.activations import (
     Activations,
     DropPatches,
+    calls,
     capture,
-    recording,
-    records,
+    forward,
 )
 from vitviz.families import ModelError
 from vitviz.inspection import attention_distance, attention_rollout
@@ -169,13 +169,13 @@ def test_a_layer_that_does_not_prove_itself_is_refused(kind: type[Mutated], word
 
 
 def test_a_wrong_scale_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = recording.read_call
+    read = forward.fused_call
 
     def wrong(*args: Any, **kwargs: Any) -> Any:
-        record = read(*args, **kwargs)
-        return replace(record, scale=record.scale * 1.5)
+        call = read(*args, **kwargs)
+        return replace(call, scale=call.scale * 1.5)
 
-    monkeypatch.setattr(recording, "read_call", wrong)
+    monkeypatch.setattr(forward, "fused_call", wrong)
     acts = capture(own_model(depth=1), picture())
     assert_only_refused(acts, 0, "does not reproduce")
 
@@ -375,7 +375,7 @@ def test_attention_is_the_same_in_blocks_of_any_size(
     model = watched(timm.create_model(name, **options).eval(), (64, 64))
     acts = capture(model, picture())
     expected = [acts.attention(layer) for layer in range(acts.depth)]
-    monkeypatch.setattr(records, "BLOCK", block)
+    monkeypatch.setattr(calls, "BLOCK", block)
     for layer, attention in enumerate(expected):
         assert_allclose(acts.attention(layer), attention, atol=1e-6)
 

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from .activations.reading import checked
-from .activations.records import read_call, why_refused
+from .activations.activations import checked
+from .activations.calls import fused_call
+from .activations.proof import why_differs
 from .families import Layer, ModelError
 from .memory import check, gradient_bytes
 from .model import RECORDER, Model, Recorder
@@ -183,12 +184,12 @@ class _Watch(TorchFunctionMode, Recorder):
         here = self.running if RECORDER.get() is self else None  # not a pass nested in this one
         if func is not F.scaled_dot_product_attention or here is None:
             return output
-        call = read_call(output, *args, **(kwargs or {}))
+        call = fused_call(output, *args, **(kwargs or {}))
         scores = (call.q[0] * call.scale) @ call.k[0].transpose(1, 2)
         scores = scores if call.bias is None else scores + call.bias[0]
         attention = scores.softmax(dim=-1).requires_grad_()  # (heads, T, T)
         mixed = attention @ call.v[0]
-        if refusal := why_refused(self.layers[here], mixed.detach(), output[0].detach()):
+        if refusal := why_differs(self.layers[here], mixed.detach(), output[0].detach()):
             raise ModelError(refusal)
         self.calls[here].append(attention)
         return mixed[None]

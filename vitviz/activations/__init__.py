@@ -5,11 +5,10 @@ Attention is read where it is computed: a TorchFunctionMode sees the queries, ke
 model is changed. Each layer proves itself on the picture at hand before it is shown.
 """
 
+from .activations import Activations, Query
 from .edits import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens, edited_input
-from .finite import check_finite
-from .reading import Activations, Query
-from .recording import capture
-from .records import PROOF_ROWS, TOLERANCE
+from .forward import capture, check_finite
+from .proof import PROOF_ROWS, TOLERANCE
 
 __all__ = [
     "PROOF_ROWS",

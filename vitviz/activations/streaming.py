@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from ..families import Layer, ModelError
-from .records import Record, directed, why_refused
+from .calls import FusedCall
+from .proof import random_projection, why_differs
 
 
 class AttentionLayers(Iterable[np.ndarray]):
@@ -56,10 +57,10 @@ class AttentionBlocks(AttentionLayers):
         tokens: int,
         read_tokens: tuple[str, ...],
         attention: Callable[[int], np.ndarray],
-        records: tuple[Record, ...],
+        calls: tuple[FusedCall, ...],
     ) -> None:
         super().__init__(layers, tokens, read_tokens, attention)
-        self._records = records
+        self._calls = calls
 
     def row_blocks(self, layer: int) -> Iterator[tuple[slice, slice, np.ndarray, np.ndarray]]:
         """Some rows of some heads of one layer, until all were there.
@@ -77,12 +78,12 @@ class AttentionBlocks(AttentionLayers):
         ModelError
             After the last block, when the layer does not prove itself.
         """
-        record = self._records[layer]
-        v = directed(record.v)[0]  # (h, 4, m)
-        seen = v.new_empty(*v.shape[:2], record.shape[2])
-        for heads, rows, scores, attention in record.row_blocks():
+        call = self._calls[layer]
+        v = random_projection(call.v)[0]  # (h, 4, m)
+        seen = v.new_empty(*v.shape[:2], call.shape[2])
+        for heads, rows, scores, attention in call.row_blocks():
             seen[heads, :, rows] = v[heads] @ attention.transpose(1, 2)
             yield heads, rows, scores.numpy(), attention.numpy()
-        refusal = why_refused(self._layers[layer], seen, record.output.onto[0], record.half)
+        refusal = why_differs(self._layers[layer], seen, call.output.projected[0], call.half)
         if refusal:
             raise ModelError(refusal)

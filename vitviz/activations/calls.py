@@ -1,87 +1,31 @@
-"""What one layer's attention left behind, and the proof of it.
+"""The calls of attention in a forward pass, each with what is needed to compute its A again.
 
 Letters in the shape comments: W windows (1 where every token meets every token), h heads, n queries
 and m keys of a window, d head_dim.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import groupby
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..families import Layer, Windows
+from .proof import ComparedOutput, Copy, Output, compared_rows, random_projection
 
-#: Of A v against the block's own attention output, relative to its maximum.
-TOLERANCE = 1e-3
-#: The same where the model computes in half precision, whose own rounding is larger than that.
-HALF_TOLERANCE = 2e-2
-
-Keep = Callable[[Tensor], Tensor]  # copies a tensor to where it is kept
-
-BLOCK = 1 << 18  # numbers worked on at a time: in the cache, and by few calls
-PROOF_ROWS = 8  # query rows checked at capture, beside the first
+BLOCK = 1 << 18  # numbers worked on at a time: in the processor's cache, and by few calls
 
 
 @dataclass(frozen=True)
-class Output:
-    """A block's own attention output, by which what is read proves itself."""
-
-    whole: Tensor  # (W, h, n, d)
-
-    @property
-    def rows(self) -> Tensor:
-        """Of the first query and 8 others, or those few that there are: (W, h, rows, d)."""
-        return self.whole[:, :, proof_rows(self.whole.shape[2])]
-
-    @property
-    def onto(self) -> Tensor:
-        return directed(self.whole)
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.whole,)
-
-    def moved(self, keep: Keep) -> "Proof":
-        return Proof(keep(self.rows), keep(self.onto))
-
-
-@dataclass(frozen=True)
-class Proof:
-    """What a large capture keeps of the output."""
-
-    rows: Tensor  # (W, h, rows, d)
-    onto: Tensor  # (W, h, 4, n), all of it in four random directions
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.rows, self.onto
-
-    def moved(self, keep: Keep) -> "Proof":
-        return self
-
-
-def proof_rows(queries: int) -> slice:
-    """The queries that are checked at capture."""
-    return slice(0, None, max(1, (queries - 1) // PROOF_ROWS))
-
-
-@cache
-def directions(size: int) -> Tensor:
-    """Four random directions (4, d), always the same ones."""
-    return torch.randn(4, size, generator=torch.Generator().manual_seed(size)) * size**-0.5
-
-
-@dataclass(frozen=True)
-class Record:
+class FusedCall:
     """A call of `scaled_dot_product_attention`; q, k and v are (W, h, tokens, d)."""
 
     q: Tensor
     k: Tensor
     v: Tensor
-    output: Output | Proof
+    output: Output | ComparedOutput
     scale: float
     bias: Tensor | None
 
@@ -134,26 +78,26 @@ class Record:
                 np.matmul(q[some], k[some[0]], out=scores.numpy())  # torch's takes longer
                 yield *some, scores, torch.softmax(scores, dim=-1, out=attention)
 
-    def heads(self, attention: Tensor) -> Tensor:
-        """A v: (W, h, rows, d)."""
-        return attention @ self.v.float()
+    def rows(self) -> Tensor:
+        """A v, to compare with `output.rows`: (W, h, rows, d)."""
+        return self.attention(compared_rows(self.shape[2])) @ self.v.float()
 
-    def onto(self, attention: Tensor) -> Tensor:
-        """A v in the four directions of the proof: (W, h, 4, rows)."""
-        return directed(self.v) @ attention.transpose(2, 3)
+    def projected(self, attention: Tensor) -> Tensor:
+        """A v, to compare with `output.projected`: (W, h, 4, n)."""
+        return random_projection(self.v) @ attention.transpose(2, 3)
 
     def tensors(self) -> tuple[Tensor, ...]:
         kept = (self.q, self.k, self.v, *self.output.tensors())
         return kept if self.bias is None else (*kept, self.bias)
 
-    def moved(self, keep: Keep) -> "Record":
-        """The same kept elsewhere; the bias stays, as it may be one for all windows."""
-        q, k, v = keep(self.q), keep(self.k), keep(self.v)
-        return replace(self, q=q, k=k, v=v, output=self.output.moved(keep))
+    def copied(self, copy: Copy) -> "FusedCall":
+        """The same in other memory; the bias stays, as it may be one for all windows."""
+        q, k, v = copy(self.q), copy(self.k), copy(self.v)
+        return replace(self, q=q, k=k, v=v, output=self.output.copied(copy))
 
 
 @dataclass(frozen=True)
-class SoftmaxRecord:
+class SoftmaxCall:
     """A softmax and the product with the values after it.
 
     `mixing`, a weight (h, h) and a bias (h,), is what the block does with its heads in between.
@@ -161,7 +105,7 @@ class SoftmaxRecord:
 
     weights: Tensor  # (W, h, n, m)
     v: Tensor  # (W, h, m, d)
-    output: Output | Proof
+    output: Output | ComparedOutput
     mixing: tuple[Tensor, Tensor] | None
 
     @property
@@ -176,13 +120,13 @@ class SoftmaxRecord:
         """What the softmax gave, before any mixing of heads: (W, h, rows, m)."""
         return self.weights[:, :, rows].float()
 
-    def heads(self, attention: Tensor) -> Tensor:
-        """A v: (W, h, rows, d)."""
-        return self._mixed(attention) @ self.v.float()
+    def rows(self) -> Tensor:
+        """A v, to compare with `output.rows`: (W, h, rows, d)."""
+        return self._mixed(self.attention(compared_rows(self.shape[2]))) @ self.v.float()
 
-    def onto(self, attention: Tensor) -> Tensor:
-        """A v in the four directions of the proof: (W, h, 4, rows)."""
-        return directed(self.v) @ self._mixed(attention).transpose(2, 3)
+    def projected(self, attention: Tensor) -> Tensor:
+        """A v, to compare with `output.projected`: (W, h, 4, n)."""
+        return random_projection(self.v) @ self._mixed(attention).transpose(2, 3)
 
     def _mixed(self, attention: Tensor) -> Tensor:
         """A with the heads mixed as the block mixes them."""
@@ -195,20 +139,15 @@ class SoftmaxRecord:
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.weights, self.v, *self.output.tensors(), *(self.mixing or ()))
 
-    def moved(self, keep: Keep) -> "SoftmaxRecord":
-        """The same kept elsewhere; the weights stay, which have a tensor of their own."""
-        return replace(self, v=keep(self.v), output=self.output.moved(keep))
+    def copied(self, copy: Copy) -> "SoftmaxCall":
+        """The same in other memory; the weights stay, which have a tensor of their own."""
+        return replace(self, v=copy(self.v), output=self.output.copied(copy))
 
 
-AnyRecord = Record | SoftmaxRecord
+Call = FusedCall | SoftmaxCall
 
 
-def directed(values: Tensor) -> Tensor:
-    """Vectors (W, h, tokens, d) in four random directions: (W, h, 4, tokens)."""
-    return directions(values.shape[-1]) @ values.float().transpose(2, 3)
-
-
-def read_call(
+def fused_call(
     output: Tensor,
     query: Tensor,
     key: Tensor,
@@ -218,7 +157,7 @@ def read_call(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Record:
+) -> FusedCall:
     """The arguments of one `scaled_dot_product_attention` call; its batch are the windows."""
     bias = None
     if attn_mask is not None:
@@ -227,7 +166,7 @@ def read_call(
                 ~attn_mask, -math.inf
             )
         bias = attn_mask.expand(*query.shape[:-1], key.shape[-2])
-    return Record(
+    return FusedCall(
         q=query,
         k=key,
         v=value,
@@ -248,8 +187,8 @@ def expected_shape(
     return 1, layer.num_heads, 1 if layer.kind == "class" else keys, keys
 
 
-def why_unlike(layer: Layer, expected: tuple[int, ...], calls: list[AnyRecord]) -> str | None:
-    """Why what was called is not the one attention that the layer should have, or None."""
+def why_unexpected(layer: Layer, expected: tuple[int, ...], calls: list[Call]) -> str | None:
+    """Why these calls are not the one call that the layer should make, in one sentence; or None."""
     if len(calls) != 1:
         return (
             f"{layer.name} of this model called attention {len(calls)} times instead of "
@@ -267,55 +206,6 @@ def why_unlike(layer: Layer, expected: tuple[int, ...], calls: list[AnyRecord]) 
             f"expected {expected[0]} of {expected[3]}."
         )
     return None
-
-
-def why_rows_wrong(read: Sequence[tuple[Layer, AnyRecord]]) -> Iterator[str | None]:
-    """Of each layer, why the first row and 8 others of A do not prove themselves, or None.
-
-    Layers of one shape are compared together: in a small model a call takes longer than its work.
-    """
-    proofs = [
-        (record.heads(record.attention(proof_rows(record.shape[2]))), record.output.rows)
-        for _, record in read
-    ]
-    compared: list[tuple[float, float]] = []
-    for _, alike in groupby(proofs, key=lambda proof: proof[0].shape):
-        seen, own = map(torch.stack, zip(*alike, strict=True))
-        numbers = (values.flatten(1).abs().amax(1).tolist() for values in (seen - own, own))
-        compared += zip(*numbers, strict=True)
-    for (layer, record), (error, largest) in zip(read, compared, strict=True):
-        yield _why_off(layer, error, largest, record.half)
-
-
-def why_wrong(layer: Layer, record: AnyRecord, attention: Tensor) -> str | None:
-    """Why the whole A does not prove itself, or None.
-
-    A v and the block's output are compared in four random directions r, A (v r) with (A v) r: what
-    differs in one number differs in the directions, and no second product of matrices is needed.
-
-    References
-    ----------
-    Freivalds, "Probabilistic machines can use less running time" (IFIP 1977).
-    """
-    return why_refused(layer, record.onto(attention), record.output.onto, record.half)
-
-
-def why_refused(layer: Layer, seen: Tensor, own: Tensor, half: bool = False) -> str | None:
-    """Why A v does not prove itself against the block's own attention output, or None."""
-    return _why_off(layer, float((seen - own).abs().max()), float(own.abs().max()), half)
-
-
-def _why_off(layer: Layer, error: float, largest: float, half: bool) -> str | None:
-    if not math.isfinite(largest):  # NaN where any is
-        return f"{layer.name} computed values that are not finite numbers, so no map is drawn."
-    share = error / max(largest, 1e-12)
-    allowed = HALF_TOLERANCE if half else TOLERANCE
-    if share <= allowed:
-        return None
-    return (
-        f"The attention read from {layer.name} does not reproduce the block's own output: "
-        f"it is off by {share:.1%}, allowed are {allowed:.1%}."
-    )
 
 
 def expanded(attention: np.ndarray, windows: Windows, layer: Layer) -> np.ndarray:

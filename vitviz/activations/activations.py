@@ -1,4 +1,4 @@
-"""What one picture left in the model, and the proof of what is shown of it."""
+"""Activations: what one forward pass computed, read layer by layer and proved when it is read."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -8,15 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from ..families import Layer, ModelError, Offset, Windows
-from .records import AnyRecord, Record, expanded, why_wrong
-from .room import Room
+from .arena import Arena
+from .calls import Call, FusedCall, expanded
+from .proof import why_differs
 from .streaming import AttentionBlocks, AttentionLayers
 
 Query = int | tuple[int, int]
 
 
 class Activations:
-    """What one picture left in the model; immutable, and free of the model itself.
+    """What one forward pass of one picture computed; immutable, and without the model itself.
 
     Layers, heads and tokens count from 0. Arrays are read-only float32.
     """
@@ -31,13 +32,13 @@ class Activations:
         crops: tuple[tuple[float, float, float, float], ...],
         offsets: tuple[Offset, ...],
         logits: Tensor | None,
-        records: tuple[AnyRecord | None, ...],
+        calls: tuple[Call | None, ...],
         windows: tuple[Windows | None, ...],
         stream: tuple[Tensor, ...],
         after_attention: tuple[Tensor | None, ...],
         patches: np.ndarray,
         final_norm: nn.Module | None,
-        room: Room | None,
+        arena: Arena | None,
     ) -> None:
         self.layers = layers
         #: Names of the tokens from which the head reads the answer, as `Model.read_tokens`.
@@ -52,12 +53,12 @@ class Activations:
         self._embeds = embeds
         #: Numbers of the patches that were in the pass, in the order of their tokens.
         self.patches = patches
-        self._records = records
+        self._calls = calls
         self._windows = windows
         self._stream = stream
         self._after_attention = after_attention
         self._final_norm = final_norm
-        self._room = room
+        self._arena = arena
 
     @property
     def depth(self) -> int:
@@ -120,11 +121,11 @@ class Activations:
     @property
     def nbytes(self) -> int:
         """Bytes that this capture holds."""
-        held = [t for record in self._records if record for t in record.tensors()]
+        held = [t for call in self._calls if call for t in call.tensors()]
         held += [*self._stream, *(z for z in self._after_attention if z is not None)]
         held += [] if self._final_norm is None else self._final_norm.parameters()
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
-        return sum(storages.values()) - (0 if self._room is None else self._room.unused)
+        return sum(storages.values()) - (0 if self._arena is None else self._arena.unused)
 
     def attention(self, layer: int) -> np.ndarray:
         """A of one layer: ndarray of shape (heads, queries, keys), each row a share that sums to 1.
@@ -165,7 +166,7 @@ class Activations:
                 "no chain of matrices over the same tokens, so rollout is not defined."
             )
         told = self.layers, self.layout(0).keys.shape[1], self.read_tokens, self.attention
-        unbiased = [r for r in self._records if isinstance(r, Record) and r.bias is None]
+        unbiased = [c for c in self._calls if isinstance(c, FusedCall) and c.bias is None]
         if len(unbiased) == self.depth:
             return AttentionBlocks(*told, tuple(unbiased))
         return AttentionLayers(*told)
@@ -266,15 +267,15 @@ class Activations:
 
     def queries(self, layer: int) -> np.ndarray:
         """q of one layer: ndarray of shape (heads, tokens, head_dim)."""
-        return self._vectors(layer, lambda record: record.q, self.layout(layer).queries)
+        return self._vectors(layer, lambda call: call.q, self.layout(layer).queries)
 
     def keys(self, layer: int) -> np.ndarray:
         """k of one layer: ndarray of shape (heads, tokens, head_dim)."""
-        return self._vectors(layer, lambda record: record.k, self.layout(layer).keys)
+        return self._vectors(layer, lambda call: call.k, self.layout(layer).keys)
 
     def values(self, layer: int) -> np.ndarray:
         """v of one layer: ndarray of shape (heads, tokens, head_dim)."""
-        return self._vectors(layer, lambda record: record.v, self.layout(layer).keys)
+        return self._vectors(layer, lambda call: call.v, self.layout(layer).keys)
 
     def tokens(self, depth: int, *, normalised: bool = False) -> np.ndarray:
         """z_depth, the residual stream: ndarray of shape (tokens, D).
@@ -308,18 +309,20 @@ class Activations:
     def _layer(self, layer: int) -> Layer:
         return self.layers[checked(layer, self.depth, "layer")]
 
-    def _record(self, layer: int) -> AnyRecord:
-        described, record = self._layer(layer), self._records[layer]
-        if described.refusal or record is None:
+    def _call(self, layer: int) -> Call:
+        described, call = self._layer(layer), self._calls[layer]
+        if described.refusal or call is None:
             raise ModelError(described.refusal or f"{described.name} has no attention to show.")
-        return record
+        return call
 
     def _proved(self, layer: int) -> Tensor:
         """A of every window (W, h, n, m), proved as a whole."""
-        record = self._record(layer)
+        call = self._call(layer)
         with torch.inference_mode():
-            attention = record.attention()
-            refusal = why_wrong(self.layers[layer], record, attention)
+            attention = call.attention()
+            refusal = why_differs(
+                self.layers[layer], call.projected(attention), call.output.projected, call.half
+            )
         if refusal:
             raise ModelError(refusal)
         return attention
@@ -336,15 +339,15 @@ class Activations:
         return Windows(queries=keys[:, :1] if described.kind == "class" else keys, keys=keys)
 
     def _vectors(
-        self, layer: int, of: Callable[[Record], Tensor], places: np.ndarray
+        self, layer: int, of: Callable[[FusedCall], Tensor], places: np.ndarray
     ) -> np.ndarray:
-        record = self._record(layer)
-        if not isinstance(record, Record):
+        call = self._call(layer)
+        if not isinstance(call, FusedCall):
             raise ModelError(
                 f"{self.layers[layer].name} is read at its softmax, "
                 "so its queries, keys and values are not kept."
             )
-        vectors = of(record)  # (W, h, tokens, d)
+        vectors = of(call)  # (W, h, tokens, d)
         if len(vectors) == 1:
             return _read_only(vectors[0])
         flat = vectors.transpose(0, 1).flatten(1, 2)  # (h, W * tokens, d)

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from torch import Tensor
 from torch.nn import functional as F
 
-from vitviz.activations import Activations, capture, recording, records
+from vitviz.activations import Activations, calls, capture, forward
 from vitviz.activations.streaming import AttentionBlocks
 from vitviz.families import ModelError
 from vitviz.inspection import Measurements, measurements
@@ -61,7 +61,7 @@ def test_measurements_of_blocks_equal_those_of_whole_layers(
     acts = capture(sharpened(MODELS[name]()), picture())
     expected = measured(acts, whole=True)
     assert expected.entropy.mean() < np.log2(len(expected.rollout)) - 0.1
-    monkeypatch.setattr(records, "BLOCK", block)
+    monkeypatch.setattr(calls, "BLOCK", block)
     found = measured(acts, whole=False)
     for field in fields(found):
         some, all_ = getattr(found, field.name), getattr(expected, field.name)
@@ -114,12 +114,12 @@ def test_a_grid_that_does_not_fit_is_refused() -> None:
 @pytest.mark.parametrize(
     "name", [*MODELS, "eva02_tiny_patch14_224", "cait_xxs24_224", "pvt_v2_b0", "mixer_s32_224"]
 )
-def test_a_large_capture_is_the_same_in_a_room_of_its_own(
+def test_a_large_capture_is_the_same_in_an_arena(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = MODELS[name]() if name in MODELS else of_timm(name)
     small = capture(model, picture())
-    monkeypatch.setattr(recording, "LARGE", 0)
+    monkeypatch.setattr(forward, "LARGE", 0)
     large = capture(model, picture())
     assert_array_equal(large.logits, small.logits)
     assert large.layers == small.layers
@@ -132,7 +132,7 @@ def test_a_large_capture_is_the_same_in_a_room_of_its_own(
 
 
 def test_a_large_capture_lets_the_outputs_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "LARGE", 0)
+    monkeypatch.setattr(forward, "LARGE", 0)
     acts = capture(own_model(), picture())
     layer = 25 * 32 * 4  # tokens x width x bytes of a float32
     proof = 9 * 32 * 4 + 25 * 4 * 4 * 4  # 9 rows, and 4 numbers of every token in each of 4 heads

@@ -1,4 +1,4 @@
-"""One forward pass, watched, with its edits applied."""
+"""`capture`: one forward pass of a picture, with its edits, and what is recorded of it."""
 
 import copy
 import math
@@ -16,6 +16,9 @@ from torch.overrides import TorchFunctionMode
 from ..families import Layer, ModelError
 from ..memory import check
 from ..model import RECORDER, Model, Recorder
+from .activations import Activations, checked
+from .arena import Arena
+from .calls import Call, SoftmaxCall, expected_shape, fused_call, why_unexpected
 from .edits import (
     DropPatches,
     Edit,
@@ -26,19 +29,9 @@ from .edits import (
     mask_of,
     patch_side,
 )
-from .reading import Activations, checked
-from .records import (
-    AnyRecord,
-    Output,
-    SoftmaxRecord,
-    expected_shape,
-    read_call,
-    why_rows_wrong,
-    why_unlike,
-)
-from .room import Room
+from .proof import Output, why_rows_differ
 
-LARGE = 1 << 26  # bytes of a capture that is kept in a room of its own
+LARGE = 1 << 26  # bytes of a capture that is copied into an arena
 
 _FUSED = F.scaled_dot_product_attention
 _SOFTMAX = {Tensor.softmax, torch.softmax, F.softmax}
@@ -60,12 +53,12 @@ class _Watch(TorchFunctionMode, Recorder):
     def __init__(
         self,
         model: Model,
-        room: Room | None,
+        arena: Arena | None,
         edits: Sequence[Edit],
         progress: Callable[[int, int], object] | None,
     ) -> None:
         super().__init__()
-        self.room = room
+        self.arena = arena
         self.layers = model.layers
         self.read_tokens = set(model.read_tokens)
         self.sites = model.sites
@@ -80,7 +73,7 @@ class _Watch(TorchFunctionMode, Recorder):
         self.patches.flags.writeable = False
         self.running: int | None = None
         self.weights: Tensor | None = None  # of a softmax whose product is still to come
-        self.calls: list[list[AnyRecord]] = [[] for _ in model.layers]
+        self.calls: list[list[Call]] = [[] for _ in model.layers]
         self.stream: list[Tensor] = []
         self.after_attention: list[Tensor | None] = [None] * len(model.layers)
 
@@ -148,14 +141,14 @@ class _Watch(TorchFunctionMode, Recorder):
         if layer is None:
             return
         TorchFunctionMode.__exit__(self, None, None, None)
-        if self.room is not None:  # from here on nothing that the block does can change them
-            self.calls[layer] = [call.moved(self.room.keep) for call in self.calls[layer]]
+        if self.arena is not None:  # from here on nothing that the block does can change them
+            self.calls[layer] = [call.copied(self.arena.copy) for call in self.calls[layer]]
 
     def _flat(self, layer: int, tokens: Tensor) -> Tensor:
         """The picture's tokens in row-major order: (tokens, D)."""
         first = tokens[0]
         flat = _FLAT[self.sites[layer].layout](first) if first.ndim > 2 else first
-        return flat if self.room is None else self.room.keep(flat)
+        return flat if self.arena is None else self.arena.copy(flat)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **kwargs) if kwargs else func(*args)
@@ -164,7 +157,7 @@ class _Watch(TorchFunctionMode, Recorder):
         if RECORDER.get() is not self:
             return output  # of a pass nested in this one
         if func is _FUSED:
-            self.calls[here].append(read_call(output, *args, **(kwargs or {})))
+            self.calls[here].append(fused_call(output, *args, **(kwargs or {})))
         elif func in _SOFTMAX:
             self.weights = output
         elif self.weights is not None:
@@ -172,7 +165,7 @@ class _Watch(TorchFunctionMode, Recorder):
         return output
 
     def _product(self, layer: int, weights: Tensor, output: Any, first: Any, second: Any) -> None:
-        """Take down a product of matrices that has the last softmax for one of its factors."""
+        """Record a product of matrices, one of which is what the last softmax gave."""
         if second.data_ptr() == weights.data_ptr():  # CoAtNet has its tokens in columns
             v, output = first.transpose(-2, -1), output.transpose(-2, -1)
         elif first.shape == weights.shape:
@@ -181,7 +174,7 @@ class _Watch(TorchFunctionMode, Recorder):
             return
         mixing = self.sites[layer].mixing
         self.calls[layer].append(
-            SoftmaxRecord(
+            SoftmaxCall(
                 weights=weights,
                 v=v,
                 output=Output(output),
@@ -190,18 +183,22 @@ class _Watch(TorchFunctionMode, Recorder):
         )
         self.weights = None
 
-    def records(self) -> Iterator[tuple[Layer, AnyRecord | None]]:
-        """Each layer as it proved itself, or with the sentence that says why it is not shown."""
+    def proved(self) -> Iterator[tuple[Layer, Call | None]]:
+        """Each layer with its call, or with the sentence that says why it is not shown."""
         dropped = int(self.dropped.sum())
         refusals = [
-            layer.refusal or why_unlike(layer, expected_shape(layer, site.windows, dropped), calls)
+            layer.refusal
+            or why_unexpected(layer, expected_shape(layer, site.windows, dropped), calls)
             for layer, site, calls in zip(self.layers, self.sites, self.calls, strict=True)
         ]
         every = list(zip(self.layers, self.calls, refusals, strict=True))
-        wrong = why_rows_wrong([(layer, calls[0]) for layer, calls, told in every if not told])
-        for layer, calls, told in every:
-            refusal = told or next(wrong)
-            yield (replace(layer, refusal=refusal), None) if refusal else (layer, calls[0])
+        read = [(layer, calls[0]) for layer, calls, refusal in every if not refusal]
+        differing = why_rows_differ(
+            [(layer, call.rows(), call.output.rows, call.half) for layer, call in read]
+        )
+        for layer, calls, refusal in every:
+            found = refusal or next(differing)
+            yield (replace(layer, refusal=found), None) if found else (layer, calls[0])
 
 
 def capture(
@@ -244,8 +241,8 @@ def capture(
             f"{model.name} lies on the device {weight.device}, and a capture is made on the CPU."
         )
     x = filled(model, model.preprocess(image), edits)[None].to(weight.dtype)
-    room = Room(size, x.dtype) if size > LARGE else None
-    watch = _Watch(model, room, edits, progress)
+    arena = Arena(size, x.dtype) if size > LARGE else None
+    watch = _Watch(model, arena, edits, progress)
     try:
         with torch.inference_mode(), model.watched(watch, watch.muted):
             logits = model.module(x)[0]
@@ -257,7 +254,7 @@ def capture(
     finally:
         watch.stop()
     with torch.inference_mode():
-        layers, records = zip(*watch.records(), strict=True)
+        layers, calls = zip(*watch.proved(), strict=True)
     return Activations(
         layers=layers,
         labels=model.labels,
@@ -266,14 +263,34 @@ def capture(
         crops=_crops(model, image),
         offsets=model.offsets,
         logits=logits if getattr(model.module, "num_classes", 0) else None,
-        records=records,
+        calls=calls,
         windows=tuple(site.windows for site in model.sites),
         stream=tuple(watch.stream),
         after_attention=tuple(watch.after_attention),
         patches=watch.patches,
         final_norm=copy.deepcopy(model.final_norm),
-        room=room,
+        arena=arena,
     )
+
+
+def check_finite(model: Model, acts: Activations) -> None:
+    """Refuse a capture whose outputs are NaN or infinite.
+
+    A single layer with such values is refused when it is captured; here it is the whole model.
+
+    Raises
+    ------
+    ModelError
+        When the logits or the last tokens are not finite.
+    """
+    outputs = [acts.tokens(acts.depth)]  # NaN and infinity stay in the residual stream
+    if acts.logits is not None:
+        outputs.append(acts.logits)
+    if not all(np.isfinite(output).all() for output in outputs):
+        raise ModelError(
+            f"{model.name} ({model.weights}) computes values that are no finite numbers on this "
+            "picture, so nothing of it is drawn: its weights are damaged or do not belong to it."
+        )
 
 
 def _check_edits(edits: Sequence[Edit], model: Model) -> None:

@@ -1,0 +1,122 @@
+"""The proof of attention that was read: A v must equal what the block itself computed.
+
+A v is attention times the values, before the heads are joined. At capture a few rows of it are
+compared; all of them when a layer is asked for, through a random projection that keeps it cheap.
+Letters in the shape comments: W windows (1 where every token meets every token), h heads, n queries
+of a window, d head_dim.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from ..families import Layer
+
+#: The largest difference that is allowed, relative to the largest number of the block's output.
+TOLERANCE = 1e-3
+#: The same where the model computes in half precision, whose own rounding is larger than that.
+HALF_TOLERANCE = 2e-2
+PROOF_ROWS = 8  # query rows that are compared at capture, beside the first
+
+Copy = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a block's attention itself computed."""
+
+    whole: Tensor  # (W, h, n, d)
+
+    @property
+    def rows(self) -> Tensor:
+        """The first query's and 8 others', or of those few that there are: (W, h, rows, d)."""
+        return self.whole[:, :, compared_rows(self.whole.shape[2])]
+
+    @property
+    def projected(self) -> Tensor:
+        """All of it, as a random projection: (W, h, 4, n)."""
+        return random_projection(self.whole)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.whole,)
+
+    def copied(self, copy: Copy) -> "ComparedOutput":
+        return ComparedOutput(copy(self.rows), copy(self.projected))
+
+
+@dataclass(frozen=True)
+class ComparedOutput:
+    """What a large capture keeps of an `Output`: the parts that are compared."""
+
+    rows: Tensor  # (W, h, rows, d)
+    projected: Tensor  # (W, h, 4, n)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.rows, self.projected
+
+    def copied(self, copy: Copy) -> "ComparedOutput":
+        return self
+
+
+def compared_rows(queries: int) -> slice:
+    """The queries whose rows are compared at capture."""
+    return slice(0, None, max(1, (queries - 1) // PROOF_ROWS))
+
+
+def random_projection(vectors: Tensor) -> Tensor:
+    """Vectors (W, h, tokens, d) along four random directions: (W, h, 4, tokens).
+
+    Of a direction r, A (v r) is compared with (A v) r: what differs in one number of A v differs
+    along r, and a product of A with four columns is cheaper than that with all of v.
+
+    References
+    ----------
+    Freivalds, "Probabilistic machines can use less running time" (IFIP 1977).
+    """
+    return _directions(vectors.shape[-1]) @ vectors.float().transpose(2, 3)
+
+
+@cache
+def _directions(size: int) -> Tensor:
+    """Four random directions (4, d), always the same ones."""
+    return torch.randn(4, size, generator=torch.Generator().manual_seed(size)) * size**-0.5
+
+
+def why_rows_differ(
+    read: Sequence[tuple[Layer, Tensor, Tensor, bool]],
+) -> Iterator[str | None]:
+    """Of each (layer, rows of A v, rows of the block's output, half precision), as `why_differs`.
+
+    Layers of one shape are compared together: in a small model a call takes longer than its work.
+    """
+    compared: list[tuple[float, float]] = []
+    for _, alike in groupby(read, key=lambda each: each[1].shape):
+        _, rows, outputs, _ = zip(*alike, strict=True)
+        seen, own = torch.stack(rows), torch.stack(outputs)
+        numbers = (values.flatten(1).abs().amax(1).tolist() for values in (seen - own, own))
+        compared += zip(*numbers, strict=True)
+    for (layer, _, _, half), (error, largest) in zip(read, compared, strict=True):
+        yield _why(layer, error, largest, half)
+
+
+def why_differs(layer: Layer, seen: Tensor, own: Tensor, half: bool = False) -> str | None:
+    """Why A v, or a part of it, is not the block's own output, in one sentence; or None."""
+    return _why(layer, float((seen - own).abs().max()), float(own.abs().max()), half)
+
+
+def _why(layer: Layer, error: float, largest: float, half: bool) -> str | None:
+    if not math.isfinite(largest):  # NaN where any is
+        return f"{layer.name} computed values that are not finite numbers, so no map is drawn."
+    share = error / max(largest, 1e-12)
+    allowed = HALF_TOLERANCE if half else TOLERANCE
+    if share <= allowed:
+        return None
+    return (
+        f"The attention read from {layer.name} does not reproduce the block's own output: "
+        f"it is off by {share:.1%}, allowed are {allowed:.1%}."
+    )
