@@ -25,8 +25,8 @@ from .families import (
     ModelError,
     Offset,
     family_of,
-    offsets,
     read_tokens,
+    receptive_field_offsets,
     token_weights,
     why_unready,
 )
@@ -192,7 +192,7 @@ class Model:
         self._labels = labels
         self.embeds = embeds
         self.temperature = temperature
-        self.tied = family.tied(module)
+        self.positional_attention = family.positional_attention(module)
         self._embedding = family.embedding
         self.sites = sites
         self.capture_bytes = capture_bytes(sites)  # asked for before each capture
@@ -292,12 +292,12 @@ class Model:
 
     @cached_property
     def offsets(self) -> tuple[Offset, ...]:
-        """How far (down, right) each layer's cells lie from where patches would tile the input.
+        """How far (down, right) each layer's receptive fields are centred from its patches.
 
-        In pixels of the input, measured when it is first asked for, with the weights of then.
+        In pixels of the input, measured at the first use with the weights of that time.
         """
         self._check_ready()
-        return offsets(self.module, self.sites, self.preprocess.input_size)
+        return receptive_field_offsets(self.module, self.sites, self.preprocess.input_size)
 
     @property
     def read_tokens(self) -> tuple[str, ...]:

@@ -312,7 +312,7 @@ def _check_edits(edits: Sequence[Edit], model: Model) -> None:
                 for patch in pair:
                     checked(patch, patches, "patch", ModelError)
         elif isinstance(edit, DropPatches):
-            if model.tied and np.any(edit.mask):
+            if model.positional_attention and np.any(edit.mask):
                 raise ModelError(
                     f"The attention of {model.name} knows the place of every patch, "
                     "so none can be left out."

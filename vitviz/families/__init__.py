@@ -1,7 +1,7 @@
-"""What each family of Vision Transformers is: one row each in `FAMILIES`.
+"""The families of Vision Transformers that can be read: one `Family` each in `FAMILIES`.
 
-A row tells how a module is recognised, and where its layers, their tokens and their attention are.
-A module that no row recognises is refused in one sentence that says what is missing.
+A family says how a module is recognised, and where its layers, their tokens and their attention
+are. A module that none recognises is refused in one sentence that says why.
 """
 
 from torch import nn
@@ -9,10 +9,10 @@ from torch import nn
 from .cait import CAIT
 from .description import Family, Layer, ModelError, Site, Windows
 from .mixer import MIXER, token_weights
-from .offsets import Offset, offsets
-from .output import read_tokens
-from .places import place_sources
 from .plain import PLAIN
+from .pooling import read_tokens
+from .position_encoding import position_encodings
+from .receptive_fields import Offset, receptive_field_offsets
 from .refusals import is_compiled, why_unknown, why_unready
 from .staged import STAGED
 
@@ -25,9 +25,9 @@ __all__ = [
     "Site",
     "Windows",
     "family_of",
-    "offsets",
-    "place_sources",
+    "position_encodings",
     "read_tokens",
+    "receptive_field_offsets",
     "token_weights",
     "why_unready",
 ]
@@ -36,12 +36,12 @@ FAMILIES: tuple[Family, ...] = (*PLAIN, *CAIT, *STAGED, *MIXER)
 
 
 def family_of(module: nn.Module) -> Family:
-    """The row that recognises `module`.
+    """The family that recognises `module`.
 
     Raises
     ------
     ModelError
-        When there is none; the sentence says what is missing.
+        When there is none; the sentence says why.
     """
     if not is_compiled(module):
         for family in FAMILIES:

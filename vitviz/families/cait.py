@@ -7,7 +7,7 @@ from .plain import timm_grid, timm_step
 
 
 def _sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
-    """The patches' layers mix their heads before and after the softmax; the class layers do not.
+    """Self-attention layers with talking heads (mixed around the softmax), then class attention.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""What is told of a family and of each of its layers."""
+"""`Family`, `Layer`, `Site` and `Windows`: the records that describe a family and its layers."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Windows:
-    """Which patches meet in each call of attention, in the order of their tokens.
+    """Which patches attend to which in each call of attention, in the order of their tokens.
 
     Attributes
     ----------
@@ -94,8 +94,8 @@ class Site:
         What mixes the heads between the softmax and the product with the values; in a mixing
         layer, what mixes the tokens.
     steps : tuple of nn.Module
-        What makes its grid of cells out of the picture, one after the other, where that is more
-        than to cut the picture, or an earlier grid, into patches.
+        The convolutions and poolings that make its grid of cells out of the picture, in their
+        order, where cells are more than patches cut from the picture or from an earlier grid.
     """
 
     layer: Layer
@@ -114,9 +114,9 @@ class Site:
 
     @property
     def fused(self) -> bool:
-        """Whether it calls `scaled_dot_product_attention`, which timm's switch can forbid.
+        """Whether it calls `scaled_dot_product_attention`; timm can be told not to.
 
-        Else it makes a softmax and a product, and a capture keeps the weights of both.
+        Else it computes a softmax and a product, and a capture keeps the attention weights.
         """
         return bool(getattr(self.attn, "fused_attn", isinstance(self.attn, Attention)))
 
@@ -129,7 +129,7 @@ class Site:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One row of the table.
+    """A family of models: how its modules are recognised and read.
 
     Attributes
     ----------
@@ -138,18 +138,18 @@ class Family:
     sites : callable(module, (height, width) of the input in pixels) -> tuple of Site
     embedding : str
         Path of the module that makes the first tokens of the picture.
-    tied : callable(module) -> bool
-        Whether attention itself knows the place of every patch (rotary embedding, relative bias,
-        windows), so that none can be left out.
+    positional_attention : callable(module) -> bool
+        Whether attention itself depends on the position of every patch (rotary embedding, relative
+        bias, windows), so that none can be dropped.
     any_size : bool
-        Whether a module takes pictures of any size as it is, without being told when it is made.
+        Whether a module takes pictures of any size, whatever size it was made for.
     """
 
     name: str
     recognises: Callable[[nn.Module], bool]
     sites: Callable[[Any, Grid], tuple[Site, ...]]
     embedding: str = "patch_embed"
-    tied: Callable[[Any], bool] = lambda module: False
+    positional_attention: Callable[[Any], bool] = lambda module: False
     any_size: bool = False
 
     def layers(self, module: Any, input_size: Grid) -> tuple[Layer, ...]:
@@ -163,7 +163,7 @@ def is_timm(module: nn.Module, place: str, name: str) -> bool:
 
 
 def kinds_of(blocks: Any) -> set[tuple[str, str]]:
-    """The classes of blocks and of their attention; blocks that were taken out leave no trace."""
+    """The classes of blocks and of their attention; blocks replaced by an Identity do not count."""
     return {
         (type(block).__name__, type(getattr(block, "attn", None)).__name__)
         for _, block in present(blocks)
@@ -171,12 +171,12 @@ def kinds_of(blocks: Any) -> set[tuple[str, str]]:
 
 
 def present(blocks: Iterable[nn.Module]) -> list[tuple[int, Any]]:
-    """The blocks with their numbers, without those that an Identity stands for."""
+    """The blocks with their numbers, without those replaced by an Identity."""
     return [pair for pair in enumerate(blocks) if not isinstance(pair[1], nn.Identity)]
 
 
 def checked_grid(grid: Grid, input_size: Grid) -> Grid:
-    """The grid, where it has patches."""
+    """The grid itself; a ModelError where it has no patches."""
     if min(grid) < 1:
         raise ModelError(
             f"A picture of {input_size[0]} x {input_size[1]} pixels is smaller than one patch."

@@ -1,4 +1,4 @@
-"""MLP-Mixer and its kin: no attention; what mixes the tokens is the same for every picture."""
+"""MLP-Mixer, ResMLP and gMLP: no attention, but learned weights that mix the tokens."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from .description import Family, Grid, Layer, Site, checked_grid, is_timm
 
-_WEIGHTS = {  # of each kind of block: where the matrix is that sums over the tokens
+_WEIGHTS = {  # by the class of the block: the linear layer that sums over the tokens
     "MixerBlock": "mlp_tokens.fc1",
     "ResBlock": "linear_tokens",
     "SpatialGatingBlock": "mlp_channels.gate.proj",
@@ -38,7 +38,7 @@ def _sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
 
 
 def token_weights(site: Site) -> Tensor | None:
-    """What each unit of a mixing layer takes from each patch: (units, patches), or None."""
+    """The token-mixing weights of a layer, (units, patches); None where it attends."""
     if site.layer.kind != "mixing" or site.mixing is None:
         return None
     return site.mixing.weight
@@ -56,6 +56,6 @@ MIXER = (
         recognises=_is_mixer,
         sites=_sites,
         embedding="stem",
-        tied=lambda module: True,
+        positional_attention=lambda module: True,
     ),
 )

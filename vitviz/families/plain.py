@@ -1,4 +1,4 @@
-"""Families in which every token attends to every token, in one grid from first to last layer."""
+"""Families with global attention in every layer and one grid of patches: ViT, DeiT, EVA, BEiT."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,21 +19,21 @@ _RELPOS = ({("RelPosBlock", "RelPosAttention")}, {("ResPostRelPosBlock", "RelPos
 
 
 def _middle(block: nn.Module) -> str:
-    """Where a block hands the stream from attention to the MLP: norms may stand before or after."""
+    """The module whose input is the stream between attention and MLP: pre-norm or post-norm."""
     kind = type(block).__name__
     if kind.startswith("Parallel"):
         return ""
     return "mlp" if kind.startswith("ResPost") or kind.endswith("PostNorm") else "norm2"
 
 
-def _everywhere(
+def _global_sites(
     prefix: Callable[[Any], tuple[str, ...]],
     grid: Callable[[Any, Grid], Grid],
     step: Callable[[Any], Grid],
     *,
     biased: bool = False,
 ) -> Callable[[Any, Grid], tuple[Site, ...]]:
-    """The layers of a module in which every token attends to every token."""
+    """What makes the sites of a module with global attention in every layer."""
 
     def sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
         patches = checked_grid(grid(module, input_size), input_size)
@@ -96,14 +96,14 @@ def timm_step(module: Any) -> Grid:
     return height, width
 
 
-_timm_sites = _everywhere(_timm_prefix, timm_grid, timm_step)
-_biased_sites = _everywhere(_timm_prefix, timm_grid, timm_step, biased=True)
+_timm_sites = _global_sites(_timm_prefix, timm_grid, timm_step)
+_biased_sites = _global_sites(_timm_prefix, timm_grid, timm_step, biased=True)
 
 PLAIN = (
     Family(
         name="ViT",
         recognises=lambda module: type(module) is VisionTransformer,
-        sites=_everywhere(
+        sites=_global_sites(
             _own_prefix,
             lambda module, input_size: module.patch_embed.grid_size,
             lambda module: module.patch_embed.patch_size,
@@ -117,19 +117,19 @@ PLAIN = (
     Family(
         name="DeiT distilled",
         recognises=_timm("deit", "VisionTransformerDistilled", _USUAL),
-        sites=_everywhere(lambda module: ("cls", "dist"), timm_grid, timm_step),
+        sites=_global_sites(lambda module: ("cls", "dist"), timm_grid, timm_step),
     ),
     Family(
         name="EVA",  # and DINOv3, and the ViTs with a rotary position embedding
         recognises=_timm("eva", "Eva", *_EVA),
         sites=_timm_sites,
-        tied=lambda module: module.rope is not None,
+        positional_attention=lambda module: module.rope is not None,
     ),
     Family(
         name="BEiT",
         recognises=_timm("beit", "Beit", _USUAL),
         sites=_biased_sites,
-        tied=lambda module: (
+        positional_attention=lambda module: (
             module.rel_pos_bias is not None
             or any(b.attn.relative_position_bias_table is not None for b in module.blocks)
         ),
@@ -138,6 +138,6 @@ PLAIN = (
         name="ViT with relative positions",
         recognises=_timm("vision_transformer_relpos", "VisionTransformerRelPos", *_RELPOS),
         sites=_biased_sites,
-        tied=lambda module: True,
+        positional_attention=lambda module: True,
     ),
 )

@@ -1,11 +1,11 @@
-"""Why a module that is of no family is not read: one sentence each."""
+"""Why a module is refused: of no known family, compiled, or in training mode; one sentence each."""
 
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
 
-#: By the class of the module, or of one of its parts: what stands in the way.
+#: By the class of the module, or of one of its parts: why it cannot be read.
 _REASONS: Mapping[str, str] = {
     "AttentionDownsample": "shrinks the grid inside its attention, which is not undone yet",
     "BottleneckAttn": "attends in single blocks of a CNN, whose places are not followed yet",
@@ -64,12 +64,12 @@ _REASONS: Mapping[str, str] = {
     "XCA": "attends between channels and not between tokens",
 }
 
-#: Parts that compute the same in training as in evaluation, as new ones begin: a new head, say.
+#: Parts that compute the same in training mode as in evaluation mode, such as a new head.
 _WITHOUT_MODE = {nn.Linear, nn.LayerNorm, nn.Identity, nn.Sequential, nn.ModuleList}
 
 
 def why_unknown(module: nn.Module, families: Sequence[str]) -> str:
-    """One sentence: what is missing to read `module`.
+    """One sentence: why `module` cannot be read.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def why_unknown(module: nn.Module, families: Sequence[str]) -> str:
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Whether `torch.compile` or `Module.compile` has been at work on it or a part of it."""
+    """Whether the module, or a part of it, was compiled by `torch.compile` or `Module.compile`."""
     return any(
         part._compiled_call_impl is not None or "_orig_mod" in part._modules
         for part in module.modules()
@@ -100,9 +100,9 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def why_unready(module: nn.Module) -> str | None:
-    """Why no pass through a module of a known family can be watched as it is now, or None.
+    """Why a forward pass of this module cannot be watched now, or None where it can.
 
-    Asked before each pass, and therefore quick: `Module.modules` would take four times as long.
+    Asked before each pass, so it must be quick: `Module.modules` would take four times as long.
     """
     waiting: list[nn.Module | None] = [module]
     for part in waiting:

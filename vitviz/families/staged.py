@@ -1,4 +1,4 @@
-"""Families of several stages, each with a coarser grid: Swin, PVT, MaxViT and CoAtNet."""
+"""Hierarchical families, whose later stages have coarser grids: Swin, PVT, MaxViT and CoAtNet."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ from torch import nn
 
 from .description import Family, Grid, Layer, Site, Windows, checked_grid, is_timm, side
 from .plain import timm_grid, timm_step
-from .windows import neighbour_windows, one_window, shifted_windows, spread_windows
+from .windows import dilated_windows, neighbour_windows, one_window, shifted_windows
 
 _SWIN = {
     "SwinTransformer": ("swin_transformer", "SwinTransformerBlock"),
@@ -100,7 +100,7 @@ def _convolved(grid: Grid, conv: Any) -> Grid:
 
 
 def _pooled(attn: Any, grid: Grid) -> tuple[Windows, Grid]:
-    """How the keys of PVT's attention lie: pooled to 7 x 7, by a stride, or not at all."""
+    """The keys of PVT's spatial-reduction attention: pooled to 7 x 7, strided, or all of them."""
     if attn.pool is not None:
         size = attn.pool.output_size
         keys = (size, size) if isinstance(size, int) else (size[0], size[1])
@@ -118,7 +118,7 @@ def _maxxvit_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
     sites = []
     for number, stage in enumerate(module.stages):
         grid, step = _halved(grid), 2 * step
-        steps = *steps, _halving(stage.blocks[0])
+        steps = *steps, _downsampling(stage.blocks[0])
         for name, kind, block, windows in _maxxvit_blocks(number, stage, grid):
             layer = Layer(
                 name=name,
@@ -143,26 +143,26 @@ def _maxxvit_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
     return tuple(sites)
 
 
-def _halving(block: Any) -> nn.Module:
-    """What halves the grid in the first block of a stage of MaxViT or CoAtNet."""
+def _downsampling(block: Any) -> nn.Module:
+    """What downsamples the grid in the first block of a stage of MaxViT or CoAtNet."""
     if type(block).__name__ == "TransformerBlock2d":
-        return block.shortcut  # it pools as the way to its attention does
+        return block.shortcut  # it pools as the path through its attention does
     return getattr(block, "conv", block)
 
 
 def _maxxvit_blocks(number: int, stage: Any, grid: Grid) -> Iterator[tuple[str, str, Any, Windows]]:
-    """Path, kind and module of each attention of a stage, and the patches that meet in it."""
+    """Path, kind and module of each attention of a stage, and its windows."""
     for index, block in enumerate(stage.blocks):
         name = f"stages.{number}.blocks.{index}"
         if type(block).__name__ == "TransformerBlock2d":
             yield name, "global", block, one_window(grid, grid)
         elif type(block).__name__ == "MaxxVitBlock":
-            near, spread = block.attn_block, block.attn_grid
-            if near is not None:
-                windows = neighbour_windows(grid, near.partition_size)
-                yield f"{name}.attn_block", "window", near, windows
-            windows = spread_windows(grid, spread.partition_size)
-            yield f"{name}.attn_grid", "grid", spread, windows
+            block_attention, grid_attention = block.attn_block, block.attn_grid
+            if block_attention is not None:
+                windows = neighbour_windows(grid, block_attention.partition_size)
+                yield f"{name}.attn_block", "window", block_attention, windows
+            windows = dilated_windows(grid, grid_attention.partition_size)
+            yield f"{name}.attn_grid", "grid", grid_attention, windows
 
 
 def _is_maxxvit(module: Any) -> bool:
@@ -173,22 +173,18 @@ def _is_maxxvit(module: Any) -> bool:
     return kinds <= known and bool(kinds & {"TransformerBlock2d", "MaxxVitBlock"})
 
 
-def _everywhere(module: Any) -> bool:
-    return True
-
-
 STAGED = (
     Family(
         name="Swin",
         recognises=_is_swin,
         sites=_swin_sites,
-        tied=_everywhere,
+        positional_attention=lambda module: True,
     ),
     Family(
         name="PVT v2",
         recognises=lambda module: is_timm(module, "pvt_v2", "PyramidVisionTransformerV2"),
         sites=_pvt_sites,
-        tied=_everywhere,
+        positional_attention=lambda module: True,
         any_size=True,
     ),
     Family(
@@ -196,6 +192,6 @@ STAGED = (
         recognises=_is_maxxvit,
         sites=_maxxvit_sites,
         embedding="stem",
-        tied=_everywhere,
+        positional_attention=lambda module: True,
     ),
 )

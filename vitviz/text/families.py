@@ -1,4 +1,4 @@
-"""What is said of each family of models."""
+"""The words of the Zoo page on each family, and those for each kind of position encoding."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ class Card:
     source: str
 
 
-#: What tells a model where a patch lies, by the names of `vitviz.families.place_sources`.
-PLACES: Mapping[str, str] = {
+#: How a model knows where a patch lies, by the names of `vitviz.families.position_encodings`.
+POSITION_ENCODINGS: Mapping[str, str] = {
     "embedding": "the position embedding added to it",
-    "offsets": "a bias that attention adds to each score, by the offset from query to key",
-    "rotation": "a rotation of queries and keys by their places (RoPE)",
+    "relative bias": "a bias that attention adds to each score, by the offset from query to key",
+    "rotary": "a rotation of queries and keys by their places (RoPE)",
     "convolutions": "its convolutions, which see a patch's neighbours, and zeros beyond the edge",
     "mixing": "the MLP that mixes the patches, with weights for each place",
 }

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from vitviz.text.families import PLACES
+from vitviz.text.families import POSITION_ENCODINGS
 
 if TYPE_CHECKING:
     from vitviz import Model
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 def known_by(model: "Model") -> str:
     """How a model encodes the position of a patch: a sentence without its full stop."""
-    from vitviz.families import place_sources
+    from vitviz.families import position_encodings
 
-    sources = place_sources(model.module, model.layers)
+    sources = position_encodings(model.module, model.layers)
     if not sources:
         return f"nothing tells {model.name} where a patch lies"
     if sources == ("embedding",):
@@ -20,6 +20,6 @@ def known_by(model: "Model") -> str:
             f"nothing tells {model.name} where a patch lies, except the position embedding added "
             "to it"
         )
-    *others, last = (PLACES[source] for source in sources)
+    *others, last = (POSITION_ENCODINGS[source] for source in sources)
     listed = f"{', '.join(others)} and {last}" if others else last
     return f"what tells {model.name} where a patch lies is {listed}"

@@ -1,4 +1,4 @@
-"""What is said of how a model knows where patches lie is what its answer depends on."""
+"""The position encodings that are named are those on which the output depends."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -10,15 +10,15 @@ from examples import own_module, randomise
 from torch import nn
 
 from vitviz.app.shared.places import known_by
-from vitviz.families import family_of, place_sources
+from vitviz.families import family_of, position_encodings
 from vitviz.text import PAGES, lesson
-from vitviz.text.families import PLACES
+from vitviz.text.families import POSITION_ENCODINGS
 from vitviz.zoo import catalogue, toy_model
 from vitviz.zoo.loading import outline_of, preprocessing_of
 
 
 def sources_of(module: nn.Module, input_size: tuple[int, int]) -> tuple[str, ...]:
-    return place_sources(module, family_of(module).layers(module, input_size))
+    return position_encodings(module, family_of(module).layers(module, input_size))
 
 
 def exchanged(x: torch.Tensor, patch: int) -> torch.Tensor:
@@ -67,11 +67,11 @@ def test_own_models(options: dict[str, Any], wanted: tuple[str, ...]) -> None:
         ("vit_tiny_patch16_224", ("embedding",)),
         ("deit_tiny_distilled_patch16_224", ("embedding",)),
         ("vit_base_patch16_siglip_224", ("embedding",)),
-        ("beit_base_patch16_224", ("offsets",)),
-        ("vit_relpos_small_patch16_224", ("offsets",)),
-        ("vit_relpos_base_patch16_clsgap_224", ("offsets",)),
-        ("eva02_tiny_patch14_224", ("embedding", "rotation")),
-        ("vit_small_patch16_dinov3", ("rotation",)),
+        ("beit_base_patch16_224", ("relative bias",)),
+        ("vit_relpos_small_patch16_224", ("relative bias",)),
+        ("vit_relpos_base_patch16_clsgap_224", ("relative bias",)),
+        ("eva02_tiny_patch14_224", ("embedding", "rotary")),
+        ("vit_small_patch16_dinov3", ("rotary",)),
     ],
 )
 def test_models_of_timm_in_one_grid(name: str, wanted: tuple[str, ...]) -> None:
@@ -88,10 +88,10 @@ def test_models_of_timm_in_one_grid(name: str, wanted: tuple[str, ...]) -> None:
     [
         ("Hybrid", ("embedding", "convolutions")),
         ("CaiT", ("embedding",)),
-        ("Swin", ("offsets",)),
+        ("Swin", ("relative bias",)),
         ("PVT", ("convolutions",)),
-        ("CoAtNet", ("offsets", "convolutions")),
-        ("MaxViT", ("offsets", "convolutions")),
+        ("CoAtNet", ("relative bias", "convolutions")),
+        ("MaxViT", ("relative bias", "convolutions")),
         ("MLP-Mixer", ("mixing",)),
     ],
 )
@@ -99,7 +99,7 @@ def test_other_families(family: str, wanted: tuple[str, ...]) -> None:
     model = toy_model(family)
     module, size = model.module, model.preprocess.input_size
     randomise(module)
-    assert place_sources(module, model.layers) == wanted
+    assert position_encodings(module, model.layers) == wanted
     patch = model.layers[0].patch_size
     assert isinstance(patch, int)
     found = depends_on_places(module, size, patch)
@@ -110,12 +110,12 @@ def test_other_families(family: str, wanted: tuple[str, ...]) -> None:
 def test_no_model_of_the_menu_is_said_to_have_the_embedding_alone_that_has_not(name: str) -> None:
     outline = outline_of(name, {})
     layers = family_of(outline).layers(outline, preprocessing_of(outline, None).input_size)
-    sources = place_sources(outline, layers)
+    sources = position_encodings(outline, layers)
     model: Any = SimpleNamespace(name=name, module=outline, layers=layers)
     said = known_by(model)
     assert name in said
     assert ("nothing tells" in said) == (sources == ("embedding",))
-    assert all((words in said) == (key in sources) for key, words in PLACES.items())
+    assert all((words in said) == (key in sources) for key, words in POSITION_ENCODINGS.items())
     if len({layer.query_grid for layer in layers}) > 1:  # Positions says so of all of these
         assert "embedding" not in sources
 

@@ -1,4 +1,4 @@
-"""Where in the picture the cells of a grid look, when convolutions that overlap have made it."""
+"""Where the receptive fields of a grid's cells are centred, when convolutions have made it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,21 +11,28 @@ from .description import Grid, Site
 Offset = tuple[float, float]
 
 
-def offsets(module: nn.Module, sites: Sequence[Site], input_size: Grid) -> tuple[Offset, ...]:
-    """How far (down, right) the cells of each layer lie from where patches would tile the input.
+def receptive_field_offsets(
+    module: nn.Module, sites: Sequence[Site], input_size: Grid
+) -> tuple[Offset, ...]:
+    """How far (down, right) receptive fields are centred from the patches that tile the input.
 
-    Cell i of a convolution of kernel k, stride s and padding p looks at pixels around
+    Cell i of a convolution of kernel k, stride s and padding p has a receptive field around pixel
     i s + (k - 1) / 2 - p, and the middle of patch i is at i s + (s - 1) / 2. Where a shortcut leads
-    around a kernel, the weights say which way counts for more. So it is measured, with the module's
-    own weights: the centroid, at the input, of the magnitude of the gradient of the cells in the
-    middle of the grid. The input is noise; what stands between the steps of `Site.steps` is left
-    out, as it moves no cell.
+    around a kernel, it depends on the weights which path counts for more. So the effective
+    receptive field is measured: the centroid, at an input of noise, of the magnitude of the
+    gradient of the cells in the middle of the grid. The blocks between the modules of `Site.steps`
+    are left out, as they keep each cell in its place.
 
     Returns
     -------
     tuple of (float, float)
         For each layer, in pixels of the input; 0 where patches are cut out of the picture, and
         where nothing has a gradient.
+
+    References
+    ----------
+    Luo et al., "Understanding the Effective Receptive Field in Deep Convolutional Neural Networks"
+    (NeurIPS 2016), section 3.
     """
     steps = max((site.steps for site in sites), key=len)
     wanted = {len(site.steps) for site in sites}
@@ -44,7 +51,7 @@ def offsets(module: nn.Module, sites: Sequence[Site], input_size: Grid) -> tuple
             ]
             if number not in wanted:
                 continue
-            share = _seen(x, noise, random)
+            share = _effective_receptive_field(x, noise, random)
             if share.isfinite().all():  # else the weights are all zero, or no numbers
                 found[number] = (
                     _centroid(share.sum(dim=1)) - size[0] * x.shape[2] / 2,
@@ -53,19 +60,19 @@ def offsets(module: nn.Module, sites: Sequence[Site], input_size: Grid) -> tuple
     return tuple(found.get(len(site.steps), (0.0, 0.0)) for site in sites)
 
 
-def _seen(grid: Tensor, picture: Tensor, random: torch.Generator) -> Tensor:
-    """How much the cells in the middle of a grid look at each pixel: (height, width)."""
+def _effective_receptive_field(grid: Tensor, picture: Tensor, random: torch.Generator) -> Tensor:
+    """Of the cells in the middle of a grid, in shares of each pixel: (height, width)."""
     rows, cols = ([(count - 1) // 2, count // 2] for count in grid.shape[2:])
     share = torch.zeros(picture.shape[2:], dtype=torch.float64)
     for cell in (grid[0, :, row, col] for row in rows for col in cols):
-        # A sum of positive parts: neither a norm nor a kernel of one sign takes it to zero.
-        probe = torch.rand(cell.shape, generator=random).to(cell)
-        (gradient,) = torch.autograd.grad(cell, picture, probe, retain_graph=True)
+        # A random projection with positive weights: neither a norm nor a kernel takes it to zero.
+        projection = torch.rand(cell.shape, generator=random).to(cell)
+        (gradient,) = torch.autograd.grad(cell, picture, projection, retain_graph=True)
         seen = gradient[0].abs().sum(dim=0).double().cpu()
         share += seen / seen.sum()
     return share
 
 
 def _centroid(share: Tensor) -> float:
-    """In pixels; the middle of the first is at 0.5."""
+    """The centre of mass in pixels; the middle of the first pixel is at 0.5."""
     return float(share @ (torch.arange(len(share)).to(share) + 0.5) / share.sum())

@@ -1,4 +1,4 @@
-"""From which tokens a model reads its answer, by a gradient of the answer."""
+"""Which tokens the head pools, by a gradient of its output."""
 
 from typing import Any
 
