@@ -121,8 +121,8 @@ def cosine(one: np.ndarray, other: np.ndarray) -> float:
 def neighbours_and_mirror(model: vitviz.Model) -> tuple[float, float]:
     """Mean cosine of a position with those beside it, and with its mirror image across."""
     assert model.position_embedding is not None
-    similarity = inspection.position_similarity(model.position_embedding, grid=model.position_grid)
-    rows, cols = model.position_grid
+    rows, cols = grid = model.layers[0].query_grid
+    similarity = inspection.position_similarity(model.position_embedding, grid=grid)
     mirrored = [
         similarity[row, col, row, cols - 1 - col]
         for row in range(rows)

@@ -93,8 +93,8 @@ IN_VERSION_1 = {
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where made-up control groups lie, on a machine on which 64 GB are free."""
     monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=64e9))
-    monkeypatch.setattr(memory, "_GROUPS", tmp_path)
-    monkeypatch.setattr(memory, "_OWN_GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(memory, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(memory, "_OWN_CGROUPS", tmp_path / "cgroup")
     return tmp_path
 
 
@@ -152,10 +152,10 @@ def test_what_the_machine_has_left_counts_in_a_container_too(
 #: of 8 MB lies outside of them after 16 MB have been freed.
 PROGRAM = """
 import ctypes, re, sys, threading
-from vitviz.memory import give_memory_back
+from vitviz.memory import tune_malloc
 
 if "give" in sys.argv:
-    give_memory_back()
+    tune_malloc()
 together, libc = threading.Barrier(11), ctypes.CDLL(None)
 libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
 

@@ -359,7 +359,6 @@ def test_position_embedding_is_the_modules_table(name: str, rows: int) -> None:
     assert table is not None
     assert table.shape == (rows, 32)
     assert_array_equal(table, model.module.state_dict()["pos_embed"][0])
-    assert model.position_grid == (4, 6)
     with pytest.raises(ValueError, match="read-only"):
         table[...] = 0
 
@@ -367,7 +366,6 @@ def test_position_embedding_is_the_modules_table(name: str, rows: int) -> None:
 def test_a_model_without_positions_has_no_table() -> None:
     model = own_model(positions="none")
     assert model.position_embedding is None
-    assert model.position_grid == (4, 6)
 
 
 def test_what_a_model_hands_out_does_not_follow_its_weights() -> None:
@@ -383,22 +381,11 @@ def test_what_a_model_hands_out_does_not_follow_its_weights() -> None:
     assert_array_equal(table, kept[1])
 
 
-def test_positions_of_another_grid_than_the_pictures_have_no_known_places() -> None:
-    module = timm_module("test_vit", dynamic_img_size=True)  # 10 x 10 positions
-    assert watched(module, (160, 160)).position_grid == (10, 10)
-    model = watched(timm_module("test_vit", dynamic_img_size=True), (48, 80))
-    assert capture(model, picture()).grid == (3, 5)
-    with pytest.raises(ModelError, match="3 x 5") as caught:
-        _ = model.position_grid
-    assert_one_sentence(caught.value)
-
-
 def test_positions_may_leave_the_prefix_out() -> None:
     model = watched(timm_module("test_vit2"), (160, 160))  # a register before the patches
     assert model.layers[0].prefix == ("reg1",)
     assert model.position_embedding is not None
     assert len(model.position_embedding) in (100, 101)
-    assert model.position_grid == (10, 10)
 
 
 @pytest.mark.parametrize(("name", "norm"), [("test_vit", "norm"), ("test_vit2", "fc_norm")])

@@ -1,4 +1,4 @@
-"""Memory said before it is spent: what a model and a capture of it need, and what is free."""
+"""Estimates of memory before it is allocated: what a model and its capture need, what is free."""
 
 import ctypes
 import math
@@ -14,11 +14,11 @@ from .families import ModelError, Site
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3  # of glibc's malloc.h
 _LARGE = 4 * 2**20  # bytes; the tensors of a forward pass are smaller
-_GROUPS = Path("/sys/fs/cgroup")
-_OWN_GROUPS = Path("/proc/self/cgroup")
-#: The limit of a control group and what it uses, in versions 2 and 1, and which of that is cache
-#: of files: it counts as used, and the kernel gives it up when memory is wanted.
-_ACCOUNTS = (
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+#: Files of a control group, in versions 2 and 1: its limit, its usage, and those parts of its usage
+#: that are page cache, which the kernel reclaims when memory is wanted.
+_CGROUP_FILES = (
     ("memory.max", "memory.current", ("inactive_file", "active_file", "slab_reclaimable")),
     (
         "memory.limit_in_bytes",
@@ -28,8 +28,8 @@ _ACCOUNTS = (
 )
 
 
-#: Vectors of width D that a layer keeps of each token for the pass back, at most (a gated MLP).
-_GRADED_VECTORS = 30
+#: Vectors of width D that a layer keeps of each token for the backward pass, at most (a gated MLP).
+_BACKWARD_VECTORS = 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,9 @@ def footprint(module: nn.Module, sites: Sequence[Site]) -> Footprint:
     return Footprint(
         weights=sum(tensor.numel() * tensor.element_size() for tensor in held),
         capture=capture_bytes(sites),
-        layer=2 * 4 * max(_matrix(site) for site in sites),  # float32, once more for the proof
+        layer=2
+        * 4
+        * max(_attention_size(site) for site in sites),  # float32, once more for the proof
     )
 
 
@@ -71,20 +73,21 @@ def capture_bytes(sites: Sequence[Site]) -> int:
     size = next(sites[0].block.parameters()).element_size()
     numbers = 0
     for site in sites:
-        numbers += _tokens(site) * _width(site) * _vectors(site)
+        numbers += _tokens(site) * _width(site) * _vectors_kept(site)
         if site.biased or not site.fused:
-            numbers += _matrix(site)
+            numbers += _attention_size(site)
     return numbers * size
 
 
 def gradient_bytes(sites: Sequence[Site]) -> int:
-    """What one pass forward and one back to the attention of all layers take, at most."""
+    """What a forward pass and a backward pass to the attention of all layers take, at most."""
     size = max(4, next(sites[0].block.parameters()).element_size())
+    attention = [_attention_size(site) for site in sites]
     # The attention and its gradient of each layer; of one, the products that make them.
-    numbers = 2 * sum(_matrix(site) for site in sites) + 3 * max(_matrix(site) for site in sites)
-    # What the layers keep for the pass back: inputs of norms, of linear layers and of the MLP's
+    numbers = 2 * sum(attention) + 3 * max(attention)
+    # What the layers keep for the backward pass: inputs of norms, of linear layers and of the MLP's
     # activation, queries, keys and values.
-    numbers += sum(_tokens(site) * _width(site) * _GRADED_VECTORS for site in sites)
+    numbers += sum(_tokens(site) * _width(site) * _BACKWARD_VECTORS for site in sites)
     return numbers * size
 
 
@@ -104,17 +107,17 @@ def check(needed: int, what: str) -> None:
 
 
 def free_bytes() -> int:
-    """Memory that can be had without swapping; a container may be allowed less than is there."""
-    return max(0, int(min([psutil.virtual_memory().available, *map(_left_in, _groups())])))
+    """Memory available without swapping, within the limits of the container."""
+    return max(0, int(min([psutil.virtual_memory().available, *map(_cgroup_headroom, _cgroups())])))
 
 
-def give_memory_back() -> None:
-    """Keep a server of many short threads small, where glibc gives out its memory.
+def tune_malloc() -> None:
+    """Keep a server of many short threads small, where the allocator is glibc's malloc.
 
-    Threads share two arenas: else they have up to eight for a core, and what is freed in one is no
-    room for another. What is larger than `_LARGE`, such as the pixels of a picture, lies outside of
-    them, and is the system's again when it is freed: else glibc raises that bound to 32 MB, and the
-    holes that pictures leave are filled with what stays. Elsewhere nothing changes.
+    All threads share two arenas: by default there are up to eight for each core, and memory that is
+    freed in one cannot be reused in another. Blocks larger than `_LARGE`, such as the pixels of a
+    picture, are allocated by mmap and returned to the system when they are freed: by default glibc
+    raises that threshold to 32 MB, and the heap fragments. Elsewhere nothing changes.
     """
     with suppress(AttributeError, OSError, TypeError):  # another C library, or another system
         libc = ctypes.CDLL(None)
@@ -122,24 +125,24 @@ def give_memory_back() -> None:
         libc.mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
-def _groups() -> Iterator[Path]:
-    """The folders in which the system accounts for the memory of this process."""
+def _cgroups() -> Iterator[Path]:
+    """The folders of the control groups of this process, innermost first."""
     try:
-        lines = _OWN_GROUPS.read_text().splitlines()
+        lines = _OWN_CGROUPS.read_text().splitlines()
     except OSError:  # not on Linux
         return
     for line in lines:
         _, controller, path = line.split(":", 2)
         if controller in ("", "memory"):  # of version 2 and of version 1
             # In a container the path may be that of its host; its own group is then at the top.
-            top = _GROUPS / controller
+            top = _CGROUPS / controller
             group = top / path[1:]
             yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(top))
 
 
-def _left_in(group: Path) -> float:
-    """What a control group may still take; infinite where it has no limit."""
-    for limit, used, cached in _ACCOUNTS:
+def _cgroup_headroom(group: Path) -> float:
+    """What a control group may still allocate; infinite where it has no limit."""
+    for limit, used, cached in _CGROUP_FILES:
         with suppress(OSError, ValueError):  # no such file, or "max"
             free = int((group / limit).read_text()) - int((group / used).read_text())
             stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
@@ -147,7 +150,7 @@ def _left_in(group: Path) -> float:
     return math.inf
 
 
-def _vectors(site: Site) -> int:
+def _vectors_kept(site: Site) -> int:
     """Vectors of width D that are kept of each token, at most."""
     if site.layer.kind == "mixing":
         return 2  # the residual stream, before and after
@@ -161,8 +164,8 @@ def _tokens(site: Site) -> int:
     return len(site.layer.prefix) + math.prod(site.layer.query_grid)
 
 
-def _matrix(site: Site) -> int:
-    """Numbers in the attention of one layer."""
+def _attention_size(site: Site) -> int:
+    """How many numbers the attention of one layer has."""
     layer = site.layer
     if site.windows is not None:
         return layer.num_heads * site.windows.queries.size * site.windows.keys.shape[1]

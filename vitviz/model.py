@@ -1,10 +1,9 @@
-"""Model: a module with its layers, preprocessing and labels, watched without a trace.
+"""`Model`: a module with its layers, preprocessing and labels, whose forward pass can be watched.
 
-A pass is watched by hooks that are in the module for its time alone. They hear the passes of their
-own context only, so that any number of threads can share one Model.
+Hooks are in the module for the time of one pass only, and a context variable says whose pass it is,
+so that any number of threads can share one Model.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -37,7 +36,7 @@ __all__ = ["RECORDER", "Model", "ModelError", "Preprocessing", "Recorder"]
 
 
 class Recorder:
-    """What watches one forward pass; each method may return a tensor to put in place of its own."""
+    """Callbacks of one forward pass; the tensor that one returns replaces the one it was given."""
 
     def embedded(self, patches: Tensor) -> Tensor | None:
         """The patches of the picture, before anything is added to them."""
@@ -62,18 +61,18 @@ _INSTALLING = Lock()  # torch numbers its hooks by a counter that two threads ma
 
 
 class _Hook:
-    """Hears the passes of one recorder; a copy, or what comes out of a pickle, hears nothing."""
+    """A hook that acts in the passes of one recorder only; copied or unpickled, it does nothing."""
 
     def __init__(
-        self, recorder: Recorder | None = None, tell: Callable[[Any, Any], Any] | None = None
+        self, recorder: Recorder | None = None, callback: Callable[[Any, Any], Any] | None = None
     ) -> None:
         self.recorder = recorder
-        self.tell = tell
+        self.callback = callback
 
     def __call__(self, part: nn.Module, inputs: Any, output: Any = None) -> Any:
-        if self.tell is None or RECORDER.get() is not self.recorder:
+        if self.callback is None or RECORDER.get() is not self.recorder:
             return None
-        return self.tell(inputs, output)
+        return self.callback(inputs, output)
 
     def __reduce__(self) -> tuple[type["_Hook"], tuple[()]]:
         return _Hook, ()
@@ -198,17 +197,17 @@ class Model:
         self.capture_bytes = capture_bytes(sites)  # asked for before each capture
         self.layers: tuple[Layer, ...] = tuple(site.layer for site in sites)
         self._read_tokens: dict[object, tuple[str, ...]] = {}  # by the pooling
-        self._holders = {path: _parts(module, path) for path in _above(self.layers)}
+        self._children = {path: _children(module, path) for path in _ancestors(self.layers)}
 
     @contextmanager
     def watched(self, recorder: Recorder, projections: Iterable[int] = ()) -> Iterator[None]:
-        """Tell `recorder` of the pass that this context makes through the module.
+        """Call `recorder` back during the forward pass that this context makes.
 
         Parameters
         ----------
         recorder : Recorder
         projections : iterable of int
-            The layers whose concatenated heads it is told of.
+            The layers whose concatenated heads it is handed.
 
         Raises
         ------
@@ -220,8 +219,8 @@ class Model:
         ran: list[int] = []
         handles = []
 
-        def install(register: Callable[..., RemovableHandle], tell: Callable[..., Any]) -> None:
-            handles.append(register(_Hook(recorder, tell)))
+        def install(register: Callable[..., RemovableHandle], callback: Callable[..., Any]) -> None:
+            handles.append(register(_Hook(recorder, callback)))
 
         def embedded(inputs: Any, output: Tensor) -> Tensor | None:
             return recorder.embedded(output)
@@ -269,7 +268,7 @@ class Model:
     def _check_ready(self) -> None:
         if refusal := why_unready(self.module):
             raise ModelError(refusal)
-        if any(_parts(self.module, path) != parts for path, parts in self._holders.items()):
+        if any(_children(self.module, path) != known for path, known in self._children.items()):
             raise ModelError(
                 f"The blocks of {self.name} are not those that it was made of: make a new Model "
                 "of its module."
@@ -304,7 +303,7 @@ class Model:
         """Names of the tokens from which the head reads the answer; "patches" are all of them.
 
         Those on which the output depends: a CLS token that is there need not be read.
-        Empty where the layers differ in their tokens.
+        Empty where not every layer attends globally over the same tokens.
         """
         if any(
             site.layout != "tokens" or site.layer.stage or site.layer.kind != "global"
@@ -318,7 +317,7 @@ class Model:
 
     @property
     def final_norm(self) -> nn.Module | None:
-        """The LayerNorm after the last block; models that pool patches may have it after that."""
+        """The LayerNorm after the last block, or after the pooling in models that have it there."""
         norm: nn.Module | None = getattr(self.module, "norm", None)
         if isinstance(norm, nn.Identity) and hasattr(self.module, "fc_norm"):
             return self.module.get_submodule("fc_norm")
@@ -364,21 +363,6 @@ class Model:
         table = getattr(self.module, "pos_embed", None)
         return _read_only(table[0]) if isinstance(table, Tensor) else None
 
-    @property
-    def position_grid(self) -> tuple[int, int]:
-        """Rows and columns of the position embedding."""
-        table = self.position_embedding
-        grid = self.layers[0].query_grid
-        if table is None or len(table) in (
-            math.prod(grid),
-            math.prod(grid) + len(self.layers[0].prefix),
-        ):
-            return grid
-        raise ModelError(
-            f"{self.name} keeps {len(table)} position embeddings for a grid of "
-            f"{grid[0]} x {grid[1]} patches, so their places are not known."
-        )
-
 
 def _read_only(tensor: Tensor) -> np.ndarray:
     array = tensor.detach().float().cpu().numpy().copy()
@@ -386,14 +370,14 @@ def _read_only(tensor: Tensor) -> np.ndarray:
     return array
 
 
-def _above(layers: Iterable[Layer]) -> set[str]:
-    """The paths of all that holds a block, directly or not, but for the module itself."""
+def _ancestors(layers: Iterable[Layer]) -> set[str]:
+    """The paths of all modules that contain a block, directly or not, below the model itself."""
     steps = (layer.name.split(".") for layer in layers)
     return {".".join(path[:end]) for path in steps for end in range(1, len(path))}
 
 
-def _parts(module: nn.Module, path: str) -> tuple[nn.Module | None, ...]:
-    """What the submodule at `path` holds; nothing where there is none."""
+def _children(module: nn.Module, path: str) -> tuple[nn.Module | None, ...]:
+    """The direct children of the submodule at `path`; none where there is no such submodule."""
     for name in path.split("."):
         part = module._modules.get(name)
         if part is None:

@@ -97,11 +97,11 @@ def _bytes_of(model: "Model") -> int:
 
 def _load(name: str, pretrained: bool) -> "Model":
     from vitviz import load_model
-    from vitviz.memory import give_memory_back
+    from vitviz.memory import tune_malloc
     from vitviz.zoo import leave_cores_free, size_in
 
     leave_cores_free()
-    give_memory_back()
+    tune_malloc()
     architecture, file = options().checkpoints.get(name, (name, None))
     if pretrained or file is None:
         model = load_model(architecture, pretrained=pretrained, checkpoint=file)
