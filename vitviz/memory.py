@@ -62,9 +62,7 @@ def footprint(module: nn.Module, sites: Sequence[Site]) -> Footprint:
     return Footprint(
         weights=sum(tensor.numel() * tensor.element_size() for tensor in held),
         capture=capture_bytes(sites),
-        layer=2
-        * 4
-        * max(_attention_size(site) for site in sites),  # float32, once more for the proof
+        layer=2 * 4 * max(map(_attention_size, sites)),  # float32, once more for the proof
     )
 
 
