@@ -28,7 +28,7 @@ from joblib import cpu_count
 from PIL import Image
 
 import vitviz
-from vitviz.app.widgets.token_map import encode
+from vitviz.token_map import encode
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 

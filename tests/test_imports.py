@@ -34,6 +34,7 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "inspection": set(),
     "plots": set(),
     "text": set(),
+    "token_map": set(),
     "options": set(),
     "training": {"vit", "checkpoints", "inspection", "model"},
 }
@@ -279,6 +280,8 @@ def test_errors_live_where_they_are_raised(error: str) -> None:
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING: ...\nelse:\n    import plotly",
         ),
         ("vitviz.plots", "import streamlit as st"),
+        ("vitviz.token_map", "import streamlit as st"),
+        ("vitviz.token_map.frames", "from vitviz.families import Windows"),
         ("vitviz.zoo", "def f():\n    from huggingface_hub import hf_hub_download"),
         ("vitviz.hub.weights", "from ..families import ModelError"),
     ],

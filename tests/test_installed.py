@@ -40,9 +40,11 @@ def test_samples_texts_and_the_app_are_in_the_package(tmp_path: Path) -> None:
 import vitviz.app.main
 from vitviz.app.shared.pictures import samples
 from vitviz.text import PAGES, lesson
+from vitviz.token_map import script, style
 print(len(samples()) >= 8, all(lesson(page).equation for page in PAGES))
+print("export default" in script(), ".token-map" in style())
 """
-    assert _python(code, tmp_path) == "True True"
+    assert _python(code, tmp_path).split() == ["True"] * 4
 
 
 @pytest.mark.parametrize("words", [["--help"], ["app", "--help"]])

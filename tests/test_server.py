@@ -22,7 +22,7 @@ from visitor import Visitor, status
 from websockets.exceptions import InvalidStatus
 
 import vitviz
-from vitviz.app.widgets.token_map import encode
+from vitviz.token_map import encode
 
 EVIL = "http://evil.example"
 MARKUP = "<img src=x onerror=alert(1)>"

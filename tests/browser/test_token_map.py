@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitviz.app.widgets import token_map
-from vitviz.app.widgets.token_map import Frame, Shape, encode, encode_windows
-from vitviz.families import Windows
 from vitviz.plots.template import colour_table
+from vitviz.token_map import Frame, Shape, encode, encode_windows, packed, photo, script, style
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -66,7 +64,7 @@ STATE = {
 }
 
 
-def packed(array: np.ndarray) -> tuple[str, str]:
+def as_text(array: np.ndarray) -> tuple[str, str]:
     kinds = {"uint8": "Uint8Array", "float32": "Float32Array", "int32": "Int32Array"}
     return kinds[array.dtype.name], base64.b64encode(array.tobytes()).decode()
 
@@ -74,10 +72,8 @@ def packed(array: np.ndarray) -> tuple[str, str]:
 def sent_stack(frames: list[Frame], shapes: list[Shape], kind: Any) -> Any:
     """What the server sends, its tables as base64."""
     image = Image.new("RGB", SIZE, (120, 120, 120))
-    stack = token_map._stack("known", frames, shapes, kind, token_map.encoded(image))
-    for name in ("codes", "peaks", "prefix", "places"):
-        stack[name] = packed(stack[name]["values"].to_numpy())
-    return stack
+    stack = packed("known", frames, shapes, kind, photo(image))
+    return {name: value if name == "stack" else as_text(value) for name, value in stack.items()}
 
 
 def shape_of(values: np.ndarray, grid: tuple[int, int] = GRID, kind: Any = "share") -> Shape:
@@ -124,12 +120,8 @@ def show(page: "Page") -> Callable[..., None]:
             "lut": colour_table(kind == "cosine"),
             **view,
         }
-        js, css = (
-            token_map._HERE.joinpath(f"token_map.{kind}").read_text() for kind in ("js", "css")
-        )
-        page.evaluate(
-            HARNESS, [js, css, sent_stack(frames, shapes, kind), json.loads(json.dumps(data))]
-        )
+        stack = sent_stack(frames, shapes, kind)
+        page.evaluate(HARNESS, [script(), style(), stack, json.loads(json.dumps(data))])
 
     page.goto("about:blank")
     return mount
@@ -459,23 +451,21 @@ def test_a_vit_b_redraws_within_16_ms(page: "Page", show: Callable[..., None]) -
 FINE, COARSE = (10, 14), (5, 7)
 
 
-def windowed() -> tuple[Frame, np.ndarray, Windows]:
+def windowed() -> tuple[Frame, np.ndarray]:
     """Random attention within windows of neighbours, and the same over all patches."""
     numbers = np.arange(140).reshape(5, 2, 2, 7).swapaxes(1, 2).reshape(10, 14)
-    windows = Windows(queries=numbers, keys=numbers)
     random = np.random.default_rng(0)
     values = random.dirichlet(np.full(14, 0.3), (10, 2, 14)).astype(np.float32)  # (W, h, n, m)
     whole = np.zeros((2, 140, 140), np.float32)
     for window, places in zip(values, numbers, strict=True):
         whole[:, places[:, None], places] = window
-    return encode_windows(0, values, windows), whole, windows
+    return encode_windows(0, values, numbers, numbers), whole
 
 
 def pooled() -> tuple[Frame, np.ndarray]:
     """Every patch of the fine grid looks at the keys of the coarse one."""
     values = np.random.default_rng(1).dirichlet(np.full(35, 0.3), (1, 3, 140)).astype(np.float32)
-    windows = Windows(queries=np.arange(140)[None], keys=np.arange(35)[None], key_step=(2.0, 2.0))
-    return encode_windows(1, values, windows), values[0]
+    return encode_windows(1, values, np.arange(140)[None], np.arange(35)[None]), values[0]
 
 
 def patches_shape(heads: int, keys: tuple[int, int] = FINE, **options: Any) -> Shape:
@@ -507,7 +497,7 @@ def found(page: "Page", *asked: object) -> np.ndarray:
 
 def test_windows_are_undone(page: "Page", two_kinds: Callable[..., None]) -> None:
     two_kinds()
-    _, whole, _ = windowed()
+    _, whole = windowed()
     for head, patch in ((0, 0), (1, 77), (1, 139)):
         wanted = whole[head, patch]
         assert np.abs(found(page, 0, head, patch, "row") - wanted).max() <= 0.004 * wanted.max()

@@ -22,8 +22,8 @@ from pages.driver import (
 )
 from vitviz import capture, inspection, intervention, load_model
 from vitviz.app.shared import pictures
-from vitviz.app.widgets.token_map import encode_windows
 from vitviz.text import PAGES
+from vitviz.token_map import encode_windows
 
 SWIN, PVT, CAIT, COATNET, MAXVIT, MIXER = OTHERS = (
     *("swin_tiny_patch4_window7_224", "pvt_v2_b0", "cait_xxs24_224"),
@@ -90,7 +90,8 @@ def test_the_table_is_the_map_of_the_query(
 def test_what_the_browser_gets_is_the_attention(model: str, layer: int) -> None:
     acts = capture(load_model(model, pretrained=False), pictures.sample("dog").image)
     whole = acts.attention(layer)
-    frame = encode_windows(layer, acts.attention_by_window(layer), acts.layout(layer))
+    windows = acts.layout(layer)
+    frame = encode_windows(layer, acts.attention_by_window(layer), windows.queries, windows.keys)
     shares = (frame.codes / 255.0) ** 2 * frame.peaks[..., None]
     for head, query in ((0, 0), (-1, 70), (0, whole.shape[1] - 1)):
         found = np.zeros(whole.shape[2])

@@ -22,6 +22,7 @@ from vitviz.app.shared.view import (
     MEAN,
     MapStyle,
     View,
+    all_to_all,
     default_query,
     token_text,
 )
@@ -102,7 +103,7 @@ def _page(name: str, views: list[View]) -> None:
     if refusal := _refusal(name, view):
         st.info(refusal)
         other = models.shipped_name()
-        st.button(f"Show {other}", on_click=settings.change, args=("model", other))
+        st.button(f"Show {other}", on_click=settings.change, kwargs={"model": other})
     else:
         data = _or_error(partial(import_module(f"vitviz.app.screens.{name}").page, view))
     _caption_card(name)
@@ -122,7 +123,7 @@ def _refusal(page: str, view: View) -> str | None:
             f"The patches of {name} lie in {grids} grids, one after the other, and no position "
             f"embedding is added to them: {places.known_by(view.model)}."
         )
-    if page not in ALL_TO_ALL or view.acts.all_to_all:
+    if page not in ALL_TO_ALL or all_to_all(layers):
         return None
     needs = "This page needs attention of every token to every token, the same tokens in each layer"
     if kinds == ["mixing"]:
@@ -175,7 +176,7 @@ def _picture_control(menu: DeltaGenerator, take: DeltaGenerator) -> pictures.Pic
     if uploaded is not None:
         names.insert(0, pictures.UPLOAD)
     elif settings.kept("picture") == pictures.UPLOAD:
-        settings.change("picture", pictures.DEFAULT)
+        settings.change(picture=pictures.DEFAULT)
         settings.tell(
             "A link cannot include an uploaded picture, and a reload forgets it; a sample is shown "
             "instead."
@@ -212,7 +213,7 @@ def _model_control(menu: DeltaGenerator, switch: DeltaGenerator) -> "Model | Non
     names = models.model_names()
     if told := models.missing(settings.kept("model")):
         settings.tell(told)
-        settings.change("model", names[0])
+        settings.change(model=names[0])
     name = setting("model", names, names[0])
     weights = setting("weights", WEIGHTS, WEIGHTS[0])
     marks, families = models.weights_marks(), models.families()
@@ -267,7 +268,7 @@ def _at_most(name: str, most: int, instead: object) -> None:
     """
     said = settings.kept(name) or ""
     if not settings.asked_for() and said.isdecimal() and int(said) > most:
-        settings.change(name, instead)
+        settings.change(**{name: instead})
 
 
 def _layer_control(place: DeltaGenerator, depth: int) -> int:
@@ -292,14 +293,14 @@ def _query(acts: "Activations", layer: "Layer") -> int | None:
             min(now - 1, int((int(at) - 0.5) / was * now))
             for at, was, now in zip(patch.groups(), before, layer.query_grid, strict=True)
         )
-        settings.change("query", f"{row + 1}.{col + 1}")
+        settings.change(query=f"{row + 1}.{col + 1}")
     st.session_state.query_grid = layer.query_grid
     names = [token_text(layer, n) for n in range(len(layer.prefix) + rows * cols)]
     at_home = default_query(acts, layer) == 0
     options, home = (names, "cls") if at_home else ([MEAN, *names], MEAN)
     elsewhere = any(said in each.prefix for each in acts.layers)  # a token of another layer
     if not patch and said not in options and (elsewhere or not settings.asked_for()):
-        settings.change("query", home)
+        settings.change(query=home)
     chosen = setting("query", options, home)
     return None if chosen == MEAN else names.index(chosen)
 

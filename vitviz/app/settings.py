@@ -92,10 +92,11 @@ def kept(name: str) -> str | None:
     return _kept().get(name)
 
 
-def change(name: str, value: object) -> None:
-    """Give a setting another value, as its widget would; only before the widget is drawn."""
-    _kept()[name] = str(value)
-    st.session_state.pop(name, None)
+def change(**values: object) -> None:
+    """Give settings other values, as their widgets would; only before those are drawn."""
+    for name, value in values.items():
+        _kept()[name] = str(value)
+        st.session_state.pop(name, None)
 
 
 def tell(message: str) -> None:

@@ -8,15 +8,8 @@ from vitviz.app.shared import results
 from vitviz.app.shared.view import KINDS, View
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
-from vitviz.app.widgets.token_map import (
-    MAX_BYTES,
-    Frame,
-    Shape,
-    encode,
-    encode_windows,
-    shape_of,
-    token_map,
-)
+from vitviz.app.widgets.token_map import MAX_BYTES, shape_of, token_map
+from vitviz.token_map import Frame, Shape, encode, encode_windows
 
 SHOWN_UNITS = 28
 
@@ -43,7 +36,7 @@ def page(view: View) -> Data | None:
             for number, layer in enumerate(acts.layers, start=1)
         ],
         shapes=shapes,
-        distance=None if acts.refusal else _distance(view),
+        distance=None if any(layer.refusal for layer in acts.layers) else _distance(view),
     )
     return Data(lambda: [_table(view, shapes[view.layer])])
 
@@ -99,14 +92,16 @@ def _frames(view: View) -> list[Frame]:
         layer.num_heads * windows.queries.size * windows.keys.shape[1]
         for layer, windows in ((acts.layers[n], acts.layout(n)) for n in range(acts.depth))
     ]
-    all_fit = sum(bytes_of) <= MAX_BYTES and not acts.refusal
+    all_fit = sum(bytes_of) <= MAX_BYTES and not any(layer.refusal for layer in acts.layers)
     wanted = range(acts.depth) if all_fit else [view.layer]
 
     def frame(number: int) -> Frame:
         layer = acts.layers[number]
         if layer.kind in ("global", "class"):
             return encode(number, acts.attention(number), len(layer.prefix), "share")
-        return encode_windows(number, acts.attention_by_window(number), acts.layout(number))
+        windows = acts.layout(number)
+        attention = acts.attention_by_window(number)
+        return encode_windows(number, attention, windows.queries, windows.keys)
 
     return results.captures().get(
         (*view.key, "token map", tuple(wanted)),

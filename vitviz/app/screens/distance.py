@@ -12,7 +12,7 @@ from vitviz import inspection, plots
 from vitviz.app import settings
 from vitviz.app.settings import setting
 from vitviz.app.shared import pictures, results
-from vitviz.app.shared.view import KINDS, MEAN, View
+from vitviz.app.shared.view import KINDS, MEAN, View, all_to_all
 from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.figure import show
 
@@ -54,12 +54,12 @@ Surveys = dict[Variant, Survey]
 
 
 def page(view: View) -> Data | None:
-    refusal = view.acts.refusal
-    if not refusal and not view.acts.all_to_all:
+    refusals = [layer.refusal for layer in view.acts.layers if layer.refusal]
+    if not refusals and not all_to_all(view.acts.layers):
         return _by_layer(view)
     over, variant = _controls(view)
-    if refusal:
-        st.warning(refusal)
+    if refusals:
+        st.warning(refusals[0])
         return None
     from vitviz import ModelError
 
@@ -163,8 +163,7 @@ def _go(heads: int) -> None:
     """Select the head whose dot was clicked."""
     for point in st.session_state[_DOTS].selection.points:
         layer, head = divmod(point["point_index"], heads)
-        settings.change("layer", layer + 1)
-        settings.change("head", head + 1)
+        settings.change(layer=layer + 1, head=head + 1)
 
 
 def _extremes(survey: Survey) -> None:

@@ -12,8 +12,9 @@ from vitviz.app.shared import places, results
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
-from vitviz.app.widgets.token_map import MAX_BYTES, Frame, encode, middle, token_map
+from vitviz.app.widgets.token_map import MAX_BYTES, middle, token_map
 from vitviz.inspection.positions import Interpolation
+from vitviz.token_map import Frame, encode
 
 Kind = Literal["learned", "sincos1d", "sincos2d", "random"]
 KINDS: dict[Kind, str] = {
@@ -143,7 +144,7 @@ def _all_tiles(view: View, similarity: np.ndarray, position: tuple[int, int]) ->
         points = st.session_state.tiles.selection.points
         if points:
             row, col = points[0]["customdata"]
-            settings.change("query", f"{row + 1}.{col + 1}")
+            settings.change(query=f"{row + 1}.{col + 1}")
 
     figure = plots.position_similarity(similarity, position=position)
     show(figure, key="tiles", on_click=clicked)
@@ -151,7 +152,7 @@ def _all_tiles(view: View, similarity: np.ndarray, position: tuple[int, int]) ->
 
 def _resized(view: View, kind: Kind, name: str, position: tuple[int, int]) -> None:
     """The tile of one position before and after interpolation to another grid."""
-    (rows, cols), (high, wide) = view.grid, view.acts.layers[0].patch_side
+    (rows, cols), patch = view.grid, view.acts.layers[0].patch_size
     st.subheader(f"Resized to another grid: {name}", anchor=False)
     first, second, _ = st.columns([4, 4, 3], vertical_alignment="bottom")
     new_rows = setting("grid", GRIDS, 24)
@@ -172,6 +173,7 @@ def _resized(view: View, kind: Kind, name: str, position: tuple[int, int]) -> No
         with column:
             st.markdown(f"**{when}: {size}, row {at[0] + 1}, column {at[1] + 1}**")
             show(plots.position_tile(tiles, position=at), key=when)
+    high, wide = (patch, patch) if isinstance(patch, int) else patch
     words.markdown(
         f"{grid[0]} x {grid[1]} patches of {high} x {wide} px make a picture of "
         f"{grid[0] * high} x {grid[1] * wide} px."

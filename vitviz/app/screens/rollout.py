@@ -13,7 +13,8 @@ from vitviz.app.settings import setting
 from vitviz.app.shared import results
 from vitviz.app.shared.view import View, read_at
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
-from vitviz.app.widgets.token_map import MAX_BYTES, Frame, encode, token_map
+from vitviz.app.widgets.token_map import MAX_BYTES, token_map
+from vitviz.token_map import Frame, encode
 
 Fusion = Literal["mean", "max", "min"]
 FUSIONS: tuple[Fusion, ...] = ("mean", "max", "min")
@@ -21,8 +22,8 @@ TWENTIETHS = [step / 20 for step in range(21)]
 
 
 def page(view: View) -> Data | None:
-    if refusal := view.acts.refusal:
-        st.warning(refusal)
+    if refusals := [layer.refusal for layer in view.acts.layers if layer.refusal]:
+        st.warning(refusals[0])
         return None
     depth = view.acts.depth
     first, second, third, fourth = st.columns(4)

@@ -12,9 +12,10 @@ from vitviz.app.shared import results
 from vitviz.app.shared.view import View, token_text
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
-from vitviz.app.widgets.token_map import MAX_BYTES, Frame, encode, token_map
+from vitviz.app.widgets.token_map import MAX_BYTES, token_map
 from vitviz.inspection.tokens import LONG, OUTLIER
 from vitviz.plots.template import as_percent
+from vitviz.token_map import Frame, encode
 
 CHANNELS = 3  # red, green and blue
 MOST_COMPONENTS = 5
@@ -240,9 +241,8 @@ def _thumbnails(
 def _ask(view: View) -> None:
     """Make the token that was clicked the query."""
     for point in st.session_state[_SCATTER].selection.points:
-        settings.change(
-            "query", token_text(view.acts.layers[view.layer], int(point["customdata"][0]))
-        )
+        token = int(point["customdata"][0])
+        settings.change(query=token_text(view.acts.layers[view.layer], token))
 
 
 def _norms(view: View) -> None:

@@ -43,7 +43,7 @@ def page(view: View) -> Data:
         "Family",
         FAMILIES,
         key="family",
-        on_change=lambda: settings.change("zoo_layer", 1),
+        on_change=lambda: settings.change(zoo_layer=1),
         width="stretch",
         required=True,
         label_visibility="collapsed",
@@ -116,8 +116,7 @@ def _clicked() -> None:
     points = st.session_state["keys"].selection.points
     if points:
         down, across = points[0]["customdata"]
-        settings.change("zoo_down", down)
-        settings.change("zoo_across", across)
+        settings.change(zoo_down=down, zoo_across=across)
 
 
 def _patch(place: tuple[int, int], grid: tuple[int, int]) -> tuple[int, int]:
@@ -223,8 +222,7 @@ def _card(family: str, architecture: str) -> None:
 
 def _open(architecture: str) -> None:
     here = models.weights_marks().get(architecture) == models.ON_DISK
-    settings.change("model", architecture)
-    settings.change("weights", "trained" if here else "random")
+    settings.change(model=architecture, weights="trained" if here else "random")
     st.session_state.turn_to = "attention"
 
 

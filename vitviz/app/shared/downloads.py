@@ -160,8 +160,7 @@ def _cancel(last: tuple[str, str]) -> None:
     download: Download = st.session_state.download
     download.cancel()
     settings.tell(f"The download of the weights of {download.name} was cancelled.")
-    settings.change("model", last[0])
-    settings.change("weights", last[1])
+    settings.change(model=last[0], weights=last[1])
     leave()
 
 

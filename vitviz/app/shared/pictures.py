@@ -98,7 +98,7 @@ def receive(name: str, data: bytes) -> None:
     except ImageError as error:
         st.session_state.upload_error = str(error)
     else:
-        settings.change("picture", UPLOAD)
+        settings.change(picture=UPLOAD)
         st.session_state.upload_error = None
 
 

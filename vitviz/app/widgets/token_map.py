@@ -1,0 +1,177 @@
+"""The token map on a page: what it is told to show, and what is committed in it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import uuid4
+
+import pyarrow as pa
+import streamlit as st
+
+from vitviz.app import settings
+from vitviz.app.shared import results
+from vitviz.app.shared.view import default_query, token_text
+from vitviz.plots.template import colour_table
+from vitviz.token_map import Frame, Kind, Shape, packed, photo, script, style
+
+if TYPE_CHECKING:
+    from vitviz import Activations
+    from vitviz.app.shared.view import View
+
+MAX_BYTES = 16_000_000  # of all frames' maps; where they take more, send one frame at a time
+_component = st.components.v2.component("vitviz_token_map", css=style(), js=script())
+
+
+def shape_of(acts: "Activations", layer: int, *, patches_only: bool = False) -> Shape:
+    """Where the tokens of a layer lie; without the prefix tokens where only patches have maps."""
+    described = acts.layers[layer]
+    prefix = () if patches_only else tuple(token.upper() for token in described.prefix)
+    home = default_query(acts, described)
+    if patches_only:
+        home = _number(described.query_grid, middle(described.query_grid))
+    return Shape(
+        grid=described.query_grid,
+        key_grid=described.key_grid,
+        crop=acts.crop_of(layer),
+        key_crop=acts.crop_of(layer, keys=True),
+        prefix=prefix,
+        home=-1 if home is None else home,
+        heads=described.num_heads,
+        prefix_only=described.kind == "class",
+        equal_share=1 / acts.layout(layer).keys.shape[1],
+        within=described.kind in ("window", "grid"),
+    )
+
+
+def token_map(
+    view: "View",
+    frames: Sequence[Frame],
+    *,
+    name: str,
+    kind: Kind,
+    strip: Literal["heads", "frames"],
+    titles: dict[str, str],
+    frame_setting: tuple[str, Sequence[object]],
+    frame_names: Sequence[str],
+    shapes: Sequence[Shape] | None = None,
+    distance: dict[str, Any] | None = None,
+    version: str = "",
+    patches_only: bool = False,
+) -> None:
+    """Draw the component and take what is committed in it.
+
+    Parameters
+    ----------
+    frames : sequence of Frame
+        Those that the browser may move between without asking.
+    name : str
+        Of the page's component; one a page.
+    strip : "heads" or "frames"
+        What the small maps are.
+    titles : dict
+        Headings: "row", "column" and "strip"; "slider" where the frames have a slider.
+    frame_setting : (name, values)
+        The shared setting that a frame is, and its value for each frame.
+    frame_names : sequence of str
+    shapes : sequence of Shape, optional
+        Where the tokens of each frame lie; left out where all are as in the first layer.
+    distance : dict, optional
+        `values` by layer and head, `equal` of each layer and `side`, in pixels, for the dots that
+        lead to a head.
+    version : str
+        What the numbers depend on beside model, picture and frames.
+    patches_only : bool
+        The maps have no prefix tokens; while one of them is the query, the middle stands for it.
+    """
+    acts, picture = view.acts, view.picture
+    key, values = f"token_map_{name}", list(frame_setting[1])
+    if shapes is None:
+        one = shape_of(acts, 0, patches_only=patches_only)
+        heads = frames[0].codes.shape[0]
+        shapes = [
+            replace(one, heads=heads, equal_share=one.equal_share if kind == "share" else None)
+        ]
+        shapes *= len(values)
+    query = -1 if view.query is None else view.query
+    if patches_only:
+        query = _number(shapes[0].grid, view.query_patch) if view.query_patch else shapes[0].home
+    stack_id = "-".join(
+        (name, picture.digest[:16], *map(str, view.key[:2]), version, str(frames[0].index))
+    )
+
+    def commit() -> None:
+        committed = st.session_state[key]["commit"]
+        st.session_state.map_version = committed["version"]
+        layer = acts.layers[int(committed["frame"]) if frame_setting[0] == "layer" else view.layer]
+        asked, st.session_state.query_grid = int(committed["query"]), layer.query_grid
+        changes: dict[str, object] = {
+            frame_setting[0]: values[int(committed["frame"])],
+            "head": "mean" if committed["head"] < 0 else committed["head"] + 1,
+            "view": committed["view"],
+            "scale": committed["scale"],
+            "leave_out": "on" if committed["leaveOut"] else "off",
+            "smooth": "on" if committed["smooth"] else "off",
+        }
+        if kind == "share":  # a cosine has no direction: the maps of attention keep theirs
+            changes["read"] = committed["direction"]
+        if not patches_only:
+            changes["query"] = token_text(layer, asked)
+        elif committed["pinned"]:
+            changes["query"] = token_text(layer, len(view.prefix) + asked)
+        elif view.query_patch is not None:  # let go: back to the token that is no patch
+            changes["query"] = token_text(layer, default_query(acts, layer))
+        settings.change(**changes)  # what does not fit falls back there
+
+    shown = results.captures().get((picture.digest, "photo"), lambda: photo(picture.image), len)
+    stack = packed(stack_id, frames, shapes, kind, shown)
+    _component(
+        key=f"{key}_stack",
+        height=1,
+        data={
+            name: value if name == "stack" else pa.table({"values": value})
+            for name, value in stack.items()
+        },
+    )
+    _component(
+        key=key,
+        on_commit_change=commit,
+        data={
+            "stackId": stack_id,
+            "session": st.session_state.setdefault("map_session", uuid4().hex),
+            "version": st.session_state.setdefault("map_version", 0),
+            "state": {
+                "frame": values.index(st.session_state[frame_setting[0]]),
+                "head": -1 if view.head is None else view.head,
+                "query": query,
+                "pinned": view.query_patch is not None,
+                "direction": view.style.direction if kind == "share" else "row",
+                "view": view.style.view,
+                "scale": view.style.scale,
+                "leaveOut": view.style.leave_out,
+                "smooth": view.style.smooth,
+            },
+            "kind": kind,
+            "strip": strip,
+            "frames": [shape.sent(name) for shape, name in zip(shapes, frame_names, strict=True)],
+            "columns": "column" in titles,
+            "titles": titles,
+            "stripTitle": titles["strip"],
+            "slider": titles.get("slider"),
+            "picture": {
+                "width": picture.size[0],
+                "height": picture.size[1],
+                "crop": list(acts.crop),
+            },
+            "distance": distance,
+            "lut": colour_table(kind == "cosine"),
+        },
+    )
+
+
+def middle(grid: tuple[int, int]) -> tuple[int, int]:
+    """Row and column of the patch in the middle."""
+    return grid[0] // 2, grid[1] // 2
+
+
+def _number(grid: tuple[int, int], patch: tuple[int, int]) -> int:
+    return patch[0] * grid[1] + patch[1]
