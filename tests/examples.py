@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from vitviz.activations import Activations
 from vitviz.model import Model, Preprocessing
 from vitviz.vit import VisionTransformer
-from vitviz.zoo.loading import shapes_alone
+from vitviz.zoo.architectures import on_meta_device
 
 #: One of each kind of own ViT, named by what is special about it.
 OWN: dict[str, dict[str, Any]] = {
@@ -90,7 +90,7 @@ def own_model(**options: Any) -> Model:
 
 def timm_module(name: str, **options: Any) -> Any:
     """A model of timm, all parameters random."""
-    with shapes_alone():  # timm's own initialisation takes longer than all else
+    with on_meta_device():  # timm's own initialisation takes longer than all else
         module = timm.create_model(name, pretrained=False, **options)
     module = module.to_empty(device="cpu").eval()
     randomise(module)

@@ -14,12 +14,12 @@ from torch import nn
 import vitviz
 from vitviz.families import ModelError, family_of
 from vitviz.vit import VisionTransformer
-from vitviz.zoo.loading import shapes_alone
+from vitviz.zoo.architectures import on_meta_device
 
 
 def on_meta(name: str, **options: Any) -> Any:
     """A model of timm without numbers: its structure is all that a family reads."""
-    with shapes_alone():
+    with on_meta_device():
         return timm.create_model(name, **options)
 
 
@@ -97,7 +97,7 @@ def test_prefix_of_timms_models(name: str, family: str, prefix: tuple[str, ...])
 def test_large_ones_are_described_without_their_numbers(
     name: str, width: int, mlp: int, depth: int, heads: int, patch: int
 ) -> None:
-    with shapes_alone():
+    with on_meta_device():
         model = vitviz.load_model(name, pretrained=False)
     module: Any = model.module
     tokens = 1 + (224 // patch) ** 2
@@ -202,7 +202,7 @@ def test_a_picture_smaller_than_a_patch_is_refused() -> None:
     ],
 )
 def test_other_families_are_refused_with_what_is_missing(name: str, words: str) -> None:
-    with shapes_alone(), pytest.raises(ModelError, match=words) as caught:
+    with on_meta_device(), pytest.raises(ModelError, match=words) as caught:
         vitviz.load_model(name, pretrained=False)
     assert_one_sentence(caught.value)
 

@@ -14,7 +14,7 @@ from vitviz.families import family_of, position_encodings
 from vitviz.text import PAGES, lesson
 from vitviz.text.families import POSITION_ENCODINGS
 from vitviz.zoo import catalogue, toy_model
-from vitviz.zoo.loading import outline_of, preprocessing_of
+from vitviz.zoo.architectures import outline_of, preprocessing_of
 
 
 def sources_of(module: nn.Module, input_size: tuple[int, int]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from vitviz.text import PAGES, lesson
 from vitviz.text.families import CARDS
 from vitviz.vit import VisionTransformer
 from vitviz.zoo import catalogue
-from vitviz.zoo.loading import outline_of, preprocessing_of
+from vitviz.zoo.architectures import outline_of, preprocessing_of
 
 FOLDER = Path(text.__file__).parent
 README = Path(__file__).parents[1] / "README.md"

@@ -38,7 +38,7 @@ from vitviz.checkpoints import load_shipped
 from vitviz.families import ModelError
 from vitviz.model import Model
 from vitviz.zoo import catalogue, leave_cores_free, load_model, random_kernel, weights_of
-from vitviz.zoo.loading import shapes_alone
+from vitviz.zoo.architectures import on_meta_device
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def without_numbers(name: str, **options: Any) -> Model:
     """A model whose weights are not even made: for what does not depend on them."""
-    with shapes_alone():
+    with on_meta_device():
         return load_model(name, pretrained=False, **options)
 
 

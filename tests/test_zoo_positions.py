@@ -15,7 +15,7 @@ from timm.layers import resample_abs_pos_embed
 from vitviz import ModelError, capture, checkpoints, load_model
 from vitviz.checkpoints import CheckpointError
 from vitviz.zoo import weights_of
-from vitviz.zoo.loading import outline_of, preprocessing_of
+from vitviz.zoo.architectures import outline_of, preprocessing_of
 from vitviz.zoo.positions import trained_size
 
 SALIENCY = Path(__file__).parents[2] / "shared" / "models" / "vit_s14_saliency_224.safetensors"

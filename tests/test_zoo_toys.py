@@ -20,7 +20,7 @@ from vitviz.zoo import (
     size_of,
     toy_model,
 )
-from vitviz.zoo.loading import outline_of, preprocessing_of
+from vitviz.zoo.architectures import outline_of, preprocessing_of
 
 every_family = pytest.mark.parametrize("family", TOYS)
 

@@ -1,7 +1,7 @@
-"""Files -> state dicts: the shipped weights, and checkpoints that the operator names.
+"""Files of weights -> state dicts: the shipped ones, and checkpoints that the operator names.
 
-A file of the operator's is read in one of three formats (`reading`), its names become timm's
-(`naming`), and it fits the model whole or is refused (`fitting`).
+A checkpoint is read in one of three formats (`reading`), its names become timm's (`naming`), and it
+is loaded strictly (`fitting`).
 """
 
 from .fitting import load_state

@@ -1,4 +1,4 @@
-"""A state dict into a module: whole, or not at all."""
+"""Loads a state dict into a module: strictly, with position embeddings resized to its grid."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ Grid = tuple[int, int]
 def load_state(
     module: Any, state: Mapping[str, Tensor], *, prefix: int
 ) -> tuple[Grid, Grid] | None:
-    """Copy `state` into `module`, positions resized to its grid; nothing missing, nothing over.
+    """Copy `state` into `module`, its positions resized to the grid; every name must match.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def load_state(
                 f"{key} has shape {tuple(state[key].shape)} in the file, "
                 f"expected {tuple(tensor.shape)}."
             )
-    module.load_state_dict(state, strict=False)  # but for what it counts itself
+    module.load_state_dict(state, strict=False)  # its own whole numbers are not in the file
     return grids
 
 

@@ -1,4 +1,4 @@
-"""Names of other libraries' Vision Transformers -> timm's.
+"""Renames state dicts of Hugging Face's and JAX's Vision Transformers to timm's names.
 
 Sources of the names: Hugging Face's `ViTModel`, `DeiTModel` and `Dinov2Model` (transformers), and
 the checkpoints of google-research/vision_transformer.
@@ -41,7 +41,7 @@ _HF_BLOCK = {
     "layer_scale1.lambda1": "ls1.gamma",
     "layer_scale2.lambda1": "ls2.gamma",
 }
-# Parts that serve pre-training or another task, and that no picture's answer passes through.
+# Parts for pre-training or another task, which the logits do not depend on.
 _HF_UNUSED = ("embeddings.mask_token", "pooler.")
 _JAX_BLOCK = {
     "LayerNorm_0": "norm1",
@@ -54,7 +54,7 @@ _QKV = ("query", "key", "value")
 
 
 def wrapper_of(names: Collection[str]) -> str:
-    """What wrappers of the model put before every name, such as "module."; else ""."""
+    """The prefix that wrappers of the model put before every name, such as "module."; else ""."""
     for wrapper in _WRAPPERS:
         if names and all(name.startswith(wrapper) for name in names):
             return wrapper + wrapper_of([name.removeprefix(wrapper) for name in names])
@@ -92,7 +92,7 @@ def _from_hugging_face(state: State) -> State:
             found[f"blocks.{number}.{_renamed(part, _HF_BLOCK)}"] = tensor
         elif attention[1] == "query":
             key = f"blocks.{number}.attn.qkv.{attention[2]}"
-            found[key] = torch.cat(_alike(state, name))
+            found[key] = torch.cat(_query_key_value(state, name))
     positions = found.get("pos_embed")
     if "reg_token" in found and positions is not None and positions.ndim == 3:
         # timm adds positions to the patches alone here
@@ -103,8 +103,8 @@ def _from_hugging_face(state: State) -> State:
     return found
 
 
-def _alike(state: Mapping[str, Tensor], query: str) -> list[Tensor]:
-    """Query, key and value, as far as they are there, all of one shape."""
+def _query_key_value(state: Mapping[str, Tensor], query: str) -> list[Tensor]:
+    """The parts of query, key and value that are there, all of one shape."""
     names = [query.replace("query", part) for part in _QKV]
     parts = [state[name] for name in names if name in state]
     if len({part.shape for part in parts}) > 1 or not parts[0].ndim:
@@ -121,7 +121,7 @@ def _renamed(name: str, parts: Mapping[str, str]) -> str:
 
 
 def _from_jax(state: State) -> State:
-    """Kernels (in, out) become weights (out, in); heads are an axis of their own there."""
+    """Flax's kernels (in, out) become weights (out, in); its attention has an axis of heads."""
     found: State = {}
     for name, tensor in state.items():
         block = re.fullmatch(r"Transformer/encoderblock_(\d+)/(.+)", name)
@@ -160,7 +160,7 @@ def _from_jax_attention(state: State, name: str, attention: str) -> State:
         return {f"{attention}.proj.weight": tensor.flatten(0, 1).T}  # (heads, D_h, D)
     if layer != "query":
         return {} if layer in _QKV else {name: tensor}
-    parts = _alike(state, name)
+    parts = _query_key_value(state, name)
     if kind == "kernel" and tensor.ndim > 1:  # each (D, heads, D_h)
         parts = [part.flatten(1).T for part in parts]
     joined = torch.cat([part.flatten() if kind == "bias" else part for part in parts])

@@ -1,7 +1,7 @@
-"""A file of weights -> named tensors, with nothing run and nothing believed.
+"""Reads a file of weights safely: no code in it is run, and no claim in it is trusted.
 
-What a file claims is compared with its size before memory is spent on it: a file of 1.6 KB can
-claim 4 TB.
+The sizes that a file claims are compared with its own before memory is allocated: a file of 1.6 KB
+can claim 4 TB.
 """
 
 import math
@@ -20,7 +20,7 @@ from .naming import to_timm, wrapper_of
 
 MAX_ENTRIES = 20_000  # files in an archive; the largest models have some thousand tensors
 _HEADS = ("head.weight", "head.fc.weight")  # where timm's models have their classes
-_MADE = ("num_batches_tracked", "relative_position_index")  # by the model itself, and whole numbers
+_COMPUTED = ("num_batches_tracked", "relative_position_index")  # buffers of whole numbers
 MAX_PICKLE = 50_000_000  # bytes of the names and shapes in a torch file
 
 
@@ -31,16 +31,16 @@ class CheckpointError(ValueError):
 class Checkpoint:
     """A file of weights: safetensors, a torch file without code, or the `.npz` of the JAX ViT.
 
-    Names of Hugging Face's ViT, DeiT and DINOv2 and of the JAX ViT become timm's. What a model
-    counts or makes itself, such as the batches of a BatchNorm, is left out.
+    Names of Hugging Face's ViT, DeiT and DINOv2 and of the JAX ViT become timm's. Buffers that a
+    model computes itself, such as the number of batches of a BatchNorm, are left out.
 
     Attributes
     ----------
     path : Path
     wrapper : str
-        What stood before each name, as "module." of DataParallel, and is left out; else "".
+        The prefix of every name that was removed, such as "module." of DataParallel; else "".
     shapes : mapping of str to tuple of int
-        Of the tensors by their names in timm; their numbers are not read.
+        Of the tensors by their names in timm; the tensors themselves are not read.
 
     Raises
     ------
@@ -52,7 +52,7 @@ class Checkpoint:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        found = {name: part for name, part in _open(path).items() if not name.endswith(_MADE)}
+        found = {name: part for name, part in _open(path).items() if not name.endswith(_COMPUTED)}
         self.wrapper = wrapper_of(found)
         self._found = {name.removeprefix(self.wrapper): part for name, part in found.items()}
         outlines = self._named(lambda part: torch.empty(part[0], device="meta"))
@@ -86,7 +86,7 @@ class Checkpoint:
         return self._named(lambda part: part[1]().float())
 
     def _named(self, make: Callable[["_Stored"], Tensor]) -> dict[str, Tensor]:
-        """The tensors that are made of the file's parts, by timm's names."""
+        """`make` applied to every tensor in the file, by timm's names."""
         try:
             made = {name: make(part) for name, part in self._found.items()}
         except Exception as error:
@@ -100,11 +100,11 @@ class Checkpoint:
             raise CheckpointError(f"{self.path.name} is damaged: {error}.") from error
 
 
-_Stored = tuple[tuple[int, ...], Any]  # a shape, and what reads the tensor when it is called
+_Stored = tuple[tuple[int, ...], Any]  # a shape, and a function that reads the tensor
 
 
 def _unsafe(path: Path) -> CheckpointError:
-    # Whatever a reader meets in a broken or hostile file; its own words advise unsafe ways.
+    # Readers raise many kinds of errors, and the words of torch's own advise unsafe loading.
     return CheckpointError(f"{path.name} holds no weights that can be read safely.")
 
 
@@ -124,7 +124,7 @@ def _open(path: Path) -> dict[str, _Stored]:
 
 
 def _check_place(path: Path) -> None:
-    if not path.is_file():  # also a pipe or a device, which would be waited for
+    if not path.is_file():  # also a pipe or a device, on which reading would block
         raise CheckpointError(f"{path.name} is not a file.")
     if path.is_symlink() and path.resolve().parent != path.parent.resolve():
         raise CheckpointError(f"{path.name} is a link out of its folder: name the file itself.")
@@ -137,7 +137,7 @@ def _open_safetensors(path: Path) -> dict[str, _Stored]:
         shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
         kinds = {name: part.get_dtype() for name, part in slices.items()}
     for name, kind in kinds.items():
-        if not kind.startswith(("F", "BF")) and not name.endswith(_MADE):
+        if not kind.startswith(("F", "BF")) and not name.endswith(_COMPUTED):
             raise CheckpointError(f"{name} of {path.name} is not made of finite numbers.")
     whole: dict[str, Tensor] = {}
 
@@ -206,7 +206,7 @@ def _stored_tensors(path: Path, content: Any) -> dict[str, _Stored]:
         raise CheckpointError(f"{path.name} is not a dictionary of tensors.")
     size = path.stat().st_size
     for key, tensor in content.items():
-        number = tensor.is_floating_point() or key.endswith(_MADE)
+        number = tensor.is_floating_point() or key.endswith(_COMPUTED)
         ordinary = number and tensor.layout == torch.strided
         if not ordinary or tensor.is_meta or tensor.nbytes > size:
             raise CheckpointError(f"{key} of {path.name} is not made of finite numbers.")

@@ -1,4 +1,4 @@
-"""The weights in assets/, and files that `vitviz train` wrote."""
+"""The shipped weights in assets/, and other files that `vitviz train` wrote."""
 
 import json
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ def load_trained(path: Path) -> Shipped:
     CheckpointError
         When it is no such file.
     """
-    about = _about(path)
+    about = _metadata(path)
     return Shipped(
         state={key: tensor.float() for key, tensor in load_file(path).items()},
         configuration=about["configuration"],
@@ -69,12 +69,12 @@ def load_trained(path: Path) -> Shipped:
 def classes_named_in(path: Path) -> tuple[str, ...] | None:
     """The names of the classes in a file that `vitviz train` wrote; None of any other file."""
     try:
-        return tuple(map(str, _about(path)["classes"]))
+        return tuple(map(str, _metadata(path)["classes"]))
     except (CheckpointError, KeyError, TypeError):
         return None
 
 
-def _about(path: Path) -> Any:
+def _metadata(path: Path) -> Any:
     try:
         with safe_open(path, framework="pt") as file:
             return json.loads(file.metadata()["vitviz"])

@@ -1,8 +1,8 @@
-"""Weights on the hub: where they are, whether they are on this disk, and how they come here.
+"""Weights on the Hugging Face hub: looked up in its cache, and downloaded.
 
-What is on disk is told without the network (`weights`). What is not is fetched by the hub's own
-client in a process of its own (`child`), which is watched and ended from here (`downloading`): a
-dead network then costs nobody more than the patience that was asked for.
+The cache is asked without the network (`weights`). A download runs the hub's own client in a
+subprocess (`child`), which is watched and ended from here (`downloading`), so that a dead network
+blocks nobody longer than the timeout that was asked for.
 """
 
 from .downloading import PATIENCE, download

@@ -1,6 +1,6 @@
-"""The process of one download: the hub's own client, and a line of JSON for whatever happens.
+"""The subprocess of one download: runs the hub's own client, and prints its progress as JSON.
 
-Run by `downloading` with the repository, the file, the revision and the cache's folder as words.
+Run by `downloading` with four arguments: repository, file, revision and the cache's folder.
 """
 
 import errno
@@ -20,7 +20,7 @@ WITHHELD = {401, 403, 404}
 
 
 class Counter:
-    """Stands where the client would draw a bar; it is told of every chunk."""
+    """Takes the place of the client's tqdm progress bar, and reports every chunk."""
 
     def __init__(self, *_: Any, initial: int = 0, **__: Any) -> None:
         self.done = initial
@@ -41,7 +41,7 @@ def say(**event: Any) -> None:
 
 
 def fetch(repo: str, file: str, revision: str, folder: str) -> Path:
-    """Download a commit's file, check it, and only then let the revision's name lead to it."""
+    """Download the file by its commit, check it, and only then let the revision point to it."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
 
     constants.DOWNLOAD_CHUNK_SIZE = CHUNK
@@ -54,7 +54,7 @@ def fetch(repo: str, file: str, revision: str, folder: str) -> Path:
     if about.commit_hash is None:
         raise HubError("what answers is not the hub")
     try:
-        make_room(Path(folder), about.size or 0)
+        check_disk(Path(folder), about.size or 0)
         path = Path(
             hf_hub_download(
                 repo, file, revision=about.commit_hash, cache_dir=folder, tqdm_class=Counter
@@ -72,8 +72,8 @@ def fetch(repo: str, file: str, revision: str, folder: str) -> Path:
         raise explained(error, "the connection broke off") from error
 
 
-def make_room(folder: Path, size: int) -> None:
-    """Refuse what the disk has no room for; the client would warn, and go on."""
+def check_disk(folder: Path, size: int) -> None:
+    """Refuse a file that the disk has no room for; the client would only warn."""
     there = next(place for place in (folder, *folder.parents) if place.exists())
     free = shutil.disk_usage(there).free
     if size > free:
@@ -85,7 +85,7 @@ def make_room(folder: Path, size: int) -> None:
 
 
 def explained(error: Exception, otherwise: str) -> HubError:
-    """What the client's error means to somebody who waits for the file."""
+    """The client's error as a `HubError` that a user understands."""
     number = error.errno if isinstance(error, OSError) else None
     if number in FULL:
         return HubError("the disk of the hub's cache is full", local=True)
@@ -98,7 +98,7 @@ def explained(error: Exception, otherwise: str) -> HubError:
 
 
 def main(order: list[str]) -> None:
-    # So that an end from outside runs the client's own tidying; without it, half a file stays.
+    # So that SIGTERM runs the client's own clean-up; without it, half a file stays.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         say(path=str(fetch(*order)))

@@ -1,4 +1,4 @@
-"""A download in a process of its own: watched, ended when it is silent for too long or unwanted."""
+"""A download in a subprocess, which is ended when it makes no progress or is cancelled."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from typing import IO, Any
 from .weights import HubError, Weights
 
 PATIENCE = 30.0  # seconds without a new byte
-_START = 60.0  # seconds that the process may take for what needs no network, as on a busy machine
+_START = 60.0  # seconds that the subprocess may take to start, or to check the file
 _TICK = 0.2  # seconds between two calls of `progress`, at most
 _ROOT = Path(__file__).parents[2]  # where vitviz lies, which need not be installed
 
@@ -86,11 +86,11 @@ def _follow(
     patience: float,
 ) -> Path:
     done, total = 0, None
-    deadline, told = monotonic() + _START, 0.0
+    deadline, reported = monotonic() + _START, 0.0
     while True:
-        if monotonic() - told >= _TICK:
+        if monotonic() - reported >= _TICK:
             progress(done, total)
-            told = monotonic()
+            reported = monotonic()
         if monotonic() > deadline:
             raise HubError(f"nothing new came from the hub for {patience:g} seconds")
         try:
@@ -99,24 +99,24 @@ def _follow(
             continue
         if line is None:
             raise HubError("the download ended before its time")
-        said: dict[str, Any] = json.loads(line)
-        if "path" in said:
+        event: dict[str, Any] = json.loads(line)
+        if "path" in event:
             progress(done, total)
-            return Path(said["path"])
-        if "failed" in said:
-            raise HubError(said["failed"], local=said["local"])
-        total = said.get("total", total)
-        # A transfer that begins anew counts as silence until it is further than it was.
-        if said["stage"] != "transfer":
-            deadline = monotonic() + (_START if said["stage"] == "check" else patience)
-        elif said["done"] > done:
-            done = said["done"]
+            return Path(event["path"])
+        if "failed" in event:
+            raise HubError(event["failed"], local=event["local"])
+        total = event.get("total", total)
+        # A transfer that starts again counts as progress only beyond the bytes it had before.
+        if event["stage"] != "transfer":
+            deadline = monotonic() + (_START if event["stage"] == "check" else patience)
+        elif event["done"] > done:
+            done = event["done"]
             deadline = monotonic() + patience
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
     if child.poll() is None:
-        child.terminate()  # which lets it remove what it has written so far
+        child.terminate()  # SIGTERM, on which it removes its partial file
         try:
             child.wait(2)
         except subprocess.TimeoutExpired:

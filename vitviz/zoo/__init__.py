@@ -1,4 +1,4 @@
-"""The catalogue of models, and `load_model`; the only package that imports timm."""
+"""`load_model` and the catalogue of models; the only package that imports timm."""
 
 from ..families import ModelError
 from .catalogue import Entry, architecture_named, catalogue, fetch_weights, on_disk, weights_of

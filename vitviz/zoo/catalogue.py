@@ -1,4 +1,4 @@
-"""The models that the app offers, and where trained weights of timm's models are."""
+"""The catalogue of models that the app offers, and the trained weights of timm on the hub."""
 
 import difflib
 import re
@@ -15,7 +15,7 @@ SAFE_FILE = "model.safetensors"  # what timm calls weights on the hub
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the menu of models.
+    """One model of the catalogue.
 
     Attributes
     ----------

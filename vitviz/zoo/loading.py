@@ -1,8 +1,6 @@
-"""`load_model`: a name, and perhaps a file, made into a `Model`."""
+"""`load_model`: a `Model` from a shipped file, from timm, or from a local file of weights."""
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,7 @@ import joblib
 import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
-from torch import Tensor, nn
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from ..checkpoints import (
@@ -25,19 +23,19 @@ from ..families import ModelError, family_of
 from ..memory import check, footprint
 from ..model import Model, Preprocessing
 from ..vit import VisionTransformer
+from .architectures import create, embeds, labels_of, on_meta_device, outline_of, preprocessing_of
 from .catalogue import architecture_named, fetch_weights
 from .positions import MAX_SIDE, trained_size
 
 DEFAULT_SEED = 0
-WIDEST_EMBEDDING = 2048  # the widest of timm has 1,280 numbers
 
 
 def leave_cores_free() -> None:
-    """Let a forward pass use half of the cores, for programs that are not alone on theirs.
+    """Limit torch and BLAS to half of the cores, for a machine that runs other programs too.
 
-    Threads wait for each other in every layer: on two cores with other work, a pass of the shipped
-    model took 16 times as long with two threads as with one. The cores are those that this process
-    may use, by its affinity and by the quota of its container.
+    Threads synchronise in every layer: on two cores with other work, a pass of the shipped model
+    took 16 times as long with two threads as with one. The cores are those that this process may
+    use, by its affinity and by the quota of its container.
     """
     count = max(1, joblib.cpu_count() // 2)
     torch.set_num_threads(count)
@@ -109,7 +107,7 @@ def size_in(name: str, checkpoint: Path) -> tuple[int, int] | None:
 
 def _size_in(name: str, file: Checkpoint) -> tuple[int, int] | None:
     if name in shipped_names():
-        with shapes_alone():
+        with on_meta_device():
             own = VisionTransformer(**load_shipped(name).configuration)
         return trained_size(file.shapes, own, own.patch_embed.image_size)
     outline = outline_of(architecture_named(name), {"num_classes": file.num_classes})
@@ -140,12 +138,12 @@ def _shipped(
         raise ModelError(str(error)) from error
     weights, labels = "random weights", None
     if file is not None:
-        weights, labels = _fill(module, file), classes_named_in(file.path)
+        weights, labels = _load_file(module, file), classes_named_in(file.path)
     elif pretrained:
         labels = shipped.classes
         grids = load_state(module, shipped.state, prefix=module.num_prefix_tokens)
         weights = f"shipped weights, {shipped.test_accuracy:.1%} on its test pictures"
-        weights += _resampled(grids)
+        weights += _resampling(grids)
     return Model(
         module.eval().requires_grad_(False),
         name=name,
@@ -167,20 +165,20 @@ def _timm(
 ) -> Model:
     architecture = architecture_named(name)
     options: dict[str, Any] = {} if size is None else {"img_size": size}
-    untold = ""
+    size_note = ""
     if file is not None:
         options["num_classes"] = file.num_classes
         if size is None:
-            untold = ", input size of the architecture, as the file tells none"
-    options = _fitting(architecture, options)
+            size_note = ", input size of the architecture, as the file tells none"
+    options = _checked_options(architecture, options)
     labels = None
     if file is None and pretrained:
         module, weights = _create_trained(architecture, options)
-        labels = _labels(module)
+        labels = labels_of(module)
     else:
         module, weights = create(architecture, options), "random weights"
     if file is not None:
-        weights, labels = _fill(module, file) + untold, classes_named_in(file.path)
+        weights, labels = _load_file(module, file) + size_note, classes_named_in(file.path)
     return Model(
         module.eval().requires_grad_(False),
         name=name,
@@ -188,12 +186,12 @@ def _timm(
         trained=file is not None or pretrained,
         weights=weights,
         labels=labels,
-        embeds=_embeds(architecture, module.num_classes),
+        embeds=embeds(architecture, module.num_classes),
     )
 
 
-def _fill(module: nn.Module, file: Checkpoint) -> str:
-    """Copy a file's weights into the module; the words for where they come from."""
+def _load_file(module: nn.Module, file: Checkpoint) -> str:
+    """Copy a file's weights into the module; returns the provenance in words."""
     numbers = sum(tensor.numel() for tensor in module.state_dict().values())
     prefix = getattr(module, "num_prefix_tokens", 0)
     grids = load_state(module, file.read(most=numbers), prefix=prefix)
@@ -202,24 +200,24 @@ def _fill(module: nn.Module, file: Checkpoint) -> str:
     words = f"local file {file.path.name}, sha256 {digest[:12]}"
     if file.wrapper:
         words += f", its names without {file.wrapper}"
-    return words + _resampled(grids)
+    return words + _resampling(grids)
 
 
-def _resampled(grids: tuple[tuple[int, int], tuple[int, int]] | None) -> str:
-    """What the provenance adds where positions were made anew; nothing where they were not."""
+def _resampling(grids: tuple[tuple[int, int], tuple[int, int]] | None) -> str:
+    """The words of the provenance on resampled positions; "" where none were."""
     if grids is None:
         return ""
     before, after = (f"{rows}x{cols}" for rows, cols in grids)
     return f", positions resampled from {before} to {after}"
 
 
-def _fitting(architecture: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options as the architecture takes them, seen on a model without numbers.
+def _checked_options(architecture: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options that the architecture takes, checked on the meta device.
 
     Raises
     ------
     ModelError
-        When the model cannot be, cannot be read, or needs more memory than is free.
+        When there is no such model, it cannot be read, or it needs more memory than is free.
     """
     size = options.get("img_size")
     try:
@@ -248,43 +246,8 @@ def _fitting(architecture: str, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-class _Undrawn(TorchFunctionMode):
-    """Leaves out the steps of timm's truncated normal, which torch plays through for no numbers."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if func in (Tensor.uniform_, Tensor.erfinv_, Tensor.clamp_) and args[0].is_meta:
-            return args[0]
-        return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def shapes_alone() -> Iterator[None]:
-    """Modules that are made here have shapes alone."""
-    with torch.device("meta"), _Undrawn():
-        yield
-
-
-def outline_of(architecture: str, options: dict[str, Any]) -> nn.Module:
-    """The model without numbers: it costs no memory and draws nothing from a generator."""
-    with torch.random.fork_rng(devices=[]), shapes_alone():
-        outline: nn.Module = create(architecture, options)
-        return outline
-
-
-def create(architecture: str, options: dict[str, Any]) -> Any:
-    import timm
-
-    try:
-        return timm.create_model(architecture, pretrained=False, **options)
-    except Exception as error:
-        wanted = " with ".join(["It", str(options)]) if options else "It"
-        raise ModelError(f"{wanted} is nothing that {architecture} of timm can be.") from error
-
-
-class _Draws(TorchFunctionMode):
-    """Counts how often tensors of one shape are filled at random."""
+class _InitialisationCounter(TorchFunctionMode):
+    """Counts how often tensors of one shape are filled with random numbers."""
 
     def __init__(self, shape: torch.Size) -> None:
         super().__init__()
@@ -301,10 +264,10 @@ class _Draws(TorchFunctionMode):
 
 
 def random_kernel(model: Model) -> np.ndarray:
-    """The filters of `load_model(model.name, pretrained=False)`, without the rest where it can be.
+    """The filters of `load_model(model.name, pretrained=False)`, if possible without the rest.
 
-    A patch embedding that is left to torch's own initialiser is drawn before all else, and is made
-    alone. Where an architecture has an initialiser of its own, the whole model is made.
+    A patch embedding with torch's default initialisation takes the first random numbers, so it can
+    be made alone. Where an architecture initialises it again, the whole model is made.
 
     Returns
     -------
@@ -321,10 +284,10 @@ def random_kernel(model: Model) -> np.ndarray:
         torch.manual_seed(DEFAULT_SEED)
         alone = nn.Conv2d(channels, filters, tuple(size))
     if model.name not in shipped_names():
-        draws = _Draws(alone.weight.shape)
-        with torch.random.fork_rng(devices=[]), torch.device("meta"), draws:
+        counter = _InitialisationCounter(alone.weight.shape)
+        with torch.random.fork_rng(devices=[]), torch.device("meta"), counter:
             create(architecture_named(model.name), {})
-        if draws.count > 1:
+        if counter.count > 1:
             whole = load_model(model.name, pretrained=False).patch_kernel
             assert whole is not None
             return whole
@@ -332,7 +295,7 @@ def random_kernel(model: Model) -> np.ndarray:
 
 
 def _create_trained(architecture: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """The module with timm's own weights, and the words that name them."""
+    """The module with timm's own weights, and their provenance in words."""
     import timm
 
     path = fetch_weights(architecture)
@@ -342,7 +305,7 @@ def _create_trained(architecture: str, options: dict[str, Any]) -> tuple[Any, st
         module: Any = timm.create_model(
             architecture, pretrained=True, pretrained_cfg_overlay=where, **options
         )
-    except Exception as error:  # readers of broken files raise many kinds; none reaches a user
+    except Exception as error:  # readers of broken files raise many kinds of errors
         asked = f" for pictures of {options['img_size']} pixels" if "img_size" in options else ""
         raise ModelError(
             f"The trained weights of {architecture} in the hub's cache cannot be read{asked}: "
@@ -351,57 +314,16 @@ def _create_trained(architecture: str, options: dict[str, Any]) -> tuple[Any, st
     tag = module.pretrained_cfg.get("tag") or "default"
     words = f"trained weights of timm, {tag}, revision {path.parent.name[:7]}"
     if "img_size" in options:
-        words += _resampled_by_timm(outline_of(architecture, {}), module)
+        words += _resampling_by_timm(outline_of(architecture, {}), module)
     return module, words
 
 
-def _resampled_by_timm(before: nn.Module, after: nn.Module) -> str:
-    """What the provenance adds where timm made tables of positions anew for another size."""
+def _resampling_by_timm(before: nn.Module, after: nn.Module) -> str:
+    """The words of the provenance where timm resampled positions to another input size."""
     shapes = {name: tensor.shape for name, tensor in before.state_dict().items()}
     if all(shapes[name] == tensor.shape for name, tensor in after.state_dict().items()):
         return ""
     embeds: list[Any] = [getattr(one, "patch_embed", None) for one in (before, after)]
     if all(hasattr(embed, "grid_size") for embed in embeds):
-        return _resampled((embeds[0].grid_size, embeds[1].grid_size))
+        return _resampling((embeds[0].grid_size, embeds[1].grid_size))
     return ", relative positions resampled"
-
-
-def preprocessing_of(module: nn.Module, size: tuple[int, int] | None) -> Preprocessing:
-    from timm.data import resolve_model_data_config
-
-    config = resolve_model_data_config(module)
-    height, width = size or config["input_size"][-2:]
-    return Preprocessing(
-        input_size=(height, width),
-        mean=tuple(config["mean"]),
-        std=tuple(config["std"]),
-        interpolation=config["interpolation"],
-        crop_pct=config["crop_pct"],
-        crop_mode=config["crop_mode"],
-    )
-
-
-def _embeds(architecture: str, outputs: int) -> bool:
-    """Whether a head of so many outputs gives an embedding, by timm's configurations of its name.
-
-    They do not say so themselves: those of CLIP and its kin have a width in the place of the number
-    of classes. Of classes timm knows no less than ImageNet's 1,000.
-    """
-    from timm.data import infer_imagenet_subset
-    from timm.models import get_arch_pretrained_cfgs
-
-    if not 0 < outputs <= WIDEST_EMBEDDING or infer_imagenet_subset({"num_classes": outputs}):
-        return False
-    known = get_arch_pretrained_cfgs(architecture).values()
-    return any(each.num_classes == outputs for each in known)
-
-
-def _labels(module: nn.Module) -> tuple[str, ...] | None:
-    """Names of the classes of timm's own trained weights."""
-    from timm.data import ImageNetInfo, infer_imagenet_subset
-
-    subset = infer_imagenet_subset(module)
-    if not subset:
-        return None
-    info = ImageNetInfo(subset)
-    return tuple(info.index_to_description(index) for index in range(info.num_classes()))

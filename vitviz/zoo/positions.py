@@ -1,4 +1,4 @@
-"""The input size that a file of weights was trained at, read from its tables of positions."""
+"""The input size that a checkpoint was trained at, from the shapes of its position tables."""
 
 import math
 from collections.abc import Mapping
@@ -22,13 +22,13 @@ def trained_size(shapes: Mapping[str, Shape], outline: nn.Module, default: Size)
     Parameters
     ----------
     shapes : of the file's tensors, by timm's names
-    outline : the architecture at its default size; its numbers are not looked at
+    outline : the architecture at its default size; it may lie on the meta device
     default : that size in pixels
 
     Returns
     -------
-    None where no table tells: rotary positions, and windows of a fixed size, are the same for an
-    input of any size.
+    None where no table depends on it: rotary positions, and windows of a fixed size, are the same
+    for an input of any size.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def trained_size(shapes: Mapping[str, Shape], outline: nn.Module, default: Size)
 
 
 def _of_patches(own: int, found: int, grid: Size) -> tuple[Fraction, Fraction] | None:
-    """How much larger the grid is of which a file has so many positions."""
+    """The grid's growth from `own` to `found` absolute positions, in rows and columns."""
     prefix = own - math.prod(grid)  # 0 where the table is of the patches alone
     patches = found - prefix
     if patches == math.prod(grid):
@@ -71,7 +71,7 @@ def _of_patches(own: int, found: int, grid: Size) -> tuple[Fraction, Fraction] |
 
 
 def _of_offsets(own: Shape, found: Shape) -> tuple[Fraction, Fraction]:
-    """How much larger the grid is of which a file has a bias for each offset: 2 s - 1 a side."""
+    """The grid's growth by its relative position bias: 2 s - 1 offsets for s patches a side."""
     if len(own) == 3:  # (heads, rows, columns)
         return Fraction(found[1] + 1, own[1] + 1), Fraction(found[2] + 1, own[2] + 1)
     side = math.isqrt(own[0])

@@ -1,4 +1,4 @@
-"""How large the ViTs of the papers are, and how large a module is when it is counted."""
+"""Sizes of ViTs: the papers' tables, and layers, widths, heads and parameters of a module."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from ..families import Site, family_of
-from .loading import outline_of, preprocessing_of
+from .architectures import outline_of, preprocessing_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ PAPER_SIZES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """What is counted in a module.
+    """Layers, widths, heads and parameters, counted in a module.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class Size:
 
 
 def size_of(module: nn.Module, sites: Sequence[Site]) -> Size:
-    """Count a module of a known family, whose weights may be without numbers."""
+    """Count a module of a known family, which may lie on the meta device."""
     shapes = [_mlp_shape(site.block) for site in sites]
     return Size(
         layers=len(sites),

@@ -1,4 +1,4 @@
-"""One small model of each family: which pairs of tokens may meet does not depend on its weights."""
+"""Small models with random weights, one for each family, that show which tokens attend to which."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..model import Model
-from .loading import create, preprocessing_of
+from .architectures import create, preprocessing_of
 
 
 @dataclass(frozen=True, kw_only=True)

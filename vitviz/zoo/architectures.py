@@ -1,0 +1,92 @@
+"""timm's architectures: made with or without memory, and what timm's configurations say of them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ..families import ModelError
+from ..model import Preprocessing
+
+WIDEST_EMBEDDING = 2048  # the widest of timm has 1,280 numbers
+
+
+class _SkipRandomNumbers(TorchFunctionMode):
+    """Skips the steps of timm's truncated normal on the meta device, where they only take time."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in (Tensor.uniform_, Tensor.erfinv_, Tensor.clamp_) and args[0].is_meta:
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def on_meta_device() -> Iterator[None]:
+    """Modules that are made in this context have shapes and no weights."""
+    with torch.device("meta"), _SkipRandomNumbers():
+        yield
+
+
+def outline_of(architecture: str, options: dict[str, Any]) -> nn.Module:
+    """The model on the meta device: it takes no memory and no random numbers."""
+    with torch.random.fork_rng(devices=[]), on_meta_device():
+        outline: nn.Module = create(architecture, options)
+        return outline
+
+
+def create(architecture: str, options: dict[str, Any]) -> Any:
+    """The model with random weights; a ModelError where timm cannot make it with these options."""
+    import timm
+
+    try:
+        return timm.create_model(architecture, pretrained=False, **options)
+    except Exception as error:
+        wanted = " with ".join(["It", str(options)]) if options else "It"
+        raise ModelError(f"{wanted} is nothing that {architecture} of timm can be.") from error
+
+
+def preprocessing_of(module: nn.Module, size: tuple[int, int] | None) -> Preprocessing:
+    """timm's own preprocessing for this model, to an input of `size` where that is given."""
+    from timm.data import resolve_model_data_config
+
+    config = resolve_model_data_config(module)
+    height, width = size or config["input_size"][-2:]
+    return Preprocessing(
+        input_size=(height, width),
+        mean=tuple(config["mean"]),
+        std=tuple(config["std"]),
+        interpolation=config["interpolation"],
+        crop_pct=config["crop_pct"],
+        crop_mode=config["crop_mode"],
+    )
+
+
+def embeds(architecture: str, outputs: int) -> bool:
+    """Whether a head with this many outputs gives an embedding, as CLIP's does, and no classes.
+
+    timm's configurations do not say so: they have the width of the embedding in the place of the
+    number of classes. No data set that timm knows has fewer classes than ImageNet's 1,000.
+    """
+    from timm.data import infer_imagenet_subset
+    from timm.models import get_arch_pretrained_cfgs
+
+    if not 0 < outputs <= WIDEST_EMBEDDING or infer_imagenet_subset({"num_classes": outputs}):
+        return False
+    known = get_arch_pretrained_cfgs(architecture).values()
+    return any(each.num_classes == outputs for each in known)
+
+
+def labels_of(module: nn.Module) -> tuple[str, ...] | None:
+    """Names of the classes of timm's own trained weights."""
+    from timm.data import ImageNetInfo, infer_imagenet_subset
+
+    subset = infer_imagenet_subset(module)
+    if not subset:
+        return None
+    info = ImageNetInfo(subset)
+    return tuple(info.index_to_description(index) for index in range(info.num_classes()))
