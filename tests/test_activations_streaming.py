@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitviz.activations import Activations, calls, capture, forward
-from vitviz.activations.streaming import AttentionBlocks
 from vitviz.families import ModelError
 from vitviz.inspection import Measurements, measurements
 from vitviz.model import Model
@@ -83,7 +82,7 @@ def test_only_a_plain_softmax_is_read_in_blocks(name: str, monkeypatch: pytest.M
     monkeypatch.setattr(Activations, "attention", watching)
     measured(acts, whole=False)
     biased = "biased" in name
-    assert isinstance(acts.attention_layers(), AttentionBlocks) is not biased
+    assert acts.attention_layers().in_blocks is not biased
     assert asked == (list(range(acts.depth)) if biased else [])
 
 

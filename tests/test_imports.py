@@ -374,6 +374,21 @@ def test_public_names_are_hidden_by_no_module() -> None:
     assert not public & {layer_of(name) for name in sources()}
 
 
+@pytest.mark.parametrize("first", ["measurements", "rollout"])
+def test_measurements_is_the_function_in_whatever_order_modules_are_imported(first: str) -> None:
+    """The module of that name is loaded once, by the package, which then binds the function."""
+    loaded_by(
+        f"import vitviz.inspection.{first}\n"
+        "import vitviz.inspection.measurements\n"
+        "from importlib import import_module\n"
+        "import_module('vitviz.inspection.measurements')\n"
+        "from vitviz.inspection.measurements import Measurements\n"
+        "from vitviz.inspection import measurements\n"
+        "assert measurements is vitviz.inspection.measurements\n"
+        "assert measurements.__qualname__ == 'measurements'"
+    )
+
+
 def test_modules_of_the_interface_need_no_import_of_their_own() -> None:
     offered = ("inspection", "attribution", "intervention", "vit")
     there = [name for name in offered if f"vitviz.{name}" in sources()]

@@ -11,7 +11,7 @@ from ..families import Layer, ModelError, Offset, Windows
 from .arena import Arena
 from .calls import Call, FusedCall, expanded
 from .proof import why_differs
-from .streaming import AttentionBlocks, AttentionLayers
+from .streaming import AttentionLayers
 
 Query = int | tuple[int, int]
 
@@ -165,11 +165,13 @@ class Activations:
                 f"Its layers ({' and '.join(kinds)} attention, {len(tokens)} sets of tokens) are "
                 "no chain of matrices over the same tokens, so rollout is not defined."
             )
-        told = self.layers, self.layout(0).keys.shape[1], self.read_tokens, self.attention
-        unbiased = [c for c in self._calls if isinstance(c, FusedCall) and c.bias is None]
-        if len(unbiased) == self.depth:
-            return AttentionBlocks(*told, tuple(unbiased))
-        return AttentionLayers(*told)
+        return AttentionLayers(
+            self.layers,
+            tokens=self.layout(0).keys.shape[1],
+            read_tokens=self.read_tokens,
+            attention=self.attention,
+            calls=tuple(c for c in self._calls if isinstance(c, FusedCall) and c.bias is None),
+        )
 
     def windows(self, layer: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """The attention of one layer as it was computed, window by window.

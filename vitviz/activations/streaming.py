@@ -1,4 +1,4 @@
-"""The attention of all layers, whole or a block of rows at a time."""
+"""The attention of all layers of a capture: whole matrices, or blocks of their rows."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -21,21 +21,26 @@ class AttentionLayers(Iterable[np.ndarray]):
     patch_size : int or (height, width)
     prefix : names of the prefix tokens
     read_tokens : names of the tokens from which the head reads the answer
+    in_blocks : whether `row_blocks` reads it: in each layer it is a plain softmax of q k^T
     """
 
     def __init__(
         self,
         layers: tuple[Layer, ...],
+        *,
         tokens: int,
         read_tokens: tuple[str, ...],
         attention: Callable[[int], np.ndarray],
+        calls: tuple[FusedCall, ...],
     ) -> None:
         first = layers[0]
         self.shape = (len(layers), first.num_heads, tokens)
         self.grid, self.patch_size, self.prefix = first.query_grid, first.patch_size, first.prefix
         self.read_tokens = read_tokens
+        self.in_blocks = len(calls) == len(layers)
         self._layers = layers
         self._attention = attention
+        self._calls = calls
 
     def __len__(self) -> int:
         return len(self._layers)
@@ -43,27 +48,11 @@ class AttentionLayers(Iterable[np.ndarray]):
     def __iter__(self) -> Iterator[np.ndarray]:
         return map(self._attention, range(len(self)))
 
-
-class AttentionBlocks(AttentionLayers):
-    """The same where it is a plain softmax of q k^T.
-
-    What needs no whole matrix asks for `row_blocks` instead: a block of rows stays in the
-    processor's cache, where a whole matrix of 1370 tokens and 6 heads takes 45 MB.
-    """
-
-    def __init__(
-        self,
-        layers: tuple[Layer, ...],
-        tokens: int,
-        read_tokens: tuple[str, ...],
-        attention: Callable[[int], np.ndarray],
-        calls: tuple[FusedCall, ...],
-    ) -> None:
-        super().__init__(layers, tokens, read_tokens, attention)
-        self._calls = calls
-
     def row_blocks(self, layer: int) -> Iterator[tuple[slice, slice, np.ndarray, np.ndarray]]:
         """Some rows of some heads of one layer, until all were there.
+
+        A block of rows stays in the processor's cache, where a whole matrix of 1370 tokens and 6
+        heads takes 45 MB.
 
         Yields
         ------
@@ -76,7 +65,7 @@ class AttentionBlocks(AttentionLayers):
         Raises
         ------
         ModelError
-            After the last block, when the layer does not prove itself.
+            After the last block, when A v is not the block's own output.
         """
         call = self._calls[layer]
         v = random_projection(call.v)[0]  # (h, 4, m)

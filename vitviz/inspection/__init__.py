@@ -23,6 +23,7 @@ from .attention import (
 )
 from .cost import multiply_adds
 from .embeddings import filter_components, filter_response, token_components
+from .measurements import Measurements, measurements
 from .offsets import distance_histogram, offset_attention, uniform_histogram
 from .positions import (
     neighbour_similarity,
@@ -31,7 +32,6 @@ from .positions import (
     position_table,
     resized_positions,
 )
-from .record import Measurements, measurements
 from .rollout import attention_rollout, rollout_steps
 from .tokens import foreground, norm_outliers, token_norms, token_scatter, token_similarity
 from .windows import allowed_pairs, windowed_distance

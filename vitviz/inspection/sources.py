@@ -44,6 +44,7 @@ class KnownLayers(Protocol):
     patch_size : int or (height, width)
     prefix : names of the prefix tokens
     read_tokens : names of the tokens from which the head reads the answer
+    in_blocks : whether `row_blocks` reads it
     """
 
     shape: tuple[int, int, int]
@@ -51,8 +52,15 @@ class KnownLayers(Protocol):
     patch_size: PatchSize
     prefix: tuple[str, ...]
     read_tokens: tuple[str, ...]
+    in_blocks: bool
 
     def __iter__(self) -> Iterator[Any]: ...
+
+    def row_blocks(self, layer: int) -> Iterator[tuple[slice, slice, Array, Array]]:
+        """Heads, rows, scores before the softmax and attention, both (heads, rows, tokens).
+
+        The next block may be written over them.
+        """
 
 
 Attention = Iterable[ArrayLike] | Captured
@@ -69,6 +77,7 @@ class Source:
     layers : iterable of arrays of shape (heads, tokens, tokens)
     prefix : how many prefix tokens there are
     cls : whether the answer is read at token 0; else at the mean of the patches
+    blocks : the same layers, where blocks of their rows can be read; else None
     """
 
     layers: Iterable[ArrayLike]
@@ -76,6 +85,7 @@ class Source:
     cls: bool
     _grid: Grid | None
     _patch_size: PatchSize | None
+    blocks: KnownLayers | None = None
 
     @property
     def grid(self) -> Grid:
@@ -123,7 +133,8 @@ def source_of(
     if cls and "cls" not in layers.prefix:
         raise ValueError("Expected cls=False for a model without a CLS token, got cls=True.")
     read_at_cls = "patches" not in layers.read_tokens if cls is None else cls
-    return Source(layers, prefix, read_at_cls, layers.grid, layers.patch_size)
+    blocks = layers if layers.in_blocks else None
+    return Source(layers, prefix, read_at_cls, layers.grid, layers.patch_size, blocks)
 
 
 def layer_of(

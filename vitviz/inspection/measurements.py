@@ -1,8 +1,7 @@
 """All measurements of attention from one pass over the layers."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from .attention import (
 )
 from .inputs import Array, Grid, PatchSize, check_tokens
 from .rollout import first_row, fuse, rolled_out
-from .sources import Attention, Source, source_of
+from .sources import Attention, KnownLayers, Source, source_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,19 +48,6 @@ class Measurements:
             getattr(self, field.name).setflags(write=False)
 
 
-@runtime_checkable
-class RowBlocks(Protocol):
-    """Attention that comes a block of rows at a time, of any layer; `shape` is (layers, h, T)."""
-
-    shape: tuple[int, int, int]
-
-    def row_blocks(self, layer: int) -> Iterator[tuple[slice, slice, Array, Array]]:
-        """Heads, rows, scores before the softmax and attention, both (heads, rows, T).
-
-        The next block may be written over them.
-        """
-
-
 def measurements(
     attention: Attention,
     *,
@@ -75,8 +61,8 @@ def measurements(
     Parameters
     ----------
     attention : iterable over layers of arrays of shape (heads, tokens, tokens), or a capture
-        What has a method `row_blocks`, as a capture's `attention_layers()` may have, is read in
-        blocks of rows instead, and no matrix is ever whole.
+        A capture whose attention is a plain softmax of q k^T is read in blocks of rows, and no
+        matrix is ever whole.
     grid : (rows, cols)
     patch_size : int or (height, width)
         In pixels of the model's input.
@@ -103,8 +89,8 @@ def measurements(
     source = source_of(
         attention, grid=grid, patch_size=patch_size, num_prefix_tokens=num_prefix_tokens, cls=cls
     )
-    if isinstance(source.layers, RowBlocks):
-        return _streamed(source.layers, source)
+    if source.blocks is not None:
+        return _streamed(source.blocks, source)
     pixels = patch_distances(source.grid, source.patch_size)
     where: Any = dict(grid=source.grid, num_prefix_tokens=source.prefix, cls=source.cls)
     distance, entropy, mass, maps, fused = [], [], [], [], []
@@ -124,7 +110,7 @@ def measurements(
     )
 
 
-def _streamed(attention: RowBlocks, source: Source) -> Measurements:
+def _streamed(attention: KnownLayers, source: Source) -> Measurements:
     """The same of blocks of rows, from the last layer back."""
     layers, heads, tokens = attention.shape
     prefix, grid = source.prefix, source.grid
