@@ -28,6 +28,7 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "activations": _MODEL,
     "attribution": {*_MODEL, "activations"},
     "intervention": {*_MODEL, "activations"},
+    "equivariance": _MODEL,
     "checkpoints": {"vit"},
     "hub": set(),
     "zoo": {"vit", "families", "memory", "model", "checkpoints", "hub"},
@@ -58,6 +59,7 @@ THIRD_PARTY: Mapping[str, set[str]] = {
         "activations",
         "attribution",
         "intervention",
+        "equivariance",
         "training",
     },
 }

@@ -1,0 +1,131 @@
+"""Patches shuffled, repeated and moved, with E_pos and without it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from examples import OWN, example, own_model, picture, timm_model
+
+from vitviz import Model, ModelError
+from vitviz.equivariance import rearranged, repeat_patch, shuffle_patches, translate
+from vitviz.vit import VisionTransformer
+
+EMBEDDED = ("plain", "no class token", "distilled", "registers", "sincos2d", "no head")
+
+
+def bare(model: Model, **options: Any) -> VisionTransformer:
+    """The same network built without positions, as the oracle."""
+    module = VisionTransformer(
+        **{
+            **dict(image_size=(16, 24), patch_size=4, embed_dim=32, depth=3, num_heads=4),
+            **dict(mlp_dim=48, num_classes=5, positions="none"),
+            **options,
+        }
+    )
+    state = {k: v for k, v in model.module.state_dict().items() if k != "pos_embed"}
+    module.load_state_dict(state)
+    return module.eval()
+
+
+def outputs(module: Any, x: torch.Tensor, *, classes: bool) -> np.ndarray:
+    with torch.inference_mode():
+        found = module(x[None])[0]
+    values: np.ndarray = (found.softmax(-1) if classes else found).numpy()
+    return values
+
+
+@pytest.mark.parametrize("kind", EMBEDDED)
+def test_the_four_outputs_are_those_of_networks_with_and_without_positions(kind: str) -> None:
+    model, image = example(kind), picture(60, 40)
+    found = shuffle_patches(model, image, seed=3)
+    x = model.preprocess(image)
+    shuffled = x.clone()
+    for at, patch in enumerate(found.order):
+        (row, col), (was_row, was_col) = divmod(at, 6), divmod(int(patch), 6)
+        shuffled[:, 4 * row : 4 * row + 4, 4 * col : 4 * col + 4] = x[
+            :, 4 * was_row : 4 * was_row + 4, 4 * was_col : 4 * was_col + 4
+        ]
+    plain = bare(model, **{k: v for k, v in OWN[kind].items() if k != "positions"})
+    for row, module in enumerate((model.module, plain)):
+        for col, one in enumerate((x, shuffled)):
+            expected = outputs(module, one, classes=kind != "no head")
+            np.testing.assert_allclose(found.outputs[row, col], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", EMBEDDED)
+def test_without_positions_order_changes_nothing(kind: str) -> None:
+    with_positions, without = shuffle_patches(example(kind), picture(60, 40)).changes
+    assert without < 1e-4
+    assert with_positions > 100 * without
+
+
+def test_the_permutation_is_that_of_its_seed_and_complete() -> None:
+    model, image = example("plain"), picture(60, 40)
+    one, again, other = (shuffle_patches(model, image, seed=seed).order for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, again)
+    assert sorted(one) == list(range(24))
+    assert (one != other).any()
+
+
+def test_the_model_stays_as_it_was() -> None:
+    model = own_model()
+    before = {name: value.clone() for name, value in model.module.state_dict().items()}
+    shuffle_patches(model, picture(60, 40))
+    assert all(
+        torch.equal(before[name], value) for name, value in model.module.state_dict().items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: example("no positions"), "it has none"),
+        (lambda: example("stem"), "convolutions tell it too"),
+        (lambda: timm_model("beit_base_patch16_224", depth=1), "relative bias tell it too"),
+    ],
+)
+def test_what_knows_places_otherwise_is_refused(make: Any, words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        shuffle_patches(make(), picture(60, 40))
+
+
+@pytest.mark.parametrize("kind", ["plain", "distilled", "no class token"])
+def test_equal_patches_differ_by_their_positions_alone(kind: str) -> None:
+    found = repeat_patch(example(kind), picture(60, 40), (0, 1), (3, 4))
+    assert found.embedded == 0
+    assert found.last > 0.001
+    assert found.last_without < 1e-6
+
+
+def test_a_move_by_a_patch_moves_the_embeddings_alone() -> None:
+    whole, half = (translate(example("plain"), picture(60, 40), pixels) for pixels in (4, 2))
+    assert whole.embedded == 0
+    assert half.embedded > 0.05
+    assert whole.last > 0.01  # E_pos stays where it was
+
+
+def test_a_move_is_measured_at_the_nearest_place() -> None:
+    """Against the definition, patch by patch."""
+    model, image, pixels = example("plain"), picture(60, 40), 3
+    embed: Any = model.module.patch_embed
+    x = model.preprocess(image)
+    moved = torch.zeros_like(x)
+    moved[..., pixels:] = x[..., :-pixels]
+    moved[..., :pixels] = x[..., 1 : pixels + 1].flip(-1)
+    with torch.inference_mode():
+        a, b = (embed(one[None])[0].reshape(4, 6, -1) for one in (x, moved))
+    changes = []
+    for row in range(4):
+        for col in range(1, 6):
+            near = min((a[row, col - 1], a[row, col]), key=lambda was: (b[row, col] - was).norm())
+            changes.append(float((b[row, col] - near).norm() / near.norm()))
+    assert translate(model, image, pixels).embedded == pytest.approx(np.mean(changes), rel=1e-5)
+
+
+def test_a_picture_is_put_together_from_its_patches() -> None:
+    x = torch.arange(3 * 8 * 12.0).reshape(3, 8, 12)
+    assert torch.equal(rearranged(x, (2, 3), np.arange(6)), x)
+    swapped = rearranged(x, (2, 3), np.array([5, 1, 2, 3, 4, 0]))
+    assert torch.equal(swapped[:, :4, :4], x[:, 4:, 8:])
+    assert torch.equal(swapped[:, 4:, 8:], x[:, :4, :4])
