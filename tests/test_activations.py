@@ -388,6 +388,8 @@ def test_shared_properties_are_those_of_all_layers() -> None:
     acts = capture(example("registers"), picture())
     assert (acts.depth, acts.grid, acts.num_heads) == (3, (4, 6), 4)
     assert (acts.num_prefix_tokens, acts.patch_size) == (5, 4)
+    assert acts.all_to_all
+    assert acts.refusal is None
 
 
 @pytest.mark.parametrize("change", [dict(kind="window"), dict(query_grid=(2, 3))])
@@ -398,6 +400,19 @@ def test_no_one_grid_is_told_where_layers_differ(change: dict[str, Any]) -> None
     with pytest.raises(ModelError) as caught:
         _ = acts.grid
     assert_one_sentence(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [dict(kind="window"), dict(query_grid=(2, 3)), dict(key_grid=(2, 3)), dict(prefix=())],
+)
+def test_layers_of_other_tokens_are_not_all_to_all(change: dict[str, Any]) -> None:
+    model = own_model()
+    model.layers = (*model.layers[:2], replace(model.layers[2], **change))
+    acts = capture(model, picture())
+    assert not acts.all_to_all
+    with pytest.raises(ModelError, match="no chain of matrices"):
+        acts.attention_layers()
 
 
 def test_nbytes_counts_each_number_once() -> None:

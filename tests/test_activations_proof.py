@@ -132,6 +132,7 @@ def assert_only_refused(acts: Activations, layer: int, words: str) -> None:
         assert words in described.refusal
         assert described.name in described.refusal
         assert_one_sentence(described.refusal)
+        assert acts.refusal == described.refusal
         asked: list[Callable[[], object]] = [
             lambda: acts.attention(layer),
             lambda: acts.attention_map(layer, 0),

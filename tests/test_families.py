@@ -172,6 +172,7 @@ def test_grid_of_timms_models(
     (layer,) = family_of(module).layers(module, input_size)
     assert layer.query_grid == layer.key_grid == grid
     assert layer.patch_size == patch_size
+    assert layer.patch_side == (patch_size if isinstance(patch_size, tuple) else (patch_size,) * 2)
 
 
 def test_a_picture_smaller_than_a_patch_is_refused() -> None:

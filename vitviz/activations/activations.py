@@ -119,6 +119,21 @@ class Activations:
         return values.pop()
 
     @property
+    def all_to_all(self) -> bool:
+        """Whether every token attends to every token, and the tokens are the same in each layer."""
+        every = all(layer.kind == "global" for layer in self.layers)
+        return every and len(self._token_sets) == 1
+
+    @property
+    def _token_sets(self) -> set[Any]:
+        return {(layer.query_grid, layer.key_grid, layer.prefix) for layer in self.layers}
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the first layer that is not shown is not; None where all layers are."""
+        return next((layer.refusal for layer in self.layers if layer.refusal), None)
+
+    @property
     def nbytes(self) -> int:
         """Bytes that this capture holds."""
         held = [t for call in self._calls if call for t in call.tensors()]
@@ -158,11 +173,10 @@ class Activations:
             When the layers are no chain of matrices over the same tokens, so that what follows
             attention through all of them, such as rollout, is not defined.
         """
-        tokens = {(layer.query_grid, layer.key_grid, layer.prefix) for layer in self.layers}
-        kinds = sorted({layer.kind for layer in self.layers})
-        if len(tokens) > 1 or kinds != ["global"]:
+        if not self.all_to_all:
+            kinds = " and ".join(sorted({layer.kind for layer in self.layers}))
             raise ModelError(
-                f"Its layers ({' and '.join(kinds)} attention, {len(tokens)} sets of tokens) are "
+                f"Its layers ({kinds} attention, {len(self._token_sets)} sets of tokens) are "
                 "no chain of matrices over the same tokens, so rollout is not defined."
             )
         return AttentionLayers(
@@ -192,8 +206,7 @@ class Activations:
         """
         described = self._layer(layer)
         attention, windows = self.attention_by_window(layer), self.layout(layer)
-        size = described.patch_size
-        step = np.array(size if isinstance(size, tuple) else (size, size), np.float64)
+        step = np.array(described.patch_side, np.float64)
         offset = self._offsets[layer]
         for window, queries, keys in zip(attention, windows.queries, windows.keys, strict=True):
             yield (

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..families import Layer, ModelError
+from ..families import ModelError
 from ..model import Model
 
 
@@ -66,7 +66,7 @@ def edited_input(model: Model, image: Image.Image, edits: Sequence[Edit]) -> np.
         0 opacity where a patch was dropped. Heads and swaps of tokens change nothing here.
     """
     layer = model.layers[0]
-    (rows, cols), (height, width) = layer.query_grid, patch_side(layer)
+    (rows, cols), (height, width) = layer.query_grid, layer.patch_side
     x = filled(model, model.preprocess(image), edits)
     x = F.pad(x, [-over for over in _around(model, x)])  # to the patches
     mean, std = (
@@ -96,7 +96,7 @@ def mask_of(
 def filled(model: Model, x: Tensor, edits: Sequence[Edit]) -> Tensor:
     """The model's input (3, H, W) with the patches of each FillPatches painted over."""
     layer = model.layers[0]
-    grid, (height, width) = layer.query_grid, patch_side(layer)
+    grid, (height, width) = layer.query_grid, layer.patch_side
     original = x
     for edit in edits:
         if not isinstance(edit, FillPatches):
@@ -121,10 +121,5 @@ def _around(model: Model, x: Tensor) -> list[int]:
     They are negative where patches cover padding beyond it.
     """
     layer, (top, left) = model.layers[0], map(round, model.offsets[0])
-    (rows, cols), (height, width) = layer.query_grid, patch_side(layer)
+    (rows, cols), (height, width) = layer.query_grid, layer.patch_side
     return [left, x.shape[2] - left - cols * width, top, x.shape[1] - top - rows * height]
-
-
-def patch_side(layer: Layer) -> tuple[int, int]:
-    side = layer.patch_size
-    return (side, side) if isinstance(side, int) else side

@@ -27,7 +27,6 @@ from .edits import (
     SwapTokens,
     filled,
     mask_of,
-    patch_side,
 )
 from .proof import Output, why_rows_differ
 
@@ -328,7 +327,8 @@ def _crops(model: Model, image: Image.Image) -> tuple[tuple[float, float, float,
     crops = []
     x, y = (right - left) / width, (bottom - top) / height  # pixels of the picture in one of input
     for layer, (down, over) in zip(model.layers, model.offsets, strict=True):
-        (rows, cols), side = layer.query_grid, patch_side(layer)
+        (rows, cols), (patch_height, patch_width) = layer.query_grid, layer.patch_side
         first, begin = left + over * x, top + down * y
-        crops.append((first, begin, first + cols * side[1] * x, begin + rows * side[0] * y))
+        end = first + cols * patch_width * x, begin + rows * patch_height * y
+        crops.append((first, begin, *end))
     return tuple(crops)

@@ -22,7 +22,6 @@ from vitviz.app.shared.view import (
     MEAN,
     MapStyle,
     View,
-    all_to_all,
     default_query,
     token_text,
 )
@@ -123,7 +122,7 @@ def _refusal(page: str, view: View) -> str | None:
             f"The patches of {name} lie in {grids} grids, one after the other, and no position "
             f"embedding is added to them: {places.known_by(view.model)}."
         )
-    if page not in ALL_TO_ALL or all_to_all(layers):
+    if page not in ALL_TO_ALL or view.acts.all_to_all:
         return None
     needs = "This page needs attention of every token to every token, the same tokens in each layer"
     if kinds == ["mixing"]:

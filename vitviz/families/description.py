@@ -52,6 +52,12 @@ class Layer:
     patch_size: int | tuple[int, int]
     refusal: str | None = None
 
+    @property
+    def patch_side(self) -> tuple[int, int]:
+        """`patch_size` as (height, width)."""
+        size = self.patch_size
+        return size if isinstance(size, tuple) else (size, size)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Windows:

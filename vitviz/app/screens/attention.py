@@ -36,7 +36,7 @@ def page(view: View) -> Data | None:
             for number, layer in enumerate(acts.layers, start=1)
         ],
         shapes=shapes,
-        distance=None if any(layer.refusal for layer in acts.layers) else _distance(view),
+        distance=None if acts.refusal else _distance(view),
     )
     return Data(lambda: [_table(view, shapes[view.layer])])
 
@@ -92,7 +92,7 @@ def _frames(view: View) -> list[Frame]:
         layer.num_heads * windows.queries.size * windows.keys.shape[1]
         for layer, windows in ((acts.layers[n], acts.layout(n)) for n in range(acts.depth))
     ]
-    all_fit = sum(bytes_of) <= MAX_BYTES and not any(layer.refusal for layer in acts.layers)
+    all_fit = sum(bytes_of) <= MAX_BYTES and not acts.refusal
     wanted = range(acts.depth) if all_fit else [view.layer]
 
     def frame(number: int) -> Frame:

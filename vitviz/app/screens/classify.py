@@ -12,7 +12,7 @@ from vitviz.app import settings
 from vitviz.app.screens.classify_tables import Changes, Found, tables
 from vitviz.app.settings import setting, text_setting
 from vitviz.app.shared import models, results
-from vitviz.app.shared.view import View, all_to_all, read_at
+from vitviz.app.shared.view import View, read_at
 from vitviz.app.widgets import cell_sets, class_menu
 from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.figure import show
@@ -46,7 +46,7 @@ def page(view: View) -> Data | None:
         )
         return None
     labels = class_menu.names(acts)
-    if not all_to_all(acts.layers):
+    if not acts.all_to_all:
         return _of_other_families(view, labels)
     painted = _cells_setting("painted", acts.grid)
     muted = _cells_setting("muted", (acts.depth, acts.layers[0].num_heads))
@@ -244,8 +244,8 @@ def _patches(view: View, edits: "list[Edit]", painted: np.ndarray, removal: "Rem
 def _heads(view: View, muted: np.ndarray, index: int, name: str) -> Pending | None:
     from vitviz import intervention
 
-    if refusals := [layer.refusal for layer in view.acts.layers if layer.refusal]:
-        st.warning(refusals[0])
+    if refusal := view.acts.refusal:
+        st.warning(refusal)
         return None
     found = _found(view, "head effects")
     effects = None
@@ -292,7 +292,7 @@ def _occlusion(view: View, index: int, name: str, block: int, removal: "Removal"
 
 
 def _curves(view: View, index: int, name: str, removal: "Removal") -> Pending | None:
-    if any(layer.refusal for layer in view.acts.layers):
+    if view.acts.refusal:
         st.warning("No map of attention to rank the patches by: a layer cannot be read.")
         return None
     called = ("curves", index, removal)

@@ -12,7 +12,7 @@ from vitviz import inspection, plots
 from vitviz.app import settings
 from vitviz.app.settings import setting
 from vitviz.app.shared import pictures, results
-from vitviz.app.shared.view import KINDS, MEAN, View, all_to_all
+from vitviz.app.shared.view import KINDS, MEAN, View
 from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.figure import show
 
@@ -54,12 +54,12 @@ Surveys = dict[Variant, Survey]
 
 
 def page(view: View) -> Data | None:
-    refusals = [layer.refusal for layer in view.acts.layers if layer.refusal]
-    if not refusals and not all_to_all(view.acts.layers):
+    refusal = view.acts.refusal
+    if not refusal and not view.acts.all_to_all:
         return _by_layer(view)
     over, variant = _controls(view)
-    if refusals:
-        st.warning(refusals[0])
+    if refusal:
+        st.warning(refusal)
         return None
     from vitviz import ModelError
 

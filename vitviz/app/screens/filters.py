@@ -91,22 +91,18 @@ def page(view: View) -> Data | None:
         image, crop = view.picture.image, view.acts.crop
         grid = view.model.layers[0].query_grid
         show(plots.picture(image, crop=crop, grid=grid, query=None, width=PHOTO_WIDTH))
-    overlap = kernel.shape[2:] != _patch(view)
+    side = view.model.layers[0].patch_side
+    overlap = kernel.shape[2:] != side
     with answer:
         if overlap:
             st.info(
                 f"A filter sees {kernel.shape[2]} x {kernel.shape[3]} pixels and the next patch "
-                f"begins {_patch(view)[0]} pixels further: patches overlap here, so that no answer "
+                f"begins {side[0]} pixels further: patches overlap here, so that no answer "
                 "belongs to one patch alone."
             )
         else:
             _response(view, tiles.kernel[chosen], tiles.titles[chosen])
     return Data(lambda: _tables(view, tiles, None if overlap else chosen))
-
-
-def _patch(view: View) -> tuple[int, int]:
-    size = view.model.layers[0].patch_size
-    return size if isinstance(size, tuple) else (size, size)
 
 
 def _tables(view: View, tiles: Tiles, chosen: int | None) -> list[Table]:

@@ -152,7 +152,7 @@ def _all_tiles(view: View, similarity: np.ndarray, position: tuple[int, int]) ->
 
 def _resized(view: View, kind: Kind, name: str, position: tuple[int, int]) -> None:
     """The tile of one position before and after interpolation to another grid."""
-    (rows, cols), patch = view.grid, view.acts.layers[0].patch_size
+    (rows, cols), (high, wide) = view.grid, view.acts.layers[0].patch_side
     st.subheader(f"Resized to another grid: {name}", anchor=False)
     first, second, _ = st.columns([4, 4, 3], vertical_alignment="bottom")
     new_rows = setting("grid", GRIDS, 24)
@@ -173,7 +173,6 @@ def _resized(view: View, kind: Kind, name: str, position: tuple[int, int]) -> No
         with column:
             st.markdown(f"**{when}: {size}, row {at[0] + 1}, column {at[1] + 1}**")
             show(plots.position_tile(tiles, position=at), key=when)
-    high, wide = (patch, patch) if isinstance(patch, int) else patch
     words.markdown(
         f"{grid[0]} x {grid[1]} patches of {high} x {wide} px make a picture of "
         f"{grid[0] * high} x {grid[1] * wide} px."

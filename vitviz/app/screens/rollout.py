@@ -22,8 +22,8 @@ TWENTIETHS = [step / 20 for step in range(21)]
 
 
 def page(view: View) -> Data | None:
-    if refusals := [layer.refusal for layer in view.acts.layers if layer.refusal]:
-        st.warning(refusals[0])
+    if refusal := view.acts.refusal:
+        st.warning(refusal)
         return None
     depth = view.acts.depth
     first, second, third, fourth = st.columns(4)

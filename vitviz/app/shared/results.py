@@ -10,7 +10,7 @@ import streamlit as st
 from vitviz.app.shared.cache import LRUCache
 from vitviz.app.shared.pictures import Picture
 from vitviz.app.shared.queue import turn
-from vitviz.app.shared.view import View, all_to_all
+from vitviz.app.shared.view import View
 
 if TYPE_CHECKING:
     from vitviz import Activations, Model
@@ -83,7 +83,7 @@ def distances(view: View) -> tuple[list[np.ndarray], np.ndarray]:
     from vitviz import inspection
 
     acts = view.acts
-    if all_to_all(acts.layers):
+    if acts.all_to_all:
         equal = inspection.uniform_distance(acts.grid, acts.patch_size)
         return list(measurements(view).distance), np.full(acts.depth, equal)
 

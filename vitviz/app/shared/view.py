@@ -1,6 +1,6 @@
 """The model, picture, layer, head and query on screen, and how maps are drawn."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -76,12 +76,6 @@ class View:
     def key(self) -> tuple[Hashable, ...]:
         """Cache key: what the capture depends on."""
         return (self.model.name, self.model.weights, self.picture.digest)
-
-
-def all_to_all(layers: "Sequence[Layer]") -> bool:
-    """Whether every token attends to every token, and the tokens are the same in each layer."""
-    tokens = {(layer.query_grid, layer.key_grid, layer.prefix) for layer in layers}
-    return len(tokens) == 1 and all(layer.kind == "global" for layer in layers)
 
 
 def default_query(acts: "Activations", layer: "Layer") -> int | None:
