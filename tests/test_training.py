@@ -41,8 +41,8 @@ from vitviz.training import (
     Split,
     Stage,
     accuracy,
-    augment,
     build,
+    flip_and_shift,
     grow,
     load_cifar,
     normalise,
@@ -142,9 +142,9 @@ def test_a_pickle_that_would_run_code_is_refused(
     assert "numpy.f2py.__main__" not in sys.modules
 
 
-def test_augment_without_shift_keeps_or_mirrors_each_picture() -> None:
+def test_no_shift_keeps_or_mirrors_each_picture() -> None:
     pictures = noise_pictures(64)
-    moved = augment(pictures, 0, torch.Generator().manual_seed(0))
+    moved = flip_and_shift(pictures, 0, torch.Generator().manual_seed(0))
     assert moved.shape == pictures.shape
     assert moved.dtype == torch.uint8
     kept = (moved == pictures).flatten(1).all(1)
@@ -153,9 +153,9 @@ def test_augment_without_shift_keeps_or_mirrors_each_picture() -> None:
     assert 16 < kept.sum() < 48
 
 
-def test_augment_moves_by_at_most_shift_and_reflects_at_the_edge() -> None:
+def test_a_shift_moves_by_at_most_shift_and_reflects_at_the_edge() -> None:
     pictures = noise_pictures(32)
-    moved = augment(pictures, 2, torch.Generator().manual_seed(0)).numpy()
+    moved = flip_and_shift(pictures, 2, torch.Generator().manual_seed(0)).numpy()
     padded = np.pad(pictures.numpy(), ((0, 0), (2, 2), (2, 2), (0, 0)), mode="reflect")
     places = set()
     for number in range(32):
@@ -174,7 +174,7 @@ def test_augment_moves_by_at_most_shift_and_reflects_at_the_edge() -> None:
 def test_augment_depends_on_its_generator_alone() -> None:
     pictures = noise_pictures(16)
     first, again, other = (
-        augment(pictures, 4, torch.Generator().manual_seed(seed)) for seed in (7, 7, 8)
+        flip_and_shift(pictures, 4, torch.Generator().manual_seed(seed)) for seed in (7, 7, 8)
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
@@ -412,14 +412,14 @@ class Watched:
         self.batches: list[Tensor] = []
         self.splits: list[Split] = []
         self.interrupt_at = interrupt_at
-        monkeypatch.setattr(training.loop, "augment", self.augment)
+        monkeypatch.setattr(training.loop, "flip_and_shift", self.augment)
         monkeypatch.setattr(training.loop, "accuracy", self.accuracy)
 
     def augment(self, pictures: Tensor, shift: int, generator: torch.Generator) -> Tensor:
         if len(self.batches) == self.interrupt_at:
             self.interrupt_at = None
             raise KeyboardInterrupt
-        self.batches.append(augment(pictures, shift, generator))
+        self.batches.append(flip_and_shift(pictures, shift, generator))
         return self.batches[-1]
 
     def accuracy(self, model: VisionTransformer, split: Split) -> float:

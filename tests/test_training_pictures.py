@@ -9,7 +9,7 @@ from cifar import noise_pictures, write_things
 from torch import Tensor
 from torch.testing import assert_close
 
-from vitviz.training import Split, crop, cutmix, load, normalise, recolour
+from vitviz.training import Split, colour_jitter, cutmix, load, normalise, random_resized_crop
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -65,7 +65,7 @@ def ramps(count: int, side: int) -> Tensor:
 
 def test_windows_have_the_area_and_the_shape_asked_for() -> None:
     side = 64
-    cut = crop(ramps(500, side), 32, 0.25, seeded()).float() / 255
+    cut = random_resized_crop(ramps(500, side), 32, 0.25, seeded()).float() / 255
     across = cut[:, 16, -1, 0] - cut[:, 16, 0, 0]  # 31 of 32 steps of the window's width
     down = cut[:, -1, 16, 1] - cut[:, 0, 16, 1]
     width, height = (span * 32 / 31 * (side - 1) / side for span in (across.abs(), down))
@@ -80,7 +80,9 @@ def test_windows_have_the_area_and_the_shape_asked_for() -> None:
 
 def test_windows_depend_on_their_generator_alone() -> None:
     pictures = noise_pictures(8)
-    first, again, other = (crop(pictures, 32, 0.3, seeded(seed)) for seed in (1, 1, 2))
+    first, again, other = (
+        random_resized_crop(pictures, 32, 0.3, seeded(seed)) for seed in (1, 1, 2)
+    )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -90,7 +92,7 @@ def test_windows_depend_on_their_generator_alone() -> None:
 
 def test_colours_change_within_their_bounds() -> None:
     grey = torch.full((200, 4, 4, 3), 100, dtype=torch.uint8)
-    changed = recolour(grey, 0.2, seeded())
+    changed = colour_jitter(grey, 0.2, seeded())
     assert changed.dtype == torch.uint8
     assert changed.min() >= 80
     assert changed.max() <= 120
@@ -100,7 +102,7 @@ def test_colours_change_within_their_bounds() -> None:
 
 def test_no_share_changes_no_colour() -> None:
     pictures = noise_pictures(4)
-    assert (recolour(pictures, 0.0, seeded()).int() - pictures.int()).abs().max() <= 1
+    assert (colour_jitter(pictures, 0.0, seeded()).int() - pictures.int()).abs().max() <= 1
 
 
 # --- CutMix -------------------------------------------------------------------------------------

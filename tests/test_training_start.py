@@ -16,7 +16,7 @@ from torch.testing import assert_close
 from vitviz.training import RECIPES, PlainAttention, Stage, build, evaluate, rate_factor, train
 from vitviz.training.data import THINGS_MEAN, THINGS_STD
 from vitviz.training.initialisation import BASE, _factors
-from vitviz.training.objective import drop_paths, follow, optimisers_of, set_rate
+from vitviz.training.objective import drop_paths, optimisers_of, set_rate, update_average
 from vitviz.training.publishing import record
 from vitviz.training.recipes import Mimetic
 from vitviz.vit import Attention, Block, VisionTransformer, fixed_positions
@@ -144,10 +144,10 @@ def test_the_rate_falls_to_its_last_value() -> None:
 def test_the_average_follows_by_its_share() -> None:
     average, model = (build(replace(SMOKE, seed=seed), SMOKE.stages[0]) for seed in (0, 1))
     before = {name: value.clone() for name, value in average.state_dict().items()}
-    follow(average, model, 0.9)
+    update_average(average, model, 0.9)
     for name, value in model.state_dict().items():
         assert_close(average.state_dict()[name], 0.9 * before[name] + 0.1 * value)
-    follow(average, model, 0.0)
+    update_average(average, model, 0.0)
     assert_close(average.state_dict(), model.state_dict(), rtol=0, atol=0)
     assert all(
         one.data_ptr() != other.data_ptr()

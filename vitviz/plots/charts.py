@@ -1,11 +1,11 @@
-"""Figures with axes of numbers: bars, and one dot a head."""
+"""Attention distance by head, class probabilities, and cosines along lines of positions."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import plotly.graph_objects as go
 
-from .template import GREY, LINES, QUERY, beside_each_other, finish, legend_above, place
+from .template import GREY, LINES, QUERY, beside_each_other, finish, legend_above, patch_name
 
 
 def attention_distance(
@@ -195,7 +195,9 @@ def position_profile(
         lowest.append(f"{cosine[least]:.2f} along its {line}, at offset {offset[least]:+d}")
     figure.update_xaxes(title="offset to the right or down, patches", zeroline=False)
     figure.update_yaxes(title="cosine", range=[-1.05, 1.05], dtick=0.5)
-    words = f"Cosine against offset from {place(*position)}; the lowest are {', '.join(lowest)}."
+    words = (
+        f"Cosine against offset from {patch_name(*position)}; the lowest are {', '.join(lowest)}."
+    )
     return legend_above(finish(figure, words, height=420))
 
 

@@ -1,4 +1,4 @@
-"""How far attention reaches: by distance, and by the offset from query to key."""
+"""Attention as a histogram of distances, and as a map of offsets from query to key."""
 
 import numpy as np
 import plotly.graph_objects as go
@@ -11,7 +11,7 @@ _BAR = "#4a86c5"
 def distance_histogram(
     weights: np.ndarray, uniform: np.ndarray, *, bin_width: float, mean: float, name: str
 ) -> go.Figure:
-    """Attention by distance as bars, and equal sharing's as a line of squares.
+    """Histogram of attention by distance as bars; that of uniform attention as a line of squares.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def distance_histogram(
 
 
 def offset_attention(offsets: np.ndarray, *, equal_share: float, name: str) -> go.Figure:
-    """Mean attention by the key's place relative to the query, which is the boxed middle.
+    """Mean attention by the offset from query to key; offset 0 is the boxed middle.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def offset_attention(offsets: np.ndarray, *, equal_share: float, name: str) -> g
 
 
 def _share_ticks(highest: float, equal: float) -> dict[str, list[float] | list[str]]:
-    """Ends of a colour bar of per cent, and equal sharing on a line of its own."""
+    """Ticks of a colour bar in per cent: its ends, and equal sharing on a line of its own."""
     ticks = {0.0: "0", highest: f"{as_percent(highest / 100)} max"}
     if equal < highest:
         ticks[equal] = f"<br>▲ equal {as_percent(equal / 100)}"

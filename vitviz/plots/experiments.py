@@ -1,4 +1,4 @@
-"""What an experiment changed: patches taken away, heads muted, and the answer before and after."""
+"""Interventions: removed patches, muted heads, occlusion, deletion curves, the logit lens."""
 
 import base64
 import io
@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from .template import BARE, GREY, LINES, SIGNED, Box, colorbar, finish, legend_above, place
+from .template import BARE, GREY, LINES, SIGNED, Box, colorbar, finish, legend_above, patch_name
 
 BEFORE, AFTER = GREY, "#3a6ea5"
 _MARK = "#e8590c"  # what was taken away, which also has a shape of its own
@@ -41,7 +41,7 @@ def removed_patches(
     left, top, right, bottom = crop
     x = left + (np.arange(cols) + 0.5) * (right - left) / cols
     y = top + (np.arange(rows) + 0.5) * (bottom - top) / rows
-    cells = [place(row, col) for row, col in np.ndindex(rows, cols)]
+    cells = [patch_name(row, col) for row, col in np.ndindex(rows, cols)]
     figure = go.Figure(
         go.Scatter(
             x=np.tile(x, rows),
@@ -315,7 +315,7 @@ def occlusion(effect: np.ndarray, image: Image.Image, *, crop: Box, name: str) -
                 "tickvals": [-reach, 0, reach],
                 "ticktext": [f"{-reach:+.1f}", "0", f"{reach:+.1f}"],
             },
-            customdata=[[place(row, col) for col in range(cols)] for row in range(rows)],
+            customdata=[[patch_name(row, col) for col in range(cols)] for row in range(rows)],
             hovertemplate="%{customdata}: %{z:+.1f} points<extra></extra>",
         )
     )
@@ -332,7 +332,7 @@ def occlusion(effect: np.ndarray, image: Image.Image, *, crop: Box, name: str) -
         line=dict(color=GREY, width=1),
         layer="below",
     )
-    least, most = (place(*divmod(int(at), cols)) for at in (points.argmin(), points.argmax()))
+    least, most = (patch_name(*divmod(int(at), cols)) for at in (points.argmin(), points.argmax()))
     return finish(
         figure,
         f"Fall of the probability of {name} when a block is hidden: from {low:+.1f} percentage "

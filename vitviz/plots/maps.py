@@ -16,7 +16,7 @@ from .template import (
     as_percent,
     colorbar,
     finish,
-    place,
+    patch_name,
     query_box,
 )
 
@@ -56,7 +56,7 @@ def picture(
     )
     _picture_axes(figure, image)
     if query is not None and not query_name:
-        query_name = f"the patch at {place(*query)}"
+        query_name = f"the patch at {patch_name(*query)}"
     asked = f"; the query is {query_name}" if query_name else ""
     return finish(
         figure,
@@ -109,7 +109,7 @@ def relevance(values: np.ndarray, image: Image.Image, *, crop: Box, name: str) -
     row, col = np.unravel_index(int(np.argmax(values)), values.shape)
     return finish(
         figure,
-        f"Relevance of each patch for {name}: largest at {place(int(row), int(col))}, "
+        f"Relevance of each patch for {name}: largest at {patch_name(int(row), int(col))}, "
         f"{highest:.2g}.",
         height=_picture_height(image) + _COLORBAR,
     )
@@ -152,7 +152,7 @@ def token_components(
     names = zip(("red", "green", "blue"), numbers, np.moveaxis(components, 2, 0), strict=True)
     words = "; ".join(
         f"component {number} as {colour}, largest at "
-        f"{place(*divmod(int(np.nanargmax(values)), cols))}"
+        f"{patch_name(*divmod(int(np.nanargmax(values)), cols))}"
         for colour, number, values in names
     )
     some = "" if shown.all() else f"{shown.sum()} of {shown.size} patches, "
@@ -203,7 +203,7 @@ def token_norms(
     if long is not None:
         marked["long one"] = (long & ~outliers, "circle-open", 11, 2)
     left, top, right, bottom = crop
-    largest = place(*divmod(int(norms.argmax()), norms.shape[1]))
+    largest = patch_name(*divmod(int(norms.argmax()), norms.shape[1]))
     words = [f"length of each patch; the largest is {high:.2f} at {largest}"]
     for called, (mask, symbol, size, width) in marked.items():
         rows, cols = np.nonzero(mask)
@@ -216,7 +216,7 @@ def token_norms(
             ),
             hoverinfo="skip",
         )
-        where = [place(int(row), int(col)) for row, col in zip(rows, cols, strict=True)]
+        where = [patch_name(int(row), int(col)) for row, col in zip(rows, cols, strict=True)]
         if not where:
             words.append(f"no {called}")
             continue
@@ -247,7 +247,9 @@ def filter_response(response: np.ndarray, image: Image.Image, *, crop: Box, name
     around = dict(x0=0, y0=0, x1=image.width, y1=image.height, line_width=0, layer="below")
     figure.add_shape(type="rect", fillcolor="rgba(138,143,152,0.45)", **around)
     cols = response.shape[1]
-    least, most = (place(*divmod(int(at), cols)) for at in (response.argmin(), response.argmax()))
+    least, most = (
+        patch_name(*divmod(int(at), cols)) for at in (response.argmin(), response.argmax())
+    )
     return finish(
         figure,
         f"Response of each patch to {name}: from {low:+.2f} at {least} to {high:+.2f} at {most}.",
@@ -327,4 +329,4 @@ def _picture_height(image: Image.Image, width: int = _COLUMN) -> int:
 
 def _strongest(values: np.ndarray) -> str:
     row, col = np.unravel_index(int(np.argmax(values)), values.shape)
-    return f"strongest at {place(int(row), int(col))}, {as_percent(float(values.max()))}"
+    return f"strongest at {patch_name(int(row), int(col))}, {as_percent(float(values.max()))}"

@@ -1,4 +1,4 @@
-"""Which pairs of tokens may meet: as a matrix, on the picture, and what it costs."""
+"""Attention patterns: which queries may attend to which keys, and the multiply-adds it takes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,12 +8,12 @@ from PIL import Image
 from plotly.subplots import make_subplots
 
 from .maps import picture
-from .template import BARE, KEY, LINES, QUERY, Box, finish, legend_above, place
+from .template import BARE, KEY, LINES, QUERY, Box, finish, legend_above, patch_name
 
 _ALLOWED = [[0.0, "rgba(138,143,152,0.2)"], [1.0, "#4a86c5"]]
 _FINE = 20  # rows or columns from which on they have no gaps and thin boxes
 _MOST_POINTS = 28  # that can be clicked along a side of the picture
-_DIMMED = 0.75  # how much of the light is taken from patches that the query never meets
+_DIMMED = 0.75  # opacity of the black over patches that the query may not attend to
 
 
 def allowed_pairs(
@@ -24,7 +24,7 @@ def allowed_pairs(
     prefixes: Sequence[Sequence[str]],
     axes: tuple[str, str] = ("query i", "key j"),
 ) -> go.Figure:
-    """Matrices side by side: row i is a query, column j a key, coloured where they may meet.
+    """Matrices side by side: row i is a query, column j a key, coloured where i may attend to j.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def allowed_pairs(
     figure = make_subplots(
         cols=len(masks), subplot_titles=titles, horizontal_spacing=0.2 / len(masks)
     )
-    said = []
+    counts = []
     for number, (mask, pair, names) in enumerate(zip(masks, chosen, prefixes, strict=True)):
         where = dict(row=1, col=number + 1)
         figure.add_trace(
@@ -77,11 +77,11 @@ def allowed_pairs(
             ):
                 figure.add_shape(type="rect", line=line, **box, **where)
         words = titles[number].replace("<br>", ", ")
-        said.append(f"{words}: {mask.sum()} of {mask.size} pairs")
+        counts.append(f"{words}: {mask.sum()} of {mask.size} pairs")
     figure.update_annotations(font_size=14)
     lines = max(title.count("<br>") for title in titles) + 1
     return finish(
-        figure, f"Pairs that may meet: {'; '.join(said)}.", height=330, top=8 + 20 * lines
+        figure, f"Pairs that may meet: {'; '.join(counts)}.", height=330, top=8 + 20 * lines
     )
 
 
@@ -94,7 +94,7 @@ def allowed_keys(
     query: tuple[int, int] | None,
     query_name: str,
 ) -> go.Figure:
-    """The picture with one query, solid cyan, and all keys that it never meets dimmed.
+    """The picture with one query, solid cyan, and all keys dimmed that it may not attend to.
 
     What it may look at has a dashed magenta outline; every key has one where keys are larger than
     patches. Invisible points, whose customdata are per cent of the way down and across, can be
@@ -148,7 +148,7 @@ def _query_last(shapes: Sequence[go.layout.Shape]) -> list[go.layout.Shape]:
 
 
 def _edges(mask: np.ndarray, *, every: bool) -> list[tuple[int, int, int, int]]:
-    """Lines (x0, y0, x1, y1) in cells between those that are true and others, or around every one.
+    """Borders (x0, y0, x1, y1) in cells between true and false ones, or around every cell.
 
     Neighbouring edges are one line, so that its dashes go on.
     """
@@ -177,7 +177,7 @@ def _clickable(figure: go.Figure, crop: Box, grid: tuple[int, int]) -> None:
         mode="markers",
         marker=dict(size=14, opacity=0),
         customdata=(100 * np.stack([down, across], axis=1)).astype(int).tolist(),
-        text=[place(*at) for at in zip(rows.tolist(), cols.tolist(), strict=True)],
+        text=[patch_name(*at) for at in zip(rows.tolist(), cols.tolist(), strict=True)],
         hovertemplate="%{text}<extra></extra>",
         selected_marker_opacity=0,
         unselected_marker_opacity=0,

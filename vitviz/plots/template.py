@@ -1,4 +1,4 @@
-"""What all figures share: colours and scales, words for numbers, and the template itself."""
+"""What all figures share: colours, scales, layout, and words for patches and shares."""
 
 import math
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from plotly.colors import get_colorscale, sample_colorscale
 Box = tuple[float, float, float, float]
 
 # Sequential, 0 to the maximum. Streamlit's theme takes Inferno's own black, #000004, for one of
-# its placeholders and paints it pink, so black is written in another way here.
+# its placeholders and paints it pink, so black is written as rgb() here.
 SHARES = [[0.0, "rgb(0,0,4)"], *get_colorscale("Inferno")[1:]]
 SIGNED = "RdBu_r"  # diverging, centred at 0
 QUERY = "#00b4d8"  # cyan: the query, a row of A
 KEY = "#d6007f"  # magenta: the key, a column of A
 GREY = "#8a8f98"
-# Colour, marker and dash of lines that are compared; each can be told without its colour.
+# Colour, marker and dash of lines that are compared; they differ without their colour too.
 LINES = (
     ("#4a86c5", "circle", "solid"),
     ("#c0701a", "square", "dash"),
@@ -28,13 +28,14 @@ BARE = dict(showticklabels=False, showgrid=False, zeroline=False, ticks="")
 
 
 def colour_table(signed: bool) -> str:
-    """256 colours from the least to the most as hexadecimal digits, six a colour."""
+    """A colour table of 256 entries, from the smallest value to the largest, each RRGGBB."""
     scale = get_colorscale(SIGNED) if signed else SHARES
     colours = sample_colorscale(scale, np.linspace(0, 1, 256).tolist(), colortype="tuple")
     return "".join(f"{round(255 * part):02x}" for colour in colours for part in colour)
 
 
 def finish(figure: go.Figure, alt: str, *, height: int, top: int = 8, right: int = 8) -> go.Figure:
+    """Set the alt text, the height and margins in pixels, and the size of all text."""
     figure.update_layout(
         meta={"alt": alt},
         height=height,
@@ -57,7 +58,7 @@ def legend_above(figure: go.Figure, *, top: int | None = None) -> go.Figure:
 
 
 def beside_each_other(num_heads: Sequence[int]) -> np.ndarray:
-    """Where the dots of each layer's heads stand along an axis of layers from 1.
+    """Positions of the heads' dots along an axis of layers, which count from 1.
 
     An ndarray of shape (layers, most heads of a layer), NaN where a layer has fewer.
     """
@@ -71,7 +72,7 @@ def enlarged(figure: go.Figure, factor: float) -> go.Figure:
     """The same figure with larger text, and as much more height for it."""
 
     def larger(value: Any, name: str = "") -> Any:
-        """The sizes of fonts alone, each in its place."""
+        """The font sizes in `value`, multiplied, in the same nesting."""
         if isinstance(value, dict):
             found = {key: larger(one, f"{name} {key}") for key, one in value.items()}
             return {key: one for key, one in found.items() if one}
@@ -106,7 +107,7 @@ def query_box(figure: go.Figure, crop: Box, grid: tuple[int, ...], query: tuple[
     figure.add_shape(type="rect", x0=x, y0=y, x1=x + dx, y1=y + dy, line=dict(color=QUERY, width=4))
 
 
-def place(row: int, col: int) -> str:
+def patch_name(row: int, col: int) -> str:
     return f"row {row + 1}, column {col + 1}"
 
 

@@ -1,4 +1,4 @@
-"""Small tiles side by side: the filters of the embedding, and cosines of positions."""
+"""Grids of tiles: filters of the patch embedding, similarity of positions, token mixing."""
 
 import base64
 import io
@@ -17,7 +17,7 @@ from .template import (
     colorbar,
     colour_table,
     finish,
-    place,
+    patch_name,
     query_box,
 )
 
@@ -73,7 +73,8 @@ def filter_tile(kernel: np.ndarray, *, name: str, gain: float = 1.0) -> go.Figur
     side = kernel.shape[1]
     weights = [
         [
-            f"{place(row, col)}: " + ", ".join(_named(*w) for w in enumerate(kernel[:, row, col]))
+            f"{patch_name(row, col)}: "
+            + ", ".join(_named(*w) for w in enumerate(kernel[:, row, col]))
             for col in range(side)
         ]
         for row in range(side)
@@ -86,12 +87,12 @@ def filter_tile(kernel: np.ndarray, *, name: str, gain: float = 1.0) -> go.Figur
     ends = []
     for at in (int(kernel.argmax()), int(kernel.argmin())):
         channel, row, col = np.unravel_index(at, kernel.shape)
-        ends.append(f"{_named(int(channel), kernel.flat[at])} at {place(int(row), int(col))}")
+        ends.append(f"{_named(int(channel), kernel.flat[at])} at {patch_name(int(row), int(col))}")
     return finish(figure, f"{name}: weights from {ends[1]} to {ends[0]}.", height=190)
 
 
 def token_mixing(maps: np.ndarray, *, names: Sequence[str], columns: int = 7) -> go.Figure:
-    """Weights of a mixing layer as tiles on one scale centred at 0, with what each is called.
+    """Weights of a mixing layer as named tiles on one scale centred at 0.
 
     Parameters
     ----------
@@ -151,7 +152,7 @@ def position_tile(similarity: np.ndarray, *, position: tuple[int, int]) -> go.Fi
     figure.update_xaxes(title="column", constrain="domain", showgrid=False, range=[0.5, cols + 0.5])
     figure.update_yaxes(title="row", constrain="domain", showgrid=False, range=[rows + 0.5, 0.5])
     figure.update_yaxes(scaleanchor="x")
-    words = f"Cosine of the position embedding of {place(*position)} with every other"
+    words = f"Cosine of the position embedding of {patch_name(*position)} with every other"
     return finish(figure, f"{words}; the largest is {_nearest(tile, position):.2f}.", height=400)
 
 
@@ -182,7 +183,7 @@ def position_similarity(
             colorbar=colorbar("cosine", below=False),
         ),
         customdata=centres,
-        text=[place(*at) for at in centres],
+        text=[patch_name(*at) for at in centres],
         hovertemplate="%{text}: %{marker.color:.2f} with the most similar other<extra></extra>",
         **UNMOVED,
     )
@@ -216,7 +217,7 @@ def position_similarity(
 
 
 def _sprite(similarity: np.ndarray, step: int) -> tuple[str, list[tuple[int, int]]]:
-    """Tiles of every `step`-th position side by side, as the address of a PNG; and which."""
+    """A sprite of the tiles of every `step`-th position, as the data URL of a PNG; and which."""
     rows, cols = similarity.shape[:2]
     table = np.frombuffer(bytes.fromhex(colour_table(signed=True)), np.uint8).reshape(256, 3)
     chosen = similarity[::step, ::step]
@@ -298,7 +299,7 @@ def _finished(figure: go.Figure, alt: str) -> go.Figure:
 
 
 def _colours(tile: np.ndarray, gain: float) -> np.ndarray:
-    """A filter (3, P, P) around mid grey, its own largest absolute value at full contrast."""
+    """A filter (3, P, P) as colours around mid grey, scaled by its largest absolute value."""
     scaled = gain * tile / (2 * max(float(np.abs(tile).max()), 1e-12))
     return (255 * np.clip(0.5 + scaled, 0, 1)).round().astype(np.uint8).transpose(1, 2, 0)
 

@@ -10,12 +10,12 @@ import plotly.graph_objects as go
 from PIL import Image
 
 from .maps import component_colours
-from .template import BARE, QUERY, Box, as_percent, finish, place
+from .template import BARE, QUERY, Box, as_percent, finish, patch_name
 
 _STAR = "#ffb703"
 _ASPECTS = (1.0, 1.6)  # the least and the most of the scatter's axes, width by height
-_SHEET = 800  # pixels from top to bottom of the sheet of thumbnails: twice its size on screen
-_BEYOND = 1.0  # prefix tokens further out than so many times the patches' extent stand at the rim
+_SPRITE = 800  # pixels from top to bottom of the sprite of thumbnails: twice its size on screen
+_BEYOND = 1.0  # prefix tokens further out than this share of the patches' extent are clipped
 
 
 def token_film(
@@ -96,11 +96,11 @@ def token_scatter(
     chosen = np.ones(math.prod(grid), bool) if kept is None else kept.ravel()
     patches = points[len(prefix) :]
     frame = _frame(patches[chosen], points[: len(prefix)])
-    sheet, side = _sheet(patches, chosen, image, crop, grid, frame)
+    sprite, side = _sprite(patches, chosen, image, crop, grid, frame)
     figure = go.Figure()
     left, bottom, right, top = frame
     figure.add_layout_image(
-        source=_webp(sheet),
+        source=_webp(sprite),
         x=left,
         y=top,
         sizex=right - left,
@@ -119,7 +119,7 @@ def token_scatter(
         selected_marker_opacity=0,
         unselected_marker_opacity=0,
         customdata=len(prefix) + np.flatnonzero(chosen)[:, None],
-        text=[place(*divmod(int(index), cols)) for index in np.flatnonzero(chosen)],
+        text=[patch_name(*divmod(int(index), cols)) for index in np.flatnonzero(chosen)],
         hovertemplate="%{text}<br>(%{x:.1f}, %{y:.1f})<extra></extra>",
     )
     _stars(figure, points[: len(prefix)], prefix, frame)
@@ -147,7 +147,7 @@ def _columns(count: int) -> int:
 
 
 def _frame(patches: np.ndarray, prefix: np.ndarray) -> Box:
-    """(left, bottom, right, top) of axes of one unit that hold all patches."""
+    """(left, bottom, right, top) of axes with one scale that hold all patches."""
     low, high = patches.min(axis=0).astype(float), patches.max(axis=0).astype(float)
     extent = float((high - low).max()) or 1.0
     for point in prefix:
@@ -162,7 +162,7 @@ def _frame(patches: np.ndarray, prefix: np.ndarray) -> Box:
     return left, bottom, right, top
 
 
-def _sheet(
+def _sprite(
     patches: np.ndarray,
     chosen: np.ndarray,
     image: Image.Image,
@@ -170,33 +170,33 @@ def _sheet(
     grid: tuple[int, int],
     frame: Box,
 ) -> tuple[Image.Image, int]:
-    """One picture of all thumbnails at their places, and the side of one in its pixels."""
+    """All thumbnails at their places in one picture, and the side of a thumbnail in its pixels."""
     rows, cols = grid
-    side = int(np.clip(_SHEET / (1.4 * math.sqrt(chosen.sum())), 16, 80))
+    side = int(np.clip(_SPRITE / (1.4 * math.sqrt(chosen.sum())), 16, 80))
     inner = side - 2
     box = np.clip(crop, 0, [image.width, image.height] * 2)
     seen = image.resize((cols * inner, rows * inner), Image.Resampling.BICUBIC, box=tuple(box))
     left, bottom, right, top = frame
-    sheet = Image.new("RGBA", (round(_SHEET * (right - left) / (top - bottom)), _SHEET))
+    sprite = Image.new("RGBA", (round(_SPRITE * (right - left) / (top - bottom)), _SPRITE))
     for index in np.flatnonzero(chosen):
         row, col = divmod(int(index), cols)
-        x = (patches[index, 0] - left) / (right - left) * sheet.width
-        y = (top - patches[index, 1]) / (top - bottom) * sheet.height
+        x = (patches[index, 0] - left) / (right - left) * sprite.width
+        y = (top - patches[index, 1]) / (top - bottom) * sprite.height
         corner = round(float(x) - side / 2), round(float(y) - side / 2)
-        sheet.paste((128, 128, 128, 255), (*corner, corner[0] + side, corner[1] + side))
+        sprite.paste((128, 128, 128, 255), (*corner, corner[0] + side, corner[1] + side))
         at = (col * inner, row * inner, (col + 1) * inner, (row + 1) * inner)
-        sheet.paste(seen.crop(at), (corner[0] + 1, corner[1] + 1))
-    return sheet, side
+        sprite.paste(seen.crop(at), (corner[0] + 1, corner[1] + 1))
+    return sprite, side
 
 
-def _webp(sheet: Image.Image) -> str:
+def _webp(sprite: Image.Image) -> str:
     file = io.BytesIO()
-    sheet.save(file, "WEBP", quality=85, method=0)
+    sprite.save(file, "WEBP", quality=85, method=0)
     return "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode()
 
 
 def _stars(figure: go.Figure, points: np.ndarray, names: Sequence[str], frame: Box) -> None:
-    """The prefix tokens; one that lies outside stands at the rim and says so."""
+    """Prefix tokens as stars; one outside is clipped to the axes, and its label says so."""
     if not len(points):
         return
     left, bottom, right, top = frame

@@ -1,4 +1,4 @@
-"""How a model came about: accuracy and loss by epoch, distance by epoch, accuracy by data."""
+"""Training: accuracy and loss by epoch, distance by layer, accuracy by the amount of data."""
 
 import math
 from collections.abc import Mapping, Sequence

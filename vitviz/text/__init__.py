@@ -1,4 +1,4 @@
-"""The caption of every page, one Markdown file each.
+"""The text of every page: title, question, equation and explanations, one Markdown file each.
 
 A file begins with `# Title`, the page's question on a line of its own, and then the sections
 `## Equation` (LaTeX), `## What you see` and `## Try this`.

@@ -1,13 +1,13 @@
-"""Trains the models in assets/: data, recipes, one loop, one evaluation on the test split.
+"""Training of the models in assets/: data, recipes, one loop, one evaluation on the test split.
 
 A run lives in one folder and can be stopped and resumed: `checkpoint.safetensors` holds the
-weights, their moving average and, as metadata, how far the run has come; `moments.npz` holds what
-the model showed on the way. The optimisers' momentum is not kept; it rebuilds within some twenty
-steps, during which the rate warms up again.
+weights, their moving average and, as metadata, the progress of the run; `moments.npz` holds
+snapshots of filters, positions and attention. The optimisers' momentum is not saved; it builds up
+again within some twenty steps, during which the learning rate warms up again.
 """
 
 from .attention import PlainAttention
-from .augmentation import augment, crop, cutmix, recolour
+from .augmentation import colour_jitter, cutmix, flip_and_shift, random_resized_crop
 from .data import MEAN, STD, Split, load, load_cifar, normalise
 from .evaluation import (
     Calibration,
@@ -33,21 +33,21 @@ __all__ = [
     "Split",
     "Stage",
     "accuracy",
-    "augment",
     "build",
     "calibration",
     "calibration_error",
-    "crop",
+    "colour_jitter",
     "cutmix",
     "evaluate",
     "fitted_temperature",
+    "flip_and_shift",
     "grow",
     "load",
     "load_cifar",
     "normalise",
     "predict",
+    "random_resized_crop",
     "rate_factor",
-    "recolour",
     "record",
     "train",
 ]

@@ -1,4 +1,4 @@
-"""Attention as two matrix products, for training on a CPU and for looking at it."""
+"""Attention without the fused kernel, which is faster in training on a CPU and can be kept."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is done to the pictures of a batch, so that none is seen twice the same."""
+"""Data augmentation: flips and shifts, random resized crops, colour jitter, and CutMix."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from torch.nn import functional as F
 GREY = (0.299, 0.587, 0.114)  # shares of red, green and blue in brightness (ITU-R BT.601)
 
 
-def augment(pictures: Tensor, shift: int, generator: torch.Generator) -> Tensor:
+def flip_and_shift(pictures: Tensor, shift: int, generator: torch.Generator) -> Tensor:
     """Flip half of the pictures and move each by up to `shift` pixels, reflecting at the edge."""
     count, size = pictures.shape[0], pictures.shape[1]
     steps = torch.randint(-shift, shift + 1, (2, count, 1), generator=generator)
@@ -18,7 +18,9 @@ def augment(pictures: Tensor, shift: int, generator: torch.Generator) -> Tensor:
     return pictures[torch.arange(count)[:, None, None], row[:, :, None], col[:, None, :]]
 
 
-def crop(pictures: Tensor, size: int, smallest: float, generator: torch.Generator) -> Tensor:
+def random_resized_crop(
+    pictures: Tensor, size: int, smallest: float, generator: torch.Generator
+) -> Tensor:
     """Cut a random window out of each picture, mirror half of them, and resample to `size` pixels.
 
     Parameters
@@ -54,7 +56,7 @@ def crop(pictures: Tensor, size: int, smallest: float, generator: torch.Generato
     return x.round().byte().permute(0, 2, 3, 1)
 
 
-def recolour(pictures: Tensor, share: float, generator: torch.Generator) -> Tensor:
+def colour_jitter(pictures: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """Change brightness, contrast and saturation of each picture by at most `share` of it."""
     count = len(pictures)
     factors = 1 + share * (2 * torch.rand(3, count, 1, 1, 1, generator=generator) - 1)

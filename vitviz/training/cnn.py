@@ -1,4 +1,4 @@
-"""Two CNNs: a residual one, the ViT's rival when data are few, and a quick one, its teacher."""
+"""Two CNNs: a residual one, to compare with a ViT on few data, and a quick one, its teacher."""
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +54,7 @@ class Cnn(nn.Module):
 
 
 class WhitenedCnn(nn.Module):
-    """A CNN that learns CIFAR in few epochs: the first layer is set from the data, and stays.
+    """A CNN that learns CIFAR in few epochs; its first layer is set from the data and frozen.
 
     Its filters of 2 x 2 pixels whiten the pictures, each with its negative; three groups of two
     convolutions follow, of which the first is pooled.
@@ -106,6 +106,6 @@ class WhitenedCnn(nn.Module):
 
 
 def _identity(convolution: nn.Conv2d) -> nn.Conv2d:
-    """Let the first outputs begin as copies of the inputs."""
+    """Initialise the first outputs as copies of the inputs (Dirac initialisation)."""
     nn.init.dirac_(convolution.weight.data[: convolution.in_channels])
     return convolution

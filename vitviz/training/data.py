@@ -1,4 +1,4 @@
-"""CIFAR and Tiny-ImageNet from files, and their pictures as a model's input."""
+"""The datasets CIFAR-10, CIFAR-100 and Tiny-ImageNet, read from files and normalised."""
 
 import io
 import json

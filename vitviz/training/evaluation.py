@@ -1,4 +1,4 @@
-"""How often a model is right, and how far its confidence can be believed."""
+"""Accuracy and calibration: expected calibration error, and temperature scaling."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ DATASETS = {10: "cifar10", 100: "cifar100", 200: "tiny_imagenet"}  # by their nu
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a model's confidence is worth on some pictures.
+    """Accuracy, confidence and calibration of a model on some pictures.
 
     Attributes
     ----------

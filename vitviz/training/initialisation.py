@@ -1,8 +1,8 @@
-"""Mimetic initialisation: weights that start as those of trained Transformers look.
+"""Mimetic initialisation: weights that resemble those of trained Transformers.
 
-W_q W_k^T near Z + I and W_v W_proj near Z - I, with Z of independent normal entries: tokens begin
-by looking at tokens like themselves, and positions begin as the sine-cosine table, so that tokens
-alike are tokens near. What attention shows of this was put in; training starts from it.
+W_q W_k^T is near Z + I and W_v W_proj near Z - I, with Z of independent normal entries: at first
+tokens attend to similar tokens, and as positions are initialised with the sine-cosine table,
+similar tokens are near ones. Attention that is local after training may come from here.
 
 References
 ----------

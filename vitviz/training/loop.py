@@ -19,18 +19,18 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from ..vit import VisionTransformer, resize_position_embedding
-from .augmentation import augment, crop, cutmix, recolour
+from .augmentation import colour_jitter, cutmix, flip_and_shift, random_resized_crop
 from .cnn import Cnn, WhitenedCnn
 from .data import SIDE, Split, load, normalise
 from .evaluation import accuracy, calibration, predict
 from .initialisation import mimetic
-from .objective import Network, Objective, follow, optimisers_of, rate_factor, set_rate
-from .publishing import publish, remember, write_curve
+from .objective import Network, Objective, optimisers_of, rate_factor, set_rate, update_average
+from .publishing import add_snapshot, publish, write_curve
 from .recipes import RECIPES, Recipe, Stage
 
 AVERAGE = "average."  # before the names of the averaged weights in a checkpoint
-WHITENED = 5000  # training pictures from which a whitening layer is set
-RESTART = 50  # steps over which the rate warms up again when a run resumes without momentum
+WHITENED = 5000  # training pictures from which a whitening layer is computed
+RESTART = 50  # steps of warm-up after a run is resumed without its momentum
 
 
 def build(recipe: Recipe, stage: Stage) -> VisionTransformer:
@@ -59,7 +59,7 @@ def grow(model: VisionTransformer, larger: VisionTransformer) -> VisionTransform
     return larger
 
 
-def _fresh(recipe: Recipe, stage: Stage) -> Network:
+def _initialised(recipe: Recipe, stage: Stage) -> Network:
     if recipe.network == "vit":
         return build(recipe, stage)
     with torch.random.fork_rng(devices=[]):
@@ -88,11 +88,11 @@ def _batches(
         noise = torch.Generator().manual_seed(recipe.seed * 10_007 + stage * 1_000_003 + step)
         batch, known = pictures[chosen], labels[chosen]
         if recipe.crop < 1:
-            batch = crop(batch, recipe.stages[stage].image_size, recipe.crop, noise)
+            batch = random_resized_crop(batch, recipe.stages[stage].image_size, recipe.crop, noise)
         else:
-            batch = augment(batch, recipe.shift, noise)
+            batch = flip_and_shift(batch, recipe.shift, noise)
         if recipe.colour:
-            batch = recolour(batch, recipe.colour, noise)
+            batch = colour_jitter(batch, recipe.colour, noise)
         if recipe.cutmix and torch.rand((), generator=noise) < recipe.cutmix:
             batch, known = cutmix(batch, known, noise)
         yield batch[mine], known[mine], chosen[mine]
@@ -184,7 +184,7 @@ def train(
 
 @dataclass(kw_only=True)
 class _Run:
-    """What a run works with, and in `about` how far it has come."""
+    """The parts of a run; `about` is its progress, which is saved with the checkpoint."""
 
     accelerator: Any
     recipe: Recipe
@@ -203,17 +203,17 @@ class _Run:
         return len(self.split.labels) // self.recipe.batch_size
 
     def resume(self) -> tuple[Network, Network]:
-        """The model and its moving average, as the checkpoint has them, else as the seed does."""
+        """The model and its moving average, from the checkpoint or else freshly initialised."""
         recipe = json.loads(json.dumps(asdict(self.recipe)))
         if not self.checkpoint.exists():
             self.about = {"recipe": recipe, "stage": 0, "step": 0, "seconds": 0.0, "history": []}
-            model = _fresh(self.recipe, self.recipe.stages[0])
+            model = _initialised(self.recipe, self.recipe.stages[0])
             if isinstance(model, WhitenedCnn):
                 few = torch.from_numpy(self.split.pictures[:WHITENED])
                 model.set_whitening(normalise(few, SIDE, self.split.mean, self.split.std))
             return model, deepcopy(model)
         self.about = _read_about(self.checkpoint)
-        # What a recipe could not yet say when the run began was as the default is.
+        # Fields that recipes did not have yet when the run began had their defaults.
         defaults = {f.name: f.default for f in fields(Recipe) if f.default is not MISSING}
         self.about["recipe"] = {**json.loads(json.dumps(defaults)), **self.about["recipe"]}
         if self.about["recipe"] != recipe:
@@ -222,7 +222,7 @@ class _Run:
         saved = load_file(self.checkpoint)
         networks = []
         for prefix in ("", AVERAGE):
-            network = _fresh(self.recipe, self.recipe.stages[self.about["stage"]])
+            network = _initialised(self.recipe, self.recipe.stages[self.about["stage"]])
             network.load_state_dict({name: saved[prefix + name] for name in network.state_dict()})
             networks.append(network)
         self.report(f"resuming at stage {self.about['stage'] + 1}, step {self.about['step']}")
@@ -239,12 +239,12 @@ class _Run:
         save_file(state, partial, metadata={"vitviz": json.dumps(self.about)})
         partial.replace(self.checkpoint)
 
-    def look(self, stage: int, step: int) -> None:
-        """Add what the model shows now to the moments of the run."""
+    def snapshot(self, stage: int, step: int) -> None:
+        """Add a snapshot of the averaged model to those of the run."""
         if isinstance(self.average, VisionTransformer):
-            moments, epoch = self.checkpoint.with_name("moments.npz"), step / self.per_epoch
-            remember(
-                self.average, self.held_out, moments, stage=stage, step=step, epoch=round(epoch, 3)
+            file, epoch = self.checkpoint.with_name("moments.npz"), step / self.per_epoch
+            add_snapshot(
+                self.average, self.held_out, file, stage=stage, step=step, epoch=round(epoch, 3)
             )
 
 
@@ -279,7 +279,7 @@ def _share(split: Split, recipe: Recipe) -> Split:
 def _teacher_logits(
     recipe: Recipe, split: Split, data: Path, out: Path, report: Callable[[str], None]
 ) -> Tensor:
-    """What the teacher, trained where it is not yet, says of each training picture: (n, K).
+    """The teacher's logits for each training picture, (n, K); the teacher is trained if need be.
 
     Computed once: the mean over a picture and its mirror image.
     """
@@ -287,7 +287,7 @@ def _teacher_logits(
     teaching = RECIPES[recipe.teacher]
     report(f"the teacher, {teaching.model}")
     file = train(teaching, data=data, out=out, report=report)
-    teacher = _fresh(teaching, teaching.stages[-1])
+    teacher = _initialised(teaching, teaching.stages[-1])
     saved = load_file(file)
     teacher.load_state_dict({name: saved[AVERAGE + name] for name in teacher.state_dict()})
     mirrored = replace(split, pictures=np.ascontiguousarray(split.pictures[:, :, ::-1]))
@@ -304,7 +304,7 @@ def _run_stage(run: _Run, model: Network, number: int) -> None:
     main, device = accelerator.is_main_process, accelerator.device
     early = {math.ceil(epoch * per_epoch) for epoch in recipe.early} if number == 0 else set()
     if first == 0 and main:
-        run.look(number, 0)
+        run.snapshot(number, 0)
     optimisers = optimisers_of(model, recipe)
     mean, std = run.split.mean, run.split.std
     objective = accelerator.prepare_model(Objective(model, recipe, mean, std))
@@ -323,8 +323,8 @@ def _run_stage(run: _Run, model: Network, number: int) -> None:
     )
     for step, (pictures, labels, chosen) in enumerate(bar, start=first):
         model.train()
-        again = min(1.0, (step - first + 1) / RESTART) if first else 1.0
-        set_rate(optimisers, again * rate_factor(step, steps, stage.rate, stage.last))
+        restart = min(1.0, (step - first + 1) / RESTART) if first else 1.0
+        set_rate(optimisers, restart * rate_factor(step, steps, stage.rate, stage.last))
         taught = None if run.taught is None else run.taught[chosen].to(device)
         loss = objective(pictures.to(device), labels.to(device), taught, stage.image_size)
         accelerator.backward(loss)
@@ -332,13 +332,13 @@ def _run_stage(run: _Run, model: Network, number: int) -> None:
             optimiser.step()
             optimiser.zero_grad()
         seen = before + step
-        follow(run.average, model, min(recipe.average, (1 + seen) / (10 + seen)))
+        update_average(run.average, model, min(recipe.average, (1 + seen) / (10 + seen)))
         losses.append(accelerator.reduce(loss.detach(), "mean").item())
         bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
 
         done = step + 1
-        look = done % every == 0 or done == steps
-        if look and main:
+        evaluated = done % every == 0 or done == steps
+        if evaluated and main:
             row = {
                 "image_size": stage.image_size,
                 "epoch": round(done / per_epoch, 3),
@@ -348,9 +348,9 @@ def _run_stage(run: _Run, model: Network, number: int) -> None:
             about["history"].append(row)
             run.report(json.dumps(row))
             losses = []
-        if main and (look or done in early):
-            run.look(number, done)
-        if main and (look or done % run.save_every == 0):
+        if main and (evaluated or done in early):
+            run.snapshot(number, done)
+        if main and (evaluated or done % run.save_every == 0):
             now = time.monotonic()
             about.update(step=done, seconds=about["seconds"] + now - clock)
             clock = now
@@ -358,6 +358,6 @@ def _run_stage(run: _Run, model: Network, number: int) -> None:
 
 
 def _held_out(run: _Run) -> float:
-    """Accuracy on the held-out pictures, at the precision of training, which is quicker."""
+    """Accuracy on the held-out pictures, in bfloat16 as in training, which is faster."""
     with torch.autocast(run.accelerator.device.type, torch.bfloat16):
         return accuracy(run.average, run.held_out)

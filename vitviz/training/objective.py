@@ -1,4 +1,4 @@
-"""What is minimised, and by which steps."""
+"""The loss, stochastic depth, optimisers, learning rates, and the moving average of weights."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -61,9 +61,10 @@ class Objective(nn.Module):
 
 
 def drop_paths(model: VisionTransformer, share: float, noise: torch.Generator) -> None:
-    """Let pictures skip attention or MLP of a block in training; what is left grows to make up.
+    """Stochastic depth: in training, pictures skip the attention or the MLP of a block at random.
 
-    The share rises from 0 in the first block to `share` in the last (Huang et al., "Deep Networks
+    What is not skipped is scaled up to keep its mean. The share rises from 0 in the first block to
+    `share` in the last (Huang et al., "Deep Networks
     with Stochastic Depth", https://arxiv.org/abs/1603.09382, section 3).
     """
     for number, block in enumerate(model.blocks):
@@ -120,8 +121,8 @@ def rate_factor(step: int, steps: int, peak: float, last: float = 0.0) -> float:
 
 
 @torch.no_grad()
-def follow(average: Network, model: Network, decay: float) -> None:
-    """Move each averaged weight towards the model's by the share 1 - `decay`."""
+def update_average(average: Network, model: Network, decay: float) -> None:
+    """Update the exponential moving average: decay * average + (1 - decay) * model."""
     for mean, value in zip(average.state_dict().values(), model.state_dict().values(), strict=True):
         if mean.is_floating_point():
             mean.lerp_(value, 1 - decay)

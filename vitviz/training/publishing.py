@@ -1,4 +1,4 @@
-"""What a finished run leaves: weights, model card, curve, and a record of how it came about."""
+"""Writes a finished run: weights, model card, training curve, and snapshots of its training."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from .data import Split, normalise
 from .evaluation import preprocessing_of
 from .recipes import RECIPES, Recipe
 
-RECORDED = 12  # moments of a run in its record
+SNAPSHOTS = 12  # of a run, in the file that is published
 _CIFAR = """{} (Alex Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009).
   The training pictures were read from nearly lossless copies (42 dB), the test pictures from
   bit-exact ones."""
@@ -28,7 +28,7 @@ _DATA = {
   research and education without commerce; no picture is in the file. Its validation pictures
   are the test split, as those of its own test split have no labels.""",
 }
-LOOKED_AT = 16  # held-out pictures over which the record's distance and entropy are averaged
+SNAPSHOT_PICTURES = 16  # held out, over which a snapshot's distance and entropy are averaged
 
 
 def publish(
@@ -38,7 +38,7 @@ def publish(
     about: Mapping[str, Any],
     out: Path,
 ) -> Path:
-    """Write what assets/ ships: fp16 weights that describe themselves, card, curve and record."""
+    """Write the files of assets/: fp16 weights with metadata, model card, curve and snapshots."""
     path = out / f"{recipe.model}.safetensors"
     shipped = {
         "configuration": {**recipe.configuration, "image_size": recipe.stages[-1].image_size},
@@ -59,7 +59,7 @@ def publish(
 
 
 def write_curve(recipe: Recipe, held_out: Split, about: Mapping[str, Any], out: Path) -> None:
-    """Loss and held-out accuracy by epoch, what the loss is, and the one figure of the test split.
+    """Write the training curve: loss and held-out accuracy by epoch, and the test accuracy.
 
     `minutes` are those of the run itself, without those of its teacher.
     """
@@ -109,16 +109,16 @@ A Vision Transformer trained from scratch by `vitviz train --recipe {name}`.
 """
 
 
-def remember(
-    model: VisionTransformer, held_out: Split, moments: Path, *, stage: int, step: int, epoch: float
+def add_snapshot(
+    model: VisionTransformer, held_out: Split, file: Path, *, stage: int, step: int, epoch: float
 ) -> None:
-    """Add to a run's moments what the model shows now; a moment seen before is seen anew.
+    """Add a snapshot of the model to a run's file; one of the same step is replaced.
 
     Kept are E, (D, C, P, P), and the positions, (rows * cols, D), both float16; attention distance
     in pixels of the model's input and entropy of attention in bits, both (layers, heads), the means
     over the first 16 held-out pictures.
     """
-    arrays = dict(np.load(moments)) if moments.exists() else {}
+    arrays = dict(np.load(file)) if file.exists() else {}
     key = f"{stage}_{step:07d}"
     distance, entropy = _attention(model, held_out)
     positions = model.state_dict()["pos_embed"][0, model.num_prefix_tokens :]
@@ -127,23 +127,23 @@ def remember(
     arrays[f"filters/{key}"] = model.patch_embed.proj.weight.detach().cpu().half().numpy()
     arrays[f"positions/{key}"] = positions.cpu().half().numpy()
     arrays[f"distance/{key}"], arrays[f"entropy/{key}"] = distance, entropy
-    partial = moments.with_suffix(".partial.npz")
+    partial = file.with_suffix(".partial.npz")
     np.savez_compressed(partial, **arrays)
-    partial.replace(moments)
+    partial.replace(file)
 
 
-def record(moments: Path) -> dict[str, np.ndarray]:
-    """About twelve moments of a run, from its beginning to its end.
+def record(file: Path) -> dict[str, np.ndarray]:
+    """About twelve snapshots of a run, equally spaced from its beginning to its end.
 
     Returns
     -------
     dict of ndarray
-        `image_size` and `epoch` (moments,); for moment number 0, 1, ...: `filters_0`,
-        `positions_0`, `distance_0` and `entropy_0`, see `remember`.
+        `image_size` and `epoch` (snapshots,); for snapshot 0, 1, ...: `filters_0`,
+        `positions_0`, `distance_0` and `entropy_0`, see `add_snapshot`.
     """
-    arrays = np.load(moments)
+    arrays = np.load(file)
     keys = sorted(name.split("/")[1] for name in arrays if name.startswith("epoch/"))
-    chosen = np.unique(np.linspace(0, len(keys) - 1, RECORDED).round().astype(int))
+    chosen = np.unique(np.linspace(0, len(keys) - 1, SNAPSHOTS).round().astype(int))
     found = {
         f"{what}_{number}": arrays[f"{what}/{keys[index]}"]
         for number, index in enumerate(chosen)
@@ -159,7 +159,7 @@ def record(moments: Path) -> dict[str, np.ndarray]:
 def _attention(model: VisionTransformer, pictures: Split) -> tuple[np.ndarray, np.ndarray]:
     """Mean attention distance in pixels of the input, and entropy in bits: (layers, heads) each."""
     size = model.patch_embed.image_size[0]
-    few = torch.from_numpy(pictures.pictures[:LOOKED_AT])
+    few = torch.from_numpy(pictures.pictures[:SNAPSHOT_PICTURES])
     x = normalise(few, size, pictures.mean, pictures.std)
     x = x.to(next(model.parameters()).device)
     with torch.inference_mode(), PlainAttention(keep=True) as attention:

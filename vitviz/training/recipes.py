@@ -1,4 +1,4 @@
-"""What is trained and how: one recipe a model, its expected result beside it."""
+"""Recipes: the network, data and hyperparameters of each model, with its measured result."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A stretch of training at one picture size; the rate warms up, then falls linearly."""
+    """Training at one picture size; the learning rate warms up, then falls linearly."""
 
     image_size: int
     epochs: float
@@ -38,7 +38,7 @@ class Recipe:
     teacher: str | None = None  # recipe of the network that the distillation token learns from
     temperature: float = 3.0  # of teacher and distillation token while it learns
     share: float = 1.0  # of the training pictures, drawn by the seed
-    looks: int = 100  # at the held-out pictures, at most so many a stage
+    looks: int = 100  # evaluations on the held-out pictures in a stage, at most
     held_out: int = 5000  # training pictures kept back for choosing; the test split chooses nothing
     batch_size: int = 128
     muon_rate: float = 0.01  # matrices of the blocks
@@ -50,16 +50,16 @@ class Recipe:
     qkv: Literal["muon", "adamw"] = "muon"  # the optimiser of W_q, W_k and W_v
     qkv_rate: float = 1.0  # factor on AdamW's rate for them
     embedding_rate: float = 1.0  # and for E
-    average: float = 0.0  # bound on the decay of the moving average that is published; 0: none
+    average: float = 0.0  # largest decay of the moving average that is published; 0: none
     sgd_rate: float = 0.1  # a CNN
     sgd_decay: float = 5e-4
     label_smoothing: float = 0.1
     shift: int = 4  # pixels of random translation, edges reflected
-    crop: float = 1.0  # smallest share of the picture that is cut out in place of the shift
+    crop: float = 1.0  # smallest share of a random resized crop, below 1 in place of the shift
     colour: float = 0.0  # brightness, contrast and saturation change by at most this share
-    cutmix: float = 0.0  # share of the batches in which a part comes from another picture
-    drop_path: float = 0.0  # share of the pictures that skip the last block's parts; first: 0
-    early: tuple[float, ...] = ()  # epochs of the first stage at which the record looks too
+    cutmix: float = 0.0  # share of the batches that are mixed
+    drop_path: float = 0.0  # of stochastic depth, in the last block; 0 in the first
+    early: tuple[float, ...] = ()  # epochs of the first stage with additional snapshots
     seed: int = 0
 
 
