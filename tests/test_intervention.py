@@ -36,6 +36,7 @@ from vitviz.intervention import (
     insertion_curve,
     logit_lens,
     occlusion,
+    patch_lens,
     random_map,
 )
 from vitviz.model import RECORDER, Model
@@ -220,6 +221,38 @@ def test_the_lens_follows_the_edits_of_its_capture(name: str) -> None:
     acts = capture(model, picture(), edits=[DropPatches(mask)])
     assert acts.probabilities is not None
     assert_allclose(logit_lens(model, acts)[-1], acts.probabilities, rtol=0, atol=1e-5)
+
+
+def answer_of_token(module: Any, token: torch.Tensor) -> torch.Tensor:
+    """Final norm and head applied to one token, written out."""
+    z = module.norm(token)
+    if getattr(module, "attn_pool", None) is not None:
+        z = module.attn_pool(z[:, None])
+    if getattr(module, "head_dist", None) is not None:
+        return ((module.head(z) + module.head_dist(z)) / 2).softmax(dim=-1)
+    return module.head(getattr(module, "fc_norm", torch.nn.Identity())(z)).softmax(dim=-1)
+
+
+@pytest.mark.parametrize("name", WITH_HEAD)
+def test_the_lens_of_a_patch_is_the_heads_answer_to_its_token(name: str) -> None:
+    model = example(name)
+    acts = capture(model, picture())
+    for depth in range(acts.depth + 1):
+        found = patch_lens(model, acts, depth)
+        tokens = torch.from_numpy(acts.tokens(depth)[acts.num_prefix_tokens :].copy())
+        with torch.inference_mode():
+            expected = answer_of_token(model.module, tokens).numpy()
+        assert found.shape == (*acts.grid, expected.shape[-1])
+        assert_allclose(found, expected.reshape(found.shape), rtol=0, atol=1e-6)
+        assert not found.flags.writeable
+
+
+def test_the_lens_of_patches_needs_every_patch() -> None:
+    model = example("plain")
+    acts = capture(model, picture(), edits=[DropPatches(random_map((4, 6)) < 2)])
+    with pytest.raises(ModelError, match="dropped patches") as caught:
+        patch_lens(model, acts, 1)
+    assert_one_sentence(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,20 @@
-"""Experiments made of captures with edits: what would change the answer?
+"""The answer with something removed: one head, one block of patches, more and more patches.
 
-Each asks the model again with something taken away (one head, one block of patches, more and more
-patches) and keeps the answers. One pass after another: batches save less than a tenth on a CPU.
+One pass after another: batches save less than a tenth of the time on a CPU.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from PIL import Image
 
-from .activations import Activations, DropPatches, Edit, FillPatches, MuteHeads, capture
-from .families import ModelError
-from .model import Model
+from ..activations import Activations, DropPatches, Edit, FillPatches, MuteHeads, capture
+from ..families import ModelError
+from ..model import Model
+from .lens import check_head, read_only
 
 #: Called as progress(done, of) before each pass; what it raises stops the experiment.
 Progress = Callable[[int, int], object]
@@ -81,7 +80,7 @@ def head_effects(
     ----------
     Michel, Levy and Neubig, "Are Sixteen Heads Really Better than One?", NeurIPS 2019, section 3.2.
     """
-    classes = _check_head(model)
+    classes = check_head(model)
     counts = {layer.num_heads for layer in model.layers}
     if len(counts) != 1:
         raise ModelError(f"Expected the same number of heads in all layers, got {sorted(counts)}.")
@@ -95,58 +94,7 @@ def head_effects(
         if refusal := acts.layers[layer].refusal:
             raise ModelError(refusal)  # what is not read there is not muted either
         logits[layer, head] = acts.logits
-    return _read_only(logits)
-
-
-def logit_lens(model: Model, acts: Activations) -> np.ndarray:
-    """What the model would answer if it stopped after each layer.
-
-    Parameters
-    ----------
-    model : Model
-        The one that `acts` was captured from.
-    acts : Activations
-        May have been captured with edits.
-
-    Returns
-    -------
-    ndarray of shape (depth + 1, K)
-        Probabilities: row 0 after the embedding, row l after block l. The last row is
-        `acts.probabilities`.
-
-    Raises
-    ------
-    ModelError
-        When the model has no head for classes, its layers hold different tokens, or the capture
-        is of a model of another size.
-
-    Notes
-    -----
-    The model's own final norm, pooling and head (two heads for a distilled model) are applied to
-    every depth, but they were trained for the last one only: what is not yet in their directions
-    stays unseen, so an early row that knows nothing does not prove that its layer knows nothing.
-
-    References
-    ----------
-    nostalgebraist, "Interpreting GPT: the logit lens", 2020. For ViT: Vilas, Schaumlöffel and
-    Roig, "Analyzing Vision Transformers for Image Classification in Class Embedding Space",
-    NeurIPS 2023.
-    """
-    _check_head(model)
-    _ = acts.num_prefix_tokens  # refuses what has other tokens from layer to layer
-    module: Any = model.module
-    expected, got = (len(model.layers), module.embed_dim), (acts.depth, acts.tokens(0).shape[-1])
-    if got != expected:
-        raise ModelError(
-            f"Expected a capture of {model.name} with {expected[0]} layers of width {expected[1]}, "
-            f"got {got[0]} layers of width {got[1]}."
-        )
-    rows, dtype = [], next(module.parameters()).dtype
-    with torch.inference_mode():
-        for depth in range(acts.depth + 1):
-            z = torch.tensor(acts.tokens(depth), dtype=dtype)[None]  # (1, T, D)
-            rows.append(module.forward_head(module.norm(z))[0].float().softmax(dim=-1))
-        return _read_only(torch.stack(rows).numpy())
+    return read_only(logits)
 
 
 def occlusion(
@@ -211,7 +159,7 @@ def occlusion(
     effect = np.empty((rows, cols), np.float32)
     for mask, probability in zip(masks[1:], hidden, strict=True):
         effect[mask] = plain - probability
-    return _read_only(effect)
+    return read_only(effect)
 
 
 def deletion_curve(
@@ -316,7 +264,7 @@ def random_map(grid: tuple[int, int], *, seed: int = 0) -> np.ndarray:
         Ranks, without unit: each of 0 .. rows * cols - 1 once.
     """
     ranks = np.random.default_rng(seed).permutation(grid[0] * grid[1])
-    return _read_only(ranks.reshape(grid).astype(np.float32))
+    return read_only(ranks.reshape(grid).astype(np.float32))
 
 
 def _passes(
@@ -380,18 +328,6 @@ def _removals(
 
 
 def _check_class(model: Model, class_index: int) -> None:
-    classes = _check_head(model)
+    classes = check_head(model)
     if not 0 <= class_index < classes:
         raise ValueError(f"Expected a class_index in 0..{classes - 1}, got {class_index}.")
-
-
-def _check_head(model: Model) -> int:
-    """The number of classes; a ModelError where the model names none."""
-    if not model.num_classes:
-        raise ModelError(f"{model.name} has no head that names classes, so no answer can change.")
-    return model.num_classes
-
-
-def _read_only(array: np.ndarray) -> np.ndarray:
-    array.setflags(write=False)
-    return array

@@ -1,0 +1,26 @@
+"""Experiments: what would change the answer, and what it would be earlier in the model."""
+
+from .lens import logit_lens, patch_lens
+from .removal import (
+    Curve,
+    Progress,
+    Removal,
+    deletion_curve,
+    head_effects,
+    insertion_curve,
+    occlusion,
+    random_map,
+)
+
+__all__ = [
+    "Curve",
+    "Progress",
+    "Removal",
+    "deletion_curve",
+    "head_effects",
+    "insertion_curve",
+    "logit_lens",
+    "occlusion",
+    "patch_lens",
+    "random_map",
+]

@@ -1,0 +1,122 @@
+"""The answer read before its time: after each layer, and from each patch."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..activations import Activations
+from ..families import ModelError
+from ..model import Model
+
+
+def logit_lens(model: Model, acts: Activations) -> np.ndarray:
+    """What the model would answer if it stopped after each layer.
+
+    Parameters
+    ----------
+    model : Model
+        The one that `acts` was captured from.
+    acts : Activations
+        May have been captured with edits.
+
+    Returns
+    -------
+    ndarray of shape (depth + 1, K)
+        Probabilities: row 0 after the embedding, row l after block l. The last row is
+        `acts.probabilities`.
+
+    Raises
+    ------
+    ModelError
+        When the model has no head for classes, its layers hold different tokens, or the capture
+        is of a model of another size.
+
+    Notes
+    -----
+    The model's own final norm, pooling and head (two heads for a distilled model) are applied to
+    every depth, but they were trained for the last one only: what is not yet in their directions
+    stays unseen, so an early row that knows nothing does not prove that its layer knows nothing.
+
+    References
+    ----------
+    nostalgebraist, "Interpreting GPT: the logit lens", 2020. For ViT: Vilas, Schaumlöffel and
+    Roig, "Analyzing Vision Transformers for Image Classification in Class Embedding Space",
+    NeurIPS 2023.
+    """
+    _check_capture(model, acts)
+    return read_only(
+        np.stack([_answers(model, acts.tokens(d)[None])[0] for d in range(acts.depth + 1)])
+    )
+
+
+def patch_lens(model: Model, acts: Activations, depth: int) -> np.ndarray:
+    """What the model would answer if it read one patch alone after a layer, for each patch.
+
+    Parameters
+    ----------
+    model, acts : as in `logit_lens`; no patch may have been dropped
+    depth : int
+        0 after the embedding, l after block l.
+
+    Returns
+    -------
+    ndarray of shape (rows, cols, K)
+        Probabilities: the final norm and the head applied to the patch's token, in place of the
+        tokens that the head reads.
+
+    Raises
+    ------
+    ModelError
+        As `logit_lens`, and when a patch was dropped.
+
+    Notes
+    -----
+    As of `logit_lens`; besides, the head of a model that reads CLS never saw a patch's token while
+    it was trained.
+
+    References
+    ----------
+    As of `logit_lens`.
+    """
+    _check_capture(model, acts)
+    if len(acts.patches) != math.prod(acts.grid):
+        raise ModelError("Expected a capture with every patch, got one with dropped patches.")
+    patches = acts.tokens(depth)[acts.num_prefix_tokens :]
+    # The head reads CLS, a pair of tokens or the mean of the patches: here all are this one token.
+    alone = np.repeat(patches[:, None], acts.num_prefix_tokens + 1, axis=1)
+    return read_only(_answers(model, alone).reshape(*acts.grid, -1))
+
+
+def _answers(model: Model, tokens: np.ndarray) -> np.ndarray:
+    """Probabilities (B, K) from tokens before the final norm (B, T, D)."""
+    module: Any = model.module
+    with torch.inference_mode():
+        z = torch.tensor(tokens, dtype=next(module.parameters()).dtype)
+        answers: np.ndarray = module.forward_head(module.norm(z)).float().softmax(dim=-1).numpy()
+    return answers
+
+
+def _check_capture(model: Model, acts: Activations) -> None:
+    check_head(model)
+    _ = acts.num_prefix_tokens  # refuses what has other tokens from layer to layer
+    module: Any = model.module
+    expected, got = (len(model.layers), module.embed_dim), (acts.depth, acts.tokens(0).shape[-1])
+    if got != expected:
+        raise ModelError(
+            f"Expected a capture of {model.name} with {expected[0]} layers of width {expected[1]}, "
+            f"got {got[0]} layers of width {got[1]}."
+        )
+
+
+def check_head(model: Model) -> int:
+    """The number of classes; a ModelError where the model names none."""
+    if not model.num_classes:
+        raise ModelError(f"{model.name} has no head that names classes, so no answer can change.")
+    return model.num_classes
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    array.setflags(write=False)
+    return array
