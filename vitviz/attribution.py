@@ -1,7 +1,7 @@
-"""Class-specific maps: attention weighted by how much the answer for one class hangs on it.
+"""Attribution to one class: attention weighted by the gradient of the class's logit.
 
-A pass is run with the attention of every layer written out, so that a gradient reaches it. Nothing
-of the model is changed for it, and nothing is left in it: no gradient of a weight, no hook.
+The forward pass computes the attention of every layer without the fused kernel, so that a gradient
+reaches it. The model is not changed: no gradient of a weight and no hook is left in it.
 """
 
 import math
@@ -28,8 +28,8 @@ RESIDUAL = 0.5  # weight of the skip connection in `gradient_rollout`
 def relevance(model: Model, image: Image.Image, class_index: int) -> np.ndarray:
     """How relevant each patch is for one class, by attention and its gradient.
 
-    In each layer, A is multiplied entry by entry with the gradient of the class's logit with
-    respect to A; what is negative becomes 0, and the mean is taken over heads. From R = I on, each
+    In each layer, A is multiplied elementwise with the gradient of the class's logit with respect
+    to A; negative entries become 0, and the mean is taken over heads. Beginning with R = I, each
     layer in the order of the forward pass adds its product with R to R.
 
     Parameters
@@ -42,27 +42,27 @@ def relevance(model: Model, image: Image.Image, class_index: int) -> np.ndarray:
     -------
     ndarray of shape (rows, cols)
         R where the head reads the answer (`Model.read_tokens`): the row of CLS, or the mean of the
-        rows of the patches where the head pools patches, whether or not there is a CLS token. From
-        0 up, without unit and not normalised: compare the shapes of two maps, not their sizes.
+        rows of the patches where the head pools patches, whether or not there is a CLS token. Not
+        negative, without unit and not normalised: compare where two maps are high, not how high.
 
     Raises
     ------
     ModelError
         When the model has no head for classes, its layers are not global attention over the same
         tokens or cannot be proved on this picture, it computes in half precision or checkpoints
-        its gradients, the memory does not suffice, or a gradient is missing or no finite number.
+        its gradients, the memory does not suffice, or a gradient is missing or not finite.
     ValueError
         When there is no such class.
 
     Notes
     -----
-    This is no attention: a patch that is looked at much, and changes nothing for the class, gets
-    0. What speaks against the class is cut off, and the gradient holds for small changes alone: to
-    see what happens without a patch, take it away (`vitviz.intervention`). Where patches are
-    pooled, each begins with its own share 1 / N of R = I, so that a value below it does not occur;
-    they count alike, also where the head weighs them (attention pooling). What reaches the answer
-    only through prefix tokens that the head reads beside CLS (the second head of a distilled
-    model) or beside the patches is not in the map.
+    This is not attention: a patch that gets much attention, but changes nothing for the class, has
+    0. Evidence against the class is clipped, and a gradient holds for small changes only: to see
+    what happens without a patch, remove it (`vitviz.intervention`). Where patches are pooled, each
+    begins with its own share 1 / N of R = I, which is the smallest possible value; they count
+    equally, also where the head weighs them (attention pooling). What reaches the logits only
+    through prefix tokens that the head reads beside CLS (the second head of a distilled model) or
+    beside the patches is not in the map.
 
     Keeps the attention and its gradient of all layers at once: 8 bytes a layer, head and pair of
     tokens, which is estimated first (`vitviz.memory`).
@@ -105,14 +105,13 @@ def gradient_rollout(model: Model, image: Image.Image, class_index: int) -> np.n
 
     Notes
     -----
-    Normalising makes every layer count alike, also one on which the class hardly hangs: that is
+    Normalising makes every layer count equally, also one that hardly matters for the class: that is
     the difference from `relevance`.
 
     What the well-known vit-explain (https://github.com/jacobgil/vit-explain) calls gradient rollout
     is another map, which correlates with this one by -0.62 to 0.63: there heads are averaged before
-    what is negative becomes 0, each layer gets the gradient of its counterpart from the other end,
-    as gradients are kept in the order of the pass back, and the layers are divided by the sums of
-    their rows along the wrong axis.
+    negative entries become 0, layers are paired with gradients in reverse order, as these are kept
+    in the order of the backward pass, and the layers are normalised along the wrong axis.
 
     References
     ----------
@@ -133,7 +132,7 @@ def _weighted_layers(model: Model, image: Image.Image, class_index: int) -> list
     """Mean over heads of the positive part of gradient times A, for each layer: (T, T)."""
     _check(model, class_index)
     watch = _Watch(model)
-    # Gradients are wanted here, whatever the caller has switched off for itself.
+    # Gradients are computed also where the caller has disabled them for itself.
     with torch.inference_mode(False), torch.enable_grad():
         with model.watched(watch), watch:
             x = model.preprocess(image).to(next(model.module.parameters()).dtype)
@@ -158,14 +157,14 @@ def _weighted_layers(model: Model, image: Image.Image, class_index: int) -> list
 
 
 def _gradients(logit: Tensor, attention: list[Tensor]) -> Sequence[Tensor | None]:
-    """Of the logit, for each layer's attention; None where none reaches it."""
+    """Of the logit with respect to each layer's attention; None where there is no gradient."""
     if not logit.requires_grad:
         return [None] * len(attention)
     return torch.autograd.grad(logit, attention, allow_unused=True)
 
 
 class _Watch(TorchFunctionMode, Recorder):
-    """Writes the attention of each layer out in one forward pass, and keeps it."""
+    """Replaces the fused kernel in one forward pass by softmax and product, and keeps A."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -195,7 +194,7 @@ class _Watch(TorchFunctionMode, Recorder):
         return mixed[None]
 
     def attention(self) -> list[Tensor]:
-        """Of each layer: (heads, tokens, tokens); a ModelError where it is not what it must be."""
+        """Of each layer: (heads, tokens, tokens); a ModelError where its shape is another."""
         for layer, calls in zip(self.layers, self.calls, strict=True):
             tokens = len(layer.prefix) + math.prod(layer.query_grid)
             expected = [(layer.num_heads, tokens, tokens)]
@@ -240,7 +239,7 @@ def _check(model: Model, class_index: int) -> None:
 
 
 def _output_row(model: Model, like: Tensor) -> Tensor:
-    """What of R is read: the row of CLS, or the mean of the rows of the patches: (T,)."""
+    """The weights with which the head reads the rows of R: of CLS, or of all patches: (T,)."""
     row, prefix = torch.zeros_like(like[0]), model.layers[0].prefix
     if "patches" in model.read_tokens:
         row[len(prefix) :] = 1 / (len(row) - len(prefix))

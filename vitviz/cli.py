@@ -1,4 +1,4 @@
-"""The `vitviz` command."""
+"""The `vitviz` command: app, train, evaluate, fetch, prepare."""
 
 import argparse
 import sys
@@ -14,7 +14,7 @@ _CLEAR = "\r\x1b[K"  # to the beginning of a terminal's line, and wipe it
 
 
 def _refused(error: object) -> int:
-    """Say why a command cannot be done; its exit code."""
+    """Print why a command is refused; returns its exit code."""
     print(error, file=sys.stderr)
     return 2
 
@@ -37,9 +37,9 @@ def _app(arguments: argparse.Namespace) -> int:
         "theme.light.primaryColor": "#0b57d0",
         "theme.dark.primaryColor": "#8ab4f8",
     }
-    said = [f"--checkpoint={text}" for text in arguments.checkpoint]
-    said += [f"--models={arguments.models}"] if arguments.models else []
-    sys.argv = ["vitviz", *said]  # the pages read it
+    options = [f"--checkpoint={text}" for text in arguments.checkpoint]
+    options += [f"--models={arguments.models}"] if arguments.models else []
+    sys.argv = ["vitviz", *options]  # the pages read it
     from .app.server import run
 
     with suppress(KeyboardInterrupt):  # which ends this process
@@ -47,21 +47,21 @@ def _app(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check_menu(said: Options) -> None:
-    """Refuse options that the app could not follow, before a server is there.
+def _check_menu(options: Options) -> None:
+    """Check the options before the server starts.
 
     Raises
     ------
     OptionError, ModelError
         When a model or a file that was named is not there.
     """
-    if not (said.models or said.checkpoints):
-        return  # the usual start, which waits for no import
+    if not (options.models or options.checkpoints):
+        return  # the usual start needs no import of timm
     from .zoo import architecture_named, catalogue
 
     menu = [entry.name for entry in catalogue()]
-    check(said, menu)
-    for name, _ in said.checkpoints.values():
+    check(options, menu)
+    for name, _ in options.checkpoints.values():
         if name not in menu:
             architecture_named(name)
 
@@ -100,7 +100,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 
 def _fetched(name: str) -> Path:
-    """Trained weights of timm in the cache, checked; their progress is drawn on a terminal.
+    """Trained weights of timm in the cache, checked; a terminal shows the progress.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def _fetched(name: str) -> Path:
 
 
 def _fetch(arguments: argparse.Namespace) -> int:
-    """Fill the cache; the exit code is 1 where a model could not be had, 130 after Ctrl-C."""
+    """Download into the cache; the exit code is 1 where a download failed, 130 after Ctrl-C."""
     from .checkpoints import shipped_names
     from .zoo import ModelError
 
@@ -146,23 +146,23 @@ def _fetch(arguments: argparse.Namespace) -> int:
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
-    """Have a lesson's models on disk, and each run once; the exit code is 1 where one will not."""
+    """Download a lesson's models and run each once; the exit code is 1 where one fails."""
     from .checkpoints import shipped_names
     from .zoo import ModelError, catalogue, leave_cores_free
 
     try:
-        said = options_in(arguments)
+        options = options_in(arguments)
     except OptionError as error:
         return _refused(error)
     leave_cores_free()
     wanted: dict[str, tuple[str, Path | None]] = {}
-    for name in (*arguments.names, *(said.models or ())):
+    for name in (*arguments.names, *(options.models or ())):
         wanted[name] = (name, None)
-    wanted |= said.checkpoints
+    wanted |= options.checkpoints
     wanted = wanted or {name: (name, None) for name in shipped_names()}
     width, code = max(map(len, wanted)), 0
     print(f"{'model':{width}}  works offline")
-    for called, (name, file) in wanted.items():
+    for title, (name, file) in wanted.items():
         try:
             line = f"yes  {_tried(name, file)}"
             if not file and name not in (entry.name for entry in catalogue()):
@@ -170,14 +170,14 @@ def _prepare(arguments: argparse.Namespace) -> int:
         except ModelError as error:
             line, code = f"no   {error}", 1
         except KeyboardInterrupt:
-            print(f"{called}: cancelled.", file=sys.stderr)
+            print(f"{title}: cancelled.", file=sys.stderr)
             return 130
-        print(f"{called:{width}}  {line}", flush=True)
+        print(f"{title:{width}}  {line}", flush=True)
     return code
 
 
 def _tried(name: str, file: Path | None) -> str:
-    """Load a model and watch it once; the words for what was seen.
+    """Load a model and capture one picture; returns the result in words.
 
     Raises
     ------
@@ -189,7 +189,7 @@ def _tried(name: str, file: Path | None) -> str:
     from .checkpoints import assets, shipped_names
 
     if file is None and name not in shipped_names():
-        load_model(name, pretrained=False)  # what cannot be shown is not downloaded
+        load_model(name, pretrained=False)  # a model that cannot be read is not downloaded
         _fetched(name)
     model = load_model(name, checkpoint=file)
     image = open_image((assets() / "samples" / "dog.jpg").read_bytes())

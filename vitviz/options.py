@@ -1,4 +1,4 @@
-"""What the operator said: `streamlit run app.py -- --checkpoint NAME=FILE`."""
+"""Command-line options of the app: `streamlit run app.py -- --checkpoint NAME=FILE`."""
 
 import argparse
 import difflib
@@ -10,12 +10,12 @@ from typing import NoReturn
 
 @dataclass(frozen=True)
 class Options:
-    """What stood behind `--` when the app was started.
+    """The options with which the app was started.
 
     Attributes
     ----------
     checkpoints : mapping of str to (str, Path)
-        Of what the menu says: the architecture's name, and the file with its weights.
+        By the title in the menu: the architecture's name, and the file with its weights.
     models : tuple of str, or None
         The only models that the menu offers; all of the catalogue where it is None.
     """
@@ -45,20 +45,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Read what stands behind `--`.
+    """Parse the arguments after `--`.
 
     Raises
     ------
     OptionError
-        When it cannot be read.
+        When they cannot be parsed.
     """
     parser = _Parser(add_help=False)
     add_options(parser)
     return options_in(parser.parse_args(arguments))
 
 
-def options_in(said: argparse.Namespace) -> Options:
-    """What a parser with `add_options` has read.
+def options_in(arguments: argparse.Namespace) -> Options:
+    """The options in the result of a parser with `add_options`.
 
     Raises
     ------
@@ -66,31 +66,31 @@ def options_in(said: argparse.Namespace) -> Options:
         When a file has no name, or no model is named.
     """
     files = []
-    for text in said.checkpoint:
+    for text in arguments.checkpoint:
         name, equals, file = (part.strip() for part in text.partition("="))
         if not (name and equals and file):
             raise OptionError(f"Expected --checkpoint NAME=FILE, got {text}.")
         files.append((name, Path(file).expanduser().absolute()))
     models = None
-    if said.models is not None:
-        models = tuple(name.strip() for name in said.models.split(",") if name.strip())
+    if arguments.models is not None:
+        models = tuple(name.strip() for name in arguments.models.split(",") if name.strip())
         if not models:
-            raise OptionError(f"Expected --models NAME,NAME, got {said.models!r}.")
-    return Options({_called(each, files): each for each in files}, models)
+            raise OptionError(f"Expected --models NAME,NAME, got {arguments.models!r}.")
+    return Options({_menu_title(each, files): each for each in files}, models)
 
 
-def _called(one: tuple[str, Path], files: Sequence[tuple[str, Path]]) -> str:
-    """What the menu says of a file: its name, and as many of its folders as tell it apart."""
+def _menu_title(one: tuple[str, Path], files: Sequence[tuple[str, Path]]) -> str:
+    """The architecture and the file's name, with as many of its folders as make it unique."""
     name, path = one
-    alike = {other.parts for called, other in files if called == name} - {path.parts}
+    others = {other.parts for same, other in files if same == name} - {path.parts}
     length = 1
-    while any(parts[-length:] == path.parts[-length:] for parts in alike):
+    while any(parts[-length:] == path.parts[-length:] for parts in others):
         length += 1
     return f"{name} · {'/'.join(path.parts[-length:])}"
 
 
-def check(said: Options, menu: Collection[str]) -> None:
-    """Refuse options with which the menu would silently lack what was asked for.
+def check(options: Options, menu: Collection[str]) -> None:
+    """Refuse models and files that are not there, which the menu would silently lack.
 
     Parameters
     ----------
@@ -101,11 +101,11 @@ def check(said: Options, menu: Collection[str]) -> None:
     OptionError
         When one of the models is not in the menu, or one of the files is not there.
     """
-    for name in said.models or ():
+    for name in options.models or ():
         if name not in menu:
             near = difflib.get_close_matches(name, menu, n=1)
             hint = f": did you mean {near[0]}?" if near else "."
             raise OptionError(f"The menu has no model named {name}{hint}")
-    for _, path in said.checkpoints.values():
+    for _, path in options.checkpoints.values():
         if not path.is_file():
             raise OptionError(f"There is no file {path.name} in {path.parent}.")

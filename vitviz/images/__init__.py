@@ -1,4 +1,4 @@
-"""Uploaded bytes -> upright RGB picture, and the geometry that maps patches back onto it."""
+"""Uploaded bytes -> upright RGB picture, and where preprocessing crops it."""
 
 from .decoding import LONG_SIDE, MAX_BYTES, MAX_SCANS, MAX_SIDE, ImageError, open_image
 from .placement import Box, Placement, fit, place

@@ -1,10 +1,10 @@
-"""Uploaded bytes -> upright RGB picture.
+"""Decodes uploaded bytes, which are not trusted, to an upright RGB picture.
 
-An upload is hostile until shown otherwise. JPEG and PNG, which nearly all uploads are, have their
-traps in what surrounds the pixels: a bounded walk over the file drops that before Pillow reads it.
-The other kinds hide theirs inside the compressed data, out of reach of any header; they are decoded
-in a process of their own, under limits that the operating system enforces.
-That process runs this file alone, so nothing of vitviz is imported here.
+In JPEG and PNG, which nearly all uploads are, what can exhaust memory or time lies around the
+compressed pixels: a bounded parser drops it before Pillow reads the file. In other formats it lies
+within the compressed data, where no header shows it; they are decoded in a subprocess, under limits
+of time and memory that the operating system enforces.
+The subprocess runs this file alone, so nothing of vitviz is imported here.
 """
 
 import io
@@ -89,7 +89,7 @@ class _Format(NamedTuple):
 
 
 class _StillWebP(WebPImagePlugin.WebPImageFile):
-    """Its first frame; Pillow would keep two more copies, for the next: 8 bytes a pixel."""
+    """The first frame of a WebP; Pillow keeps two more copies for the next: 8 bytes a pixel."""
 
     def _get_next(self) -> tuple[bytes, int, int]:
         frame: tuple[bytes, int, int] = super()._get_next()
@@ -110,7 +110,7 @@ _FORMATS = {
 
 _TRIMMED = ("JPEG", "PNG")
 
-#: First bytes, the first match counts; names that `_FORMATS` lacks are refused by name.
+#: Magic numbers; the first match counts. Formats that `_FORMATS` lacks are refused by name.
 _SIGNATURES = {
     "JPEG": rb"\xff\xd8\xff",
     "PNG": rb"\x89PNG\r\n\x1a\n",
@@ -168,7 +168,7 @@ _KEPT_SEGMENTS = (0xC0, 0xC1, 0xC2, 0xC4, 0xDA, 0xDB, 0xDD, 0xE0, 0xEE)
 
 
 def _trim_jpeg(data: bytes) -> tuple[bytes, bytes, bytes]:
-    """The file without what makes no pixels, its EXIF block, and its XMP block."""
+    """The segments that are needed to decode the pixels, the EXIF block, and the XMP block."""
     parts, exif, xmp, scans, end, size = [data[:2]], b"", b"", 0, 2, (0, 0)
     for _ in range(_MAX_PARTS):
         match = _MARKER.search(data, end)
@@ -375,7 +375,7 @@ def _tiff_orientation(picture: TiffImagePlugin.TiffImageFile) -> int:
 
 
 def _decode_apart(data: bytes, name: str) -> Image.Image:
-    """`_decode` in a process of its own, which the system ends when it takes too much."""
+    """`_decode` in a subprocess, which the system ends when it takes too much time or memory."""
     too_much = f"The {name} takes more than {_SECONDS} s or {_MEMORY // 10**6} MB to read."
     command = [sys.executable, "-P", __file__, name]  # -P: this folder is not one to import from
     try:
@@ -394,7 +394,7 @@ def _decode_apart(data: bytes, name: str) -> Image.Image:
 
 
 def _main(name: str) -> None:
-    """The other side of `_decode_apart`: a file in; a size and pixels, or a sentence, out."""
+    """The subprocess of `_decode_apart`: reads a file; writes a size and pixels, or a sentence."""
     if sys.platform != "win32":  # which has the parent's timeout only
         # processor time, less what was spent already and what the parent spends
         left = max(0.5, _SECONDS - 0.2 - time.process_time())

@@ -1,4 +1,4 @@
-"""Where preprocessing puts a picture, and the geometry that maps patches back onto it."""
+"""The resize and crop of preprocessing: applied to a picture, and in its own pixels."""
 
 import math
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from PIL import Image
 
 Box = tuple[float, float, float, float]
 
-#: From so many pixels on, a resized picture is not made as a whole.
+#: A resized picture with more pixels is not made as a whole.
 _GIANT = 2**22
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where preprocessing puts a picture: resized as a whole, then a box cut out of it.
+    """The geometry of preprocessing: a picture is resized as a whole, then a box is cut out.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ def place(
     crop_pct: float = 1.0,
     crop_mode: str = "center",
 ) -> Placement:
-    """Place a picture as timm's evaluation transform does, rounding included.
+    """The resize and crop of timm's evaluation transform, rounding included.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def place(
 
 
 def _centred(have: int, want: int) -> int:
-    """Where a window of `want` pixels starts, with the odd pixel where torchvision leaves it."""
+    """Where a centred window of `want` pixels starts, rounded as torchvision does."""
     return round((have - want) / 2) if have >= want else -((want - have) // 2)
 
 
@@ -94,8 +94,8 @@ def fit(
 ) -> Image.Image:
     """The model's input picture: what `placement` keeps of `image`, padded with `fill`.
 
-    One of 3 x 2000 pixels would become a giant when resized; then only the part that is kept is
-    made at all.
+    A picture of 3 x 2000 pixels would become very large when resized; then only the part that is
+    kept is computed.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Experiments: what would change the answer, and what it would be earlier in the model."""
+"""Interventions (ablation, occlusion, deletion, insertion), and the logit lens."""
 
 from .lens import logit_lens, patch_lens
 from .removal import (

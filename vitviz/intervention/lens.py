@@ -1,4 +1,4 @@
-"""The answer read before its time: after each layer, and from each patch."""
+"""The logit lens: the final norm and the head applied after each layer, and to each patch."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ from ..model import Model
 
 
 def logit_lens(model: Model, acts: Activations) -> np.ndarray:
-    """What the model would answer if it stopped after each layer.
+    """The model's probabilities if it stopped after each layer.
 
     Parameters
     ----------
@@ -36,8 +36,9 @@ def logit_lens(model: Model, acts: Activations) -> np.ndarray:
     Notes
     -----
     The model's own final norm, pooling and head (two heads for a distilled model) are applied to
-    every depth, but they were trained for the last one only: what is not yet in their directions
-    stays unseen, so an early row that knows nothing does not prove that its layer knows nothing.
+    every depth, but they were trained for the last one only: an early row near chance does not
+    prove that its layer knows nothing of the class, which may lie in directions that the head
+    ignores.
 
     References
     ----------
@@ -52,7 +53,7 @@ def logit_lens(model: Model, acts: Activations) -> np.ndarray:
 
 
 def patch_lens(model: Model, acts: Activations, depth: int) -> np.ndarray:
-    """What the model would answer if it read one patch alone after a layer, for each patch.
+    """The model's probabilities if its head read one patch alone after a layer, for each patch.
 
     Parameters
     ----------
@@ -100,7 +101,7 @@ def _answers(model: Model, tokens: np.ndarray) -> np.ndarray:
 
 def _check_capture(model: Model, acts: Activations) -> None:
     check_head(model)
-    _ = acts.num_prefix_tokens  # refuses what has other tokens from layer to layer
+    _ = acts.num_prefix_tokens  # a ModelError where layers differ in their tokens
     module: Any = model.module
     expected, got = (len(model.layers), module.embed_dim), (acts.depth, acts.tokens(0).shape[-1])
     if got != expected:

@@ -1,6 +1,6 @@
-"""The answer with something removed: one head, one block of patches, more and more patches.
+"""Interventions that remove something: head ablation, occlusion, deletion and insertion curves.
 
-One pass after another: batches save less than a tenth of the time on a CPU.
+Passes are not batched, which would save less than a tenth of the time on a CPU.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,13 +18,13 @@ from .lens import check_head, read_only
 
 #: Called as progress(done, of) before each pass; what it raises stops the experiment.
 Progress = Callable[[int, int], object]
-#: How patches go: "mean" and "blur" paint them over (`FillPatches`), "drop" removes their tokens.
+#: How patches are removed: painted over ("mean", "blur": `FillPatches`), or their tokens dropped.
 Removal = Literal["mean", "blur", "drop"]
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The probability of one class while patches go or come; the arrays are read-only.
+    """The probability of one class while patches are removed or put back; arrays are read-only.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ def head_effects(
 
     Notes
     -----
-    A small effect does not mean that a head does nothing: others may stand in for it once it is
+    A small effect does not mean that a head does nothing: others may compensate for it once it is
     muted. The bias of the output projection stays.
 
     References
@@ -106,7 +106,7 @@ def occlusion(
     removal: Removal = "mean",
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """How far the probability of a class falls when a block of patches is hidden.
+    """How far the probability of a class falls when each block of patches is hidden.
 
     Parameters
     ----------
@@ -138,9 +138,9 @@ def occlusion(
 
     Notes
     -----
-    A probability near 1 hardly moves while its logit does, and a block that is hidden alone says
-    nothing of two that can stand in for each other. Paint is itself something to see, above all
-    its edges; dropped tokens leave no paint.
+    A probability near 1 hardly changes while its logit does, and hiding one block at a time misses
+    two that are redundant. Paint is out of distribution, above all at its edges; dropped tokens
+    leave no paint.
 
     References
     ----------
@@ -194,8 +194,8 @@ def deletion_curve(
     Returns
     -------
     Curve
-        From the picture as it is (share 0) to none of it (share 1). A map that finds what the
-        class rests on gives a small area.
+        From the whole picture (share 0) to none of it (share 1). A map that finds what the class
+        depends on gives a small area.
 
     Raises
     ------
@@ -208,8 +208,8 @@ def deletion_curve(
     Notes
     -----
     An area means something only beside that of `random_map` with the same removal and steps: show
-    both. Painted pictures are unlike those of the training, so that some of the fall is the
-    paint's; "drop" needs no paint.
+    both. Painted pictures are out of distribution, so that the fall is partly an effect of the
+    paint; "drop" needs no paint.
 
     References
     ----------
@@ -219,7 +219,7 @@ def deletion_curve(
     """
     _check_class(model, class_index)
     masks, shares = _removals(importance, model.layers[0].query_grid, steps)
-    # The emptiest picture first: a model that cannot do without patches says so at once.
+    # All patches removed first: a model that cannot do without patches is refused at once.
     found = _probabilities(model, image, masks[::-1], class_index, removal, progress)
     return Curve(shares, found[::-1])
 
@@ -241,8 +241,8 @@ def insertion_curve(
     Returns
     -------
     Curve
-        From none of the picture (share 0) to the picture as it is (share 1). A map that finds what
-        the class rests on gives a large area.
+        From none of the picture (share 0) to the whole picture (share 1). A map that finds what
+        the class depends on gives a large area.
     """
     _check_class(model, class_index)
     masks, shares = _removals(importance, model.layers[0].query_grid, steps)
@@ -250,7 +250,7 @@ def insertion_curve(
 
 
 def random_map(grid: tuple[int, int], *, seed: int = 0) -> np.ndarray:
-    """A map that ranks the patches at random, to stand beside the map under test.
+    """A map that ranks the patches at random, the baseline for the map under test.
 
     Parameters
     ----------
@@ -289,7 +289,7 @@ def _probabilities(
     edits = [_removed(mask, removal) for mask in masks]
     found = []
     for acts in _passes(model, image, edits, progress):
-        assert acts.probabilities is not None  # the model was seen to have a head
+        assert acts.probabilities is not None  # as the model has a head
         found.append(acts.probabilities[class_index])
         if not np.isfinite(found[-1]):
             raise ModelError(
@@ -310,7 +310,7 @@ def _removed(mask: np.ndarray, removal: Removal) -> Edit:
 def _removals(
     importance: ArrayLike, grid: tuple[int, int], steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What is removed at each step, bool (steps + 1, rows, cols), and as a share (steps + 1,)."""
+    """Patches removed at each step, bool (steps + 1, rows, cols), and their share (steps + 1,)."""
     values = np.asarray(importance, np.float64)
     if values.shape != grid:
         raise ValueError(f"Expected an importance map of shape {grid}, got {values.shape}.")
