@@ -1,8 +1,9 @@
-"""One forward pass -> Activations, with or without edits.
+"""`capture` runs one picture through a model, with or without edits, and returns `Activations`.
 
 Attention is read where it is computed: a TorchFunctionMode sees the queries, keys and values that
 `scaled_dot_product_attention` is called with, so that logits stay bit-identical and nothing of the
-model is changed. Each layer proves itself on the picture at hand before it is shown.
+model is changed. Before a layer is shown, what its attention gives with the values is compared with
+the block's own output on this picture.
 """
 
 from .activations import Activations, Query

@@ -1,4 +1,4 @@
-"""Activations: what one forward pass computed, read layer by layer and proved when it is read."""
+"""`Activations`: attention and tokens of every layer in one forward pass, and its logits."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -51,7 +51,7 @@ class Activations:
         #: Names of the classes, where they are known.
         self.labels = labels if known else None
         self._embeds = embeds
-        #: Numbers of the patches that were in the pass, in the order of their tokens.
+        #: Row-major numbers of the patches that were not dropped, in the order of their tokens.
         self.patches = patches
         self._calls = calls
         self._windows = windows
@@ -70,7 +70,7 @@ class Activations:
         return self._crops[0]
 
     def crop_of(self, layer: int, *, keys: bool = False) -> tuple[float, float, float, float]:
-        """The same of one layer's queries or keys; a padded grid reaches beyond the picture."""
+        """`crop` of one layer's queries or keys; a padded grid reaches beyond the picture."""
         left, top, right, bottom = self._crops[checked(layer, self.depth, "layer")]
         (rows, cols), (key_rows, key_cols) = (
             self.layers[layer].query_grid,
@@ -143,15 +143,15 @@ class Activations:
         return sum(storages.values()) - (0 if self._arena is None else self._arena.unused)
 
     def attention(self, layer: int) -> np.ndarray:
-        """A of one layer: ndarray of shape (heads, queries, keys), each row a share that sums to 1.
+        """A of one layer: ndarray of shape (heads, queries, keys); each row sums to 1.
 
-        Attention within windows is written out in the numbers of the patches, with 0 between
-        patches that never meet; a row at the border of a padded picture then sums to less than 1.
+        Attention within windows is expanded to a matrix of all patches, with 0 between patches of
+        different windows. Shares of padding are left out, so that a row may sum to less than 1.
 
         Raises
         ------
         ModelError
-            When the layer has no attention that could be proved on this picture.
+            When the layer has no attention, or it does not reproduce the block's own output.
         """
         attention, windows = self._proved(layer).float().numpy(), self._windows[layer]
         if windows is None:
@@ -162,7 +162,7 @@ class Activations:
         return whole
 
     def attention_layers(self) -> AttentionLayers:
-        """The attention of each layer in turn, computed when it is reached, as often as it is.
+        """The attention of each layer in turn, computed when it is reached; it can be read again.
 
         Where it is a plain softmax of q k^T, `inspection.measurements` reads it a block of rows at
         a time and never makes a whole matrix.
@@ -188,16 +188,16 @@ class Activations:
         )
 
     def windows(self, layer: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """The attention of one layer as it was computed, window by window.
+        """The attention of one layer and the places of its tokens, window by window.
 
         Yields
         ------
         attention : ndarray of shape (heads, n, m)
         queries : ndarray of shape (n, 2)
-            Row and column of the middle of what each query looks at, in pixels of the model's
-            input; NaN for prefix tokens and padding.
+            Row and column of the centre of each query's patch, in pixels of the model's input; NaN
+            for prefix tokens and padding.
         keys : ndarray of shape (m, 2)
-            The same of each key.
+            The same of the keys.
 
         Raises
         ------
@@ -211,12 +211,12 @@ class Activations:
         for window, queries, keys in zip(attention, windows.queries, windows.keys, strict=True):
             yield (
                 window,
-                _middles(queries, described.query_grid, step) + offset,
-                _middles(keys, described.key_grid, step * windows.key_step) + offset,
+                _centres(queries, described.query_grid, step) + offset,
+                _centres(keys, described.key_grid, step * windows.key_step) + offset,
             )
 
     def attention_by_window(self, layer: int) -> np.ndarray:
-        """The same in one array of shape (windows, heads, n, m), its tokens as `layout` has them.
+        """A of each window, shape (windows, heads, n, m), with its tokens in the order of `layout`.
 
         Raises
         ------
@@ -250,13 +250,12 @@ class Activations:
         Raises
         ------
         ModelError
-            When the layer has no attention that could be proved on this picture, or the token is
-            not in it.
+            As `attention`, and when the token is not in the layer.
 
         Notes
         -----
         The shares of the prefix tokens are not in the map, so it sums to less than 1. Patches that
-        were dropped, and those that the token never meets, get 0.
+        were dropped, and those outside of the token's window, get 0.
         """
         if direction not in ("row", "column"):
             raise ValueError(f'Expected the direction "row" or "column", got {direction!r}.')
@@ -331,7 +330,7 @@ class Activations:
         return call
 
     def _proved(self, layer: int) -> Tensor:
-        """A of every window (W, h, n, m), proved as a whole."""
+        """A of every window (W, h, n, m), all of it compared with the block's own output."""
         call = self._call(layer)
         with torch.inference_mode():
             attention = call.attention()
@@ -343,7 +342,7 @@ class Activations:
         return attention
 
     def layout(self, layer: int) -> Windows:
-        """The patches of each window; where every token meets every token, of the one window.
+        """The patches of each window; global attention has one window, of all tokens.
 
         Prefix tokens have the number -1, as padding has.
         """
@@ -372,7 +371,7 @@ class Activations:
     def _place(
         self, layer: Layer, asked: np.ndarray, grid: tuple[int, int], query: Query
     ) -> tuple[int, int]:
-        """The window in which a token is, and its number there."""
+        """The window that holds a token, and the token's index in it."""
         prefix = len(layer.prefix)
         if isinstance(query, tuple):
             row = checked(query[0], grid[0], "row")
@@ -388,14 +387,14 @@ class Activations:
         raise ModelError(f"Patch {token - prefix} was dropped from this pass.")
 
 
-def _middles(places: np.ndarray, grid: tuple[int, int], step: np.ndarray) -> np.ndarray:
-    """Row and column in pixels of the middle of each patch (n, 2), NaN where there is none."""
+def _centres(places: np.ndarray, grid: tuple[int, int], step: np.ndarray) -> np.ndarray:
+    """Row and column of each patch's centre in pixels (n, 2), NaN for what is no patch."""
     cells = np.stack(np.divmod(places, grid[1]), axis=1)
     return np.where(places[:, None] >= 0, (cells + 0.5) * step, np.nan)
 
 
 def checked(index: int, count: int, what: str, error: type[ValueError] = ValueError) -> int:
-    """`index` where it lies in 0 .. count - 1; negative numbers would hide mistakes."""
+    """`index`, which must lie in 0 .. count - 1: a negative one would count from the end."""
     if not 0 <= index < count:
         raise error(f"Expected a {what} in 0..{count - 1}, got {index}.")
     return index

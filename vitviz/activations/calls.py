@@ -1,4 +1,4 @@
-"""The calls of attention in a forward pass, each with what is needed to compute its A again.
+"""Calls of attention as they were recorded, from which A is computed when it is asked for.
 
 Letters in the shape comments: W windows (1 where every token meets every token), h heads, n queries
 and m keys of a window, d head_dim.
@@ -15,7 +15,7 @@ from torch import Tensor
 from ..families import Layer, Windows
 from .proof import ComparedOutput, Copy, Output, compared_rows, random_projection
 
-BLOCK = 1 << 18  # numbers worked on at a time: in the processor's cache, and by few calls
+BLOCK = 1 << 18  # numbers computed at a time: they fit into the processor's cache
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class FusedCall:
     def attention(self, rows: slice = slice(None)) -> Tensor:
         """softmax(q k^T / sqrt(d) + bias) of the chosen query rows: (W, h, rows, m).
 
-        A large one is written block by block into one tensor: fresh memory for every step would
-        take a third of the time.
+        A large one is written block by block into one tensor: allocating memory for every step
+        would take a third of the time.
         """
         q, k = self.q[:, :, rows].float() * self.scale, self.k.float().transpose(2, 3)
         bias = None if self.bias is None else self.bias[:, :, rows].float()
@@ -62,7 +62,7 @@ class FusedCall:
     def row_blocks(self) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
         """Heads, rows, q k^T / sqrt(d) of these and its softmax: both (heads, rows, m).
 
-        The next block is written over the last one, so that no fresh memory is needed.
+        The next block is written over the last one, so that no memory is allocated.
         """
         q = (self.q[0].float() * self.scale).numpy()
         k = self.k[0].float().transpose(1, 2).contiguous().numpy()  # (h, d, m)
@@ -98,9 +98,9 @@ class FusedCall:
 
 @dataclass(frozen=True)
 class SoftmaxCall:
-    """A softmax and the product with the values after it.
+    """A softmax and the product with the values that follows it.
 
-    `mixing`, a weight (h, h) and a bias (h,), is what the block does with its heads in between.
+    `mixing`, a weight (h, h) and a bias (h,), mixes the heads in between (CaiT's talking heads).
     """
 
     weights: Tensor  # (W, h, n, m)

@@ -1,4 +1,4 @@
-"""Changes made to the model in one pass alone."""
+"""Edits of one forward pass: heads muted, patches dropped or painted over, tokens exchanged."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -57,32 +57,33 @@ Edit = MuteHeads | DropPatches | FillPatches | SwapTokens
 
 
 def edited_input(model: Model, image: Image.Image, edits: Sequence[Edit]) -> np.ndarray:
-    """The picture as the model gets it after the edits.
+    """The model's input after the edits, as a picture.
 
     Returns
     -------
-    ndarray of shape (height, width, 4), bytes
-        Red, green, blue and opacity, in pixels of the grid of patches at the model's resolution:
-        0 opacity where a patch was dropped. Heads and swaps of tokens change nothing here.
+    ndarray of uint8 of shape (height, width, 4)
+        Red, green, blue and alpha of the area that the grid of patches covers, at the model's
+        resolution; alpha is 0 where a patch was dropped. MuteHeads and SwapTokens change nothing
+        here.
     """
     layer = model.layers[0]
     (rows, cols), (height, width) = layer.query_grid, layer.patch_side
     x = filled(model, model.preprocess(image), edits)
-    x = F.pad(x, [-over for over in _around(model, x)])  # to the patches
+    x = F.pad(x, [-margin for margin in _margins(model, x)])  # to the grid of patches
     mean, std = (
         torch.tensor(values)[:, None, None]
         for values in (model.preprocess.mean, model.preprocess.std)
     )
     colours = (255 * (x * std + mean)).round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
     dropped = mask_of(edits, DropPatches, (rows, cols)).repeat(height, 0).repeat(width, 1)
-    opacity = np.where(dropped, 0, 255).astype(np.uint8)
-    return np.concatenate([colours, opacity[..., None]], axis=2)
+    alpha = np.where(dropped, 0, 255).astype(np.uint8)
+    return np.concatenate([colours, alpha[..., None]], axis=2)
 
 
 def mask_of(
     edits: Sequence[Edit], kind: type[DropPatches] | type[FillPatches], grid: tuple[int, int]
 ) -> np.ndarray:
-    """Where any edit of this kind applies: bool ndarray of shape `grid`."""
+    """The union of the masks of all edits of one kind: bool ndarray of shape `grid`."""
     mask = np.zeros(grid, bool)
     for edit in edits:
         if isinstance(edit, kind):
@@ -103,7 +104,7 @@ def filled(model: Model, x: Tensor, edits: Sequence[Edit]) -> Tensor:
             continue
         mask = torch.from_numpy(mask_of([edit], FillPatches, grid))
         mask = mask.repeat_interleave(height, 0).repeat_interleave(width, 1)
-        pixels = F.pad(mask, _around(model, x))  # (H, W)
+        pixels = F.pad(mask, _margins(model, x))  # (H, W)
         if edit.fill == "mean":
             paint = original.mean(dim=(1, 2), keepdim=True).expand_as(x)
         elif edit.fill == "blur":
@@ -115,10 +116,10 @@ def filled(model: Model, x: Tensor, edits: Sequence[Edit]) -> Tensor:
     return x
 
 
-def _around(model: Model, x: Tensor) -> list[int]:
-    """Pixels that the patches leave over at the left, right, top and bottom of the input.
+def _margins(model: Model, x: Tensor) -> list[int]:
+    """Pixels between the grid of patches and the input's left, right, top and bottom.
 
-    They are negative where patches cover padding beyond it.
+    Negative where the grid covers padding beyond the input.
     """
     layer, (top, left) = model.layers[0], map(round, model.offsets[0])
     (rows, cols), (height, width) = layer.query_grid, layer.patch_side

@@ -1,4 +1,4 @@
-"""`capture`: one forward pass of a picture, with its edits, and what is recorded of it."""
+"""`capture`: one forward pass of one picture, recorded, with edits applied on the way."""
 
 import copy
 import math
@@ -45,8 +45,8 @@ _FLAT: dict[str, Callable[[Tensor], Tensor]] = {  # one picture's stream as (tok
 class _Watch(TorchFunctionMode, Recorder):
     """Records one forward pass, and applies the edits to it.
 
-    As a mode it is told of every call of torch, which takes longer than some of these calls: it is
-    one only while a block attends.
+    A TorchFunctionMode slows every call of torch down, so it is entered for the attention of each
+    block and left again.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class _Watch(TorchFunctionMode, Recorder):
         self.read_tokens = set(model.read_tokens)
         self.sites = model.sites
         self.progress = progress
-        self.interrupting = False  # while `progress` runs, which may raise what it likes
+        self.interrupting = False  # while `progress` runs: what it raises is passed on as it is
         self.muted: dict[int, list[int]] = {}
         for layer, head in (p for edit in edits if isinstance(edit, MuteHeads) for p in edit.heads):
             self.muted.setdefault(layer, []).append(head)
@@ -135,12 +135,12 @@ class _Watch(TorchFunctionMode, Recorder):
         self.stream.append(self._flat(layer, tokens))
 
     def stop(self) -> None:
-        """No block attends any more: it had its middle or its end, or the pass broke off."""
+        """Leave the mode: the block's attention is over, or the pass was broken off."""
         layer, self.running, self.weights = self.running, None, None
         if layer is None:
             return
         TorchFunctionMode.__exit__(self, None, None, None)
-        if self.arena is not None:  # from here on nothing that the block does can change them
+        if self.arena is not None:  # before the rest of the block can change them in place
             self.calls[layer] = [call.copied(self.arena.copy) for call in self.calls[layer]]
 
     def _flat(self, layer: int, tokens: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ class _Watch(TorchFunctionMode, Recorder):
         if func not in _WATCHED or (here := self.running) is None:
             return output  # by far the most calls
         if RECORDER.get() is not self:
-            return output  # of a pass nested in this one
+            return output  # of another forward pass within this one
         if func is _FUSED:
             self.calls[here].append(fused_call(output, *args, **(kwargs or {})))
         elif func in _SOFTMAX:
@@ -207,7 +207,7 @@ def capture(
     edits: Sequence[Edit] = (),
     progress: Callable[[int, int], object] | None = None,
 ) -> Activations:
-    """Run one picture through the model and keep what happened inside.
+    """Run one picture through the model and record the attention and tokens of every layer.
 
     Parameters
     ----------
@@ -327,8 +327,7 @@ def _crops(model: Model, image: Image.Image) -> tuple[tuple[float, float, float,
     crops = []
     x, y = (right - left) / width, (bottom - top) / height  # pixels of the picture in one of input
     for layer, (down, over) in zip(model.layers, model.offsets, strict=True):
-        (rows, cols), (patch_height, patch_width) = layer.query_grid, layer.patch_side
-        first, begin = left + over * x, top + down * y
-        end = first + cols * patch_width * x, begin + rows * patch_height * y
-        crops.append((first, begin, *end))
+        (rows, cols), (high, wide) = layer.query_grid, layer.patch_side
+        x0, y0 = left + over * x, top + down * y
+        crops.append((x0, y0, x0 + cols * wide * x, y0 + rows * high * y))
     return tuple(crops)

@@ -1,4 +1,4 @@
-"""One number a head, or one map a query: distance, entropy, prefix mass, query attention."""
+"""Measurements of each head: attention distance, entropy, prefix mass, and the map of one query."""
 
 from typing import Literal
 
@@ -78,7 +78,7 @@ def attention_distance(
     Raises
     ------
     ValueError
-        When the tokens are not prefix + rows * cols, what is told contradicts the capture, or the
+        When the tokens are not prefix + rows * cols, an argument contradicts the capture, or the
         variant is unknown.
 
     Notes
@@ -195,7 +195,7 @@ def query_attention(
     Raises
     ------
     ValueError
-        When the tokens are not prefix + rows * cols, the query is not among them, what is told
+        When the tokens are not prefix + rows * cols, the query is not among them, an argument
         contradicts the capture, or the direction is unknown.
 
     Notes
@@ -280,7 +280,7 @@ def entropy_of_scores(scores: Array, attention: Array) -> Array:
     """The entropy of rows whose scores are known: (h, rows, T) -> (h, rows), in bits.
 
     ln p = s - ln Z, so it is ln Z less the mean score, and no other logarithm is taken. Z is the
-    sum that softmax divides by, and can be told from the largest entry of each row. In float32 a
+    sum that softmax divides by, and follows from the largest entry of each row. In float32 a
     row is exact to about 2e-5 bits at scores of 60, a head's mean to 1e-6.
     """
     top = scores.argmax(axis=2)

@@ -1,4 +1,4 @@
-"""What attention costs."""
+"""The cost of an encoder layer in multiply-adds."""
 
 
 def multiply_adds(

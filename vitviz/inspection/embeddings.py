@@ -1,4 +1,4 @@
-"""What the patch embedding's filters and the tokens hold: components, and answers of patches."""
+"""Principal components of the patch embedding's filters and of tokens; responses to a filter."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -50,7 +50,7 @@ def filter_components(kernel: ArrayLike, *, n_components: int = 28) -> tuple[Arr
 
 
 def filter_response(image: ArrayLike, kernel: ArrayLike) -> Array:
-    """How each patch of a picture answers to one filter: its inner product with it.
+    """The response of each patch of a picture to one filter: their inner product.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def filter_response(image: ArrayLike, kernel: ArrayLike) -> Array:
     Notes
     -----
     Pixels beyond the last whole patch are left out, as a convolution of stride P leaves them out. A
-    large answer can come from a bright patch as well as from one that looks like the filter.
+    large response can come from a bright patch as well as from one that looks like the filter.
 
     References
     ----------
@@ -127,7 +127,7 @@ def token_components(
     ------
     ValueError
         When the tokens are not prefix + rows * cols or have fewer components than asked for, or
-        when what is told contradicts the capture.
+        when an argument contradicts the capture.
 
     Notes
     -----

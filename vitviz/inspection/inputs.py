@@ -1,4 +1,4 @@
-"""What the measurements accept: arrays, layers, grids and settings, each checked once.
+"""Checks of what the measurements are given: arrays, layers, grids and settings.
 
 Every failed check is a ValueError of one sentence that says what was expected and what came.
 """

@@ -1,4 +1,4 @@
-"""All measurements of attention from one pass over the layers."""
+"""`measurements`: all measurements of attention in one pass over the layers."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -79,7 +79,7 @@ def measurements(
     Raises
     ------
     ValueError
-        When the tokens are not prefix + rows * cols, or what is told contradicts the capture.
+        When the tokens are not prefix + rows * cols, or an argument contradicts the capture.
 
     Notes
     -----
@@ -115,7 +115,7 @@ def _streamed(attention: KnownLayers, source: Source) -> Measurements:
     layers, heads, tokens = attention.shape
     prefix, grid = source.prefix, source.grid
     check_tokens(tokens, prefix, grid)
-    # Of all tokens: a prefix token is at no distance, and adds none.
+    # Of all tokens: prefix tokens get distance 0, so that they add nothing.
     pixels = np.pad(patch_distances(grid, source.patch_size, np.float32), (prefix, 0))
     parts = np.zeros((2, tokens), np.float32)  # products are faster than sums of slices
     parts[0, prefix:] = parts[1, :prefix] = 1

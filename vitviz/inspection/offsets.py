@@ -1,4 +1,4 @@
-"""Where the keys lie relative to the query: attention by offset and by distance."""
+"""Attention by the offset from query to key, and its histogram over distance."""
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def offset_attention(
     Raises
     ------
     ValueError
-        When the tokens are not prefix + rows * cols, what is told contradicts the capture, or the
+        When the tokens are not prefix + rows * cols, an argument contradicts the capture, or the
         variant is unknown.
 
     Notes
@@ -103,7 +103,7 @@ def distance_histogram(
     Raises
     ------
     ValueError
-        When the tokens are not prefix + rows * cols, what is told contradicts the capture, or the
+        When the tokens are not prefix + rows * cols, an argument contradicts the capture, or the
         bins have no width.
 
     Notes

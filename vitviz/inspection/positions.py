@@ -1,4 +1,4 @@
-"""Position embeddings: how similar they are, tables that are not learned, other grids."""
+"""Position embeddings: their cosine similarity, tables that are not learned, resizing."""
 
 import math
 from typing import Literal
@@ -225,7 +225,7 @@ def _sine_cosine(position: np.ndarray, dim: int) -> Array:
 
 
 def _resampling(old: int, new: int, interpolation: Interpolation) -> Array:
-    """What each of `new` places takes of each of `old` places on the same line: (new, old)."""
+    """Interpolation weights along one axis, from `old` to `new` places: (new, old)."""
     centre = (np.arange(new) + 0.5) * old / new
     if interpolation == "nearest":
         return np.eye(old)[centre.astype(int)]

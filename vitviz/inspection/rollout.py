@@ -1,4 +1,4 @@
-"""Attention rollout: all layers' attention in one row."""
+"""Attention rollout: the product of all layers' attention, each mixed with the identity."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,7 +60,7 @@ def attention_rollout(
     Raises
     ------
     ValueError
-        When a setting is outside its range, what is told contradicts the capture, or a layer has
+        When a setting is outside its range, an argument contradicts the capture, or a layer has
         another shape.
 
     Notes
@@ -177,7 +177,7 @@ def rolled_out(
 
 
 def first_row(tokens: int, source: Source, query: int | None = None) -> Array:
-    """Where the rollout begins: at the query, at CLS, or at all patches alike."""
+    """The row vector that is multiplied: all on the query or CLS, or shared among the patches."""
     row = np.zeros(tokens)
     if query is None and not source.cls:
         row[source.prefix :] = 1 / (tokens - source.prefix)

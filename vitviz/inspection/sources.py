@@ -1,4 +1,4 @@
-"""What is measured: arrays, or a capture, which knows how its tokens lie.
+"""Where attention and tokens come from: plain arrays, or a capture, which knows its grid.
 
 Nothing of a capture's type is imported: whatever has these members is one.
 """
@@ -89,12 +89,12 @@ class Source:
 
     @property
     def grid(self) -> Grid:
-        grid: Grid = _told("grid of the patches", self._grid)
+        grid: Grid = _required("grid of the patches", self._grid)
         return grid
 
     @property
     def patch_size(self) -> PatchSize:
-        size: PatchSize = _told("size of a patch", self._patch_size)
+        size: PatchSize = _required("size of a patch", self._patch_size)
         return size
 
     def checked(self, grid: Grid | None = None) -> Iterator[Array]:
@@ -110,12 +110,12 @@ def source_of(
     num_prefix_tokens: int | None = None,
     cls: bool | None = None,
 ) -> Source:
-    """What is told of the tokens; a capture tells itself what is left out.
+    """The attention, and how its tokens lie: as the arguments say, or as a capture knows.
 
     Raises
     ------
     ValueError
-        When what is told contradicts the capture.
+        When an argument contradicts the capture.
     """
     layers: Any = attention.attention_layers() if _is_capture(attention) else attention
     if not _is_known(layers):
@@ -147,13 +147,15 @@ def layer_of(
     cls: bool | None = None,
 ) -> tuple[Array, Source]:
     """One layer (heads, tokens, tokens), checked with its grid, and how its tokens lie."""
-    told: Any = dict(grid=grid, patch_size=patch_size, num_prefix_tokens=num_prefix_tokens, cls=cls)
+    where: Any = dict(
+        grid=grid, patch_size=patch_size, num_prefix_tokens=num_prefix_tokens, cls=cls
+    )
     if _is_capture(attention):
-        source = source_of(attention, **told)
-        values = as_floats(attention.attention(_meant(layer)))
+        source = source_of(attention, **where)
+        values = as_floats(attention.attention(_required_layer(layer)))
     else:
-        _not_meant("layer", layer)
-        source = source_of((), **told)
+        _for_captures_only("layer", layer)
+        source = source_of((), **where)
         values = as_floats(attention)  # type: ignore[arg-type]
     check_layer(values, source.prefix, source.grid)
     return values, source
@@ -164,8 +166,8 @@ def windows_of(
 ) -> Iterable[tuple[ArrayLike, ArrayLike, ArrayLike]]:
     """Attention of each window with the places of its queries and keys."""
     if _is_capture(windows):
-        return windows.windows(_meant(layer))
-    _not_meant("layer", layer)
+        return windows.windows(_required_layer(layer))
+    _for_captures_only("layer", layer)
     return windows  # type: ignore[return-value]
 
 
@@ -174,7 +176,7 @@ def table_of(tokens: Tokens, depth: int | None, *, normalised: bool) -> Array:
     if _is_capture(tokens):
         depth = tokens.depth if depth is None else depth
         return as_floats(tokens.tokens(depth, normalised=normalised))
-    _not_meant("depth", depth)
+    _for_captures_only("depth", depth)
     table = as_floats(tokens)  # type: ignore[arg-type]
     if table.ndim != 2:
         raise ValueError(f"Expected tokens of shape (tokens, D), got {table.shape}.")
@@ -189,7 +191,7 @@ def patches_of(
     grid: Grid | None,
     num_prefix_tokens: int | None,
 ) -> tuple[Array, int, Grid]:
-    """The same with the number of prefix tokens and the grid of the patches, which fits."""
+    """Tokens as of `table_of`, the number of prefix tokens, and the grid, which they fit."""
     table = table_of(tokens, depth, normalised=normalised)
     if _is_capture(tokens):
         prefix = tokens.num_prefix_tokens
@@ -200,31 +202,31 @@ def patches_of(
         grid = tokens.grid
     else:
         prefix = 1 if num_prefix_tokens is None else num_prefix_tokens
-        grid = _told("grid of the patches", grid)
+        grid = _required("grid of the patches", grid)
     check_tokens(len(table), prefix, grid)
     return table, prefix, grid
 
 
-def _meant(layer: int | None) -> int:
+def _required_layer(layer: int | None) -> int:
     if layer is None:
         raise ValueError("Expected the layer of the capture that is meant, got none.")
     return layer
 
 
-def _not_meant(what: str, number: int | None) -> None:
+def _for_captures_only(what: str, number: int | None) -> None:
     if number is not None:
         raise ValueError(f"Expected a capture to take {what} {number} from, got arrays.")
 
 
-def _told(what: str, value: Any) -> Any:
+def _required(what: str, value: Any) -> Any:
     if value is None:
         raise ValueError(f"Expected the {what}, which arrays do not tell, got none.")
     return value
 
 
-def _agree(what: str, told: object, known: object) -> None:
-    if told not in (None, known):
-        raise ValueError(f"Expected the {what} of the capture, {known}, got {told}.")
+def _agree(what: str, given: object, known: object) -> None:
+    if given not in (None, known):
+        raise ValueError(f"Expected the {what} of the capture, {known}, got {given}.")
 
 
 def _is_capture(value: object) -> TypeGuard[Captured]:

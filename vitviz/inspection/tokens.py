@@ -1,4 +1,4 @@
-"""What the tokens hold: likeness, principal components, foreground and length."""
+"""Measurements of tokens: cosine similarity, principal components, foreground and norms."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -79,7 +79,7 @@ def token_scatter(
     Raises
     ------
     ValueError
-        When the tokens are not prefix + rows * cols, what is told contradicts the capture, or too
+        When the tokens are not prefix + rows * cols, an argument contradicts the capture, or too
         few patches are kept.
 
     Notes
@@ -156,7 +156,7 @@ def token_norms(
     deviations: float = LONG,
     depth: int | None = None,
 ) -> tuple[Array, Array, float]:
-    """Length of every patch token, and which of them are longer than the others.
+    """The norm of every patch token, and which norms stand out from the others.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ def token_norms(
     Raises
     ------
     ValueError
-        When the tokens are not prefix + rows * cols, or what is told contradicts the capture.
+        When the tokens are not prefix + rows * cols, or an argument contradicts the capture.
 
     Notes
     -----
@@ -203,7 +203,7 @@ def token_norms(
 
 
 def norm_outliers(norms: ArrayLike, *, times: float = OUTLIER) -> NDArray[np.bool_]:
-    """Which patch tokens are so long as those for which registers were invented.
+    """Which patch tokens are outliers, such as those that registers were introduced against.
 
     Parameters
     ----------
@@ -219,8 +219,8 @@ def norm_outliers(norms: ArrayLike, *, times: float = OUTLIER) -> NDArray[np.boo
     Notes
     -----
     The paper found about 2 % of the tokens of large models at about ten times the usual length. Its
-    own limit is a length, read off the two humps of one model's histogram, and so fits no other:
-    half of ten times the median parts such humps in any.
+    own threshold is a length, chosen between the two modes of one model's histogram, and fits no
+    other model: five times the median lies between such modes in any.
 
     References
     ----------

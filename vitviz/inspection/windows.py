@@ -1,4 +1,4 @@
-"""Layers that attend within windows, or to pooled keys: who meets whom, and how far apart."""
+"""Attention within windows or to pooled keys: which pairs are masked, and the mean distance."""
 
 from collections.abc import Iterable
 
@@ -8,13 +8,13 @@ from numpy.typing import ArrayLike, NDArray
 from .inputs import Array, as_floats
 from .sources import Captured, windows_of
 
-#: Far above e^-100 = 4e-44, which Swin's mask of -100 leaves of a share, and far below what a query
-#: gives to a key that it may look at.
+#: Far above e^-100 = 4e-44, which Swin's mask of -100 leaves of a share, and far below the share of
+#: a key that is not masked.
 _FLOOR = 1e-20
 
 
 def allowed_pairs(attention: ArrayLike) -> NDArray[np.bool_]:
-    """Which pairs of tokens a layer lets meet, read off what it did.
+    """Which pairs of query and key are not masked, as the attention itself shows.
 
     Parameters
     ----------
