@@ -49,6 +49,12 @@ def relevance_map(values: np.ndarray, image: Image.Image = WIDE, crop: Box = CRO
     return plots.relevance(values, image, crop=crop, name="dog")
 
 
+def answer_map(values: np.ndarray, image: Image.Image = WIDE, crop: Box = CROP) -> go.Figure:
+    """Of two classes, the second of which has these probabilities."""
+    answers = np.stack([1 - values, values], axis=-1)
+    return plots.patch_answers(answers, image, crop=crop, labels=("cat", "dog"), index=1)
+
+
 def norm_map(values: np.ndarray, image: Image.Image = WIDE, crop: Box = CROP) -> go.Figure:
     return plots.token_norms(values, values > 1, image, crop=crop, query=(0, 0))
 
@@ -99,6 +105,7 @@ PROFILE = {
 MAPS: dict[str, MapPlot] = {
     "attention_rollout": rollout_map,
     "relevance": relevance_map,
+    "patch_answers": answer_map,
     "token_norms": norm_map,
     "filter_response": response_map,
     "occlusion": occlusion_map,
@@ -141,6 +148,10 @@ EXAMPLES: dict[str, Callable[[], go.Figure]] = {
     ),
     "attention_rollout": lambda: rollout_map(shares(*GRID)),
     "relevance": lambda: relevance_map(shares(*GRID)),
+    "patch_answers": lambda: answer_map(shares(*GRID)),
+    "receptive_fields": lambda: plots.receptive_fields(
+        WIDE, crop=CROP, grid=GRID, patch=PEAK, pixel=2.5
+    ),
     "filter_components": lambda: plots.filter_components(kernel(28), np.linspace(0.2, 0.001, 28)),
     "filters": lambda: plots.filters(kernel(40)),
     "filter_tile": lambda: plots.filter_tile(kernel(1)[0], name="Filter 7"),
@@ -861,3 +872,26 @@ def test_lines_that_are_compared_differ_in_more_than_colour() -> None:
         lines = EXAMPLES[name]().data
         assert len({line.line.dash for line in lines}) == len(lines)
         assert len({line.marker.symbol for line in lines}) == len(lines)
+
+
+def test_a_patch_says_its_own_answer_beside_the_class_in_question() -> None:
+    figure = answer_map(np.array([[0.25, 0.75]]), WIDE, CROP)
+    heat = figure.data[0]
+    assert [list(row) for row in heat.customdata] == [
+        ["row 1, column 1: cat 75 %", "row 1, column 2: dog 75 %"]
+    ]
+    np.testing.assert_allclose(heat.z, [[25, 75]])
+    assert "50% of the patches answer dog" in figure.layout.meta["alt"]
+
+
+def test_fields_of_a_cnn_grow_by_two_pixels_a_layer() -> None:
+    figure = plots.receptive_fields(WIDE, crop=CROP, grid=GRID, patch=PEAK, pixel=2.5)
+    boxes = [s for s in figure.layout.shapes if s.line.color == plots.KEY]
+    assert [box.x1 - box.x0 for box in boxes] == pytest.approx([17.5, 12.5, 7.5])
+    left, top, right, bottom = CROP
+    middle = (
+        left + (PEAK[1] + 0.5) * (right - left) / GRID[1],
+        top + (PEAK[0] + 0.5) * (bottom - top) / GRID[0],
+    )
+    for box in boxes:
+        assert ((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2) == pytest.approx(middle)

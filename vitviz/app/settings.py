@@ -34,7 +34,7 @@ NAMES = (
         "threshold",
         "flip",
     ),
-    *("muted", "painted", "fill", "brush", "class", "block", "moment"),
+    *("muted", "painted", "fill", "brush", "class", "block", "moment", "depth", "shuffle"),
     *("family", "zoo_layer", "zoo_down", "zoo_across"),
 )
 

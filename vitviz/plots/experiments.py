@@ -167,7 +167,13 @@ def muted_heads(
 
 
 def answer_change(
-    before: np.ndarray, after: np.ndarray, labels: Sequence[str], *, k: int = 5, height: int = 350
+    before: np.ndarray,
+    after: np.ndarray,
+    labels: Sequence[str],
+    *,
+    k: int = 5,
+    height: int = 350,
+    called: tuple[str, str] = ("before", "after"),
 ) -> go.Figure:
     """The k most probable classes before and after an experiment, in pairs of bars.
 
@@ -179,19 +185,20 @@ def answer_change(
     before, after : ndarray of shape (K,), shares of 1
     labels : K names
     height : of the figure on screen at least, pixels
+    called : names of the two answers
     """
     ranks = [np.argsort(np.argsort(-values, kind="stable")) for values in (before, after)]
     shown = [int(at) for at in np.argsort(ranks[0]) if min(ranks[0][at], ranks[1][at]) < k]
     names = [f"{labels[at]} ({ranks[0][at] + 1} → {ranks[1][at] + 1})" for at in shown]
     figure = go.Figure()
-    for called, values, colour, pattern in (
-        ("before", before, BEFORE, "/"),
-        ("after", after, AFTER, ""),
+    for name, values, colour, pattern in (
+        (called[0], before, BEFORE, "/"),
+        (called[1], after, AFTER, ""),
     ):
         figure.add_bar(
             x=100 * values[shown],
             y=names,
-            name=called,
+            name=name,
             orientation="h",
             marker=dict(color=colour, pattern_shape=pattern),
             text=[f"{100 * value:.1f} %" for value in values[shown]],

@@ -2,6 +2,7 @@
 
 import base64
 import io
+from collections.abc import Sequence
 
 import numpy as np
 import plotly.graph_objects as go
@@ -10,6 +11,8 @@ from PIL import Image
 from .template import (
     BARE,
     GREY,
+    KEY,
+    QUERY,
     SHARES,
     SIGNED,
     Box,
@@ -113,6 +116,83 @@ def relevance(values: np.ndarray, image: Image.Image, *, crop: Box, name: str) -
         f"{highest:.2g}.",
         height=_picture_height(image) + _COLORBAR,
     )
+
+
+def patch_answers(
+    probabilities: np.ndarray, image: Image.Image, *, crop: Box, labels: Sequence[str], index: int
+) -> go.Figure:
+    """The probability of one class as each patch alone would answer, over the picture.
+
+    Parameters
+    ----------
+    probabilities : ndarray of shape (rows, columns, K), shares of 1
+    labels : K names; hovering shows each patch's most probable class
+    index : of the class whose probability is drawn
+    """
+    values, best = probabilities[..., index], probabilities.argmax(axis=-1)
+    heat = _heat(values, crop, None)
+    named = [
+        [
+            f"{patch_name(r, c)}: {labels[top]} {as_percent(probabilities[r, c, top])}"
+            for c, top in enumerate(row)
+        ]
+        for r, row in enumerate(best)
+    ]
+    highest = max(float(values.max()), 1e-12)
+    ticks = {0.0: "0 %", 100 * highest: f"{as_percent(highest)} max"}
+    heat.update(
+        customdata=named,
+        hovertemplate=f"%{{customdata}}<br>{labels[index]} %{{z:.2f}} %<extra></extra>",
+        colorbar={
+            **colorbar(f"probability of {labels[index]}"),
+            "tickvals": list(ticks),
+            "ticktext": list(ticks.values()),
+        },
+    )
+    figure = go.Figure(heat)
+    _picture_axes(figure, image)
+    return finish(
+        figure,
+        f"Probability of {labels[index]} as each patch alone would answer: {_strongest(values)}; "
+        f"{(best == index).mean():.0%} of the patches answer {labels[index]}.",
+        height=_picture_height(image) + _COLORBAR,
+    )
+
+
+def receptive_fields(
+    image: Image.Image, *, crop: Box, grid: tuple[int, int], patch: tuple[int, int], pixel: float
+) -> go.Figure:
+    """What a patch of a ViT sees, and a pixel of a CNN of 3 x 3 kernels, drawn on the picture.
+
+    Parameters
+    ----------
+    crop : (left, top, right, bottom) of the grid in pixels of the picture
+    patch : row and column of the patch
+    pixel : side of a pixel of the model's input, in pixels of the picture
+    """
+    figure = picture(image, crop=crop, grid=grid, query=patch)
+    left, top, right, bottom = crop
+    x = left + (patch[1] + 0.5) * (right - left) / grid[1]
+    y = top + (patch[0] + 0.5) * (bottom - top) / grid[0]
+    figure.add_shape(
+        type="rect", x0=left, y0=top, x1=right, y1=bottom, line=dict(color=QUERY, width=4)
+    )
+    for layer in (3, 2, 1):
+        half = (2 * layer + 1) / 2 * pixel
+        figure.add_shape(
+            type="rect",
+            x0=x - half,
+            x1=x + half,
+            y0=y - half,
+            y1=y + half,
+            line=dict(color=KEY, width=2, dash=("solid", "dash", "dot")[layer - 1]),
+        )
+    words = (
+        f"The patch at {patch_name(*patch)} sees its own pixels in the embedding and the whole "
+        "picture from layer 1 on; a pixel in its middle sees 3, 5 and 7 pixels across after layers "
+        "1, 2 and 3 of a CNN."
+    )
+    return figure.update_layout(meta={"alt": words})
 
 
 def token_components(

@@ -1,0 +1,221 @@
+"""Experiments of the page Anatomy: each patch's answer, the order of patches, and locality."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import streamlit as st
+from PIL import Image
+
+from vitviz import plots
+from vitviz.app.settings import setting
+from vitviz.app.shared import results
+from vitviz.app.shared.queue import turn
+from vitviz.app.shared.view import View
+from vitviz.app.widgets import class_menu
+from vitviz.app.widgets.data_table import Table, patch_columns
+from vitviz.app.widgets.figure import show
+from vitviz.plots.template import as_percent
+
+if TYPE_CHECKING:
+    from vitviz import Model
+    from vitviz.equivariance import Distances, Shuffled
+
+ORDERS = range(1, 10)  # seeds of the permutations
+
+
+def draw(view: View) -> list[Table]:
+    """Draw what applies to the model on screen; returns the tables of what was drawn."""
+    from vitviz import ModelError
+
+    tables = _patch_answers(view)
+    for section in (_order, _locality):
+        try:
+            tables += section(view)
+        except ModelError as error:
+            st.info(str(error))
+    return tables
+
+
+def _patch_answers(view: View) -> list[Table]:
+    """What each patch alone would answer after a layer."""
+    acts = view.acts
+    if acts.probabilities is None or not acts.all_to_all:
+        return []
+    from vitviz import intervention
+
+    st.subheader("What would each patch answer?", anchor=False)
+    labels, index = class_menu.names(acts), class_menu.chosen(acts)
+    words, photo, answers = st.columns([4, 4, 4])
+    with words:
+        class_menu.menu(acts)
+        depth = setting("depth", range(acts.depth + 1), acts.depth)
+        st.slider("After layer", 0, acts.depth, key="depth")
+        found = results.captures().get(
+            (*view.key, "patch lens", depth),
+            lambda: intervention.patch_lens(view.model, acts, depth),
+            lambda made: made.nbytes,
+        )
+        right = (found.argmax(axis=-1) == index).mean()
+        st.markdown(
+            f"The final LayerNorm and the head are applied to each patch's token after layer "
+            f"{depth} (0: the embedding). **{right:.0%}** of the patches would answer "
+            f"**{labels[index]}**; the model answers with {as_percent(acts.probabilities[index])}. "
+            "The head was trained for the last layer and the tokens that it reads, so an early map "
+            "that shows nothing does not prove that the patches know nothing."
+        )
+    with photo:
+        show(
+            plots.picture(
+                view.picture.image, crop=acts.crop, grid=acts.grid, query=view.query_patch
+            )
+        )
+    with answers:
+        show(
+            plots.patch_answers(
+                found, view.picture.image, crop=acts.crop, labels=labels, index=index
+            )
+        )
+    best = found.reshape(-1, found.shape[-1])
+    columns = {
+        "most probable": [labels[top] for top in best.argmax(axis=1)],
+        "its probability, %": 100 * best.max(axis=1),
+        f"{labels[index]}, %": 100 * best[:, index],
+    }
+    about = f"What each patch alone would answer after layer {depth}."
+    return [Table(about, {**patch_columns(view, grid=acts.grid), **columns})]
+
+
+def _order(view: View) -> list[Table]:
+    """Shuffle the patches, with E_pos and without."""
+    from vitviz.equivariance import shuffle_patches
+
+    st.subheader("Does the order of the patches matter?", anchor=False)
+    seed = setting("shuffle", ORDERS, ORDERS[0])
+
+    def make() -> "Shuffled":
+        with turn():
+            return shuffle_patches(view.model, view.picture.image, seed=seed)
+
+    found = results.captures().get(
+        (*view.key, "shuffled", seed), make, lambda made: made.outputs.nbytes
+    )
+    shuffled, with_positions, without = st.columns([4, 4, 4])
+    with shuffled:
+        size = view.model.preprocess.input_size
+        show(
+            plots.picture(
+                _shuffled(view, found.order),
+                crop=(0, 0, size[1], size[0]),
+                grid=view.grid,
+                query=None,
+            )
+        )
+        st.selectbox("Order number", ORDERS, key="shuffle")
+    labels = _names(view)
+    unit = "a probability (0 to 1)" if view.model.num_classes else "an output"
+    for place, title, (before, after), change in zip(
+        (with_positions, without),
+        ("With E_pos", "Without E_pos"),
+        found.outputs,
+        found.changes,
+        strict=True,
+    ):
+        with place:
+            st.markdown(f"**{title}**")
+            if view.model.num_classes:
+                order = ("in order", "shuffled")
+                show(plots.answer_change(before, after, labels, k=3, height=260, called=order))
+            st.markdown(f"Largest change of {unit}: **{change:.2g}**.")
+    st.markdown(
+        "Nothing in attention, LayerNorm or the MLP knows where a patch lies. Without E_pos the "
+        "same patches in another order give the same answer; what is left of a difference is "
+        "rounding, because sums are added up in another order. This model was trained with E_pos, "
+        "so its answer without E_pos is not one that it learned."
+    )
+    columns: dict[str, Sequence[object] | np.ndarray] = {"output": labels}
+    for title, (before, after) in zip(("with", "without"), found.outputs, strict=True):
+        columns[f"{title} E_pos, in order"] = before
+        columns[f"{title} E_pos, shuffled"] = after
+    return [Table(f"Outputs with the patches in order and shuffled (order {seed}).", columns)]
+
+
+def _locality(view: View) -> list[Table]:
+    """What a patch sees, and how tokens change when the picture moves or a patch is repeated."""
+    from vitviz.equivariance import repeat_patch, translate
+
+    model, image, (rows, cols) = view.model, view.picture.image, view.grid
+    patch = view.query_patch or (rows // 4, cols // 4)
+    other = (rows - 1 - patch[0], cols - 1 - patch[1])
+    if other == patch:
+        other = (patch[0], (patch[1] + 1) % cols)
+    width = model.layers[0].patch_side[1]
+
+    def make() -> "dict[str, Distances]":
+        with turn():
+            return {
+                "picture moved by one patch": translate(model, image, width),
+                "picture moved by half a patch": translate(model, image, width // 2),
+                "the same patch at two places": repeat_patch(model, image, patch, other),
+            }
+
+    found = results.captures().get((*view.key, "locality", patch), make, lambda made: 1000)
+    st.subheader("What does a patch see?", anchor=False)
+    fields, words = st.columns([4, 8])
+    left, _, right, _ = view.acts.crop
+    with fields:
+        show(
+            plots.receptive_fields(
+                image,
+                crop=view.acts.crop,
+                grid=view.grid,
+                patch=patch,
+                pixel=(right - left) / (cols * width),
+            )
+        )
+    whole, half, twins = found.values()
+    words.markdown(
+        f"A token begins with its own {width} x {width} pixels (small cyan box). From layer 1 on, "
+        "attention reads **the whole picture** (large cyan box). A pixel of a CNN with kernels of "
+        "3 x 3 sees 3, 5 and 7 pixels across after layers 1, 2 and 3 (magenta boxes): a CNN is "
+        "*local* by construction, and its receptive field grows slowly. A CNN also does the same "
+        "at every place (*translation equivariance*). These are its *inductive biases*. A ViT has "
+        "them in the patch embedding alone, and must learn the rest from data.\n\n"
+        f"Measured here, as a share of the length of a token: when the picture moves by **one "
+        f"patch**, the embedded patches move along and change by **{whole.embedded:.1%}**; by "
+        f"**half a patch**, they change by **{half.embedded:.0%}**, because each patch now holds "
+        f"other pixels. After the last layer, where E_pos was added, the move by one patch changes "
+        f"tokens by **{whole.last:.0%}**.\n\n"
+        f"The patch at row {patch[0] + 1}, column {patch[1] + 1}, copied to row {other[0] + 1}, "
+        f"column {other[1] + 1}, gives the same token there before E_pos (difference "
+        f"{twins.embedded:.2g}). After the last layer the two differ by **{twins.last:.0%}** with "
+        f"E_pos, and by {twins.last_without:.2g} without."
+    )
+    columns: dict[str, Sequence[object]] = {
+        "experiment": list(found),
+        "embedded": [one.embedded for one in found.values()],
+        "after the last layer": [one.last for one in found.values()],
+        "after the last layer, without E_pos": [one.last_without for one in found.values()],
+    }
+    return [Table("How much tokens change, as a share of their length.", columns)]
+
+
+def _names(view: View) -> list[str]:
+    if view.acts.probabilities is not None:
+        return list(class_menu.names(view.acts))
+    return [f"output {number}" for number in range(_outputs(view.model))]
+
+
+def _outputs(model: "Model") -> int:
+    return model.num_classes or int(getattr(model.module, "embed_dim", 0))
+
+
+def _shuffled(view: View, order: np.ndarray) -> Image.Image:
+    """The model's input with its patches in this order, as a picture."""
+    from vitviz.activations import edited_input
+
+    (rows, cols), (height, width) = view.grid, view.model.layers[0].patch_side
+    pixels = edited_input(view.model, view.picture.image, [])[..., :3]
+    patches = pixels.reshape(rows, height, cols, width, 3).swapaxes(1, 2)
+    patches = patches.reshape(-1, height, width, 3)[order].reshape(rows, cols, height, width, 3)
+    return Image.fromarray(patches.swapaxes(1, 2).reshape(pixels.shape))
