@@ -1,4 +1,4 @@
-"""What watching costs: a capture beside a plain forward pass of timm, in CPU time and memory.
+"""The overhead of a capture over a plain forward pass of timm, in CPU time and memory.
 
     python benchmarks/capture.py [--rounds 9] [--fresh]
 

@@ -1,4 +1,4 @@
-"""A class at once: sessions that each upload a picture of their own to the real server.
+"""Load test: sessions that each upload a picture of their own to the real server at once.
 
     python benchmarks/load.py [--sessions 30] [--rounds 3]
 

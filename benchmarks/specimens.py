@@ -1,4 +1,4 @@
-"""What a model of our own shows, and how much of it was put in: the table of its card.
+"""Measurements of a model of ours beside those of its initialisation: the table of its card.
 
     python benchmarks/specimens.py MODEL... [--samples FOLDER] [--objects FOLDER] [--orders 20]
 

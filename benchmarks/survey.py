@@ -91,7 +91,7 @@ SIDES = (112, 128, 160)  # pixels; tried in turn, before the architecture's own
 
 
 def outline(name: str, side: int | None) -> Any:
-    """The architecture without numbers, for pictures of this side."""
+    """The architecture on the meta device, for pictures of this side."""
     options = {} if side is None else {"img_size": side}
     with torch.device("meta"):
         return timm.create_model(name, **options)

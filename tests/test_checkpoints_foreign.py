@@ -1,4 +1,4 @@
-"""Checkpoints of other libraries, and files that were made to hurt."""
+"""Checkpoints of other libraries, and malicious files."""
 
 import json
 import os

@@ -1,7 +1,7 @@
-"""Cells lie where they look, also when convolutions that overlap have made their grid.
+"""Receptive fields of cells are centred where the model says, also behind overlapping convolutions.
 
 The oracle is a ramp: networks are made linear, and their kernels positive and lopsided, so that
-what a cell shows of a picture that grows brighter downwards is the place to which it looks.
+the value of a cell on a picture that grows brighter downwards is its receptive field's centre.
 """
 
 import math

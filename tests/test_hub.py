@@ -31,7 +31,7 @@ def refused(**options: Any) -> HubError:
     """Why a download failed; half a minute at the most is for a busy machine."""
     begun = time.monotonic()
     with pytest.raises(HubError) as caught:
-        download(WEIGHTS, **{"patience": 1, **options})
+        download(WEIGHTS, **{"timeout": 1, **options})
     assert time.monotonic() - begun < 30
     assert cached(WEIGHTS) is None
     assert_one_sentence(f"It failed, because {caught.value}.")
@@ -75,16 +75,16 @@ def test_progress_is_told_in_bytes(server: HubServer, cache: Path) -> None:
     assert len({done for done, _ in told if 0 < done < len(DATA)}) >= 2
 
 
-def test_a_slow_download_outlives_the_patience(server: HubServer, cache: Path) -> None:
+def test_a_slow_download_is_not_ended_by_the_timeout(server: HubServer, cache: Path) -> None:
     server.delay = 0.15
     begun = time.monotonic()
-    download(WEIGHTS, patience=1)
+    download(WEIGHTS, timeout=1)
     assert time.monotonic() - begun > 2
 
 
 def test_a_download_that_is_cut_once_goes_on_where_it_was(server: HubServer, cache: Path) -> None:
     server.mode, server.times = "cut", 1
-    assert download(WEIGHTS, patience=10).read_bytes() == DATA
+    assert download(WEIGHTS, timeout=10).read_bytes() == DATA
     first, second = (asked[2] for asked in server.asked if asked[0] == "GET")
     assert first == 0
     assert 400_000 < second <= 500_000
@@ -92,7 +92,7 @@ def test_a_download_that_is_cut_once_goes_on_where_it_was(server: HubServer, cac
 
 def test_a_server_that_cannot_resume_sends_all_again(server: HubServer, cache: Path) -> None:
     server.mode, server.times, server.resumes = "cut", 1, False
-    assert download(WEIGHTS, patience=10).read_bytes() == DATA
+    assert download(WEIGHTS, timeout=10).read_bytes() == DATA
 
 
 # --- downloads that fail ------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def test_a_server_that_cannot_resume_sends_all_again(server: HubServer, cache: P
 
 def test_a_refused_connection(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    error = refused(patience=20)
+    error = refused(timeout=20)
     assert str(error) == "the hub cannot be reached"
     assert not error.local
 
@@ -109,18 +109,18 @@ def test_no_network_is_asked_for_where_the_client_is_told_to_be_offline(
     server: HubServer, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert str(refused(patience=20)) == "the hub cannot be reached"
+    assert str(refused(timeout=20)) == "the hub cannot be reached"
     assert server.asked == []
 
 
 def test_a_server_in_trouble(server: HubServer, cache: Path) -> None:
     server.mode = "503"
-    assert str(refused(patience=20)) == "the hub answers with error 503"
+    assert str(refused(timeout=20)) == "the hub answers with error 503"
 
 
 def test_a_file_that_is_not_there(server: HubServer, cache: Path) -> None:
     del server.files["timm/some/model.safetensors"]
-    assert "does not have them" in str(refused(patience=20))
+    assert "does not have them" in str(refused(timeout=20))
 
 
 @pytest.mark.parametrize("mode", ["silent", "silent half"])
@@ -133,14 +133,14 @@ def test_a_server_that_never_answers(mode: str, server: HubServer, cache: Path) 
 @pytest.mark.parametrize("resumes", [True, False])
 def test_a_download_that_is_always_cut(resumes: bool, server: HubServer, cache: Path) -> None:
     server.mode, server.resumes = "cut", resumes
-    assert "nothing new" in str(refused(patience=2.5))
+    assert "nothing new" in str(refused(timeout=2.5))
     assert len([asked for asked in server.asked if asked[0] == "GET"]) >= 2
     assert not contents(cache)
 
 
 def test_bytes_that_are_not_those_of_the_hub_are_removed(server: HubServer, cache: Path) -> None:
     server.mode, server.times = "corrupt", 1
-    assert str(refused(patience=20)) == "what arrived was damaged, and is removed"
+    assert str(refused(timeout=20)) == "what arrived was damaged, and is removed"
     assert not contents(cache)
     assert download(WEIGHTS).read_bytes() == DATA
 
@@ -152,14 +152,14 @@ def test_a_cache_that_cannot_be_written(
     (tmp_path / "file").write_text("in the way")
     folder = tmp_path / "file" / inside
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder))
-    error = refused(patience=20)
+    error = refused(timeout=20)
     assert str(error) == "the folder of the hub's cache cannot be written"
     assert error.local
 
 
 def test_a_disk_without_room_is_not_begun_to_be_filled(server: HubServer, cache: Path) -> None:
     server.claimed = 10**18
-    error = refused(patience=20)
+    error = refused(timeout=20)
     assert "they need 1,000,000,000,000 MB and the disk of the hub's cache has " in str(error)
     assert error.local
     assert [asked for asked in server.asked if asked[0] == "GET"] == []
@@ -198,7 +198,7 @@ def test_a_download_can_be_cancelled_while_nothing_comes(
     begun = time.monotonic()
     with pytest.raises(CancelledError):
         download(WEIGHTS, progress=progress)
-    assert time.monotonic() - begun < 20  # and not the patience of 30 s
+    assert time.monotonic() - begun < 20  # and not the timeout of 30 s
     assert not contents(cache)
     server.mode = "ok"
     assert download(WEIGHTS).read_bytes() == DATA

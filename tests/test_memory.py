@@ -1,4 +1,4 @@
-"""What is estimated before it is spent is what is spent."""
+"""Estimates of memory hold, and what does not fit is refused before it is allocated."""
 
 import platform
 import subprocess

@@ -1,4 +1,4 @@
-"""A Model tells what its module is, preprocesses as configured, and watches without being felt."""
+"""A Model describes its module, preprocesses as configured, and watching changes nothing."""
 
 import copy
 import io

@@ -1,4 +1,4 @@
-"""Figures of who may look at whom, and of what it costs."""
+"""Figures of attention patterns, and of the multiply-adds of attention."""
 
 import re
 from typing import Any

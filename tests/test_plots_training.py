@@ -1,4 +1,4 @@
-"""Figures of how a model came about."""
+"""Figures of training."""
 
 import numpy as np
 import pytest

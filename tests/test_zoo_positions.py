@@ -1,4 +1,4 @@
-"""The size of a model's input: what a file's own positions say of it, and what is said of them."""
+"""The input size of a checkpoint, from its positions; and the provenance of resampled ones."""
 
 from pathlib import Path
 from typing import Any

@@ -45,7 +45,7 @@ class Recorder:
         """The residual stream before a block."""
 
     def projecting(self, layer: int, heads: Tensor) -> Tensor | None:
-        """The concatenated heads before the output projection, where these are asked for."""
+        """The concatenated heads before the output projection, of the layers asked for."""
 
     def attended(self, layer: int, tokens: Tensor) -> None:
         """The residual stream between attention and MLP."""
@@ -57,7 +57,7 @@ class Recorder:
 #: The recorder of the forward pass under way in this context.
 RECORDER: ContextVar[Recorder | None] = ContextVar("vitviz_recorder", default=None)
 
-_INSTALLING = Lock()  # torch numbers its hooks by a counter that two threads may read at once
+_INSTALLING = Lock()  # torch numbers its hooks by a counter that is not thread-safe
 
 
 class _Hook:
@@ -276,12 +276,12 @@ class Model:
 
     @property
     def num_classes(self) -> int:
-        """How many classes the head answers with; 0 without a head, or where it gives none."""
+        """How many classes the head has; 0 without a head, or where it gives an embedding."""
         return 0 if self.embeds else int(getattr(self.module, "num_classes", 0))
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """Names of the classes; None where they are not known, as those of an exchanged head."""
+        """Names of the classes; None where they are unknown, as after the head was replaced."""
         known = self._labels is not None and len(self._labels) == self.num_classes
         return self._labels if known else None
 

@@ -43,6 +43,11 @@ CONFIGURATIONS: Mapping[str, Configuration] = {
     "G/14": Configuration(patch_size=14, embed_dim=1664, depth=48, num_heads=16, mlp_dim=8192),
 }
 
+#: Standard deviation of tokens, positions and linear weights before training: that of BERT (Devlin
+#: et al., 2019), of DeiT's code (Touvron et al., 2021) and of timm's `init_weights_vit_timm`. The
+#: ViT paper's own JAX code has it for positions only: its weights are Xavier's, CLS and head 0.
+INITIAL_STD = 0.02  # torch truncates at 2, so in effect not at all
+
 
 class HybridStem(nn.Sequential):
     """A small CNN whose feature map is cut into patches instead of the picture (section 3.1).
@@ -293,19 +298,12 @@ class VisionTransformer(nn.Module):
 
 
 def _token(count: int, embed_dim: int) -> nn.Parameter:
-    return nn.Parameter(nn.init.trunc_normal_(torch.empty(1, count, embed_dim), std=0.02))
+    return nn.Parameter(nn.init.trunc_normal_(torch.empty(1, count, embed_dim), std=INITIAL_STD))
 
 
 def _initialise(module: nn.Module) -> None:
-    """Weights of standard deviation 0.02 and biases of 0, as timm and DeiT begin.
-
-    They are those of timm's `init_weights_vit_timm` and DeiT (Touvron et al., ICML 2021), and
-    0.02 is that of BERT (Devlin et al., 2019). torch truncates at 2, a hundred standard
-    deviations, which changes nothing. The ViT paper's own JAX code differs: Xavier's uniform
-    weights, positions of standard deviation 0.02, and a class token and a head of zeros.
-    """
     if isinstance(module, nn.Linear):
-        nn.init.trunc_normal_(module.weight, std=0.02)
+        nn.init.trunc_normal_(module.weight, std=INITIAL_STD)
         nn.init.zeros_(module.bias)
 
 

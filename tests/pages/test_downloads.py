@@ -84,7 +84,7 @@ def test_the_page_works_during_a_download_and_does_not_begin_it_again(server: Hu
     begun = time.monotonic()
     at.slider(key="layer").set_value(2).run()
     assert "layer 2 of 6" in provenance(at)
-    assert time.monotonic() - begun < 20  # and not the patience of 30 s
+    assert time.monotonic() - begun < 20  # and not the timeout of 30 s
     assert not complaints(at)
     assert downloading(at)
     other = opened(model=NAME)  # somebody else wants the same

@@ -5,7 +5,7 @@ subprocess (`child`), which is watched and ended from here (`downloading`), so t
 blocks nobody longer than the timeout that was asked for.
 """
 
-from .downloading import PATIENCE, download
+from .downloading import TIMEOUT, download
 from .weights import HubError, Weights, cached, remove, undamaged
 
-__all__ = ["PATIENCE", "HubError", "Weights", "cached", "download", "remove", "undamaged"]
+__all__ = ["TIMEOUT", "HubError", "Weights", "cached", "download", "remove", "undamaged"]

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from .weights import HubError, Weights
 
-PATIENCE = 30.0  # seconds without a new byte
+TIMEOUT = 30.0  # seconds without a new byte
 _START = 60.0  # seconds that the subprocess may take to start, or to check the file
 _TICK = 0.2  # seconds between two calls of `progress`, at most
 _ROOT = Path(__file__).parents[2]  # where vitviz lies, which need not be installed
@@ -23,7 +23,7 @@ def download(
     weights: Weights,
     *,
     progress: Callable[[int, int | None], None] | None = None,
-    patience: float = PATIENCE,
+    timeout: float = TIMEOUT,
 ) -> Path:
     """Fetch a file into the hub's cache, and check that it arrived as it is there.
 
@@ -32,7 +32,7 @@ def download(
     progress : callable, optional
         Called several times a second, also while nothing comes, with the bytes that are here and
         how many there are (None until that is known); what it raises ends the download.
-    patience : float
+    timeout : float
         Seconds without a new byte after which the download is given up.
 
     Returns
@@ -60,7 +60,7 @@ def download(
     reader = Thread(target=_read, args=(child.stdout, lines), daemon=True)
     reader.start()
     try:
-        return _follow(lines, progress or (lambda done, total: None), patience)
+        return _follow(lines, progress or (lambda done, total: None), timeout)
     finally:
         _end(child)
         reader.join()
@@ -83,7 +83,7 @@ def _read(stream: IO[bytes], lines: "SimpleQueue[bytes | None]") -> None:
 def _follow(
     lines: "SimpleQueue[bytes | None]",
     progress: Callable[[int, int | None], None],
-    patience: float,
+    timeout: float,
 ) -> Path:
     done, total = 0, None
     deadline, reported = monotonic() + _START, 0.0
@@ -92,7 +92,7 @@ def _follow(
             progress(done, total)
             reported = monotonic()
         if monotonic() > deadline:
-            raise HubError(f"nothing new came from the hub for {patience:g} seconds")
+            raise HubError(f"nothing new came from the hub for {timeout:g} seconds")
         try:
             line = lines.get(timeout=_TICK)
         except Empty:
@@ -108,10 +108,10 @@ def _follow(
         total = event.get("total", total)
         # A transfer that starts again counts as progress only beyond the bytes it had before.
         if event["stage"] != "transfer":
-            deadline = monotonic() + (_START if event["stage"] == "check" else patience)
+            deadline = monotonic() + (_START if event["stage"] == "check" else timeout)
         elif event["done"] > done:
             done = event["done"]
-            deadline = monotonic() + patience
+            deadline = monotonic() + timeout
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:

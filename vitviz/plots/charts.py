@@ -65,7 +65,7 @@ def attention_distance(
     )
     for layer, pixels in enumerate(equal):
         if np.isnan(pixels):
-            continue  # no patch looks here; plotly would draw a line of its own choice
+            continue  # no patch attends to patches here; plotly would draw NaN somewhere
         figure.add_shape(
             type="line",
             x0=layer + 0.5,

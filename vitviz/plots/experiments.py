@@ -11,7 +11,7 @@ from PIL import Image
 from .template import BARE, GREY, LINES, SIGNED, Box, colorbar, finish, legend_above, patch_name
 
 BEFORE, AFTER = GREY, "#3a6ea5"
-_MARK = "#e8590c"  # what was taken away, which also has a shape of its own
+_MARK = "#e8590c"  # for what was removed, which also differs by its shape
 
 
 def removed_patches(
@@ -220,7 +220,7 @@ def answer_change(
 
 
 def logit_lens(probabilities: np.ndarray, labels: Sequence[str], *, k: int = 3) -> go.Figure:
-    """What the model would answer after each depth, for the k classes most probable at the last.
+    """The model's probabilities after each depth, for the k classes most probable at the last.
 
     Parameters
     ----------
@@ -256,7 +256,7 @@ def logit_lens(probabilities: np.ndarray, labels: Sequence[str], *, k: int = 3) 
 def removal_curves(
     curves: Mapping[str, tuple[np.ndarray, np.ndarray]], *, name: str, putting_back: bool
 ) -> go.Figure:
-    """The probability of a class while patches go (deletion) or come back (insertion).
+    """The probability of a class while patches are removed (deletion) or put back (insertion).
 
     Parameters
     ----------

@@ -306,7 +306,7 @@ def token_norms(
 
 
 def filter_response(response: np.ndarray, image: Image.Image, *, crop: Box, name: str) -> go.Figure:
-    """How each patch answers to one filter (rows, columns), signed, in picture coordinates.
+    """Inner product of each patch with one filter (rows, columns), in picture coordinates.
 
     The scale runs as far below 0 as above; the colour bar prints the smallest and the largest.
     """

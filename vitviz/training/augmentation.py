@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-GREY = (0.299, 0.587, 0.114)  # shares of red, green and blue in brightness (ITU-R BT.601)
+LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue (ITU-R BT.601)
 
 
 def flip_and_shift(pictures: Tensor, shift: int, generator: torch.Generator) -> Tensor:
@@ -62,7 +62,7 @@ def colour_jitter(pictures: Tensor, share: float, generator: torch.Generator) ->
     factors = 1 + share * (2 * torch.rand(3, count, 1, 1, 1, generator=generator) - 1)
     brightness, contrast, saturation = factors
     x = pictures.float() * brightness
-    grey = (x * torch.tensor(GREY)).sum(dim=-1, keepdim=True)  # (n, side, side, 1)
+    grey = (x * torch.tensor(LUMA)).sum(dim=-1, keepdim=True)  # (n, side, side, 1)
     x = grey + (x - grey) * saturation
     mean = grey.mean(dim=(1, 2), keepdim=True)
     return (mean + (x - mean) * contrast).round().clamp(0, 255).byte()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..checkpoints import shipped_names
 from ..families import ModelError
-from ..hub import PATIENCE, HubError, Weights, cached, download, remove, undamaged
+from ..hub import TIMEOUT, HubError, Weights, cached, download, remove, undamaged
 
 SAFE_FILE = "model.safetensors"  # what timm calls weights on the hub
 
@@ -156,7 +156,7 @@ def fetch_weights(
     name: str,
     *,
     progress: Callable[[int, int | None], None] | None = None,
-    patience: float = PATIENCE,
+    timeout: float = TIMEOUT,
     verify: bool = False,
 ) -> Path:
     """Trained weights of an architecture of timm: the file in the cache, downloaded if need be.
@@ -166,7 +166,7 @@ def fetch_weights(
     progress : callable, optional
         Called several times a second during a download, with the bytes that are here and how many
         there are (None until that is known); what it raises ends the download.
-    patience : float
+    timeout : float
         Seconds without a new byte after which a download is given up.
     verify : bool
         True compares a file that is in the cache already with its sha256, and fetches a damaged
@@ -183,7 +183,7 @@ def fetch_weights(
         remove(there)
         there = None
     try:
-        return there or download(weights, progress=progress, patience=patience)
+        return there or download(weights, progress=progress, timeout=timeout)
     except HubError as error:
         architecture = name.removeprefix("timm/")
         remedy = (

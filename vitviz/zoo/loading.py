@@ -92,7 +92,7 @@ def load_model(
 
 
 def size_in(name: str, checkpoint: Path) -> tuple[int, int] | None:
-    """The input's height and width that a file was trained at, where it tells them.
+    """The height and width of a checkpoint's input in training; None where it does not show them.
 
     Raises
     ------

@@ -109,7 +109,7 @@ def size_of(module: nn.Module, sites: Sequence[Site]) -> Size:
 
 
 def counted(architecture: str) -> Size:
-    """Count a ViT of timm with a head of 1000 classes; no weight of it is made."""
+    """Count a ViT of timm with a head of 1000 classes, on the meta device."""
     outline = outline_of(architecture, {"num_classes": 1000, "weight_init": "skip"})
     input_size = preprocessing_of(outline, None).input_size
     return size_of(outline, family_of(outline).sites(outline, input_size))
