@@ -26,13 +26,7 @@ from planting import mean_distance, planted, spotlight
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitviz.activations import (
-    Activations,
-    DropPatches,
-    calls,
-    capture,
-    forward,
-)
+from vitviz.activations import Activations, DropPatches, calls, capture, forward
 from vitviz.families import ModelError
 from vitviz.inspection import attention_distance, attention_rollout
 from vitviz.model import Model

@@ -71,12 +71,9 @@ class Activations:
 
     def crop_of(self, layer: int, *, keys: bool = False) -> tuple[float, float, float, float]:
         """`crop` of one layer's queries or keys; a padded grid reaches beyond the picture."""
-        left, top, right, bottom = self._crops[checked(layer, self.depth, "layer")]
-        (rows, cols), (key_rows, key_cols) = (
-            self.layers[layer].query_grid,
-            self.layers[layer].key_grid,
-        )
-        windows = self._windows[layer]
+        described, windows = self._layer(layer), self._windows[layer]
+        (rows, cols), (key_rows, key_cols) = described.query_grid, described.key_grid
+        left, top, right, bottom = self._crops[layer]
         if keys and windows is not None:
             height, width = windows.key_step
             right = left + key_cols * width * (right - left) / cols
@@ -154,9 +151,8 @@ class Activations:
             When the layer has no attention, or it does not reproduce the block's own output.
         """
         attention, windows = self._proved(layer).float().numpy(), self._windows[layer]
-        if windows is None:
-            whole = attention[0]
-        else:
+        whole = attention[0]
+        if windows is not None:
             whole = expanded(attention, windows, self.layers[layer])
         whole.flags.writeable = False
         return whole

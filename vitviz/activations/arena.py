@@ -13,7 +13,7 @@ class Arena:
 
     def __init__(self, size: int, dtype: torch.dtype) -> None:
         self._numbers = torch.empty(size, dtype=torch.uint8).view(dtype)
-        self._used = 0  # pages behind it were never written, so the system has not given them yet
+        self._used = 0  # beyond it no page was written yet, so that it takes no memory
 
     def copy(self, tensor: Tensor) -> Tensor:
         """A copy of the tensor in the arena, or outside of it where it does not fit."""

@@ -91,7 +91,7 @@ class FusedCall:
         return kept if self.bias is None else (*kept, self.bias)
 
     def copied(self, copy: Copy) -> "FusedCall":
-        """The same in other memory; the bias stays, as it may be one for all windows."""
+        """A copy in other memory, but for the bias, which may be one for all windows."""
         q, k, v = copy(self.q), copy(self.k), copy(self.v)
         return replace(self, q=q, k=k, v=v, output=self.output.copied(copy))
 
@@ -140,7 +140,7 @@ class SoftmaxCall:
         return (self.weights, self.v, *self.output.tensors(), *(self.mixing or ()))
 
     def copied(self, copy: Copy) -> "SoftmaxCall":
-        """The same in other memory; the weights stay, which have a tensor of their own."""
+        """A copy in other memory, but for the weights, which have a tensor of their own."""
         return replace(self, v=copy(self.v), output=self.output.copied(copy))
 
 

@@ -19,15 +19,7 @@ from ..model import RECORDER, Model, Recorder
 from .activations import Activations, checked
 from .arena import Arena
 from .calls import Call, SoftmaxCall, expected_shape, fused_call, why_unexpected
-from .edits import (
-    DropPatches,
-    Edit,
-    FillPatches,
-    MuteHeads,
-    SwapTokens,
-    filled,
-    mask_of,
-)
+from .edits import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens, filled, mask_of
 from .proof import Output, why_rows_differ
 
 LARGE = 1 << 26  # bytes of a capture that is copied into an arena
@@ -70,7 +62,7 @@ class _Watch(TorchFunctionMode, Recorder):
         self.dropped = mask_of(edits, DropPatches, model.layers[0].query_grid)
         self.patches = np.flatnonzero(~self.dropped.ravel())
         self.patches.flags.writeable = False
-        self.running: int | None = None
+        self.running: int | None = None  # the layer whose attention is being computed
         self.weights: Tensor | None = None  # of a softmax whose product is still to come
         self.calls: list[list[Call]] = [[] for _ in model.layers]
         self.stream: list[Tensor] = []

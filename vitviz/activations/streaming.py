@@ -49,7 +49,7 @@ class AttentionLayers(Iterable[np.ndarray]):
         return map(self._attention, range(len(self)))
 
     def row_blocks(self, layer: int) -> Iterator[tuple[slice, slice, np.ndarray, np.ndarray]]:
-        """Some rows of some heads of one layer, until all were there.
+        """Some rows of some heads of one layer, until all have come.
 
         A block of rows stays in the processor's cache, where a whole matrix of 1370 tokens and 6
         heads takes 45 MB.

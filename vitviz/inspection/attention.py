@@ -290,7 +290,7 @@ def entropy_of_scores(scores: Array, attention: Array) -> Array:
         for values in (scores, attention)
     )
     bits: Array = (s - np.log(p) - np.vecdot(attention, scores)) / np.log(2, dtype=scores.dtype)
-    return np.maximum(bits, 0)  # rounding may leave less
+    return np.maximum(bits, 0)  # rounding may go below 0
 
 
 def head_prefix_mass(layer: Array, prefix: int) -> Array:

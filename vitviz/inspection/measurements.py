@@ -111,7 +111,7 @@ def measurements(
 
 
 def _streamed(attention: KnownLayers, source: Source) -> Measurements:
-    """The same of blocks of rows, from the last layer back."""
+    """`measurements` of attention in blocks of rows, from the last layer back."""
     layers, heads, tokens = attention.shape
     prefix, grid = source.prefix, source.grid
     check_tokens(tokens, prefix, grid)

@@ -229,7 +229,7 @@ def _resampling(old: int, new: int, interpolation: Interpolation) -> Array:
     centre = (np.arange(new) + 0.5) * old / new
     if interpolation == "nearest":
         return np.eye(old)[centre.astype(int)]
-    wider = max(old / new, 1.0)  # where places are thinned out, each takes the mean of several
+    wider = max(old / new, 1.0)  # antialiasing: where the grid shrinks, a place averages several
     distance = np.abs(np.arange(old) + 0.5 - centre[:, None]) / wider
     weights = _cubic(distance) if interpolation == "bicubic" else np.maximum(1 - distance, 0)
     return weights / weights.sum(axis=1, keepdims=True)

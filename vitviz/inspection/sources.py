@@ -124,7 +124,7 @@ def source_of(
     prefix = len(layers.prefix)
     _agree("number of prefix tokens", num_prefix_tokens, prefix)
     if grid is not None and tuple(grid) != layers.grid:
-        check_tokens(layers.shape[2], prefix, grid)  # says how many there are
+        check_tokens(layers.shape[2], prefix, grid)  # its error says how many tokens there are
         _agree("grid", grid, layers.grid)
     if patch_size is not None and not np.array_equal(
         np.broadcast_to(patch_size, 2), np.broadcast_to(layers.patch_size, 2)
@@ -197,7 +197,7 @@ def patches_of(
         prefix = tokens.num_prefix_tokens
         _agree("number of prefix tokens", num_prefix_tokens, prefix)
         if grid is not None and tuple(grid) != tokens.grid:
-            check_tokens(len(table), prefix, grid)  # says how many there are
+            check_tokens(len(table), prefix, grid)  # its error says how many tokens there are
             _agree("grid", grid, tokens.grid)
         grid = tokens.grid
     else:

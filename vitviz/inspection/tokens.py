@@ -7,8 +7,8 @@ from .embeddings import principal_components
 from .inputs import Array, Grid, as_floats, check_share
 from .sources import Tokens, patches_of, table_of
 
-LONG = 5.0  # median absolute deviations above the median
-OUTLIER = 5.0  # times the median
+LONG = 5.0  # from so many median absolute deviations above the median
+OUTLIER = 5.0  # from so many times the median
 
 
 def token_similarity(tokens: Tokens, *, depth: int | None = None) -> Array:
