@@ -29,6 +29,7 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "attribution": {*_MODEL, "activations"},
     "intervention": {*_MODEL, "activations"},
     "equivariance": _MODEL,
+    "anatomy": {*_MODEL, "activations"},
     "checkpoints": {"vit"},
     "hub": set(),
     "zoo": {"vit", "families", "memory", "model", "checkpoints", "hub"},
@@ -60,6 +61,7 @@ THIRD_PARTY: Mapping[str, set[str]] = {
         "attribution",
         "intervention",
         "equivariance",
+        "anatomy",
         "training",
     },
 }

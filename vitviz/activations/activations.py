@@ -287,6 +287,21 @@ class Activations:
         """v of one layer: ndarray of shape (heads, tokens, head_dim)."""
         return self._vectors(layer, lambda call: call.v, self.layout(layer).keys)
 
+    def score_terms(self, layer: int) -> tuple[float, np.ndarray | None]:
+        """What makes scores of q k^T: its factor, and what is added; softmax comes after that.
+
+        Returns
+        -------
+        scale : float
+            1 / sqrt(head_dim) in a plain ViT.
+        bias : ndarray of shape (heads, queries, keys), or None
+            Of each pair of places, where every token meets every token.
+        """
+        call = self._call(layer)
+        if not isinstance(call, FusedCall) or len(call.q) > 1:
+            raise ModelError(f"{self.layers[layer].name} has no one product of q and k.")
+        return call.scale, None if call.bias is None else _read_only(call.bias[0])
+
     def tokens(self, depth: int, *, normalised: bool = False) -> np.ndarray:
         """z_depth, the residual stream: ndarray of shape (tokens, D).
 
