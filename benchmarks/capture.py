@@ -46,7 +46,7 @@ WAYS = ("plain", "capture", "measured", "hooks")
 
 
 class Prepared:
-    """A preprocessing that was done before."""
+    """A preprocessing that returns a picture prepared before."""
 
     def __init__(self, preprocess: Any, image: Image.Image) -> None:
         self.input_size, self.place = preprocess.input_size, preprocess.place

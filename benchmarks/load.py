@@ -87,7 +87,7 @@ def wrong(visitors: list[Visitor], pictures: list[bytes], model: vitviz.Model) -
 
 
 def grown(peaks: list[float]) -> float:
-    """Say how the peak in MB grows from round to round; its share of what it was when settled."""
+    """Print the growth of the memory peak from round to round; returns it as a share."""
     later = peaks[SETTLED - 1 :]
     if len(later) < 2:
         return 0.0

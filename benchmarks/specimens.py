@@ -189,8 +189,8 @@ def show(name: str, samples: Path, objects: Path | None, orders: int) -> None:
     print(f"- positions, mean cosine: {found}")
     if objects:
         auc, auc_0 = scores(trained, objects), scores(start, objects)
-        told = ", ".join(f"{k} {v.mean():.3f} ({auc_0[k].mean():.3f})" for k, v in auc.items())
-        print(f"- AUC on {len(auc['rollout'])} masked objects: {told}")
+        areas = ", ".join(f"{k} {v.mean():.3f} ({auc_0[k].mean():.3f})" for k, v in auc.items())
+        print(f"- AUC on {len(auc['rollout'])} masked objects: {areas}")
     if orders:
         count = sum(1 for _ in pictures(samples))
         for kind, names in deletions(trained, samples, orders).items():

@@ -31,7 +31,7 @@ from vitviz.families import family_of
 from vitviz.model import Model, ModelError, Preprocessing
 
 #: The files of timm whose models attend to tokens, or mix them without.
-PLACES = (
+MODULES = (
     "beit",
     "byoanet",
     "cait",
@@ -90,7 +90,7 @@ LARGE = 120_000_000  # parameters
 SIDES = (112, 128, 160)  # pixels; tried in turn, before the architecture's own
 
 
-def outline(name: str, side: int | None) -> Any:
+def on_meta(name: str, side: int | None) -> Any:
     """The architecture on the meta device, for pictures of this side."""
     options = {} if side is None else {"img_size": side}
     with torch.device("meta"):
@@ -112,7 +112,7 @@ def shortened(module: Any) -> bool:
 
 @torch.no_grad()
 def filled(module: nn.Module) -> nn.Module:
-    """The module with random numbers: weights of the size that keeps variance as it is."""
+    """The module with random weights, scaled to keep the variance (1 / fan-in)."""
     module = module.to_empty(device="cpu").eval()
     torch.manual_seed(0)
     for part in module.modules():
@@ -133,7 +133,7 @@ def smallest(name: str) -> tuple[nn.Module, tuple[int, int], bool]:
     """A module that runs, the size of its input, and whether it was shortened."""
     for side in (*SIDES, None):
         try:
-            module = outline(name, side)
+            module = on_meta(name, side)
             size = (side, side) if side else tuple(module.pretrained_cfg["input_size"][-2:])
             parameters = sum(p.numel() for p in module.parameters())
             cut = parameters > LARGE and shortened(module)
@@ -150,8 +150,8 @@ def smallest(name: str) -> tuple[nn.Module, tuple[int, int], bool]:
     raise AssertionError("the architecture's own size was tried last")
 
 
-def extracted(module: nn.Module, x: torch.Tensor) -> int:
-    """Of how many layers timm's own extractor returns attention, as it is by default."""
+def layers_extracted(module: nn.Module, x: torch.Tensor) -> int:
+    """The number of layers of which timm's own extractor returns attention by default."""
     try:
         found = AttentionExtract(module, method="hook")(x)
     except RuntimeError:  # nothing has the name that it looks for
@@ -160,8 +160,8 @@ def extracted(module: nn.Module, x: torch.Tensor) -> int:
 
 
 def verdict(name: str, image: Image.Image) -> tuple[str, str]:
-    """One word, and what there is to say of it."""
-    family_of(outline(name, None))  # what is refused is refused before it costs anything
+    """The outcome in one word, and its detail."""
+    family_of(on_meta(name, None))  # refused before any weight is made
     module, size, cut = smallest(name)
     model = Model(
         module,
@@ -173,24 +173,24 @@ def verdict(name: str, image: Image.Image) -> tuple[str, str]:
     with torch.inference_mode():
         plain = module(model.preprocess(image)[None])
     acts = capture(model, image)
-    said = f"{model.family}, {size[0]} x {size[1]}"
+    detail = f"{model.family}, {size[0]} x {size[1]}"
     if acts.logits is not None and not (acts.logits == plain[0].numpy()).all():
-        return "failed", f"{said}: watching changed the logits"
+        return "failed", f"{detail}: watching changed the logits"
     if all(layer.kind == "mixing" for layer in acts.layers):
-        return "weights", f"{said}: {model.token_mixing(0).shape[0]} maps of weights a layer"
+        return "weights", f"{detail}: {model.token_mixing(0).shape[0]} maps of weights a layer"
     for number, layer in enumerate(acts.layers):
         if layer.refusal:
-            return "failed", f"{said}: {layer.refusal}"
+            return "failed", f"{detail}: {layer.refusal}"
         for _ in acts.windows(number):  # proves the whole layer
             break
     with torch.inference_mode():
-        maps = extracted(module, model.preprocess(image)[None])
-    said = f"{said}, {acts.depth} layers, {maps} by AttentionExtract"
-    return ("proved in part" if cut else "proved"), said
+        maps = layers_extracted(module, model.preprocess(image)[None])
+    detail = f"{detail}, {acts.depth} layers, {maps} by AttentionExtract"
+    return ("proved in part" if cut else "proved"), detail
 
 
 def names(pattern: str) -> list[str]:
-    return [name for place in PLACES for name in timm.list_models(pattern, module=place)]
+    return [name for module in MODULES for name in timm.list_models(pattern, module=module)]
 
 
 def main() -> int:
@@ -204,16 +204,16 @@ def main() -> int:
     by_timm: Counter[str] = Counter()
     for name in names(arguments.pattern):
         try:
-            word, said = verdict(name, image)
+            word, detail = verdict(name, image)
         except ModelError as error:
-            word, said = "refused", str(error)
+            word, detail = "refused", str(error)
         except Exception as error:
-            word, said = "failed", f"{type(error).__name__}: {error}".splitlines()[0]
+            word, detail = "failed", f"{type(error).__name__}: {error}".splitlines()[0]
         counts[word] += 1
         if word.startswith("proved"):
-            layers, maps = map(int, re.findall(r"(\d+) layers, (\d+) by", said)[0])
+            layers, maps = map(int, re.findall(r"(\d+) layers, (\d+) by", detail)[0])
             by_timm["every layer" if maps >= layers else "some" if maps else "none"] += 1
-        print(f"{word:14} {name:50} {said}", flush=True)
+        print(f"{word:14} {name:50} {detail}", flush=True)
     total = sum(counts.values())
     print(f"\n{total} architectures of timm {timm.__version__}")
     for word in ("proved", "proved in part", "weights", "refused", "failed"):

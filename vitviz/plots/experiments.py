@@ -11,6 +11,7 @@ from PIL import Image
 from .template import BARE, GREY, LINES, SIGNED, Box, colorbar, finish, legend_above, patch_name
 
 BEFORE, AFTER = GREY, "#3a6ea5"
+_HEIGHT = 350  # of the two figures that are clicked, pixels on screen
 _MARK = "#e8590c"  # for what was removed, which also differs by its shape
 
 
@@ -21,7 +22,6 @@ def removed_patches(
     mask: np.ndarray,
     removal: str,
     drag: bool = False,
-    height: int = 350,
 ) -> go.Figure:
     """The picture as the model gets it, with a mark on each patch that was removed.
 
@@ -35,7 +35,6 @@ def removed_patches(
     mask : bool ndarray of shape (rows, columns), true where a patch was removed
     removal : how, for the alt text
     drag : boxes are dragged over patches, instead of clicks on them; the browser gives no both
-    height : of the figure on screen, pixels
     """
     rows, cols = mask.shape
     left, top, right, bottom = crop
@@ -47,7 +46,7 @@ def removed_patches(
             x=np.tile(x, rows),
             y=np.repeat(y, cols),
             mode="markers",
-            marker=dict(size=max(6, round(0.8 * height / max(rows, cols))), symbol="square"),
+            marker=dict(size=max(6, round(0.8 * _HEIGHT / max(rows, cols))), symbol="square"),
             marker_opacity=0,
             selected_marker_opacity=0,
             unselected_marker_opacity=0,
@@ -83,12 +82,12 @@ def removed_patches(
     figure.update_yaxes(range=[bottom, top], scaleanchor="x", constrain="domain", **BARE)
     taken = f"{mask.sum()} of {mask.size} patches removed"
     how = f" ({removal})" if mask.any() else ""
-    figure = finish(figure, f"The picture as the model gets it, {taken}{how}.", height=height)
+    figure = finish(figure, f"The picture as the model gets it, {taken}{how}.", height=_HEIGHT)
     return figure.update_layout(dragmode="select") if drag else _clickable(figure)
 
 
 def muted_heads(
-    muted: np.ndarray, *, effects: np.ndarray | None = None, name: str = "", height: int = 350
+    muted: np.ndarray, *, effects: np.ndarray | None = None, name: str = ""
 ) -> go.Figure:
     """A grid with one mark a head: a filled square, or an orange cross where it is muted.
 
@@ -101,7 +100,6 @@ def muted_heads(
     effects : ndarray of shape (layers, heads), logits, or None
         Change of the class's logit when that head alone is muted; colours the squares.
     name : the class that the effects are of
-    height : of the figure on screen, pixels
     """
     layers, heads = muted.shape
     size = int(min(26, 0.62 * (330 if effects is None else 250) / layers, 0.62 * 260 / heads))
@@ -162,7 +160,7 @@ def muted_heads(
     x_step, y_step = (1 if count <= 12 else 2 if count <= 24 else 4 for count in (layers, heads))
     figure.update_xaxes(title="layer", dtick=x_step, tick0=1, range=[0.4, layers + 0.6], **steps)
     figure.update_yaxes(title="head", dtick=y_step, tick0=1, range=[heads + 0.6, 0.4], **steps)
-    figure = finish(figure, f"{words}.", height=height)
+    figure = finish(figure, f"{words}.", height=_HEIGHT)
     return _clickable(figure)
 
 
@@ -172,7 +170,7 @@ def answer_change(
     labels: Sequence[str],
     *,
     k: int = 5,
-    height: int = 350,
+    height: int = _HEIGHT,
     called: tuple[str, str] = ("before", "after"),
 ) -> go.Figure:
     """The k most probable classes before and after an experiment, in pairs of bars.

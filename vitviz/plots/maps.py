@@ -34,12 +34,10 @@ def picture(
     crop: Box,
     grid: tuple[int, int],
     query: tuple[int, int] | None,
-    query_name: str | None = None,
     width: int = _COLUMN,
 ) -> go.Figure:
     """The picture with its patch grid; the query patch (row, column) has a solid cyan box.
 
-    `query_name` says in the alt text what the query is, where it is no patch.
     `width` is that of its column on screen, in pixels.
     """
     figure = go.Figure()
@@ -58,9 +56,7 @@ def picture(
         x=[0, image.width], y=[0, image.height], mode="markers", marker_opacity=0, hoverinfo="skip"
     )
     _picture_axes(figure, image)
-    if query is not None and not query_name:
-        query_name = f"the patch at {patch_name(*query)}"
-    asked = f"; the query is {query_name}" if query_name else ""
+    asked = "" if query is None else f"; the query is the patch at {patch_name(*query)}"
     return finish(
         figure,
         f"The picture, cut into {rows} rows and {cols} columns of patches{asked}.",

@@ -24,7 +24,6 @@ def token_film(
     names: Sequence[str],
     selected: int | None,
     aspect: float = 1.0,
-    height: int = 380,
 ) -> go.Figure:
     """Three components of every layer's patches as red, green and blue, all in one picture.
 
@@ -62,7 +61,7 @@ def token_film(
     figure.update_xaxes(**BARE, constrain="domain")
     figure.update_yaxes(**BARE, scaleanchor="x", scaleratio=aspect, constrain="domain")
     words = "Three components as red, green and blue, in a tile for each of: " + "; ".join(names)
-    return finish(figure, f"{words}.", height=height)
+    return finish(figure, f"{words}.", height=380)
 
 
 def token_scatter(
