@@ -23,7 +23,9 @@ from pages.driver import (
 )
 from vitviz import Model, ModelError
 from vitviz.app.shared import models, pictures, results
+from vitviz.checkpoints import shipped_names
 from vitviz.inspection import filter_components
+from vitviz.training import RECIPES, build
 
 MOSAIC, RANDOM, TILE, PHOTO, RESPONSE = range(5)
 
@@ -63,7 +65,7 @@ def test_it_opens_on_the_components_of_the_paper_beside_random_ones() -> None:
     assert_works(at)
     assert len(charts(at)) == 5
     assert not token_map(at)
-    assert titles(at)[:3] == ["Trained", "The same, random weights", "Component 1"]
+    assert titles(at)[:3] == ["Trained", "Before training: random weights", "Component 1"]
     for chart in (MOSAIC, RANDOM):
         assert "28 principal components" in alts(at)[chart]
     assert numbers(at, MOSAIC).tolist() != numbers(at, RANDOM).tolist()
@@ -114,23 +116,23 @@ def test_random_filters_need_no_second_model(monkeypatch: pytest.MonkeyPatch) ->
     results.captures.clear()
     at = opened("filters")
     assert_works(at)
-    assert titles(at)[1] == "The same, random weights"
+    assert titles(at)[1] == "Before training: random weights"
     assert made == [(SHIPPED, True)]
 
 
 def test_random_filters_that_cannot_be_had_cost_their_figure_alone(
-    monkeypatch: pytest.MonkeyPatch,
+    serve: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    serve("plain").trained = True
     whole = opened("filters")
 
     def refuse(model: Model) -> np.ndarray:
         raise ModelError(f"{model.name} needs 9.9 GB of memory, and 0.1 GB are free.")
 
-    results.captures.clear()
     monkeypatch.setattr(models, "random_kernel", refuse)
     at = opened("filters")
     (message,) = at.info
-    assert message.value == f"{SHIPPED} needs 9.9 GB of memory, and 0.1 GB are free."
+    assert message.value.endswith("needs 9.9 GB of memory, and 0.1 GB are free.")
     assert not at.exception
     assert not at.error
     assert titles(at) == titles(whole)
@@ -275,3 +277,44 @@ def test_a_hybrid_has_no_filters_to_show(serve: Callable[..., Model]) -> None:
     assert_one_sentence(message.value)
     assert "CNN" in message.value
     assert "vitviz_tiny_cifar10" in message.value
+
+
+def test_what_training_changed_is_the_difference_from_the_initialisation(shipped: Model) -> None:
+    at = opened("filters")
+    at.segmented_control(key="filters").set_value("what training changed").run()
+    assert_works(at)
+    assert titles(at)[:2] == ["Trained minus initial", "Before training: random weights"]
+    initial = models.initial_kernel(shipped)
+    assert initial is not None
+    assert shipped.patch_kernel is not None
+    expected = filter_components(shipped.patch_kernel - initial, n_components=28)[1]
+    assert f"{100 * expected.sum():.0f} % of the variance of 192 filters" in prose(at)
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_filters_that_are_still_their_initialisation_are_said_to_be(name: str) -> None:
+    model = models.load(name, True)
+    initial, kernel = models.initial_kernel(model), model.patch_kernel
+    assert initial is not None
+    assert kernel is not None
+    cosine = (kernel * initial).sum() / np.linalg.norm(kernel) / np.linalg.norm(initial)
+    text = prose(opened("filters", model=name))
+    assert f"with their own initialisation: **{cosine:.2f}**" in text
+    assert ("the random noise with which they began" in text) == (cosine > 0.5)
+
+
+def test_the_recorded_initialisation_is_that_of_the_recipe() -> None:
+    for name in shipped_names():
+        recipe = next(recipe for recipe in RECIPES.values() if recipe.model == name)
+        start = build(recipe, recipe.stages[0]).patch_embed.proj.weight.detach().numpy()
+        found = models.initial_kernel(models.load(name, True))
+        assert found is not None
+        np.testing.assert_allclose(found, start, atol=1e-3 * np.abs(start).max())
+
+
+def test_another_model_has_no_known_initialisation(serve: Callable[..., Model]) -> None:
+    serve("plain")
+    at = opened("filters")
+    assert titles(at)[0] == "Random weights"
+    assert "initialisation" not in prose(at)
+    assert list(at.segmented_control(key="filters").options) == ["components", "raw filters"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
@@ -64,6 +65,16 @@ def load_trained(path: Path) -> Shipped:
         # Files without it are of the first recipes, which all saw pictures of 32 pixels.
         detail=about.get("detail", min(1.0, 32 / about["configuration"]["image_size"])),
     )
+
+
+def initial_filters(name: str) -> np.ndarray | None:
+    """E of a shipped model before its training, (D, C, P, P), where its run was recorded."""
+    path = assets() / "curves" / f"{name}.npz"
+    if not path.exists():
+        return None
+    with np.load(path) as arrays:
+        filters: np.ndarray = arrays["filters_0"].astype(np.float32)
+    return filters
 
 
 def classes_named_in(path: Path) -> tuple[str, ...] | None:

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
     from streamlit.delta_generator import DeltaGenerator
 
-    from vitviz import Model
 
-COMPONENTS, RAW = FILTERS = ("components", "raw filters")
+COMPONENTS, RAW, CHANGED = "components", "raw filters", "what training changed"
 NORM, OWN = ORDERS = ("by norm", "their own")
 GAINS = (0.5, 1.0, 2.0, 4.0, 8.0)
 SHOWN_COMPONENTS = 28  # as in the paper
@@ -69,8 +68,14 @@ def page(view: View) -> Data | None:
         )
         return None
     first, second, third, fourth = st.columns([3, 2, 3, 3], vertical_alignment="bottom")
-    what = _switch(first, "Show", "filters", FILTERS)
+    initial = models.initial_kernel(view.model)
+    options = (COMPONENTS, RAW) if initial is None else (COMPONENTS, RAW, CHANGED)
+    what = _switch(first, "Show", "filters", options)
     order = _switch(fourth, "Order", "order", ORDERS) if what == RAW else NORM
+    whole = kernel
+    if what == CHANGED:
+        assert initial is not None
+        kernel = kernel - initial
     tiles = _tiles(kernel, view.key[:2], what, order)
     count = len(tiles.kernel)
     chosen = setting("filter", range(1, count + 1), 1) - 1
@@ -80,9 +85,12 @@ def page(view: View) -> Data | None:
 
     here, beside, one, answer = st.columns([3, 3, 2, 4])
     with here:
-        _mosaic(view.model, tiles, gain, chosen)
+        trained = "Trained" if view.model.trained else "Random weights"
+        _mosaic("Trained minus initial" if what == CHANGED else trained, tiles, gain, chosen)
+        if initial is not None:
+            st.markdown(_likeness(whole, initial))
     with beside:
-        _random_beside(view, what, order, gain)
+        _random_beside(view, initial, what, order, gain)
     with one:
         st.subheader(tiles.titles[chosen], anchor=False)
         name = f"{tiles.titles[chosen]}, {tiles.facts[chosen]}"
@@ -139,9 +147,9 @@ def _switch(place: "DeltaGenerator", label: str, name: str, options: tuple[str, 
     return chosen
 
 
-def _mosaic(model: "Model", tiles: Tiles, gain: float, chosen: int) -> None:
+def _mosaic(title: str, tiles: Tiles, gain: float, chosen: int) -> None:
     """Draw all tiles of the model; a click selects one."""
-    st.subheader("Trained" if model.trained else "Random weights", anchor=False)
+    st.subheader(title, anchor=False)
 
     def clicked() -> None:
         points = st.session_state.mosaic.selection.points
@@ -152,28 +160,42 @@ def _mosaic(model: "Model", tiles: Tiles, gain: float, chosen: int) -> None:
     st.markdown(f"{tiles.words} Click a tile to choose it.")
 
 
-def _random_beside(view: View, what: str, order: str, gain: float) -> None:
-    """Draw the same tiles of the same architecture with random weights."""
+def _random_beside(
+    view: View, initial: np.ndarray | None, what: str, order: str, gain: float
+) -> None:
+    """Draw the same tiles before training, or of the same architecture with random weights."""
     if not view.model.trained:
         st.subheader("Trained", anchor=False)
         st.markdown("Choose the *trained* weights above to see them beside the random ones.")
         return
     from vitviz import ModelError
 
-    st.subheader("The same, random weights", anchor=False)
-    name = view.model.name
-    try:
-        kernel = results.captures().get(
-            ("random kernel", name),
-            lambda: models.random_kernel(view.model),
-            lambda made: made.nbytes,
-        )
-    except (ModelError, BusyError) as error:
-        st.info(str(error))
+    if initial is not None:
+        st.subheader("Before training: random weights", anchor=False)
+        kernel, called = initial, "initialisation"
+    else:
+        st.subheader("The same, random weights", anchor=False)
+        try:
+            kernel, called = models.random_kernel(view.model), "random weights"
+        except (ModelError, BusyError) as error:
+            st.info(str(error))
+            return
+    if not kernel.any():
+        st.markdown("E began as zeros, so there is no picture of it.")
         return
-    tiles = _tiles(kernel, (name, "random weights"), what, order)
+    tiles = _tiles(kernel, (view.model.name, called), what, order)
     show(tiles.figure(gain))
     st.markdown(tiles.words)
+
+
+def _likeness(kernel: np.ndarray, initial: np.ndarray) -> str:
+    """How far training moved the filters from their initialisation."""
+    lengths = np.linalg.norm(kernel) * np.linalg.norm(initial)
+    cosine = (kernel * initial).sum() / lengths if lengths else 0.0
+    words = f"Cosine of the trained filters with their own initialisation: **{cosine:.2f}**."
+    if cosine > 0.5:
+        words += " Much of what they show is the random noise with which they began."
+    return words
 
 
 def _response(view: View, kernel: np.ndarray, title: str) -> None:
@@ -194,7 +216,7 @@ def _tiles(kernel: np.ndarray, called: tuple[Hashable, ...], what: str, order: s
     """
     return results.captures().get(
         ("filters", *called, what, order),
-        lambda: _components(kernel) if what == COMPONENTS else _raw_filters(kernel, order),
+        lambda: _raw_filters(kernel, order) if what == RAW else _components(kernel),
         lambda made: made.kernel.nbytes,
     )
 

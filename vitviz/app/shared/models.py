@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import streamlit as st
 
-from vitviz.app.shared import downloads
+from vitviz.app.shared import downloads, results
 from vitviz.app.shared.cache import LRUCache
 from vitviz.app.shared.queue import Queue, turn
 from vitviz.options import Options, check, parse
@@ -81,8 +81,22 @@ def random_kernel(model: "Model") -> np.ndarray:
     """
     from vitviz.zoo import random_kernel
 
-    with turn(st.empty(), loads()):
-        return random_kernel(model)
+    def make() -> np.ndarray:
+        with turn(st.empty(), loads()):
+            return random_kernel(model)
+
+    return results.captures().get(("random kernel", model.name), make, lambda made: made.nbytes)
+
+
+def initial_kernel(model: "Model") -> np.ndarray | None:
+    """The filters (D, C, P, P) with which the training of a shipped model began; None of others."""
+    from vitviz.checkpoints import initial_filters, shipped_names
+
+    if model.name not in shipped_names() or not model.weights.startswith("shipped"):
+        return None
+    recorded = initial_filters(model.name)
+    # The recipes without a record begin with the same random numbers as `load_model`.
+    return random_kernel(model) if recorded is None else recorded
 
 
 def make_ready() -> None:
