@@ -182,6 +182,9 @@ EXAMPLES: dict[str, Callable[[], go.Figure]] = {
     "distance_by_layer": lambda: plots.distance_by_layer(
         np.array([[0.2, 0.5]]), np.array([[0.5, 0.5]]), equal_sharing=0.52
     ),
+    "entropy_by_layer": lambda: plots.entropy_by_layer(
+        np.array([[0.6, 0.95]]), np.array([[0.7, 0.7]])
+    ),
     "data_hunger": lambda: plots.data_hunger(
         {"ViT": [(100, 0.2, 0.01), (1000, 0.6, 0.01)], "CNN": [(100, 0.4, 0.02), (1000, 0.7, 0.01)]}
     ),

@@ -100,15 +100,17 @@ def commit(at: AppTest, **changes: object) -> AppTest:
     """What the browser tells the server after a click or a key in the token map."""
     shown = token_map(at)
     payload = {**shown["state"], **changes, "version": shown["version"] + 1}
-    (component,) = [
-        element.proto
-        for element in at.get("bidi_component")
-        if element.proto.component_name == "vitviz_token_map" and '"state"' in element.proto.json
-    ]
+    return trigger(at, "vitviz_token_map", "commit", payload)
+
+
+def trigger(at: AppTest, name: str, event: str, value: object) -> AppTest:
+    """What the browser sends of a component's event; of two mounts, the one with a state does."""
+    mounts = [e.proto for e in at.get("bidi_component") if e.proto.component_name == name]
+    component = next((proto for proto in mounts if '"state"' in proto.json), mounts[0])
     states = at._tree.get_widget_states()
     states.widgets.add(id=component.id).json_value = "{}"
-    event = states.widgets.add(id=f"$$STREAMLIT_INTERNAL_KEY_{component.id}__events")
-    event.json_trigger_value = json.dumps([{"event": "commit", "value": payload}])
+    events = states.widgets.add(id=f"$$STREAMLIT_INTERNAL_KEY_{component.id}__events")
+    events.json_trigger_value = json.dumps([{"event": event, "value": value}])
     return at._run(states)
 
 

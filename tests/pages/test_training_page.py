@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pages.driver import assert_works, charts, open_data, opened, prose, provenance
+from pages.driver import (
+    assert_works,
+    charts,
+    components,
+    open_data,
+    opened,
+    prose,
+    provenance,
+    trigger,
+)
 from vitviz import checkpoints
 from vitviz.app.screens import training
 
@@ -185,3 +194,46 @@ def test_data_hunger_has_intervals(records: Path) -> None:
     mean, half = training._interval(runs, "vit", 0.1)
     assert (mean, half) == pytest.approx((0.3, 4.303 * 0.1 / 3**0.5))
     assert training._interval(runs, "cnn", 1.0)[1] == pytest.approx(0.0096, abs=1e-4)
+
+
+def write_record(folder: Path, name: str, moments: int = 3) -> dict[str, np.ndarray]:
+    """A record of three layers and two heads, the last moment on larger pictures."""
+    noise = np.random.default_rng(0)
+    sizes = np.array([32] * (moments - 1) + [64])
+    arrays = {"image_size": sizes, "epoch": np.arange(moments, dtype=float)}
+    for number, size in enumerate(sizes):
+        arrays[f"filters_{number}"] = noise.normal(size=(20, 3, 4, 4)).astype(np.float16)
+        arrays[f"positions_{number}"] = noise.normal(size=((size // 4) ** 2, 8)).astype(np.float16)
+        arrays[f"distance_{number}"] = noise.uniform(5, 30, (3, 2))
+        arrays[f"entropy_{number}"] = noise.uniform(3, 6, (3, 2))
+    np.savez(folder / f"{name}.npz", **arrays)  # type: ignore[arg-type]
+    return arrays
+
+
+def test_entropy_is_a_share_of_that_of_equal_sharing(records: Path) -> None:
+    """Of 64 patches and CLS before training, and of 256 and CLS at the end."""
+    write_run(records, CIFAR10, 0.5)
+    arrays = write_record(records, CIFAR10)
+    at = opened("training")
+    assert_works(at)
+    (told,) = [alt for alt in alts(at) if "Entropy" in alt]
+    now, before = (
+        arrays["entropy_2"].mean() / np.log2(257),
+        arrays["entropy_0"].mean() / np.log2(65),
+    )
+    assert f"{100 * now:.0f} % of that of equal sharing on average, {100 * before:.0f} %" in told
+    at = open_data(at, "training")
+    np.testing.assert_allclose(
+        at.dataframe[1].value["entropy, bits"], arrays["entropy_2"].ravel(), rtol=1e-5
+    )
+
+
+def test_the_player_begins_at_the_moment_on_screen_and_moves_it(records: Path) -> None:
+    write_run(records, CIFAR10, 0.5)
+    write_record(records, CIFAR10)
+    at = opened("training", moment="2")
+    assert components(at, "vitviz_player") == [{"moment": 1, "count": 3}]
+    at = trigger(at, "vitviz_player", "moment", 2)
+    assert_works(at)
+    assert at.session_state["moment"] == 3
+    assert components(at, "vitviz_player") == [{"moment": 2, "count": 3}]

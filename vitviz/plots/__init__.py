@@ -36,7 +36,7 @@ from .tiles import (
     token_mixing,
 )
 from .tokens import token_film, token_scatter
-from .training import data_hunger, distance_by_layer, training_curves
+from .training import data_hunger, distance_by_layer, entropy_by_layer, training_curves
 
 __all__ = [
     "KEY",
@@ -53,6 +53,7 @@ __all__ = [
     "distance_by_layer",
     "distance_histogram",
     "enlarged",
+    "entropy_by_layer",
     "filter_components",
     "filter_response",
     "filter_tile",

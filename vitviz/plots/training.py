@@ -114,12 +114,39 @@ def distance_by_layer(
     distance, untrained : ndarray of shape (layers, heads), share of the picture's side
     equal_sharing : share of the picture's side
     """
-    layers, heads = distance.shape
+    words = (
+        f"Attention distance of {distance.size} heads: {100 * distance.mean():.0f} % of the side "
+        f"on average, {100 * untrained.mean():.0f} % before training; equal sharing is "
+        f"{100 * equal_sharing:.0f} %."
+    )
+    return _by_layer(
+        distance, untrained, equal_sharing, axis="distance, % of the side", words=words
+    )
+
+
+def entropy_by_layer(entropy: np.ndarray, untrained: np.ndarray) -> go.Figure:
+    """Entropy of every head's attention beside what it was before training.
+
+    Parameters
+    ----------
+    entropy, untrained : ndarray of shape (layers, heads), share of the entropy of equal sharing
+    """
+    words = (
+        f"Entropy of {entropy.size} heads: {100 * entropy.mean():.0f} % of that of equal sharing "
+        f"on average, {100 * untrained.mean():.0f} % before training."
+    )
+    return _by_layer(entropy, untrained, 1.0, axis="entropy, % of equal sharing", words=words)
+
+
+def _by_layer(
+    now: np.ndarray, untrained: np.ndarray, equal_sharing: float, *, axis: str, words: str
+) -> go.Figure:
+    layers, heads = now.shape
     x = beside_each_other([heads] * layers).ravel()
     figure = go.Figure()
     for name, values, symbol, colour in (
         ("untrained", untrained, "circle-open", GREY),
-        ("now", distance, "diamond", "#4a86c5"),
+        ("now", now, "diamond", "#4a86c5"),
     ):
         figure.add_scatter(
             x=x,
@@ -127,17 +154,12 @@ def distance_by_layer(
             name=name,
             mode="markers",
             marker=dict(symbol=symbol, size=9, color=colour),
-            hovertemplate="layer %{x:.0f}: %{y:.0f} % of the side<extra>" + name + "</extra>",
+            hovertemplate=f"layer %{{x:.0f}}: %{{y:.0f}} %<extra>{name}</extra>",
         )
     figure.add_hline(y=100 * equal_sharing, line=dict(dash="dash", color=GREY))
-    top = 115 * max(float(distance.max()), float(untrained.max()), equal_sharing)
+    top = 115 * max(float(now.max()), float(untrained.max()), equal_sharing)
     figure.update_xaxes(title="layer", dtick=1, range=[0.5, layers + 0.5])
-    figure.update_yaxes(title="distance, % of the side", range=[0, top])
-    words = (
-        f"Attention distance of {distance.size} heads: {100 * distance.mean():.0f} % of the side "
-        f"on average, {100 * untrained.mean():.0f} % before training; equal sharing is "
-        f"{100 * equal_sharing:.0f} %."
-    )
+    figure.update_yaxes(title=axis, range=[0, top])
     return legend_above(finish(figure, words, height=330), top=56)
 
 

@@ -13,7 +13,8 @@ from vitviz.app.settings import setting
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.figure import show
-from vitviz.checkpoints import assets
+from vitviz.app.widgets.player import player
+from vitviz.checkpoints import assets, load_shipped
 from vitviz.plots.template import as_percent
 from vitviz.plots.training import running_epochs
 
@@ -83,12 +84,11 @@ def _tables(name: str, run: dict[str, Any], moment: int | None) -> list[Table]:
         distance = record[f"distance_{moment}"]
         layers, heads = np.indices(distance.shape).reshape(2, -1) + 1
         epoch, size = _moments(name)[moment]
-        tables.append(
-            Table(
-                f"Attention distance at {_moment_words(epoch, size)}, the mean of 16 pictures.",
-                {"layer": layers, "head": heads, "distance, px": distance.ravel()},
-            )
-        )
+        found = {"layer": layers, "head": heads, "distance, px": distance.ravel()}
+        if f"entropy_{moment}" in record:
+            found["entropy, bits"] = record[f"entropy_{moment}"].ravel()
+        about = f"Attention at {_moment_words(epoch, size)}, the mean of 16 pictures."
+        tables.append(Table(about, found))
     return tables
 
 
@@ -108,6 +108,14 @@ def _record(name: str) -> dict[str, np.ndarray] | None:
         return dict(arrays)
 
 
+@st.cache_data
+def _prefix_tokens(name: str) -> int:
+    """How many tokens of a shipped model are no patches."""
+    told = load_shipped(name).configuration
+    tokens = told.get("class_token", True), told.get("distillation_token", False)
+    return sum(tokens) + int(told.get("registers", 0))
+
+
 def _moments(name: str) -> list[tuple[float, int]]:
     """The epoch (from the beginning of the run) and the input size of each recorded moment."""
     record = _record(name)
@@ -122,14 +130,17 @@ def _moments(name: str) -> list[tuple[float, int]]:
 
 def _slider(moments: list[tuple[float, int]]) -> int:
     numbers = range(1, len(moments) + 1)
-    chosen = setting("moment", numbers, len(moments))
-    st.select_slider(
+    chosen = setting("moment", numbers, len(moments)) - 1
+    play, slider = st.columns([1, 7], vertical_alignment="bottom")
+    with play:
+        player("moment", chosen, len(moments))
+    slider.select_slider(
         "Moment of the training",
         numbers,
         key="moment",
         format_func=lambda number: _moment_words(*moments[number - 1]),
     )
-    return chosen - 1
+    return chosen
 
 
 def _moment_words(epoch: float, size: int) -> str:
@@ -224,15 +235,27 @@ def _as_it_was(
         show(plots.position_similarity(similarity, height=380))
         near = inspection.neighbour_similarity(similarity)
         st.markdown(f"Neighbours have a cosine of {near:.2f} on average.")
-    st.subheader("How far heads look", anchor=False)
-    untrained = record["distance_0"] / int(record["image_size"][0])
-    show(
-        plots.distance_by_layer(
-            record[f"distance_{moment}"] / size,
-            untrained,
-            equal_sharing=inspection.uniform_distance(grid, patch) / size,
+    far, even = st.columns(2)
+    first = int(record["image_size"][0])
+    with far:
+        st.subheader("How far heads look", anchor=False)
+        show(
+            plots.distance_by_layer(
+                record[f"distance_{moment}"] / size,
+                record["distance_0"] / first,
+                equal_sharing=inspection.uniform_distance(grid, patch) / size,
+            )
         )
-    )
+    if f"entropy_{moment}" in record:  # older records have none
+        outside = _prefix_tokens(name)
+        with even:
+            st.subheader("How evenly they look", anchor=False)
+            show(
+                plots.entropy_by_layer(
+                    record[f"entropy_{moment}"] / math.log2((size // patch) ** 2 + outside),
+                    record["entropy_0"] / math.log2((first // patch) ** 2 + outside),
+                )
+            )
 
 
 def _hunger() -> None:

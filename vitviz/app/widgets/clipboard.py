@@ -10,7 +10,7 @@ import streamlit as st
 
 _component = st.components.v2.component(
     "vitviz_clipboard",
-    css=Path(__file__).with_name("clipboard.css").read_text(encoding="utf-8"),
+    css=Path(__file__).with_name("button.css").read_text(encoding="utf-8"),
     js=Path(__file__).with_name("clipboard.js").read_text(encoding="utf-8"),
 )
 Receive = Callable[[str, bytes], None]

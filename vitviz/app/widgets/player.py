@@ -1,0 +1,33 @@
+"""A button that plays a setting which counts moments, one after the other."""
+
+from pathlib import Path
+
+import streamlit as st
+
+from vitviz.app import settings
+
+_component = st.components.v2.component(
+    "vitviz_player",
+    css=Path(__file__).with_name("button.css").read_text(encoding="utf-8"),
+    js=Path(__file__).with_name("player.js").read_text(encoding="utf-8"),
+)
+
+
+def player(name: str, chosen: int, count: int) -> None:
+    """Draw the button; it changes the setting `name`, whose values are 1 to `count`.
+
+    Parameters
+    ----------
+    chosen : the moment on screen, from 0
+    """
+    key = f"play {name}"
+
+    def play() -> None:
+        settings.change(**{name: int(st.session_state[key]["moment"]) + 1})
+
+    _component(
+        key=key,
+        height="content",
+        data={"moment": chosen, "count": count},
+        on_moment_change=play,
+    )
