@@ -2,7 +2,8 @@
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -76,11 +77,13 @@ def attention_rollout(
 
     `name` says in the alt text what it is, where it is another kind of rollout.
     """
-    figure = go.Figure(_heat(rollout, crop, equal_share))
-    _picture_axes(figure, image)
-    return finish(
-        figure, f"{name}: {_strongest(rollout)}.", height=_picture_height(image) + _COLORBAR
-    )
+    percent = 100 * rollout
+    highest = float(percent.max())
+    ticks = {0.0: "0 %", highest: f"{as_percent(highest / 100)} max"}
+    if 100 * equal_share <= highest:
+        ticks[100 * equal_share] = "<br>▲ equal sharing"  # a line of its own: nothing overlaps
+    heat = _heat(percent, crop, "share, %", ticks, zmax=highest if highest > 0 else 1)
+    return _on_picture(go.Figure(heat), image, f"{name}: {_strongest(rollout)}.")
 
 
 def relevance(values: np.ndarray, image: Image.Image, *, crop: Box, name: str) -> go.Figure:
@@ -90,28 +93,18 @@ def relevance(values: np.ndarray, image: Image.Image, *, crop: Box, name: str) -
     `name` is the class.
     """
     highest = float(values.max())
-    heat = _heat(values, crop, None)
-    heat.update(
-        z=values,
+    heat = _heat(
+        values,
+        crop,
+        f"relevance for {name}",
+        {0.0: "0", highest: f"{highest:.2g} max"},
         zmax=highest if highest > 0 else 1,
         colorscale="Cividis",
         hovertemplate="%{customdata}: %{z:.2g}<extra></extra>",
     )
-    ticks = {0.0: "0", highest: f"{highest:.2g} max"}
-    heat.colorbar = {
-        **colorbar(f"relevance for {name}"),
-        "tickvals": list(ticks),
-        "ticktext": list(ticks.values()),
-    }
-    figure = go.Figure(heat)
-    _picture_axes(figure, image)
-    row, col = np.unravel_index(int(np.argmax(values)), values.shape)
-    return finish(
-        figure,
-        f"Relevance of each patch for {name}: largest at {patch_name(int(row), int(col))}, "
-        f"{highest:.2g}.",
-        height=_picture_height(image) + _COLORBAR,
-    )
+    largest = patch_name(*divmod(int(values.argmax()), values.shape[1]))
+    words = f"Relevance of each patch for {name}: largest at {largest}, {highest:.2g}."
+    return _on_picture(go.Figure(heat), image, words)
 
 
 def patch_answers(
@@ -126,7 +119,6 @@ def patch_answers(
     index : of the class whose probability is drawn
     """
     values, best = probabilities[..., index], probabilities.argmax(axis=-1)
-    heat = _heat(values, crop, None)
     named = [
         [
             f"{patch_name(r, c)}: {labels[top]} {as_percent(probabilities[r, c, top])}"
@@ -134,25 +126,22 @@ def patch_answers(
         ]
         for r, row in enumerate(best)
     ]
-    highest = max(float(values.max()), 1e-12)
+    percent, highest = 100 * values, max(float(values.max()), 1e-12)
     ticks = {0.0: "0 %", 100 * highest: f"{as_percent(highest)} max"}
-    heat.update(
+    heat = _heat(
+        percent,
+        crop,
+        f"probability of {labels[index]}",
+        ticks,
+        zmax=float(percent.max()) or 1,
         customdata=named,
         hovertemplate=f"%{{customdata}}<br>{labels[index]} %{{z:.2f}} %<extra></extra>",
-        colorbar={
-            **colorbar(f"probability of {labels[index]}"),
-            "tickvals": list(ticks),
-            "ticktext": list(ticks.values()),
-        },
     )
-    figure = go.Figure(heat)
-    _picture_axes(figure, image)
-    return finish(
-        figure,
+    words = (
         f"Probability of {labels[index]} as each patch alone would answer: {_strongest(values)}; "
-        f"{(best == index).mean():.0%} of the patches answer {labels[index]}.",
-        height=_picture_height(image) + _COLORBAR,
+        f"{(best == index).mean():.0%} of the patches answer {labels[index]}."
     )
+    return _on_picture(go.Figure(heat), image, words)
 
 
 def receptive_fields(
@@ -262,19 +251,18 @@ def token_norms(
     outliers, long : ndarray of bool, shape (rows, columns)
     """
     low, high = float(norms.min()), float(norms.max())
-    heat = _heat(norms, crop, None)
-    heat.update(
-        z=norms,
+    heat = _heat(
+        norms,
+        crop,
+        "length",
         zmin=low,
         zmax=high,
         colorscale="Cividis",
         hovertemplate="%{customdata}: %{z:.2f}<extra></extra>",
     )
-    heat.colorbar = colorbar("length")
     figure = go.Figure(heat)
     if query is not None:
         query_box(figure, crop, norms.shape, query)
-    _picture_axes(figure, image)
     marked = {"outlier": (outliers, "x-thin", 13, 3)}
     if long is not None:
         marked["long one"] = (long & ~outliers, "circle-open", 11, 2)
@@ -298,7 +286,7 @@ def token_norms(
             continue
         named = "; ".join(where[:5]) + ("; …" if len(where) > 5 else "")
         words.append(f"{len(where)} {called}{'s' * (len(where) > 1)}: {named}")
-    return finish(figure, f"{'; '.join(words)}.", height=_picture_height(image) + _COLORBAR)
+    return _on_picture(figure, image, f"{'; '.join(words)}.")
 
 
 def filter_response(response: np.ndarray, image: Image.Image, *, crop: Box, name: str) -> go.Figure:
@@ -308,32 +296,30 @@ def filter_response(response: np.ndarray, image: Image.Image, *, crop: Box, name
     """
     low, high = float(response.min()), float(response.max())
     reach = max(-low, high) or 1.0
-    heat = _heat(response, crop, None)
-    heat.update(
-        z=response,
+    heat = _heat(
+        response,
+        crop,
+        "inner product x E",
+        _extremes(low, high, reach),
         zmin=-reach,
         zmax=reach,
         colorscale=SIGNED,
         hovertemplate="%{customdata}: %{z:+.2f}<extra></extra>",
     )
-    heat.colorbar = {**colorbar("inner product x E"), **_extremes(low, high, reach)}
-    figure = go.Figure(heat)
-    _picture_axes(figure, image)
-    # White is 0 on this scale, so what the model does not see must not be white.
-    around = dict(x0=0, y0=0, x1=image.width, y1=image.height, line_width=0, layer="below")
-    figure.add_shape(type="rect", fillcolor="rgba(138,143,152,0.45)", **around)
     cols = response.shape[1]
     least, most = (
         patch_name(*divmod(int(at), cols)) for at in (response.argmin(), response.argmax())
     )
-    return finish(
-        figure,
-        f"Response of each patch to {name}: from {low:+.2f} at {least} to {high:+.2f} at {most}.",
-        height=_picture_height(image) + _COLORBAR,
+    words = (
+        f"Response of each patch to {name}: from {low:+.2f} at {least} to {high:+.2f} at {most}."
     )
+    figure = _on_picture(go.Figure(heat), image, words)
+    # White is 0 on this scale, so what the model does not see must not be white.
+    around = dict(x0=0, y0=0, x1=image.width, y1=image.height, line_width=0, layer="below")
+    return figure.add_shape(type="rect", fillcolor="rgba(138,143,152,0.45)", **around)
 
 
-def _extremes(low: float, high: float, reach: float) -> dict[str, list[float] | list[str]]:
+def _extremes(low: float, high: float, reach: float) -> dict[float, str]:
     """Ticks of a signed colour bar: its smallest and largest value, and 0 where it has room."""
     ticks = {low: f"{low:+.2f} min", high: f"{high:+.2f} max"}
     room = 0.4 * reach  # a fifth of the bar, on which a label just fits
@@ -341,35 +327,37 @@ def _extremes(low: float, high: float, reach: float) -> dict[str, list[float] | 
         ticks = {low: ticks[low]} if -low > high else {high: ticks[high]}
     if all(abs(value) >= room for value in ticks):
         ticks[0.0] = "0"
-    return {"tickvals": list(ticks), "ticktext": list(ticks.values())}
+    return ticks
 
 
-def _heat(values: np.ndarray, crop: Box, equal_share: float | None) -> go.Heatmap:
+def _heat(
+    values: np.ndarray,
+    crop: Box,
+    title: str,
+    ticks: Mapping[float, str] | None = None,
+    **style: Any,
+) -> go.Heatmap:
+    """A value for each patch, flat over its pixels; by default shares in per cent from 0."""
     rows, cols = values.shape
     left, top, right, bottom = crop
     dx, dy = (right - left) / cols, (bottom - top) / rows
-    percent = 100 * values
-    highest = float(np.nanmax(percent))
-    ticks = {0.0: "0 %", highest: f"{as_percent(highest / 100)} max"}
-    if equal_share is not None and 100 * equal_share <= highest:
-        ticks[100 * equal_share] = "<br>▲ equal sharing"  # a line of its own: nothing overlaps
-    return go.Heatmap(
-        z=percent,
-        x0=left + dx / 2,
-        dx=dx,
-        y0=top + dy / 2,
-        dy=dy,
+    bar = colorbar(title)
+    if ticks is not None:
+        bar |= dict(tickvals=list(ticks), ticktext=list(ticks.values()))
+    usual = dict(
         zmin=0,
-        zmax=highest if highest > 0 else 1,
         colorscale=SHARES,
-        colorbar={
-            **colorbar("share, %"),
-            "tickvals": list(ticks),
-            "ticktext": list(ticks.values()),
-        },
-        customdata=[[f"row {r + 1}, column {c + 1}" for c in range(cols)] for r in range(rows)],
+        customdata=[[patch_name(row, col) for col in range(cols)] for row in range(rows)],
         hovertemplate="%{customdata}: %{z:.2f} %<extra></extra>",
     )
+    where = dict(x0=left + dx / 2, dx=dx, y0=top + dy / 2, dy=dy)
+    return go.Heatmap(z=values, colorbar=bar, **where, **{**usual, **style})
+
+
+def _on_picture(figure: go.Figure, image: Image.Image, words: str) -> go.Figure:
+    """Give a map the axes of the picture, and `words` as its alt text."""
+    _picture_axes(figure, image)
+    return finish(figure, words, height=_picture_height(image) + _COLORBAR)
 
 
 def _photo(figure: go.Figure, image: Image.Image) -> None:
