@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitviz.plots.template import colour_table
+from vitviz.plots.template import QUERY, colour_table
 from vitviz.token_map import Frame, Shape, encode, encode_windows, packed, photo, script, style
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ SIZE = (640, 400)  # of the picture: width, height
 CROP = (70.0, 20.0, 560.0, 370.0)
 GRID = (10, 14)  # a swap of rows and columns shows
 PEAK = (3, 11)
+TITLES = {"row": "Where it looks", "column": "Who looks at it", "strip": "All heads of"}
 STATE = {
     "frame": 0,
     "head": 0,
@@ -112,12 +113,11 @@ def show(page: "Page") -> Callable[..., None]:
             "kind": kind,
             "strip": "heads",
             "frames": [shape.sent(name) for shape, name in zip(shapes, names, strict=True)],
-            "columns": True,
-            "titles": {"row": "Where it looks", "column": "Who looks at it"},
-            "stripTitle": "All heads of",
+            "titles": TITLES,
             "picture": {"width": SIZE[0], "height": SIZE[1], "crop": CROP},
             "distance": None,
             "lut": colour_table(kind == "cosine"),
+            "queryColour": QUERY,
             **view,
         }
         stack = sent_stack(frames, shapes, kind)
@@ -138,6 +138,7 @@ def planted(heads: int = 2) -> np.ndarray:
 
 def drawn(page: "Page", part: str = "map") -> np.ndarray:
     """The pixels of a canvas, shape (height, width, 3)."""
+    wait_for_frame(page)
     url = page.locator(f"canvas[data-part={part}]").evaluate("canvas => canvas.toDataURL()")
     image = Image.open(io.BytesIO(base64.b64decode(url.split(",")[1])))
     return np.asarray(image.convert("RGB")).astype(int)
@@ -160,8 +161,32 @@ def inside(shape: tuple[int, ...], row: int, col: int, margin: int) -> tuple[sli
     )
 
 
+def wait_for_frame(page: "Page") -> None:
+    """Until what has changed is drawn: it is in the next frame of the screen."""
+    page.evaluate("() => new Promise(requestAnimationFrame)")
+
+
 def label(page: "Page") -> str:
+    wait_for_frame(page)
     return page.locator("canvas[data-part=photo]").get_attribute("aria-label") or ""
+
+
+def text(page: "Page", part: str) -> str:
+    wait_for_frame(page)
+    return page.locator(f"[data-part={part}]").inner_text()
+
+
+def redraws(page: "Page") -> list[float]:
+    """Milliseconds of each redraw since the last time that this was asked."""
+    wait_for_frame(page)
+    times: list[float] = page.evaluate(
+        """() => {
+          const entries = performance.getEntriesByName("token map redraw");
+          performance.clearMeasures();
+          return entries.map(({ duration }) => duration);
+        }"""
+    )
+    return times
 
 
 def sent(page: "Page") -> list[Any]:
@@ -236,7 +261,7 @@ def test_shares_are_exact_and_add_up(page: "Page", show: Callable[..., None]) ->
 
 def test_cosines_are_exact(page: "Page", show: Callable[..., None]) -> None:
     values = np.random.default_rng(0).uniform(-1, 1, (1, 141, 141)).astype(np.float32)
-    show(values, kind="cosine", strip="frames", titles={"row": "Similar tokens"})
+    show(values, kind="cosine", strip="frames", titles={"row": "Similar tokens", "strip": "Layers"})
     found = page.evaluate("() => [...component.stack.map(0, 0, 9, 'row').patches]")
     assert np.abs(np.array(found) - values[0, 9, 1:]).max() <= 0.5 / 127 + 1e-6
 
@@ -244,7 +269,7 @@ def test_cosines_are_exact(page: "Page", show: Callable[..., None]) -> None:
 def test_a_column_is_another_map_than_a_row(page: "Page", show: Callable[..., None]) -> None:
     show(planted(), state={"query": 1 + PEAK[0] * GRID[1] + PEAK[1], "direction": "column"})
     assert "strongest query row 1 column 1, 40 %" in label(page)
-    assert "need not add up" in page.locator("[data-part=reading]").inner_text()
+    assert "need not add up" in text(page, "reading")
     page.get_by_role("button", name="row: looks at").click()
     assert "strongest key row 4 column 12, 40 %" in label(page)
     assert [state["direction"] for state in sent(page)] == ["row"]
@@ -303,7 +328,7 @@ def test_an_older_answer_of_the_server_changes_nothing(
 def test_an_answer_does_not_end_the_drag_of_the_slider(
     page: "Page", show: Callable[..., None]
 ) -> None:
-    show(*[planted()] * 5, slider="Layer")
+    show(*[planted()] * 5, titles={**TITLES, "slider": "Layer"})
     box = page.get_by_role("slider", name="Layer").bounding_box()
     assert box
     y = box["y"] + box["height"] / 2
@@ -316,7 +341,7 @@ def test_an_answer_does_not_end_the_drag_of_the_slider(
     page.mouse.move(box["x"] + box["width"] - 8, y)
     page.mouse.up()
     assert sent(page)[-1]["frame"] == 4
-    assert "layer 5" in page.locator("[data-part=mapTitle]").inner_text()
+    assert "layer 5" in text(page, "mapTitle")
 
 
 def test_a_map_that_was_closed_and_mounted_again_draws_and_tells_the_server(
@@ -340,12 +365,11 @@ def test_every_scale_says_what_its_ends_are(page: "Page", show: Callable[..., No
     values = planted()
     values[1] *= 0.1
     show(values, state={"head": 1})
-    bar = page.locator("[data-part=bar]")
-    assert bar.inner_text().split("\n") == ["0 %", "4.0 %"]
+    assert text(page, "bar").split("\n") == ["0 %", "4.0 %"]
     page.get_by_role("button", name="shared").click()
-    assert bar.inner_text().split("\n") == ["0 %", "40 %"]
+    assert text(page, "bar").split("\n") == ["0 %", "40 %"]
     page.get_by_role("button", name="log").click()
-    assert bar.inner_text().split("\n") == ["0.0040 %", "4.0 %"]
+    assert text(page, "bar").split("\n") == ["0.0040 %", "4.0 %"]
     assert page.locator(".strip button").all_inner_texts() == [
         *("mean\n22 %", "head 1\n40 %", "head 2\n4.0 %")
     ]
@@ -355,10 +379,9 @@ def test_the_query_can_be_left_out_of_the_scale(page: "Page", show: Callable[...
     values = planted()
     values[:, 1, 1] = 0.9  # the first patch looks at itself
     show(values, state={"query": 1})
-    bar = page.locator("[data-part=bar]")
-    assert bar.inner_text().split("\n")[1] == "90 %"
+    assert text(page, "bar").split("\n")[1] == "90 %"
     page.get_by_label("leave the query out of the scale").check()
-    assert bar.inner_text().split("\n")[1] == "40 %"
+    assert text(page, "bar").split("\n")[1] == "40 %"
     assert "strongest key row 4 column 12" in label(page)
 
 
@@ -366,11 +389,10 @@ def test_smoothed_is_named_so_and_nearest_is_the_default(
     page: "Page", show: Callable[..., None]
 ) -> None:
     show(planted())
-    title = page.locator("[data-part=mapTitle]")
-    assert "smoothed" not in title.inner_text()
+    assert "smoothed" not in text(page, "mapTitle")
     flat = drawn(page)
     page.get_by_label("smoothed").check()
-    assert "smoothed" in title.inner_text()
+    assert "smoothed" in text(page, "mapTitle")
     patch = inside(flat.shape, *PEAK, 2)
     assert np.ptp(flat[patch], axis=(0, 1)).max() == 0
     assert np.ptp(drawn(page)[patch], axis=(0, 1)).max() > 20
@@ -378,6 +400,7 @@ def test_smoothed_is_named_so_and_nearest_is_the_default(
 
 def test_tokens_outside_the_picture_have_cells(page: "Page", show: Callable[..., None]) -> None:
     show(planted())
+    wait_for_frame(page)
     assert page.locator(".cell").all_inner_texts() == ["to CLS\n10 %"]
     assert page.get_by_role("button", name="CLS as the query").get_attribute("aria-pressed") == (
         "true"
@@ -406,6 +429,74 @@ def test_a_dot_leads_to_its_head(page: "Page", show: Callable[..., None]) -> Non
     assert (state["frame"], state["head"]) == (0, 1)
 
 
+def test_the_keyboard_reaches_the_dots_and_chooses_a_head(
+    page: "Page", show: Callable[..., None]
+) -> None:
+    distance = {"values": [[10.0, 20.0], [30.0, None]], "equal": [33.3, 33.3], "side": 64}
+    show(planted(), planted(), distance=distance, state={"head": 1})
+    wait_for_frame(page)
+    page.locator(".strip button").last.focus()
+    focused = "document.activeElement.ariaLabel"
+    page.keyboard.press("Tab")  # one stop for all dots: at first the one of the head on screen
+    assert page.evaluate(focused) == "layer 1, head 2: 20.0 px"
+    for key, label in (
+        ("ArrowRight", "layer 2, head 1: 30.0 px"),
+        ("ArrowDown", "layer 2, head 1: 30.0 px"),  # the last
+        ("ArrowLeft", "layer 1, head 2: 20.0 px"),
+        ("ArrowUp", "layer 1, head 1: 10.0 px"),
+    ):
+        page.keyboard.press(key)
+        assert page.evaluate(focused) == label
+    page.keyboard.press("Enter")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    (state,) = sent(page)  # arrows move no query here
+    assert (state["frame"], state["head"], state["query"]) == (0, 0, 0)
+    page.keyboard.press("Space")
+    (_, state) = sent(page)
+    assert (state["frame"], state["head"], state["query"]) == (1, 0, 0)
+    dots = page.get_by_role("button", name=" px")
+    pressed = [dot.get_attribute("aria-pressed") for dot in dots.all()]
+    assert pressed == ["false", "false", "true"]
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    assert page.evaluate(focused) == "layer 2, head 1: 30.0 px"
+
+
+MOVES = """([part, points]) => {
+  const canvas = document.querySelector(`canvas[data-part=${part}]`);
+  const { left, top, width, height } = canvas.getBoundingClientRect();
+  for (const [x, y] of points)
+    canvas.dispatchEvent(new PointerEvent("pointermove",
+      { clientX: left + x * width, clientY: top + y * height }));
+}"""
+
+
+@pytest.mark.parametrize("part", ["photo", "map"])
+def test_many_moves_of_the_pointer_are_one_redraw_and_none_on_the_same_patch(
+    part: str, page: "Page", show: Callable[..., None]
+) -> None:
+    show(planted())
+    redraws(page)
+    points = [(0.15 + 0.02 * step, 0.2 + 0.02 * step) for step in range(30)]
+    page.evaluate(MOVES, [part, points])
+    assert len(redraws(page)) == 1
+    page.evaluate(MOVES, [part, [(x + 0.001, y) for x, y in points[-1:]] * 5])
+    assert redraws(page) == []
+    page.evaluate(MOVES, [part, points[:1]])
+    assert len(redraws(page)) == 1
+
+
+def test_the_query_has_one_colour_everywhere(page: "Page", show: Callable[..., None]) -> None:
+    show(planted(), state={"query": 3, "pinned": True}, queryColour="#12ab34")
+    wait_for_frame(page)
+    marks = page.locator(".tile i").first
+    assert marks.evaluate("mark => getComputedStyle(mark).outlineColor") == "rgb(18, 171, 52)"
+    for part in ("photo", "map"):
+        near = np.abs(drawn(page, part) - (0x12, 0xAB, 0x34)).max(axis=2) <= 2
+        assert near.sum() > 100
+
+
 def test_a_frame_that_is_not_there_yet_is_waited_for(
     page: "Page", show: Callable[..., None]
 ) -> None:
@@ -416,7 +507,7 @@ def test_a_frame_that_is_not_there_yet_is_waited_for(
     assert abs(drawn(page)[peak] - 120).min() > 20
     assert tiles.count() == 3
     page.evaluate("state => { show({ state }) }", STATE | {"frame": 1})
-    assert page.locator("[data-part=reading]").inner_text() == "Loading …"
+    assert text(page, "reading") == "Loading …"
     assert abs(drawn(page)[peak] - 120).max() <= 2  # the picture alone
     assert tiles.count() == 0
     assert not label(page)
@@ -434,17 +525,36 @@ def test_a_vit_b_redraws_within_16_ms(page: "Page", show: Callable[..., None]) -
     assert box
     rounds = []
     for _ in range(3):
-        page.evaluate("performance.clearMeasures()")
+        redraws(page)
         for step in range(100):
             x = box["x"] + 60 + (step * 37) % 250
             page.mouse.move(x, box["y"] + 20 + (step * 11) % 180)
-        times = page.evaluate(
-            "performance.getEntriesByName('token map redraw').map(({ duration }) => duration)"
-        )
+        times = redraws(page)
         assert len(times) > 50
         rounds.append(float(np.quantile(times, 0.95)))
     print(f"redraw of a ViT-B/16, 95th percentile: {min(rounds):.1f} ms")
     assert min(rounds) <= 16
+
+
+@pytest.mark.bars
+@pytest.mark.parametrize("direction", ["row", "column"])
+def test_a_mean_query_redraws_within_16_ms(
+    direction: str, page: "Page", show: Callable[..., None]
+) -> None:
+    """Of 6 heads and 1,369 patches, the mean of heads on screen; every frame for the first time."""
+    values = np.random.default_rng(0).dirichlet(np.ones(1369), (6, 1369)).astype(np.float32)
+    state = {"query": -1, "head": -1, "direction": direction}
+    show(*[values] * 5, grid=(37, 37), state=state)
+    redraws(page)
+    times = []
+    for frame in range(1, 5):
+        page.evaluate("frame => component.change({ frame })", frame)
+        times += redraws(page)
+    assert len(times) == 4
+    print(
+        f"redraw of a mean query, by {direction}: {', '.join(f'{took:.1f}' for took in times)} ms"
+    )
+    assert min(times) <= 16
 
 
 #: Two layers without CLS: windows of 2 x 7 patches of GRID, and a grid half as fine that pools.
@@ -532,9 +642,7 @@ def test_a_window_says_what_equal_sharing_means(
     page: "Page", two_kinds: Callable[..., None]
 ) -> None:
     two_kinds(state={"query": 5, "pinned": True})
-    assert (
-        "equal sharing in a whole window, 7.1 %" in page.locator("[data-part=reading]").inner_text()
-    )
+    assert "equal sharing in a whole window, 7.1 %" in text(page, "reading")
 
 
 def test_the_query_keeps_its_place_in_a_coarser_grid(

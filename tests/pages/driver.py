@@ -17,6 +17,7 @@ from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
 import vitviz
+from vitviz import token_map as token_maps
 
 APP = str(Path(vitviz.__file__).with_name("app") / "main.py")
 SHIPPED = "vitviz_tiny_cifar10"
@@ -94,6 +95,16 @@ def stack(at: AppTest) -> dict[str, np.ndarray]:
 def _table(data: bytes) -> np.ndarray:
     column: np.ndarray = pa.ipc.open_stream(data).read_all()["values"].to_numpy()
     return column
+
+
+def schema(name: str) -> set[str]:
+    """What maps.js states that an object of the token map's message holds."""
+    (text,) = re.findall(
+        rf"@typedef {{object}} {name}\b(.*?)(?:@typedef|\*/)",
+        Path(token_maps.__file__).with_name("maps.js").read_text(encoding="utf-8"),
+        re.DOTALL,
+    )
+    return set(re.findall(r"@property {.*} (\w+)", text))
 
 
 def commit(at: AppTest, **changes: object) -> AppTest:

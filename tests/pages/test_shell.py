@@ -22,11 +22,13 @@ from pages.driver import (
     choose,
     commit,
     complaints,
+    components,
     drawn,
     encoded,
     opened,
     prose,
     provenance,
+    schema,
     settled,
     stack,
     token_map,
@@ -480,6 +482,13 @@ def test_a_model_of_one_layer_and_one_head(page: str, serve: Callable[..., Model
 def test_a_model_of_one_patch(page: str, serve: Callable[..., Model]) -> None:
     serve("plain", image_size=16, patch_size=16)
     assert not opened(page).exception
+
+
+def test_the_message_to_the_token_map_holds_what_its_schema_states() -> None:
+    (sent,) = [data for data in components(opened(), "vitviz_token_map") if "state" in data]
+    assert set(sent) == schema("ViewMessage")
+    assert set(sent["state"]) == schema("State")
+    assert set(sent["distance"]) == schema("Distance")
 
 
 def test_24_heads_are_all_shown(serve: Callable[..., Model]) -> None:

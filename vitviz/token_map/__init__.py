@@ -5,6 +5,7 @@ the same; the other carries what to show of it, a few hundred bytes. The schema 
 maps.js.
 """
 
+import re
 from pathlib import Path
 
 from .frames import Frame, Kind, Shape, encode, encode_windows, moved, packed, photo
@@ -22,13 +23,21 @@ __all__ = [
     "style",
 ]
 
-_HERE = Path(__file__).parent
+_MODULES = ("maps.js", "parts.js", "distance.js", "view.js")  # each imports from those before it
+
+
+def _read(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def script() -> str:
-    """The component's source: one ES module, whose default export mounts it."""
-    return (_HERE / "view.js").read_text(encoding="utf-8")
+    """The component's modules joined into one ES module, whose default export mounts it.
+
+    A host takes one source, and a page opened from disk cannot import its neighbours.
+    """
+    joined = re.sub(r"^import [^;]+;\n", "", "".join(map(_read, _MODULES)), flags=re.MULTILINE)
+    return re.sub(r"^export (?!default)", "", joined, flags=re.MULTILINE)
 
 
 def style() -> str:
-    return (_HERE / "style.css").read_text(encoding="utf-8")
+    return _read("style.css")

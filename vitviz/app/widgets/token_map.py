@@ -11,7 +11,7 @@ import streamlit as st
 from vitviz.app import settings
 from vitviz.app.shared import results
 from vitviz.app.shared.view import default_query, token_text
-from vitviz.plots.template import colour_table
+from vitviz.plots.template import QUERY, colour_table
 from vitviz.token_map import Frame, Kind, Shape, packed, photo, script, style
 
 if TYPE_CHECKING:
@@ -153,10 +153,7 @@ def token_map(
             "kind": kind,
             "strip": strip,
             "frames": [shape.sent(name) for shape, name in zip(shapes, frame_names, strict=True)],
-            "columns": "column" in titles,
             "titles": titles,
-            "stripTitle": titles["strip"],
-            "slider": titles.get("slider"),
             "picture": {
                 "width": picture.size[0],
                 "height": picture.size[1],
@@ -164,6 +161,7 @@ def token_map(
             },
             "distance": distance,
             "lut": colour_table(kind == "cosine"),
+            "queryColour": QUERY,
         },
     )
 

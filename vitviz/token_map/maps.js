@@ -1,0 +1,392 @@
+// @ts-check
+// The numbers of the token map: stacks of maps, scales, words, and the geometry of the patches.
+// Nothing here touches the page, so that it is tested without a browser.
+
+// A host mounts the component twice. One mount gets a StackMessage, the numbers, sent once; the
+// other a ViewMessage, what to show of them. What is chosen comes back as a Commit.
+
+/**
+ * @typedef {"share" | "cosine"} Kind shares of attention from 0 to 1, or cosines from -1 to 1
+ * @typedef {"row" | "column"} Direction of A: the token is a query, or it is a key
+ * @typedef {[left: number, top: number, right: number, bottom: number]} Box pixels of the picture
+ * @typedef {{ rows: number, cols: number, crop: Box }} Grid
+ *
+ * @typedef {object} StackMessage
+ * @property {StackInfo} stack
+ * @property {Uint8Array} codes of each frame (heads, queries, keys)
+ * @property {Float32Array} peaks (heads, queries): the largest value over the patches
+ * @property {Float32Array} prefix (heads, queries, prefix tokens)
+ * @property {Int32Array} places of a frame with windows: each query's window, then (windows, keys)
+ *
+ * @typedef {object} StackInfo
+ * @property {string} id
+ * @property {Kind} kind
+ * @property {FrameInfo[]} frames
+ * @property {string} picture its address
+ *
+ * @typedef {object} FrameInfo
+ * @property {number} index from 0
+ * @property {number} heads
+ * @property {number} queries prefix tokens first
+ * @property {number} keys patches that a query meets
+ * @property {number} rows
+ * @property {number} cols
+ * @property {number} keyRows
+ * @property {number} keyCols
+ * @property {number} prefixTokens
+ * @property {number} windows 0 where every query meets every patch
+ * @property {number} firstCode where the frame begins in each of the four arrays
+ * @property {number} firstRow
+ * @property {number} firstPrefix
+ * @property {number} firstPlace
+ *
+ * @typedef {object} ViewMessage
+ * @property {string} stackId
+ * @property {string} session versions of another session are not to be compared
+ * @property {number} version of the last Commit that the host knows
+ * @property {State} state
+ * @property {Kind} kind
+ * @property {"heads" | "frames"} strip what the small maps are
+ * @property {Shape[]} frames
+ * @property {{ row: string, column?: string, strip: string, slider?: string }} titles
+ * @property {{ width: number, height: number, crop: Box }} picture with what the model saw of it
+ * @property {Distance | null} distance
+ * @property {string} lut 256 colours from the least to the most, six hexadecimal digits each
+ * @property {string} queryColour
+ *
+ * @typedef {object} State
+ * @property {number} frame
+ * @property {number} head or MEAN
+ * @property {number} query its token, prefix first, or MEAN
+ * @property {boolean} pinned whether it stays where it is while the pointer moves
+ * @property {Direction} direction
+ * @property {"heat" | "spotlight"} view
+ * @property {"map" | "shared" | "log"} scale
+ * @property {boolean} leaveOut the query, out of the scale
+ * @property {boolean} smooth
+ *
+ * @typedef {State & { version: number }} Commit
+ *
+ * @typedef {object} Shape
+ * @property {string} name of the frame
+ * @property {number} rows
+ * @property {number} cols
+ * @property {number} keyRows
+ * @property {number} keyCols
+ * @property {Box} crop where the grid of the queries lies
+ * @property {Box} keyCrop
+ * @property {string[]} prefix
+ * @property {number} home the query while none is chosen
+ * @property {number} heads
+ * @property {boolean} prefixOnly whether the first prefix token alone is a query
+ * @property {number | null} equalShare what each key has where all are looked at alike
+ * @property {boolean} within whether that is in a window
+ *
+ * @typedef {object} Distance in pixels; null where a head or a layer has none
+ * @property {(number | null)[][]} values by layer and head
+ * @property {(number | null)[]} equal of a layer that looks at all keys alike
+ * @property {number} side of the model's input
+ *
+ * @typedef {{ patches: Float64Array, prefix: Float64Array }} TokenMap patches row by row
+ * @typedef {{ head: number, frame: number, name: string }} Tile
+ * @typedef {{ value: number, at: number }} Strongest
+ * @typedef {Tile & { map: TokenMap, strongest: Strongest }} DrawnTile
+ */
+
+export const MEAN = -1; // as a head: the mean of heads; as a query: the mean of the patches
+const LOG_RANGE = 1000; // a logarithmic scale runs from the maximum down to a thousandth of it
+
+/** Maps of every frame, head and query. Shares of patches are stored as the square root of their
+ * part of the query's largest one, in 255 steps; cosines from -1 to 1 in 254 steps. Where a query
+ * meets some patches alone, only those are stored. */
+export class Stack {
+  /** @param {StackMessage} message */
+  constructor({ stack, codes, peaks, prefix, places }) {
+    this.frames = new Map(stack.frames.map((frame) => [frame.index, frame]));
+    this.codes = codes;
+    this.peaks = peaks;
+    this.prefix = prefix;
+    this.places = places;
+    this.decode = Float64Array.from({ length: 256 }, (_, code) =>
+      stack.kind === "share" ? (code / 255) ** 2 : (code - 127) / 127,
+    );
+    /** @type {Map<string, Record<Direction, TokenMap>>} */
+    this.means = new Map(); // over the patches, by frame and head, once they were asked for
+  }
+
+  /** The row or the column of A of one token. A row lies in the grid of the keys, a column in that
+   * of the queries.
+   * @param {number} index of the frame
+   * @param {number} head
+   * @param {number} token
+   * @param {Direction} direction
+   * @returns {TokenMap} */
+  map(index, head, token, direction) {
+    const frame = /** @type {FrameInfo} */ (this.frames.get(index));
+    if (head === MEAN)
+      return average(range(frame.heads).map((one) => this.map(index, one, token, direction)));
+    if (token === MEAN) return this.#means(frame, head)[direction];
+    return direction === "row" ? this.#row(frame, head, token) : this.#column(frame, head, token);
+  }
+
+  /** @param {FrameInfo} frame @param {number} query */
+  #window(frame, query) {
+    return this.places[frame.firstPlace + query - frame.prefixTokens];
+  }
+
+  /** The patches of a window, -1 for padding; null where every query meets them all.
+   * @param {FrameInfo} frame @param {number} window */
+  #keys(frame, window) {
+    if (!frame.windows) return null;
+    const first = frame.firstPlace + frame.rows * frame.cols + window * frame.keys;
+    return this.places.subarray(first, first + frame.keys);
+  }
+
+  /** @param {FrameInfo} frame @param {number} head @param {number} query */
+  #row(frame, head, query) {
+    const row = head * frame.queries + query;
+    const peak = this.peaks[frame.firstRow + row];
+    const first = frame.firstCode + row * frame.keys;
+    const met = this.#keys(frame, this.#window(frame, query));
+    const map = emptyMap(frame.keyRows * frame.keyCols, frame.prefixTokens);
+    for (let k = 0; k < frame.keys; k++) {
+      const patch = met ? met[k] : k;
+      if (patch >= 0) map.patches[patch] = this.decode[this.codes[first + k]] * peak;
+    }
+    const share = frame.firstPrefix + row * frame.prefixTokens;
+    map.prefix.set(this.prefix.subarray(share, share + frame.prefixTokens));
+    return map;
+  }
+
+  /** @param {FrameInfo} frame @param {number} head @param {number} key */
+  #column(frame, head, key) {
+    const { prefixTokens, keys } = frame;
+    const patch = key - prefixTokens;
+    const within = range(frame.windows).map((one) => this.#keys(frame, one)?.indexOf(patch) ?? -1);
+    return this.#byQuery(frame, (query) => {
+      const row = head * frame.queries + query;
+      if (patch < 0) return this.prefix[frame.firstPrefix + row * prefixTokens + key];
+      const at = frame.windows ? within[this.#window(frame, query)] : patch;
+      if (at < 0) return 0;
+      const code = this.codes[frame.firstCode + row * keys + at];
+      return this.decode[code] * this.peaks[frame.firstRow + row];
+    });
+  }
+
+  /** A map of one value for each query.
+   * @param {FrameInfo} frame
+   * @param {(query: number) => number} value */
+  #byQuery({ rows, cols, queries, prefixTokens }, value) {
+    const map = emptyMap(rows * cols, prefixTokens);
+    for (let q = 0; q < queries; q++)
+      if (q < prefixTokens) map.prefix[q] = value(q);
+      else map.patches[q - prefixTokens] = value(q);
+    return map;
+  }
+
+  /** The mean row and the mean column of all patches, in one pass over every number of a head.
+   * @param {FrameInfo} frame
+   * @param {number} head */
+  #means(frame, head) {
+    const kept = this.means.get(`${frame.index} ${head}`);
+    if (kept) return kept;
+    const { rows, cols, keyRows, keyCols, keys, queries, prefixTokens } = frame;
+    const { decode, codes } = this;
+    const mean = emptyMap(keyRows * keyCols, prefixTokens);
+    const { patches, prefix } = mean;
+    const column = this.#byQuery(frame, (query) => {
+      const first = frame.firstCode + (head * queries + query) * keys;
+      const peak = this.peaks[frame.firstRow + head * queries + query];
+      const weight = query < prefixTokens ? 0 : 1 / (rows * cols); // of this query in the mean row
+      const share = frame.firstPrefix + (head * queries + query) * prefixTokens;
+      for (let k = 0; k < prefixTokens; k++) prefix[k] += weight * this.prefix[share + k];
+      const row = codes.subarray(first, first + keys);
+      const met = this.#keys(frame, this.#window(frame, query));
+      const scaled = peak * weight;
+      let sum = 0;
+      for (let k = 0; k < keys; k++) {
+        const value = decode[row[k]];
+        if (!met) patches[k] += value * scaled;
+        else if (met[k] >= 0) patches[met[k]] += value * scaled;
+        else continue;
+        sum += value;
+      }
+      return (sum * peak) / patches.length;
+    });
+    const means = { row: mean, column };
+    this.means.set(`${frame.index} ${head}`, means);
+    return means;
+  }
+}
+
+/** @param {number} patches @param {number} prefixTokens @returns {TokenMap} */
+function emptyMap(patches, prefixTokens) {
+  return { patches: new Float64Array(patches), prefix: new Float64Array(prefixTokens) };
+}
+
+/** @param {TokenMap[]} maps of one shape */
+function average(maps) {
+  const mean = emptyMap(maps[0].patches.length, maps[0].prefix.length);
+  for (const part of /** @type {const} */ (["patches", "prefix"]))
+    for (const map of maps)
+      map[part].forEach((value, i) => (mean[part][i] += value / maps.length));
+  return mean;
+}
+
+/** @param {number} count */
+export function range(count) {
+  return Array.from({ length: count }, (_, i) => i);
+}
+
+/** How values become positions 0..1 on the colour bar. */
+export class Scale {
+  /** @param {Kind} kind @param {State["scale"]} name @param {number[]} values the largest ones */
+  constructor(kind, name, values) {
+    const signed = kind === "cosine";
+    this.log = name === "log" && !signed;
+    this.max = signed ? 1 : Math.max(...values, 1e-30);
+    this.min = signed ? -1 : this.log ? this.max / LOG_RANGE : 0;
+  }
+
+  /** @param {number} value */
+  position(value) {
+    const position = this.log
+      ? Math.log(Math.max(value, this.min) / this.min) / Math.log(LOG_RANGE)
+      : (value - this.min) / (this.max - this.min);
+    return Math.min(1, Math.max(0, position));
+  }
+}
+
+/** @param {Float64Array} patches @param {number} except a patch that is left out; -1 for none
+ * @returns {Strongest} */
+export function largest(patches, except) {
+  let best = -Infinity;
+  let at = 0;
+  for (let i = 0; i < patches.length; i++)
+    if (i !== except && patches[i] > best) {
+      best = patches[i];
+      at = i;
+    }
+  return { value: best === -Infinity ? 0 : best, at };
+}
+
+// ------------------------------------------------------------------------------ the geometry
+
+/** The patch of another grid of the same picture in which the middle of a patch lies. Where that
+ * is on a border between two, it is the one below or to the right. (`moved` in frames.py.)
+ * @param {number} patch @param {Grid} from @param {Grid} to */
+export function moved(patch, from, to) {
+  /** @param {number} index @param {0 | 1} axis 0 across, 1 down
+   * @param {number} count @param {number} others */
+  const along = (index, axis, count, others) => {
+    const [first, last, start, end] = [from, to].flatMap(({ crop }) => [crop[axis], crop[axis + 2]]);
+    const middle = first + ((index + 0.5) / count) * (last - first);
+    const found = Math.floor(((middle - start) / (end - start)) * others + 1e-9);
+    return Math.min(others - 1, Math.max(0, found));
+  };
+  const row = along(Math.floor(patch / from.cols), 1, from.rows, to.rows);
+  return row * to.cols + along(patch % from.cols, 0, from.cols, to.cols);
+}
+
+/** The patch at a point of the picture, null outside of the grid.
+ * @param {number} x @param {number} y @param {Grid} grid */
+export function patchAt(x, y, { rows, cols, crop: [left, top, right, bottom] }) {
+  const row = Math.floor(((y - top) / (bottom - top)) * rows);
+  const col = Math.floor(((x - left) / (right - left)) * cols);
+  return row < 0 || col < 0 || row >= rows || col >= cols ? null : row * cols + col;
+}
+
+/** @param {number} index @param {Grid} grid
+ * @returns {[x: number, y: number, width: number, height: number]} in pixels of the picture */
+export function patchBox(index, { rows, cols, crop: [left, top, right, bottom] }) {
+  const [width, height] = [(right - left) / cols, (bottom - top) / rows];
+  return [left + (index % cols) * width, top + Math.floor(index / cols) * height, width, height];
+}
+
+/** What is asked of a frame: the token whose row or column of A is shown, and where both lie.
+ * @param {Shape} shape
+ * @param {State} state
+ * @param {number | null} hover the query under the pointer
+ * @typedef {ReturnType<typeof selected>} Selected */
+export function selected(shape, state, hover) {
+  const { rows, cols, crop, keyRows, keyCols, keyCrop, prefix, prefixOnly } = shape;
+  const direction = prefixOnly ? "row" : state.direction;
+  const query = prefixOnly ? 0 : hover ?? state.query;
+  const queries = { rows, cols, crop };
+  const keys = { rows: keyRows, cols: keyCols, crop: keyCrop };
+  const [grid, mapGrid] = direction === "column" ? [keys, queries] : [queries, keys];
+  const isPatch = query !== MEAN && query >= prefix.length;
+  const patch = isPatch ? moved(query - prefix.length, queries, grid) : -1;
+  const same = grid.rows === mapGrid.rows && grid.cols === mapGrid.cols;
+  return {
+    direction,
+    query,
+    grid, // that the token is chosen in
+    patch, // its number there, -1 where it is no patch
+    token: isPatch ? patch + prefix.length : query,
+    mapGrid, // that its map lies in
+    itself: isPatch && same ? query - prefix.length : -1, // the same patch on the map
+    name: query === MEAN ? "mean of the patches" : isPatch ? place(patch, grid.cols) : prefix[query],
+  };
+}
+
+/** Head and query for a frame of another shape; the query keeps its place in the picture.
+ * @param {State} state @param {Shape} before @param {Shape} shape @param {"heads" | "frames"} strip
+ * @returns {{ head: number, query: number }} */
+export function fitted({ head, query }, before, shape, strip) {
+  const patch = query - before.prefix.length;
+  if (query !== MEAN && patch >= 0) query = moved(patch, before, shape) + shape.prefix.length;
+  else if (query >= shape.prefix.length) query = MEAN;
+  if (query === MEAN && shape.prefix.length && !before.prefix.length) query = shape.home;
+  return { head: head >= shape.heads && strip === "heads" ? MEAN : head, query };
+}
+
+// --------------------------------------------------------------------------------- the words
+
+/** Two significant digits, so that shares of very different size can be read.
+ * @param {number} share */
+export function percent(share) {
+  const value = 100 * share;
+  if (value === 0) return "0 %";
+  const digits = Math.max(0, 1 - Math.floor(Math.log10(Math.abs(value))));
+  return `${value.toFixed(Math.min(digits, 6))} %`;
+}
+
+/** @param {Kind} kind @param {number} value */
+export function asText(kind, value) {
+  return kind === "share" ? percent(value) : value.toFixed(2);
+}
+
+/** @param {number} index @param {number} cols */
+export function place(index, cols) {
+  return `row ${Math.floor(index / cols) + 1} column ${(index % cols) + 1}`;
+}
+
+/** What a map says: in one line, and in the sentences below it.
+ * @param {Kind} kind @param {Shape} shape @param {Selected} asked @param {DrawnTile} tile
+ * @param {number | null} pointed the patch of the map under the pointer */
+export function reading(kind, shape, asked, tile, pointed) {
+  const { patches, prefix } = tile.map;
+  const { cols } = asked.mapGrid;
+  const { value, at } = tile.strongest;
+  const cosine = kind === "cosine"; // the query, the same as itself, is left out
+  const noun = asked.direction === "column" ? "query" : "key";
+  const best = cosine ? "most similar other" : `strongest ${noun}`;
+  const said = (/** @type {number} */ number) => `${cosine ? "cosine " : ""}${asText(kind, number)}`;
+  const line = `query ${asked.name}, ${tile.name}: ${best} ${place(at, cols)}, ${said(value)}`;
+  let words = `${cosine ? "Most similar other" : "Strongest"}: ${place(at, cols)}, ${said(value)}.`;
+  if (pointed !== null) {
+    const pointedAt = cosine ? "Patch" : noun === "key" ? "Key" : "Query";
+    words = `${pointedAt} ${place(pointed, cols)}: ${said(patches[pointed])}.`;
+  }
+  if (cosine) return { line, words };
+  const within = shape.within ? " in a whole window" : "";
+  words += ` ▲ equal sharing${within}, ${percent(shape.equalShare ?? 0)}.`;
+  if (noun === "query") return { line, words: `${words} A column need not add up to 100 %.` };
+  const sum = (/** @type {Float64Array} */ values) => values.reduce((a, b) => a + b, 0);
+  if (patches.length > 10) {
+    const most = percent(sum(patches.slice().sort().slice(-10)));
+    words += ` The 10 strongest of ${patches.length} patches take ${most};`;
+  }
+  return { line, words: `${words} all tokens together ${percent(sum(patches) + sum(prefix))}.` };
+}
