@@ -80,6 +80,7 @@ def _make_ready() -> None:
         from vitviz.app.shared import models
 
         import_module(f"vitviz.app.screens.{_FIRST}")
+        import_module("pandas")  # plotly fails on one that another session's thread is importing
         with suppress(OptionError):  # the page says it
             models.make_ready()
     finally:
