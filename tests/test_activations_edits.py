@@ -35,6 +35,7 @@ from vitviz.activations import (
     capture,
 )
 from vitviz.families import ModelError
+from vitviz.intervention import head_outputs
 from vitviz.model import RECORDER, Model
 from vitviz.vit import VisionTransformer
 
@@ -572,3 +573,53 @@ def test_no_patch_is_left_out_where_attention_knows_every_place(name: str) -> No
     assert_one_sentence(caught.value)
     painted = capture(model, picture(), edits=[FillPatches(mask)])
     assert np.abs(painted.attention(0) - capture(model, picture()).attention(0)).max() > 0
+
+
+@pytest.mark.parametrize("name", ["plain", "distilled", "no class token", "vit_tiny_patch16_224"])
+def test_a_head_that_gives_what_it_gives_anyway_changes_nothing(name: str) -> None:
+    model = example(name)
+    acts = capture(model, picture())
+    values = head_outputs(acts)
+    pairs = [(0, 1), (acts.depth - 1, 0)]
+    again = capture(model, picture(), edits=[MuteHeads(pairs, values)])
+    muted = capture(model, picture(), edits=[MuteHeads(pairs)])
+    assert acts.logits is not None
+    assert again.logits is not None
+    assert muted.logits is not None
+    assert_allclose(again.logits, acts.logits, atol=2e-5 * float(np.abs(acts.logits).max()))
+    assert np.abs(muted.logits - acts.logits).max() > 1e-3
+
+
+def test_a_head_gives_what_it_gave_on_another_picture() -> None:
+    """Against the projection of concatenated heads, written out."""
+    model, other = example("plain"), picture(seed=4)
+    values = head_outputs(capture(model, other))
+    acts = capture(model, picture(), edits=[MuteHeads([(1, 2)], values)])
+    own = head_outputs(acts)
+    block: Any = model.module.get_submodule("blocks.1")
+    heads = np.concatenate([(values if h == 2 else own)[1, h] for h in range(4)], axis=1)
+    with torch.inference_mode():
+        added = block.attn.proj(torch.from_numpy(heads)).numpy()
+    assert_allclose(acts.tokens_after_attention(1), acts.tokens(1) + added, rtol=0, atol=1e-4)
+
+
+def test_values_of_a_head_lose_the_patches_that_are_dropped() -> None:
+    model = example("plain")
+    mask = np.zeros((4, 6), bool)
+    mask[1, 2:4] = True
+    values = head_outputs(capture(model, picture(seed=4)))
+    left = np.delete(values[0, 1], [1 + 8, 1 + 9], axis=0)
+    one, other = (
+        capture(model, picture(), edits=[DropPatches(mask), MuteHeads([(0, 1)], {(0, 1): given})])
+        for given in (values[0, 1], left)
+    )
+    assert_array_equal(one.logits, other.logits)
+
+
+def test_values_of_another_shape_are_refused() -> None:
+    model = example("plain")
+    with pytest.raises(
+        ModelError, match=r"\(25, 8\) for a head of blocks.0, got \(3, 8\)"
+    ) as caught:
+        capture(model, picture(), edits=[MuteHeads([(0, 1)], {(0, 1): np.zeros((3, 8))})])
+    assert_one_sentence(caught.value)

@@ -33,8 +33,10 @@ from vitviz.intervention import (
     Removal,
     deletion_curve,
     head_effects,
+    head_outputs,
     insertion_curve,
     logit_lens,
+    mean_head_outputs,
     occlusion,
     patch_lens,
     random_map,
@@ -151,6 +153,20 @@ def test_layers_with_different_numbers_of_heads_are_refused() -> None:
     with pytest.raises(ModelError, match=r"\[2, 4\]") as caught:
         head_effects(model, picture())
     assert_one_sentence(caught.value)
+
+
+def test_effects_of_heads_that_give_the_mean_over_pictures() -> None:
+    model, images = example("plain"), [picture(seed=seed) for seed in (1, 2, 3)]
+    told: list[tuple[int, int]] = []
+    mean = mean_head_outputs(model, images, progress=lambda *at: told.append(at))
+    assert told == [(0, 3), (1, 3), (2, 3)]
+    every = [head_outputs(capture(model, image)) for image in images]
+    for head, values in mean.items():
+        assert_allclose(values, np.mean([one[head] for one in every], axis=0), rtol=0, atol=1e-5)
+    found = head_effects(model, picture(), values=mean)
+    expected = capture(model, picture(), edits=[MuteHeads([(1, 2)], mean)]).logits
+    assert_array_equal(found[1, 2], expected)
+    assert np.abs(found - head_effects(model, picture())).max() > 1e-3
 
 
 # --- logit lens ---------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Edits of one forward pass: heads muted, patches dropped or painted over, tokens exchanged."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -16,9 +16,18 @@ from ..model import Model
 
 @dataclass(frozen=True)
 class MuteHeads:
-    """Zero these heads' slices of the concatenated heads, before the output projection."""
+    """Replace these heads' slices of the concatenated heads, before the output projection.
 
-    heads: Iterable[tuple[int, int]]  # (layer, head), both from 0
+    Attributes
+    ----------
+    heads : iterable of (layer, head), both from 0
+    values : mapping of (layer, head) to ndarray of shape (tokens, head_dim)
+        What a head gives instead, such as `intervention.head_outputs` of another picture; zeros
+        where it is not in the mapping.
+    """
+
+    heads: Iterable[tuple[int, int]]
+    values: Mapping[tuple[int, int], np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "heads", tuple(self.heads))

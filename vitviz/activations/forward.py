@@ -55,9 +55,11 @@ class _Watch(TorchFunctionMode, Recorder):
         self.sites = model.sites
         self.progress = progress
         self.interrupting = False  # while `progress` runs: what it raises is passed on as it is
-        self.muted: dict[int, list[int]] = {}
-        for layer, head in (p for edit in edits if isinstance(edit, MuteHeads) for p in edit.heads):
-            self.muted.setdefault(layer, []).append(head)
+        self.muted: dict[int, dict[int, np.ndarray | None]] = {}
+        for edit in edits:
+            if isinstance(edit, MuteHeads):
+                for layer, head in edit.heads:
+                    self.muted.setdefault(layer, {})[head] = edit.values.get((layer, head))
         self.swaps = [pair for edit in edits if isinstance(edit, SwapTokens) for pair in edit.pairs]
         self.dropped = mask_of(edits, DropPatches, model.layers[0].query_grid)
         self.patches = np.flatnonzero(~self.dropped.ravel())
@@ -114,9 +116,26 @@ class _Watch(TorchFunctionMode, Recorder):
         width = calls[0].v.shape[-1]
         axis = 1 if isinstance(self.sites[layer].projection, nn.Conv2d) else -1
         heads = heads.clone()
-        for head in self.muted[layer]:
-            heads.narrow(axis, head * width, width).zero_()
+        for head, values in self.muted[layer].items():
+            part = heads.narrow(axis, head * width, width)
+            if values is None:
+                part.zero_()
+            else:
+                part.copy_(self._replacement(layer, values, part))
         return heads
+
+    def _replacement(self, layer: int, values: np.ndarray, part: Tensor) -> Tensor:
+        """What a head gives instead of its own part (1, tokens, head_dim)."""
+        described = self.layers[layer]
+        prefix = len(described.prefix)
+        if len(values) == prefix + self.dropped.size:  # without the patches that were dropped
+            values = np.concatenate([values[:prefix], values[prefix:][self.patches]])
+        if part.ndim != 3 or values.shape != tuple(part.shape[1:]):
+            raise ModelError(
+                f"Expected values of shape {tuple(part.shape[1:])} for a head of {described.name}, "
+                f"got {values.shape}."
+            )
+        return torch.from_numpy(values)[None]
 
     def attended(self, layer: int, tokens: Tensor) -> None:
         self.stop()

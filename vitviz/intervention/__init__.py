@@ -1,12 +1,11 @@
 """Interventions (ablation, occlusion, deletion, insertion), and the logit lens."""
 
 from .lens import logit_lens, patch_lens
+from .muting import Progress, head_effects, head_outputs, mean_head_outputs
 from .removal import (
     Curve,
-    Progress,
     Removal,
     deletion_curve,
-    head_effects,
     insertion_curve,
     occlusion,
     random_map,
@@ -18,8 +17,10 @@ __all__ = [
     "Removal",
     "deletion_curve",
     "head_effects",
+    "head_outputs",
     "insertion_curve",
     "logit_lens",
+    "mean_head_outputs",
     "occlusion",
     "patch_lens",
     "random_map",

@@ -3,7 +3,6 @@
 Passes are not batched, which would save less than a tenth of the time on a CPU.
 """
 
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,13 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 from PIL import Image
 
-from ..activations import Activations, DropPatches, Edit, FillPatches, MuteHeads, capture
+from ..activations import DropPatches, Edit, FillPatches
 from ..families import ModelError
 from ..model import Model
 from .lens import check_head, read_only
+from .muting import Progress, passes
 
-#: Called as progress(done, of) before each pass; what it raises stops the experiment.
-Progress = Callable[[int, int], object]
 #: How patches are removed: painted over ("mean", "blur": `FillPatches`), or their tokens dropped.
 Removal = Literal["mean", "blur", "drop"]
 
@@ -45,56 +43,6 @@ class Curve:
     def area(self) -> float:
         """Area under the curve by the trapezoidal rule, from 0 to 1."""
         return float(np.trapezoid(self.probabilities, self.shares))
-
-
-def head_effects(
-    model: Model, image: Image.Image, *, progress: Progress | None = None
-) -> np.ndarray:
-    """The model's answer with each head muted in turn.
-
-    Parameters
-    ----------
-    model : Model
-    image : PIL.Image, upright
-    progress : callable, optional
-        Called as progress(done, of) before each of the layers * heads passes; what it raises stops.
-
-    Returns
-    -------
-    ndarray of shape (layers, heads, K)
-        Logits with that head's slice zeroed before the output projection. The head's effect is
-        their difference from the logits of a capture without edits.
-
-    Raises
-    ------
-    ModelError
-        When the model has no head for classes, or a layer's attention cannot be read and so cannot
-        be muted.
-
-    Notes
-    -----
-    A small effect does not mean that a head does nothing: others may compensate for it once it is
-    muted. The bias of the output projection stays.
-
-    References
-    ----------
-    Michel, Levy and Neubig, "Are Sixteen Heads Really Better than One?", NeurIPS 2019, section 3.2.
-    """
-    classes = check_head(model)
-    counts = {layer.num_heads for layer in model.layers}
-    if len(counts) != 1:
-        raise ModelError(f"Expected the same number of heads in all layers, got {sorted(counts)}.")
-    if counts == {0}:
-        raise ModelError(f"{model.name} has no heads to mute.")
-    heads = counts.pop()
-    pairs = list(np.ndindex(len(model.layers), heads))
-    logits = np.empty((len(model.layers), heads, classes), np.float32)
-    passes = _passes(model, image, [MuteHeads([pair]) for pair in pairs], progress)
-    for (layer, head), acts in zip(pairs, passes, strict=True):
-        if refusal := acts.layers[layer].refusal:
-            raise ModelError(refusal)  # what is not read there is not muted either
-        logits[layer, head] = acts.logits
-    return read_only(logits)
 
 
 def occlusion(
@@ -267,16 +215,6 @@ def random_map(grid: tuple[int, int], *, seed: int = 0) -> np.ndarray:
     return read_only(ranks.reshape(grid).astype(np.float32))
 
 
-def _passes(
-    model: Model, image: Image.Image, edits: Sequence[Edit], progress: Progress | None
-) -> Iterator[Activations]:
-    """One capture for each edit, made when it is reached."""
-    for done, edit in enumerate(edits):
-        if progress is not None:
-            progress(done, len(edits))
-        yield capture(model, image, edits=[edit])
-
-
 def _probabilities(
     model: Model,
     image: Image.Image,
@@ -288,7 +226,7 @@ def _probabilities(
     """The class's probability without the patches of each mask (count, rows, cols): (count,)."""
     edits = [_removed(mask, removal) for mask in masks]
     found = []
-    for acts in _passes(model, image, edits, progress):
+    for acts in passes(model, image, edits, progress):
         assert acts.probabilities is not None  # as the model has a head
         found.append(acts.probabilities[class_index])
         if not np.isfinite(found[-1]):
