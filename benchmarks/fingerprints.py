@@ -47,7 +47,7 @@ def digest(arrays: Iterable[Any]) -> str:
     try:
         for values in map(np.ascontiguousarray, arrays):
             found.update(f"{values.dtype} {values.shape}".encode())
-            found.update(values)
+            found.update(values.tobytes())
     except vitviz.ModelError:
         return f"{'none':16}"
     return found.hexdigest()[:16]
@@ -77,7 +77,8 @@ def measured(acts: vitviz.Activations) -> Iterator[Any]:
 
 def tokens(acts: vitviz.Activations) -> Iterator[Any]:
     yield from (acts.tokens(depth) for depth in range(acts.depth + 1))
-    yield from (acts.crop_of(layer, keys=keys) for layer in range(acts.depth) for keys in (0, 1))
+    for layer in range(acts.depth):
+        yield from (acts.crop_of(layer), acts.crop_of(layer, keys=True))
 
 
 def logits(acts: vitviz.Activations) -> Iterator[Any]:
