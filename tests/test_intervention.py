@@ -26,7 +26,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 from torch import Tensor
 
-from vitviz.activations import DropPatches, Edit, FillPatches, capture
+from vitviz.activations import DropPatches, Edit, FillPatches, MuteHeads, capture
 from vitviz.families import ModelError
 from vitviz.intervention import (
     Curve,
