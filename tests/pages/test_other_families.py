@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from examples import assert_one_sentence
+from examples import assert_one_sentence, patch_box
 
 from pages.driver import (
     SHIPPED,
@@ -108,6 +108,21 @@ def test_the_query_keeps_its_place_at_a_change_of_stage() -> None:
     assert token_map(at)["state"]["query"] == 3 * 7 + 1
     commit(at, frame=0, query=8 * 56 + 3, pinned=True)  # the browser knows the grid of each layer
     assert (address(at)["layer"], address(at)["query"]) == ("1", "9.4")
+
+
+def test_the_query_keeps_its_place_where_the_grids_of_the_stages_do_not_cover_the_same() -> None:
+    """Each stage of PVT pads its picture anew: its grids lie beside one another."""
+    acts = capture(load_model(PVT, pretrained=False), pictures.sample("dog").image)
+    first, last = acts.crop_of(0), acts.crop_of(7)
+    assert last[0] < first[0] - 30  # pixels, of 543 that both are wide
+    for row, col in ((20, 4), (44, 30), (3, 48)):
+        at = opened(model=PVT, weights="random", layer="1", query=f"{row}.{col}")
+        at.slider(key="layer").set_value(8).run()
+        found = [int(number) - 1 for number in address(at)["query"].split(".")]
+        left, top, right, bottom = patch_box(first, (56, 56), row - 1, col - 1)
+        box = patch_box(last, (7, 7), *found)
+        assert box[0] <= (left + right) / 2 <= box[2]
+        assert box[1] <= (top + bottom) / 2 <= box[3]
 
 
 def test_cls_alone_looks_in_the_last_layers_of_cait() -> None:

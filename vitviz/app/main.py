@@ -23,16 +23,17 @@ from vitviz.app.shared.view import (
     MapStyle,
     View,
     default_query,
+    placed_grid,
     token_text,
 )
 from vitviz.app.widgets.clipboard import paste_anywhere, paste_button
 from vitviz.app.widgets.data_table import Data, disclose, provenance
 from vitviz.options import OptionError
 from vitviz.text import PAGES, lesson
+from vitviz.token_map import Placed, moved
 
 if TYPE_CHECKING:
     from vitviz import Activations, Model
-    from vitviz.families import Layer
 
 T = TypeVar("T")
 WEIGHTS = ("trained", "random")
@@ -158,7 +159,7 @@ def _controls() -> View | None:
         acts=acts,
         layer=layer,
         head=None if isinstance(head, str) else head - 1,
-        query=_query(acts, shown),
+        query=_query(picture, acts, layer),
         style=MapStyle(
             direction=setting("read", ["row", "column"], "row"),
             view=setting("view", ["heat", "spotlight"], "heat"),
@@ -280,20 +281,19 @@ def _layer_control(place: DeltaGenerator, depth: int) -> int:
     return layer - 1
 
 
-def _query(acts: "Activations", layer: "Layer") -> int | None:
+def _query(picture: pictures.Picture, acts: "Activations", number: int) -> int | None:
     """The query of a layer; it keeps its place in the picture where the grid is another now."""
+    layer = acts.layers[number]
     if layer.kind == "class":
         return 0
     (rows, cols), said = layer.query_grid, settings.kept("query") or ""
-    before = st.session_state.get("query_grid", layer.query_grid)
+    grid = placed_grid(picture, acts, number)
+    before: Placed = st.session_state.get("query_grid", grid)
     patch = re.fullmatch(r"(\d{1,4})\.(\d{1,4})", said)
-    if before != layer.query_grid and patch:
-        row, col = (
-            min(now - 1, int((int(at) - 0.5) / was * now))
-            for at, was, now in zip(patch.groups(), before, layer.query_grid, strict=True)
-        )
+    if before[0] != grid[0] and patch:
+        row, col = moved((int(patch[1]) - 1, int(patch[2]) - 1), before, grid)
         settings.change(query=f"{row + 1}.{col + 1}")
-    st.session_state.query_grid = layer.query_grid
+    st.session_state.query_grid = grid
     names = [token_text(layer, n) for n in range(len(layer.prefix) + rows * cols)]
     at_home = default_query(acts, layer) == 0
     options, home = (names, "cls") if at_home else ([MEAN, *names], MEAN)

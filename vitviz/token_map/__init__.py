@@ -8,11 +8,12 @@ maps.js.
 import re
 from pathlib import Path
 
-from .frames import Frame, Kind, Shape, encode, encode_windows, moved, packed, photo
+from .frames import Frame, Kind, Placed, Shape, encode, encode_windows, moved, packed, photo
 
 __all__ = [
     "Frame",
     "Kind",
+    "Placed",
     "Shape",
     "encode",
     "encode_windows",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Kind = Literal["share", "cosine"]
-#: (rows, columns) of patches, and their (left, top, right, bottom) in the picture.
+#: (rows, columns) of a grid of patches, and its (left, top, right, bottom) in the picture.
 Placed = tuple[tuple[int, int], tuple[float, ...]]
 PHOTO_SIDE = 744  # pixels: twice the size on screen
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from vitviz.app.shared.pictures import Picture
+from vitviz.token_map import Placed
 
 if TYPE_CHECKING:
     from vitviz import Activations, Model
@@ -76,6 +77,12 @@ class View:
     def key(self) -> tuple[Hashable, ...]:
         """Cache key: what the capture depends on."""
         return (self.model.name, self.model.weights, self.picture.digest)
+
+
+def placed_grid(picture: Picture, acts: "Activations", layer: int) -> Placed:
+    """The grid of a layer's queries, and its box in parts of the picture's width and height."""
+    crop = zip(acts.crop_of(layer), 2 * picture.size, strict=True)
+    return acts.layers[layer].query_grid, tuple(pixels / side for pixels, side in crop)
 
 
 def default_query(acts: "Activations", layer: "Layer") -> int | None:

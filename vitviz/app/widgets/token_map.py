@@ -10,7 +10,7 @@ import streamlit as st
 
 from vitviz.app import settings
 from vitviz.app.shared import results
-from vitviz.app.shared.view import default_query, token_text
+from vitviz.app.shared.view import default_query, placed_grid, token_text
 from vitviz.plots.template import QUERY, colour_table
 from vitviz.token_map import Frame, Kind, Shape, packed, photo, script, style
 
@@ -102,8 +102,9 @@ def token_map(
     def commit() -> None:
         committed = st.session_state[key]["commit"]
         st.session_state.map_version = committed["version"]
-        layer = acts.layers[int(committed["frame"]) if frame_setting[0] == "layer" else view.layer]
-        asked, st.session_state.query_grid = int(committed["query"]), layer.query_grid
+        number = int(committed["frame"]) if frame_setting[0] == "layer" else view.layer
+        layer, asked = acts.layers[number], int(committed["query"])
+        st.session_state.query_grid = placed_grid(picture, acts, number)
         changes: dict[str, object] = {
             frame_setting[0]: values[int(committed["frame"])],
             "head": "mean" if committed["head"] < 0 else committed["head"] + 1,
