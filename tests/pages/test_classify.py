@@ -17,6 +17,7 @@ from vitviz import Model, capture, load_model
 from vitviz.activations import DropPatches, FillPatches, MuteHeads
 from vitviz.app.shared import pictures, queue, results
 from vitviz.app.widgets import cell_sets, class_menu
+from vitviz.intervention import mean_head_outputs
 
 
 @pytest.fixture(autouse=True)
@@ -86,19 +87,19 @@ def test_patches_that_are_clicked_go_and_come_back(serve: Callable[[str], Model]
     click(at, PATCHES, 0, 1, 6, 7)
     assert_works(at)
     assert address(at) == {"painted": "1.1-2.2"}
-    assert "4 of 24 patches removed (mean colour)" in alt(at, PATCHES)
+    assert "4 of 24 patches removed (tokens dropped)" in alt(at, PATCHES)
     mask = np.zeros((4, 6), bool)
     mask[:2, :2] = True
-    assert_answers(at, expected(model, FillPatches(mask, "mean")))
-    at.segmented_control(key="fill").set_value("drop").run()
-    assert address(at) == {"painted": "1.1-2.2", "fill": "drop"}
     assert_answers(at, expected(model, DropPatches(mask)))
+    at.segmented_control(key="fill").set_value("mean").run()
+    assert address(at) == {"painted": "1.1-2.2", "fill": "mean"}
+    assert_answers(at, expected(model, FillPatches(mask, "mean")))
     click(at, PATCHES, 7)
     assert address(at)["painted"] == "1.1-1.2 2.1"
     at.button(key="opposite painted").click().run()
     assert "21 of 24" in alt(at, PATCHES)
     at.button(key="clear painted").click().run()
-    assert address(at) == {"fill": "drop"}
+    assert address(at) == {"fill": "mean"}
     assert alt(at, ANSWER) == before
 
 
@@ -111,7 +112,7 @@ def test_heads_that_are_clicked_are_mute(serve: Callable[[str], Model]) -> None:
     assert "1 of 12 heads are muted: layer 2, head 1" in alt(at, HEADS)
     mask = np.zeros((4, 6), bool)
     mask[3, 5] = True
-    assert_answers(at, expected(model, FillPatches(mask, "mean"), MuteHeads([(1, 0)])))
+    assert_answers(at, expected(model, DropPatches(mask), MuteHeads([(1, 0)])))
 
 
 def test_cells_can_be_typed(serve: Callable[[str], Model]) -> None:
@@ -189,7 +190,9 @@ def test_between_two_passes_others_go_first(
 
     thread = threading.Thread(target=other)
 
-    def made(model: Model, image: object, *, progress: Callable[[int, int], None]) -> np.ndarray:
+    def made(
+        model: Model, image: object, *, values: object, progress: Callable[[int, int], None]
+    ) -> np.ndarray:
         order.append("a pass")
         thread.start()
         until(lambda: line.length == 2)
@@ -272,3 +275,86 @@ def test_the_answer_is_told_at_the_temperature_of_the_held_out_pictures() -> Non
     assert words in prose(at)
     assert f"temperature {model.temperature:.2f}" in prose(at)
     assert "temperature" not in prose(opened("classify", weights="random"))
+
+
+def test_patches_are_painted_where_attention_knows_positions(
+    serve: Callable[[str], Model],
+) -> None:
+    serve("plain").positional_attention = True
+    at = opened("classify")
+    assert at.session_state["fill"] == "mean"
+
+
+@pytest.mark.parametrize("instead", ["cat", "mean"])
+def test_a_muted_head_gives_what_it_gives_on_other_pictures(
+    serve: Callable[[str], Model], instead: str
+) -> None:
+    model = serve("plain")
+    at = opened("classify", muted="2.1")
+    at.selectbox(key="mute_to").set_value(instead).run()
+    assert_works(at)
+    assert address(at)["mute_to"] == instead
+    names = list(pictures.samples()) if instead == "mean" else [instead]
+    values = mean_head_outputs(model, [pictures.sample(name).image for name in names])
+    assert_answers(at, expected(model, MuteHeads([(1, 0)], values)))
+    at.button(key="run head effects").click().run()
+    assert_works(at)
+    assert "run head effects" not in [button.key for button in at.button]
+
+
+def test_a_head_that_decides_is_offered(
+    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = serve("plain")
+    logits = capture(model, pictures.sample("dog").image).logits
+    assert logits is not None
+    answer, other = int(logits.argmax()), int(logits.argmin())
+    effects = np.tile(logits, (3, 4, 1))
+    effects[1, 2, other] = logits[answer] + 1  # decides
+    effects[2, 3, other] = logits[answer] + 0.5  # less clearly
+    monkeypatch.setattr("vitviz.intervention.head_effects", lambda *_, **__: effects)
+    at = opened("classify")
+    at.button(key="run head effects").click().run()
+    assert_works(at)
+    assert "changes the answer for 2 of 12 heads, most clearly layer 2, head 3" in prose(at)
+    assert f"**output {answer}** becomes **output {other}**" in prose(at)
+    at.button(key="mute deciding").click().run()
+    assert address(at)["muted"] == "2.3"
+
+
+def test_it_says_that_no_head_decides(
+    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = serve("plain")
+    logits = capture(model, pictures.sample("dog").image).logits
+    assert logits is not None
+    effects = np.tile(logits, (3, 4, 1))
+    monkeypatch.setattr("vitviz.intervention.head_effects", lambda *_, **__: effects)
+    at = opened("classify")
+    at.button(key="run head effects").click().run()
+    assert f"Muting any one head alone leaves the answer at **output {logits.argmax()}**" in prose(
+        at
+    )
+    assert "mute deciding" not in [button.key for button in at.button]
+
+
+def test_probabilities_are_worked_out_from_logits() -> None:
+    at = opened("classify")
+    model = load_model("vitviz_tiny_cifar10")
+    logits = capture(model, pictures.sample("dog").image).logits
+    assert logits is not None
+    (table,) = [table.value for table in at.table]
+    best = np.argsort(-logits)[:3]
+    assert list(table["class"])[:3] == [model.labels[at] for at in best]  # type: ignore[index]
+    assert list(table["logit y"])[:3] == [f"{logits[at]:.2f}" for at in best]
+    total = float(list(table["exp(y - max y)"])[3])
+    assert total == pytest.approx(np.exp(logits - logits.max()).sum(), abs=1e-3)
+    assert next(iter(table["share"])) == f"{100 / total:.0f} %"
+
+
+def test_relevance_has_curves_too() -> None:
+    at = opened("classify")
+    at.button(key="run curves").click().run()
+    assert_works(at)
+    deletion = next(one.alt for one in charts(at) if "relevance" in one.alt)
+    assert "random" in deletion

@@ -34,7 +34,18 @@ NAMES = (
         "threshold",
         "flip",
     ),
-    *("muted", "painted", "fill", "brush", "class", "block", "moment", "depth", "shuffle"),
+    *(
+        "muted",
+        "painted",
+        "fill",
+        "brush",
+        "class",
+        "block",
+        "moment",
+        "depth",
+        "shuffle",
+        "mute_to",
+    ),
     *("family", "zoo_layer", "zoo_down", "zoo_across"),
 )
 

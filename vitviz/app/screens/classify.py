@@ -1,40 +1,38 @@
 """The page Classify: the answer, and experiments that change it."""
 
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import numpy as np
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from vitviz import plots
-from vitviz.app import settings
+from vitviz.app.screens import classify_heads
 from vitviz.app.screens.classify_tables import Changes, Found, tables
 from vitviz.app.settings import setting, text_setting
 from vitviz.app.shared import models, results
 from vitviz.app.shared.view import View, read_at
 from vitviz.app.widgets import cell_sets, class_menu
 from vitviz.app.widgets.data_table import Data, Table
+from vitviz.app.widgets.experiment import Pending, found_of, on_demand
 from vitviz.app.widgets.figure import show
+from vitviz.plots.template import as_percent
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
     from vitviz.activations import Edit
     from vitviz.intervention import Curve, Progress, Removal
 
 LISTED_CLASSES = 20
 REMOVALS: "dict[Removal, str]" = {
+    "drop": "tokens dropped",
     "mean": "mean colour",
     "blur": "blur",
-    "drop": "tokens dropped",
 }
 BRUSHES = ("drag", "click")
 BLOCKS = (2, 4)
 BLOCKS_ALONG = 7  # a side, where blocks have no setting
 STEPS = 10  # of a curve
-#: An experiment that was asked for: where it is drawn, and what makes it.
-Pending = tuple[DeltaGenerator, Callable[[], object]]
+SOFTMAX_ROWS = 3
 
 
 def page(view: View) -> Data | None:
@@ -50,12 +48,16 @@ def page(view: View) -> Data | None:
         return _of_other_families(view, labels)
     painted = _cells_setting("painted", acts.grid)
     muted = _cells_setting("muted", (acts.depth, acts.layers[0].num_heads))
-    removal = setting("fill", list(REMOVALS), "mean")
+    # Paint is itself something to see; but where attention knows positions no token can go.
+    usual: Removal = "mean" if view.model.positional_attention else "drop"
+    removal = setting("fill", list(REMOVALS), usual)
     block = setting("block", BLOCKS, 4)
     index = class_menu.chosen(acts)
 
     patches, heads, answer = st.columns([10, 9, 11])
-    edits = _edits(painted, muted, removal)
+    instead = classify_heads.chosen()
+    values = classify_heads.values_of(view, instead) if muted.any() else {}
+    edits = _edits(painted, muted, removal, values)
     with answer:
         st.subheader("The answer", anchor=False)
         lens, done = _answer(view, edits, labels, acts.probabilities)
@@ -63,9 +65,9 @@ def page(view: View) -> Data | None:
         _patches(view, edits, painted, removal)
     with heads:
         st.subheader("Heads: click to mute", anchor=False)
-        pending = [_heads(view, muted, index, labels[index])]
+        pending = [classify_heads.draw(view, muted, instead, index, labels)]
 
-    st.subheader("One thing at a time, all else as it was", anchor=False)
+    st.subheader("Experiments that change one thing at a time", anchor=False)
     of_class, of_block, said = st.columns([3, 2, 6], vertical_alignment="bottom")
     with of_class:
         class_menu.menu(acts)
@@ -73,8 +75,8 @@ def page(view: View) -> Data | None:
         "Side of a block, patches", BLOCKS, key="block", width="stretch", required=True
     )
     said.markdown(
-        "What a button starts begins with the whole picture and every head. Patches go as chosen "
-        f"above: {REMOVALS[removal]}."
+        "Each experiment below starts from the unedited picture and all heads. Patches are removed "
+        f"as chosen above: {REMOVALS[removal]}."
     )
     left, right = st.columns(2)
     with left:
@@ -88,7 +90,7 @@ def page(view: View) -> Data | None:
     with right:
         st.subheader("Hide each block in turn", anchor=False)
         pending.append(_occlusion(view, index, labels[index], block, removal))
-    st.subheader("Patches go, and come back, the most important first", anchor=False)
+    st.subheader("Deletion and insertion curves", anchor=False)
     pending.append(_curves(view, index, labels[index], removal))
     for wanted in pending:
         if wanted is not None:
@@ -99,9 +101,9 @@ def page(view: View) -> Data | None:
     changes = Changes(painted, muted, REMOVALS[removal], done=bool(done))
     found = Found(
         lens,
-        _found(view, "head effects"),
-        _found(view, "occlusion", index, block, removal),
-        _found(view, "curves", index, removal),
+        found_of(view, "head effects", instead),
+        found_of(view, "occlusion", index, block, removal),
+        found_of(view, "curves", index, removal),
     )
     return Data(lambda: tables(view, changes, found, index))
 
@@ -135,11 +137,6 @@ def _of_other_families(view: View, labels: tuple[str, ...]) -> Data:
     return Data(lambda: [table])
 
 
-def _found(view: View, *called: Hashable) -> Any:
-    """The result of an experiment; None where it was not run."""
-    return results.captures().kept((*view.key, *called))
-
-
 def _cells_setting(name: str, shape: tuple[int, int]) -> np.ndarray:
     mask = cell_sets.read(
         text_setting(name, lambda text: cell_sets.read(text, shape) is not None), shape
@@ -148,14 +145,17 @@ def _cells_setting(name: str, shape: tuple[int, int]) -> np.ndarray:
     return mask
 
 
-def _edits(painted: np.ndarray, muted: np.ndarray, removal: "Removal") -> "list[Edit]":
+def _edits(
+    painted: np.ndarray, muted: np.ndarray, removal: "Removal", values: classify_heads.Values
+) -> "list[Edit]":
     from vitviz.activations import DropPatches, FillPatches, MuteHeads
 
     edits: list[Edit] = []
     if painted.any():
         edits.append(DropPatches(painted) if removal == "drop" else FillPatches(painted, removal))
     if muted.any():
-        edits.append(MuteHeads([(int(layer), int(head)) for layer, head in np.argwhere(muted)]))
+        heads = [(int(layer), int(head)) for layer, head in np.argwhere(muted)]
+        edits.append(MuteHeads(heads, {head: values[head] for head in heads if head in values}))
     return edits
 
 
@@ -176,7 +176,31 @@ def _answer(
     else:
         show(plots.class_probabilities(before, labels))
     _worth(view, after, labels)
+    _softmax(view, labels)
     return lens, edits
+
+
+def _softmax(view: View, labels: tuple[str, ...]) -> None:
+    """From logits to probabilities, written out for the most probable classes."""
+    logits = view.acts.logits
+    assert logits is not None
+    best = np.argsort(-logits, kind="stable")[:SOFTMAX_ROWS]
+    powers = np.exp(logits.astype(np.float64) - logits.max())
+    total = powers.sum()
+    with st.expander("From logits to probabilities"):
+        st.table(
+            {
+                "class": [*(labels[at] for at in best), f"all {len(labels):,}"],
+                "logit y": [*(f"{logits[at]:.2f}" for at in best), ""],
+                "exp(y - max y)": [*(f"{powers[at]:.3f}" for at in best), f"{total:.3f}"],
+                "share": [*(as_percent(powers[at] / total) for at in best), "100 %"],
+            }
+        )
+        st.markdown(
+            "Softmax: each logit becomes exp(y - max y), and each of these is divided by their "
+            "sum. The largest logit is subtracted first, which changes no share and keeps the "
+            "numbers small."
+        )
 
 
 def _worth(view: View, after: np.ndarray, labels: tuple[str, ...]) -> None:
@@ -202,7 +226,7 @@ def _calibrated(after: np.ndarray, temperature: float, labels: tuple[str, ...]) 
     return (
         f"Calibrated on pictures like those it was trained on (temperature {temperature:.2f}), it "
         f"would say *{labels[best]}* with {powers[best] / powers.sum():.0%}. A photo is often out "
-        "of that world, and its confidence then means little."
+        "of distribution for it, and its confidence then means little."
     )
 
 
@@ -228,7 +252,7 @@ def _patches(view: View, edits: "list[Edit]", painted: np.ndarray, removal: "Rem
         removal=REMOVALS[removal],
         drag=brush == "drag",
     )
-    _choose(figure, "painted", painted)
+    cell_sets.choose(figure, "painted", painted)
     st.segmented_control(
         "Removed patches become",
         list(REMOVALS),
@@ -238,39 +262,16 @@ def _patches(view: View, edits: "list[Edit]", painted: np.ndarray, removal: "Rem
         required=True,
         label_visibility="collapsed",
     )
-    _buttons("painted", painted, "Patches as row.column, blocks as 1.1-2.4, spaces between")
-
-
-def _heads(view: View, muted: np.ndarray, index: int, name: str) -> Pending | None:
-    from vitviz import intervention
-
-    if refusal := view.acts.refusal:
-        st.warning(refusal)
-        return None
-    found = _found(view, "head effects")
-    effects = None
-    if found is not None:
-        assert view.acts.logits is not None
-        effects = (found - view.acts.logits)[..., index]
-    _choose(plots.muted_heads(muted, effects=effects, name=name), "muted", muted)
-    pending = None
-    if found is None:
-
-        def make(progress: "Progress") -> np.ndarray:
-            return intervention.head_effects(view.model, view.picture.image, progress=progress)
-
-        pending = _on_demand(
-            view, f"Mute each alone ({muted.size} passes)", ("head effects",), make
-        )
-    _buttons("muted", muted, "Heads as layer.head, blocks as 1.1-2.4, spaces between")
-    return pending
+    cell_sets.buttons(
+        "painted", painted, "Patches as row.column, blocks as 1.1-2.4, spaces between"
+    )
 
 
 def _occlusion(view: View, index: int, name: str, block: int, removal: "Removal") -> Pending | None:
     from vitviz import intervention
 
     called = ("occlusion", index, block, removal)
-    found = _found(view, *called)
+    found = found_of(view, *called)
     if found is not None:
         show(plots.occlusion(found, view.picture.image, crop=view.acts.crop, name=name))
         return None
@@ -288,7 +289,7 @@ def _occlusion(view: View, index: int, name: str, block: int, removal: "Removal"
             progress=progress,
         )
 
-    return _on_demand(view, f"Hide blocks ({passes} passes)", called, make)
+    return on_demand(view, f"Hide blocks ({passes} passes)", called, make)
 
 
 def _curves(view: View, index: int, name: str, removal: "Removal") -> Pending | None:
@@ -296,7 +297,7 @@ def _curves(view: View, index: int, name: str, removal: "Removal") -> Pending | 
         st.warning("No map of attention to rank the patches by: a layer cannot be read.")
         return None
     called = ("curves", index, removal)
-    found: dict[str, tuple[Curve, Curve]] | None = _found(view, *called)
+    found: dict[str, tuple[Curve, Curve]] | None = found_of(view, *called)
     if found is not None:
         for column, putting_back in zip(st.columns(2), (False, True), strict=True):
             curves = {called: pair[putting_back] for called, pair in found.items()}
@@ -320,9 +321,9 @@ def _curves(view: View, index: int, name: str, removal: "Removal") -> Pending | 
         "on, better than a random map?"
     )
     passes = 1 + min(STEPS, view.acts.grid[0] * view.acts.grid[1])
-    return _on_demand(
+    return on_demand(
         view,
-        f"Remove and put back ({2 * 3 * passes} passes)",
+        f"Remove and put back ({2 * 4 * passes} passes)",
         called,
         lambda progress: _both_curves(view, index, removal, progress),
     )
@@ -332,14 +333,16 @@ def _both_curves(
     view: View, index: int, removal: "Removal", progress: "Progress"
 ) -> "dict[str, tuple[Curve, Curve]]":
     """Deletion and insertion by each map."""
-    from vitviz import intervention
+    from vitviz import ModelError, attribution, intervention
 
     measured, grid = results.measurements(view), view.acts.grid
     maps = {
         "rollout": measured.rollout[view.acts.num_prefix_tokens :].reshape(grid),
         "last layer, mean of heads": measured.query_attention[-1].mean(axis=0),
-        "random": intervention.random_map(grid),
     }
+    with suppress(ModelError):  # the page Rollout says why a model has none
+        maps["relevance"] = attribution.relevance(view.model, view.picture.image, index)
+    maps["random"] = intervention.random_map(grid)
     kinds = (intervention.deletion_curve, intervention.insertion_curve)
     curves: list[Curve] = []
 
@@ -360,47 +363,3 @@ def _both_curves(
                 )
             )
     return dict(zip(maps, zip(curves[::2], curves[1::2], strict=True), strict=True))
-
-
-def _on_demand(
-    view: View, label: str, called: tuple[Any, ...], make: "Callable[[Progress], Any]"
-) -> Pending | None:
-    """Draw a button; returns the experiment where it was pressed."""
-    pressed = st.button(label, key=f"run {called[0]}", icon=":material/play_arrow:")
-    place = st.container()
-    if not pressed:
-        return None
-    return place, lambda: results.experiment(view, called, make)
-
-
-def _choose(figure: "go.Figure", name: str, mask: np.ndarray) -> None:
-    """Draw a figure whose cells are toggled by a click or a drag."""
-    key = f"{name} figure"
-
-    def chosen() -> None:
-        points = st.session_state[key].selection.point_indices
-        if points:
-            settings.change(**{name: cell_sets.written(cell_sets.toggled(mask, points))})
-
-    show(figure, key=key, on_click=chosen, drag=True)
-
-
-def _buttons(name: str, mask: np.ndarray, how: str) -> None:
-    clear, opposite, typed = st.columns(3)
-    clear.button(
-        "Clear",
-        key=f"clear {name}",
-        disabled=not mask.any(),
-        on_click=settings.change,
-        kwargs={name: ""},
-        width="stretch",
-    )
-    opposite.button(
-        "Opposite",
-        key=f"opposite {name}",
-        on_click=settings.change,
-        kwargs={name: cell_sets.written(~mask)},
-        width="stretch",
-    )
-    with typed.popover("Type", width="stretch"):
-        st.text_input(how, key=name)

@@ -1,8 +1,9 @@
 """Captures, measurements and experiments, computed once for all sessions."""
 
+import hashlib
 import time
-from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import streamlit as st
@@ -127,8 +128,17 @@ def answer(view: View, edits: "Sequence[Edit]") -> tuple[np.ndarray, np.ndarray]
 
 
 def _identity(edit: "Edit") -> Hashable:
-    values = (v.tobytes() if isinstance(v, np.ndarray) else v for v in vars(edit).values())
-    return (type(edit).__name__, *values)
+    return (type(edit).__name__, *map(_content, vars(edit).values()))
+
+
+def _content(value: Any) -> Hashable:
+    """Something that is equal where the contents of arrays are."""
+    if isinstance(value, np.ndarray):
+        return hashlib.sha256(value.tobytes()).digest()
+    if isinstance(value, Mapping):
+        return tuple((key, _content(one)) for key, one in value.items())
+    content: Hashable = value
+    return content
 
 
 def experiment(

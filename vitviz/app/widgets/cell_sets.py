@@ -4,8 +4,16 @@
 """
 
 import re
+from typing import TYPE_CHECKING
 
 import numpy as np
+import streamlit as st
+
+from vitviz.app import settings
+from vitviz.app.widgets.figure import show
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 _PIECE = re.compile(r"(\d{1,4})\.(\d{1,4})(?:-(\d{1,4})\.(\d{1,4}))?")
 
@@ -49,3 +57,36 @@ def toggled(mask: np.ndarray, chosen: list[int]) -> np.ndarray:
 def _run(values: np.ndarray) -> int:
     """The number of leading true values."""
     return int(values.argmin()) if not values.all() else len(values)
+
+
+def choose(figure: "go.Figure", name: str, mask: np.ndarray) -> None:
+    """Draw a figure whose cells are toggled by a click or a drag."""
+    key = f"{name} figure"
+
+    def chosen() -> None:
+        points = st.session_state[key].selection.point_indices
+        if points:
+            settings.change(**{name: written(toggled(mask, points))})
+
+    show(figure, key=key, on_click=chosen, drag=True)
+
+
+def buttons(name: str, mask: np.ndarray, how: str) -> None:
+    clear, opposite, typed = st.columns(3)
+    clear.button(
+        "Clear",
+        key=f"clear {name}",
+        disabled=not mask.any(),
+        on_click=settings.change,
+        kwargs={name: ""},
+        width="stretch",
+    )
+    opposite.button(
+        "Opposite",
+        key=f"opposite {name}",
+        on_click=settings.change,
+        kwargs={name: written(~mask)},
+        width="stretch",
+    )
+    with typed.popover("Type", width="stretch"):
+        st.text_input(how, key=name)

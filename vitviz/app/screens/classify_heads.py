@@ -1,0 +1,133 @@
+"""The heads of Classify: which are muted, and what muting each alone would change."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import streamlit as st
+
+from vitviz import plots
+from vitviz.app import settings
+from vitviz.app.settings import setting
+from vitviz.app.shared import pictures, results
+from vitviz.app.shared.view import View
+from vitviz.app.widgets import cell_sets
+from vitviz.app.widgets.experiment import Pending, found_of, on_demand
+
+if TYPE_CHECKING:
+    from vitviz.intervention import Progress
+
+ZERO, MEAN = "zero", "mean"
+Values = Mapping[tuple[int, int], np.ndarray]
+
+
+def draw(
+    view: View, muted: np.ndarray, instead: str, index: int, labels: tuple[str, ...]
+) -> Pending | None:
+    """Draw the heads, and what muting each alone changed where that was tried."""
+    from vitviz import intervention
+
+    if refusal := view.acts.refusal:
+        st.warning(refusal)
+        return None
+    called = ("head effects", instead)
+    found = found_of(view, *called)
+    effects = None
+    if found is not None:
+        assert view.acts.logits is not None
+        effects = (found - view.acts.logits)[..., index]
+    figure = plots.muted_heads(muted, effects=effects, name=labels[index])
+    cell_sets.choose(figure, "muted", muted)
+    st.selectbox(
+        "A muted head gives",
+        [ZERO, MEAN, *pictures.samples()],
+        key="mute_to",
+        format_func=_words,
+        help="No head gives zeros by itself, so zeros overstate what a head does.",
+    )
+    pending = None
+    if found is None:
+        values = values_of(view, instead)  # first, as it waits for turns of its own
+
+        def make(progress: "Progress") -> np.ndarray:
+            return intervention.head_effects(
+                view.model, view.picture.image, values=values, progress=progress
+            )
+
+        pending = on_demand(view, f"Mute each alone ({muted.size} passes)", called, make)
+    else:
+        _deciding(view, found, labels)
+    cell_sets.buttons("muted", muted, "Heads as layer.head, blocks as 1.1-2.4, spaces between")
+    return pending
+
+
+def values_of(view: View, instead: str) -> Values:
+    """What muted heads give, by (layer, head), cached; nothing for zeros.
+
+    Raises
+    ------
+    ModelError
+        When the attention of a layer cannot be read.
+    """
+    from vitviz import intervention
+
+    if instead == ZERO:
+        return {}
+    model = view.model
+    names = list(pictures.samples()) if instead == MEAN else [instead]
+
+    def make() -> Values:
+        place = st.empty()
+        total: dict[tuple[int, int], np.ndarray] = {}
+        for done, name in enumerate(names):
+            place.progress(done / len(names), f"Picture {done + 1} of {len(names)}: {name}")
+            acts = results.capture(model, pictures.sample(name))
+            for head, values in intervention.head_outputs(acts).items():
+                total[head] = total.get(head, 0) + values / len(names)
+        place.empty()
+        return total
+
+    return results.captures().get(
+        (model.name, model.weights, "head outputs", instead),
+        make,
+        lambda made: sum(values.nbytes for values in made.values()),
+    )
+
+
+def chosen() -> str:
+    """What muted heads give: zeros, their mean over the samples, or a sample's name."""
+    return setting("mute_to", [ZERO, MEAN, *pictures.samples()], ZERO)
+
+
+def _words(instead: str) -> str:
+    if instead == ZERO:
+        return "zeros"
+    if instead == MEAN:
+        return f"its mean over the {len(pictures.samples())} samples"
+    return f"what it gives on: {pictures.samples()[instead]}"
+
+
+def _deciding(view: View, found: np.ndarray, labels: tuple[str, ...]) -> None:
+    """Offer the head whose muting changes the answer most clearly, or say that there is none."""
+    assert view.acts.logits is not None
+    answer = int(view.acts.logits.argmax())
+    answers = found.argmax(axis=-1)
+    margins = found.max(axis=-1) - found[..., answer]  # above 0 where another class wins
+    layer, head = (int(at) for at in np.unravel_index(int(margins.argmax()), margins.shape))
+    if answers[layer, head] == answer:
+        st.markdown(f"Muting any one head alone leaves the answer at **{labels[answer]}**.")
+        return
+    count = int((answers != answer).sum())
+    new = labels[int(answers[layer, head])]
+    st.markdown(
+        f"Muting one head alone changes the answer for {count} of {answers.size} heads, most "
+        f"clearly layer {layer + 1}, head {head + 1}: **{labels[answer]}** becomes **{new}**."
+    )
+    only = np.zeros(answers.shape, bool)
+    only[layer, head] = True
+    st.button(
+        f"Mute layer {layer + 1}, head {head + 1}",
+        key="mute deciding",
+        on_click=settings.change,
+        kwargs={"muted": cell_sets.written(only)},
+    )
