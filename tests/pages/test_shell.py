@@ -37,6 +37,7 @@ from pages.driver import (
 from vitviz import Model
 from vitviz.app.main import RECORDS
 from vitviz.app.shared import pictures, results
+from vitviz.plots.template import QUERY
 from vitviz.text import PAGES, lesson
 from vitviz.zoo import catalogue
 
@@ -489,6 +490,7 @@ def test_the_message_to_the_token_map_holds_what_its_schema_states() -> None:
     assert set(sent) == schema("ViewMessage")
     assert set(sent["state"]) == schema("State")
     assert set(sent["distance"]) == schema("Distance")
+    assert sent["queryColour"] == QUERY  # of the other figures
 
 
 def test_24_heads_are_all_shown(serve: Callable[..., Model]) -> None:

@@ -9,7 +9,9 @@ const [WIDTH, HEIGHT, LEFT, TOP, BOTTOM] = [350, 118, 40, 8, 22];
 /** @type {Record<string, number>} */
 const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
-/** @param {string} name @param {Record<string, string | number>} attributes @param {string} [text] */
+/** @param {string} name
+ * @param {Record<string, string | number>} attributes
+ * @param {string} [text] */
 function svg(name, attributes, text) {
   const made = /** @type {SVGElement} */ (
     document.createElementNS("http://www.w3.org/2000/svg", name));

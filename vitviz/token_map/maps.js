@@ -279,7 +279,8 @@ export function moved(patch, from, to) {
   /** @param {number} index @param {0 | 1} axis 0 across, 1 down
    * @param {number} count @param {number} others */
   const along = (index, axis, count, others) => {
-    const [first, last, start, end] = [from, to].flatMap(({ crop }) => [crop[axis], crop[axis + 2]]);
+    const [first, last] = [from.crop[axis], from.crop[axis + 2]];
+    const [start, end] = [to.crop[axis], to.crop[axis + 2]];
     const middle = first + ((index + 0.5) / count) * (last - first);
     const found = Math.floor(((middle - start) / (end - start)) * others + 1e-9);
     return Math.min(others - 1, Math.max(0, found));
@@ -317,6 +318,7 @@ export function selected(shape, state, hover) {
   const [grid, mapGrid] = direction === "column" ? [keys, queries] : [queries, keys];
   const isPatch = query !== MEAN && query >= prefix.length;
   const patch = isPatch ? moved(query - prefix.length, queries, grid) : -1;
+  const token = query === MEAN ? "mean of the patches" : prefix[query];
   const same = grid.rows === mapGrid.rows && grid.cols === mapGrid.cols;
   return {
     direction,
@@ -326,7 +328,7 @@ export function selected(shape, state, hover) {
     token: isPatch ? patch + prefix.length : query,
     mapGrid, // that its map lies in
     itself: isPatch && same ? query - prefix.length : -1, // the same patch on the map
-    name: query === MEAN ? "mean of the patches" : isPatch ? place(patch, grid.cols) : prefix[query],
+    name: isPatch ? place(patch, grid.cols) : token,
   };
 }
 
@@ -363,17 +365,18 @@ export function place(index, cols) {
 }
 
 /** What a map says: in one line, and in the sentences below it.
- * @param {Kind} kind @param {Shape} shape @param {Selected} asked @param {DrawnTile} tile
+ * @param {Kind} kind @param {Shape} shape @param {Selected} selection @param {DrawnTile} tile
  * @param {number | null} pointed the patch of the map under the pointer */
-export function reading(kind, shape, asked, tile, pointed) {
+export function reading(kind, shape, selection, tile, pointed) {
   const { patches, prefix } = tile.map;
-  const { cols } = asked.mapGrid;
+  const { cols } = selection.mapGrid;
   const { value, at } = tile.strongest;
   const cosine = kind === "cosine"; // the query, the same as itself, is left out
-  const noun = asked.direction === "column" ? "query" : "key";
+  const noun = selection.direction === "column" ? "query" : "key";
   const best = cosine ? "most similar other" : `strongest ${noun}`;
-  const said = (/** @type {number} */ number) => `${cosine ? "cosine " : ""}${asText(kind, number)}`;
-  const line = `query ${asked.name}, ${tile.name}: ${best} ${place(at, cols)}, ${said(value)}`;
+  const unit = cosine ? "cosine " : "";
+  const said = (/** @type {number} */ number) => `${unit}${asText(kind, number)}`;
+  const line = `query ${selection.name}, ${tile.name}: ${best} ${place(at, cols)}, ${said(value)}`;
   let words = `${cosine ? "Most similar other" : "Strongest"}: ${place(at, cols)}, ${said(value)}.`;
   if (pointed !== null) {
     const pointedAt = cosine ? "Patch" : noun === "key" ? "Key" : "Query";

@@ -3,7 +3,8 @@
 
 import { asText, patchBox, range } from "./maps.js";
 
-/** @import { Box, DrawnTile, Grid, Kind, Scale, ViewMessage } from "./maps.js" */
+/** @import { DrawnTile, Grid, Kind, Scale, Selected, ViewMessage } from "./maps.js" */
+/** @typedef {{ kind: Kind, scale: Scale, lut: Uint8Array, spotlight: boolean }} Paint */
 
 const FLOOR = 0.25; // brightness of a spotlight where nothing is looked at
 
@@ -45,6 +46,38 @@ export function check(label, checked, change) {
   const box = element("input", { type: "checkbox", checked });
   box.onchange = () => change(box.checked);
   return element("label", {}, box, element("span", { textContent: label }));
+}
+
+/** The parts of the view by name, empty, and what holds them.
+ * @param {ViewMessage} data */
+export function layout({ titles, frames, state }) {
+  /** @type {Record<string, any>} */
+  const parts = {};
+  /** @param {string} name @param {keyof HTMLElementTagNameMap} tag */
+  const part = (name, tag, properties = {}) => {
+    parts[name] = element(tag, { className: name, ...properties });
+    parts[name].dataset.part = name;
+    return parts[name];
+  };
+  const section = (/** @type {Node[]} */ ...children) => element("section", {}, ...children);
+  const drawing = { role: "img" };
+  const photo = section(
+    part("photoTitle", "h4"),
+    part("photo", "canvas", { tabIndex: 0, aria: drawing }),
+    part("tokens", "div"));
+  const map = section(
+    part("mapTitle", "h4"),
+    element("div", { className: "beside" },
+      element("div", {}, part("map", "canvas", { aria: drawing }), part("bar", "div")),
+      part("prefix", "div")),
+    part("reading", "p"));
+  const strip = section(part("stripTitle", "h4"), part("strip", "div"));
+  if (titles.slider && frames.length > 1)
+    strip.append(part("slider", "input", { type: "range", min: 0, max: frames.length - 1, step: 1,
+      value: state.frame, aria: { "aria-label": titles.slider } }));
+  const sections = element("div", { className: "sections" }, photo, map, strip);
+  const live = part("live", "p", { aria: { "aria-live": "polite" } });
+  return { parts, content: [part("tools", "div"), sections, live] };
 }
 
 /** @param {HTMLCanvasElement} canvas */
@@ -103,46 +136,37 @@ export function outline(context, line, patch, grid, colour, dashed) {
  * @param {HTMLCanvasElement} canvas
  * @param {Float64Array} patches
  * @param {Grid} grid
- * @param {Scale} scale
- * @param {Uint8Array} lut
- * @param {boolean} spotlight */
-export function drawPixels(canvas, patches, { rows, cols }, scale, lut, spotlight) {
+ * @param {Paint} paint */
+export function drawPixels(canvas, patches, { rows, cols }, { scale, lut, spotlight }) {
   if (canvas.width !== cols) canvas.width = cols;
   if (canvas.height !== rows) canvas.height = rows;
   const image = new ImageData(cols, rows);
   patches.forEach((value, i) => {
     const position = scale.position(value);
-    if (spotlight) image.data[4 * i + 3] = Math.round(255 * (1 - FLOOR) * (1 - position));
-    else {
-      const first = 3 * Math.round(255 * position);
-      for (let c = 0; c < 3; c++) image.data[4 * i + c] = lut[first + c];
-      image.data[4 * i + 3] = 255;
-    }
+    const first = 3 * Math.round(255 * position);
+    for (let c = 0; c < 3 && !spotlight; c++) image.data[4 * i + c] = lut[first + c];
+    image.data[4 * i + 3] = spotlight ? Math.round(255 * (1 - FLOOR) * (1 - position)) : 255;
   });
   contextOf(canvas).putImageData(image, 0, 0);
 }
 
 /** Red, green and blue of a position on the colour bar.
- * @param {number} position @param {Uint8Array} lut @param {boolean} spotlight */
-function colourAt(position, lut, spotlight) {
+ * @param {number} position @param {Paint} paint */
+function colourAt(position, { lut, spotlight }) {
   const grey = Math.round(255 * (FLOOR + (1 - FLOOR) * position));
   const first = 3 * Math.round(255 * position);
-  return spotlight ? [grey, grey, grey] : lut.subarray(first, first + 3);
+  return spotlight ? [grey, grey, grey] : [...lut.subarray(first, first + 3)];
 }
 
 /** The colour bar, its ends and a tick where every token would have the same share.
- * @param {HTMLElement} bar
- * @param {Kind} kind
- * @param {Scale} scale
- * @param {number | null} equalShare
- * @param {Uint8Array} lut
- * @param {boolean} spotlight */
-export function drawBar(bar, kind, scale, equalShare, lut, spotlight) {
+ * @param {HTMLElement} bar @param {Paint} paint @param {number | null} equalShare */
+export function drawBar(bar, paint, equalShare) {
+  const { kind, scale, spotlight } = paint;
   if (bar.dataset.spotlight !== String(spotlight)) {
     bar.dataset.spotlight = String(spotlight);
     const gradient = element("canvas", { width: 256, height: 1, aria: { "aria-hidden": "true" } });
     const image = new ImageData(256, 1);
-    for (const i of range(256)) image.data.set([...colourAt(i / 255, lut, spotlight), 255], 4 * i);
+    for (const i of range(256)) image.data.set([...colourAt(i / 255, paint), 255], 4 * i);
     contextOf(gradient).putImageData(image, 0, 0);
     const track = element("div", { className: "track" }, gradient, element("i"));
     bar.replaceChildren(element("span"), track, element("span"));
@@ -158,39 +182,50 @@ export function drawBar(bar, kind, scale, equalShare, lut, spotlight) {
 }
 
 /** One cell for each token that is no part of the picture.
- * @param {HTMLElement} cells
- * @param {string[]} names
- * @param {Float64Array} values
- * @param {Kind} kind
- * @param {Scale} scale
- * @param {Uint8Array} lut
- * @param {boolean} spotlight
- * @param {number} query
- * @param {string} queryColour */
-export function drawCells(cells, names, values, kind, scale, lut, spotlight, query, queryColour) {
-  if (cells.childElementCount !== names.length)
-    cells.replaceChildren(...names.map(() =>
+ * @param {HTMLElement} cells @param {string[]} names @param {Float64Array} values
+ * @param {number} query @param {Paint} paint */
+export function drawCells(cells, names, values, query, paint) {
+  if (cells.childElementCount !== values.length)
+    cells.replaceChildren(...range(values.length).map(() =>
       element("div", { className: "cell" }, element("span"), element("b"), element("strong"))));
-  names.forEach((text, index) => {
+  values.forEach((value, index) => {
     const [name, swatch, share] = /** @type {any} */ (cells.children[index].children);
-    const colour = colourAt(scale.position(values[index]), lut, spotlight);
-    name.textContent = text;
-    swatch.style.background = `rgb(${[...colour].join(" ")})`;
-    swatch.style.outlineColor = index === query ? queryColour : "transparent";
-    share.textContent = asText(kind, values[index]);
+    name.textContent = names[index];
+    swatch.style.background = `rgb(${colourAt(paint.scale.position(value), paint).join(" ")})`;
+    swatch.className = index === query ? "query" : "";
+    share.textContent = asText(paint.kind, value);
   });
 }
 
-/** A button for each map of the strip.
- * @param {HTMLElement} strip
- * @param {number} count
- * @param {number} columns */
-export function fillStrip(strip, count, columns) {
+/** As many buttons as there are small maps.
+ * @param {HTMLElement} strip @param {number} count
+ * @param {number} few up to which they stand in two columns */
+export function fillStrip(strip, count, few) {
   if (strip.childElementCount === count) return;
+  const columns = count > 20 ? 6 : count > 8 ? 5 : count > few ? 4 : 2;
   strip.style.setProperty("--columns", String(columns));
   strip.style.setProperty("--tile", columns === 2 ? "150px" : "110px");
   strip.replaceChildren(...range(count).map(() =>
     element("button", { type: "button" },
       element("span", {}, element("b"), element("br"), element("span")),
       element("div", { className: "tile" }, element("canvas"), element("i")))));
+}
+
+/** A small map on its button, with its largest value and the patch of the query.
+ * @param {HTMLElement} button @param {DrawnTile} tile @param {Selected} selection
+ * @param {Paint} paint @param {boolean} smooth */
+export function drawTile(button, tile, { patch, grid, mapGrid }, paint, smooth) {
+  const [label, holder] = /** @type {any} */ (button.children);
+  const [canvas, mark] = holder.children;
+  const peak = asText(paint.kind, tile.strongest.value);
+  label.firstChild.textContent = tile.name;
+  label.lastChild.textContent = peak;
+  button.setAttribute("aria-label", `${tile.name}, maximum ${peak}`);
+  drawPixels(canvas, tile.map.patches, mapGrid, paint);
+  canvas.style.imageRendering = smooth ? "auto" : "pixelated";
+  mark.hidden = patch < 0;
+  const [x, y, width, height] = patchBox(patch, { ...grid, crop: [0, 0, 100, 100] });
+  mark.style.inset = `${y}% auto auto ${x}%`;
+  mark.style.width = `${width}%`;
+  mark.style.height = `${height}%`;
 }

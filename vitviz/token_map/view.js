@@ -6,10 +6,18 @@
 // message. However much changes, the map is drawn once for each frame of the screen.
 
 import { DistanceChart } from "./distance.js";
-import { MEAN, Scale, Stack, asText, fitted, largest, patchAt, range, reading, selected } from "./maps.js";
-import { backdrop, check, choice, contextOf, drawBar, drawCells, drawGrid, drawPixels, element, fillStrip, outline } from "./parts.js";
+import {
+  MEAN, Scale, Stack, fitted, largest, patchAt, range, reading, selected,
+} from "./maps.js";
+import {
+  backdrop, check, choice, contextOf, drawBar, drawCells, drawGrid, drawPixels, drawTile, element,
+  fillStrip, layout, outline,
+} from "./parts.js";
 
-/** @import { Commit, DrawnTile, Grid, Selected, StackMessage, State, Tile, ViewMessage } from "./maps.js" */
+/** @import {
+ *   Commit, DrawnTile, Grid, Selected, StackMessage, State, ViewMessage
+ * } from "./maps.js" */
+/** @import { Paint } from "./parts.js" */
 /** @typedef {(event: "commit", commit: Commit) => void} Send */
 
 /** @type {Map<string, { maps: Stack, photo: HTMLImageElement }>} */
@@ -57,7 +65,7 @@ class View {
   /** @type {Record<string, any>} */ parts = {};
   /** @type {number | null} */ hover = null; // query under the pointer
   /** @type {number | null} */ pointed = null; // patch under the pointer on the map
-  /** @type {number | undefined} */ frame; // of the screen, asked for
+  /** @type {number | undefined} */ scheduled; // the next redraw
   /** @type {Record<string, string>} */ shown = {}; // what parts were last built of
   version = 0;
   width = 0;
@@ -212,54 +220,24 @@ class View {
   // ---- building
 
   #build() {
-    const { data, state } = this;
+    const { data } = this;
     const focused = this.root.activeElement?.dataset.part;
+    const { parts, content } = layout(data);
+    this.parts = parts;
+    this.shown = {};
     this.lut = Uint8Array.from(data.lut.match(/../g) ?? [], (pair) => parseInt(pair, 16));
-    this.box.style.setProperty("--query", data.queryColour);
-    this.parts = { tools: element("div", { className: "tools" }) };
-    this.shown.tools = this.shown.tokens = "";
-    /** @template {HTMLElement} T @param {string} name @param {T} node */
-    const part = (name, node) => {
-      node.dataset.part = name;
-      this.parts[name] = node;
-      return node;
-    };
-    const canvas = (/** @type {string} */ name) =>
-      part(name, element("canvas", { tabIndex: name === "photo" ? 0 : -1, aria: { role: "img" } }));
-
-    const photo = element("section", {},
-      part("photoTitle", element("h4")),
-      canvas("photo"),
-      part("tokens", element("div", { className: "tokens" })));
-    const map = element("section", {},
-      part("mapTitle", element("h4")),
-      element("div", { className: "beside" },
-        element("div", {}, canvas("map"), part("bar", element("div", { className: "bar" }))),
-        part("prefix", element("div", { className: "prefix" }))),
-      part("reading", element("p", { className: "reading" })));
-    const strip = element("section", {},
-      part("stripTitle", element("h4")),
-      part("strip", element("div", { className: "strip" })));
-    if (data.titles.slider && data.frames.length > 1) {
-      const slider = part("slider", element("input", {
-        type: "range", min: 0, max: data.frames.length - 1, step: 1, value: state.frame,
-        aria: { "aria-label": data.titles.slider },
-      }));
-      slider.oninput = () => this.change({ frame: Number(slider.value) });
-      strip.append(slider);
-    }
     this.chart = data.distance &&
       new DistanceChart(data.distance, (frame, head) => this.change({ frame, head }));
-    if (this.chart) strip.append(part("distance", this.chart.node));
-    part("live", element("p", { className: "live", aria: { "aria-live": "polite" } }));
-    this.box.replaceChildren(
-      this.parts.tools, element("div", { className: "sections" }, photo, map, strip), this.parts.live);
+    if (this.chart) parts.strip.parentElement.append(this.chart.node);
+    this.box.style.setProperty("--query", data.queryColour);
+    this.box.replaceChildren(...content);
     this.#listen();
-    if (focused) this.parts[focused]?.focus();
+    if (focused) parts[focused]?.focus();
   }
 
   #listen() {
-    const { photo, map } = this.parts;
+    const { photo, map, slider } = this.parts;
+    if (slider) slider.oninput = () => this.change({ frame: Number(slider.value) });
     /** @param {number | null} query */
     const hover = (query) => {
       if (query === this.hover) return;
@@ -303,18 +281,18 @@ class View {
 
   /** Draw in the next frame of the screen, however many changes there are until then. */
   redraw() {
-    this.frame ??= requestAnimationFrame(() => {
-      this.frame = undefined;
+    this.scheduled ??= requestAnimationFrame(() => {
+      this.scheduled = undefined;
       if (this.width) this.#draw();
     });
   }
 
   #draw() {
     const begun = performance.now();
-    const asked = selected(this.shape, this.state, this.hover);
+    const selection = selected(this.shape, this.state, this.hover);
     this.#drawTools();
-    this.#drawPhoto(asked);
-    if (this.here) this.#drawMaps(asked);
+    this.#drawPhoto(selection);
+    if (this.here) this.#drawMaps(selection);
     else this.#wait();
     this.chart?.mark(this.state.frame, this.state.head);
     if (this.parts.slider) this.parts.slider.value = this.state.frame;
@@ -352,7 +330,8 @@ class View {
           (view) => this.change({ view })),
         choice("Scale", { map: "per map", shared: "shared", log: "log" }, scale,
           (scale) => this.change({ scale })),
-        check("leave the query out of the scale", leaveOut, (leaveOut) => this.change({ leaveOut })),
+        check("leave the query out of the scale", leaveOut,
+          (leaveOut) => this.change({ leaveOut })),
       ] : []),
       check("smoothed", smooth, (smooth) => this.change({ smooth })));
     controls()[focused]?.focus();
@@ -385,24 +364,24 @@ class View {
   }
 
   /** Outline the query, and the patch under the pointer on the map.
-   * @param {CanvasRenderingContext2D} context @param {number} line @param {Selected} asked */
+   * @param {CanvasRenderingContext2D} context @param {number} line @param {Selected} selection */
   #markPatches(context, line, { patch, grid, mapGrid }) {
     if (patch >= 0) outline(context, line, patch, grid, this.data.queryColour, false);
     if (this.pointed !== null && this.here)
       outline(context, line, this.pointed, mapGrid, KEY, true);
   }
 
-  /** @param {Selected} asked */
-  #drawPhoto(asked) {
+  /** @param {Selected} selection */
+  #drawPhoto(selection) {
     const { context, pixel, line } = this.#onPicture(this.parts.photo);
     context.strokeStyle = "rgb(255 255 255 / 0.35)";
     context.lineWidth = pixel;
-    drawGrid(context, asked.grid);
-    this.#markPatches(context, line, asked);
+    drawGrid(context, selection.grid);
+    this.#markPatches(context, line, selection);
     const pinned = this.state.pinned && this.hover === null ? " · pinned" : "";
-    const name = element("em", { textContent: asked.name });
+    const name = element("em", { textContent: selection.name });
     this.parts.photoTitle.replaceChildren("The query: ", name, pinned);
-    this.#drawTokenButtons(asked.query);
+    this.#drawTokenButtons(selection.query);
   }
 
   /** @param {number} query */
@@ -427,7 +406,7 @@ class View {
   }
 
   /** The maps of the strip: of the heads, or of the frames that are here.
-   * @param {Stack} stack @param {Selected} asked @returns {DrawnTile[]} */
+   * @param {Stack} stack @param {Selected} selection @returns {DrawnTile[]} */
   #tiles(stack, { token, direction, itself }) {
     const { frame } = this.state;
     const heads = this.shape.heads === 1 ? [0] : [MEAN, ...range(this.shape.heads)];
@@ -441,75 +420,57 @@ class View {
     });
   }
 
-  /** @param {Selected} asked */
-  #drawMaps(asked) {
-    const { state, data } = this;
-    const tiles = this.#tiles(/** @type {Stack} */ (this.stack), asked);
-    const head = this.shape.heads === 1 ? 0 : state.head;
+  /** @param {Selected} selection */
+  #drawMaps(selection) {
+    const { data, lut, parts, shape, state } = this;
+    const { kind } = data;
+    const byHead = data.strip === "heads";
+    const tiles = this.#tiles(/** @type {Stack} */ (this.stack), selection);
+    const head = shape.heads === 1 ? 0 : state.head;
     const chosen = tiles.find((tile) =>
-      data.strip === "heads" ? tile.head === head : tile.frame === state.frame) ?? tiles[0];
+      byHead ? tile.head === head : tile.frame === state.frame) ?? tiles[0];
     const peaks = tiles.map((tile) => tile.strongest.value);
-    const scaleOf = (/** @type {DrawnTile} */ tile) =>
-      new Scale(data.kind, state.scale, state.scale === "shared" ? peaks : [tile.strongest.value]);
-    this.#drawMap(asked, chosen, scaleOf(chosen));
-    this.#drawStrip(asked, tiles, chosen, scaleOf);
+    /** @param {DrawnTile} tile @param {boolean} spotlight */
+    const paint = ({ strongest }, spotlight) => {
+      const largest = state.scale === "shared" ? peaks : [strongest.value];
+      return { kind, scale: new Scale(kind, state.scale, largest), lut, spotlight };
+    };
+    this.#drawMap(selection, chosen, paint(chosen, state.view === "spotlight" && kind === "share"));
+    fillStrip(parts.strip, tiles.length, byHead ? 2 : 4);
+    parts.stripTitle.replaceChildren(data.titles.strip,
+      element("small", { textContent: byHead ? ` ${shape.name}` : "" }));
+    tiles.forEach((tile, index) => {
+      const button = parts.strip.children[index];
+      button.onclick = () => this.change(byHead ? { head: tile.head } : { frame: tile.frame });
+      button.setAttribute("aria-pressed", String(tile === chosen));
+      drawTile(button, tile, selection, paint(tile, false), state.smooth);
+    });
   }
 
-  /** @param {Selected} asked @param {DrawnTile} tile @param {Scale} scale */
-  #drawMap(asked, tile, scale) {
-    const { parts, data, state, shape, lut } = this;
-    const [left, top, right, bottom] = asked.mapGrid.crop;
+  /** @param {Selected} selection @param {DrawnTile} tile @param {Paint} paint */
+  #drawMap(selection, tile, paint) {
+    const { parts, data, state, shape } = this;
+    const [left, top, right, bottom] = selection.mapGrid.crop;
     const { context, line } = this.#onPicture(parts.map);
-    const spotlight = state.view === "spotlight" && data.kind === "share";
-    drawPixels(this.small, tile.map.patches, asked.mapGrid, scale, lut, spotlight);
+    drawPixels(this.small, tile.map.patches, selection.mapGrid, paint);
     context.imageSmoothingEnabled = state.smooth;
     context.drawImage(this.small, left, top, right - left, bottom - top);
-    this.#markPatches(context, line, asked);
+    this.#markPatches(context, line, selection);
 
-    const column = asked.direction === "column";
+    const column = selection.direction === "column";
     const details = [shape.name, data.strip === "heads" && tile.name, state.smooth && "smoothed"];
     const small = element("small", { textContent: ` ${details.filter(Boolean).join(", ")}` });
     parts.mapTitle.replaceChildren((column && data.titles.column) || data.titles.row, small);
-    drawBar(parts.bar, data.kind, scale, shape.equalShare, lut, spotlight);
+    drawBar(parts.bar, paint, shape.equalShare);
     parts.bar.style.width = parts.map.style.width;
     const verb = data.kind === "cosine" ? "" : column ? "by " : "to ";
-    const names = Array.from(tile.map.prefix, (_, index) => `${verb}${shape.prefix[index]}`);
-    drawCells(parts.prefix, names, tile.map.prefix, data.kind, scale, lut, spotlight,
-      asked.query, data.queryColour);
+    const names = shape.prefix.map((name) => `${verb}${name}`);
+    drawCells(parts.prefix, names, tile.map.prefix, selection.query, paint);
 
-    const said = reading(data.kind, shape, asked, tile, this.pointed);
+    const said = reading(data.kind, shape, selection, tile, this.pointed);
     parts.photo.setAttribute("aria-label", said.line);
     parts.map.setAttribute("aria-label", said.line);
     if (this.hover === null) parts.live.textContent = said.line;
     parts.reading.textContent = said.words;
-  }
-
-  /** @param {Selected} asked @param {DrawnTile[]} tiles @param {DrawnTile} chosen
-   * @param {(tile: DrawnTile) => Scale} scaleOf */
-  #drawStrip({ patch, grid, mapGrid }, tiles, chosen, scaleOf) {
-    const { parts, data, state } = this;
-    const byHead = data.strip === "heads";
-    const count = tiles.length;
-    fillStrip(parts.strip, count, count > 20 ? 6 : count > 8 ? 5 : count > (byHead ? 2 : 4) ? 4 : 2);
-    parts.stripTitle.replaceChildren(data.titles.strip,
-      element("small", { textContent: byHead ? ` ${this.shape.name}` : "" }));
-    tiles.forEach((tile, index) => {
-      const button = parts.strip.children[index];
-      const [label, holder] = button.children;
-      const [canvas, mark] = holder.children;
-      const peak = asText(data.kind, tile.strongest.value);
-      label.firstChild.textContent = tile.name;
-      label.lastChild.textContent = peak;
-      button.onclick = () => this.change(byHead ? { head: tile.head } : { frame: tile.frame });
-      button.setAttribute("aria-pressed", String(tile === chosen));
-      button.setAttribute("aria-label", `${tile.name}, maximum ${peak}`);
-      drawPixels(canvas, tile.map.patches, mapGrid, scaleOf(tile), this.lut, false);
-      canvas.style.imageRendering = state.smooth ? "auto" : "pixelated";
-      mark.hidden = patch < 0;
-      mark.style.left = `${(100 * (patch % grid.cols)) / grid.cols}%`;
-      mark.style.top = `${(100 * Math.floor(patch / grid.cols)) / grid.rows}%`;
-      mark.style.width = `${100 / grid.cols}%`;
-      mark.style.height = `${100 / grid.rows}%`;
-    });
   }
 }
