@@ -11,6 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from pages.driver import address, assert_works, at_page, charts, opened, prose
 from vitviz import Model, ModelError, attribution, capture
+from vitviz.app.screens import rollout
 from vitviz.app.shared import pictures, queue, results
 from vitviz.inspection import attention_rollout, rollout_steps
 
@@ -131,25 +132,48 @@ def test_a_second_head_is_told(serve: Callable[..., Model]) -> None:
 
 
 @pytest.mark.parametrize("query", ["cls", "2.3"])
-@pytest.mark.parametrize("fusion", ["max", "min"])
-def test_another_fusion_is_compared_with_the_usual_one(
+@pytest.mark.parametrize("fusion", ["mean", "max", "min"])
+def test_the_maps_of_the_three_fusions_are_compared(
     fusion: Any, query: str, serve: Callable[..., Model]
 ) -> None:
     """By the numbers of the picture at hand."""
     acts = capture(serve("plain"), pictures.sample("dog").image)
     maps = []
-    for one in (fusion, "mean"):
+    for one in ("mean", "max", "min"):
         _, second, _ = rollout_steps(acts, fusion=one, residual=0.3, discard=0.2)
         maps.append(second[0 if query == "cls" else 1 + 6 + 2, 1:])
-    like = np.corrcoef(maps[0], maps[1])[0, 1]
+    like: Any = np.corrcoef(maps)
     link = dict(fusion=fusion, residual="0.3", discard="0.2", layer="2", query=query)
-    at = opened("rollout", **link)
-    named = "the CLS token" if query == "cls" else "the patch at row 2, column 3"
+    text = prose(opened("rollout", **link))
     assert (
-        f"On this picture, what reaches {named} up to layer 2 correlates **{like:.2f}** between "
-        f"heads fused by *{fusion}* and by *mean*." in prose(at)
+        f"*mean* with *max* **{like[0, 1]:.2f}**, *mean* with *min* **{like[0, 2]:.2f}**, "
+        f"*max* with *min* **{like[1, 2]:.2f}**." in text
     )
-    assert "On this picture" not in prose(opened("rollout", **{**link, "fusion": "mean"}))
+    odd = ("mean", "max", "min")[int(like.sum(axis=0).argmin())]
+    assert f"differs most from the other two here is *{odd}*." in text
+    shown = np.sort(maps[("mean", "max", "min").index(fusion)])[::-1]
+    half = next(n for n in range(1, 25) if shown[:n].sum() >= shown.sum() / 2)
+    named = "the CLS token" if query == "cls" else "the patch at row 2, column 3"
+    assert f"Half of what reaches {named} up to layer 2 comes from **{half} of 24**" in text
+
+
+@pytest.mark.parametrize(("peak", "collapsed"), [(200.0, True), (5.0, False)])
+def test_a_map_on_few_patches_is_said_to_have_collapsed(peak: float, collapsed: bool) -> None:
+    values = np.ones(100)
+    values[[3, 50, 51]] = peak
+    words = rollout._concentration(values, "what reaches CLS")
+    assert f"**{'2' if collapsed else '44'} of 100** patches" in words
+    assert ("collapsed" in words) == collapsed
+
+
+def test_a_large_model_compares_the_chosen_fusion_with_the_usual_one(
+    serve: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve("plain")
+    monkeypatch.setattr(rollout, "MAX_BYTES", 10)
+    text = prose(opened("rollout", fusion="max"))
+    assert "by fusion: *mean* with *max*" in text
+    assert "*min*" not in text.partition("Correlation of the maps")[2].partition(".")[0]
 
 
 def test_a_model_without_classes_says_so_and_still_shows_its_rollout(

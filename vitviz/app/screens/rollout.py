@@ -19,6 +19,7 @@ from vitviz.token_map import Frame, encode
 Fusion = Literal["mean", "max", "min"]
 FUSIONS: tuple[Fusion, ...] = ("mean", "max", "min")
 TWENTIETHS = [step / 20 for step in range(21)]
+COLLAPSED = 0.03  # share of the patches that hold half of a collapsed map
 
 
 def page(view: View) -> Data | None:
@@ -63,15 +64,19 @@ def page(view: View) -> Data | None:
 
 
 def _said(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> str:
-    """At which token the answer is read, and how the map correlates with the usual fusion's."""
-    words = f"The model's answer is read {read_at(view.acts)}."
-    if fusion == "mean":
-        return words
+    """Where the answer is read, how concentrated the map is, and how the fusions differ."""
+    tokens = len(view.prefix) + view.grid[0] * view.grid[1]
+    # Each fusion reads all attention once more, so large models compare the chosen one alone.
+    compared = (
+        FUSIONS
+        if view.acts.depth * tokens**2 <= MAX_BYTES
+        else tuple(dict.fromkeys((FUSIONS[0], fusion)))
+    )
 
-    def make() -> np.ndarray:
+    def make() -> dict[Fusion, np.ndarray]:
         layers = view.acts.attention_layers()
-        maps = [
-            inspection.attention_rollout(
+        return {
+            one: inspection.attention_rollout(
                 itertools.islice(layers, view.layer + 1),
                 num_prefix_tokens=len(view.prefix),
                 query=view.query,
@@ -80,23 +85,44 @@ def _said(view: View, fusion: Fusion, residual: float, discard: float, start: in
                 discard=discard,
                 start_layer=start,
                 cls=False,
-            )
-            for one in (fusion, FUSIONS[0])
-        ]
-        return np.stack(maps)[:, len(view.prefix) :]
+            )[len(view.prefix) :]
+            for one in compared
+        }
 
-    shown, usual = results.captures().get(
-        (*view.key, "fusions", fusion, residual, discard, start, view.layer, view.query),
+    maps = results.captures().get(
+        (*view.key, "fusions", *compared, residual, discard, start, view.layer, view.query),
         make,
-        lambda made: made.nbytes,
+        lambda made: sum(one.nbytes for one in made.values()),
     )
-    if not np.ptp(shown) or not np.ptp(usual):
+    what = f"what reaches {view.query_name} up to layer {view.layer + 1}"
+    words = f"The model's answer is read {read_at(view.acts)}. {_concentration(maps[fusion], what)}"
+    flat = [one for one in maps if not np.ptp(maps[one])]
+    if len(maps) == 1 or flat:
         return words
-    like = np.corrcoef(shown, usual)[0, 1]
-    return (
-        f"{words} On this picture, what reaches {view.query_name} up to layer {view.layer + 1} "
-        f"correlates **{like:.2f}** between heads fused by *{fusion}* and by *mean*."
-    )
+    like = dict(zip(maps, np.corrcoef(list(maps.values())), strict=True))
+    pairs = [
+        f"*{one}* with *{other}* **{like[one][number]:.2f}**"
+        for one, other in itertools.combinations(maps, 2)
+        for number in [list(maps).index(other)]
+    ]
+    words += f" Correlation of the maps by fusion: {', '.join(pairs)}."
+    if len(maps) == len(FUSIONS):
+        odd = min(maps, key=lambda one: like[one].sum())
+        words += f" The map that differs most from the other two here is *{odd}*."
+    return words
+
+
+def _concentration(values: np.ndarray, what: str) -> str:
+    """How few patches hold half of the map, and whether that is a collapse."""
+    ordered = np.sort(values)[::-1].cumsum()
+    half = int(np.searchsorted(ordered, ordered[-1] / 2)) + 1
+    words = f"Half of {what} comes from **{half} of {len(values)}** patches."
+    if half <= len(values) * COLLAPSED:
+        words += (
+            " The map has collapsed onto few patches, which may be outliers with large attention "
+            "rather than the object: compare single layers on the page Attention."
+        )
+    return words
 
 
 def _table(
