@@ -195,3 +195,35 @@ def test_the_prefix_is_called_by_its_name() -> None:
     figure = dots(prefix_name="CLS, DIST")
     assert "% on CLS, DIST" in figure.data[0].hovertemplate
     assert "more on CLS, DIST" in figure.layout.annotations[0].text
+
+
+def test_an_axis_that_does_not_begin_at_0_says_so() -> None:
+    far = np.array([[28.0, 30.0], [31.0, 33.0]])
+    figure = dots(distance=far, selected=(1, 1))
+    low, high = figure.layout.yaxis.range
+    assert low == pytest.approx(0.9 * 28)
+    assert high > 33.3
+    np.testing.assert_allclose(figure.layout.yaxis2.range, [100 * low / 64, 100 * high / 64])
+    assert any("begins at 25 px, not at 0" in note.text for note in figure.layout.annotations)
+    near = dots()
+    assert near.layout.yaxis.range[0] == 0
+    assert not any("not at 0" in note.text for note in near.layout.annotations)
+
+
+def test_a_recorded_model_has_squares_in_shares_of_the_same_side() -> None:
+    shares = np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])
+    figure = dots(recorded=("a recorded model", shares))
+    (squares,) = (trace for trace in figure.data if trace.marker.symbol == "square-open")
+    np.testing.assert_allclose(squares.y, 64 * shares.ravel())
+    assert figure.layout.xaxis.range[1] == 3.5
+    assert figure.layout.yaxis.range[1] > 64 * 0.6
+    assert "Squares: a recorded model, from 10 to 60 % of the side." in alt(figure)
+    assert "Squares" not in alt(dots())
+
+
+def test_a_cnn_sees_one_pixel_farther_in_each_layer() -> None:
+    figure = dots(with_cnn=True, distance=np.full((2, 2), 30.0))
+    (line,) = (trace for trace in figure.data if trace.mode == "lines")
+    np.testing.assert_array_equal(line.x, [1, 2])
+    np.testing.assert_array_equal(line.y, [1, 2])
+    assert figure.layout.yaxis.range[0] == 0

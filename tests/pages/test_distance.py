@@ -367,3 +367,12 @@ def test_one_patch_is_at_distance_0(serve: Callable[..., Model]) -> None:
     assert not at.exception
     np.testing.assert_array_equal(numbers(trace(at, DOTS)["y"]), np.zeros(12))
     assert numbers(trace(at, OFFSETS)["z"]).shape == (1, 1)
+
+
+@pytest.mark.parametrize("beside", ["recorded", "cnn", "both"])
+def test_others_are_shown_beside_the_model_where_they_are_asked_for(beside: str) -> None:
+    at = opened("distance", beside=beside)
+    assert_works(at)
+    words = prose(at)
+    assert ("Squares: A ViT-S/14 tuned for saliency" in words) == (beside != "cnn")
+    assert ("CNN of 3 x 3 kernels" in words) == (beside != "recorded")

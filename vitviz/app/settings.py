@@ -23,7 +23,18 @@ PRESENTER = 1.25  # how much larger everything is on a projector
 NAMES = (
     *("presenter", "picture", "model", "weights", "layer", "head", "query"),
     *("read", "view", "scale", "leave_out", "smooth"),
-    *("filters", "filter", "gain", "order", "kind", "grid", "interpolation", "variant", "over"),
+    *(
+        "filters",
+        "filter",
+        "gain",
+        "order",
+        "kind",
+        "grid",
+        "interpolation",
+        "variant",
+        "over",
+        "beside",
+    ),
     *(
         "fusion",
         "residual",

@@ -18,6 +18,8 @@ def attention_distance(
     num_heads: Sequence[int] | None = None,
     spread: np.ndarray | None = None,
     prefix_name: str = "the prefix",
+    recorded: tuple[str, np.ndarray] | None = None,
+    with_cnn: bool = False,
 ) -> go.Figure:
     """Mean attention distance, one dot a head, dots larger the more attention the prefix takes.
 
@@ -35,6 +37,8 @@ def attention_distance(
     spread : ndarray of shape (layers, heads), pixels, or None
         Standard deviation over pictures, drawn as error bars.
     prefix_name : what the tokens outside the picture are called
+    recorded : name of another model and its distances (layers, heads), shares of the side
+    with_cnn : draw how far a pixel of a CNN of 3 x 3 kernels sees after each layer
     """
     layers, heads = distance.shape
     x = beside_each_other(num_heads or [heads] * layers)
@@ -87,23 +91,67 @@ def attention_distance(
         font_size=14,
     )
     reach = distance if spread is None else distance + spread
-    top = 1.15 * max(np.nanmax(equal), float(np.nanmax(reach, initial=0))) or 1.0
+    highest = max(np.nanmax(equal), float(np.nanmax(reach, initial=0)))
+    lowest = float(np.nanmin(distance if spread is None else distance - spread, initial=highest))
+    deepest = layers
+    if recorded is not None:
+        name, shares = recorded
+        deepest = max(layers, len(shares))
+        highest = max(highest, side * float(shares.max()))
+        lowest = min(lowest, side * float(shares.min()))
+        figure.add_scatter(
+            x=beside_each_other([shares.shape[1]] * len(shares)).ravel(),
+            y=side * shares.ravel(),
+            mode="markers",
+            marker=dict(symbol="square-open", size=8, color=LINES[1][0]),
+            hovertemplate=f"{name}, layer %{{x:.0f}}: %{{y:.1f}} px<extra></extra>",
+        )
+    if with_cnn:
+        lowest = 0.0
+        depths = np.arange(1, deepest + 1)
+        figure.add_scatter(
+            x=depths,
+            y=depths,
+            mode="lines",
+            line=dict(color=LINES[3][0], dash="dot", width=2),
+            hovertemplate="CNN, layer %{x}: at most %{y} px<extra></extra>",
+        )
+    top = 1.15 * highest or 1.0
+    # Where all heads look far, an axis from 0 would press their dots together.
+    bottom = 0.9 * lowest if lowest > 0.5 * top else 0.0
+    if bottom:
+        figure.add_annotation(
+            text=f"≈ the axis begins at {bottom:.0f} px, not at 0",
+            x=0.01,
+            xref="paper",
+            y=0,
+            yref="paper",
+            yanchor="bottom",
+            showarrow=False,
+            font_size=14,
+        )
     _name_dot(figure, x, distance, selected, top)
-    figure.update_xaxes(title="layer", dtick=1, range=[0.5, layers + 0.5])
-    figure.update_yaxes(title="attention distance, pixels of the input", range=[0, top])
+    figure.update_xaxes(title="layer", dtick=1, range=[0.5, deepest + 0.5])
+    figure.update_yaxes(title="attention distance, pixels of the input", range=[bottom, top])
     figure.add_scatter(x=[None], y=[None], yaxis="y2", hoverinfo="skip")
     figure.update_layout(
         yaxis2=dict(
             title="share of the picture's side, %",
             overlaying="y",
             side="right",
-            range=[0, 100 * top / side],
+            range=[100 * bottom / side, 100 * top / side],
             tickmode="linear",
             dtick=10,
             showgrid=False,
         )
     )
-    return finish(figure, _distance_words(distance, equal, spread), height=400, top=28, right=70)
+    words = _distance_words(distance, equal, spread)
+    if recorded is not None:
+        words += (
+            f" Squares: {recorded[0]}, from {100 * recorded[1].min():.0f} to "
+            f"{100 * recorded[1].max():.0f} % of the side."
+        )
+    return finish(figure, words, height=400, top=28, right=70)
 
 
 def _name_dot(

@@ -1,9 +1,10 @@
 """The page Distance: mean attention distance of every head, and one head in detail."""
 
+import json
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import streamlit as st
@@ -15,12 +16,14 @@ from vitviz.app.shared import pictures, results
 from vitviz.app.shared.view import KINDS, MEAN, View
 from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.figure import show
+from vitviz.checkpoints import assets
 
 if TYPE_CHECKING:
     from vitviz import Activations
 
 Variant = Literal["renormalised", "paper"]
 VARIANTS: tuple[Variant, ...] = ("renormalised", "paper")
+BESIDE = ("none", "recorded", "cnn", "both")
 _ROWS = {"renormalised": "patches alone, renormalised", "paper": "as in the paper"}
 _DOTS = "distance_dots"
 
@@ -145,8 +148,31 @@ def _controls(view: View) -> tuple[str, Variant]:
     return over, variant
 
 
+@st.cache_data
+def _record() -> dict[str, Any]:
+    """Distances that were measured with a model which is not shipped."""
+    file = assets() / "curves" / "distance_vit_s14.json"
+    record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return record
+
+
+def _beside() -> list[str]:
+    """What is drawn beside the model on screen: the recorded model, a CNN, both or none."""
+    chosen = setting("beside", BESIDE, BESIDE[0])
+    names = {"none": "nothing", "recorded": "a recorded ViT-S/14", "cnn": "a CNN", "both": "both"}
+    st.segmented_control(
+        "Show beside it",
+        BESIDE,
+        key="beside",
+        format_func=lambda name: names[name],
+        width="stretch",
+        required=True,
+    )
+    return ["recorded", "cnn"] if chosen == "both" else [chosen]
+
+
 def _dots(view: View, survey: Survey) -> None:
-    acts = view.acts
+    acts, record, beside = view.acts, _record(), _beside()
     figure = plots.attention_distance(
         _mean(survey.distance),
         survey.prefix_mass.mean(axis=0),
@@ -155,8 +181,17 @@ def _dots(view: View, survey: Survey) -> None:
         selected=(view.layer, view.head),
         spread=_spread(survey.distance) if len(survey.distance) > 1 else None,
         prefix_name=_prefix_name(view),
+        recorded=(record["model"], np.array(record["distance"])) if "recorded" in beside else None,
+        with_cnn="cnn" in beside,
     )
     show(figure, key=_DOTS, on_click=lambda: _go(acts.num_heads))
+    if "recorded" in beside:
+        st.markdown(f"Squares: {record['about']}")
+    if "cnn" in beside:
+        st.markdown(
+            "Dotted line: how far a pixel sees at most in a CNN of 3 x 3 kernels, one pixel more "
+            "in each layer. A head of a ViT may look across the whole picture in its first layer."
+        )
 
 
 def _go(heads: int) -> None:
