@@ -638,6 +638,17 @@ def test_pooled_keys_lie_in_their_own_grid(page: "Page", two_kinds: Callable[...
     )
 
 
+def test_a_patch_under_the_pointer_is_left_where_the_next_map_has_none(
+    page: "Page", two_kinds: Callable[..., None]
+) -> None:
+    two_kinds()
+    page.evaluate(MOVES, ["map", [(0.87, 0.92)]])
+    assert text(page, "reading").startswith("Key row 10 column 14: ")
+    page.locator("canvas[data-part=photo]").focus()
+    page.keyboard.press("n")  # to a grid of 5 x 7 keys
+    assert text(page, "reading").startswith("Strongest: ")
+
+
 def test_a_window_says_what_equal_sharing_means(
     page: "Page", two_kinds: Callable[..., None]
 ) -> None:

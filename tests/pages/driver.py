@@ -98,13 +98,10 @@ def _table(data: bytes) -> np.ndarray:
 
 
 def schema(name: str) -> set[str]:
-    """What maps.js states that an object of the token map's message holds."""
-    (text,) = re.findall(
-        rf"@typedef {{object}} {name}\b(.*?)(?:@typedef|\*/)",
-        Path(token_maps.__file__).with_name("maps.js").read_text(encoding="utf-8"),
-        re.DOTALL,
-    )
-    return set(re.findall(r"@property {.*} (\w+)", text))
+    """What the token map states that an object of its message holds."""
+    text = Path(token_maps.__file__).with_name("message.d.ts").read_text(encoding="utf-8")
+    (body,) = re.findall(rf"^export interface {name} {{(.*?)^}}", text, re.DOTALL | re.MULTILINE)
+    return set(re.findall(r"^  (\w+):", body, re.MULTILINE))
 
 
 def commit(at: AppTest, **changes: object) -> AppTest:

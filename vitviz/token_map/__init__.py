@@ -1,8 +1,8 @@
 """The token map: a component in the browser that answers hover, keys and clicks by itself.
 
 A host mounts it twice: one mount carries a stack of maps, which the browser keeps as long as it is
-the same; the other carries what to show of it, a few hundred bytes. The schema of both stands in
-maps.js.
+the same; the other carries what to show of it, a few hundred bytes. What both hold stands in
+message.d.ts.
 """
 
 import re

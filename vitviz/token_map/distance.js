@@ -3,7 +3,7 @@
 
 import { element } from "./parts.js";
 
-/** @import { Distance } from "./maps.js" */
+/** @import { Distance } from "./message.js" */
 
 const [WIDTH, HEIGHT, LEFT, TOP, BOTTOM] = [350, 118, 40, 8, 22];
 /** @type {Record<string, number>} */

@@ -2,95 +2,13 @@
 // The numbers of the token map: stacks of maps, scales, words, and the geometry of the patches.
 // Nothing here touches the page, so that it is tested without a browser.
 
-// A host mounts the component twice. One mount gets a StackMessage, the numbers, sent once; the
-// other a ViewMessage, what to show of them. What is chosen comes back as a Commit.
-
+/** @import { Box, Direction, FrameInfo, Kind, Shape, StackMessage, State } from "./message.js" */
 /**
- * @typedef {"share" | "cosine"} Kind shares of attention from 0 to 1, or cosines from -1 to 1
- * @typedef {"row" | "column"} Direction of A: the token is a query, or it is a key
- * @typedef {[left: number, top: number, right: number, bottom: number]} Box pixels of the picture
  * @typedef {{ rows: number, cols: number, crop: Box }} Grid
- *
- * @typedef {object} StackMessage
- * @property {StackInfo} stack
- * @property {Uint8Array} codes of each frame (heads, queries, keys)
- * @property {Float32Array} peaks (heads, queries): the largest value over the patches
- * @property {Float32Array} prefix (heads, queries, prefix tokens)
- * @property {Int32Array} places of a frame with windows: each query's window, then (windows, keys)
- *
- * @typedef {object} StackInfo
- * @property {string} id
- * @property {Kind} kind
- * @property {FrameInfo[]} frames
- * @property {string} picture its address
- *
- * @typedef {object} FrameInfo
- * @property {number} index from 0
- * @property {number} heads
- * @property {number} queries prefix tokens first
- * @property {number} keys patches that a query meets
- * @property {number} rows
- * @property {number} cols
- * @property {number} keyRows
- * @property {number} keyCols
- * @property {number} prefixTokens
- * @property {number} windows 0 where every query meets every patch
- * @property {number} firstCode where the frame begins in each of the four arrays
- * @property {number} firstRow
- * @property {number} firstPrefix
- * @property {number} firstPlace
- *
- * @typedef {object} ViewMessage
- * @property {string} stackId
- * @property {string} session versions of another session are not to be compared
- * @property {number} version of the last Commit that the host knows
- * @property {State} state
- * @property {Kind} kind
- * @property {"heads" | "frames"} strip what the small maps are
- * @property {Shape[]} frames
- * @property {{ row: string, column?: string, strip: string, slider?: string }} titles
- * @property {{ width: number, height: number, crop: Box }} picture with what the model saw of it
- * @property {Distance | null} distance
- * @property {string} lut 256 colours from the least to the most, six hexadecimal digits each
- * @property {string} queryColour
- *
- * @typedef {object} State
- * @property {number} frame
- * @property {number} head or MEAN
- * @property {number} query its token, prefix first, or MEAN
- * @property {boolean} pinned whether it stays where it is while the pointer moves
- * @property {Direction} direction
- * @property {"heat" | "spotlight"} view
- * @property {"map" | "shared" | "log"} scale
- * @property {boolean} leaveOut the query, out of the scale
- * @property {boolean} smooth
- *
- * @typedef {State & { version: number }} Commit
- *
- * @typedef {object} Shape
- * @property {string} name of the frame
- * @property {number} rows
- * @property {number} cols
- * @property {number} keyRows
- * @property {number} keyCols
- * @property {Box} crop where the grid of the queries lies
- * @property {Box} keyCrop
- * @property {string[]} prefix
- * @property {number} home the query while none is chosen
- * @property {number} heads
- * @property {boolean} prefixOnly whether the first prefix token alone is a query
- * @property {number | null} equalShare what each key has where all are looked at alike
- * @property {boolean} within whether that is in a window
- *
- * @typedef {object} Distance in pixels; null where a head or a layer has none
- * @property {(number | null)[][]} values by layer and head
- * @property {(number | null)[]} equal of a layer that looks at all keys alike
- * @property {number} side of the model's input
- *
- * @typedef {{ patches: Float64Array, prefix: Float64Array }} TokenMap patches row by row
- * @typedef {{ head: number, frame: number, name: string }} Tile
+ * @typedef {{ patches: Float64Array, prefix: Float64Array }} TokenMap of one token
  * @typedef {{ value: number, at: number }} Strongest
- * @typedef {Tile & { map: TokenMap, strongest: Strongest }} DrawnTile
+ * @typedef {{ head: number, frame: number, name: string }} Choice what a click on a tile chooses
+ * @typedef {Choice & { map: TokenMap, strongest: Strongest }} Tile a small map of the strip
  */
 
 export const MEAN = -1; // as a head: the mean of heads; as a query: the mean of the patches
@@ -365,7 +283,7 @@ export function place(index, cols) {
 }
 
 /** What a map says: in one line, and in the sentences below it.
- * @param {Kind} kind @param {Shape} shape @param {Selected} selection @param {DrawnTile} tile
+ * @param {Kind} kind @param {Shape} shape @param {Selected} selection @param {Tile} tile
  * @param {number | null} pointed the patch of the map under the pointer */
 export function reading(kind, shape, selection, tile, pointed) {
   const { patches, prefix } = tile.map;

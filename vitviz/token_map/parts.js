@@ -3,7 +3,8 @@
 
 import { asText, patchBox, range } from "./maps.js";
 
-/** @import { DrawnTile, Grid, Kind, Scale, Selected, ViewMessage } from "./maps.js" */
+/** @import { Grid, Scale, Selected, Tile } from "./maps.js" */
+/** @import { Kind, State, ViewMessage } from "./message.js" */
 /** @typedef {{ kind: Kind, scale: Scale, lut: Uint8Array, spotlight: boolean }} Paint */
 
 const FLOOR = 0.25; // brightness of a spotlight where nothing is looked at
@@ -26,7 +27,7 @@ export function element(name, { aria = {}, ...properties } = {}, ...children) {
  * @param {Record<Value, string>} options
  * @param {Value} pressed
  * @param {(value: Value) => void} choose */
-export function choice(label, options, pressed, choose) {
+function choice(label, options, pressed, choose) {
   const values = /** @type {Value[]} */ (Object.keys(options));
   const buttons = values.map((value) =>
     element("button", {
@@ -42,7 +43,7 @@ export function choice(label, options, pressed, choose) {
 }
 
 /** @param {string} label @param {boolean} checked @param {(checked: boolean) => void} change */
-export function check(label, checked, change) {
+function check(label, checked, change) {
   const box = element("input", { type: "checkbox", checked });
   box.onchange = () => change(box.checked);
   return element("label", {}, box, element("span", { textContent: label }));
@@ -80,9 +81,45 @@ export function layout({ titles, frames, state }) {
   return { parts, content: [part("tools", "div"), sections, live] };
 }
 
+/** The controls of how maps are drawn.
+ * @param {boolean} share whether the maps are shares
+ * @param {boolean} columns whether they can be read by column
+ * @param {State} state
+ * @param {(part: Partial<State>) => void} change */
+export function toolbar(share, columns, state, change) {
+  const { direction, view, scale, leaveOut, smooth } = state;
+  const read = { row: "row: looks at", column: "column: looked at by" };
+  const views = { heat: "heat map", spotlight: "spotlight" };
+  const scales = { map: "per map", shared: "shared", log: "log" };
+  const smoothed = check("smoothed", smooth, (smooth) => change({ smooth }));
+  if (!share) return [smoothed];
+  return [
+    ...(columns ? [choice("Read", read, direction, (direction) => change({ direction }))] : []),
+    choice("View", views, view, (view) => change({ view })),
+    choice("Scale", scales, scale, (scale) => change({ scale })),
+    check("leave the query out of the scale", leaveOut, (leaveOut) => change({ leaveOut })),
+    smoothed,
+  ];
+}
+
 /** @param {HTMLCanvasElement} canvas */
 export function contextOf(canvas) {
   return /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+}
+
+/** Give a canvas the picture's shape, as large as fits; the size of one pixel of the screen and of
+ * the canvas, in pixels of the picture.
+ * @param {HTMLCanvasElement} canvas @param {ViewMessage["picture"]} picture @param {number} most */
+export function fit(canvas, { width, height }, most) {
+  const factor = Math.min(most / width, most / height);
+  const ratio = window.devicePixelRatio || 1;
+  const size = [width, height].map((side) => Math.max(1, Math.round(side * factor * ratio)));
+  if (canvas.width !== size[0] || canvas.height !== size[1]) {
+    [canvas.width, canvas.height] = size;
+    canvas.style.width = `${width * factor}px`;
+    canvas.style.height = `${height * factor}px`;
+  }
+  return { line: (ratio * width) / canvas.width, pixel: width / canvas.width };
 }
 
 /** The picture at the size of a canvas, scaled once; what the model did not see is dimmed.
@@ -212,7 +249,7 @@ export function fillStrip(strip, count, few) {
 }
 
 /** A small map on its button, with its largest value and the patch of the query.
- * @param {HTMLElement} button @param {DrawnTile} tile @param {Selected} selection
+ * @param {HTMLElement} button @param {Tile} tile @param {Selected} selection
  * @param {Paint} paint @param {boolean} smooth */
 export function drawTile(button, tile, { patch, grid, mapGrid }, paint, smooth) {
   const [label, holder] = /** @type {any} */ (button.children);

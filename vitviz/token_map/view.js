@@ -6,17 +6,14 @@
 // message. However much changes, the map is drawn once for each frame of the screen.
 
 import { DistanceChart } from "./distance.js";
+import { MEAN, Scale, Stack, fitted, largest, patchAt, range, reading, selected } from "./maps.js";
 import {
-  MEAN, Scale, Stack, fitted, largest, patchAt, range, reading, selected,
-} from "./maps.js";
-import {
-  backdrop, check, choice, contextOf, drawBar, drawCells, drawGrid, drawPixels, drawTile, element,
-  fillStrip, layout, outline,
+  backdrop, contextOf, drawBar, drawCells, drawGrid, drawPixels, drawTile, element, fillStrip, fit,
+  layout, outline, toolbar,
 } from "./parts.js";
 
-/** @import {
- *   Commit, DrawnTile, Grid, Selected, StackMessage, State, ViewMessage
- * } from "./maps.js" */
+/** @import { Grid, Selected, Tile } from "./maps.js" */
+/** @import { Commit, StackMessage, State, ViewMessage } from "./message.js" */
 /** @import { Paint } from "./parts.js" */
 /** @typedef {(event: "commit", commit: Commit) => void} Send */
 
@@ -105,8 +102,8 @@ class View {
     }
     this.answered = data.version;
     if (this.link && this.answered >= this.version) this.#follow();
-    const { session, version, state, stackId, ...layout } = data;
-    const built = JSON.stringify(layout);
+    const { session, version, state, stackId, ...rest } = data;
+    const built = JSON.stringify(rest);
     if (this.shown.layout !== built) this.#build(); // an answer must not end the drag of a slider
     this.shown.layout = built;
     if (!views.has(this)) {
@@ -290,6 +287,8 @@ class View {
   #draw() {
     const begun = performance.now();
     const selection = selected(this.shape, this.state, this.hover);
+    const { rows, cols } = selection.mapGrid;
+    if (this.pointed !== null && this.pointed >= rows * cols) this.pointed = null; // of another map
     this.#drawTools();
     this.#drawPhoto(selection);
     if (this.here) this.#drawMaps(selection);
@@ -310,57 +309,34 @@ class View {
   }
 
   #drawTools() {
-    const { state, data } = this;
+    const { data, state, parts } = this;
+    const columns = Boolean(data.titles.column) && !this.shape.prefixOnly;
     const { direction, view, scale, leaveOut, smooth } = state;
-    const share = data.kind === "share";
-    const columns = data.titles.column && !this.shape.prefixOnly;
     const shown = JSON.stringify([columns, direction, view, scale, leaveOut, smooth]);
     if (this.shown.tools === shown) return;
     this.shown.tools = shown;
-    const { tools } = this.parts;
-    const controls = () => [...tools.querySelectorAll("button, input")];
+    const controls = () => [...parts.tools.querySelectorAll("button, input")];
     const focused = controls().indexOf(this.root.activeElement);
-    tools.replaceChildren(
-      ...(share && columns ? [
-        choice("Read", { row: "row: looks at", column: "column: looked at by" }, direction,
-          (direction) => this.change({ direction })),
-      ] : []),
-      ...(share ? [
-        choice("View", { heat: "heat map", spotlight: "spotlight" }, view,
-          (view) => this.change({ view })),
-        choice("Scale", { map: "per map", shared: "shared", log: "log" }, scale,
-          (scale) => this.change({ scale })),
-        check("leave the query out of the scale", leaveOut,
-          (leaveOut) => this.change({ leaveOut })),
-      ] : []),
-      check("smoothed", smooth, (smooth) => this.change({ smooth })));
+    const tools = toolbar(data.kind === "share", columns, state, (part) => this.change(part));
+    parts.tools.replaceChildren(...tools);
     controls()[focused]?.focus();
   }
 
-  /** A canvas of the picture's shape, as large as fits, with the picture on it; its drawing
-   * context in pixels of the picture.
+  /** Put the picture on a canvas; its drawing context, in pixels of the picture.
    * @param {HTMLCanvasElement} canvas */
   #onPicture(canvas) {
     const { picture, stackId } = this.data;
-    const { width, height, crop } = picture;
-    const side = Math.min(this.width * 0.3, 372);
-    const factor = Math.min(side / width, side / height);
-    const ratio = window.devicePixelRatio || 1;
-    const size = [width, height].map((side) => Math.max(1, Math.round(side * factor * ratio)));
-    if (canvas.width !== size[0] || canvas.height !== size[1]) {
-      [canvas.width, canvas.height] = size;
-      canvas.style.width = `${width * factor}px`;
-      canvas.style.height = `${height * factor}px`;
-    }
+    const { line, pixel } = fit(canvas, picture, Math.min(this.width * 0.3, 372));
     const photo = stacks.get(stackId)?.photo;
-    const shown = `${stackId} ${photo?.naturalWidth} ${size} ${crop}`;
+    const size = `${canvas.width}x${canvas.height}`;
+    const shown = `${stackId} ${photo?.naturalWidth} ${size} ${picture.crop}`;
     if (this.shown.picture !== shown) this.backdrop = backdrop(canvas, photo, picture);
     this.shown.picture = shown;
     const context = contextOf(canvas);
     context.setTransform(1, 0, 0, 1, 0, 0);
     if (this.backdrop) context.drawImage(this.backdrop, 0, 0);
-    context.setTransform(canvas.width / width, 0, 0, canvas.height / height, 0, 0);
-    return { context, pixel: width / canvas.width, line: (ratio * width) / canvas.width };
+    context.setTransform(1 / pixel, 0, 0, canvas.height / picture.height, 0, 0);
+    return { context, line, pixel };
   }
 
   /** Outline the query, and the patch under the pointer on the map.
@@ -406,7 +382,7 @@ class View {
   }
 
   /** The maps of the strip: of the heads, or of the frames that are here.
-   * @param {Stack} stack @param {Selected} selection @returns {DrawnTile[]} */
+   * @param {Stack} stack @param {Selected} selection @returns {Tile[]} */
   #tiles(stack, { token, direction, itself }) {
     const { frame } = this.state;
     const heads = this.shape.heads === 1 ? [0] : [MEAN, ...range(this.shape.heads)];
@@ -430,7 +406,7 @@ class View {
     const chosen = tiles.find((tile) =>
       byHead ? tile.head === head : tile.frame === state.frame) ?? tiles[0];
     const peaks = tiles.map((tile) => tile.strongest.value);
-    /** @param {DrawnTile} tile @param {boolean} spotlight */
+    /** @param {Tile} tile @param {boolean} spotlight */
     const paint = ({ strongest }, spotlight) => {
       const largest = state.scale === "shared" ? peaks : [strongest.value];
       return { kind, scale: new Scale(kind, state.scale, largest), lut, spotlight };
@@ -447,7 +423,7 @@ class View {
     });
   }
 
-  /** @param {Selected} selection @param {DrawnTile} tile @param {Paint} paint */
+  /** @param {Selected} selection @param {Tile} tile @param {Paint} paint */
   #drawMap(selection, tile, paint) {
     const { parts, data, state, shape } = this;
     const [left, top, right, bottom] = selection.mapGrid.crop;

@@ -1,0 +1,90 @@
+// What a host and the component tell each other. A host mounts the component twice: one mount gets
+// a StackMessage, the numbers, sent once; the other a ViewMessage, what to show of them. What is
+// chosen comes back as a Commit. Frames, heads and tokens count from 0, prefix tokens first.
+
+export type Kind = "share" | "cosine"; // shares of attention from 0 to 1, or cosines from -1 to 1
+export type Direction = "row" | "column"; // of A: the token is a query, or it is a key
+export type Box = [left: number, top: number, right: number, bottom: number]; // picture's pixels
+
+export interface StackMessage {
+  stack: StackInfo;
+  codes: Uint8Array; // of each frame (heads, queries, keys)
+  peaks: Float32Array; // (heads, queries): the largest value over the patches
+  prefix: Float32Array; // (heads, queries, prefix tokens)
+  places: Int32Array; // of a frame with windows: the window of each query, then (windows, keys)
+}
+
+export interface StackInfo {
+  id: string;
+  kind: Kind;
+  frames: FrameInfo[];
+  picture: string; // its address
+}
+
+export interface FrameInfo {
+  index: number;
+  heads: number;
+  queries: number;
+  keys: number; // patches that a query meets
+  rows: number;
+  cols: number;
+  keyRows: number;
+  keyCols: number;
+  prefixTokens: number;
+  windows: number; // 0 where every query meets every patch
+  firstCode: number; // where the frame begins in each of the four arrays
+  firstRow: number;
+  firstPrefix: number;
+  firstPlace: number;
+}
+
+export interface ViewMessage {
+  stackId: string;
+  session: string; // versions of two sessions are not to be compared
+  version: number; // of the last Commit that the host knows
+  state: State;
+  kind: Kind;
+  strip: "heads" | "frames"; // what the small maps are
+  frames: Shape[];
+  titles: { row: string; column?: string; strip: string; slider?: string };
+  picture: { width: number; height: number; crop: Box }; // the crop is what the model saw
+  distance: Distance | null;
+  lut: string; // 256 colours from the least to the most, six hexadecimal digits each
+  queryColour: string;
+}
+
+export interface State {
+  frame: number;
+  head: number; // -1 is the mean of heads
+  query: number; // a token; -1 is the mean of the patches
+  pinned: boolean; // whether the query stays while the pointer moves
+  direction: Direction;
+  view: "heat" | "spotlight";
+  scale: "map" | "shared" | "log";
+  leaveOut: boolean; // the query, out of the scale
+  smooth: boolean;
+}
+
+export type Commit = State & { version: number };
+
+export interface Shape {
+  name: string; // of the frame
+  rows: number;
+  cols: number;
+  keyRows: number;
+  keyCols: number;
+  crop: Box; // where the grid of the queries lies
+  keyCrop: Box;
+  prefix: string[];
+  home: number; // the query while none is chosen
+  heads: number;
+  prefixOnly: boolean; // whether the first prefix token alone is a query
+  equalShare: number | null; // what each key has where all are looked at alike
+  within: boolean; // whether that is in a window
+}
+
+export interface Distance { // in pixels; null where there is none
+  values: (number | null)[][]; // by layer and head
+  equal: (number | null)[]; // of a layer that looks at all keys alike
+  side: number; // of the model's input
+}
