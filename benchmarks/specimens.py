@@ -122,13 +122,8 @@ def neighbours_and_mirror(model: vitviz.Model) -> tuple[float, float]:
     """Mean cosine of a position with those beside it, and with its mirror image across."""
     assert model.position_embedding is not None
     rows, cols = grid = model.layers[0].query_grid
-    similarity = inspection.position_similarity(model.position_embedding, grid=grid)
-    mirrored = [
-        similarity[row, col, row, cols - 1 - col]
-        for row in range(rows)
-        for col in range(cols // 4)  # at least half of the picture apart
-    ]
-    return inspection.neighbour_similarity(similarity), float(np.mean(mirrored))
+    similarity = inspection.position_similarity(model.position_embedding[-rows * cols :], grid=grid)
+    return inspection.neighbour_similarity(similarity), inspection.mirror_similarity(similarity)[0]
 
 
 def deletions(model: vitviz.Model, samples: Path, orders: int) -> dict[str, list[str]]:

@@ -25,6 +25,7 @@ from vitviz.inspection import (
     filter_components,
     filter_response,
     measurements,
+    mirror_similarity,
     neighbour_similarity,
     position_profile,
     position_similarity,
@@ -280,6 +281,17 @@ def test_neighbours_are_all_pairs_one_step_apart(grid: Grid, seed: int) -> None:
 
 def test_a_position_alone_has_no_neighbours() -> None:
     assert math.isnan(neighbour_similarity(np.ones((1, 1, 1, 1))))
+
+
+def test_mirror_images_are_compared_where_they_are_far_apart() -> None:
+    """Against pairs that are listed one by one, on a table that is symmetric left to right."""
+    half = np.random.default_rng(0).normal(size=(6, 4, 32))
+    table = np.concatenate([half, half[:, ::-1]], axis=1).reshape(48, 32)
+    similarity = position_similarity(table, grid=(6, 8))
+    assert mirror_similarity(similarity)[0] == pytest.approx(1)
+    pairs = [similarity[row, col, 5 - row, col] for row in range(1) for col in range(8)]
+    assert mirror_similarity(similarity)[1] == pytest.approx(np.mean(pairs))
+    assert all(math.isnan(value) for value in mirror_similarity(np.ones((3, 3, 3, 3))))
 
 
 @pytest.mark.parametrize("kind", ["sincos1d", "sincos2d"])

@@ -23,7 +23,12 @@ from pages.driver import (
 )
 from vitviz import Model
 from vitviz.app.shared import models
-from vitviz.inspection import position_similarity, position_table, resized_positions
+from vitviz.inspection import (
+    mirror_similarity,
+    position_similarity,
+    position_table,
+    resized_positions,
+)
 from vitviz.plots import position_similarity as sprite
 from vitviz.plots import position_tile
 
@@ -317,3 +322,23 @@ def test_a_link_holds_what_is_shown() -> None:
     assert titles(at)[:2] == ["All positions: random", "From row 2, column 3"]
     assert "**After: 10 x 10, row 1, column 2**" in prose(at)
     assert {name: at.query_params[name] for name in link} == link
+
+
+def test_mirror_images_are_told_with_their_numbers() -> None:
+    at = opened("positions")
+    model = models.load("vitviz_tiny_cifar10", True)
+    assert model.position_embedding is not None
+    similarity = position_similarity(model.position_embedding[-256:], grid=(16, 16))
+    across, down = mirror_similarity(similarity)
+    text = prose(at)
+    assert f"mirror image left to right: **{across:.2f}**; top to bottom: **{down:.2f}**" in text
+    assert "flipped left to right at random" in text
+    fixed = prose(opened("positions", kind="sincos2d"))
+    assert "mirror image left to right" in fixed
+    assert "flipped" not in fixed
+
+
+@pytest.mark.parametrize(("kind", "shown"), [("sincos1d", 1), ("sincos2d", 1), ("learned", 0)])
+def test_fixed_positions_have_their_formula(kind: str, shown: int) -> None:
+    at = opened("positions", kind=kind)
+    assert sum("omega_k" in one.value for one in at.latex) == shown

@@ -26,6 +26,7 @@ from .embeddings import filter_components, filter_response, token_components
 from .measurements import Measurements, measurements
 from .offsets import distance_histogram, offset_attention, uniform_histogram
 from .positions import (
+    mirror_similarity,
     neighbour_similarity,
     position_profile,
     position_similarity,
@@ -47,6 +48,7 @@ __all__ = [
     "filter_response",
     "foreground",
     "measurements",
+    "mirror_similarity",
     "multiply_adds",
     "neighbour_similarity",
     "norm_outliers",

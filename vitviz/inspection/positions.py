@@ -72,6 +72,33 @@ def neighbour_similarity(similarity: ArrayLike) -> float:
     return float(pairs.mean()) if pairs.size else math.nan
 
 
+def mirror_similarity(similarity: ArrayLike) -> tuple[float, float]:
+    """Mean cosine of positions with their mirror images: left with right, and top with bottom.
+
+    Only positions whose image lies at least half of the grid away are counted, so that a mirror
+    image is no neighbour.
+
+    Parameters
+    ----------
+    similarity : array of shape (rows, cols, rows, cols)
+        Of `position_similarity`.
+
+    Returns
+    -------
+    (float, float)
+        From -1 to 1; NaN on a side of fewer than four positions.
+    """
+    cosines = _checked_similarity(similarity)
+    rows, cols = cosines.shape[:2]
+    row, col = np.arange(rows)[:, None], np.arange(cols)
+    across = cosines[row, col, row, cols - 1 - col][:, : cols // 4]
+    down = cosines[row, col, rows - 1 - row, col][: rows // 4]
+    left_right, top_bottom = (
+        float(values.mean()) if values.size else math.nan for values in (across, down)
+    )
+    return left_right, top_bottom
+
+
 def position_profile(similarity: ArrayLike, *, position: tuple[int, int]) -> Profile:
     """Cosine of one position with those along its row, its column and its diagonal.
 

@@ -23,6 +23,13 @@ KINDS: dict[Kind, str] = {
     "sincos2d": "sine-cosine 2-D",
     "random": "random",
 }
+FORMULAS: dict[Kind, str] = {
+    "sincos1d": r"E_{pos}^{\,i} = \left[\sin(i\,\omega_k),\; \cos(i\,\omega_k)\right]_k, \quad"
+    r"\omega_k = 10000^{-2k/D}",
+    "sincos2d": r"E_{pos}^{\,(r,c)} = \left[\sin(r\,\omega_k),\; \cos(r\,\omega_k),\; "
+    r"\sin(c\,\omega_k),\; \cos(c\,\omega_k)\right]_k, \quad \omega_k = 10000^{-4k/D}",
+}
+MIRRORED = 0.5  # cosine with the mirror image from which it is worth a word
 GRIDS = (7, 8, 10, 12, 14, 16, 20, 24, 32)
 INTERPOLATIONS: tuple[Interpolation, ...] = ("bicubic", "bilinear", "nearest")
 
@@ -61,10 +68,13 @@ def page(view: View) -> Data | None:
     with every:
         st.subheader(f"All positions: {names[kind]}", anchor=False)
         _all_tiles(view, similarity, position)
+        st.markdown(_averages(view, similarity, kind))
     with lines:
         st.subheader(f"From row {position[0] + 1}, column {position[1] + 1}", anchor=False)
         profile = inspection.position_profile(similarity, position=position)
         show(plots.position_profile(profile, position=position))
+        if kind in FORMULAS:
+            st.latex(FORMULAS[kind])
     _resized(view, kind, names[kind], position)
     return Data(lambda: [_numbers(view, names, kinds, position)])
 
@@ -137,6 +147,25 @@ def _frames(view: View, kinds: list[Kind], shown: Kind) -> list[Frame]:
         make,
         lambda frames: sum(frame.nbytes for frame in frames),
     )
+
+
+def _averages(view: View, similarity: np.ndarray, kind: Kind) -> str:
+    """Cosines with neighbours and with mirror images, and why the latter may be large."""
+    near = inspection.neighbour_similarity(similarity)
+    across, down = inspection.mirror_similarity(similarity)
+    if np.isnan([near, across, down]).any():
+        return ""
+    words = (
+        f"Mean cosine of a position with its neighbours: **{near:.2f}**; with its mirror image "
+        f"left to right: **{across:.2f}**; top to bottom: **{down:.2f}**."
+    )
+    learned = kind == "learned" and view.model.trained
+    if learned and across > down + MIRRORED and across > MIRRORED:
+        words += (
+            " To this model left and right are alike, and top and bottom are not: a likely cause "
+            "is training on pictures that were flipped left to right at random."
+        )
+    return words
 
 
 def _all_tiles(view: View, similarity: np.ndarray, position: tuple[int, int]) -> None:
