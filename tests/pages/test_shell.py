@@ -35,8 +35,10 @@ from pages.driver import (
     upload,
 )
 from vitviz import Model
+from vitviz.activations import edited_input
 from vitviz.app.main import RECORDS
-from vitviz.app.shared import pictures, results
+from vitviz.app.shared import models, pictures, results
+from vitviz.app.shared.view import MapStyle, View
 from vitviz.plots.template import QUERY
 from vitviz.text import PAGES, lesson
 from vitviz.zoo import catalogue
@@ -545,3 +547,37 @@ def test_pictures_of_one_name_are_told_apart_by_their_bytes() -> None:
     first = drawn(at)
     upload(at, "a.png", encoded(picture(90, 40, seed=8)))
     assert drawn(at) != first
+
+
+@pytest.mark.parametrize("page", ["attention", "rollout", "tokens", "filters", "zoo", "positions"])
+def test_the_models_input_may_take_the_place_of_the_photo(page: str) -> None:
+    at = opened(page)
+    before = drawn(at)
+    at.toggle(key="seen").set_value(True).run()
+    assert_works(at)
+    assert address(at)["seen"] == "True"
+    assert drawn(at) != before
+    at.toggle(key="seen").set_value(False).run()
+    assert "seen" not in address(at)
+    assert drawn(at) == before
+
+
+@pytest.mark.parametrize("name", ["vitviz_tiny_cifar10", "swin_tiny_patch4_window7_224"])
+def test_the_input_lies_where_its_patches_lie_in_the_photo(name: str) -> None:
+    """Each pixel of the input, found in the middle of its place in the picture."""
+    model = models.load(name, name == "vitviz_tiny_cifar10")
+    picture = pictures.sample("dog")
+    acts = results.capture(model, picture)
+    style = MapStyle("row", "heat", "map", leave_out=False, smooth=False, seen=True)
+    view = View(model, picture, acts, 0, None, None, style)
+    shown = np.asarray(results.photo(view))
+    pixels = edited_input(model, picture.image, [])[..., :3]
+    left, top, right, bottom = (round(edge) for edge in acts.crop)
+    height, width = pixels.shape[:2]
+    for row, col in [(0, 0), (height // 2, width // 3), (height - 1, width - 1)]:
+        y = top + int((row + 0.5) * (bottom - top) / height)
+        x = left + int((col + 0.5) * (right - left) / width)
+        np.testing.assert_array_equal(shown[y, x], pixels[row, col])
+    outside = np.asarray(picture.image)
+    if left > 0:
+        np.testing.assert_array_equal(shown[:, : left - 1], outside[:, : left - 1])

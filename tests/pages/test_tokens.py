@@ -61,7 +61,7 @@ def test_the_browser_gets_the_cosine_of_every_pair_after_every_layer(
     prefix = acts.num_prefix_tokens
     assert (shown["kind"], shown["strip"], shown["heads"]) == ("cosine", "frames", 1)
     assert shown["frames"] == ["layer 1", "layer 2", "layer 3"]
-    assert shown["slider"]
+    assert shown["titles"]["slider"]
     assert shown["equalShare"] is None
     cosines = np.stack([inspection.token_similarity(after(acts, k)) for k in (1, 2, 3)])
     codes = sent["codes"].reshape(3, prefix + 24, 24)

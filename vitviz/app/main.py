@@ -166,6 +166,7 @@ def _controls() -> View | None:
             scale=setting("scale", ["map", "shared", "log"], "map"),
             leave_out=setting("leave_out", ["on", "off"], "off") == "on",
             smooth=setting("smooth", ["on", "off"], "off") == "on",
+            seen=settings.kept("seen") == "True",
         ),
     )
 
@@ -190,6 +191,12 @@ def _picture_control(menu: DeltaGenerator, take: DeltaGenerator) -> pictures.Pic
     chosen = setting("picture", names, pictures.DEFAULT)
     menu.selectbox("Picture", names, key="picture", format_func=shown)
     with take.popover("Your picture", width="stretch"):
+        setting("seen", [False, True], False)
+        st.toggle(
+            "Show it as the model sees it",
+            key="seen",
+            help="Under every map, the model's input takes the place of the sharp photo.",
+        )
         st.file_uploader(
             "JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF, at most 25 MB",
             key="uploader",

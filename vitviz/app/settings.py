@@ -22,7 +22,7 @@ PRESENTER = 1.25  # how much larger everything is on a projector
 #: What the address may hold. Other words in it are dropped.
 NAMES = (
     *("presenter", "picture", "model", "weights", "layer", "head", "query"),
-    *("read", "view", "scale", "leave_out", "smooth"),
+    *("read", "view", "scale", "leave_out", "smooth", "seen"),
     *(
         "filters",
         "filter",

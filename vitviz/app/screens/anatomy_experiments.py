@@ -67,13 +67,13 @@ def _patch_answers(view: View) -> list[Table]:
     with photo:
         show(
             plots.picture(
-                view.picture.image, crop=acts.crop, grid=acts.grid, query=view.query_patch
+                results.photo(view), crop=acts.crop, grid=acts.grid, query=view.query_patch
             )
         )
     with answers:
         show(
             plots.patch_answers(
-                found, view.picture.image, crop=acts.crop, labels=labels, index=index
+                found, results.photo(view), crop=acts.crop, labels=labels, index=index
             )
         )
     best = found.reshape(-1, found.shape[-1])
@@ -166,7 +166,7 @@ def _locality(view: View) -> list[Table]:
     with fields:
         show(
             plots.receptive_fields(
-                image,
+                results.photo(view),
                 crop=view.acts.crop,
                 grid=view.grid,
                 patch=patch,

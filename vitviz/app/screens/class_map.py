@@ -44,7 +44,7 @@ def draw(view: View) -> dict[str, np.ndarray]:
             st.warning(str(error))
             return {}
         st.markdown(_said(view, values, f"**{name}** ({as_percent(probability)})", method))
-    image, crop = view.picture.image, view.acts.crop
+    image, crop = results.photo(view), view.acts.crop
     with photo:
         grid = view.acts.grid
         show(plots.picture(image, crop=crop, grid=grid, query=None, width=PHOTO_WIDTH))

@@ -273,7 +273,7 @@ def _occlusion(view: View, index: int, name: str, block: int, removal: "Removal"
     called = ("occlusion", index, block, removal)
     found = found_of(view, *called)
     if found is not None:
-        show(plots.occlusion(found, view.picture.image, crop=view.acts.crop, name=name))
+        show(plots.occlusion(found, results.photo(view), crop=view.acts.crop, name=name))
         return None
     rows, cols = view.model.layers[0].query_grid
     passes = 1 + -(-rows // block) * -(-cols // block)

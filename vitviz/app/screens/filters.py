@@ -96,7 +96,7 @@ def page(view: View) -> Data | None:
         name = f"{tiles.titles[chosen]}, {tiles.facts[chosen]}"
         show(plots.filter_tile(tiles.kernel[chosen], name=name, gain=gain))
         st.markdown(tiles.facts[chosen].capitalize())
-        image, crop = view.picture.image, view.acts.crop
+        image, crop = results.photo(view), view.acts.crop
         grid = view.model.layers[0].query_grid
         show(plots.picture(image, crop=crop, grid=grid, query=None, width=PHOTO_WIDTH))
     side = view.model.layers[0].patch_side
@@ -201,7 +201,7 @@ def _likeness(kernel: np.ndarray, initial: np.ndarray) -> str:
 def _response(view: View, kernel: np.ndarray, title: str) -> None:
     st.subheader(f"What each patch answers to {title.lower()}", anchor=False)
     response = inspection.filter_response(_input(view), kernel)
-    image, crop = view.picture.image, view.acts.crop
+    image, crop = results.photo(view), view.acts.crop
     show(plots.filter_response(response, image, crop=crop, name=title.lower()))
     low, high = response.min(), response.max()
     st.markdown(f"From {low:+.2f} to {high:+.2f}, before the bias; 0 is white.")

@@ -145,7 +145,7 @@ def _scatter(view: View, layer: int, kept: np.ndarray | None) -> tuple[np.ndarra
 def _colours(
     view: View, points: np.ndarray, explained: np.ndarray, kept: np.ndarray, chosen: slice
 ) -> None:
-    image, crop, grid = view.picture.image, view.acts.crop, view.acts.grid
+    image, crop, grid = results.photo(view), view.acts.crop, view.acts.grid
     components = points[len(view.prefix) :, chosen].reshape(*grid, CHANNELS)
     one, all_layers = st.columns([2, 3])
     with one:
@@ -221,7 +221,7 @@ def _thumbnails(
         plots.token_scatter(
             points[:, pair],
             explained[pair],
-            view.picture.image,
+            results.photo(view),
             crop=view.acts.crop,
             grid=view.acts.grid,
             prefix=prefix,
@@ -255,7 +255,7 @@ def _norms(view: View) -> None:
         plots.token_norms(
             norms,
             outliers,
-            view.picture.image,
+            results.photo(view),
             crop=acts.crop,
             query=view.query_patch,
             long=long,

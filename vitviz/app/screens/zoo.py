@@ -94,7 +94,7 @@ def _live(
     allowed = _allowed(model, acts, layer, query)
     figure = plots.allowed_keys(
         allowed,
-        view.picture.image,
+        results.photo(view),
         crop=acts.crop_of(layer),
         grid=described.query_grid,
         query=query,

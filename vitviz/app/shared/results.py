@@ -14,6 +14,8 @@ from vitviz.app.shared.queue import turn
 from vitviz.app.shared.view import View
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from vitviz import Activations, Model
     from vitviz.activations import Edit
     from vitviz.inspection import Measurements
@@ -60,6 +62,27 @@ def capture(model: "Model", picture: Picture) -> "Activations":
     place.empty()
     check_finite(model, acts)
     return acts
+
+
+def photo(view: View) -> "Image.Image":
+    """The picture under maps: as it is, or with the model's input in its place where asked for."""
+    picture = view.picture.image
+    if not view.style.seen:
+        return picture
+
+    def make() -> "Image.Image":
+        from PIL import Image
+
+        from vitviz.activations import edited_input
+
+        pixels = Image.fromarray(edited_input(view.model, picture, [])[..., :3])
+        left, top, right, bottom = (round(edge) for edge in view.acts.crop)
+        made = picture.copy()
+        size = (right - left, bottom - top)
+        made.paste(pixels.resize(size, Image.Resampling.NEAREST), (left, top))
+        return made
+
+    return captures().get((*view.key, "seen"), make, lambda made: 3 * made.width * made.height)
 
 
 def measurements(view: View) -> "Measurements":

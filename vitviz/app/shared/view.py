@@ -30,6 +30,7 @@ class MapStyle:
     scale: Literal["map", "shared", "log"]
     leave_out: bool  # whether the query itself is excluded from the colour scale
     smooth: bool
+    seen: bool  # whether the model's input stands in the place of the picture
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,14 @@ def token_map(
     if patches_only:
         query = _number(shapes[0].grid, view.query_patch) if view.query_patch else shapes[0].home
     stack_id = "-".join(
-        (name, picture.digest[:16], *map(str, view.key[:2]), version, str(frames[0].index))
+        (
+            name,
+            picture.digest[:16],
+            *map(str, view.key[:2]),
+            version,
+            str(frames[0].index),
+            str(view.style.seen),
+        )
     )
 
     def commit() -> None:
@@ -123,7 +130,8 @@ def token_map(
             changes["query"] = token_text(layer, default_query(acts, layer))
         settings.change(**changes)  # what does not fit falls back there
 
-    shown = results.captures().get((picture.digest, "photo"), lambda: photo(picture.image), len)
+    seen = view.key if view.style.seen else (picture.digest,)
+    shown = results.captures().get((*seen, "photo"), lambda: photo(results.photo(view)), len)
     stack = packed(stack_id, frames, shapes, kind, shown)
     _component(
         key=f"{key}_stack",
