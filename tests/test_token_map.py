@@ -95,17 +95,20 @@ def kinds_of_frames() -> dict[str, tuple[Frame, np.ndarray, Shape]]:
     }
 
 
-ALL_MAPS = """(() => {
+STACK = """(() => {
   const [codes, places] = [Uint8Array.from(sent.codes), Int32Array.from(sent.places)];
   const [peaks, prefix] = [sent.peaks, sent.prefix].map((values) => Float32Array.from(values));
-  const stack = new Stack({ ...sent, codes, places, peaks, prefix });
-  const tokens = Array.from({ length: count }, (_, token) => token);
-  const map = (head, token) => {
-    const { prefix, patches } = stack.map(0, head, token, direction);
-    return [...prefix, ...patches];
-  };
-  return [0, 1, MEAN].map((head) => [...tokens, MEAN].map((token) => map(head, token)));
+  return new Stack({ ...sent, codes, places, peaks, prefix });
 })()"""
+ALL_MAPS = f"""(() => {{
+  const stack = {STACK};
+  const tokens = Array.from({{ length: count }}, (_, token) => token);
+  const map = (head, token) => {{
+    const {{ prefix, patches }} = stack.map(0, head, token, direction);
+    return [...prefix, ...patches];
+  }};
+  return [0, 1, MEAN].map((head) => [...tokens, MEAN].map((token) => map(head, token)));
+}})()"""
 
 
 @pytest.mark.parametrize("direction", ["row", "column"])
@@ -124,6 +127,13 @@ def test_maps_are_the_attention_and_kept_sums_its_mean(
     np.testing.assert_allclose(found[2], found[:2].mean(axis=0), rtol=1e-12)  # the mean of heads
     direct = found[:, prefix:-1].mean(axis=1)  # of the patches, each map made by itself
     np.testing.assert_allclose(found[:, -1], direct, rtol=1e-6, atol=1e-12)
+
+
+def test_the_sum_over_the_patches_is_made_once(run: Node) -> None:
+    frame, _, where = kinds_of_frames()["prefix"]
+    ask = "stack.map(0, 1, MEAN, 'column')"
+    same = run(f"((stack) => {ask} === {ask})({STACK})", sent=stack_of(frame, where))
+    assert same is True
 
 
 def test_maps_are_exact_in_their_own_codes(run: Node) -> None:

@@ -541,16 +541,16 @@ def test_a_vit_b_redraws_within_16_ms(page: "Page", show: Callable[..., None]) -
 def test_a_mean_query_redraws_within_16_ms(
     direction: str, page: "Page", show: Callable[..., None]
 ) -> None:
-    """Of 6 heads and 1,369 patches, the mean of heads on screen; every frame for the first time."""
+    """Of 6 heads and 1,369 patches, the mean of heads on screen; of each frame, its first."""
     values = np.random.default_rng(0).dirichlet(np.ones(1369), (6, 1369)).astype(np.float32)
     state = {"query": -1, "head": -1, "direction": direction}
-    show(*[values] * 5, grid=(37, 37), state=state)
+    show(*[values] * 3, grid=(37, 37), state=state)
     redraws(page)
     times = []
-    for frame in range(1, 5):
+    for frame in (1, 2):
         page.evaluate("frame => component.change({ frame })", frame)
         times += redraws(page)
-    assert len(times) == 4
+    assert len(times) == 2
     print(
         f"redraw of a mean query, by {direction}: {', '.join(f'{took:.1f}' for took in times)} ms"
     )
