@@ -10,7 +10,7 @@ import pytest
 from app_server import Server
 
 from vitviz.app.main import RECORDS
-from vitviz.text import PAGES, lesson
+from vitviz.text import PAGES, lesson, tab
 
 from .walk import opened, turn
 
@@ -70,7 +70,7 @@ def test_pages_and_the_layer_answer_within_a_second(page: "Page", server: Server
     for _ in range(ROUNDS):
         times = {}
         for name in PAGES:
-            link = page.get_by_role("link", name=lesson(name).title, exact=True)
+            link = page.get_by_role("link", name=tab(name), exact=True)
             times[name] = seconds_to_answer(page, link.click, name, " · ")
             if name in RECORDS:  # whose line names no layer
                 continue

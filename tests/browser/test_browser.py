@@ -17,7 +17,7 @@ from app_server import PATIENCE, ROOT, Server
 from PIL import Image, ImageChops
 
 from vitviz.app.main import RECORDS
-from vitviz.text import PAGES, lesson
+from vitviz.text import PAGES, lesson, tab
 
 from .conftest import WIDTH, Scheme, watched
 
@@ -159,7 +159,7 @@ def open_app(page: Page, server: Server) -> Page:
 def go(page: Page, name: str) -> None:
     """Click the page's entry, and wait until it is drawn to its last line."""
     words = lesson(name)
-    page.get_by_role("link", name=words.title, exact=True).click()
+    page.get_by_role("link", name=tab(name), exact=True).click()
     expect(page.locator("h1")).to_have_text(f"{words.title}: {words.question}")
     expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-script-state", "notRunning")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from app_server import Server
 
-from vitviz.text import lesson
+from vitviz.text import lesson, tab
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -27,7 +27,7 @@ def opened(page: "Page", server: Server, rest: str = "") -> "Page":
 
 def turn(page: "Page", name: str) -> None:
     words = lesson(name)
-    page.get_by_role("link", name=words.title, exact=True).click()
+    page.get_by_role("link", name=tab(name), exact=True).click()
     page.locator("h1").get_by_text(f"{words.title}: {words.question}", exact=True).wait_for()
     page.locator(".st-key-provenance").wait_for()
     settled(page)

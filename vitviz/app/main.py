@@ -26,10 +26,12 @@ from vitviz.app.shared.view import (
     placed_grid,
     token_text,
 )
+from vitviz.app.widgets.class_menu import answer_words
 from vitviz.app.widgets.clipboard import paste_anywhere, paste_button
+from vitviz.app.widgets.copy_link import copy_link
 from vitviz.app.widgets.data_table import Data, disclose, provenance
 from vitviz.options import OptionError
-from vitviz.text import PAGES, lesson
+from vitviz.text import PAGES, lesson, page_after, tab
 from vitviz.token_map import Placed, moved
 
 if TYPE_CHECKING:
@@ -39,6 +41,9 @@ T = TypeVar("T")
 WEIGHTS = ("trained", "random")
 ALL_TO_ALL = ("rollout", "tokens")  # pages that draw no other attention
 RECORDS = ("training", "zoo")  # pages that show nothing of the weights on screen
+LAYERED = ("anatomy", "attention", "distance", "rollout", "tokens")  # pages of one layer
+# A mark that style.css opens: what stands beside it is on the page all the time, and cut off.
+_FOLD = '<details><summary aria-label="{}"></summary></details>'
 
 
 def main() -> None:
@@ -48,7 +53,7 @@ def main() -> None:
     pages = {
         name: st.Page(
             partial(_page, name, views),
-            title=lesson(name).title,
+            title=tab(name),
             url_path=name,
             default=name == "attention",
         )
@@ -58,7 +63,15 @@ def main() -> None:
     if target := st.session_state.pop("turn_to", None):  # a button on another page asked for it
         st.switch_page(pages[target])
     name = chosen.url_path or "attention"
-    st.title(f"{lesson(name).title}: {lesson(name).question}", anchor=False)
+    with st.container(key="top", horizontal=True, vertical_alignment="center"):
+        st.title(f"{lesson(name).title}: {lesson(name).question}", anchor=False)
+        answer = st.empty()  # filled once there is a model
+        st.button(
+            "Reset view",
+            on_click=settings.reset,
+            help="All settings at their defaults; picture and model stay.",
+        )
+        copy_link(uploaded=settings.kept("picture") == pictures.UPLOAD)
     settings.follow_address()
     if setting("presenter", [False, True], False):
         st.html(f"<style>html {{ font-size: {settings.PRESENTER:.0%} !important; }}</style>")
@@ -71,9 +84,11 @@ def main() -> None:
     except OptionError as error:
         st.error(str(error))
         st.stop()
-    if view := _or_error(_controls):
+    if view := _or_error(partial(_controls, name)):
+        answer.text(answer_words(view.acts, trained=view.model.trained))
         views.append(view)
         chosen.run()
+        _next_button(name)
     for message in settings.take_messages():
         messages.info(message)
     settings.write_address()
@@ -99,18 +114,24 @@ def _page(name: str, views: list[View]) -> None:
             f"{view.model.name} has **random weights** here: nothing below was learnt.",
             icon=":material/casino:",
         )
+    caption = st.empty()  # above the figures
     data: Data | None = None
     if refusal := _refusal(name, view):
         st.info(refusal)
         other = models.shipped_name()
         st.button(f"Show {other}", on_click=settings.change, kwargs={"model": other})
     else:
+        with caption.container():
+            _caption_card(name)
         data = _or_error(partial(import_module(f"vitviz.app.screens.{name}").page, view))
-    _caption_card(name)
-    if data is not None:
+    if data is None:  # a page that shows nothing has nothing to explain
+        caption.empty()
+    else:
         disclose(view, name, data)
     with st.container(key="provenance"):
-        st.text(provenance(view, data))  # plain text: a file's name must never become markup
+        # plain text: a file's name must never become markup
+        st.text(provenance(view, data))
+        st.html(_FOLD.format("The whole line"))
 
 
 def _refusal(page: str, view: View) -> str | None:
@@ -133,23 +154,43 @@ def _refusal(page: str, view: View) -> str | None:
 
 
 def _caption_card(name: str) -> None:
+    """The words of the page, a few lines of them until the reader asks for all."""
     words = lesson(name)
-    with st.container(border=True):
+    with st.container(border=True, key="caption"):
         equation, see, try_this = st.columns([3, 5, 3])
         equation.latex(words.equation)
         see.markdown(words.see)
         try_this.markdown(f"**Try this.** {words.try_this}")
+        st.html(_FOLD.format("The whole caption"))
 
 
-def _controls() -> View | None:
-    """The shared controls; None where there is no model to show."""
-    row = st.columns([2, 1.7, 2.6, 1.7, 2.6], vertical_alignment="bottom")
+def _next_button(name: str) -> None:
+    if following := page_after(name):
+
+        def turn() -> None:
+            st.session_state.turn_to = following
+
+        st.button(
+            f"Next: {tab(following)}",
+            key="next",
+            on_click=turn,
+            icon=":material/arrow_forward:",
+            icon_position="right",
+        )
+
+
+def _controls(name: str) -> View | None:
+    """The shared controls that the page reads; None where there is no model to show."""
+    with st.container(key="controls"):
+        row = st.columns([2, 1.7, 2.6, 1.7, 2.6], vertical_alignment="bottom")
     picture = _picture_control(row[0], row[1])
     chosen = _model_control(row[2], row[3])
     if chosen is None:
         return None
     model, acts = _captured(chosen, picture)
-    layer = _layer_control(row[4], len(model.layers))
+    layer = _layer_setting(len(model.layers))
+    if name in LAYERED:
+        _layer_control(row[4], len(model.layers))
     shown = model.layers[layer]
     _at_most("head", shown.num_heads, MEAN)
     head = setting("head", [MEAN, *range(1, shown.num_heads + 1)], MEAN)
@@ -278,14 +319,16 @@ def _at_most(name: str, most: int, instead: object) -> None:
         settings.change(**{name: instead})
 
 
-def _layer_control(place: DeltaGenerator, depth: int) -> int:
+def _layer_setting(depth: int) -> int:
     _at_most("layer", depth, depth)
-    layer = setting("layer", range(1, depth + 1), depth)
+    return setting("layer", range(1, depth + 1), depth) - 1
+
+
+def _layer_control(place: DeltaGenerator, depth: int) -> None:
     if depth == 1:
         place.markdown("Layer 1 of 1")
     else:
         place.slider("Layer", 1, depth, key="layer")
-    return layer - 1
 
 
 def _query(picture: pictures.Picture, acts: "Activations", number: int) -> int | None:

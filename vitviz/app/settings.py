@@ -59,6 +59,7 @@ NAMES = (
     ),
     *("family", "zoo_layer", "zoo_down", "zoo_across"),
 )
+_STAYING = ("presenter", "picture", "model", "weights")
 
 
 def setting(name: str, options: Sequence[T], default: T) -> T:
@@ -119,6 +120,14 @@ def change(**values: object) -> None:
     for name, value in values.items():
         _kept()[name] = str(value)
         st.session_state.pop(name, None)
+
+
+def reset() -> None:
+    """Give all settings their defaults; picture, model, weights and presenter mode stay."""
+    for name in (*NAMES, "query_grid"):
+        if name not in _STAYING:
+            _kept().pop(name, None)
+            st.session_state.pop(name, None)
 
 
 def tell(message: str) -> None:

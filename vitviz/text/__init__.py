@@ -24,6 +24,17 @@ class Lesson:
     try_this: str
 
 
+def tab(page: str) -> str:
+    """The name of a page in the navigation: its number in the lesson, and its title."""
+    return f"{PAGES.index(page) + 1} {lesson(page).title}"
+
+
+def page_after(page: str) -> str | None:
+    """The next page of the lesson; None after the last."""
+    later = PAGES[PAGES.index(page) + 1 :]
+    return later[0] if later else None
+
+
 @cache
 def lesson(page: str) -> Lesson:
     """The strings of one page.

@@ -20,6 +20,16 @@ def names(acts: "Activations") -> tuple[str, ...]:
     return tuple(_first_name(label) for label in acts.output_names)
 
 
+def answer_words(acts: "Activations", *, trained: bool) -> str:
+    """What the model answers for the picture, in one line."""
+    if acts.probabilities is None:
+        return "No answer: this model has no head."
+    top = _top(acts)
+    what = "Answer" if trained else "Answer of random weights"
+    words = f"{what}: {names(acts)[top]}, {100 * acts.probabilities[top]:.0f} %"
+    return words if acts.labels else f"{words} (its outputs have no names)"
+
+
 def chosen(acts: "Activations") -> int:
     """The chosen class, or the most probable one while none is chosen."""
     chosen = setting("class", _options(acts), TOP)

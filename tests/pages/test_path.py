@@ -1,0 +1,105 @@
+"""The way through the lesson: numbered tabs, the answer on every page, Next, and Reset view."""
+
+from collections.abc import Callable
+
+import pytest
+
+from pages.driver import (
+    MINE,
+    SHIPPED,
+    address,
+    assert_works,
+    at_page,
+    choose,
+    commit,
+    components,
+    opened,
+    provenance,
+    token_map,
+    upload,
+)
+from vitviz import Model
+from vitviz.app.main import LAYERED
+from vitviz.app.shared import models, pictures, results
+from vitviz.text import PAGES, lesson, page_after, tab
+
+
+def test_tabs_are_numbered_in_the_order_of_the_lesson() -> None:
+    assert [tab(page) for page in PAGES] == [
+        f"{number} {lesson(page).title}" for number, page in enumerate(PAGES, start=1)
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_next_turns_to_the_next_page(page: str) -> None:
+    at, following = opened(page, layer="3"), page_after(page)
+    buttons = {button.key: button for button in at.button}
+    if following is None:
+        assert page == PAGES[-1]
+        assert "next" not in buttons
+        return
+    assert buttons["next"].label == f"Next: {tab(following)}"
+    buttons["next"].click().run()
+    (title,) = at.title
+    assert title.value == f"{lesson(following).title}: {lesson(following).question}"
+    assert address(at) == {"layer": "3"}
+
+
+def answer(page: str = "attention", **link: str) -> str:
+    (said,) = [text.value for text in opened(page, **link).text if "nswer" in text.value]
+    return said
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_says_the_answer(page: str) -> None:
+    acts = results.capture(models.load(SHIPPED, True), pictures.picture(pictures.DEFAULT))
+    assert acts.labels is not None
+    assert acts.probabilities is not None
+    name, share = acts.labels[acts.probabilities.argmax()], acts.probabilities.max()
+    assert answer(page) == f"Answer: {name}, {100 * share:.0f} %"
+
+
+def test_the_answer_of_random_weights_is_called_so() -> None:
+    assert answer(weights="random").startswith("Answer of random weights: output ")
+
+
+def test_the_answer_of_a_model_without_names_or_without_a_head(
+    serve: Callable[[str], Model],
+) -> None:
+    serve("no head")
+    assert answer() == "No answer: this model has no head."
+    serve("plain")
+    assert answer().startswith("Answer of random weights: output ")
+    assert answer().endswith("(its outputs have no names)")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in LAYERED])
+def test_a_layer_stays_chosen_where_it_plays_no_part(page: str) -> None:
+    at = opened(page, layer="2")
+    assert "layer" not in [slider.key for slider in at.slider]
+    at_page(at, "attention").run()
+    assert at.slider(key="layer").value == 2
+    assert address(at) == {"layer": "2"}
+
+
+def test_reset_leaves_picture_and_model() -> None:
+    stays = {"picture": "moose", "weights": "random", "presenter": "True"}
+    at = opened(layer="2", read="column", fusion="max", **stays)
+    commit(at, query=42, head=2, scale="log")
+    (reset,) = [button for button in at.button if button.label == "Reset view"]
+    reset.click().run()
+    assert_works(at)
+    assert address(at) == stays
+    assert not at.info
+    assert token_map(at)["state"] == token_map(opened(**stays))["state"]
+    at_page(at, "rollout").run()
+    assert at.selectbox(key="fusion").value == "mean"
+
+
+def test_the_link_of_an_uploaded_picture_says_what_it_shows() -> None:
+    at = opened()
+    assert components(at, "vitviz_copy_link") == [{"note": ""}]
+    upload(at, "mine.png", MINE)
+    (sent,) = components(at, "vitviz_copy_link")
+    assert "a link cannot include yours" in sent["note"]
+    assert provenance(choose(at, SHIPPED)).endswith("mine.png")

@@ -1,0 +1,17 @@
+"""A button that copies the address of what is on screen."""
+
+from pathlib import Path
+
+import streamlit as st
+
+_component = st.components.v2.component(
+    "vitviz_copy_link",
+    css=Path(__file__).with_name("button.css").read_text(encoding="utf-8"),
+    js=Path(__file__).with_name("copy_link.js").read_text(encoding="utf-8"),
+)
+
+
+def copy_link(*, uploaded: bool) -> None:
+    """Draw the button; with `uploaded` it says that the link leads to a sample picture."""
+    note = "It shows a sample picture: a link cannot include yours." if uploaded else ""
+    _component(key="copy_link", data={"note": note}, width="content", height="content")
