@@ -14,7 +14,7 @@ from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.token_map import MAX_BYTES, middle, token_map
 from vitviz.inspection.positions import Interpolation
-from vitviz.token_map import Frame, encode
+from vitviz.token_map import Frame, encode, moved
 
 Kind = Literal["learned", "sincos1d", "sincos2d", "random"]
 KINDS: dict[Kind, str] = {
@@ -191,7 +191,8 @@ def _resized(view: View, kind: Kind, name: str, position: tuple[int, int]) -> No
         "Interpolation", INTERPOLATIONS, key="interpolation", width="stretch", required=True
     )
     grid = (new_rows, max(1, round(new_rows * cols / rows)))
-    there = (int((position[0] + 0.5) * grid[0] / rows), int((position[1] + 0.5) * grid[1] / cols))
+    whole = (0, 0, 1, 1)  # both grids cover all of the picture
+    there = moved(position, (view.grid, whole), (grid, whole))
     before, after = _similarity(view, kind), _resized_similarity(view, kind, grid, how)
     left, right, words = st.columns([4, 4, 3])
     for column, when, tiles, at in (
