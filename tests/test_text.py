@@ -22,6 +22,21 @@ from vitviz.zoo.architectures import outline_of, preprocessing_of
 FOLDER = Path(text.__file__).parent
 README = Path(__file__).parents[1] / "README.md"
 SECTIONS = ["Equation", "What you see", "Try this"]
+BOXES = ["What the papers found", "Often said, and wrong"]  # which not every page has
+MODELS: dict[str, frozenset[str]] = {
+    "ViT": frozenset(("global", "all-to-all", "prefix", "cls", "classes", "trained", "shipped")),
+    "random ViT": frozenset(("global", "all-to-all", "prefix", "cls", "classes")),
+    "no CLS": frozenset(("global", "all-to-all", "trained")),
+    "registers": frozenset(("global", "all-to-all", "prefix", "rotary", "trained")),
+    "BEiT": frozenset(("global", "all-to-all", "prefix", "relative bias", "classes", "trained")),
+    "Swin": frozenset(("window", "relative bias", "classes", "trained")),
+    "MaxViT": frozenset(("window", "grid", "relative bias", "classes")),
+    "PVT": frozenset(("pooled", "global", "overlap", "classes")),
+    "CaiT": frozenset(("global", "class", "prefix", "classes", "trained")),
+    "Mixer": frozenset(("mixing", "classes", "trained")),
+    "random Mixer": frozenset(("mixing", "classes")),
+}
+CASES = [(page, model) for page in PAGES for model in MODELS]
 WHOLE = """# Title
 
 Who?
@@ -41,20 +56,20 @@ Look.
 
 
 @pytest.fixture
-def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], text.Lesson]:
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., text.Lesson]:
     """Reads the given content as if it were the file of a page."""
     monkeypatch.setattr(text, "__file__", str(tmp_path / "__init__.py"))
 
-    def read(content: str) -> text.Lesson:
+    def read(content: str, *traits: frozenset[str]) -> text.Lesson:
         (tmp_path / "page.md").write_text(content, encoding="utf-8")
-        return lesson.__wrapped__("page")
+        return lesson.__wrapped__("page", *traits)
 
     return read
 
 
 def test_every_page_has_a_file_and_every_file_is_a_page() -> None:
     assert len(set(PAGES)) == len(PAGES)
-    assert {path.stem for path in FOLDER.glob("*.md")} == set(PAGES)
+    assert {path.stem for path in FOLDER.glob("*.md")} == {*PAGES, "glossary"}
     assert {path.suffix for path in FOLDER.iterdir() if path.is_file()} == {".md", ".py"}
 
 
@@ -66,14 +81,21 @@ def test_every_page_has_a_module_that_draws_it(page: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_a_file_has_a_title_a_question_and_all_sections_in_order(page: str) -> None:
     content = (FOLDER / f"{page}.md").read_text(encoding="utf-8")
-    assert re.findall(r"^## (.+)$", content, re.MULTILINE) == SECTIONS
+    names = re.findall(r"^## (.+)$", content, re.MULTILINE)
+    assert names == SECTIONS + [name for name in BOXES if name in names]
     words = lesson(page)
     assert re.fullmatch(r"\w[\w ]*", words.title)
     assert re.fullmatch(r"\w[^?\n]*\?", words.question)
+
+
+@pytest.mark.parametrize(("page", "model"), CASES)
+def test_no_section_is_empty_for_any_model(page: str, model: str) -> None:
+    words = lesson(page, MODELS[model])
     for part in (words.equation, words.see, words.try_this):
         assert part
         assert part == part.strip()
-        assert not re.search(r"^#", part, re.MULTILINE)
+    for part in (*vars(words).values(),):
+        assert not re.search(r"^#|^\[|\[not ", part, re.MULTILINE)
 
 
 def test_titles_and_questions_differ_from_page_to_page() -> None:
@@ -82,34 +104,127 @@ def test_titles_and_questions_differ_from_page_to_page() -> None:
     assert "Attention" in lesson("attention").title
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_an_equation_is_one_balanced_piece_of_latex(page: str) -> None:
-    equation = lesson(page).equation
+@pytest.mark.parametrize(("page", "model"), CASES)
+def test_an_equation_is_one_balanced_piece_of_latex(page: str, model: str) -> None:
+    equation = lesson(page, MODELS[model]).equation
     assert "\n" not in equation
     assert "$" not in equation
     assert equation.count("{") == equation.count("}")
     assert equation.count(r"\left") == equation.count(r"\right")
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_prose_ends_its_sentences_and_holds_no_markup_that_streamlit_would_obey(page: str) -> None:
-    words = lesson(page)
-    for prose in (words.see, words.try_this):
-        assert re.search(r"[.?][*_]*\Z", prose)
+@pytest.mark.parametrize(("page", "model"), CASES)
+def test_prose_ends_its_sentences_and_holds_no_markup_that_streamlit_would_obey(
+    page: str, model: str
+) -> None:
+    words = lesson(page, MODELS[model])
+    for prose in (words.see, words.try_this, words.papers, words.wrong):
+        assert re.search(r"(\A|[.?][*_]*)\Z", prose)
         assert not re.search(r"<\w|&\w+;|\$|:\w+\[|!\[", prose)
         assert prose.count("**") % 2 == 0
         assert prose.replace("**", "").count("*") % 2 == 0
+    for box in filter(None, (words.papers, words.wrong)):
+        assert all(item.startswith("- ") for item in box.split("\n\n"))
 
 
-def test_a_lesson_is_read_section_by_section(written: Callable[[str], text.Lesson]) -> None:
+def test_a_lesson_is_read_section_by_section(written: Callable[..., text.Lesson]) -> None:
     read = written(WHOLE)
-    assert read == text.Lesson("Title", "Who?", "a = b", "A figure.", "Look.")
+    assert read == text.Lesson("Title", "Who?", "a = b", "A figure.", "Look.", "", "")
+
+
+def test_a_paragraph_is_shown_where_its_condition_holds(
+    written: Callable[..., text.Lesson],
+) -> None:
+    content = WHOLE.replace("A figure.", "[window, not trained] A.\n\nB.\n\n[window] [C].")
+    assert written(content).see == "B."
+    assert written(content, frozenset(("window",))).see == "A. B. [C]."
+    assert written(content, frozenset(("window", "trained"))).see == "B. [C]."
+
+
+def test_a_condition_that_is_no_trait_is_refused(written: Callable[..., text.Lesson]) -> None:
+    with pytest.raises(ValueError, match="windows in a condition is none of the traits"):
+        written(WHOLE.replace("A figure.", "[not windows] A figure."))
+
+
+def test_every_condition_of_the_files_is_a_trait_and_can_be_true_and_false() -> None:
+    asked = set()
+    for path in FOLDER.glob("*.md"):
+        for found in re.findall(r"^\[([^]]*)\] ", path.read_text(encoding="utf-8"), re.MULTILINE):
+            asked |= {each.removeprefix("not ") for each in found.split(", ")}
+    assert asked == text.TRAITS
+    for trait in asked:
+        assert {trait in traits for traits in MODELS.values()} == {True, False}
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_a_missing_section_is_named(written: Callable[[str], text.Lesson], section: str) -> None:
+def test_a_missing_section_is_named(written: Callable[..., text.Lesson], section: str) -> None:
     with pytest.raises(ValueError, match=rf"page\.md has no section '{section}'"):
         written(WHOLE.replace(f"## {section}\n", "## Elsewhere\n"))
+
+
+# --- what is said is true of the model -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_only_models_with_attention_are_told_of_it(model: str) -> None:
+    for page in ("attention", "classify", "filters", "positions"):  # what a Mixer has
+        words = lesson(page, MODELS[model])
+        told = " ".join((words.equation, words.see, words.try_this))
+        if "Mixer" in model:
+            assert not re.search(r"q\\,k|quer(y|ies)\b|\bkeys?\b|\bheads\b", told), page
+    equation = lesson("attention", MODELS[model]).equation
+    assert ("softmax" in equation) == ("Mixer" not in model)
+    assert ("B_h" in equation) == ("relative bias" in MODELS[model])
+
+
+@pytest.mark.parametrize("model", [name for name, one in MODELS.items() if "trained" not in one])
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in ("training", "zoo")])
+def test_random_weights_are_not_said_to_be_trained(page: str, model: str) -> None:
+    words = lesson(page, MODELS[model])
+    told = " ".join((words.see, words.try_this))
+    told = re.sub(r"the \*trained\* weights|own learned embeddings, where it has them", "", told)
+    for said in re.findall(r"[^.?:]*\b(?:trained|learn\w*|[Tt]raining)\b[^.?:]*", told):
+        assert re.search(r"\bno\b|nothing|learned bias", said), said
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_panels_that_are_not_there_are_not_explained(model: str) -> None:
+    """Of Distance, of which other families have the dots alone, and of Classify."""
+    everywhere = "all-to-all" in MODELS[model]
+    distance, classify = lesson("distance", MODELS[model]), lesson("classify", MODELS[model])
+    assert ("**Right:**" in distance.see) == everywhere
+    assert ("all samples" in distance.try_this) == everywhere
+    assert ("As in the paper" in distance.see) == (everywhere and "prefix" in MODELS[model])
+    assert ("mute" in classify.see) == everywhere
+    assert ("Opposite" in classify.try_this) == everywhere
+    assert ("gradient" in lesson("rollout", MODELS[model]).see) == ("classes" in MODELS[model])
+    assert ("CLS" in lesson("attention", MODELS[model]).try_this) == ("cls" in MODELS[model])
+    changed = "What training changed" in lesson("filters", MODELS[model]).see
+    assert changed == ("shipped" in MODELS[model])
+
+
+#: What DEFINITIONS of this project call common errors, by a word of each correction.
+CORRECTED = {
+    "attention": ("(N + 1) x (N + 1)", "of D_h, the width of one head", "Only attention moves"),
+    "tokens": ("z_l = MLP(LN(z'_l)) + z'_l", "processes each token on its own"),
+    "positions": ("learned 1-D, learned 2-D and relative", "ViT learns its position embeddings"),
+    "classify": ("one linear layer", "tanh belongs to pre-training"),
+    "distance": ("*less* pronounced in hybrids", "not in every model"),
+}
+
+
+@pytest.mark.parametrize("page", CORRECTED)
+def test_common_errors_are_corrected_where_they_belong(page: str) -> None:
+    said = " ".join(lesson(page).wrong.split())
+    for correction in CORRECTED[page]:
+        assert correction in said
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_is_wrong_is_quoted_and_then_corrected(page: str) -> None:
+    items = lesson(page).wrong.split("\n\n")
+    for item in items:
+        assert re.fullmatch(r"- “[^“”]+[.]” [A-Z][^“”]*[.]", item), item
 
 
 # --- what is said is so -------------------------------------------------------------------------
@@ -189,7 +304,7 @@ def test_tables_of_sines_are_not_said_to_be_the_papers() -> None:
 def test_principal_components_are_of_what_is_left_without_the_mean() -> None:
     """The equation of Tokens, and the words of Filters."""
     assert r"T - \mathbf{1}\,\bar{t}^{\,\top} = U\,S\,V^{\top}" in lesson("tokens").equation
-    assert "their mean is taken away" in " ".join(lesson("filters").see.split())
+    assert "after their mean has been subtracted" in " ".join(lesson("filters").see.split())
     rng = np.random.default_rng(0)
     tokens = rng.normal(size=(12, 6)) + 5.0
     points, _ = inspection.token_scatter(tokens, grid=(3, 4), num_prefix_tokens=0, n_components=2)

@@ -169,7 +169,9 @@ def complaints(at: AppTest) -> list[str]:
 
 
 def prose(at: AppTest) -> str:
-    return "\n".join(text.value for text in at.markdown)
+    """All Markdown on screen, without the definitions that open on hover and focus."""
+    texts = (re.sub(r'<span class="meaning".*?</span>', "", text.value) for text in at.markdown)
+    return "\n".join(re.sub(r"</?span[^>]*>", "", text) for text in texts)
 
 
 def assert_works(at: AppTest) -> None:

@@ -45,6 +45,14 @@ from vitviz.zoo import catalogue
 
 SHOWN = [page for page in PAGES if page not in RECORDS]  # what shows the picture and the model
 every_page = pytest.mark.parametrize("page", SHOWN)
+ALL = {"layer": "layer 6 of 6", "head": "mean of heads", "scale": "each map on its own scale"}
+#: What the provenance line says of the settings that a page uses, at the defaults.
+SETTINGS = {page: dict[str, str]() for page in SHOWN} | {
+    "attention": ALL,
+    "distance": {name: ALL[name] for name in ("layer", "head")},
+    "rollout": {name: ALL[name] for name in ("layer", "scale")},
+    "tokens": {"layer": ALL["layer"]},
+}
 
 
 # --- pages --------------------------------------------------------------------------------------
@@ -62,9 +70,8 @@ def test_a_page_opens_on_the_sample_with_the_shipped_model(page: str) -> None:
     assert line.startswith(SHIPPED)
     assert "shipped weights" in line
     assert "random weights" not in line
-    assert "layer 6 of 6" in line
-    assert "mean of heads" in line
-    assert line.endswith(f"sample: {pictures.samples()[pictures.DEFAULT]}")
+    settings = SETTINGS[page].values()
+    assert line.split(" · ")[2:] == [*settings, f"sample: {pictures.samples()[pictures.DEFAULT]}"]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -96,10 +103,12 @@ def test_a_change_of_page_keeps_every_setting() -> None:
     assert "random weights · layer 2 of 6 · head 3 · logarithmic scale" in before
     at_page(at, "rollout").run()
     at.selectbox(key="fusion").set_value("max").run()
+    parts = dict(zip(ALL, before.split(" · ")[2:], strict=False))
     for page in ("tokens", "distance", "filters", "classify", "attention"):
         at_page(at, page).run()
         assert_works(at)
-        assert provenance(at) == before
+        used = [parts[name] for name in SETTINGS[page]]
+        assert provenance(at).split(" · ")[2:-1] == used
     assert token_map(at)["state"] == state_before
     at_page(at, "rollout").run()
     assert at.selectbox(key="fusion").value == "max"
@@ -149,7 +158,9 @@ def test_a_link_shows_what_it_was_copied_from(page: str) -> None:
     assert_works(at)
     assert not at.info
     line = provenance(at)
-    assert "random weights · layer 2 of 6 · head 3 · one scale for all maps" in line
+    told = {"layer": "layer 2 of 6", "head": "head 3", "scale": "one scale for all maps"}
+    used = [told[name] for name in SETTINGS[page]]
+    assert line.split(" · ")[1:-1] == ["random weights", *used]
     assert line.endswith("sample: moose")
     assert address(at) == {**LINK, **LOOKS, "smooth": "on", "fusion": "max", "residual": "0.3"}
 
@@ -479,7 +490,7 @@ def test_a_model_of_one_layer_and_one_head(page: str, serve: Callable[..., Model
     serve("plain", depth=1, num_heads=1)
     at = opened(page)
     assert_works(at)
-    assert "layer 1 of 1" in provenance(at)
+    assert ("layer 1 of 1" in provenance(at)) == ("layer" in SETTINGS[page])
 
 
 @every_page

@@ -17,6 +17,7 @@ from vitviz.app.settings import setting
 from vitviz.app.shared import models, pictures, places, results
 from vitviz.app.shared.downloads import follow, leave
 from vitviz.app.shared.queue import BusyError
+from vitviz.app.shared.traits import traits
 from vitviz.app.shared.view import (
     KINDS,
     MEAN,
@@ -26,6 +27,7 @@ from vitviz.app.shared.view import (
     placed_grid,
     token_text,
 )
+from vitviz.app.widgets.caption import FOLD, boxes, caption
 from vitviz.app.widgets.class_menu import answer_words
 from vitviz.app.widgets.clipboard import paste_anywhere, paste_button
 from vitviz.app.widgets.copy_link import copy_link
@@ -42,8 +44,6 @@ WEIGHTS = ("trained", "random")
 ALL_TO_ALL = ("rollout", "tokens")  # pages that draw no other attention
 RECORDS = ("training", "zoo")  # pages that show nothing of the weights on screen
 LAYERED = ("anatomy", "attention", "distance", "rollout", "tokens")  # pages of one layer
-# A mark that style.css opens: what stands beside it is on the page all the time, and cut off.
-_FOLD = '<details><summary aria-label="{}"></summary></details>'
 
 
 def main() -> None:
@@ -111,27 +111,28 @@ def _page(name: str, views: list[View]) -> None:
     (view,) = views
     if not view.model.trained and name not in RECORDS:
         st.warning(
-            f"{view.model.name} has **random weights** here: nothing below was learnt.",
+            f"{view.model.name} has **random weights** here: it has not been trained.",
             icon=":material/casino:",
         )
-    caption = st.empty()  # above the figures
+    card, words = st.empty(), lesson(name, traits(view))  # above the figures
     data: Data | None = None
     if refusal := _refusal(name, view):
         st.info(refusal)
         other = models.shipped_name()
         st.button(f"Show {other}", on_click=settings.change, kwargs={"model": other})
     else:
-        with caption.container():
-            _caption_card(name)
+        with card.container():
+            caption(words)
         data = _or_error(partial(import_module(f"vitviz.app.screens.{name}").page, view))
     if data is None:  # a page that shows nothing has nothing to explain
-        caption.empty()
+        card.empty()
     else:
+        boxes(words)
         disclose(view, name, data)
     with st.container(key="provenance"):
         # plain text: a file's name must never become markup
-        st.text(provenance(view, data))
-        st.html(_FOLD.format("The whole line"))
+        st.text(provenance(view, name, data))
+        st.html(FOLD.format("The whole line"))
 
 
 def _refusal(page: str, view: View) -> str | None:
@@ -151,17 +152,6 @@ def _refusal(page: str, view: View) -> str | None:
         return f"{needs}; {name} has no attention."
     has = " and ".join(KINDS[kind] for kind in kinds)
     return f"{needs}; in {name} {has}{f', in {grids} grids' if grids > 1 else ''}."
-
-
-def _caption_card(name: str) -> None:
-    """The words of the page, a few lines of them until the reader asks for all."""
-    words = lesson(name)
-    with st.container(border=True, key="caption"):
-        equation, see, try_this = st.columns([3, 5, 3])
-        equation.latex(words.equation)
-        see.markdown(words.see)
-        try_this.markdown(f"**Try this.** {words.try_this}")
-        st.html(_FOLD.format("The whole caption"))
 
 
 def _next_button(name: str) -> None:

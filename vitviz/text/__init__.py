@@ -1,9 +1,14 @@
 """The text of every page: title, question, equation and explanations, one Markdown file each.
 
 A file begins with `# Title`, the page's question on a line of its own, and then the sections
-`## Equation` (LaTeX), `## What you see` and `## Try this`.
+`## Equation` (LaTeX), `## What you see` and `## Try this`; `## What the papers found` and
+`## Often said, and wrong` follow on the pages that have them.
+
+A paragraph that begins with a condition in brackets, such as `[window, not trained]`, is shown only
+for models that have every trait in it, and none that follows `not`. `TRAITS` lists them all.
 """
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,15 +18,35 @@ PAGES = (
     *("filters", "positions", "attention", "distance", "rollout", "tokens", "classify"),
     *("training", "zoo"),
 )
+#: What a caption may ask about the model on screen. The first six are kinds of its layers.
+TRAITS = frozenset(
+    (
+        *("global", "class", "window", "grid", "pooled", "mixing"),
+        "all-to-all",  # every token attends to every token, and they are the same in each layer
+        "relative bias",  # added to the scores of attention
+        "rotary",  # queries and keys are rotated by their positions
+        "prefix",  # there are tokens beside the patches
+        "cls",  # the head reads the CLS token
+        "classes",  # there is a head that names classes
+        "overlap",  # neighbouring patches share pixels
+        "trained",
+        "shipped",  # trained here, so that the initial weights are known
+    )
+)
+_PLAIN = frozenset(("global", "all-to-all", "prefix", "cls", "classes", "trained", "shipped"))
 
 
 @dataclass(frozen=True)
 class Lesson:
+    """The strings of one page; `papers` and `wrong` are lists, or empty."""
+
     title: str
     question: str
     equation: str
     see: str
     try_this: str
+    papers: str
+    wrong: str
 
 
 def tab(page: str) -> str:
@@ -36,25 +61,59 @@ def page_after(page: str) -> str | None:
 
 
 @cache
-def lesson(page: str) -> Lesson:
-    """The strings of one page.
+def lesson(page: str, traits: frozenset[str] = _PLAIN) -> Lesson:
+    """The strings of one page, for a model of these traits; by default a trained ViT.
 
     Raises
     ------
     ValueError
-        When the file lacks a section.
+        When the file lacks a section, or has a condition that is no trait.
     """
     content = (Path(__file__).parent / f"{page}.md").read_text(encoding="utf-8")
     head, *sections = content.split("\n## ")
     title, question = (line for line in head.splitlines() if line.strip())
     named = dict(section.split("\n", 1) for section in sections)
+
+    def shown(name: str, between: str = " ") -> str:
+        paragraphs = re.split(r"\n\s*\n", named[name].strip())
+        return between.join(filter(None, (_if_true(each, traits) for each in paragraphs)))
+
+    named = {"What the papers found": "", "Often said, and wrong": "", **named}
     try:
         return Lesson(
             title=title.removeprefix("# "),
             question=question,
-            equation=named["Equation"].strip(),
-            see=named["What you see"].strip(),
-            try_this=named["Try this"].strip(),
+            equation=shown("Equation"),
+            see=shown("What you see"),
+            try_this=shown("Try this"),
+            papers=shown("What the papers found", "\n\n"),
+            wrong=shown("Often said, and wrong", "\n\n"),
         )
     except KeyError as missing:
         raise ValueError(f"{page}.md has no section {missing}.") from missing
+
+
+@cache
+def glossary() -> dict[str, str]:
+    """The definition of each term in all its forms, which are in small letters."""
+    content = (Path(__file__).parent / "glossary.md").read_text(encoding="utf-8")
+    entries = (entry.split("\n", 1) for entry in content.split("\n## ")[1:])
+    return {
+        form: " ".join(definition.split())
+        for forms, definition in entries
+        for form in forms.lower().split(", ")
+    }
+
+
+def _if_true(paragraph: str, traits: frozenset[str]) -> str:
+    """The paragraph without its condition; empty where that is false."""
+    found = re.match(r"\[([^]]*)\]\s+", paragraph)
+    if not found:
+        return paragraph
+    for condition in found[1].split(", "):
+        trait = condition.removeprefix("not ")
+        if trait not in TRAITS:
+            raise ValueError(f"{trait} in a condition is none of the traits.")
+        if (trait in traits) == condition.startswith("not "):
+            return ""
+    return paragraph[found.end() :]

@@ -64,7 +64,7 @@ def page(view: View) -> Data | None:
     if kernel is None or kernel.shape[1] != 3:
         st.info(
             f"{view.model.name} takes its patches from the feature map of a CNN, so no filter of "
-            "theirs is a picture: choose a plain ViT, such as vitviz_tiny_cifar10."
+            f"theirs is a picture: choose a plain ViT, such as {models.shipped_name()}."
         )
         return None
     first, second, third, fourth = st.columns([3, 2, 3, 3], vertical_alignment="bottom")

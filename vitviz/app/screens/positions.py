@@ -8,7 +8,7 @@ import streamlit as st
 from vitviz import inspection, plots
 from vitviz.app import settings
 from vitviz.app.settings import setting
-from vitviz.app.shared import places, results
+from vitviz.app.shared import models, places, results
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
@@ -104,7 +104,7 @@ def _why_not_learned(view: View) -> str | None:
         return None
     return (
         f"{model.name} {why}, so the learned kind is missing here: choose a model that has it, "
-        "such as vitviz_tiny_cifar10."
+        f"such as {models.shipped_name()}."
     )
 
 

@@ -15,6 +15,13 @@ _SCALES = {
     "shared": "one scale for all maps",
     "log": "logarithmic scale",
 }
+#: The settings that change what a page shows.
+_USED = {
+    "attention": ("layer", "head", "scale"),
+    "distance": ("layer", "head"),
+    "rollout": ("layer", "scale"),
+    "tokens": ("layer",),
+}
 _DIGITS = 6  # significant ones of a number in a table
 
 
@@ -72,7 +79,7 @@ def disclose(view: View, page: str, data: Data) -> None:
     disclosure = st.expander("Data", key=f"data_{page}", on_change="rerun")
     if not disclosure.open:
         return
-    line = provenance(view, data)
+    line = provenance(view, page, data)
     for number, table in enumerate(data.make(), start=1):
         with disclosure:
             words, button = st.columns([4, 1], vertical_alignment="center")
@@ -101,17 +108,23 @@ def disclose(view: View, page: str, data: Data) -> None:
             )
 
 
-def provenance(view: View, data: Data | None = None) -> str:
-    """The provenance line: model, weights, layer, head, scale and picture."""
+def provenance(view: View, page: str, data: Data | None = None) -> str:
+    """The provenance line: model, weights, what of layer, head and scale the page uses, picture."""
     if data and data.record:
         return data.record
     pictures = data.pictures if data else None
-    head = "mean of heads" if view.head is None else f"head {view.head + 1}"
-    model = view.model
-    return (
-        f"{model.name} ({model.family}, {model.parameter_count / 1e6:.1f} M parameters) · "
-        f"{model.weights} · layer {view.layer + 1} of {view.acts.depth} · {head} · "
-        f"{_SCALES[view.style.scale]} · {pictures or view.picture.name}"
+    model, used = view.model, _USED.get(page, ())
+    settings = {"layer": f"layer {view.layer + 1} of {view.acts.depth}"}
+    if view.acts.layers[view.layer].num_heads:
+        settings["head"] = "mean of heads" if view.head is None else f"head {view.head + 1}"
+        settings["scale"] = _SCALES[view.style.scale]
+    return " · ".join(
+        (
+            f"{model.name} ({model.family}, {model.parameter_count / 1e6:.1f} M parameters)",
+            model.weights,
+            *(words for name, words in settings.items() if name in used),
+            pictures or view.picture.name,
+        )
     )
 
 

@@ -1,0 +1,160 @@
+"""Captions: true of the model on screen, absent where nothing is shown, with definitions."""
+
+import html
+import re
+from collections.abc import Callable
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from pages.driver import at_page, choose, opened, prose, specs, token_map
+from pages.test_other_families import DRAWN, MIXER, OTHERS, PVT, SWIN
+from vitviz import Model
+from vitviz.app.widgets.caption import with_definitions
+from vitviz.text import PAGES, TRAITS, glossary, lesson
+
+RECORDS = ("training", "zoo")
+KINDS = {
+    SWIN: {"window", "relative bias"},
+    PVT: {"pooled", "global", "overlap"},
+    "cait_xxs24_224": {"global", "class", "prefix"},
+    "coatnet_0_rw_224": {"global", "relative bias"},
+    "maxvit_tiny_tf_224": {"window", "grid", "relative bias"},
+    MIXER: {"mixing"},
+    "deit_tiny_distilled_patch16_224": {"global", "all-to-all", "prefix", "cls"},
+    "beit_base_patch16_224": {"global", "all-to-all", "prefix", "relative bias"},
+    "vit_small_patch16_dinov3": {"global", "all-to-all", "prefix", "rotary"},
+    "vit_base_patch16_siglip_224": {"global", "all-to-all"},
+}
+
+
+def latex(at: AppTest) -> list[str]:
+    return [formula.value.strip("$\n ") for formula in at.latex]
+
+
+@pytest.mark.parametrize("model", OTHERS)
+def test_the_card_is_that_of_the_model_and_stands_where_something_is_shown(model: str) -> None:
+    traits = frozenset({*KINDS[model], "classes"})
+    at = opened(model=model, weights="random")
+    for page in [page for page in PAGES if page not in RECORDS]:
+        at_page(at, page).run()
+        words = lesson(page, traits)
+        shown = page in DRAWN[model]
+        assert (words.see in prose(at)) == shown, page
+        assert (words.try_this in prose(at)) == shown, page
+        assert (words.equation in latex(at)) == shown, page
+        assert bool(specs(at) or token_map(at)) == shown, page
+
+
+@pytest.mark.parametrize("model", [name for name in KINDS if name not in OTHERS])
+def test_the_traits_of_a_model_choose_its_caption(model: str) -> None:
+    at = opened(model=model, weights="random")
+    words = lesson("attention", frozenset(KINDS[model]))
+    assert words.see in prose(at)
+    assert words.try_this in prose(at)
+    assert latex(at) == [words.equation]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in RECORDS])
+def test_the_caption_changes_with_the_weights(page: str) -> None:
+    at = opened(page)
+    kinds = frozenset(("global", "all-to-all", "prefix", "cls", "classes"))
+    assert lesson(page).see in prose(at)
+    at.segmented_control(key="weights").set_value("random").run()
+    assert lesson(page, kinds).see in prose(at)
+    assert lesson(page, kinds).try_this in prose(at)
+    assert not [warning for warning in at.warning if "learn" in warning.value]
+
+
+@pytest.mark.parametrize("kind", ["no class token", "registers alone"])
+def test_a_model_without_cls_is_not_told_to_have_one(
+    kind: str, serve: Callable[[str], Model]
+) -> None:
+    serve(kind)
+    at = opened()
+    assert "CLS" not in prose(at)
+    assert "goes back to the mean of the patches" in " ".join(prose(at).split())
+
+
+def test_the_boxes_are_closed_and_hold_what_the_files_say() -> None:
+    for page in PAGES:
+        at, words = opened(page), lesson(page)
+        said = {"What the papers found": words.papers, "Often said, and wrong": words.wrong}
+        boxes = {box.label: box for box in at.expander if box.label in said}
+        assert set(boxes) == {title for title, text in said.items() if text}
+        for title, box in boxes.items():
+            assert box.markdown[0].value == said[title]
+            assert not box.proto.expanded
+
+
+# --- definitions --------------------------------------------------------------------------------
+
+TERMS = (
+    *("query", "key", "value", "cls", "prefix", "register", "head", "logit", "softmax", "entropy"),
+    *("cosine", "layernorm", "residual", "rollout", "logit lens", "equal sharing"),
+)
+SPAN = re.compile(
+    r'<span class="term" tabindex="0">([^<]+)<span class="meaning" role="tooltip">([^<]+)</span>'
+)
+
+
+def test_every_term_of_the_lesson_is_defined_in_sentences() -> None:
+    meanings = glossary()
+    assert set(TERMS) <= set(meanings)
+    for meaning in meanings.values():
+        assert re.fullmatch(r"[A-Z].*[.]", meaning)
+        assert len(meaning) < 240  # it must fit above the line
+
+
+def test_a_term_is_defined_where_it_first_occurs_and_nowhere_else() -> None:
+    first, second = with_definitions("A **Query** and queries.", "A query, a logit lens, a logit.")
+    found = [(term, html.unescape(meaning)) for term, meaning in SPAN.findall(first + second)]
+    meanings = glossary()
+    assert found == [
+        ("Query", meanings["query"]),
+        ("logit lens", meanings["logit lens"]),
+        ("logit", meanings["logit"]),
+    ]
+    assert re.sub(r"<span class=\"meaning.*?</span>|</?span[^>]*>", "", first) == (
+        "A **Query** and queries."
+    )
+
+
+def test_parts_of_words_are_no_terms() -> None:
+    (text,) = with_definitions("Headless monkeys are keyed and evaluated.")
+    assert "<" not in text
+
+
+def test_a_definition_cannot_become_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    meaning = 'A <b>b</b> *c* _d_ `e` $f$ [g](h) :red[i] & "j" 1 * 2.'
+    monkeypatch.setattr("vitviz.app.widgets.caption.glossary", lambda: {"key": meaning})
+    (text,) = with_definitions("A key.")
+    ((term, shown),) = SPAN.findall(text)
+    assert (term, html.unescape(shown)) == ("key", meaning)
+    assert not re.search(r"[*_`$\[\]():<>\"]", shown)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_card_defines_its_terms(page: str) -> None:
+    words = lesson(page)
+    text = "\n".join(markdown.value for markdown in opened(page).markdown)
+    met = [meaning for _, meaning in SPAN.findall(text)]
+    assert len(met) == len(set(met))
+    used = {
+        meaning
+        for term, meaning in glossary().items()
+        if re.search(rf"\b{term}\b", f"{words.see} {words.try_this}", re.IGNORECASE)
+    }
+    assert {html.unescape(meaning) for meaning in met} <= used
+    assert met or page in ("training", "filters")
+
+
+def test_the_table_of_traits_is_complete() -> None:
+    assert set().union(*KINDS.values()) | {"classes", "trained", "shipped"} == TRAITS
+
+
+def test_another_model_has_another_caption() -> None:
+    at = opened(weights="random")
+    before = latex(at)
+    choose(at, MIXER)
+    assert latex(at) != before

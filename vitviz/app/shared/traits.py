@@ -1,0 +1,25 @@
+"""What is true of the model on screen, by the names that the captions ask for."""
+
+from vitviz.app.shared.view import View, default_query
+
+
+def traits(view: View) -> frozenset[str]:
+    """Those of `vitviz.text.TRAITS` that hold."""
+    from vitviz.families import position_encodings
+
+    model, acts, kernel = view.model, view.acts, view.model.patch_kernel
+    first = acts.layers[0]
+    encodings = position_encodings(model.module, model.layers)
+    holds = {
+        "all-to-all": acts.all_to_all,
+        "relative bias": "relative bias" in encodings,
+        "rotary": "rotary" in encodings,
+        "prefix": any(layer.prefix for layer in acts.layers),
+        "cls": default_query(acts, first) == 0,
+        "classes": acts.probabilities is not None,
+        "overlap": kernel is not None and kernel.shape[2:] != first.patch_side,
+        "trained": model.trained,
+        "shipped": model.weights.startswith("shipped"),
+    }
+    kinds = {layer.kind for layer in acts.layers}
+    return frozenset(kinds | {trait for trait, it_holds in holds.items() if it_holds})

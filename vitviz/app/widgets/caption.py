@@ -1,0 +1,57 @@
+"""The caption card of a page, with definitions that open on its terms, and the boxes below it."""
+
+import re
+
+import streamlit as st
+
+from vitviz.text import Lesson, glossary
+
+# A mark that style.css opens: what stands beside it is on the page all the time, and cut off.
+FOLD = '<details><summary aria-label="{}"></summary></details>'
+
+
+def caption(words: Lesson) -> None:
+    """Draw the card, a few lines high until the reader asks for all of it."""
+    see, try_this = with_definitions(words.see, f"**Try this.** {words.try_this}")
+    with st.container(border=True, key="caption"):
+        equation, left, right = st.columns([3, 5, 3])
+        equation.latex(words.equation)
+        left.markdown(see, unsafe_allow_html=True)  # our own strings alone
+        right.markdown(try_this, unsafe_allow_html=True)
+        st.html(FOLD.format("The whole caption"))
+
+
+def boxes(words: Lesson) -> None:
+    """Draw what the papers found and the common errors, closed, where the page has them."""
+    for title, said in (
+        ("What the papers found", words.papers),
+        ("Often said, and wrong", words.wrong),
+    ):
+        if said:
+            with st.expander(title):
+                st.markdown(said)
+
+
+def with_definitions(*texts: str) -> list[str]:
+    """The texts in Markdown, with the definition of each glossary term where it first occurs."""
+    meanings = glossary()
+    forms = sorted(meanings, key=len, reverse=True)
+    pattern = re.compile(rf"\b({'|'.join(map(re.escape, forms))})\b", re.IGNORECASE)
+    met: set[str] = set()
+
+    def defined(found: re.Match[str]) -> str:
+        meaning = meanings[found[0].lower()]
+        if meaning in met:
+            return found[0]
+        met.add(meaning)
+        return (
+            f'<span class="term" tabindex="0">{found[0]}'
+            f'<span class="meaning" role="tooltip">{_plain(meaning)}</span></span>'
+        )
+
+    return [pattern.sub(defined, text) for text in texts]
+
+
+def _plain(text: str) -> str:
+    """Text in which nothing is HTML or Markdown: all but letters, digits and spaces as entities."""
+    return re.sub(r"[^\w ]|_", lambda found: f"&#{ord(found[0])};", text)
