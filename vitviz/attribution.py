@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from .activations.activations import checked
 from .activations.calls import fused_call
+from .activations.maps import checked
 from .activations.proof import why_differs
 from .families import Layer, ModelError
 from .memory import check, gradient_bytes

@@ -6,9 +6,10 @@ model is changed. Before a layer is shown, what its attention gives with the val
 the block's own output on this picture.
 """
 
-from .activations import Activations, Query
+from .activations import Activations
 from .edits import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens, edited_input
 from .forward import capture, check_finite
+from .maps import Query
 from .proof import PROOF_ROWS, TOLERANCE
 
 __all__ = [

@@ -1,7 +1,7 @@
 """`Activations`: attention and tokens of every layer in one forward pass, and its logits."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from ..families import Layer, ModelError, Offset, Windows
 from .arena import Arena
 from .calls import Call, FusedCall, expanded
+from .maps import Direction, Query, checked, map_of
 from .proof import why_differs
 from .streaming import AttentionLayers
-
-Query = int | tuple[int, int]
 
 
 class Activations:
@@ -226,7 +225,7 @@ class Activations:
         layer: int,
         query: Query | None = None,
         *,
-        direction: Literal["row", "column"] = "row",
+        direction: Direction = "row",
     ) -> np.ndarray:
         """One token's attention over the patches: ndarray of shape (heads, rows, columns).
 
@@ -255,25 +254,10 @@ class Activations:
         """
         if direction not in ("row", "column"):
             raise ValueError(f'Expected the direction "row" or "column", got {direction!r}.')
-        described, attention = self._layer(layer), self._proved(layer).float().numpy()
-        windows = self.layout(layer)
-        asked, seen = windows.queries, windows.keys
-        grids = described.query_grid, described.key_grid
-        if direction == "column":
-            attention = attention.swapaxes(2, 3)
-            asked, seen, grids = seen, asked, grids[::-1]
-        full = np.zeros((described.num_heads, grids[1][0] * grids[1][1]), np.float32)
-        if query is None and "cls" not in described.prefix:
-            for window, looking, places in zip(attention, asked, seen, strict=True):
-                total = window[:, looking >= 0].sum(axis=1)
-                full[:, places[places >= 0]] += total[:, places >= 0]
-            full /= np.count_nonzero(asked >= 0)
-        else:
-            number, token = self._place(described, asked, grids[0], 0 if query is None else query)
-            places = seen[number]
-            full[:, places[places >= 0]] = attention[number, :, token][:, places >= 0]
+        attention = self._proved(layer).float().numpy()
+        full = map_of(self._layer(layer), self.layout(layer), attention, query, direction)
         full.flags.writeable = False
-        return full.reshape(-1, *grids[1])
+        return full
 
     def queries(self, layer: int) -> np.ndarray:
         """q of one layer: ndarray of shape (heads, tokens, head_dim)."""
@@ -288,7 +272,7 @@ class Activations:
         return self._vectors(layer, lambda call: call.v, self.layout(layer).keys)
 
     def score_terms(self, layer: int) -> tuple[float, np.ndarray | None]:
-        """What makes scores of q k^T: its factor, and what is added; softmax comes after that.
+        """What turns q k^T into scores: the scale, and the bias that is added before the softmax.
 
         Returns
         -------
@@ -379,36 +363,11 @@ class Activations:
         order = np.argsort(places, axis=None, kind="stable")[np.count_nonzero(places < 0) :]
         return _read_only(flat[:, torch.from_numpy(order)])
 
-    def _place(
-        self, layer: Layer, asked: np.ndarray, grid: tuple[int, int], query: Query
-    ) -> tuple[int, int]:
-        """The window that holds a token, and the token's index in it."""
-        prefix = len(layer.prefix)
-        if isinstance(query, tuple):
-            row = checked(query[0], grid[0], "row")
-            query = prefix + row * grid[1] + checked(query[1], grid[1], "column")
-        token = checked(query, prefix + grid[0] * grid[1], "query")
-        if token < prefix:
-            return 0, token
-        found = np.argwhere(asked == token - prefix)
-        if len(found):
-            return int(found[0, 0]), int(found[0, 1])
-        if layer.kind == "class":
-            raise ModelError(f"Only the class token looks in {layer.name}.")
-        raise ModelError(f"Patch {token - prefix} was dropped from this pass.")
-
 
 def _centres(places: np.ndarray, grid: tuple[int, int], step: np.ndarray) -> np.ndarray:
     """Row and column of each patch's centre in pixels (n, 2), NaN for what is no patch."""
     cells = np.stack(np.divmod(places, grid[1]), axis=1)
     return np.where(places[:, None] >= 0, (cells + 0.5) * step, np.nan)
-
-
-def checked(index: int, count: int, what: str, error: type[ValueError] = ValueError) -> int:
-    """`index`, which must lie in 0 .. count - 1: a negative one would count from the end."""
-    if not 0 <= index < count:
-        raise error(f"Expected a {what} in 0..{count - 1}, got {index}.")
-    return index
 
 
 def _read_only(tensor: Tensor) -> np.ndarray:

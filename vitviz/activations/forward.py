@@ -16,10 +16,11 @@ from torch.overrides import TorchFunctionMode
 from ..families import Layer, ModelError
 from ..memory import check
 from ..model import RECORDER, Model, Recorder
-from .activations import Activations, checked
+from .activations import Activations
 from .arena import Arena
 from .calls import Call, SoftmaxCall, expected_shape, fused_call, why_unexpected
 from .edits import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens, filled, mask_of
+from .maps import checked
 from .proof import Output, why_rows_differ
 
 LARGE = 1 << 26  # bytes of a capture that is copied into an arena
