@@ -37,6 +37,7 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "plots": set(),
     "text": set(),
     "token_map": set(),
+    "anatomy_map": {"token_map"},
     "options": set(),
     "training": {"vit", "checkpoints", "inspection", "model"},
 }

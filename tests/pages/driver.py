@@ -18,12 +18,13 @@ from streamlit.util import calc_hash
 
 import vitviz
 from vitviz import token_map as token_maps
+from vitviz.text import OPENING
 
 APP = str(Path(vitviz.__file__).with_name("app") / "main.py")
 SHIPPED = "vitviz_tiny_cifar10"
 
 
-def opened(page: str = "attention", **link: str) -> AppTest:
+def opened(page: str = OPENING, **link: str) -> AppTest:
     """The app at one of its pages, from a link with these settings."""
     at = AppTest.from_file(APP, default_timeout=120)
     for name, value in link.items():
@@ -46,7 +47,8 @@ def drawn(at: AppTest) -> tuple[str, ...]:
     own = ("session", "version")  # of messages
     shown = {name: value for name, value in token_map(at).items() if name not in own}
     numbers = [values.tobytes().hex() for values in stack(at).values()]
-    return (*specs(at), json.dumps(shown), *numbers)
+    way = [json.dumps(data) for data in components(at, "vitviz_anatomy") if "stack" in data]
+    return (*specs(at), json.dumps(shown), *numbers, *way)
 
 
 def at_page(at: AppTest, page: str) -> AppTest:
@@ -54,7 +56,7 @@ def at_page(at: AppTest, page: str) -> AppTest:
 
     `AppTest.switch_page` knows pages by their files; these are functions, known by their address.
     """
-    at._page_hash = calc_hash("" if page == "attention" else page)
+    at._page_hash = calc_hash("" if page == OPENING else page)
     return at
 
 
@@ -180,7 +182,7 @@ def assert_works(at: AppTest) -> None:
     assert not at.error, complaints(at)
     warnings = [warning.value for warning in at.warning]
     assert all("**random weights**" in warning for warning in warnings), warnings
-    assert charts(at) or token_map(at)
+    assert charts(at) or token_map(at) or components(at, "vitviz_anatomy")
     for chart in charts(at):
         assert re.fullmatch(r"\S[^\n]+\.", chart.alt)
         assert "nan" not in chart.alt.lower()

@@ -31,12 +31,12 @@ SWIN, PVT, CAIT, COATNET, MAXVIT, MIXER = OTHERS = (
 )
 other = pytest.mark.parametrize("model", OTHERS)
 DRAWN = {  # the pages that have a figure for each; the others say why they have none
-    SWIN: {"filters", "attention", "distance", "classify"},
-    PVT: {"filters", "attention", "distance", "classify"},
-    CAIT: {"filters", "positions", "attention", "distance", "classify"},
-    COATNET: {"attention", "distance", "classify"},
-    MAXVIT: {"attention", "distance", "classify"},
-    MIXER: {"filters", "positions", "attention", "classify"},
+    SWIN: {"anatomy", "filters", "attention", "distance", "classify"},
+    PVT: {"anatomy", "filters", "attention", "distance", "classify"},
+    CAIT: {"anatomy", "filters", "positions", "attention", "distance", "classify"},
+    COATNET: {"anatomy", "attention", "distance", "classify"},
+    MAXVIT: {"anatomy", "attention", "distance", "classify"},
+    MIXER: {"anatomy", "filters", "positions", "attention", "classify"},
 }
 
 
@@ -50,6 +50,7 @@ def test_every_page_draws_or_says_why_not(model: str) -> None:
         assert not at.error
         assert provenance(at).startswith(f"{model} (")
         shown = bool(specs(at) or components(at, "vitviz_token_map"))
+        shown = shown or bool(components(at, "vitviz_anatomy"))
         assert shown == (page in DRAWN[model]), page
         for said in at.info:
             assert_one_sentence(said.value.split(". ")[-1])

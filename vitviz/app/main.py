@@ -33,7 +33,7 @@ from vitviz.app.widgets.clipboard import paste_anywhere, paste_button
 from vitviz.app.widgets.copy_link import copy_link
 from vitviz.app.widgets.data_table import Data, disclose, provenance
 from vitviz.options import OptionError
-from vitviz.text import PAGES, lesson, page_after, tab
+from vitviz.text import OPENING, PAGES, lesson, page_after, tab
 from vitviz.token_map import Placed, moved
 
 if TYPE_CHECKING:
@@ -55,14 +55,14 @@ def main() -> None:
             partial(_page, name, views),
             title=tab(name),
             url_path=name,
-            default=name == "attention",
+            default=name == OPENING,
         )
         for name in PAGES
     }
     chosen = st.navigation(list(pages.values()), position="top")
     if target := st.session_state.pop("turn_to", None):  # a button on another page asked for it
         st.switch_page(pages[target])
-    name = chosen.url_path or "attention"
+    name = chosen.url_path or OPENING
     with st.container(key="top", horizontal=True, vertical_alignment="center"):
         st.title(f"{lesson(name).title}: {lesson(name).question}", anchor=False)
         answer = st.empty()  # filled once there is a model

@@ -16,10 +16,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from vitviz.options import OptionError
-from vitviz.text import PAGES
+from vitviz.text import OPENING, PAGES
 
 _HERE = Path(__file__).parent
-_FIRST = "attention"  # whose address is that of the app
 _INTERVAL = 0.0002  # seconds after which an import lets the answer to a browser go first
 _ready: threading.Thread | None = None
 
@@ -42,8 +41,8 @@ register_url_convertor("page", _PageName())
 def _document(request: Request) -> Response:
     """Streamlit's HTML document with our style sheet in its head, so that it applies at once."""
     name, base = request.path_params.get("name", ""), _base()
-    if name == _FIRST or name != name.lower():
-        place = "" if name.lower() == _FIRST else name.lower()
+    if name == OPENING or name != name.lower():
+        place = "" if name.lower() == OPENING else name.lower()
         query = f"?{request.url.query}" if request.url.query else ""
         return RedirectResponse(f"{base}/{place}{query}")
     document = Path(st.__file__).with_name("static") / "index.html"
@@ -79,7 +78,7 @@ def _make_ready() -> None:
     try:
         from vitviz.app.shared import models
 
-        import_module(f"vitviz.app.screens.{_FIRST}")
+        import_module(f"vitviz.app.screens.{OPENING}")
         import_module("pandas")  # plotly fails on one that another session's thread is importing
         with suppress(OptionError):  # the page says it
             models.make_ready()

@@ -21,7 +21,7 @@ PRESENTER = 1.25  # how much larger everything is on a projector
 
 #: What the address may hold. Other words in it are dropped.
 NAMES = (
-    *("presenter", "picture", "model", "weights", "layer", "head", "query"),
+    *("presenter", "picture", "model", "weights", "layer", "head", "query", "step", "key"),
     *("read", "view", "scale", "leave_out", "smooth", "seen"),
     *(
         "filters",

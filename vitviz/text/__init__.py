@@ -15,9 +15,10 @@ from pathlib import Path
 
 #: Pages in the order in which a class goes through them.
 PAGES = (
-    *("filters", "positions", "attention", "distance", "rollout", "tokens", "classify"),
+    *("anatomy", "filters", "positions", "attention", "distance", "rollout", "tokens", "classify"),
     *("training", "zoo"),
 )
+OPENING = "attention"  #: the page that the app opens with
 #: What a caption may ask about the model on screen. The first six are kinds of its layers.
 TRAITS = frozenset(
     (

@@ -6,6 +6,7 @@ message.d.ts.
 """
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from .frames import Frame, Kind, Placed, Shape, encode, encode_windows, moved, packed, photo
@@ -17,6 +18,7 @@ __all__ = [
     "Shape",
     "encode",
     "encode_windows",
+    "joined",
     "moved",
     "packed",
     "photo",
@@ -27,18 +29,24 @@ __all__ = [
 _MODULES = ("maps.js", "parts.js", "distance.js", "view.js")  # each imports from those before it
 
 
-def _read(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+def _path(name: str) -> Path:
+    return Path(__file__).with_name(name)
 
 
 def script() -> str:
-    """The component's modules joined into one ES module, whose default export mounts it.
+    """The component's source: one ES module, whose default export mounts it."""
+    return joined(map(_path, _MODULES))
+
+
+def joined(modules: Iterable[Path]) -> str:
+    """ES modules joined into one, each after those that it imports from.
 
     A host takes one source, and a page opened from disk cannot import its neighbours.
     """
-    joined = re.sub(r"^import [^;]+;\n", "", "".join(map(_read, _MODULES)), flags=re.MULTILINE)
-    return re.sub(r"^export (?!default)", "", joined, flags=re.MULTILINE)
+    source = "".join(module.read_text(encoding="utf-8") for module in modules)
+    source = re.sub(r"^import [^;]+;\n", "", source, flags=re.MULTILINE)
+    return re.sub(r"^export (?!default)", "", source, flags=re.MULTILINE)
 
 
 def style() -> str:
-    return _read("style.css")
+    return _path("style.css").read_text(encoding="utf-8")

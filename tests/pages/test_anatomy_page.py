@@ -1,0 +1,256 @@
+"""The page Anatomy: what the browser is sent of each step, and what a commit changes."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from examples import OWN
+from numpy.testing import assert_allclose, assert_array_equal
+from streamlit.testing.v1 import AppTest
+
+from pages.driver import (
+    address,
+    assert_works,
+    at_page,
+    components,
+    open_data,
+    opened,
+    token_map,
+)
+from vitviz import Activations, Model, anatomy, capture
+from vitviz.app.shared import models, pictures
+from vitviz.app.widgets import anatomy as widget
+from vitviz.text import anatomy as text
+
+STEPS = [
+    *("picture", "patches", "flatten", "project", "prefix", "positions", "encoder", "output"),
+    "head",
+]
+BOXES = [
+    *("before", "norm1", "qkv", "scores", "attention", "heads", "concatenated", "projected"),
+    *("after_attention", "norm2", "hidden", "activated", "mlp", "after"),
+]
+
+
+def shown(at: AppTest) -> dict[str, Any]:
+    """What the component is told to show."""
+    (data,) = [data for data in components(at, "vitviz_anatomy") if "state" in data]
+    return data
+
+
+def ids(listed: list[dict[str, Any]]) -> list[str]:
+    return [each["id"] for each in listed]
+
+
+def sent(at: AppTest, stack: str) -> dict[str, np.ndarray]:
+    """The numbers of the picture's steps, or of the layer, by their names."""
+    (element,) = [
+        element
+        for element in at.get("bidi_component")
+        if json.loads(element.proto.mixed.json or "{}").get("stack", {}).get("id") == stack
+    ]
+    refs, blobs = json.loads(element.proto.mixed.json), element.proto.mixed.arrow_blobs
+    flat = {
+        name: pa.ipc.open_stream(blobs[refs[name]["__streamlit_arrow_ref__"]].data)
+        .read_all()["values"]
+        .to_numpy()
+        for name in ("exact", "half")
+    }
+    assert flat["exact"].dtype == np.float32
+    assert flat["half"].dtype == np.uint16
+    flat["half"] = flat["half"].view(np.float16)
+    found = {}
+    for told in refs["stack"]["tensors"]:
+        shape = told["shape"] if told["only"] is None else told["shape"][1:]
+        values = flat["exact" if told["exact"] else "half"][told["first"] :]
+        found[told["name"]] = values[: int(np.prod(shape))].reshape(shape)
+    return found
+
+
+def commit(at: AppTest, **changes: object) -> AppTest:
+    """What the browser tells the server after a click or a key."""
+    data = shown(at)
+    payload = {**data["state"], **changes, "version": data["version"] + 1}
+    (component,) = [
+        element.proto
+        for element in at.get("bidi_component")
+        if element.proto.component_name == "vitviz_anatomy" and '"state"' in element.proto.json
+    ]
+    states = at._tree.get_widget_states()
+    states.widgets.add(id=component.id).json_value = "{}"
+    event = states.widgets.add(id=f"$$STREAMLIT_INTERNAL_KEY_{component.id}__events")
+    event.json_trigger_value = json.dumps([{"event": "commit", "value": payload}])
+    return at._run(states)
+
+
+def of_dog(model: Model) -> Activations:
+    return capture(model, pictures.sample("dog").image)
+
+
+@pytest.fixture
+def model(serve: Callable[..., Model]) -> Model:
+    return serve("plain")
+
+
+def test_it_shows_nine_steps_and_one_layer(model: Model) -> None:
+    at = opened("anatomy")
+    assert_works(at)
+    data = shown(at)
+    assert ids(data["cards"]) == STEPS
+    assert ids(data["boxes"]) == BOXES
+    shapes = ["16×24×3", "24×4×4×3", "24×48", "24×32", "25×32", "25×32", "25×32", "32"]
+    assert [card["shape"] for card in data["cards"]] == [*shapes, "32 → 5"]
+    assert data["state"]["step"] == "picture"
+    equations = [card["equation"] for card in data["cards"]]
+    assert equations == [1, 1, 1, 1, 1, 1, 2, 4, 4]
+    assert {box["equation"] for box in data["boxes"]} == {2, 3}
+    best = of_dog(model).probabilities
+    assert best is not None
+    assert data["answers"][0]["share"] == pytest.approx(best.max())
+
+
+def test_the_numbers_sent_are_those_of_the_capture(model: Model) -> None:
+    at, acts = opened("anatomy", layer="2"), of_dog(model)
+    data = shown(at)
+    layer, steps = sent(at, data["layerId"]), sent(at, data["stepsId"])
+    assert_array_equal(layer["queries"], acts.queries(1))
+    assert_array_equal(layer["keys"], acts.keys(1))
+    assert data["facts"]["scale"] == 8**-0.5
+    for name, values in {
+        "values": acts.values(1),
+        "before": acts.tokens(1),
+        "after_attention": acts.tokens_after_attention(1),
+        "after": acts.tokens(2),
+    }.items():
+        assert_allclose(layer[name], values, rtol=1e-3, atol=1e-3)
+    walk = anatomy.steps(model, pictures.sample("dog").image, acts)
+    boxes = {box.name: box for box in walk}
+    for name in ("flatten", "project", "prefix", "positions", "encoder", "output"):
+        expected = boxes[name].values
+        assert expected is not None
+        assert_allclose(steps[name], expected, rtol=1e-3, atol=1e-3)
+    assert_array_equal(steps["flatten"], boxes["flatten"].values)
+    assert_array_equal(steps["project.kernel"], boxes["project"].parts["kernel"])
+    best = np.argsort(-boxes["head"].parts["probabilities"])
+    assert_array_equal(steps["head.weight"], boxes["head"].parts["weight"][best])
+    assert_allclose(steps["output.read"], acts.tokens(3)[:1], rtol=1e-6)
+    found = anatomy.residual_stream(acts)
+    assert_allclose(data["residual"]["cls"], found.cls)
+    assert_allclose(data["residual"]["mlp"], found.mlp)
+
+
+def test_a_commit_changes_the_settings_that_all_pages_share(model: Model) -> None:
+    at = opened("anatomy")
+    commit(at, frame=1, head=2, query=9, step="scores", key=-1)
+    assert address(at) == {"layer": "2", "head": "3", "query": "2.3", "step": "scores"}
+    assert shown(at)["frame"] == 1
+    commit(at, key=3)
+    assert address(at)["key"] == "1.3"
+    assert shown(at)["state"]["key"] == 3
+    at_page(at, "attention").run()
+    state = token_map(at)["state"]
+    assert (state["frame"], state["head"], state["query"]) == (1, 2, 9)
+
+
+def test_a_link_opens_the_step_the_pair_and_the_layer(model: Model) -> None:
+    at = opened("anatomy", layer="2", head="3", query="2.3", step="attention", key="cls")
+    state = shown(at)["state"]
+    assert state == {"frame": 1, "head": 2, "query": 9, "step": "attention", "key": 0}
+    assert not at.info
+
+
+@pytest.mark.parametrize(("name", "value"), [("step", "elsewhere"), ("key", "9.9")])
+def test_what_does_not_fit_is_said(model: Model, name: str, value: str) -> None:
+    at = opened("anatomy", **{name: value})
+    assert any(value in said.value for said in at.info)
+    assert shown(at)["state"]["step"] == "picture"
+    assert shown(at)["state"]["key"] == -1
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_every_sentence_is_filled_for_every_kind(serve: Callable[..., Model], kind: str) -> None:
+    serve(kind)
+    at = opened("anatomy")
+    assert_works(at)
+    data = shown(at)
+    for words in (*data["cards"], *data["boxes"]):
+        for said in (words["title"], words["say"]):
+            assert said
+            assert not re.search(r"(?<![_^])\{\w+\}", said), said
+        assert re.search(r"\.\Z", words["say"]), words["say"]
+    named = "".join(card["title"] + card["say"] for card in data["cards"])
+    assert ("CLS" in named) == (kind not in ("no class token", "registers alone"))
+    assert ("no head" in data["cards"][-1]["say"]) == (kind == "no head")
+    assert ("DIST" in named) == (kind == "distilled")
+    assert ("egister" in named) == kind.startswith("registers")
+    assert ("CNN" in named) == (kind == "stem")
+    assert any("nothing tells" in card["say"].lower() for card in data["cards"]) == (
+        kind == "no positions"
+    )
+
+
+def test_fixed_positions_are_not_said_to_be_learned(serve: Callable[..., Model]) -> None:
+    serve("sincos2d")
+    (card,) = [card for card in shown(opened("anatomy"))["cards"] if card["id"] == "positions"]
+    assert "fixed (sine and cosine) vector" in card["say"]
+
+
+def test_of_a_large_layer_the_rows_of_one_token_are_sent(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(widget, "MAX_BYTES", 100)
+    at, acts = opened("anatomy", query="2.3"), of_dog(model)
+    layer = sent(at, shown(at)["layerId"])
+    assert_array_equal(layer["queries"], acts.queries(2))
+    assert_array_equal(layer["values"], acts.values(2))
+    assert_allclose(layer["before"], acts.tokens(2)[9], rtol=1e-3, atol=1e-3)
+    other = shown(commit(at, query=10))["layerId"]
+    assert_allclose(sent(at, other)["before"], acts.tokens(2)[10], rtol=1e-3, atol=1e-3)
+
+
+def test_the_tables_hold_the_number_that_is_worked_out(model: Model) -> None:
+    at = opened("anatomy", layer="2", head="3", query="2.3", key="1.4")
+    shapes, strips, row = (frame.value for frame in open_data(at, "anatomy").dataframe)
+    acts = of_dog(model)
+    assert len(shapes) == len(STEPS) + len(BOXES) + 2  # q, k and v are three boxes
+    assert_allclose(strips["q"], acts.queries(1)[2, 9], rtol=1e-5)
+    assert_allclose(strips["k"], acts.keys(1)[2, 4], rtol=1e-5)
+    scores = anatomy.scores(acts, 1, 2)[1][9]
+    assert strips["product"].sum() / np.sqrt(8) == pytest.approx(scores[4], rel=1e-4)
+    assert_allclose(row["score"], scores, rtol=1e-4)
+    assert_allclose(row["share, %"], 100 * acts.attention(1)[2, 9], rtol=1e-4)
+    assert row["key"][4] == "row 1 column 4"
+
+
+def test_other_patch_sizes_cost_what_they_cost() -> None:
+    data = shown(opened("anatomy", model="vitviz_tiny_cifar10"))["costs"]
+    rows, cols = models.load("vitviz_tiny_cifar10", True).layers[0].query_grid
+    for side, tokens, pairs, _ in data["rows"]:
+        count = (rows * 4 // int(side)) * (cols * 4 // int(side))
+        assert tokens == f"{count:,}"
+        assert pairs == f"{count * count:,}"
+    assert data["rows"][data["here"]][0] == "4"
+    assert data["shares"][data["here"]] == 1
+
+
+def test_a_layer_of_windows_is_not_opened_and_says_what_it_does() -> None:
+    at = opened("anatomy", model="swin_tiny_patch4_window7_224", weights="random", layer="2")
+    assert_works(at)
+    data = shown(at)
+    assert ids(data["boxes"]) == ["before", "after_attention", "after"]
+    assert "each patch within its window" in data["boxes"][1]["say"]
+    assert [card["id"] for card in data["cards"] if card["layers"]] == [
+        f"stage{number}" for number in (1, 2, 3, 4)
+    ]
+    assert not any(box["equation"] for box in data["boxes"])
+
+
+def test_every_step_and_box_has_its_words() -> None:
+    for words in (*text.STEPS.values(), *text.BOXES.values()):
+        assert words.title
+        assert 0 <= words.equation <= 4
+    assert {"before", "after_attention", "after"} == set(text.CLOSED)

@@ -1,0 +1,60 @@
+"""The page Anatomy: one picture's way through the model, step by step."""
+
+import numpy as np
+
+from vitviz.app.shared.view import View
+from vitviz.app.widgets import anatomy
+from vitviz.app.widgets.data_table import Data, Table
+
+
+def page(view: View) -> Data:
+    anatomy.anatomy(view)
+    return Data(lambda: [_shapes(view), *_worked(view)])
+
+
+def _shapes(view: View) -> Table:
+    """Shapes of all steps, and of the boxes of the layer on screen."""
+    boxes = [("the picture's way", box) for box in anatomy.steps_of(view)]
+    boxes += [(f"layer {view.layer + 1}", box) for box in anatomy.layer_of(view)]
+    return Table(
+        f"Shapes of all steps, and of the boxes of layer {view.layer + 1}.",
+        {
+            "where": [where for where, _ in boxes],
+            "what": [box.name.replace("_", " ") for _, box in boxes],
+            "shape": [" × ".join(map(str, box.shape)) for _, box in boxes],
+        },
+    )
+
+
+def _worked(view: View) -> list[Table]:
+    """The one number that is worked out: query, key and their product."""
+    boxes = {box.name: box.values for box in anatomy.layer_of(view)}
+    q, k = boxes.get("queries"), boxes.get("keys")
+    if q is None or k is None:
+        return []
+    head, (query, key) = view.head or 0, anatomy.pair(view)
+    scores = anatomy.scores_of(view, head)[query]
+    shares = view.acts.attention(view.layer)[head, query]
+    numbers = np.arange(q.shape[2]) + 1
+    where = f"layer {view.layer + 1}, head {head + 1}"
+    asked, seen = (anatomy.token_name(view, token) for token in (query, key))
+    return [
+        Table(
+            f"{where}: q of {asked}, k of {seen} and their product, whose sum is the score before "
+            "it is scaled.",
+            {
+                "number": numbers.tolist(),
+                "q": q[head, query],
+                "k": k[head, key],
+                "product": q[head, query] * k[head, key],
+            },
+        ),
+        Table(
+            f"{where}: scores of {asked} with all keys, and their softmax.",
+            {
+                "key": [anatomy.token_name(view, token) for token in range(len(shares))],
+                "score": scores,
+                "share, %": 100 * shares,
+            },
+        ),
+    ]
