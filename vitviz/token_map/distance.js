@@ -5,7 +5,7 @@ import { element } from "./parts.js";
 
 /** @import { Distance } from "./message.js" */
 
-const [WIDTH, HEIGHT, LEFT, TOP, BOTTOM] = [350, 118, 40, 8, 22];
+const [HEIGHT, TOP, BOTTOM] = [118, 8, 22];
 /** @type {Record<string, number>} */
 const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
@@ -27,36 +27,36 @@ export class DistanceChart {
   /** @param {Distance} distance @param {(layer: number, head: number) => void} choose */
   constructor({ values, equal, side }, choose) {
     const max = 1.05 * Math.max(...[...equal, ...values.flat()].map((value) => value ?? 0));
-    const wide = (WIDTH - LEFT) / values.length; // of a layer
+    const wide = 100 / values.length; // of a layer, per cent: the chart is as wide as its place
     const y = (/** @type {number} */ value) =>
       TOP + (1 - value / max) * (HEIGHT - TOP - BOTTOM);
-    const chart = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "group",
+    const chart = svg("svg", { height: HEIGHT, role: "group",
       "aria-label": `Mean attention distance of every head, in pixels of ${side}` });
     equal.forEach((value, layer) => {
       if (value === null) return;
-      const [x1, x2] = [LEFT + layer * wide, LEFT + (layer + 1) * wide];
+      const [x1, x2] = [`${layer * wide}%`, `${(layer + 1) * wide}%`];
       chart.append(svg("line", { x1, x2, y1: y(value), y2: y(value), class: "equal" }));
     });
     const most = Math.max(...equal.map((value) => value ?? 0));
     const same = equal.every((value) => value === null || value === most);
     chart.append(
-      svg("text", { x: WIDTH, y: y(0) - 7, "text-anchor": "end" }, // deep heads rarely look near
+      svg("text", { x: "100%", y: y(0) - 7, "text-anchor": "end" }, // deep heads rarely look near
         `dashed: equal sharing${same ? ` ${most.toFixed(1)} px` : ""}`),
-      svg("text", { x: LEFT - 6, y: y(0) + 4, "text-anchor": "end" }, "0"),
-      svg("text", { x: LEFT - 6, y: y(most) + 5, "text-anchor": "end" }, most.toFixed(0)),
-      svg("line", { x1: LEFT, x2: WIDTH, y1: y(0), y2: y(0), class: "axis" }));
+      svg("text", { x: -6, y: y(0) + 4, "text-anchor": "end" }, "0"),
+      svg("text", { x: -6, y: y(most) + 5, "text-anchor": "end" }, most.toFixed(0)),
+      svg("line", { x1: 0, x2: "100%", y1: y(0), y2: y(0), class: "axis" }));
     const step = Math.ceil(values.length / 16);
     /** @type {{ layer: number, head: number, node: SVGElement }[]} */
     this.dots = [];
     values.forEach((heads, layer) => {
-      const middle = LEFT + (layer + 0.5) * wide;
+      const middle = (layer + 0.5) * wide;
       if (layer % step === 0)
         chart.append(
-          svg("text", { x: middle, y: HEIGHT - 4, "text-anchor": "middle" }, `${layer + 1}`));
+          svg("text", { x: `${middle}%`, y: HEIGHT - 4, "text-anchor": "middle" }, `${layer + 1}`));
       heads.forEach((value, head) => {
         if (value === null) return;
         const said = `layer ${layer + 1}, head ${head + 1}: ${value.toFixed(1)} px`;
-        const cx = middle + 0.5 * ((head + 0.5) / heads.length - 0.5) * wide;
+        const cx = `${middle + 0.5 * ((head + 0.5) / heads.length - 0.5) * wide}%`;
         const node = svg("circle", { cx, cy: y(value), role: "button", "aria-label": said });
         node.append(svg("title", {}, said));
         node.addEventListener("click", () => choose(layer, head));

@@ -109,9 +109,10 @@ export function contextOf(canvas) {
 
 /** Give a canvas the picture's shape, as large as fits; the size of one pixel of the screen and of
  * the canvas, in pixels of the picture.
- * @param {HTMLCanvasElement} canvas @param {ViewMessage["picture"]} picture @param {number} most */
-export function fit(canvas, { width, height }, most) {
-  const factor = Math.min(most / width, most / height);
+ * @param {HTMLCanvasElement} canvas @param {ViewMessage["picture"]} picture
+ * @param {{ width: number, height: number }} room */
+export function fit(canvas, { width, height }, room) {
+  const factor = Math.min(room.width / width, room.height / height);
   const ratio = window.devicePixelRatio || 1;
   const size = [width, height].map((side) => Math.max(1, Math.round(side * factor * ratio)));
   if (canvas.width !== size[0] || canvas.height !== size[1]) {

@@ -65,7 +65,7 @@ class View {
   /** @type {number | undefined} */ scheduled; // the next redraw
   /** @type {Record<string, string>} */ shown = {}; // what parts were last built of
   version = 0;
-  width = 0;
+  room = { width: 0, height: 0 }; // for the photo and for the map, each
 
   /** @param {HTMLElement} root */
   constructor(root) {
@@ -74,12 +74,15 @@ class View {
     this.box.addEventListener("keydown", (event) => this.#press(event));
     this.small = element("canvas"); // the map, one pixel a patch
     this.leaving = (/** @type {MouseEvent} */ event) => this.#leave(event);
+    // The style gives the room; asking for it in each redraw would lay the page out.
+    const measure = element("i");
+    this.ruler = element("div", { className: "room" }, measure);
     root.append(this.box);
-    this.resized = new ResizeObserver(([entry]) => {
-      if (entry.contentRect.width === this.width) return;
-      this.width = entry.contentRect.width; // asking for it in each redraw would lay the page out
+    this.resized = new ResizeObserver(() => {
+      this.room = measure.getBoundingClientRect();
       this.redraw();
     });
+    this.measure = measure;
   }
 
   /** Streamlit may mount the same element again afterwards: the next `receive` opens it. */
@@ -108,7 +111,7 @@ class View {
     this.shown.layout = built;
     if (!views.has(this)) {
       views.add(this);
-      this.resized.observe(this.box);
+      this.resized.observe(this.measure);
       document.addEventListener("click", this.leaving, true);
       if (this.version > data.version) this.#commit(); // it was closed before it had told the host
     }
@@ -227,7 +230,7 @@ class View {
       new DistanceChart(data.distance, (frame, head) => this.change({ frame, head }));
     if (this.chart) parts.strip.parentElement.append(this.chart.node);
     this.box.style.setProperty("--query", data.queryColour);
-    this.box.replaceChildren(...content);
+    this.box.replaceChildren(...content, this.ruler);
     this.#listen();
     if (focused) parts[focused]?.focus();
   }
@@ -280,7 +283,7 @@ class View {
   redraw() {
     this.scheduled ??= requestAnimationFrame(() => {
       this.scheduled = undefined;
-      if (this.width) this.#draw();
+      if (this.room.width) this.#draw();
     });
   }
 
@@ -326,7 +329,7 @@ class View {
    * @param {HTMLCanvasElement} canvas */
   #onPicture(canvas) {
     const { picture, stackId } = this.data;
-    const { line, pixel } = fit(canvas, picture, Math.min(this.width * 0.3, 372));
+    const { line, pixel } = fit(canvas, picture, this.room);
     const photo = stacks.get(stackId)?.photo;
     const size = `${canvas.width}x${canvas.height}`;
     const shown = `${stackId} ${photo?.naturalWidth} ${size} ${picture.crop}`;

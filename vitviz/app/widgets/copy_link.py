@@ -6,7 +6,10 @@ import streamlit as st
 
 _component = st.components.v2.component(
     "vitviz_copy_link",
-    css=Path(__file__).with_name("button.css").read_text(encoding="utf-8"),
+    css="".join(
+        Path(__file__).with_name(name).read_text(encoding="utf-8")
+        for name in ("button.css", "copy_link.css")
+    ),
     js=Path(__file__).with_name("copy_link.js").read_text(encoding="utf-8"),
 )
 
