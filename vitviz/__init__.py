@@ -1,6 +1,6 @@
 """vitviz shows what happens inside a Vision Transformer on your picture.
 
-    model = vitviz.load_model("vitviz_tiny_cifar10")
+    model = vitviz.load_model("vitviz_tiny_cifar10")  # or vitviz.watch(a module of your own)
     image = vitviz.open_image(open("photo.jpg", "rb").read())
     acts = vitviz.capture(model, image)
     acts.attention_map(5, 0)  # where CLS looks: (heads, rows, columns)
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .families import Layer, ModelError
     from .images import ImageError, open_image
     from .model import Model
-    from .zoo import load_model
+    from .zoo import load_model, watch
 
 __version__ = "0.1.0"
 
@@ -43,6 +43,7 @@ __all__ = [
     "capture",
     "load_model",
     "open_image",
+    "watch",
 ]
 
 _HOMES = {
@@ -58,6 +59,7 @@ _HOMES = {
     "capture": "activations",
     "load_model": "zoo",
     "open_image": "images",
+    "watch": "zoo",
 }
 _MODULES = ("attribution", "inspection", "intervention", "plots", "vit")
 

@@ -1,10 +1,11 @@
-"""`load_model` and the catalogue of models; the only package that imports timm."""
+"""`load_model`, `watch` and the catalogue of models; the only package that imports timm."""
 
 from ..families import ModelError
 from .catalogue import Entry, architecture_named, catalogue, fetch_weights, on_disk, weights_of
 from .loading import leave_cores_free, load_model, random_kernel, size_in
 from .sizes import PAPER_SIZES, PaperSize, Size, counted, size_of
 from .toys import TOYS, Toy, narrow_model, toy_model
+from .watching import watch
 
 __all__ = [
     "PAPER_SIZES",
@@ -26,5 +27,6 @@ __all__ = [
     "size_in",
     "size_of",
     "toy_model",
+    "watch",
     "weights_of",
 ]

@@ -1,0 +1,118 @@
+"""`watch`: a `Model` of a module that is in memory already, put back as it was afterwards."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from torch import nn
+
+from ..families import FAMILIES, ModelError, family_of
+from ..model import Model, Preprocessing
+from ..vit import VisionTransformer
+from .architectures import preprocessing_of
+
+
+class Watched(Model):
+    """A `Model` that is a context manager too: at its end the module is in the mode it came in."""
+
+    def __init__(self, module: nn.Module, modes: dict[nn.Module, bool], **options: Any) -> None:
+        super().__init__(module, **options)
+        self._modes = modes
+
+    def __enter__(self) -> "Watched":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        _restore(self._modes)
+
+
+def watch(
+    module: nn.Module,
+    *,
+    preprocessing: Preprocessing | None = None,
+    labels: Sequence[str] | None = None,
+    name: str | None = None,
+) -> Watched:
+    """Look into a module in memory.
+
+    The module is switched to evaluation, and nothing else of it is changed. As a context manager,
+    every part of it has its old mode again at the end:
+
+        with vitviz.watch(net) as model:
+            acts = vitviz.capture(model, image)
+
+    Parameters
+    ----------
+    module : nn.Module
+        Of a family that vitviz reads, or a wrapper with one part that is.
+    preprocessing : Preprocessing, optional
+        How a picture becomes the module's input; left out for modules of timm, which know it.
+    labels : sequence of str, optional
+        Names of the classes, one for each output.
+    name : str, optional
+        On figures and tables; the class of the module where left out.
+
+    Returns
+    -------
+    Watched
+        A `Model`; its weights are called trained, as nothing is known of them.
+
+    Raises
+    ------
+    ModelError
+        When no part of the module is of a known family, or several are, or when its preprocessing
+        or a label for each output is missing.
+    """
+    path, part = _readable(module)
+    if preprocessing is None:
+        if not hasattr(part, "pretrained_cfg") or isinstance(part, VisionTransformer):
+            raise ModelError(
+                f"{type(part).__name__} does not say how it wants its pictures: give watch a "
+                "preprocessing=vitviz.model.Preprocessing(input_size=..., mean=..., std=...)."
+            )
+        preprocessing = preprocessing_of(part, getattr(part.patch_embed, "img_size", None))
+    outputs = int(getattr(part, "num_classes", 0))
+    if labels is not None and len(labels) != outputs:
+        raise ModelError(f"Expected a label for each of {outputs} outputs, got {len(labels)}.")
+    modes = {each: each.training for each in module.modules()}
+    module.eval()
+    try:
+        return Watched(
+            part,
+            modes,
+            name=name or ".".join(filter(None, (type(module).__name__, path))),
+            preprocessing=preprocessing,
+            trained=True,
+            weights="weights in memory",
+            labels=None if labels is None else tuple(labels),
+        )
+    except BaseException:
+        _restore(modes)
+        raise
+
+
+def _readable(module: nn.Module) -> tuple[str, nn.Module]:
+    """The part of a module that is of a known family, and its path; the module itself at best."""
+    found: dict[str, nn.Module] = {}
+    for path, part in module.named_modules():
+        inside = any(path.startswith(f"{outer}.") or not outer for outer in found)
+        if not inside and any(family.recognises(part) for family in FAMILIES):
+            found[path] = part
+    if not found:
+        family_of(module)  # says why not
+    if len(found) != 1:
+        raise ModelError(
+            f"{type(module).__name__} has {len(found)} parts that can be watched: "
+            f"{', '.join(found)}; give watch one of them."
+        )
+    return found.popitem()
+
+
+def _restore(modes: dict[nn.Module, bool]) -> None:
+    for part, training in modes.items():
+        part.training = training
