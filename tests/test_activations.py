@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,8 @@ from vitviz.activations import (
     capture,
 )
 from vitviz.families import ModelError
+from vitviz.images import ImageError
+from vitviz.inspection import measurements
 from vitviz.model import RECORDER, Model
 from vitviz.vit import VisionTransformer
 
@@ -615,3 +618,46 @@ def test_random_weights_differ_between_examples() -> None:
     assert (
         np.abs(other.attention(0) - capture(example("plain"), picture()).attention(0)).max() > 0.01
     )
+
+
+def test_a_capture_is_made_of_a_picture_its_file_or_its_bytes(tmp_path: Path) -> None:
+    model, path = example("plain"), tmp_path / "picture.png"
+    picture().save(path)
+    expected = capture(model, picture()).logits
+    for given in (path, str(path), path.read_bytes()):
+        assert_array_equal(capture(model, given).logits, expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (np.zeros((3, 3)), "bytes of a picture file or its path, got ndarray"),
+        (b"no picture", "Text is not supported"),
+        ("nowhere.png", "The file nowhere.png cannot be read: No such file"),
+    ],
+)
+def test_what_is_no_picture_is_refused_in_one_sentence(given: Any, words: str) -> None:
+    with pytest.raises(ImageError, match=words) as caught:
+        capture(example("plain"), given)
+    assert_one_sentence(caught.value)
+
+
+def test_a_capture_measures_itself() -> None:
+    acts = capture(example("plain"), picture())
+    found, expected = acts.measure(), measurements(acts)
+    assert_array_equal(found.distance, expected.distance)
+    assert_array_equal(found.rollout, expected.rollout)
+
+
+def test_models_and_captures_say_what_they_are() -> None:
+    model = example("plain")
+    assert repr(model).startswith("Model('example', ViT, 3 layers, 0.0 M parameters, 16 x 24 px, ")
+    acts = capture(model, picture())
+    assert acts.probabilities is not None
+    best = int(acts.probabilities.argmax())
+    share = f"{acts.probabilities[best]:.0%}"
+    assert (
+        repr(acts) == f"Activations(3 layers (global), 25 tokens at the end, output {best} {share})"
+    )
+    headless = capture(example("no head"), picture())
+    assert repr(headless) == "Activations(3 layers (global), 25 tokens at the end)"

@@ -199,6 +199,13 @@ class Model:
         self._read_tokens: dict[object, tuple[str, ...]] = {}  # by the pooling
         self._children = {path: _children(module, path) for path in _ancestors(self.layers)}
 
+    def __repr__(self) -> str:
+        height, width = self.preprocess.input_size
+        return (
+            f"Model({self.name!r}, {self.family}, {len(self.layers)} layers, "
+            f"{self.parameter_count / 1e6:.1f} M parameters, {height} x {width} px, {self.weights})"
+        )
+
     @contextmanager
     def watched(self, recorder: Recorder, projections: Iterable[int] = ()) -> Iterator[None]:
         """Call `recorder` back during the forward pass that this context makes.

@@ -1,7 +1,7 @@
 """`Activations`: attention and tokens of every layer in one forward pass, and its logits."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,6 +13,9 @@ from .calls import Call, FusedCall, expanded
 from .maps import Direction, Query, checked, map_of
 from .proof import why_differs
 from .streaming import AttentionLayers
+
+if TYPE_CHECKING:
+    from ..inspection import Measurements
 
 
 class Activations:
@@ -58,6 +61,20 @@ class Activations:
         self._after_attention = after_attention
         self._final_norm = final_norm
         self._arena = arena
+
+    def __repr__(self) -> str:
+        kinds = " and ".join(sorted({layer.kind for layer in self.layers}))
+        parts = [f"{self.depth} layers ({kinds})", f"{len(self._stream[-1])} tokens at the end"]
+        if self.probabilities is not None:
+            best = int(self.probabilities.argmax())
+            parts.append(f"{self.output_names[best]} {self.probabilities[best]:.0%}")
+        return f"Activations({', '.join(parts)})"
+
+    def measure(self) -> "Measurements":
+        """All measurements of attention in one pass over the layers: `inspection.measurements`."""
+        from ..inspection import measurements
+
+        return measurements(self)
 
     @property
     def depth(self) -> int:

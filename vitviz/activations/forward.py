@@ -2,6 +2,7 @@
 
 import copy
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ..families import Layer, ModelError
+from ..images import open_image
 from ..memory import check
 from ..model import RECORDER, Model, Recorder
 from .activations import Activations
@@ -214,7 +216,7 @@ class _Watch(TorchFunctionMode, Recorder):
 
 def capture(
     model: Model,
-    image: Image.Image,
+    image: Image.Image | bytes | str | os.PathLike[str],
     *,
     edits: Sequence[Edit] = (),
     progress: Callable[[int, int], object] | None = None,
@@ -225,8 +227,8 @@ def capture(
     ----------
     model : Model
         May be shared by any number of threads.
-    image : PIL.Image
-        Upright, as `vitviz.open_image` returns it.
+    image : PIL.Image, bytes or path
+        Upright, as `vitviz.open_image` returns it; of bytes and paths it makes one.
     edits : sequence of MuteHeads, DropPatches, FillPatches, SwapTokens
         Changes made in this pass alone.
     progress : callable, optional
@@ -241,7 +243,11 @@ def capture(
     ModelError
         When the module is not ready to be watched (in training mode, say), an edit does not fit
         it, it fails on the picture, or the capture does not fit into memory.
+    ImageError
+        When bytes or a file are no picture, or what is given is neither.
     """
+    if not isinstance(image, Image.Image):
+        image = open_image(image)
     edits = tuple(edits)
     _check_edits(edits, model)
     size = model.capture_bytes

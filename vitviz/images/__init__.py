@@ -1,6 +1,7 @@
 """Uploaded bytes -> upright RGB picture, and where preprocessing crops it."""
 
-from .decoding import LONG_SIDE, MAX_BYTES, MAX_SCANS, MAX_SIDE, ImageError, open_image
+from .decoding import LONG_SIDE, MAX_BYTES, MAX_SCANS, MAX_SIDE, ImageError
+from .opening import open_image
 from .placement import Box, Placement, fit, place
 
 __all__ = [

@@ -52,25 +52,11 @@ class ImageError(ValueError):
     """The bytes are no picture that is read here; the message says why, in one sentence."""
 
 
-def open_image(data: bytes | bytearray | memoryview) -> Image.Image:
-    """Decode an uploaded picture.
-
-    Parameters
-    ----------
-    data : the bytes of a JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF file
-
-    Returns
-    -------
-    Image in mode RGB, upright, in sRGB, transparency laid on white, the first frame of an
-    animation, without metadata. One with a side over `LONG_SIDE` pixels is reduced to that.
-
-    Raises
-    ------
-    ImageError
-        When the bytes are of another kind, damaged, cut off or over a limit.
-    """
+def decode(data: bytes | bytearray | memoryview) -> Image.Image:
+    """The picture in a file's bytes, as `open_image` returns it; an `ImageError` says why not."""
     if not isinstance(data, (bytes, bytearray, memoryview)):
-        raise ImageError(f"Expected the bytes of a picture file, got {type(data).__name__}.")
+        kind = type(data).__name__
+        raise ImageError(f"Expected the bytes of a picture file or its path, got {kind}.")
     count = data.nbytes if isinstance(data, memoryview) else len(data)
     if not count:
         raise ImageError("The file is empty: expected a picture, got 0 bytes.")
