@@ -16,7 +16,6 @@ _HERE = Path(__file__).parent
 _MODULES = (
     "tensors.js",
     "drawing.js",
-    "commits.js",
     "scenes.js",
     "items.js",
     "charts.js",
@@ -27,7 +26,7 @@ _HALF = float(np.finfo(np.float16).max)
 
 def script() -> str:
     """The component's source: one ES module, whose default export mounts it."""
-    shared = [_HERE.parent / "token_map" / name for name in ("maps.js", "parts.js")]
+    shared = [_HERE.parent / "token_map" / name for name in ("maps.js", "parts.js", "commits.js")]
     return joined([*shared, *(_HERE / name for name in _MODULES)])
 
 

@@ -5,10 +5,10 @@
 // The host mounts it three times: two mounts carry numbers (of the picture's steps, and of one
 // layer), the third what to show. Everything but another layer is answered here.
 
+import { Commits } from "../token_map/commits.js";
 import { patchAt, place, range } from "../token_map/maps.js";
 import { backdrop, contextOf, drawGrid, element, outline } from "../token_map/parts.js";
 import { residualCharts } from "./charts.js";
-import { Commits } from "./commits.js";
 import { drawCut, drawMatrix, drawStrip, pixels, rich } from "./drawing.js";
 import { showItems } from "./items.js";
 import { attention, itemsOf } from "./scenes.js";

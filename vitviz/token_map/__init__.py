@@ -26,7 +26,8 @@ __all__ = [
     "style",
 ]
 
-_MODULES = ("maps.js", "parts.js", "distance.js", "view.js")  # each imports from those before it
+# Each imports from those before it.
+_MODULES = ("maps.js", "parts.js", "commits.js", "distance.js", "view.js")
 
 
 def _path(name: str) -> Path:

@@ -5,6 +5,7 @@
 // Hover, keys and clicks are answered here; a click or a key is told to the host afterwards, in one
 // message. However much changes, the map is drawn once for each frame of the screen.
 
+import { Commits } from "./commits.js";
 import { DistanceChart } from "./distance.js";
 import { MEAN, Scale, Stack, fitted, largest, patchAt, range, reading, selected } from "./maps.js";
 import {
@@ -22,8 +23,6 @@ const stacks = new Map(); // by id; shared by both mounts, as they run the same 
 /** @type {Set<View>} */
 const views = new Set();
 const KEPT_STACKS = 4;
-const COMMIT_AFTER = 250; // milliseconds without another change
-const ANSWER_WITHIN = 2000; // milliseconds that a link waits for the host
 const KEY = "#ff4fb0"; // the patch under the pointer on the map
 
 /** Mount one part of the message, or its next version, in an element; columns of numbers may be
@@ -55,16 +54,14 @@ function redrawAll() {
 }
 
 class View {
+  commits = new Commits();
   /** @type {ViewMessage} */ data;
-  /** @type {State} */ state;
-  /** @type {Send} */ send;
   /** @type {Uint8Array} */ lut;
   /** @type {Record<string, any>} */ parts = {};
   /** @type {number | null} */ hover = null; // query under the pointer
   /** @type {number | null} */ pointed = null; // patch under the pointer on the map
   /** @type {number | undefined} */ scheduled; // the next redraw
   /** @type {Record<string, string>} */ shown = {}; // what parts were last built of
-  version = 0;
   room = { width: 0, height: 0 }; // for the photo and for the map, each
 
   /** @param {HTMLElement} root */
@@ -73,7 +70,6 @@ class View {
     this.box = element("div", { className: "token-map" });
     this.box.addEventListener("keydown", (event) => this.#press(event));
     this.small = element("canvas"); // the map, one pixel a patch
-    this.leaving = (/** @type {MouseEvent} */ event) => this.#leave(event);
     // The style gives the room; asking for it in each redraw would lay the page out.
     const measure = element("i");
     this.ruler = element("div", { className: "room" }, measure);
@@ -87,24 +83,15 @@ class View {
 
   /** Streamlit may mount the same element again afterwards: the next `receive` opens it. */
   close() {
-    clearTimeout(this.timer);
+    this.commits.close();
     this.resized.disconnect();
-    document.removeEventListener("click", this.leaving, true);
     views.delete(this);
   }
 
   /** @param {ViewMessage} data @param {Send} send */
   receive(data, send) {
     this.data = data;
-    this.send = send;
-    // Versions of another session, as after a restart of the server, say nothing of this one's.
-    if (!this.state || data.session !== this.session || data.version >= this.version) {
-      this.session = data.session;
-      this.version = data.version;
-      this.state = { ...data.state };
-    }
-    this.answered = data.version;
-    if (this.link && this.answered >= this.version) this.#follow();
+    this.commits.receive(data, send);
     const { session, version, state, stackId, ...rest } = data;
     const built = JSON.stringify(rest);
     if (this.shown.layout !== built) this.#build(); // an answer must not end the drag of a slider
@@ -112,10 +99,13 @@ class View {
     if (!views.has(this)) {
       views.add(this);
       this.resized.observe(this.measure);
-      document.addEventListener("click", this.leaving, true);
-      if (this.version > data.version) this.#commit(); // it was closed before it had told the host
     }
     this.redraw();
+  }
+
+  /** @returns {State} */
+  get state() {
+    return this.commits.state;
   }
 
   get stack() {
@@ -139,43 +129,11 @@ class View {
   change(part) {
     this.hover = null;
     const before = this.shape;
-    Object.assign(this.state, part);
-    if (this.shape !== before)
-      Object.assign(this.state, fitted(this.state, before, this.shape, this.data.strip));
-    this.version += 1;
+    const state = { ...this.state, ...part };
+    const shape = this.data.frames[state.frame];
+    const kept = shape === before ? {} : fitted(state, before, shape, this.data.strip);
+    this.commits.change({ ...part, ...kept });
     this.redraw();
-    this.#commit();
-  }
-
-  #commit() {
-    clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.#tell(), COMMIT_AFTER);
-  }
-
-  #tell() {
-    clearTimeout(this.timer);
-    this.send("commit", { ...this.state, version: this.version });
-  }
-
-  /** A link is followed once the host has answered to what was chosen here: the next page would
-   * not know it.
-   * @param {any} event */
-  #leave(event) {
-    const link = event.target.closest?.("a[href]");
-    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
-    if ((this.answered ?? 0) >= this.version) return;
-    event.preventDefault();
-    event.stopPropagation();
-    this.link = link;
-    this.#tell();
-    setTimeout(() => this.#follow(), ANSWER_WITHIN);
-  }
-
-  #follow() {
-    const { link } = this;
-    this.link = null;
-    this.answered = this.version;
-    link?.click();
   }
 
   /** @param {any} event */
