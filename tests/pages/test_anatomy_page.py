@@ -214,7 +214,7 @@ def test_of_a_large_layer_the_rows_of_one_token_are_sent(
 
 def test_the_tables_hold_the_number_that_is_worked_out(model: Model) -> None:
     at = opened("anatomy", layer="2", head="3", query="2.3", key="1.4")
-    shapes, strips, row = (frame.value for frame in open_data(at, "anatomy").dataframe)
+    shapes, strips, row, *_ = (frame.value for frame in open_data(at, "anatomy").dataframe)
     acts = of_dog(model)
     assert len(shapes) == len(STEPS) + len(BOXES) + 2  # q, k and v are three boxes
     assert_allclose(strips["q"], acts.queries(1)[2, 9], rtol=1e-5)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from vitviz.app.screens import anatomy_experiments
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import anatomy
 from vitviz.app.widgets.data_table import Data, Table
@@ -9,7 +10,8 @@ from vitviz.app.widgets.data_table import Data, Table
 
 def page(view: View) -> Data:
     anatomy.anatomy(view)
-    return Data(lambda: [_shapes(view), *_worked(view)])
+    tables = anatomy_experiments.draw(view)
+    return Data(lambda: [_shapes(view), *_worked(view), *tables])
 
 
 def _shapes(view: View) -> Table:

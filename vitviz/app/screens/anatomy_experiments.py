@@ -22,29 +22,45 @@ if TYPE_CHECKING:
     from vitviz.equivariance import Distances, Shuffled
 
 ORDERS = range(1, 10)  # seeds of the permutations
+EXPERIMENTS = {
+    "answers": "What would each patch answer?",
+    "order": "Does the order of the patches matter?",
+    "locality": "What does a patch see?",
+}
 
 
 def draw(view: View) -> list[Table]:
-    """Draw what applies to the model on screen; returns the tables of what was drawn."""
+    """Draw the chosen experiment; returns its tables, none where it does not apply."""
     from vitviz import ModelError
 
-    tables = _patch_answers(view)
-    for section in (_order, _locality):
-        try:
-            tables += section(view)
-        except ModelError as error:
-            st.info(str(error))
-    return tables
+    if not view.acts.all_to_all:
+        return []
+    st.subheader("Experiments on this picture", anchor=False)
+    chosen = setting("experiment", list(EXPERIMENTS), next(iter(EXPERIMENTS)))
+    st.segmented_control(
+        "Experiment",
+        list(EXPERIMENTS),
+        key="experiment",
+        format_func=lambda name: EXPERIMENTS[name],
+        required=True,
+        label_visibility="collapsed",
+    )
+    sections = {"answers": _patch_answers, "order": _order, "locality": _locality}
+    try:
+        return sections[chosen](view)
+    except ModelError as error:
+        st.info(str(error))
+        return []
 
 
 def _patch_answers(view: View) -> list[Table]:
     """What each patch alone would answer after a layer."""
-    acts = view.acts
-    if acts.probabilities is None or not acts.all_to_all:
-        return []
     from vitviz import intervention
 
-    st.subheader("What would each patch answer?", anchor=False)
+    acts = view.acts
+    if acts.probabilities is None:
+        st.info(f"{view.model.name} has no head that names classes, so no patch can answer.")
+        return []
     labels, index = class_menu.names(acts), class_menu.chosen(acts)
     words, photo, answers = st.columns([4, 4, 4])
     with words:
@@ -90,7 +106,6 @@ def _order(view: View) -> list[Table]:
     """Shuffle the patches, with E_pos and without."""
     from vitviz.equivariance import shuffle_patches
 
-    st.subheader("Does the order of the patches matter?", anchor=False)
     seed = setting("shuffle", ORDERS, ORDERS[0])
 
     def make() -> "Shuffled":
@@ -160,7 +175,6 @@ def _locality(view: View) -> list[Table]:
             }
 
     found = results.captures().get((*view.key, "locality", patch), make, lambda made: 1000)
-    st.subheader("What does a patch see?", anchor=False)
     fields, words = st.columns([4, 8])
     left, _, right, _ = view.acts.crop
     with fields:

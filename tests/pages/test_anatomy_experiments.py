@@ -1,0 +1,89 @@
+"""Experiments of the page Anatomy: each patch's answer, the order of patches, locality."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from pages.driver import assert_works, charts, open_data, opened, prose
+from vitviz import Model, capture
+from vitviz.app.shared import pictures
+from vitviz.equivariance import repeat_patch, shuffle_patches, translate
+from vitviz.intervention import patch_lens
+
+
+def alts(at: object) -> str:
+    return " ".join(chart.alt for chart in charts(at))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("depth", [0, 2, 3])
+def test_each_patch_answers_after_the_layer_asked_for(
+    depth: int, serve: Callable[..., Model]
+) -> None:
+    model = serve("plain")
+    acts = capture(model, pictures.sample("dog").image)
+    assert acts.probabilities is not None
+    found, best = patch_lens(model, acts, depth), int(acts.probabilities.argmax())
+    at = opened("anatomy", depth=str(depth))
+    assert_works(at)
+    right = (found.argmax(axis=-1) == best).mean()
+    assert f"**{right:.0%}** of the patches would answer **output {best}**" in prose(at)
+    assert f"Probability of output {best} as each patch alone would answer" in alts(at)
+    at = open_data(at, "anatomy")
+    table = at.dataframe[-1].value
+    np.testing.assert_allclose(
+        table[f"output {best}, %"], 100 * found[..., best].ravel(), rtol=1e-4
+    )
+
+
+def test_the_order_is_told_with_and_without_positions(serve: Callable[..., Model]) -> None:
+    model = serve("plain")
+    at = opened("anatomy", experiment="order")
+    assert_works(at)
+    expected = shuffle_patches(model, pictures.sample("dog").image, seed=1)
+    for change in expected.changes:
+        assert f"Largest change of a probability (0 to 1): **{change:.2g}**." in prose(at)
+    at.selectbox(key="shuffle").set_value(4).run()
+    other = shuffle_patches(model, pictures.sample("dog").image, seed=4)
+    assert f"**{other.changes[0]:.2g}**" in prose(at)
+    at = open_data(at, "anatomy")
+    np.testing.assert_allclose(
+        at.dataframe[-1].value["with E_pos, shuffled"], other.outputs[0, 1], rtol=1e-4
+    )
+
+
+def test_locality_is_told_by_its_numbers(serve: Callable[..., Model]) -> None:
+    model, image = serve("plain"), pictures.sample("dog").image
+    at = opened("anatomy", experiment="locality", query="2.3")
+    assert_works(at)
+    whole, half = translate(model, image, 4), translate(model, image, 2)
+    twins = repeat_patch(model, image, (1, 2), (2, 3))
+    text = prose(at)
+    assert f"change by **{whole.embedded:.1%}**" in text
+    assert f"they change by **{half.embedded:.0%}**" in text
+    assert f"the two differ by **{twins.last:.0%}** with E_pos" in text
+    assert "sees its own pixels in the embedding" in alts(at)
+
+
+@pytest.mark.parametrize(
+    ("kind", "experiment", "words"),
+    [
+        ("no positions", "order", "cannot be tried without its position embedding: it has none"),
+        ("stem", "locality", "convolutions tell it too"),
+        ("no head", "answers", "has no head that names classes"),
+    ],
+)
+def test_what_does_not_apply_is_said(
+    kind: str, experiment: str, words: str, serve: Callable[..., Model]
+) -> None:
+    serve(kind)
+    at = opened("anatomy", experiment=experiment)
+    assert not at.exception
+    assert any(words in info.value for info in at.info)
+
+
+def test_a_model_without_a_head_shuffles_its_outputs(serve: Callable[..., Model]) -> None:
+    serve("no head")
+    at = opened("anatomy", experiment="order")
+    assert_works(at)
+    assert "Largest change of an output" in prose(at)
