@@ -1,5 +1,6 @@
 """The way through the lesson: numbered tabs, the answer on every page, Next, and Reset view."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -80,6 +81,16 @@ def test_a_layer_stays_chosen_where_it_plays_no_part(page: str) -> None:
     at_page(at, "attention").run()
     assert at.slider(key="layer").value == 2
     assert address(at) == {"layer": "2"}
+
+
+@pytest.mark.parametrize("page", ["filters", "positions", "attention", "distance", "tokens"])
+def test_a_page_says_what_is_to_be_seen(page: str) -> None:
+    """How each sentence is found is tested beside it; here that the page has its own."""
+    begin = {"filters": "**In this model:** Half of", "positions": "**Positions, learned:** Neigh"}
+    said = [text.value for text in opened(page).markdown]
+    (sentence,) = [one for one in said if one.startswith(begin.get(page, "**On this picture:** "))]
+    assert re.search(r"\d", sentence)
+    assert sentence.endswith(".")
 
 
 def test_reset_leaves_picture_and_model() -> None:

@@ -25,6 +25,7 @@ from .cost import multiply_adds
 from .embeddings import filter_components, filter_response, token_components
 from .measurements import Measurements, measurements
 from .offsets import distance_histogram, offset_attention, uniform_histogram
+from .patterns import Patterns, attention_patterns
 from .positions import (
     mirror_similarity,
     neighbour_similarity,
@@ -39,9 +40,11 @@ from .windows import allowed_pairs, windowed_distance
 
 __all__ = [
     "Measurements",
+    "Patterns",
     "allowed_pairs",
     "attention_distance",
     "attention_entropy",
+    "attention_patterns",
     "attention_rollout",
     "distance_histogram",
     "filter_components",

@@ -3,15 +3,18 @@
 import numpy as np
 import streamlit as st
 
-from vitviz import plots
+from vitviz import inspection, plots
 from vitviz.app.shared import results
 from vitviz.app.shared.view import KINDS, View
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.finding import finding
 from vitviz.app.widgets.token_map import MAX_BYTES, shape_of, token_map
+from vitviz.text import findings
 from vitviz.token_map import Frame, Shape, encode, encode_windows
 
 SHOWN_UNITS = 28
+MOST_MEASURED = 50_000_000  # numbers of A that are searched for patterns
 
 
 def page(view: View) -> Data | None:
@@ -21,6 +24,8 @@ def page(view: View) -> Data | None:
     if refusal := acts.layers[view.layer].refusal:
         st.warning(refusal)
         return None
+    if acts.all_to_all:
+        finding(_pattern(view))
     shapes = [shape_of(acts, layer) for layer in range(acts.depth)]
     alike = all(layer.kind == "global" for layer in acts.layers)
     token_map(
@@ -39,6 +44,34 @@ def page(view: View) -> Data | None:
         distance=None if acts.refusal else _distance(view),
     )
     return Data(lambda: [_table(view, shapes[view.layer])])
+
+
+def _pattern(view: View) -> str:
+    """The clearest pattern of all layers, or of the one on screen where the model is large."""
+    acts, (rows, cols) = view.acts, view.grid
+    prefix = len(view.prefix)
+    numbers = acts.depth * acts.num_heads * (prefix + rows * cols) ** 2
+    layers = range(acts.depth) if numbers <= MOST_MEASURED else [view.layer]
+
+    def make() -> list[inspection.Patterns]:
+        return [
+            inspection.attention_patterns(
+                acts.attention(layer), grid=view.grid, num_prefix_tokens=prefix
+            )
+            for layer in layers
+        ]
+
+    found = results.captures().get(
+        (*view.key, "patterns", tuple(layers)), make, lambda made: 100 * len(made) * acts.num_heads
+    )
+    return findings.attention(
+        [layer + 1 for layer in layers],
+        [each.shares for each in found],
+        found[0].uniform,
+        [each.patch for each in found],
+        [each.moved for each in found],
+        cols,
+    )
 
 
 def _mixing(view: View) -> Data:

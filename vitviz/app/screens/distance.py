@@ -16,7 +16,9 @@ from vitviz.app.shared import pictures, results
 from vitviz.app.shared.view import KINDS, MEAN, View
 from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.finding import finding
 from vitviz.checkpoints import assets
+from vitviz.text import findings
 
 if TYPE_CHECKING:
     from vitviz import Activations
@@ -72,6 +74,9 @@ def page(view: View) -> Data | None:
         st.warning(str(error))
         return None
     survey = surveys[variant]
+    equal = inspection.uniform_distance(view.acts.grid, view.acts.patch_size)
+    measured = "On this picture" if over == "image" else f"On {len(survey.distance)} pictures"
+    finding(findings.distance(_mean(survey.distance), equal), of=measured)
     dots, one = st.columns(2)
     with dots:
         _dots(view, survey)

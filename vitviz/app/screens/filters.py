@@ -15,6 +15,8 @@ from vitviz.app.shared.queue import BusyError
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.finding import finding
+from vitviz.text import findings
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -83,6 +85,14 @@ def page(view: View) -> Data | None:
     gain = setting("gain", GAINS, 1.0)
     third.select_slider("Contrast of the tiles", GAINS, key="gain")
 
+    if what == COMPONENTS and tiles.explained is not None:
+        start = (
+            None
+            if initial is None
+            else _tiles(initial, (view.model.name, "initialisation"), what, order).explained
+        )
+        total = min(len(kernel), kernel[0].size)
+        finding(findings.filters(tiles.explained, start, total), of="In this model")
     here, beside, one, answer = st.columns([3, 3, 2, 4])
     with here:
         trained = "Trained" if view.model.trained else "Random weights"

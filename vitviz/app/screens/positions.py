@@ -12,8 +12,10 @@ from vitviz.app.shared import models, places, results
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.finding import finding
 from vitviz.app.widgets.token_map import MAX_BYTES, middle, token_map
 from vitviz.inspection.positions import Interpolation
+from vitviz.text import findings
 from vitviz.token_map import Frame, encode, moved
 
 Kind = Literal["learned", "sincos1d", "sincos2d", "random"]
@@ -50,6 +52,8 @@ def page(view: View) -> Data | None:
             f"{view.query_name[0].upper()}{view.query_name[1:]} has no place in the picture: the "
             "middle is shown. Point at a patch, or click one."
         )
+    similarity = _similarity(view, kind)
+    finding(findings.positions(similarity), of=f"Positions, {names[kind]}")
     token_map(
         view,
         _frames(view, kinds, kind),
@@ -62,7 +66,6 @@ def page(view: View) -> Data | None:
         version="-".join(kinds),
         patches_only=True,
     )
-    similarity = _similarity(view, kind)
     position = view.query_patch or middle(grid)
     every, lines = st.columns(2)
     with every:

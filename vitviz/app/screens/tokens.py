@@ -12,9 +12,11 @@ from vitviz.app.shared import results
 from vitviz.app.shared.view import View, token_text
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.finding import finding
 from vitviz.app.widgets.token_map import MAX_BYTES, token_map
 from vitviz.inspection.tokens import LONG, OUTLIER
 from vitviz.plots.template import as_percent
+from vitviz.text import findings
 from vitviz.token_map import Frame, encode
 
 CHANNELS = 3  # red, green and blue
@@ -27,6 +29,7 @@ _SCATTER = "token_scatter"
 
 def page(view: View) -> Data | None:
     depth = view.acts.depth
+    finding(findings.tokens(_cosines(view), view.layer + 1))
     token_map(
         view,
         _frames(view),
@@ -104,6 +107,21 @@ def _frames(view: View) -> list[Frame]:
 def _tokens(view: View, layer: int) -> np.ndarray:
     """All tokens after a layer and the final LayerNorm: (tokens, D)."""
     return view.acts.tokens(layer + 1, normalised=True)
+
+
+def _cosines(view: View) -> list[float]:
+    """The mean cosine of two different patches after each layer."""
+
+    def make() -> list[float]:
+        means = []
+        for layer in range(view.acts.depth):
+            patches = _tokens(view, layer)[len(view.prefix) :]
+            lengths = np.linalg.norm(patches, axis=1, keepdims=True)
+            count, total = len(patches), (patches / np.maximum(lengths, 1e-12)).sum(axis=0)
+            means.append(float((total @ total - count) / max(count**2 - count, 1)))
+        return means
+
+    return results.captures().get((*view.key, "mean cosines"), make, lambda made: 8 * len(made))
 
 
 def _controls(most: int) -> tuple[int, float, bool]:
