@@ -12,7 +12,7 @@ function make(name, attributes, text) {
   return node;
 }
 
-const [WIDTH, HEIGHT, LEFT, TOP, BOTTOM] = [300, 120, 52, 16, 22];
+const [WIDTH, HEIGHT, LEFT, TOP, BOTTOM] = [284, 120, 52, 16, 22];
 
 /** A chart of lines over the layers; a number of null is a gap.
  * @param {string} title @param {string} about

@@ -304,11 +304,25 @@ function added(scene, before, after, labels) {
   ];
 }
 
+/** @type {Map<string, { of: Tensor, key: string, value: any }>} */
+const known = new Map(); // what was worked out last, by what it is: a pointer asks for it again
+
+/** @template T @param {string} name @param {Tensor} of @param {unknown[]} asked @param {() => T} make @returns {T} */
+function once(name, of, asked, make) {
+  const last = known.get(name);
+  const key = asked.join();
+  if (last?.of === of && last.key === key) return last.value;
+  const value = make();
+  known.set(name, { of, key, value });
+  return value;
+}
+
 /** @param {Scene} scene */
 export function attention(scene) {
   const [q, k, bias] = ["queries", "keys", "bias"].map((name) => scene.layer.get(name));
   if (!q || !k) return null;
-  return attend(q, k, bias, scene.data.facts.scale, scene.head, scene.token);
+  const { head, token } = scene;
+  return once("shares", q, [head, token], () => attend(q, k, bias, scene.data.facts.scale, head, token));
 }
 
 /** The scores of a query with every key, and their softmax. @param {Scene} scene @param {boolean} whole
@@ -391,7 +405,7 @@ const BOXES = {
     const end = Math.max(1, Math.ceil(scene.t * order.length));
     const top = order.slice(0, 5);
     const limit = limitOf(v.row(scene.head * v.shape[1] + top[0]) ?? []);
-    const total = weighted(v, scene.head, shares, order, end);
+    const total = once("sum", v, [scene.head, scene.token, end], () => weighted(v, scene.head, shares, order, end));
     const five = top.reduce((all, j) => all + shares[j], 0);
     return [
       ...top.map((j) => strip(`v of ${scene.data.nameOf(j)}`, v.row(scene.head * v.shape[1] + j) ?? [], {

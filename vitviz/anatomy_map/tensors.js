@@ -98,8 +98,10 @@ export function attend(q, k, bias, scale, head, query) {
   const asked = /** @type {Float32Array} */ (q.row(head * queries + query));
   const dots = new Float64Array(keys);
   const added = bias?.row(head * queries + query);
-  for (let j = 0; j < keys; j++)
-    dots[j] = sum(products(asked, /** @type {Float32Array} */ (k.row(head * keys + j))));
+  for (let j = 0; j < keys; j++) {
+    const key = /** @type {Float32Array} */ (k.row(head * keys + j));
+    for (let c = 0; c < key.length; c++) dots[j] += asked[c] * key[c];
+  }
   const scores = dots.map((dot, j) => dot * scale + (added ? added[j] : 0));
   return { dots, scores, shares: softmax(scores) };
 }

@@ -403,7 +403,7 @@ class View {
   redraw() {
     this.frame ??= requestAnimationFrame(() => {
       this.frame = undefined;
-      if (this.width && this.data) this.#draw();
+      if (this.width && this.data && this.box.isConnected) this.#draw();
     });
   }
 
@@ -568,6 +568,7 @@ class View {
     const { picture } = data;
     const canvas = parts.photo;
     const room = canvas.parentElement.clientWidth;
+    if (!room) return; // the page is hidden
     const height = Math.min((room * picture.height) / picture.width, Math.max(300, 0.34 * this.width));
     const width = (height * picture.width) / picture.height;
     const dense = devicePixelRatio || 1;
@@ -575,7 +576,10 @@ class View {
     [canvas.width, canvas.height] = [Math.round(width * dense), Math.round(height * dense)];
     const context = contextOf(canvas);
     const photo = kept.get(data.stepsId)?.photo;
-    context.drawImage(backdrop(canvas, photo ?? undefined, picture), 0, 0);
+    const behind = `${data.stepsId} ${photo?.naturalWidth} ${canvas.width}×${canvas.height}`;
+    if (this.drawn.behind !== behind) // scaled once
+      Object.assign(this.drawn, { behind, backdrop: backdrop(canvas, photo ?? undefined, picture) });
+    context.drawImage(this.drawn.backdrop, 0, 0);
     const pixel = picture.width / canvas.width;
     context.setTransform(1 / pixel, 0, 0, 1 / pixel, 0, 0);
     const grid = { rows: shape.rows, cols: shape.cols, crop: shape.crop };
