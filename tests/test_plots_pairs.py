@@ -38,7 +38,7 @@ def test_a_matrix_has_its_row_in_cyan_and_its_column_in_magenta() -> None:
     assert not figure.layout.xaxis.showticklabels
     assert figure.layout.xaxis2.ticktext == ("CLS",)
     assert figure.layout.meta["alt"] == (
-        "Pairs that may meet: layer 1, windows: 4 of 16 pairs; layer 2: 3 of 3 pairs."
+        "Allowed pairs: layer 1, windows: 4 of 16 pairs; layer 2: 3 of 3 pairs."
     )
 
 
@@ -61,7 +61,7 @@ def test_what_the_query_never_meets_is_dimmed() -> None:
     assert set(numbers[::2]) == {30, 50}
     assert set(numbers[1::2]) == {30, 50}
     assert figure.layout.shapes[-1] == box  # on top
-    assert "this patch may look at 4 of 32 keys" in figure.layout.meta["alt"]
+    assert "this patch may attend to 4 of 32 keys" in figure.layout.meta["alt"]
 
 
 def test_every_pooled_key_has_an_outline() -> None:

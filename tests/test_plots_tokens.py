@@ -242,7 +242,7 @@ def test_what_is_only_long_has_a_ring() -> None:
     assert (list(crosses.x), list(crosses.y)) == ([80], [15])
     assert rings.marker.symbol == "circle-open"
     assert (list(rings.x), list(rings.y)) == ([40], [55])
-    assert alt(figure).endswith("1 outlier: row 1, column 4; 1 long one: row 3, column 2.")
+    assert alt(figure).endswith("1 outlier: row 1, column 4; 1 large one: row 3, column 2.")
 
 
 def test_no_outlier_is_said() -> None:

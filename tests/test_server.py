@@ -214,7 +214,7 @@ def test_a_session_that_is_closed_in_its_pass_stands_in_nobodys_way(server: Serv
         leaving.read_progress("Pass 3 of 65")
         with Visitor(server.url, "block=2", page="classify") as waiting:
             waiting.run().press("Hide blocks (65 passes)")
-            waiting.read_progress("Somebody has asked for the same")
+            waiting.read_progress("Another visitor has asked for the same")
             leaving.close()
             waiting.read_progress("Pass 1 of 65")  # and not the result of who has left
         with Visitor(server.url, "layer=2") as other:

@@ -393,7 +393,7 @@ def green(shot: Image.Image) -> tuple[int, int, int, int]:
 
 
 def test_a_bad_upload_leaves_a_sentence_and_the_last_picture(app: Page) -> None:
-    sentence = re.compile(r"^[A-Z][^.\n]+\. The last picture stays\.$")
+    sentence = re.compile(r"^[A-Z][^.\n]+\. The previous picture is kept\.$")
     jpeg = (ROOT / "assets" / "samples" / "dog.jpg").read_bytes()
     upload(app, "mine.png", png((300, 200)))
     mine, before = drawn(app), provenance(app).inner_text()

@@ -74,7 +74,7 @@ def test_a_picture_can_be_pasted_anywhere_on_the_page(page: "Page", server: Serv
 
 def test_a_bad_picture_on_the_clipboard_gets_its_sentence(page: "Page", server: Server) -> None:
     opened(page, server).evaluate(PASTE, base64.b64encode(b"no picture").decode())
-    page.get_by_text("The last picture stays.").wait_for()
+    page.get_by_text("The previous picture is kept.").wait_for()
     assert "sample: dog" in page.locator(".st-key-provenance").inner_text()
 
 
@@ -88,7 +88,7 @@ def test_a_picture_that_is_too_large_gets_its_sentence(page: "Page", server: Ser
             new ClipboardEvent("paste", { clipboardData, bubbles: true }));
         }"""
     )
-    said = "The picture from the clipboard is larger than 25 MB. The last picture stays."
+    said = "The picture from the clipboard is larger than 25 MB. The previous picture is kept."
     page.get_by_text(said, exact=True).wait_for()
     assert "sample: dog" in page.locator(".st-key-provenance").inner_text()
     page.evaluate(PASTE, png())

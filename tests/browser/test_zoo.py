@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def test_a_click_on_the_picture_asks_that_patch(page: "Page", server: Server) -> None:
     opened(page, server)
     turn(page, "zoo")
-    picture = page.locator("main [aria-label*='may look at 49 of 3136 keys'] .nsewdrag")
+    picture = page.locator("main [aria-label*='may attend to 49 of 3136 keys'] .nsewdrag")
     box = picture.bounding_box()
     assert box
     page.mouse.click(box["x"] + 0.5 * box["width"], box["y"] + 0.3 * box["height"])
@@ -30,7 +30,7 @@ def test_a_click_on_the_picture_asks_that_patch(page: "Page", server: Server) ->
 def test_a_family_is_opened_and_its_link_stays(page: "Page", server: Server) -> None:
     opened(page, server, "?family=PVT&picture=moose&weights=random")
     turn(page, "zoo")
-    page.get_by_role("button", name="Open it").click()
+    page.get_by_role("button", name="Open this model").click()
     page.locator("h1").get_by_text("Attention: ").wait_for()
     page.locator(".st-key-provenance").get_by_text("pvt_v2_b0 (").wait_for()
     settled(page)

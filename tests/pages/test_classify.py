@@ -122,7 +122,7 @@ def test_cells_can_be_typed(serve: Callable[[str], Model]) -> None:
     assert "12 of 12 heads are muted" in alt(at, HEADS)
     at.text_input(key="muted").set_value("head two").run()
     (said,) = [info.value for info in at.info]
-    assert said == "Muted: head two does not fit here; nothing is shown."
+    assert said == "Muted: head two is not valid here; none is used."
     assert "No head is muted" in alt(at, HEADS)
     assert address(at) == {}
 

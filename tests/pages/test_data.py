@@ -180,13 +180,13 @@ def test_positions_are_cosines_with_the_chosen_one(serve: Callable[[str], Model]
     embedding = model.position_embedding
     assert embedding is not None
     wanted = inspection.position_similarity(embedding, grid=(4, 6))[3, 4]
-    np.testing.assert_allclose(table["not yet learned"], wanted.ravel(), atol=1e-5)
+    np.testing.assert_allclose(table["untrained"], wanted.ravel(), atol=1e-5)
     assert table["random"][3 * 6 + 4] == pytest.approx(1)
 
 
 def test_filters_and_their_responses(serve: Callable[[str], Model]) -> None:
     model = serve("plain")
-    at = opened("filters", filters="raw filters", order="their own", filter="3")
+    at = opened("filters", filters="raw filters", order="as in the model", filter="3")
     tiles, response = tables(at, "filters")
     kernel = model.patch_kernel
     assert kernel is not None

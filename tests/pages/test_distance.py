@@ -159,7 +159,7 @@ def test_the_facts_are_those_of_the_head(serve: Callable[[str], Model]) -> None:
 def test_the_extremes_are_named(serve: Callable[[str], Model]) -> None:
     distance = distances(seen(serve("plain")))
     said = prose(opened("distance"))
-    for words, index in (("Most local", distance.argmin()), ("farthest", distance.argmax())):
+    for words, index in (("Most local", distance.argmin()), ("most global", distance.argmax())):
         layer, head = divmod(int(index), 4)
         assert (
             f"{words}: layer {layer + 1}, head {head + 1} ({distance.flat[index]:.1f} px)" in said
@@ -203,7 +203,7 @@ def test_the_numbers_are_there_as_a_table(serve: Callable[[str], Model]) -> None
     table = open_data(opened("distance"), "distance").dataframe[0].value
     assert list(table.columns) == [
         *("layer", "head", "distance, px"),
-        *("on tokens outside the picture, %", "entropy, bits"),
+        *("on prefix tokens, %", "entropy, bits"),
     ]
     assert list(table["layer"]) == [1] * 4 + [2] * 4 + [3] * 4
     assert list(table["head"]) == [1, 2, 3, 4] * 3
@@ -297,7 +297,7 @@ def test_a_head_that_the_next_model_lacks_falls_back() -> None:
     assert at.selectbox(key="head").value == MEAN
     assert not at.info  # nobody asked this model for that head
     at = opened("distance", head="6", model="deit_tiny_distilled_patch16_224", weights="random")
-    assert "Head: 6 does not fit here" in at.info[0].value
+    assert "Head: 6 is not valid here" in at.info[0].value
 
 
 # --- what cannot be shown -----------------------------------------------------------------------

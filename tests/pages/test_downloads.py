@@ -232,7 +232,7 @@ def test_a_link_to_what_is_not_there_says_how_to_have_it(server: HubServer) -> N
         assert address(at).get("layer") == "2"
         assert "model" not in address(at)
     at = opened(model="no_such_model")
-    assert "does not fit here" in at.info[0].value
+    assert "is not valid here" in at.info[0].value
     assert server.asked == []
 
 
@@ -240,7 +240,7 @@ def test_what_is_not_allowed_is_not_named(monkeypatch: pytest.MonkeyPatch) -> No
     listen("0.0.0.0")
     monkeypatch.setattr(models, "options", lambda: Options(models=(SHIPPED,)))
     at = opened(model=NAME)
-    assert "does not fit here" in at.info[0].value
+    assert "is not valid here" in at.info[0].value
     assert at.selectbox(key="model").options == [SHIPPED]
 
 

@@ -152,7 +152,7 @@ def test_raw_filters_come_by_norm_or_in_their_own_order(shipped: Model) -> None:
     at.number_input(key="filter").set_value(192).run()
     assert titles(at)[2] == f"Filter {norms.argmin() + 1}"
     by_norm = numbers(at, MOSAIC)
-    at.segmented_control(key="order").set_value("their own").run()
+    at.segmented_control(key="order").set_value("as in the model").run()
     assert_works(at)
     assert titles(at)[2] == "Filter 1"
     assert numbers(at, MOSAIC).tolist() != by_norm.tolist()
@@ -192,7 +192,7 @@ def test_the_response_is_each_patchs_inner_product_with_the_chosen_tile(
         pixels[None], torch.tensor(chosen, dtype=torch.float32)[None], stride=4
     )[0, 0].numpy()
     np.testing.assert_allclose(numbers(at, RESPONSE), own, atol=1e-5)
-    assert titles(at)[2:4] == [name.capitalize(), f"What each patch answers to {name}"]
+    assert titles(at)[2:4] == [name.capitalize(), f"Response of each patch to {name}"]
     assert f"From {own.min():+.2f} to {own.max():+.2f}" in prose(at)
     assert f"Response of each patch to {name}: from {own.min():+.2f} at" in alts(at)[RESPONSE]
 
@@ -240,11 +240,16 @@ def test_another_set_begins_at_its_first_tile() -> None:
 def test_a_link_holds_what_is_shown() -> None:
     at = opened("filters")
     at.segmented_control(key="filters").set_value("raw filters").run()
-    at.segmented_control(key="order").set_value("their own").run()
+    at.segmented_control(key="order").set_value("as in the model").run()
     at.number_input(key="filter").set_value(9).run()
     at.select_slider(key="gain").set_value(2.0).run()
     link = {key: at.query_params[key] for key in ("filters", "order", "filter", "gain")}
-    assert link == {"filters": "raw filters", "order": "their own", "filter": "9", "gain": "2.0"}
+    assert link == {
+        "filters": "raw filters",
+        "order": "as in the model",
+        "filter": "9",
+        "gain": "2.0",
+    }
     other = linked(**link)
     assert_works(other)
     assert titles(other)[2] == "Filter 9"
@@ -255,7 +260,7 @@ def test_a_tile_that_is_not_there_is_said() -> None:
     at = linked(filter="29")
     assert at.number_input(key="filter").value == 1
     (message,) = at.info
-    assert "29 does not fit here; 1 is shown" in message.value
+    assert "29 is not valid here; 1 is used" in message.value
 
 
 @pytest.mark.parametrize("kind", ["plain", "registers", "no class token", "sincos2d"])

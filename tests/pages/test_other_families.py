@@ -60,7 +60,7 @@ def test_every_page_draws_or_says_why_not(model: str) -> None:
 def test_a_page_that_does_not_apply_leads_to_a_model_that_it_shows() -> None:
     at = opened("rollout", model=SWIN, weights="random")
     (said,) = at.info
-    assert "patches look within windows, in 4 grids" in said.value
+    assert "patches attend within windows, in 4 grids" in said.value
     (button,) = [button for button in at.button if button.label == f"Show {SHIPPED}"]
     assert_works(button.click().run())
     assert provenance(at).startswith(SHIPPED)

@@ -78,8 +78,8 @@ def test_it_opens_on_the_middle_as_cls_has_no_place() -> None:
     assert shown["prefix"] == []
     assert shown["state"]["query"] == shown["home"] == 8 * 16 + 8
     assert not shown["state"]["pinned"]
-    assert "The CLS token has no place in the picture" in prose(at)
-    assert titles(at)[1] == "From row 9, column 9"
+    assert "The CLS token has no position in the picture" in prose(at)
+    assert titles(at)[1] == "Cosine with row 9, column 9"
     assert query(at) == "cls"
 
 
@@ -114,8 +114,8 @@ def test_a_click_on_a_patch_is_the_query_of_every_page(
     assert not at.exception
     assert query(at) == "2.4"
     assert token_map(at)["state"] == {**token_map(at)["state"], "query": 9, "pinned": True}
-    assert titles(at)[1] == "From row 2, column 4"
-    assert "has no place" not in prose(at)
+    assert titles(at)[1] == "Cosine with row 2, column 4"
+    assert "has no position" not in prose(at)
     at_page(at, "attention").run()
     assert token_map(at)["state"]["query"] == prefix + 9
 
@@ -126,7 +126,7 @@ def test_letting_go_of_a_patch_leads_back_to_cls() -> None:
     commit(at, query=136, pinned=False)
     assert query(at) == "cls"
     assert token_map(at)["state"]["query"] == 136
-    assert "has no place" in prose(at)
+    assert "has no position" in prose(at)
 
 
 def test_another_kind_leaves_a_token_that_is_no_patch_the_query(
@@ -134,7 +134,7 @@ def test_another_kind_leaves_a_token_that_is_no_patch_the_query(
 ) -> None:
     serve("registers")
     at = linked(query="reg2")
-    assert "The REG2 token has no place" in prose(at)
+    assert "The REG2 token has no position" in prose(at)
     commit(at, frame=2)
     assert query(at) == "reg2"
     assert titles(at)[0] == "All positions: sine-cosine 2-D"
@@ -143,7 +143,7 @@ def test_another_kind_leaves_a_token_that_is_no_patch_the_query(
 def test_a_model_without_cls_shows_the_middle_too(serve: Callable[..., Model]) -> None:
     serve("no class token")
     at = opened("positions")
-    assert "The mean of the patches has no place" in prose(at)
+    assert "The mean of the patches has no position" in prose(at)
     commit(at, query=0, pinned=True)
     assert query(at) == "1.1"
     commit(at, query=15, pinned=False)
@@ -157,7 +157,7 @@ def test_the_chosen_kind_is_that_of_all_figures() -> None:
         commit(at, frame=frame)
         assert_works(at)
         assert titles(at)[0] == f"All positions: {name}"
-        assert titles(at)[2] == f"Resized to another grid: {name}"
+        assert titles(at)[2] == f"Interpolated to another grid: {name}"
         assert alts(at)[TILES] == sprite(tiles).layout.meta["alt"]
         assert alts(at)[BEFORE] == position_tile(tiles, position=(8, 8)).layout.meta["alt"]
         seen.append([chart.spec for chart in charts(at)])
@@ -178,7 +178,7 @@ def test_a_click_on_a_tile_chooses_its_position() -> None:
     click(at, "tiles", {"point_index": 10, "curve_number": 1, "customdata": [2, 4]})
     assert_works(at)
     assert query(at) == "3.5"
-    assert titles(at)[1] == "From row 3, column 5"
+    assert titles(at)[1] == "Cosine with row 3, column 5"
 
 
 def test_every_second_tile_of_a_grid_of_16() -> None:
@@ -239,12 +239,13 @@ def test_weights_that_never_learned_are_not_called_learned() -> None:
     at = opened("positions")
     at.segmented_control(key="weights").set_value("random").run()
     assert not at.exception
-    assert token_map(at)["frames"][0] == "not yet learned"
-    assert titles(at)[0] == "All positions: not yet learned"
+    assert token_map(at)["frames"][0] == "untrained"
+    assert titles(at)[0] == "All positions: untrained"
 
 
 @pytest.mark.parametrize(
-    ("kind", "why"), [("no positions", "adds no position embedding"), ("sincos2d", "are fixed")]
+    ("kind", "why"),
+    [("no positions", "adds no position embedding"), ("sincos2d", "adds fixed sines")],
 )
 def test_a_model_that_learns_no_positions_shows_the_other_kinds(
     kind: str, why: str, serve: Callable[..., Model]
@@ -296,7 +297,7 @@ def test_a_table_of_another_grid_is_not_shown(
     assert not at.exception
     (message,) = at.info
     assert_one_sentence(message.value)
-    assert "another grid than 4 x 6" in message.value
+    assert "a grid other than 4 x 6" in message.value
     assert token_map(at)["frames"] == NAMES[1:]
     assert (token_map(at)["rows"], token_map(at)["cols"]) == (4, 6)
 
@@ -319,7 +320,7 @@ def test_a_link_holds_what_is_shown() -> None:
     at = linked(**link)
     assert_works(at)
     assert not at.info
-    assert titles(at)[:2] == ["All positions: random", "From row 2, column 3"]
+    assert titles(at)[:2] == ["All positions: random", "Cosine with row 2, column 3"]
     assert "**After: 10 x 10, row 1, column 2**" in prose(at)
     assert {name: at.query_params[name] for name in link} == link
 

@@ -104,7 +104,7 @@ def test_the_class_is_the_one_that_classify_asks_about(serve: Callable[..., Mode
 def test_what_does_not_fit_falls_back(name: str, value: str, serve: Callable[..., Model]) -> None:
     serve("plain")
     at = opened("rollout", **{name: value})
-    assert f"{value} does not fit here" in at.info[0].value
+    assert f"{value} is not valid here" in at.info[0].value
     assert not at.exception
     assert address(at) == {}
 

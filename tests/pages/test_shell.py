@@ -190,7 +190,7 @@ def test_a_value_that_does_not_fit_falls_back_and_it_is_said(name: str, value: s
     at = opened(**{name: value})
     (said,) = [info.value for info in at.info]
     assert re.sub(r"[<>]", "?", value) in said
-    assert "does not fit here" in said
+    assert "is not valid here" in said
     assert not at.exception
     assert token_map(at)["state"] == token_map(opened())["state"]
     assert address(at) == {}
@@ -201,7 +201,7 @@ def test_a_setting_of_another_page_that_does_not_fit_is_told_there() -> None:
     at = opened(fusion="median")
     assert not at.info
     at_page(at, "rollout").run()
-    assert "median does not fit here" in at.info[0].value
+    assert "median is not valid here" in at.info[0].value
     assert at.selectbox(key="fusion").value == "mean"
 
 
@@ -317,7 +317,7 @@ def test_a_bad_upload_leaves_one_sentence_and_the_last_picture(kind: str) -> Non
     good = drawn(at)
     upload(at, *BAD[kind])
     (said,) = complaints(at)
-    sentence = said.removesuffix(" The last picture stays.")
+    sentence = said.removesuffix(" The previous picture is kept.")
     assert sentence != said
     assert_one_sentence(sentence)
     assert not at.exception
@@ -457,10 +457,10 @@ def test_a_link_to_weights_that_cannot_be_had_shows_the_shipped_model() -> None:
 
 
 REFUSALS = {
-    ("stem", "filters"): "no filter of theirs is a picture",
+    ("stem", "filters"): "its filters are not pictures",
     ("no positions", "positions"): "no position embedding",
-    ("sincos1d", "positions"): "sines and cosines that are fixed",
-    ("sincos2d", "positions"): "sines and cosines that are fixed",
+    ("sincos1d", "positions"): "adds fixed sines and cosines",
+    ("sincos2d", "positions"): "adds fixed sines and cosines",
     ("no head", "classify"): "no head",
 }
 

@@ -245,7 +245,7 @@ def test_prefix_tokens_are_stars_with_their_names(
     at = opened("tokens")
     assert ("★" in prose(at)) == bool(stars)
     if stars:
-        assert f"★ {stars}: projected, not fitted." in prose(at)
+        assert f"★ {stars}: projected onto the components, not used to fit them." in prose(at)
         assert alt(at, SCATTER).endswith(f"{stars} as a star.")
     else:
         assert "star" not in alt(at, SCATTER)
@@ -266,11 +266,11 @@ def test_both_rules_for_lengths_are_on_screen_with_their_numbers(
     at = opened("tokens", layer="1")
     norms, long, limit = inspection.token_norms(acts.tokens(1), grid=acts.grid)
     said = prose(at)
-    assert f"○ long: {long.sum()} of 24 patches" in said
-    assert f"by more than 5 median absolute deviations, so than {limit:.2f}." in said
-    assert "✕ outliers: 0, at least 5 times as long as the median" in said
-    assert "about 2 % of the tokens, at about ten times" in said
-    assert f"The longest patch is {norms.max():.2f}" in said
+    assert f"○ large norm: {long.sum()} of 24 patches" in said
+    assert f"by more than 5 median absolute deviations (above {limit:.2f})." in said
+    assert "✕ outliers: 0 patches with at least 5 times the median norm" in said
+    assert "about 2 % of the tokens and had about ten times the norm" in said
+    assert f"The largest norm is {norms.max():.2f}" in said
     assert f"the median of {np.median(norms):.2f}" in said
     assert f" CLS: {np.linalg.norm(acts.tokens(1)[0]):.2f}." in said
     row, col = divmod(int(norms.argmax()), 6)
@@ -294,11 +294,11 @@ def test_a_long_token_is_no_outlier_until_it_is_five_times_as_long(
 
     monkeypatch.setattr(Activations, "tokens", stretched)
     at = opened("tokens")
-    assert "○ long: 1 of 24 patches" in prose(at)
-    assert f"✕ outliers: {int(times > 5)}, at least 5 times" in prose(at)
+    assert "○ large norm: 1 of 24 patches" in prose(at)
+    assert f"✕ outliers: {int(times > 5)} patches with at least 5 times" in prose(at)
     ends = {
-        1.5: "no outlier; 1 long one: row 2, column 4.",
-        20: "1 outlier: row 2, column 4; no long one.",
+        1.5: "no outlier; 1 large one: row 2, column 4.",
+        20: "1 outlier: row 2, column 4; no large one.",
     }
     assert alt(at, NORMS).endswith(ends[times])
 
@@ -311,7 +311,7 @@ def test_the_numbers_are_there_as_a_table(serve: Callable[[str], Model]) -> None
     components, _ = inspection.token_components(after(acts, 2), grid=acts.grid)
     np.testing.assert_allclose(table["component 2"], components[..., 1].ravel(), atol=1e-3)
     norms, _, _ = inspection.token_norms(acts.tokens(2), grid=acts.grid)
-    np.testing.assert_allclose(table["length"], norms.ravel(), atol=1e-3)
+    np.testing.assert_allclose(table["norm"], norms.ravel(), atol=1e-3)
     assert list(table["row"]) == [1] * 6 + [2] * 6 + [3] * 6 + [4] * 6
     assert list(table["column"]) == [1, 2, 3, 4, 5, 6] * 4
     assert table["kept"].all()

@@ -130,9 +130,7 @@ def test_the_line_and_the_files_tell_of_the_record() -> None:
     at = opened("training", model=CIFAR100, weights="random", moment="2")
     assert_works(at)
     assert not at.warning
-    assert (
-        provenance(at) == f"{CIFAR100} · recorded while it was trained · epoch 2.0, input of 32 px"
-    )
+    assert provenance(at) == f"{CIFAR100} · recorded during training · epoch 2.0, input of 32 px"
     at = open_data(at, "training")
     curve, distance = (frame.value for frame in at.dataframe)
     run = json.loads((CURVES / f"{CIFAR100}.json").read_text())
@@ -154,7 +152,7 @@ def test_a_model_of_others_is_not_claimed(records: Path, serve: Any) -> None:
     serve("plain")
     at = opened("training")
     assert_works(at)
-    assert f"was not trained here: the run of {CIFAR10} is shown" in at.info[0].value
+    assert f"has no recorded training run: that of {CIFAR10} is shown" in at.info[0].value
 
 
 def test_a_run_without_kept_weights_shows_its_curve_alone(records: Path) -> None:
@@ -172,8 +170,8 @@ def test_with_and_without_a_teacher(records: Path) -> None:
     at = opened("training")
     assert_works(at)
     assert "with a teacher, from 60.0 %" in alts(at)[1]
-    assert "76.5% of the test pictures" in prose(at)
-    assert "With labels alone: 2.0 epochs in 1 minutes." in prose(at)
+    assert "a test accuracy of 76.5%" in prose(at)
+    assert "With labels only: 2.0 epochs in 1 minutes." in prose(at)
     assert "With a teacher: 2.0 epochs in 131 minutes, and 15 more for the teacher" in prose(at)
     assert "budget" not in prose(at)
 

@@ -55,7 +55,7 @@ def test_every_family_is_drawn(family: str) -> None:
     card = CARDS[family]
     for words in (card.differs, card.hidden, card.source, TOYS[family].architecture):
         assert words in prose(at)
-    assert provenance(at).startswith(f"{TOYS[family].architecture}: pairs that may meet")
+    assert provenance(at).startswith(f"{TOYS[family].architecture}: allowed pairs")
     assert provenance(at).endswith("sample: dog")
     depth = int(at.slider(key="zoo_layer").max)
     at.slider(key="zoo_layer").set_value(depth).run()
@@ -65,30 +65,30 @@ def test_every_family_is_drawn(family: str) -> None:
 
 def test_windows_and_shifted_windows_of_swin() -> None:
     at = opened("zoo", family="Swin")
-    assert "row 26, column 26 may look at 49 of 3136 keys" in alts(at)[KEYS]
+    assert "row 26, column 26 may attend to 49 of 3136 keys" in alts(at)[KEYS]
     assert "1024 of 4096 pairs" in alts(at)[MATRICES]
     assert "shifted windows, 64 x 64: 14 %: 576 of 4096 pairs" in alts(at)[MATRICES]
     for name in ("zoo_down", "zoo_across"):
         at.slider(key=name).set_value(99)
     at.run()
-    assert "row 56, column 56 may look at 49 of 3136 keys" in alts(at)[KEYS]
+    assert "row 56, column 56 may attend to 49 of 3136 keys" in alts(at)[KEYS]
     at.slider(key="zoo_layer").set_value(2).run()
     # Shifted by 3 of 7, the windows begin at 3, 10, ... 52: four rows and columns are left.
-    assert "row 56, column 56 may look at 16 of 3136 keys" in alts(at)[KEYS]
+    assert "row 56, column 56 may attend to 16 of 3136 keys" in alts(at)[KEYS]
     assert "**Shifted windows**, stage 1, 56 x 56 patches" in prose(at)
 
 
 @pytest.mark.parametrize(
     ("family", "layer", "words"),
     [
-        ("ViT", 1, "may look at 196 of 196 patches and CLS."),
-        ("DeiT", 1, "may look at 196 of 196 patches and CLS and DIST."),
-        ("Hybrid", 1, "7 x 7 patches: the patch at row 4, column 4 may look at 49 of 49"),
-        ("PVT", 1, "56 x 56 patches: the patch at row 26, column 26 may look at 49 of 49 keys"),
+        ("ViT", 1, "may attend to 196 of 196 patches and CLS."),
+        ("DeiT", 1, "may attend to 196 of 196 patches and CLS and DIST."),
+        ("Hybrid", 1, "7 x 7 patches: the patch at row 4, column 4 may attend to 49 of 49"),
+        ("PVT", 1, "56 x 56 patches: the patch at row 26, column 26 may attend to 49 of 49 keys"),
         ("CoAtNet", 1, "**Global attention**, stage 3, 14 x 14 patches"),
         ("MaxViT", 2, "**Grid attention**, stage 1, 56 x 56 patches"),
-        ("CaiT", 25, "CLS may look at 196 of 196 patches and CLS."),
-        ("MLP-Mixer", 1, "takes from 196 of 196 patches"),
+        ("CaiT", 25, "CLS may attend to 196 of 196 patches and CLS."),
+        ("MLP-Mixer", 1, "reads 196 of 196 patches"),
     ],
 )
 def test_what_a_query_may_look_at_is_said(family: str, layer: int, words: str) -> None:
@@ -107,7 +107,7 @@ def test_what_is_no_attention_is_said() -> None:
         opened("zoo", family="CoAtNet")
     )
     mixer = opened("zoo", family="MLP-Mixer")
-    assert "the same for every picture: no A." in prose(mixer)
+    assert "There is no A: these are the weights of the MLP" in prose(mixer)
     layout = json.loads(charts(mixer)[MATRICES].spec)["layout"]
     assert layout["yaxis"]["title"]["text"] == "unit of the MLP"
     assert not layout.get("shapes")
@@ -117,7 +117,7 @@ def test_a_click_on_the_picture_asks_another_patch() -> None:
     at = opened("zoo", family="ViT")
     click(at, "keys", {"curve_number": 2, "point_index": 0, "customdata": [10, 89]})
     assert_works(at)
-    assert "row 2, column 13 may look" in alts(at)[KEYS]
+    assert "row 2, column 13 may attend" in alts(at)[KEYS]
     assert (at.slider(key="zoo_down").value, at.slider(key="zoo_across").value) == (10, 89)
     before = alts(at)
     click(at, "keys")

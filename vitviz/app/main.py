@@ -142,12 +142,12 @@ def _refusal(page: str, view: View) -> str | None:
     grids = len({layer.query_grid for layer in layers})
     if page == "positions" and grids > 1:
         return (
-            f"The patches of {name} lie in {grids} grids, one after the other, and no position "
+            f"The patches of {name} lie in {grids} grids, one for each resolution, and no position "
             f"embedding is added to them: {places.known_by(view.model)}."
         )
     if page not in ALL_TO_ALL or view.acts.all_to_all:
         return None
-    needs = "This page needs attention of every token to every token, the same tokens in each layer"
+    needs = "This page needs every token to attend to every token, the same ones in each layer"
     if kinds == ["mixing"]:
         return f"{needs}; {name} has no attention."
     has = " and ".join(KINDS[kind] for kind in kinds)
@@ -241,7 +241,7 @@ def _picture_control(menu: DeltaGenerator, take: DeltaGenerator) -> pictures.Pic
             )
     paste_anywhere(pictures.receive)
     if error := st.session_state.get("upload_error"):
-        st.error(f"{error} The last picture stays.")
+        st.error(f"{error} The previous picture is kept.")
     return pictures.picture(chosen)
 
 

@@ -96,8 +96,8 @@ def _fitting(name: str, fits: Callable[[str], bool], default: object) -> str | N
         return text
     called = name.replace("_", " ").capitalize()
     said = re.sub(r"[^\w. -]", "?", text[:40])  # a link may carry markup
-    shown = "nothing" if default == "" else default
-    tell(f"{called}: {said} does not fit here; {shown} is shown.")
+    shown = "none" if default == "" else default
+    tell(f"{called}: {said} is not valid here; {shown} is used.")
     return None
 
 

@@ -243,7 +243,7 @@ def token_norms(
     query: tuple[int, int] | None,
     long: np.ndarray | None = None,
 ) -> go.Figure:
-    """Length of each patch token; outliers have a cross, others that are long a ring.
+    """Norm of each patch token; outliers have a cross, others that are large a ring.
 
     Parameters
     ----------
@@ -254,7 +254,7 @@ def token_norms(
     heat = _heat(
         norms,
         crop,
-        "length",
+        "norm",
         zmin=low,
         zmax=high,
         colorscale="Cividis",
@@ -265,10 +265,10 @@ def token_norms(
         query_box(figure, crop, norms.shape, query)
     marked = {"outlier": (outliers, "x-thin", 13, 3)}
     if long is not None:
-        marked["long one"] = (long & ~outliers, "circle-open", 11, 2)
+        marked["large one"] = (long & ~outliers, "circle-open", 11, 2)
     left, top, right, bottom = crop
     largest = patch_name(*divmod(int(norms.argmax()), norms.shape[1]))
-    words = [f"length of each patch; the largest is {high:.2f} at {largest}"]
+    words = [f"norm of each patch; the largest is {high:.2f} at {largest}"]
     for called, (mask, symbol, size, width) in marked.items():
         rows, cols = np.nonzero(mask)
         figure.add_scatter(

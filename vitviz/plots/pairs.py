@@ -80,9 +80,7 @@ def allowed_pairs(
         counts.append(f"{words}: {mask.sum()} of {mask.size} pairs")
     figure.update_annotations(font_size=14)
     lines = max(title.count("<br>") for title in titles) + 1
-    return finish(
-        figure, f"Pairs that may meet: {'; '.join(counts)}.", height=330, top=8 + 20 * lines
-    )
+    return finish(figure, f"Allowed pairs: {'; '.join(counts)}.", height=330, top=8 + 20 * lines)
 
 
 def allowed_keys(
@@ -96,7 +94,7 @@ def allowed_keys(
 ) -> go.Figure:
     """The picture with one query, solid cyan, and all keys dimmed that it may not attend to.
 
-    What it may look at has a dashed magenta outline; every key has one where keys are larger than
+    What it may attend to has a dashed magenta outline; every key has one where keys are larger than
     patches. Invisible points, whose customdata are per cent of the way down and across, can be
     clicked.
 
@@ -136,7 +134,7 @@ def allowed_keys(
     _clickable(figure, crop, grid)
     count = int(allowed.sum())
     figure.layout.meta["alt"] = (
-        f"The picture: {query_name} may look at {count} of {allowed.size} keys; the others are "
+        f"The picture: {query_name} may attend to {count} of {allowed.size} keys; the others are "
         "dimmed."
     )
     return figure

@@ -1,4 +1,4 @@
-"""The words of the Zoo page on each family, and those for each kind of position encoding."""
+"""What the Zoo page says of each family, and the names of the position encodings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,20 +27,20 @@ class Card:
 POSITION_ENCODINGS: Mapping[str, str] = {
     "embedding": "the position embedding added to it",
     "relative bias": "a bias that attention adds to each score, by the offset from query to key",
-    "rotary": "a rotation of queries and keys by their places (RoPE)",
-    "convolutions": "its convolutions, which see a patch's neighbours, and zeros beyond the edge",
-    "mixing": "the MLP that mixes the patches, with weights for each place",
+    "rotary": "a rotation of queries and keys by their positions (RoPE)",
+    "convolutions": "its convolutions, which see neighbouring patches and the zeros at the edges",
+    "mixing": "the MLP that mixes the patches, with weights for each position",
 }
 _STEM = "Filters: the first layers are convolutions, and no filter is as large as a patch."
 _STAGES = (
-    "Rollout and Tokens, which need the same tokens in every layer: its stages have others. And "
-    "Positions: no embedding of them is added to its tokens."
+    "Rollout and Tokens, which need the same tokens in every layer: they change from stage to "
+    "stage. And Positions: no position embedding is added to its tokens."
 )
 CARDS: Mapping[str, Card] = {
     "ViT": Card(
         differs=(
-            "One grid of patches from first to last layer, and a class token, CLS. Every token may "
-            "look at every token."
+            "One grid of patches from the first layer to the last, and a class token, CLS. Every "
+            "token attends to every token."
         ),
         hidden="Nothing: every page that is about one model shows it.",
         source="Dosovitskiy et al., ICLR 2021, section 3.1",
@@ -48,10 +48,10 @@ CARDS: Mapping[str, Card] = {
     "DeiT": Card(
         differs=(
             "A ViT that was trained on ImageNet-1k alone. The distilled models, such as the one on "
-            "the picture, have one more token: DIST learns what a teacher says, as CLS learns the "
-            "label. It has a row and a column of its own in A."
+            "the picture, have one more token: DIST learns the answer of a teacher, as CLS learns "
+            "the label. It has its own row and column in A."
         ),
-        hidden="A place in the picture for DIST: it is no patch, so its share stands beside it.",
+        hidden="DIST on the picture: it is not a patch, so its share stands beside the map.",
         source="Touvron et al., ICML 2021 (arXiv 2012.12877, section 4)",
     ),
     "Hybrid": Card(
@@ -60,14 +60,14 @@ CARDS: Mapping[str, Card] = {
             "that map's grid."
         ),
         hidden=(
-            "Filters: E sees feature maps, so its filters are no pictures. And a token knows more "
-            "of the picture than its box, as the CNN looked beyond it."
+            "Filters: E is applied to feature maps, so its filters are not pictures. A token also "
+            "knows more of the picture than its box, because the CNN sees beyond it."
         ),
         source="Dosovitskiy et al., ICLR 2021, section 3.1, Hybrid Architecture",
     ),
     "Swin": Card(
         differs=(
-            "Patches look only within windows. Every second layer shifts them by half a window "
+            "Patches attend only within windows. Every second layer shifts them by half a window "
             "(3 of 7 patches; not in the last stage here, where one window is the whole grid), and "
             "a mask keeps apart what the shift brings together from opposite borders. Each later "
             "stage halves the grid's sides."
@@ -77,7 +77,7 @@ CARDS: Mapping[str, Card] = {
     ),
     "PVT": Card(
         differs=(
-            "Every patch may look at every key, but in all stages except the last a key stands for "
+            "Every patch attends to every key, but in all stages except the last a key stands for "
             "several patches, so A is N x M. Each later stage halves the grid's sides. Shown is "
             "PVT v2."
         ),
@@ -89,7 +89,7 @@ CARDS: Mapping[str, Card] = {
             "The first stages are convolutions; the last ones attend over their whole grid, with a "
             "bias for the offset of each pair added to the scores."
         ),
-        hidden=f"What convolutions do: they have no A. {_STEM} {_STAGES}",
+        hidden=f"What its convolutions do: they have no A. {_STEM} {_STAGES}",
         source="Dai et al., NeurIPS 2021, section 2",
     ),
     "MaxViT": Card(
@@ -102,22 +102,21 @@ CARDS: Mapping[str, Card] = {
     ),
     "CaiT": Card(
         differs=(
-            "First the patches look at each other, with no CLS among them. In the last two layers "
-            "CLS alone asks: A is one row, 1 x (1 + N)."
+            "First the patches attend to each other, without CLS. In the last two layers CLS is "
+            "the only query: A is one row, 1 x (1 + N)."
         ),
         hidden=(
-            "Rollout and Tokens: CLS is not among the tokens of the first layers. The "
-            "patches' heads are mixed before and after the softmax; a map is of a head before the "
-            "second mixing."
+            "Rollout and Tokens: CLS is not among the tokens of the first layers. Their heads are "
+            "mixed before and after the softmax; a map shows a head before the second mixing."
         ),
         source="Touvron et al., ICCV 2021 (Going deeper with Image Transformers), section 3",
     ),
     "MLP-Mixer": Card(
         differs=(
-            "No attention: an MLP mixes the patches, by weights that are the same for every "
+            "No attention: an MLP mixes the patches, with weights that are the same for every "
             "picture. Every patch reaches every other."
         ),
-        hidden="A, and the pages that need it: Distance, Rollout and Tokens. It has weights alone.",
+        hidden="A, and the pages that need it: Distance, Rollout and Tokens. It only has weights.",
         source="Tolstikhin et al., NeurIPS 2021, section 2 and Fig. 5",
     ),
 }

@@ -80,13 +80,13 @@ def _mixing(view: View) -> Data:
     norms = np.linalg.norm(maps.reshape(len(maps), -1), axis=1)
     shown = np.argsort(-norms, kind="stable")[:SHOWN_UNITS]
     st.info(
-        f"{view.model.name} has no attention. These are weights, the same for every picture: what "
-        f"the {len(shown)} of {len(maps)} units of layer {view.layer + 1} with the largest norm "
-        "take from each patch."
+        f"{view.model.name} has no attention. Shown are weights, which are the same for every "
+        f"picture: those with which units of layer {view.layer + 1} read each patch, for the "
+        f"{len(shown)} of {len(maps)} units with the largest norm."
     )
     show(plots.token_mixing(maps[shown], names=[f"unit {unit + 1}" for unit in shown]))
     columns = {f"unit {unit + 1}": maps[unit].ravel() for unit in shown}
-    about = f"Weights by which layer {view.layer + 1} mixes its tokens; they are no attention."
+    about = f"Weights with which layer {view.layer + 1} mixes the patches; they are not attention."
     grid = view.acts.layers[view.layer].query_grid
     return Data(
         lambda: [Table(about, {**patch_columns(view, grid=grid), **columns})], pictures="no picture"

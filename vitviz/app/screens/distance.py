@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Variant = Literal["renormalised", "paper"]
 VARIANTS: tuple[Variant, ...] = ("renormalised", "paper")
 BESIDE = ("none", "recorded", "cnn", "both")
-_ROWS = {"renormalised": "patches alone, renormalised", "paper": "as in the paper"}
+_ROWS = {"renormalised": "patches only, renormalised", "paper": "as in the paper"}
 _DOTS = "distance_dots"
 
 
@@ -105,10 +105,10 @@ def _by_layer(view: View) -> Data:
     show(figure, key=_DOTS, on_click=lambda: _go(distance.shape[1]))
     kinds = sorted({layer.kind for layer in view.acts.layers})
     st.markdown(
-        "Click a dot to choose its head. A head looks no farther than its layer lets it: compare "
-        "it with equal sharing in the same layer, which the dashed lines show, and not with other "
-        f"layers. Here {' and '.join(KINDS[kind] for kind in kinds)}. Rows of A are "
-        "renormalised over patches."
+        "Click a dot to choose its head. Compare a head with equal sharing in its own layer, the "
+        "dashed line, and not with other layers. In this model "
+        f"{' and '.join(KINDS[kind] for kind in kinds)}. Rows of A are renormalised over the "
+        "patches."
     )
     layers, heads = np.nonzero(np.arange(distance.shape[1]) < np.array(num_heads)[:, None])
     columns: dict[str, np.ndarray | list[str]] = {
@@ -118,7 +118,7 @@ def _by_layer(view: View) -> Data:
         "distance, px": distance[layers, heads],
         "equal sharing, px": equal[layers],
     }
-    about = "How far each head looks among the patches of its layer, in pixels of the input."
+    about = "Mean attention distance of each head between patches, in pixels of the input."
     return Data(lambda: [Table(about, columns)])
 
 
@@ -195,7 +195,7 @@ def _dots(view: View, survey: Survey) -> None:
     if "cnn" in beside:
         st.markdown(
             "Dotted line: how far a pixel sees at most in a CNN of 3 x 3 kernels, one pixel more "
-            "in each layer. A head of a ViT may look across the whole picture in its first layer."
+            "in each layer. A ViT head can attend to the whole picture in the first layer."
         )
 
 
@@ -218,7 +218,7 @@ def _extremes(survey: Survey) -> None:
     pictures = len(survey.distance)
     words = f"Mean ± standard deviation over {pictures} pictures. " if pictures > 1 else ""
     st.markdown(
-        f"{words}Click a dot to choose its head. Most local: {named[0]}; farthest: {named[1]}. "
+        f"{words}Click a dot to choose its head. Most local: {named[0]}; most global: {named[1]}. "
         f"Mean of the heads from layer 1 to {len(distance)}: {layers} px."
     )
 
@@ -273,17 +273,17 @@ def _table(survey: Survey, variant: Variant) -> Table:
         "head": heads,
         "distance, px": distance.ravel(),
         "standard deviation, px": spread.ravel(),
-        "on tokens outside the picture, %": 100 * survey.prefix_mass.mean(axis=0).ravel(),
+        "on prefix tokens, %": 100 * survey.prefix_mass.mean(axis=0).ravel(),
         "entropy, bits": survey.entropy.mean(axis=0).ravel(),
     }
     if len(survey.distance) == 1:
         del columns["standard deviation, px"]
-    about = f"How far each head looks, in pixels of the input; rows of A {_ROWS[variant]}."
-    return Table(about, columns)
+    about = "Mean attention distance of each head, in pixels of the input; rows of A: "
+    return Table(f"{about}{_ROWS[variant]}.", columns)
 
 
 def _prefix_name(view: View) -> str:
-    return ", ".join(name.upper() for name in view.prefix) or "tokens outside the picture"
+    return ", ".join(name.upper() for name in view.prefix) or "prefix tokens"
 
 
 def _of_picture(view: View, acts: "Activations", key: Sequence[Hashable]) -> Surveys:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 COMPONENTS, RAW, CHANGED = "components", "raw filters", "what training changed"
-NORM, OWN = ORDERS = ("by norm", "their own")
+NORM, OWN = ORDERS = ("by norm", "as in the model")
 GAINS = (0.5, 1.0, 2.0, 4.0, 8.0)
 SHOWN_COMPONENTS = 28  # as in the paper
 SHOWN_FILTERS = 256
@@ -65,8 +65,8 @@ def page(view: View) -> Data | None:
     kernel = view.model.patch_kernel
     if kernel is None or kernel.shape[1] != 3:
         st.info(
-            f"{view.model.name} takes its patches from the feature map of a CNN, so no filter of "
-            f"theirs is a picture: choose a plain ViT, such as {models.shipped_name()}."
+            f"{view.model.name} cuts its patches from the feature map of a CNN, so its filters are "
+            f"not pictures: choose a plain ViT, such as {models.shipped_name()}."
         )
         return None
     first, second, third, fourth = st.columns([3, 2, 3, 3], vertical_alignment="bottom")
@@ -83,7 +83,7 @@ def page(view: View) -> Data | None:
     chosen = setting("filter", range(1, count + 1), 1) - 1
     second.number_input(f"Tile, 1 to {count}", 1, count, key="filter")
     gain = setting("gain", GAINS, 1.0)
-    third.select_slider("Contrast of the tiles", GAINS, key="gain")
+    third.select_slider("Tile contrast", GAINS, key="gain")
 
     if what == COMPONENTS and tiles.explained is not None:
         start = (
@@ -114,9 +114,9 @@ def page(view: View) -> Data | None:
     with answer:
         if overlap:
             st.info(
-                f"A filter sees {kernel.shape[2]} x {kernel.shape[3]} pixels and the next patch "
-                f"begins {side[0]} pixels further: patches overlap here, so that no answer "
-                "belongs to one patch alone."
+                f"Each filter covers {kernel.shape[2]} x {kernel.shape[3]} pixels, and the next "
+                f"patch begins {side[0]} pixels further on: patches overlap in this model, so no "
+                "response belongs to one patch alone."
             )
         else:
             _response(view, tiles.kernel[chosen], tiles.titles[chosen])
@@ -142,7 +142,7 @@ def _tables(view: View, tiles: Tiles, chosen: int | None) -> list[Table]:
     return [
         about,
         Table(
-            f"What each patch answers to {tiles.titles[chosen].lower()}, before the bias.",
+            f"Response of each patch to {tiles.titles[chosen].lower()}, before the bias is added.",
             {**patches, "inner product x E": response.ravel()},
         ),
     ]
@@ -184,14 +184,14 @@ def _random_beside(
         st.subheader("Before training: random weights", anchor=False)
         kernel, called = initial, "initialisation"
     else:
-        st.subheader("The same, random weights", anchor=False)
+        st.subheader("With random weights", anchor=False)
         try:
             kernel, called = models.random_kernel(view.model), "random weights"
         except (ModelError, BusyError) as error:
             st.info(str(error))
             return
     if not kernel.any():
-        st.markdown("E began as zeros, so there is no picture of it.")
+        st.markdown("E was initialised to zeros, so there is nothing to draw.")
         return
     tiles = _tiles(kernel, (view.model.name, called), what, order)
     show(tiles.figure(gain))
@@ -209,12 +209,12 @@ def _likeness(kernel: np.ndarray, initial: np.ndarray) -> str:
 
 
 def _response(view: View, kernel: np.ndarray, title: str) -> None:
-    st.subheader(f"What each patch answers to {title.lower()}", anchor=False)
+    st.subheader(f"Response of each patch to {title.lower()}", anchor=False)
     response = inspection.filter_response(_input(view), kernel)
     image, crop = results.photo(view), view.acts.crop
     show(plots.filter_response(response, image, crop=crop, name=title.lower()))
     low, high = response.min(), response.max()
-    st.markdown(f"From {low:+.2f} to {high:+.2f}, before the bias; 0 is white.")
+    st.markdown(f"From {low:+.2f} to {high:+.2f}, before the bias is added; white is 0.")
 
 
 def _tiles(kernel: np.ndarray, called: tuple[Hashable, ...], what: str, order: str) -> Tiles:

@@ -46,11 +46,11 @@ def page(view: View) -> Data | None:
     width = view.acts.tokens(0).shape[1]
     kinds = [kind for kind in KINDS if _fits(kind, width) and not (refusal and kind == "learned")]
     kind = setting("kind", kinds, kinds[0])
-    names = {**KINDS, "learned": "learned" if view.model.trained else "not yet learned"}
+    names = {**KINDS, "learned": "learned" if view.model.trained else "untrained"}
     if view.query_patch is None:
         st.markdown(
-            f"{view.query_name[0].upper()}{view.query_name[1:]} has no place in the picture: the "
-            "middle is shown. Point at a patch, or click one."
+            f"{view.query_name[0].upper()}{view.query_name[1:]} has no position in the picture, "
+            "so the middle patch is shown. Point at a patch, or click one."
         )
     similarity = _similarity(view, kind)
     finding(findings.positions(similarity), of=f"Positions, {names[kind]}")
@@ -73,7 +73,7 @@ def page(view: View) -> Data | None:
         _all_tiles(view, similarity, position)
         st.markdown(_averages(view, similarity, kind))
     with lines:
-        st.subheader(f"From row {position[0] + 1}, column {position[1] + 1}", anchor=False)
+        st.subheader(f"Cosine with row {position[0] + 1}, column {position[1] + 1}", anchor=False)
         profile = inspection.position_profile(similarity, position=position)
         show(plots.position_profile(profile, position=position))
         if kind in FORMULAS:
@@ -100,14 +100,14 @@ def _why_not_learned(view: View) -> str | None:
     if table is None:
         why = "adds no position embedding to its tokens"
     elif "pos_embed" not in dict(model.module.named_parameters(recurse=False)):
-        why = "adds sines and cosines that are fixed"
+        why = "adds fixed sines and cosines"
     elif len(table) not in (grid[0] * grid[1], len(view.prefix) + grid[0] * grid[1]):
-        why = f"keeps its position embeddings for another grid than {grid[0]} x {grid[1]}"
+        why = f"has position embeddings for a grid other than {grid[0]} x {grid[1]}"
     else:
         return None
     return (
-        f"{model.name} {why}, so the learned kind is missing here: choose a model that has it, "
-        f"such as {models.shipped_name()}."
+        f"{model.name} {why}, so there is no learned embedding to show: choose a model that "
+        f"has one, such as {models.shipped_name()}."
     )
 
 
@@ -185,7 +185,7 @@ def _all_tiles(view: View, similarity: np.ndarray, position: tuple[int, int]) ->
 def _resized(view: View, kind: Kind, name: str, position: tuple[int, int]) -> None:
     """The tile of one position before and after interpolation to another grid."""
     (rows, cols), (high, wide) = view.grid, view.acts.layers[0].patch_side
-    st.subheader(f"Resized to another grid: {name}", anchor=False)
+    st.subheader(f"Interpolated to another grid: {name}", anchor=False)
     first, second, _ = st.columns([4, 4, 3], vertical_alignment="bottom")
     new_rows = setting("grid", GRIDS, 24)
     first.select_slider("Rows of the new grid", GRIDS, key="grid")

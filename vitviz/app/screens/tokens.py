@@ -36,7 +36,11 @@ def page(view: View) -> Data | None:
         name="tokens",
         kind="cosine",
         strip="frames",
-        titles={"row": "Similarity to it", "strip": "After each layer", "slider": "After layer"},
+        titles={
+            "row": "Similarity to the query",
+            "strip": "After each layer",
+            "slider": "After layer",
+        },
         frame_setting=("layer", range(1, depth + 1)),
         frame_names=[f"layer {number}" for number in range(1, depth + 1)],
     )
@@ -76,10 +80,10 @@ def _table(view: View, points: np.ndarray, kept: np.ndarray) -> Table:
     columns |= {"cosine with the query": asked, "kept": kept.ravel()}
     for number, values in enumerate(points[prefix:].T):
         columns[f"component {number + 1}"] = values
-    columns["length"] = np.linalg.norm(tokens[prefix:], axis=1)
+    columns["norm"] = np.linalg.norm(tokens[prefix:], axis=1)
     return Table(
         f"Each patch after layer {view.layer + 1}: its cosine with {view.query_name}, its place on "
-        "the principal components of the patches that are kept, and its length before the "
+        "the principal components of the patches that are kept, and its norm before the "
         "final LayerNorm.",
         columns,
     )
@@ -129,7 +133,7 @@ def _controls(most: int) -> tuple[int, float, bool]:
     which, slider, toggle = st.columns([2, 4, 3], vertical_alignment="bottom")
     trios = {f"{n}-{n + CHANNELS - 1}": n - 1 for n in range(1, most - CHANNELS + 2)}
     chosen = setting("components", list(trios), "1-3")
-    which.selectbox("Red, green and blue are", list(trios), key="components", format_func=_trio)
+    which.selectbox("Red, green and blue show", list(trios), key="components", format_func=_trio)
     threshold = setting("threshold", THRESHOLDS, 0.0)
     slider.select_slider(
         "Foreground: patches beyond this share of component 1",
@@ -224,7 +228,7 @@ def _film(view: View, chosen: slice) -> None:
     )
     st.markdown(
         f"{some}The share of the variance stands above each tile. Every layer has components of "
-        "its own, fitted on all patches: a colour means nothing from one tile to the next."
+        "its own, fitted on all patches, so colours cannot be compared between tiles."
     )
 
 
@@ -252,7 +256,7 @@ def _thumbnails(
     )
     words = "Click a patch to make it the query."
     if prefix:
-        words += f" ★ {', '.join(prefix)}: projected, not fitted."
+        words += f" ★ {', '.join(prefix)}: projected onto the components, not used to fit them."
     st.markdown(words)
 
 
@@ -268,7 +272,7 @@ def _norms(view: View) -> None:
     tokens = acts.tokens(depth)
     norms, long, limit = inspection.token_norms(acts, depth=depth)
     outliers = inspection.norm_outliers(norms)
-    st.subheader(f"Length of the tokens after layer {depth}, before the LayerNorm", anchor=False)
+    st.subheader(f"Norm of the tokens after layer {depth}, before the LayerNorm", anchor=False)
     show(
         plots.token_norms(
             norms,
@@ -281,10 +285,10 @@ def _norms(view: View) -> None:
     )
     median, largest = float(np.median(norms)), float(norms.max())
     words = (
-        f"○ long: {long.sum()} of {norms.size} patches, longer than the median by more than "
-        f"{LONG:.0f} median absolute deviations, so than {limit:.2f}. ✕ outliers: "
-        f"{outliers.sum()}, at least {OUTLIER:.0f} times as long as the median; those of the paper "
-        "on registers were about 2 % of the tokens, at about ten times. The longest patch is "
+        f"○ large norm: {long.sum()} of {norms.size} patches, above the median by more than "
+        f"{LONG:.0f} median absolute deviations (above {limit:.2f}). ✕ outliers: {outliers.sum()} "
+        f"patches with at least {OUTLIER:.0f} times the median norm; in the paper on registers "
+        "they were about 2 % of the tokens and had about ten times the norm. The largest norm is "
         f"{largest:.2f}, {largest / median:.1f} times the median of {median:.2f}."
     )
     lengths = np.linalg.norm(tokens[: len(view.prefix)], axis=1)

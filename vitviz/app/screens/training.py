@@ -21,8 +21,8 @@ from vitviz.plots.training import running_epochs
 if TYPE_CHECKING:
     from streamlit.delta_generator import DeltaGenerator
 
-# Test accuracy of the ViT made by hand that this project began with.
-BY_HAND = {"cifar10": 0.7136, "cifar100": 0.4408}
+# Test accuracy of the ViT with which this project began, which was written for a course.
+OF_A_COURSE = {"cifar10": 0.7136, "cifar100": 0.4408}
 SHOWN_COMPONENTS = 12
 NETWORKS = {"vit": "ViT", "cnn": "small CNN"}
 # Student's t for three seeds, and the normal distribution's: 95 % lie within so many deviations.
@@ -33,7 +33,7 @@ def page(view: View) -> Data:
     runs = _runs()
     name = view.model.name if view.model.name in runs else next(iter(runs))
     if name != view.model.name:
-        st.info(f"{view.model.name} was not trained here: the run of {name} is shown.")
+        st.info(f"{view.model.name} has no recorded training run: that of {name} is shown.")
     run = runs[name]
     moments = _moments(name)
     moment = _slider(moments) if moments else 0
@@ -45,7 +45,7 @@ def page(view: View) -> Data:
             plots.training_curves(
                 {"": run["epochs"]},
                 test_accuracy={"": run["test_accuracy"]},
-                reference=BY_HAND.get(dataset),
+                reference=OF_A_COURSE.get(dataset),
                 chosen=moments[moment][0] if moments else None,
             )
         )
@@ -56,12 +56,12 @@ def page(view: View) -> Data:
     else:
         kept = [other for other in runs if other != name and _record(other)]
         filters.info(
-            f"No weights were kept on the way to {name}: only its curve is shown. They were on the "
-            f"way to {' and '.join(kept)}."
+            f"No weights were kept during the run of {name}, so only its curve is shown; there are "
+            f"some of {' and '.join(kept)}."
         )
     _beside(name, runs)
     _hunger()
-    line = f"{name} · recorded while it was trained"
+    line = f"{name} · recorded during training"
     if moments:
         line += f" · {_moment_words(*moments[moment])}"
     tables = partial(_tables, name, run, moment if moments else None)
@@ -163,7 +163,7 @@ def _loss_words(run: dict[str, Any]) -> str:
             "divergence from the teacher's answer, for the distillation token (both softened by a "
             f"temperature τ = {temperature:g}, and the divergence multiplied by τ²)"
         )
-    return f"{words}; each value is the mean over the batches since the last one."
+    return f"{words}; each point is the mean over the batches since the point before it."
 
 
 def _growth_words(run: dict[str, Any]) -> str:
@@ -178,9 +178,9 @@ def _growth_words(run: dict[str, Any]) -> str:
         pictures = f"the same pictures of {side} px, enlarged to {size} px"
     return (
         f"The last {after['epoch']:.1f} epochs were on {pictures}, with {_side_factor(rows)} times "
-        f"as many patches and the position embeddings interpolated: {before:.1%} of the held-out "
-        f"pictures were right before, {after['held_out_accuracy']:.1%} after. The test pictures "
-        "chose nothing: they were looked at after the last step."
+        f"as many patches and the position embeddings interpolated: held-out accuracy was "
+        f"{before:.1%} before and {after['held_out_accuracy']:.1%} after. The test pictures were "
+        "used only once, after the last step."
     )
 
 
@@ -195,7 +195,7 @@ def _beside(name: str, runs: dict[str, Any]) -> None:
     if plain not in runs or taught not in runs:
         return
     st.subheader("With and without a teacher", anchor=False)
-    pair = {"labels alone": runs[plain], "with a teacher": runs[taught]}
+    pair = {"labels only": runs[plain], "with a teacher": runs[taught]}
     show(
         plots.training_curves(
             {label: run["epochs"] for label, run in pair.items()},
@@ -209,9 +209,9 @@ def _beside(name: str, runs: dict[str, Any]) -> None:
         for run in pair.values()
     )
     st.markdown(
-        f"With labels alone: {alone}. With a teacher: {both}, and {teacher['minutes']} more for "
-        "the teacher's own training. A distillation token learns what the teacher says, a small "
-        f"CNN that itself names {teacher['test_accuracy']:.1%} of the test pictures right."
+        f"With labels only: {alone}. With a teacher: {both}, and {teacher['minutes']} more for "
+        "the teacher's own training. The distillation token learns the answers of the teacher, a "
+        f"small CNN with a test accuracy of {teacher['test_accuracy']:.1%}."
     )
 
 
@@ -228,7 +228,7 @@ def _as_it_was(
         st.subheader("Filters", anchor=False)
         components, explained = inspection.filter_components(kernel, n_components=SHOWN_COMPONENTS)
         show(plots.filter_components(components, explained, columns=4))
-        st.markdown(f"{as_percent(explained.sum())} of the variance.")
+        st.markdown(f"They explain {as_percent(explained.sum())} of the variance.")
     with positions:
         st.subheader(f"Positions, {grid[0]} x {grid[1]}", anchor=False)
         similarity = inspection.position_similarity(table, grid=grid)
@@ -238,7 +238,7 @@ def _as_it_was(
     far, even = st.columns(2)
     first = int(record["image_size"][0])
     with far:
-        st.subheader("How far heads look", anchor=False)
+        st.subheader("Attention distance of the heads", anchor=False)
         show(
             plots.distance_by_layer(
                 record[f"distance_{moment}"] / size,
@@ -249,7 +249,7 @@ def _as_it_was(
     if f"entropy_{moment}" in record:  # older records have none
         outside = _prefix_tokens(name)
         with even:
-            st.subheader("How evenly they look", anchor=False)
+            st.subheader("Entropy of their attention", anchor=False)
             show(
                 plots.entropy_by_layer(
                     record[f"entropy_{moment}"] / math.log2((size // patch) ** 2 + outside),
@@ -263,9 +263,7 @@ def _hunger() -> None:
     if not path.exists():
         return
     found = json.loads(path.read_text(encoding="utf-8"))
-    st.subheader(
-        f"Data hunger: {found['seen']:,} pictures seen, drawn from fewer and fewer", anchor=False
-    )
+    st.subheader("Data hunger: accuracy by the number of training pictures", anchor=False)
     results = {
         words: [
             (round(share * found["pictures"]), *_interval(found["runs"], network, share))
@@ -278,10 +276,10 @@ def _hunger() -> None:
         show(plots.data_hunger(results))
     with words:
         st.markdown(
-            f"Each run saw {found['seen']:,} pictures in all: the fewer there were to draw from, "
-            "the more often it saw each. Shares with several seeds show the mean and its 95 % "
-            "interval over the seeds (Student's t); the others one run and the 95 % interval of a "
-            "share of 10,000 test pictures."
+            f"Every run saw {found['seen']:,} pictures in all: with a smaller training set it saw "
+            "each picture more often. Points with several seeds show the mean and its 95 % "
+            "confidence interval over the seeds (Student's t). The others show one run, with the "
+            "95 % confidence interval of an accuracy on 10,000 test pictures."
         )
 
 

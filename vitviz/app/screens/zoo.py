@@ -59,13 +59,13 @@ def page(view: View) -> Data:
         _card(family, architecture)
     sizes, cost = st.columns([7, 5])
     with sizes:
-        st.subheader("How large ViTs are", anchor=False)
+        st.subheader("Sizes of ViTs", anchor=False)
         _sizes(view.model)
     with cost:
-        st.subheader("What one layer costs", anchor=False)
+        st.subheader("Cost of one layer", anchor=False)
         _cost()
     line = (
-        f"{architecture}: pairs that may meet, without its weights · layer {layer + 1} of "
+        f"{architecture}: allowed pairs, which do not depend on weights · layer {layer + 1} of "
         f"{acts.depth} · {view.picture.name}"
     )
     return Data(lambda: _tables(model, acts, layer, place), record=line)
@@ -87,8 +87,8 @@ def _live(
     described, site = acts.layers[layer], model.sites[layer]
     which, down, across = st.columns([3, 2, 2])
     which.slider(f"Layer of {family}", 1, acts.depth, key="zoo_layer")
-    down.slider("Query ↓, %", 0, 99, key="zoo_down")
-    across.slider("Query →, %", 0, 99, key="zoo_across")
+    down.slider("Query from the top, %", 0, 99, key="zoo_down")
+    across.slider("Query from the left, %", 0, 99, key="zoo_across")
     query = None if described.kind == "class" else _patch(place, described.query_grid)
     name = "CLS" if query is None else f"the patch at row {query[0] + 1}, column {query[1] + 1}"
     allowed = _allowed(model, acts, layer, query)
@@ -102,7 +102,7 @@ def _live(
     )
     show(figure, key="keys", on_click=_clicked)
     also = [token.upper() for token in described.prefix]
-    does = "takes from" if described.kind == "mixing" else "may look at"
+    does = "reads" if described.kind == "mixing" else "may attend to"
     st.markdown(
         f"**{_kind(site)[0].upper()}{_kind(site)[1:]}**, stage {described.stage + 1}, "
         f"{_times(described.query_grid)} patches: {name} {does} {allowed.sum()} of "
@@ -169,7 +169,7 @@ def _matrices(family: str, place: tuple[int, int]) -> None:
     model, masks = _toy(family)
     layers = model.layers
     size = _times(model.preprocess.input_size)
-    st.subheader(f"Pairs that may meet, in a toy of {size} pixels", anchor=False)
+    st.subheader(f"Allowed pairs, in a tiny model of {size} pixels", anchor=False)
     mixing = layers[0].kind == "mixing"
     titles = [
         f"layer {number}, stage {site.layer.stage + 1}<br>{_kind(site)}<br>"
@@ -189,7 +189,8 @@ def _matrices(family: str, place: tuple[int, int]) -> None:
         st.markdown(f"Stages 1 to {first} are convolutions: there is no A.")
     if mixing:
         st.markdown(
-            "These are weights of the MLP that mixes the patches, the same for every picture: no A."
+            "There is no A: these are the weights of the MLP that mixes the patches, which are the "
+            "same for every picture."
         )
 
 
@@ -209,15 +210,15 @@ def _card(family: str, architecture: str) -> None:
     st.markdown(f"On the picture: {architecture}. Paper: {card.source}.")
     if architecture in models.model_names():
         st.button(
-            "Open it",
+            "Open this model",
             key="open_family",
             on_click=_open,
             args=(architecture,),
             icon=":material/visibility:",
-            help="Makes it the model of all pages, and turns to Attention.",
+            help="Selects it as the model of all pages, and opens Attention.",
         )
     else:
-        st.markdown("It is not in the menu; in Python, vitviz.load_model has it.")
+        st.markdown("It is not in the menu; vitviz.load_model can load it in Python.")
 
 
 def _open(architecture: str) -> None:
@@ -247,10 +248,11 @@ def _sizes(model: "Model") -> None:
     st.markdown("\n".join(lines))
     sources = dict.fromkeys(paper.source for paper in PAPER_SIZES)
     st.markdown(
-        "Layers, D, MLP and heads are read off timm's modules, and are those of the papers "
-        f"({'; '.join(sources)}). Parameters are counted at 224 px, with patches of 16 px (Huge "
-        "and G: 14 px), without a head and with one for 1000 classes (the last row: its own). The "
-        "tables name no head, and that of the ViT paper no patch size: both change the number."
+        "Layers, D, MLP and heads are read from timm's modules and agree with the papers "
+        f"({'; '.join(sources)}). The parameters are counted at 224 px with patches of 16 px (Huge "
+        "and G: 14 px), without a classification head and with one for 1000 classes (the last "
+        "row: with its own). Both the head and the patch size change the number; the papers' "
+        "tables do not state the head, and the ViT paper's table does not state the patch size."
     )
 
 
@@ -291,9 +293,9 @@ def _cost() -> None:
     equal = rest[0] // tokens[0] // (2 * embed_dim)
     st.markdown(
         f"Base, patches of {PATCH} px: at 224 px A takes {as_percent(share)} of the "
-        f"multiply-adds; above N = {equal} it takes more than the rest. Twice the side is four "
-        "times the tokens and 16 times the pairs where all look at all, and four times the pairs "
-        "within windows (Liu et al. 2021, equations 1 and 2)."
+        f"multiply-adds; above N = {equal} it takes more than the rest. Twice the side "
+        "means four times as many tokens and 16 times as many pairs, but within windows only four "
+        "times as many pairs (Liu et al. 2021, equations 1 and 2)."
     )
 
 
@@ -307,7 +309,7 @@ def _tables(model: "Model", acts: "Activations", layer: int, place: tuple[int, i
     papers, sizes = PAPER_SIZES, _paper_sizes()
     return [
         Table(
-            "The layers of the family, and the pairs that may meet in each; heads are left out.",
+            "The layers of the family, and the allowed pairs in each, the same for all heads.",
             {
                 "layer": list(range(1, acts.depth + 1)),
                 "stage": [each.stage + 1 for each in acts.layers],
@@ -318,11 +320,11 @@ def _tables(model: "Model", acts: "Activations", layer: int, place: tuple[int, i
             },
         ),
         Table(
-            "The keys that the query may look at.",
+            "The keys that the query may attend to.",
             {"row": rows, "column": cols, "allowed": allowed.ravel().astype(int)},
         ),
         Table(
-            "Sizes of the papers, and counted.",
+            "Sizes in the papers, and as counted here.",
             {
                 "size": [paper.name for paper in papers],
                 "source": [paper.source for paper in papers],

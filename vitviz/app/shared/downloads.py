@@ -57,7 +57,7 @@ class Download:
         if self._after is not None:
             self._after._thread.join()
             self._after = None
-        self.failure = f"The download of the weights of {self.name} did not come to its end."
+        self.failure = f"The download of the weights of {self.name} did not finish."
         try:
             fetch_weights(self.name, progress=self._progress)
         except ModelError as error:

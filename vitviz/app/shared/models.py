@@ -153,8 +153,8 @@ def missing(name: str | None) -> str | None:
     if name in model_names() or name not in _allowed_names():
         return None
     return (
-        f"{name} is not on this server, which downloads nothing for its visitors: whoever runs it "
-        f"can have it with `vitviz fetch {name}`."
+        f"{name} is not on this server, and visitors cannot make it download a model: its operator "
+        f"can add it with `vitviz fetch {name}`."
     )
 
 

@@ -57,7 +57,7 @@ def capture(model: "Model", picture: Picture) -> "Activations":
         (model.name, model.weights, picture.digest),
         make,
         lambda made: made.nbytes,
-        lambda: place.progress(0.0, "Somebody has asked for the same, and it is being made"),
+        lambda: place.progress(0.0, "Another visitor has asked for the same; it is being computed"),
     )
     place.empty()
     check_finite(model, acts)
@@ -198,7 +198,7 @@ def experiment(
         (*view.key, *called),
         made,
         lambda found: getattr(found, "nbytes", 1000),
-        lambda: bar.progress(0.0, "Somebody has asked for the same, and it is being made"),
+        lambda: bar.progress(0.0, "Another visitor has asked for the same; it is being computed"),
     )
     place.empty()
     return found

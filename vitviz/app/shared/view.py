@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 MEAN = "mean"  # as a head: the mean of heads; as a query: the mean of the patches
 KINDS = {  # of attention, in words
-    "global": "all patches look at all",
-    "class": "CLS alone looks",
-    "window": "patches look within windows",
-    "grid": "patches look within spread windows",
-    "pooled": "patches look at pooled keys",
+    "global": "every patch attends to every patch",
+    "class": "only CLS attends",
+    "window": "patches attend within windows",
+    "grid": "patches attend within spread-out windows",
+    "pooled": "patches attend to pooled keys",
 }
 
 
