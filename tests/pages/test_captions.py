@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.driver import at_page, choose, opened, prose, specs, token_map
+from pages.driver import at_page, choose, components, opened, prose, specs, token_map
 from pages.test_other_families import DRAWN, MIXER, OTHERS, PVT, SWIN
 from vitviz import Model
 from vitviz.app.widgets.caption import with_definitions
@@ -43,7 +43,8 @@ def test_the_card_is_that_of_the_model_and_stands_where_something_is_shown(model
         assert (words.see in prose(at)) == shown, page
         assert (words.try_this in prose(at)) == shown, page
         assert (words.equation in latex(at)) == shown, page
-        assert bool(specs(at) or token_map(at)) == shown, page
+        figures = specs(at) or token_map(at) or components(at, "vitviz_anatomy")
+        assert bool(figures) == shown, page
 
 
 @pytest.mark.parametrize("model", [name for name in KINDS if name not in OTHERS])

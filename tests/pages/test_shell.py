@@ -48,6 +48,7 @@ every_page = pytest.mark.parametrize("page", SHOWN)
 ALL = {"layer": "layer 6 of 6", "head": "mean of heads", "scale": "each map on its own scale"}
 #: What the provenance line says of the settings that a page uses, at the defaults.
 SETTINGS = {page: dict[str, str]() for page in SHOWN} | {
+    "anatomy": {"layer": ALL["layer"]},
     "attention": ALL,
     "distance": {name: ALL[name] for name in ("layer", "head")},
     "rollout": {name: ALL[name] for name in ("layer", "scale")},

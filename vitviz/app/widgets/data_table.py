@@ -17,6 +17,7 @@ _SCALES = {
 }
 #: The settings that change what a page shows.
 _USED = {
+    "anatomy": ("layer",),
     "attention": ("layer", "head", "scale"),
     "distance": ("layer", "head"),
     "rollout": ("layer", "scale"),
