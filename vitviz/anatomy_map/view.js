@@ -323,7 +323,7 @@ class View {
     const button = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ label, /** @type {() => void} */ act) =>
       part(name, element("button", { type: "button", textContent: text, onclick: act, aria: { "aria-label": label } }));
     const controls = element("div", { className: "transport", aria: { role: "group", "aria-label": "Walk through the steps" } },
-      button("back", "◀ Back", "One step back", () => { this.#pause(); this.step(-1); }),
+      button("back", "◀", "One step back", () => { this.#pause(); this.step(-1); }),
       button("play", "▶ Play", "Play the steps", () => (this.playing ? this.#pause() : this.#play())),
       button("next", "Next ▶", "One step forward", () => { this.#pause(); this.step(1); }));
     const equations = data.equations.map((/** @type {string} */ text, /** @type {number} */ i) =>
