@@ -166,15 +166,22 @@ def _locality(view: View) -> list[Table]:
         other = (patch[0], (patch[1] + 1) % cols)
     width = model.layers[0].patch_side[1]
 
-    def make() -> "dict[str, Distances]":
+    def moved() -> "list[Distances]":
         with turn():
-            return {
-                "picture moved by one patch": translate(model, image, width),
-                "picture moved by half a patch": translate(model, image, width // 2),
-                "the same patch at two places": repeat_patch(model, image, patch, other),
-            }
+            return [translate(model, image, pixels) for pixels in (width, width // 2)]
 
-    found = results.captures().get((*view.key, "locality", patch), make, lambda made: 1000)
+    def repeated() -> "Distances":
+        with turn():
+            return repeat_patch(model, image, patch, other)
+
+    cache = results.captures()
+    whole, half = cache.get((*view.key, "moved"), moved, lambda made: 1000)
+    twins = cache.get((*view.key, "repeated", patch), repeated, lambda made: 1000)
+    found = {
+        "picture moved by one patch": whole,
+        "picture moved by half a patch": half,
+        "the same patch at two places": twins,
+    }
     fields, words = st.columns([4, 8])
     left, _, right, _ = view.acts.crop
     with fields:
@@ -187,7 +194,6 @@ def _locality(view: View) -> list[Table]:
                 pixel=(right - left) / (cols * width),
             )
         )
-    whole, half, twins = found.values()
     words.markdown(
         f"A token begins with its own {width} x {width} pixels (small cyan box). From layer 1 on, "
         "attention reads **the whole picture** (large cyan box). A pixel of a CNN with kernels of "
