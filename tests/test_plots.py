@@ -361,6 +361,23 @@ def test_a_map_lies_in_the_frame_of_the_whole_upright_picture(draw: MapPlot) -> 
     assert figure.layout.xaxis.constrain == figure.layout.yaxis.constrain == "domain"
 
 
+def luminance(colour: np.ndarray) -> np.ndarray:
+    """Relative luminance of sRGB colours from 0 to 255, shape (..., 3), as WCAG 2.2 defines it."""
+    part = colour / 255
+    linear = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
+    return np.asarray(linear @ (0.2126, 0.7152, 0.0722))
+
+
+def test_the_key_is_seen_on_black_on_white_and_on_the_colours_of_shares() -> None:
+    """A contrast of 3, as WCAG asks of marks; and far from each colour of Inferno, red to blue."""
+    key = np.array([int(plots.KEY[i : i + 2], 16) for i in (1, 3, 5)])
+    for ground in (0, 255):
+        levels = sorted(luminance(np.array([key, [ground] * 3])))
+        assert (levels[1] + 0.05) / (levels[0] + 0.05) >= 3
+    table = np.frombuffer(bytes.fromhex(colour_table(False)), np.uint8).reshape(256, 3)
+    assert np.linalg.norm(table - key, axis=1).min() >= 90
+
+
 def test_the_alt_text_of_a_map_names_the_strongest_patch() -> None:
     assert "strongest at row 4, column 7, 40 %" in alt(rollout_map(planted()))
     assert "strongest at row 1, column 8" in alt(rollout_map(planted(peak=(0, 7))))

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from vitviz import token_map
 from vitviz.token_map import Frame, Kind, Shape, encode, encode_windows, moved, packed, script
 
 MAPS = Path(token_map.__file__).with_name("maps.js")
+PRESSES = MAPS.with_name("keys.js")
 GRID, KEYS = (5, 4), (3, 2)
 CROP, KEY_CROP = (70.0, 20.0, 560.0, 370.0), (70.0, 20.0, 640.0, 400.0)
 Node = Callable[..., Any]
@@ -37,15 +39,15 @@ def node() -> str:
 
 @pytest.fixture
 def run(node: str, tmp_path: Path) -> Node:
-    """The value of an expression over the names of maps.js and of what is given."""
+    """The value of an expression over the names of maps.js, of keys.js and of what is given."""
 
     def value(expression: str, **given: Any) -> Any:
         names = ", ".join(given)
         code = f"const {{ {names} }} = {json.dumps(given)};\n" if given else ""
         file = tmp_path / "code.mjs"
+        modules = "\n".join(path.read_text(encoding="utf-8") for path in (MAPS, PRESSES))
         file.write_text(
-            f"{MAPS.read_text(encoding='utf-8')}\n{code}console.log(JSON.stringify({expression}));",
-            encoding="utf-8",
+            f"{modules}\n{code}console.log(JSON.stringify({expression}));", encoding="utf-8"
         )
         return json.loads(printed([node, str(file)]))
 
@@ -156,7 +158,7 @@ def test_cosines_keep_their_sign(run: Node) -> None:
     ("kind", "name", "expected"),
     [
         ("share", "map", lambda x: x / 0.5),
-        ("share", "log", lambda x: 1 + np.log10(np.maximum(x, 5e-4) / 0.5) / 3),
+        ("share", "log", lambda x: 1 + np.log10(np.maximum(x, 5e-5) / 0.5) / 4),
         ("cosine", "log", lambda x: (x + 1) / 2),  # cosines have no logarithm
     ],
 )
@@ -165,11 +167,76 @@ def test_a_scale_is_linear_or_logarithmic(
 ) -> None:
     values = np.array([0, 1e-5, 0.001, 0.1, 0.5, 0.9])
     found = run(
-        "(() => { const scale = new Scale(kind, name, [0.25, 0.5]);"
+        "(() => { const maps = [[0.25, 5e-5], [0.5, 1e-3]]"
+        "   .map(([value, least]) => ({ strongest: { value }, least }));"
+        " const scale = new Scale(kind, name, maps);"
         " return values.map((value) => scale.position(value)) })()",
         **{"kind": kind, "name": name, "values": values.tolist()},
     )
     np.testing.assert_allclose(found, np.clip(expected(values), 0, 1), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("least", "ends"),
+    [(0.002, [0.002, 0.4]), (1e-9, [4e-7, 0.4]), (0.4, [0.4, 0.4]), (1e300, [0.4, 0.4])],
+)
+def test_a_logarithmic_scale_spans_the_data_but_at_most_six_decades(
+    least: float, ends: list[float], run: Node
+) -> None:
+    """Where all values are the same, or none is positive, it has no length."""
+    found, positions = run(
+        "(() => { const scale = new Scale('share', 'log', [{ strongest: { value: 0.4 }, least }]);"
+        " return [[scale.min, scale.max], [0, 0.4].map((value) => scale.position(value))] })()",
+        least=least,
+    )
+    assert found == pytest.approx(ends)
+    assert positions == [0, 1]
+
+
+def test_the_least_value_is_positive_and_leaves_the_query_out(run: Node) -> None:
+    assert run("smallest(values, -1)", values=[0, 0.3, 1e-3, 0.02]) == 1e-3
+    assert run("smallest(values, 2)", values=[0, 0.3, 1e-3, 0.02]) == 0.02
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "changes"),
+    [
+        ("n", {"frame": 1}, None),  # the last
+        ("N", {}, {"frame": 1}),
+        ("p", {"frame": 1}, {"frame": 0}),
+        ("p", {}, None),
+        ("0", {}, {"head": -1}),
+        ("2", {}, {"head": 1}),
+        ("3", {}, None),  # of two heads
+        ("Escape", {}, None),
+        ("Escape", {"query": 3, "pinned": True}, {"query": 0, "pinned": False}),
+        ("ArrowDown", {}, {"query": 1 + 2 * 4 + 2, "pinned": True}),  # from CLS to the middle
+        ("ArrowDown", {"query": 1 + 17, "pinned": True}, {"query": 1 + 17, "pinned": True}),
+        ("ArrowLeft", {"query": 1 + 5, "pinned": True}, {"query": 1 + 4, "pinned": True}),
+        ("ArrowRight", {"hover": 1 + 9}, {"query": 1 + 10, "pinned": True}),
+        ("ArrowRight", {"hover": 1 + 9, "query": 1, "pinned": True}, {"query": 2, "pinned": True}),
+        ("c", {"query": 3, "pinned": True}, None),
+        ("Enter", {}, None),
+        (" ", {}, None),
+    ],
+)
+def test_what_a_key_changes(
+    key: str, given: dict[str, Any], changes: dict[str, Any] | None, run: Node
+) -> None:
+    """From CLS unless something else is chosen; a pin moves from where it is."""
+    frames = [replace(shape(("CLS",)), home=0).sent(f"layer {number}") for number in (1, 2)]
+    state = {"frame": 0, "head": 0, "query": 0, "pinned": False} | given
+    hover = state.pop("hover", None)
+    found = run(
+        "keyed(key, state, frames, hover)", key=key, state=state, frames=frames, hover=hover
+    )
+    assert found == changes
+
+
+def test_where_cls_alone_is_a_query_no_key_moves_it(run: Node) -> None:
+    frames = [shape(("CLS",), prefix_only=True).sent("layer 1")]
+    state = {"frame": 0, "query": 0, "pinned": False}
+    assert run("keyed('ArrowUp', state, frames, null)", state=state, frames=frames) is None
 
 
 def test_a_patch_is_found_where_its_box_lies(run: Node) -> None:
@@ -217,6 +284,7 @@ def test_the_query_is_asked_for_in_the_grid_of_the_keys(run: Node) -> None:
     row, col = where.key_of((3, 2))
     assert (found["patch"], found["name"]) == (row * 2 + col, f"row {row + 1} column {col + 1}")
     assert found["itself"] == -1  # no patch of the map is the query
+    assert (found["role"], found["other"]) == ("key", "query")
 
 
 def test_the_message_holds_what_its_schema_states() -> None:

@@ -78,7 +78,8 @@ def test_back_leads_over_pages_with_their_settings(page: "Page", server: Server)
 
 
 AT_ONCE = """photo => {
-  photo.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true }));
+  const how = { key: "ArrowRight", bubbles: true, composed: true };
+  photo.dispatchEvent(new KeyboardEvent("keydown", how));
   [...document.querySelectorAll("a")].find(link => link.innerText.includes("Tokens")).click();
 }"""
 

@@ -47,7 +47,7 @@ def test_a_copied_link_shows_the_same(
 def test_a_link_outlives_a_walk_through_all_pages(page: "Page", server: Server) -> None:
     opened(page, server, LINK)
     before = reading(page)
-    assert before.startswith("query row 4 column 9, head 3: strongest query")
+    assert before.startswith("key row 4 column 9, head 3: strongest query")
     for name in (*(other for other in PAGES if other != "attention"), "attention"):
         turn(page, name)
         until(page, lambda: all(part in page.url for part in LINK[1:].split("&")))

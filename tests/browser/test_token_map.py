@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitviz.plots.template import QUERY, colour_table
+from vitviz.plots.template import KEY, QUERY, colour_table
 from vitviz.token_map import Frame, Shape, encode, encode_windows, packed, photo, script, style
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ async ([js, css, stack, view]) => {
   const columns = {};
   for (const name of ["codes", "peaks", "prefix", "places"]) columns[name] = table(stack[name]);
   mount({ data: { stack: stack.stack, ...columns }, parentElement: document.createElement("div") });
+  window.show.mount = mount;
   window.component = window.show({});
   await new Promise((done) => setTimeout(done, 100));  // until the picture is decoded
 }
@@ -118,6 +119,7 @@ def show(page: "Page") -> Callable[..., None]:
             "distance": None,
             "lut": colour_table(kind == "cosine"),
             "queryColour": QUERY,
+            "keyColour": KEY,
             **view,
         }
         stack = sent_stack(frames, shapes, kind)
@@ -291,10 +293,218 @@ def test_hover_moves_the_query_and_tells_nobody(page: "Page", show: Callable[...
     page.mouse.move(x, y)
     page.mouse.click(x, y)
     page.mouse.move(x + 3 * patch[0], y)
-    assert label(page).startswith("query row 8 column 3,")  # pinned
     page.keyboard.press("Escape")
     page.mouse.move(box["x"], box["y"] + 300)
     assert [state["query"] for state in sent(page)] == [0]  # one message, of how it ended
+
+
+def middle_of(page: "Page", part: str, row: int, col: int) -> tuple[float, float]:
+    """The middle of a patch on a canvas, in pixels of the window."""
+    box = page.locator(f"canvas[data-part={part}]").bounding_box()
+    assert box
+    scale = box["width"] / SIZE[0]
+    x = CROP[0] + (col + 0.5) / GRID[1] * (CROP[2] - CROP[0])
+    y = CROP[1] + (row + 0.5) / GRID[0] * (CROP[3] - CROP[1])
+    return box["x"] + scale * x, box["y"] + scale * y
+
+
+def near(pixels: np.ndarray, hexadecimal: str) -> np.ndarray:
+    """Where a colour is, shape (height, width)."""
+    rgb = [int(hexadecimal[i : i + 2], 16) for i in (1, 3, 5)]
+    found: np.ndarray = np.abs(pixels - rgb).max(axis=2) <= 2
+    return found
+
+
+def around(pixels: np.ndarray, row: int, col: int) -> tuple[slice, slice]:
+    return inside(pixels.shape, row, col, -4)
+
+
+def test_in_the_column_direction_the_token_is_a_key(
+    page: "Page", show: Callable[..., None]
+) -> None:
+    """Word, colour and dash; what is under the pointer on the map is a query."""
+    show(planted(), state={"query": 1 + 4 * 14 + 8, "pinned": True})
+    row = near(drawn(page, "photo"), QUERY)
+    assert text(page, "photoTitle") == "The query: row 5 column 9 · pinned"
+    cell = page.locator(".tile i").first
+    assert cell.evaluate("mark => getComputedStyle(mark).outlineStyle") == "solid"
+    page.get_by_role("button", name="column: looked at by").click()
+    assert text(page, "photoTitle") == "The key: row 5 column 9 · pinned"
+    assert text(page, "mapTitle").startswith(TITLES["column"])
+    assert label(page).startswith("key row 5 column 9, head 1: strongest query row 1 column 1,")
+    assert text(page, "reading").startswith("Strongest query: row 1 column 1, ")
+    assert page.get_by_role("button", name="CLS as the key").is_visible()
+    assert page.get_by_label("leave the key out of the scale").is_visible()
+    assert cell.evaluate("mark => getComputedStyle(mark).outlineStyle") == "dashed"
+    assert not near(drawn(page, "photo"), QUERY).any()
+    column = near(drawn(page, "photo"), KEY)
+    assert 0.3 * row.sum() < column.sum() < 0.8 * row.sum()  # the dashes
+    place = around(column[..., None], 4, 8)
+    assert column[place].sum() == column.sum()
+    page.mouse.move(*middle_of(page, "map", 2, 3))
+    assert text(page, "reading").startswith("Query row 3 column 4: 0.35 %")
+    pixels = drawn(page)
+    query = near(pixels, QUERY)
+    assert query[around(pixels, 2, 3)].sum() == query.sum() > 100
+    assert near(pixels, KEY)[around(pixels, 4, 8)].sum() > 50
+
+
+def test_a_patch_under_the_pointer_is_a_dashed_key_where_rows_are_read(
+    page: "Page", show: Callable[..., None]
+) -> None:
+    show(planted(), state={"query": 1 + 4 * 14 + 8, "pinned": True})
+    page.mouse.move(*middle_of(page, "map", 2, 3))
+    pixels = drawn(page)
+    key, query = near(pixels, KEY), near(pixels, QUERY)
+    assert 0 < key.sum() == key[around(pixels, 2, 3)].sum() < 0.8 * query.sum()
+    assert query.sum() == query[around(pixels, 4, 8)].sum()
+
+
+def test_a_pin_is_what_is_left_of_a_preview(page: "Page", show: Callable[..., None]) -> None:
+    """Until Esc, and with nothing told to the server but the click and Esc."""
+    show(planted())
+    page.mouse.click(*middle_of(page, "photo", 7, 2))
+    assert text(page, "photoTitle") == "The query: row 8 column 3 · pinned"
+    assert [state["query"] for state in sent(page)] == [1 + 7 * 14 + 2]
+    page.mouse.move(*middle_of(page, "photo", 7, 5))
+    assert text(page, "photoTitle") == "The query: row 8 column 6 · preview"
+    assert label(page).startswith("query row 8 column 6,")
+    page.mouse.move(*middle_of(page, "map", 7, 5))
+    assert text(page, "photoTitle") == "The query: row 8 column 3 · pinned"
+    assert label(page).startswith("query row 8 column 3,")
+    assert len(sent(page)) == 1
+    page.keyboard.press("Escape")
+    assert text(page, "photoTitle") == "The query: CLS"
+    page.mouse.move(*middle_of(page, "photo", 7, 5))
+    assert text(page, "photoTitle") == "The query: row 8 column 6"
+    assert [state["query"] for state in sent(page)] == [1 + 7 * 14 + 2, 0]
+
+
+def test_a_pin_stays_marked_while_another_patch_is_looked_at(
+    page: "Page", show: Callable[..., None]
+) -> None:
+    show(planted(), state={"query": 1 + 4 * 14 + 8, "pinned": True})
+    pinned = drawn(page, "photo")
+    page.mouse.move(*middle_of(page, "photo", 2, 3))
+    looked_at = drawn(page, "photo")
+    assert near(looked_at, QUERY)[around(pinned, 2, 3)].sum() > 100
+    pin = around(pinned, 4, 8)
+    assert not near(looked_at, QUERY)[pin].any()  # paler
+    assert (np.abs(looked_at - pinned).max(axis=2)[pin] > 20).sum() > 100
+    page.keyboard.press("ArrowRight")  # moves the pin
+    assert text(page, "photoTitle") == "The query: row 5 column 10 · pinned"
+    page.mouse.move(*middle_of(page, "photo", 4, 9))  # upon it
+    assert text(page, "photoTitle") == "The query: row 5 column 10 · pinned"
+    page.mouse.move(*middle_of(page, "photo", 4, 10))
+    assert text(page, "photoTitle") == "The query: row 5 column 11 · preview"
+    (state,) = sent(page)
+    assert state["query"] == 1 + 4 * 14 + 9
+
+
+@pytest.mark.parametrize("direction", ["row", "column"])
+def test_a_click_on_the_map_moves_the_token(
+    direction: str, page: "Page", show: Callable[..., None]
+) -> None:
+    show(planted(), state={"direction": direction})
+    page.mouse.move(*middle_of(page, "map", *PEAK))
+    assert sent(page) == []
+    assert text(page, "reading").startswith("Key" if direction == "row" else "Query")
+    page.mouse.click(*middle_of(page, "map", 2, 3))
+    name = "query" if direction == "row" else "key"
+    assert text(page, "photoTitle") == f"The {name}: row 3 column 4 · pinned"
+    (state,) = sent(page)
+    assert (state["query"], state["pinned"]) == (1 + 2 * 14 + 3, True)
+    assert state["direction"] == direction
+
+
+def test_a_click_on_a_coarser_map_finds_the_patch_of_the_picture(
+    page: "Page", two_kinds: Callable[..., None]
+) -> None:
+    two_kinds(state={"frame": 1})
+    page.mouse.click(*middle_of(page, "map", 3, 10))
+    assert text(page, "photoTitle") == "The query: row 4 column 11 · pinned"
+
+
+OTHERS = """() => {
+  const field = "<input aria-label=text><input aria-label=range type=range><select></select>";
+  const more = "<textarea></textarea><p contenteditable>editable</p><button>Button</button>";
+  document.body.insertAdjacentHTML("beforeend", field + more);
+}"""
+
+
+def test_keys_work_wherever_the_focus_is_except_in_fields(
+    page: "Page", show: Callable[..., None]
+) -> None:
+    show(planted(), planted(), planted())
+    page.evaluate(OTHERS)
+    page.keyboard.press("n")  # nothing has the focus
+    page.get_by_text("Button").focus()
+    page.keyboard.press("ArrowRight")
+    page.get_by_role("button", name="log").focus()
+    page.keyboard.press("ArrowRight")
+    page.get_by_label("smoothed").focus()
+    page.keyboard.press("2")
+    before = sent(page)
+    assert (before[-1]["frame"], before[-1]["head"]) == (1, 1)
+    assert before[-1]["query"] == 1 + 5 * GRID[1] + 8
+    fields = ("[aria-label=text]", "[aria-label=range]", "select", "textarea", "[contenteditable]")
+    for field in fields:
+        page.locator(field).focus()
+        for key in ("n", "1", "ArrowRight", "Escape"):
+            page.keyboard.press(key)
+    page.get_by_text("Button").focus()
+    for key in ("Control+p", "Alt+1", "Space", "Enter"):
+        page.keyboard.press(key)
+    page.evaluate("document.body.insertAdjacentHTML('beforeend', '<ul role=listbox></ul>')")
+    page.keyboard.press("p")  # a menu is open
+    assert sent(page) == before
+    page.locator("ul").evaluate("menu => menu.remove()")
+    page.keyboard.press("p")
+    assert sent(page)[-1]["frame"] == 0
+
+
+TWICE = """() => {
+  window.other = document.createElement("div");
+  document.body.append(other);
+  window.alsoSent = [];
+  const setTriggerValue = (...event) => alsoSent.push(event);
+  window.close = show.mount({ data: view, parentElement: other, setTriggerValue });
+}"""
+
+
+def test_a_key_is_answered_by_one_of_two_maps_and_by_none_that_was_closed(
+    page: "Page", show: Callable[..., None]
+) -> None:
+    show(planted(), planted(), planted())
+    page.evaluate(TWICE)
+    frames = "[component.state.frame, other.view.state.frame]"
+    page.locator("canvas[data-part=photo]").last.wait_for()
+    page.keyboard.press("n")
+    assert page.evaluate(frames) == [0, 1]  # the last
+    page.locator("canvas[data-part=photo]").first.focus()
+    page.keyboard.press("n")
+    assert page.evaluate(frames) == [1, 1]  # the one with the focus
+    page.evaluate("close()")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("n")
+    assert page.evaluate(frames) == [2, 1]
+    page.evaluate("component.close()")
+    prevented = "!document.body.dispatchEvent(new KeyboardEvent('keydown', {how}))"
+    how = "{ key: 'p', bubbles: true, cancelable: true }"
+    assert page.evaluate(prevented.replace("{how}", how)) is False
+    assert page.evaluate(frames) == [2, 1]
+    page.evaluate("show({})")
+    assert page.evaluate(prevented.replace("{how}", how)) is True
+    assert page.evaluate(frames) == [1, 1]
+
+
+def test_a_key_that_another_component_took_is_left_to_it(
+    page: "Page", show: Callable[..., None]
+) -> None:
+    show(planted(), planted())
+    page.evaluate("() => { document.body.onkeydown = (event) => event.preventDefault(); }")
+    page.keyboard.press("n")
+    assert page.evaluate("component.state.frame") == 0
 
 
 def test_keys_choose_query_layer_and_head(page: "Page", show: Callable[..., None]) -> None:
@@ -370,7 +580,7 @@ def test_every_scale_says_what_its_ends_are(page: "Page", show: Callable[..., No
     page.get_by_role("button", name="shared").click()
     assert text(page, "bar").split("\n") == ["0 %", "40 %"]
     page.get_by_role("button", name="log").click()
-    assert text(page, "bar").split("\n") == ["0.0040 %", "4.0 %"]
+    assert text(page, "bar").split("\n") == ["0.035 %", "40 %"]  # of all heads
     assert page.locator(".strip button").all_inner_texts() == [
         *("mean\n22 %", "head 1\n40 %", "head 2\n4.0 %")
     ]
@@ -634,7 +844,7 @@ def test_pooled_keys_lie_in_their_own_grid(page: "Page", two_kinds: Callable[...
     assert found(page, 1, 0, 1 * 7 + 5, "column") == pytest.approx(column, abs=0.004)
     place = divmod(int(column.argmax()), FINE[1])
     assert (
-        f"query row 2 column 6, head 1: strongest query row {place[0] + 1} column {place[1] + 1}"
+        f"key row 2 column 6, head 1: strongest query row {place[0] + 1} column {place[1] + 1}"
         in (label(page))
     )
 
@@ -647,7 +857,7 @@ def test_a_patch_under_the_pointer_is_left_where_the_next_map_has_none(
     assert text(page, "reading").startswith("Key row 10 column 14: ")
     page.locator("canvas[data-part=photo]").focus()
     page.keyboard.press("n")  # to a grid of 5 x 7 keys
-    assert text(page, "reading").startswith("Strongest: ")
+    assert text(page, "reading").startswith("Strongest key: ")
 
 
 def test_a_window_says_what_equal_sharing_means(
@@ -687,4 +897,4 @@ def test_where_cls_alone_looks_no_patch_is_asked(page: "Page", show: Callable[..
     page.keyboard.press("ArrowLeft")
     assert label(page).startswith("query CLS")
     page.keyboard.press("p")
-    assert label(page).startswith("query row 2 column 7, ")
+    assert label(page).startswith("key row 2 column 7, ")

@@ -39,7 +39,7 @@ from vitviz.activations import edited_input
 from vitviz.app.main import LAYERED, RECORDS
 from vitviz.app.shared import models, pictures, results
 from vitviz.app.shared.view import MapStyle, View
-from vitviz.plots.template import QUERY
+from vitviz.plots.template import KEY, QUERY
 from vitviz.text import PAGES, lesson
 from vitviz.zoo import catalogue
 
@@ -505,7 +505,7 @@ def test_the_message_to_the_token_map_holds_what_its_schema_states() -> None:
     assert set(sent) == schema("ViewMessage")
     assert set(sent["state"]) == schema("State")
     assert set(sent["distance"]) == schema("Distance")
-    assert sent["queryColour"] == QUERY  # of the other figures
+    assert (sent["queryColour"], sent["keyColour"]) == (QUERY, KEY)  # of the other figures
 
 
 def test_24_heads_are_all_shown(serve: Callable[..., Model]) -> None:

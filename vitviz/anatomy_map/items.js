@@ -8,7 +8,7 @@ import { written } from "./tensors.js";
 
 /** @import { Item } from "./scenes.js" */
 
-const COLOURS = { query: "#22d3ee", key: "#ff4fb0" };
+const COLOURS = { query: "#22d3ee", key: "#ff33cc" };
 
 /** @param {string} kind */
 function made(kind) {

@@ -20,7 +20,7 @@ const KEPT = 6;
 /** @type {Set<View>} */
 const views = new Set();
 const MOVES = 1100; // milliseconds of an animation
-const [QUERY, KEY] = ["#22d3ee", "#ff4fb0"];
+const [QUERY, KEY] = ["#22d3ee", "#ff33cc"];
 
 /** @param {{ data: any, parentElement: any, setTriggerValue: any }} host */
 export default function mount({ data, parentElement, setTriggerValue }) {

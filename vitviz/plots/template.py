@@ -15,7 +15,7 @@ Box = tuple[float, float, float, float]
 SHARES = [[0.0, "rgb(0,0,4)"], *get_colorscale("Inferno")[1:]]
 SIGNED = "RdBu_r"  # diverging, centred at 0
 QUERY = "#00b4d8"  # cyan: the query, a row of A
-KEY = "#d6007f"  # magenta: the key, a column of A
+KEY = "#ff33cc"  # magenta: the key, a column of A; seen on Inferno, black and white
 GREY = "#8a8f98"
 # Colour, marker and dash of lines that are compared; they differ without their colour too.
 LINES = (

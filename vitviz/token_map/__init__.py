@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 # Each imports from those before it.
-_MODULES = ("maps.js", "parts.js", "commits.js", "distance.js", "view.js")
+_MODULES = ("maps.js", "parts.js", "commits.js", "keys.js", "distance.js", "view.js")
 
 
 def _path(name: str) -> Path:

@@ -3,16 +3,19 @@
 // Nothing here touches the page, so that it is tested without a browser.
 
 /** @import { Box, Direction, FrameInfo, Kind, Shape, StackMessage, State } from "./message.js" */
+/** @import { ViewMessage } from "./message.js" */
 /**
  * @typedef {{ rows: number, cols: number, crop: Box }} Grid
  * @typedef {{ patches: Float64Array, prefix: Float64Array }} TokenMap of one token
  * @typedef {{ value: number, at: number }} Strongest
  * @typedef {{ head: number, frame: number, name: string }} Choice what a click on a tile chooses
- * @typedef {Choice & { map: TokenMap, strongest: Strongest }} Tile a small map of the strip
+ * @typedef {Choice & { map: TokenMap, strongest: Strongest, least: number }} Tile a small map of
+ *   the strip; its least positive value where the scale begins there
+ * @typedef {"query" | "key"} Role of a token: its row of A, or its column
  */
 
 export const MEAN = -1; // as a head: the mean of heads; as a query: the mean of the patches
-const LOG_RANGE = 1000; // a logarithmic scale runs from the maximum down to a thousandth of it
+const LOG_RANGE = 1e6; // the most that a logarithmic scale spans
 
 /** Maps of every frame, head and query. Shares of patches are stored as the square root of their
  * part of the query's largest one, in 255 steps; cosines from -1 to 1 in 254 steps. Where a query
@@ -156,20 +159,24 @@ export function range(count) {
   return Array.from({ length: count }, (_, i) => i);
 }
 
-/** How values become positions 0..1 on the colour bar. */
+/** How values become positions 0..1 on the colour bar. Logarithms need a positive beginning: the
+ * least positive value of the maps. */
 export class Scale {
-  /** @param {Kind} kind @param {State["scale"]} name @param {number[]} values the largest ones */
-  constructor(kind, name, values) {
+  /** @param {Kind} kind @param {State["scale"]} name
+   * @param {Pick<Tile, "strongest" | "least">[]} maps that have the scale */
+  constructor(kind, name, maps) {
     const signed = kind === "cosine";
     this.log = name === "log" && !signed;
-    this.max = signed ? 1 : Math.max(...values, 1e-30);
-    this.min = signed ? -1 : this.log ? this.max / LOG_RANGE : 0;
+    this.max = signed ? 1 : Math.max(...maps.map(({ strongest }) => strongest.value), 1e-30);
+    const least = Math.min(...maps.map(({ least }) => least), this.max);
+    this.min = signed ? -1 : this.log ? Math.max(least, this.max / LOG_RANGE) : 0;
   }
 
   /** @param {number} value */
   position(value) {
+    if (this.min === this.max) return value < this.max ? 0 : 1;
     const position = this.log
-      ? Math.log(Math.max(value, this.min) / this.min) / Math.log(LOG_RANGE)
+      ? Math.log(Math.max(value, this.min) / this.min) / Math.log(this.max / this.min)
       : (value - this.min) / (this.max - this.min);
     return Math.min(1, Math.max(0, position));
   }
@@ -177,7 +184,7 @@ export class Scale {
 
 /** @param {Float64Array} patches @param {number} except a patch that is left out; -1 for none
  * @returns {Strongest} */
-export function largest(patches, except) {
+function largest(patches, except) {
   let best = -Infinity;
   let at = 0;
   for (let i = 0; i < patches.length; i++)
@@ -186,6 +193,15 @@ export function largest(patches, except) {
       at = i;
     }
   return { value: best === -Infinity ? 0 : best, at };
+}
+
+/** The smallest positive value, infinite where there is none.
+ * @param {Float64Array} patches @param {number} except */
+function smallest(patches, except) {
+  let least = Infinity;
+  for (let i = 0; i < patches.length; i++)
+    if (i !== except && patches[i] > 0 && patches[i] < least) least = patches[i];
+  return least;
 }
 
 // ------------------------------------------------------------------------------ the geometry
@@ -225,7 +241,7 @@ export function patchBox(index, { rows, cols, crop: [left, top, right, bottom] }
 /** What is asked of a frame: the token whose row or column of A is shown, and where both lie.
  * @param {Shape} shape
  * @param {State} state
- * @param {number | null} hover the query under the pointer
+ * @param {number | null} hover the token under the pointer
  * @typedef {ReturnType<typeof selected>} Selected */
 export function selected(shape, state, hover) {
   const { rows, cols, crop, keyRows, keyCols, keyCrop, prefix, prefixOnly } = shape;
@@ -233,14 +249,18 @@ export function selected(shape, state, hover) {
   const query = prefixOnly ? 0 : hover ?? state.query;
   const queries = { rows, cols, crop };
   const keys = { rows: keyRows, cols: keyCols, crop: keyCrop };
-  const [grid, mapGrid] = direction === "column" ? [keys, queries] : [queries, keys];
+  const column = direction === "column";
+  const [grid, mapGrid] = column ? [keys, queries] : [queries, keys];
+  const [role, other] = /** @type {Role[]} */ (column ? ["key", "query"] : ["query", "key"]);
   const isPatch = query !== MEAN && query >= prefix.length;
   const patch = isPatch ? moved(query - prefix.length, queries, grid) : -1;
   const token = query === MEAN ? "mean of the patches" : prefix[query];
   const same = grid.rows === mapGrid.rows && grid.cols === mapGrid.cols;
   return {
     direction,
-    query,
+    role, // of the token
+    other, // what the tokens on its map are
+    query, // the token, counted as the queries are
     grid, // that the token is chosen in
     patch, // its number there, -1 where it is no patch
     token: isPatch ? patch + prefix.length : query,
@@ -248,6 +268,23 @@ export function selected(shape, state, hover) {
     itself: isPatch && same ? query - prefix.length : -1, // the same patch on the map
     name: isPatch ? place(patch, grid.cols) : token,
   };
+}
+
+/** The maps of the strip: of the heads, or of the frames that are here.
+ * @param {Stack} stack @param {ViewMessage} data @param {State} state @param {Selected} selection
+ * @returns {Tile[]} */
+export function tilesOf(stack, { kind, strip, frames }, state, { token, direction, itself }) {
+  const { heads } = frames[state.frame];
+  const tiles = strip === "heads"
+    ? (heads === 1 ? [0] : [MEAN, ...range(heads)]).map((head) =>
+      ({ head, frame: state.frame, name: head === MEAN ? "mean" : `head ${head + 1}` }))
+    : frames.map(({ name }, frame) => ({ head: 0, frame, name }));
+  const except = state.leaveOut || kind === "cosine" ? itself : -1;
+  return tiles.filter((tile) => stack.frames.has(tile.frame)).map((tile) => {
+    const map = stack.map(tile.frame, tile.head, token, direction);
+    const least = state.scale === "log" ? smallest(map.patches, except) : 0;
+    return { ...tile, map, strongest: largest(map.patches, except), least };
+  });
 }
 
 /** Head and query for a frame of another shape; the query keeps its place in the picture.
@@ -290,20 +327,21 @@ export function reading(kind, shape, selection, tile, pointed) {
   const { cols } = selection.mapGrid;
   const { value, at } = tile.strongest;
   const cosine = kind === "cosine"; // the query, the same as itself, is left out
-  const noun = selection.direction === "column" ? "query" : "key";
-  const best = cosine ? "most similar other" : `strongest ${noun}`;
+  const { role, other } = selection;
+  const best = cosine ? "most similar other" : `strongest ${other}`;
   const unit = cosine ? "cosine " : "";
   const said = (/** @type {number} */ number) => `${unit}${asText(kind, number)}`;
-  const line = `query ${selection.name}, ${tile.name}: ${best} ${place(at, cols)}, ${said(value)}`;
-  let words = `${cosine ? "Most similar other" : "Strongest"}: ${place(at, cols)}, ${said(value)}.`;
+  const of = `${role} ${selection.name}, ${tile.name}`;
+  const line = `${of}: ${best} ${place(at, cols)}, ${said(value)}`;
+  let words = `${best[0].toUpperCase()}${best.slice(1)}: ${place(at, cols)}, ${said(value)}.`;
   if (pointed !== null) {
-    const pointedAt = cosine ? "Patch" : noun === "key" ? "Key" : "Query";
+    const pointedAt = cosine ? "Patch" : other === "key" ? "Key" : "Query";
     words = `${pointedAt} ${place(pointed, cols)}: ${said(patches[pointed])}.`;
   }
   if (cosine) return { line, words };
   const within = shape.within ? " in a whole window" : "";
   words += ` ▲ equal sharing${within}, ${percent(shape.equalShare ?? 0)}.`;
-  if (noun === "query") return { line, words: `${words} A column need not add up to 100 %.` };
+  if (role === "key") return { line, words: `${words} A column need not add up to 100 %.` };
   const sum = (/** @type {Float64Array} */ values) => values.reduce((a, b) => a + b, 0);
   if (patches.length > 10) {
     const most = percent(sum(patches.slice().sort().slice(-10)));

@@ -51,17 +51,18 @@ export interface ViewMessage {
   distance: Distance | null;
   lut: string; // 256 colours from the least to the most, six hexadecimal digits each
   queryColour: string;
+  keyColour: string;
 }
 
 export interface State {
   frame: number;
   head: number; // -1 is the mean of heads
-  query: number; // a token; -1 is the mean of the patches
-  pinned: boolean; // whether the query stays while the pointer moves
+  query: number; // the token chosen, a key where columns are read; -1 is the mean of the patches
+  pinned: boolean; // whether it was chosen, and the pointer shows others for as long as it stays
   direction: Direction;
   view: "heat" | "spotlight";
   scale: "map" | "shared" | "log";
-  leaveOut: boolean; // the query, out of the scale
+  leaveOut: boolean; // the token chosen, out of the scale
   smooth: boolean;
 }
 

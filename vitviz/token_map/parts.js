@@ -91,13 +91,14 @@ export function toolbar(share, columns, state, change) {
   const read = { row: "row: looks at", column: "column: looked at by" };
   const views = { heat: "heat map", spotlight: "spotlight" };
   const scales = { map: "per map", shared: "shared", log: "log" };
+  const role = columns && direction === "column" ? "key" : "query";
   const smoothed = check("smoothed", smooth, (smooth) => change({ smooth }));
   if (!share) return [smoothed];
   return [
     ...(columns ? [choice("Read", read, direction, (direction) => change({ direction }))] : []),
     choice("View", views, view, (view) => change({ view })),
     choice("Scale", scales, scale, (scale) => change({ scale })),
-    check("leave the query out of the scale", leaveOut, (leaveOut) => change({ leaveOut })),
+    check(`leave the ${role} out of the scale`, leaveOut, (leaveOut) => change({ leaveOut })),
     smoothed,
   ];
 }
@@ -156,13 +157,13 @@ export function drawGrid(context, { rows, cols, crop: [left, top, right, bottom]
   context.stroke();
 }
 
-/** Outline a patch, in a colour on black.
+/** Outline a patch, in a colour on black, so that it is seen on every picture.
  * @param {CanvasRenderingContext2D} context
  * @param {number} line one pixel of the screen
  * @param {number} patch @param {Grid} grid @param {string} colour @param {boolean} dashed */
 export function outline(context, line, patch, grid, colour, dashed) {
-  context.setLineDash(dashed ? [4 * line, 3 * line] : []);
   for (const [style, width] of /** @type {const} */ ([["#000", 5], [colour, 3]])) {
+    if (dashed && style === colour) context.setLineDash([6 * line, 3 * line]);
     context.strokeStyle = style;
     context.lineWidth = width * line;
     context.strokeRect(...patchBox(patch, grid));
@@ -230,7 +231,7 @@ export function drawCells(cells, names, values, query, paint) {
     const [name, swatch, share] = /** @type {any} */ (cells.children[index].children);
     name.textContent = names[index];
     swatch.style.background = `rgb(${colourAt(paint.scale.position(value), paint).join(" ")})`;
-    swatch.className = index === query ? "query" : "";
+    swatch.className = index === query ? "chosen" : "";
     share.textContent = asText(paint.kind, value);
   });
 }

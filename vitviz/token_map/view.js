@@ -7,13 +7,14 @@
 
 import { Commits } from "./commits.js";
 import { DistanceChart } from "./distance.js";
-import { MEAN, Scale, Stack, fitted, largest, patchAt, range, reading, selected } from "./maps.js";
+import { isTaken, keyed } from "./keys.js";
+import { MEAN, Scale, Stack, fitted, patchAt, reading, selected, tilesOf } from "./maps.js";
 import {
   backdrop, contextOf, drawBar, drawCells, drawGrid, drawPixels, drawTile, element, fillStrip, fit,
   layout, outline, toolbar,
 } from "./parts.js";
 
-/** @import { Grid, Selected, Tile } from "./maps.js" */
+/** @import { Grid, Role, Selected, Tile } from "./maps.js" */
 /** @import { Commit, StackMessage, State, ViewMessage } from "./message.js" */
 /** @import { Paint } from "./parts.js" */
 /** @typedef {(event: "commit", commit: Commit) => void} Send */
@@ -23,7 +24,6 @@ const stacks = new Map(); // by id; shared by both mounts, as they run the same 
 /** @type {Set<View>} */
 const views = new Set();
 const KEPT_STACKS = 4;
-const KEY = "#ff4fb0"; // the patch under the pointer on the map
 
 /** Mount one part of the message, or its next version, in an element; columns of numbers may be
  * Arrow tables. What is returned ends it.
@@ -53,6 +53,14 @@ function redrawAll() {
   for (const view of views) view.redraw();
 }
 
+/** A key is answered by one of those mounted: the one with the focus, else the last.
+ * @param {KeyboardEvent} event */
+function press(event) {
+  if (isTaken(event)) return;
+  const [path, all] = [event.composedPath(), [...views]];
+  (all.find((view) => path.includes(view.box)) ?? all.at(-1))?.press(event);
+}
+
 class View {
   commits = new Commits();
   /** @type {ViewMessage} */ data;
@@ -68,7 +76,6 @@ class View {
   constructor(root) {
     this.root = /** @type {any} */ (root); // a shadow root in Streamlit
     this.box = element("div", { className: "token-map" });
-    this.box.addEventListener("keydown", (event) => this.#press(event));
     this.small = element("canvas"); // the map, one pixel a patch
     // The style gives the room; asking for it in each redraw would lay the page out.
     const measure = element("i");
@@ -86,6 +93,7 @@ class View {
     this.commits.close();
     this.resized.disconnect();
     views.delete(this);
+    if (!views.size) document.removeEventListener("keydown", press);
   }
 
   /** @param {ViewMessage} data @param {Send} send */
@@ -98,6 +106,7 @@ class View {
     this.shown.layout = built;
     if (!views.has(this)) {
       views.add(this);
+      document.addEventListener("keydown", press);
       this.resized.observe(this.measure);
     }
     this.redraw();
@@ -115,6 +124,11 @@ class View {
   /** Whether the maps of the frame on screen are here. */
   get here() {
     return Boolean(this.stack?.frames.has(this.state.frame));
+  }
+
+  /** Whether the pointer shows another token than the one that is pinned. */
+  get previewed() {
+    return this.state.pinned && this.hover !== null;
   }
 
   /** Where the tokens of the frame on screen lie. */
@@ -136,43 +150,12 @@ class View {
     this.redraw();
   }
 
-  /** @param {any} event */
-  #press(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.target.tagName === "INPUT" && event.key.startsWith("Arrow")) return;
-    /** @type {Record<string, [number, number]>} */
-    const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
-    const { heads, home } = this.shape;
-    const { frame } = this.state;
-    const last = this.data.frames.length - 1;
-    /** @type {Record<string, Partial<State>>} */
-    const changes = {
-      n: { frame: Math.min(frame + 1, last) },
-      p: { frame: Math.max(frame - 1, 0) },
-      c: { query: home, pinned: false },
-      escape: { query: home, pinned: false },
-    };
-    const change = changes[event.key.toLowerCase()];
-    const digit = /^[0-9]$/.test(event.key) ? Number(event.key) : null;
-    if (moves[event.key]) this.#step(...moves[event.key]);
-    else if (digit !== null && heads > 1 && digit <= heads) this.change({ head: digit - 1 });
-    else if (change) this.change(change);
-    else return;
+  /** @param {KeyboardEvent} event */
+  press(event) {
+    const change = keyed(event.key, this.state, this.data.frames, this.hover);
+    if (!change) return;
+    this.change(change);
     event.preventDefault();
-    event.stopPropagation(); // the page has shortcuts of its own
-  }
-
-  /** @param {number} down @param {number} right */
-  #step(down, right) {
-    const { rows, cols, prefix, prefixOnly } = this.shape;
-    if (prefixOnly) return;
-    const patch = (this.hover ?? this.state.query) - prefix.length;
-    let [row, col] = [Math.floor(rows / 2), Math.floor(cols / 2)];
-    if (patch >= 0) {
-      row = Math.min(rows - 1, Math.max(0, Math.floor(patch / cols) + down));
-      col = Math.min(cols - 1, Math.max(0, (patch % cols) + right));
-    }
-    this.change({ query: prefix.length + row * cols + col, pinned: true });
   }
 
   // ---- building
@@ -188,6 +171,7 @@ class View {
       new DistanceChart(data.distance, (frame, head) => this.change({ frame, head }));
     if (this.chart) parts.strip.parentElement.append(this.chart.node);
     this.box.style.setProperty("--query", data.queryColour);
+    this.box.style.setProperty("--key", data.keyColour);
     this.box.replaceChildren(...content, this.ruler);
     this.#listen();
     if (focused) parts[focused]?.focus();
@@ -209,21 +193,29 @@ class View {
       this.redraw();
     };
     photo.onpointermove = (/** @type {PointerEvent} */ event) => {
-      if (this.state.pinned || this.shape.prefixOnly) return;
-      const patch = this.#patchAt(photo, event, this.shape);
-      hover(patch === null ? null : patch + this.shape.prefix.length);
+      const { pinned, query } = this.state;
+      const found = this.#queryAt(photo, event);
+      hover(pinned && found === query ? null : found);
     };
     photo.onpointerleave = () => hover(null);
-    photo.onclick = (/** @type {MouseEvent} */ event) => {
-      const patch = this.#patchAt(photo, event, this.shape);
-      if (patch !== null && !this.shape.prefixOnly)
-        this.change({ query: patch + this.shape.prefix.length, pinned: true });
-    };
+    for (const canvas of [photo, map])
+      canvas.onclick = (/** @type {MouseEvent} */ event) => {
+        const query = this.#queryAt(canvas, event);
+        if (query !== null) this.change({ query, pinned: true });
+      };
     map.onpointermove = (/** @type {PointerEvent} */ event) => {
       const { mapGrid } = selected(this.shape, this.state, this.hover);
       if (this.here) point(this.#patchAt(map, event, mapGrid));
     };
     map.onpointerleave = () => point(null);
+  }
+
+  /** The token that is chosen under the pointer, counted as the queries are.
+   * @param {HTMLCanvasElement} canvas @param {MouseEvent} event */
+  #queryAt(canvas, event) {
+    if (this.shape.prefixOnly) return null;
+    const patch = this.#patchAt(canvas, event, this.shape);
+    return patch === null ? null : patch + this.shape.prefix.length;
   }
 
   /** The patch under the pointer, null outside of what the model saw.
@@ -250,6 +242,7 @@ class View {
     const selection = selected(this.shape, this.state, this.hover);
     const { rows, cols } = selection.mapGrid;
     if (this.pointed !== null && this.pointed >= rows * cols) this.pointed = null; // of another map
+    this.box.dataset.role = selection.role;
     this.#drawTools();
     this.#drawPhoto(selection);
     if (this.here) this.#drawMaps(selection);
@@ -300,12 +293,19 @@ class View {
     return { context, line, pixel };
   }
 
-  /** Outline the query, and the patch under the pointer on the map.
+  /** Outline the token chosen, its pin while another is looked at, and the patch under the pointer
+   * on the map: queries solid, keys dashed.
    * @param {CanvasRenderingContext2D} context @param {number} line @param {Selected} selection */
-  #markPatches(context, line, { patch, grid, mapGrid }) {
-    if (patch >= 0) outline(context, line, patch, grid, this.data.queryColour, false);
-    if (this.pointed !== null && this.here)
-      outline(context, line, this.pointed, mapGrid, KEY, true);
+  #markPatches(context, line, { role, other, patch, grid, mapGrid }) {
+    const box = (/** @type {number} */ patch, /** @type {Grid} */ grid, /** @type {Role} */ role) =>
+      outline(context, line, patch, grid, this.data[`${role}Colour`], role === "key");
+    if (this.previewed) {
+      context.globalAlpha = 0.5;
+      box(selected(this.shape, this.state, null).patch, grid, role);
+      context.globalAlpha = 1;
+    }
+    if (patch >= 0) box(patch, grid, role);
+    if (this.pointed !== null && this.here) box(this.pointed, mapGrid, other);
   }
 
   /** @param {Selected} selection */
@@ -315,18 +315,19 @@ class View {
     context.lineWidth = pixel;
     drawGrid(context, selection.grid);
     this.#markPatches(context, line, selection);
-    const pinned = this.state.pinned && this.hover === null ? " · pinned" : "";
-    const name = element("em", { textContent: selection.name });
-    this.parts.photoTitle.replaceChildren("The query: ", name, pinned);
-    this.#drawTokenButtons(selection.query);
+    const { role, name, query } = selection;
+    const pinned = this.previewed ? " · preview" : this.state.pinned ? " · pinned" : "";
+    const token = element("em", { textContent: name });
+    this.parts.photoTitle.replaceChildren(`The ${role}: `, token, pinned);
+    this.#drawTokenButtons(query, role);
   }
 
-  /** @param {number} query */
-  #drawTokenButtons(query) {
+  /** @param {number} query @param {Role} role */
+  #drawTokenButtons(query, role) {
     const { home, prefix } = this.shape;
     const names = [...(home === MEAN ? ["mean of the patches"] : []), ...prefix];
     if (!names.length) names.push("the middle");
-    const shown = `${names.join()} ${query}`;
+    const shown = `${names.join()} ${query} ${role}`;
     if (this.shown.tokens === shown) return;
     this.shown.tokens = shown;
     const { tokens } = this.parts;
@@ -337,24 +338,9 @@ class View {
         textContent: name,
         onclick: () => this.change({ query: home + index, pinned: false }),
         aria: { "aria-pressed": String(query === home + index),
-                "aria-label": `${name} as the query` },
+                "aria-label": `${name} as the ${role}` },
       })));
     tokens.children[focused]?.focus();
-  }
-
-  /** The maps of the strip: of the heads, or of the frames that are here.
-   * @param {Stack} stack @param {Selected} selection @returns {Tile[]} */
-  #tiles(stack, { token, direction, itself }) {
-    const { frame } = this.state;
-    const heads = this.shape.heads === 1 ? [0] : [MEAN, ...range(this.shape.heads)];
-    const tiles = this.data.strip === "heads"
-      ? heads.map((head) => ({ head, frame, name: head === MEAN ? "mean" : `head ${head + 1}` }))
-      : this.data.frames.map(({ name }, frame) => ({ head: 0, frame, name }));
-    const except = this.state.leaveOut || this.data.kind === "cosine" ? itself : -1;
-    return tiles.filter((tile) => stack.frames.has(tile.frame)).map((tile) => {
-      const map = stack.map(tile.frame, tile.head, token, direction);
-      return { ...tile, map, strongest: largest(map.patches, except) };
-    });
   }
 
   /** @param {Selected} selection */
@@ -362,15 +348,14 @@ class View {
     const { data, lut, parts, shape, state } = this;
     const { kind } = data;
     const byHead = data.strip === "heads";
-    const tiles = this.#tiles(/** @type {Stack} */ (this.stack), selection);
+    const tiles = tilesOf(/** @type {Stack} */ (this.stack), data, state, selection);
     const head = shape.heads === 1 ? 0 : state.head;
     const chosen = tiles.find((tile) =>
       byHead ? tile.head === head : tile.frame === state.frame) ?? tiles[0];
-    const peaks = tiles.map((tile) => tile.strongest.value);
     /** @param {Tile} tile @param {boolean} spotlight */
-    const paint = ({ strongest }, spotlight) => {
-      const largest = state.scale === "shared" ? peaks : [strongest.value];
-      return { kind, scale: new Scale(kind, state.scale, largest), lut, spotlight };
+    const paint = (tile, spotlight) => {
+      const scale = new Scale(kind, state.scale, state.scale === "map" ? [tile] : tiles);
+      return { kind, scale, lut, spotlight };
     };
     this.#drawMap(selection, chosen, paint(chosen, state.view === "spotlight" && kind === "share"));
     fillStrip(parts.strip, tiles.length, byHead ? 2 : 4);

@@ -34,7 +34,11 @@ def page(view: View) -> Data | None:
         name="attention",
         kind="share",
         strip="heads",
-        titles={"row": "Where it looks", "column": "Who looks at it", "strip": "All heads of"},
+        titles={
+            "row": "What it attends to",
+            "column": "Who attends to it",
+            "strip": "All heads of",
+        },
         frame_setting=("layer", range(1, acts.depth + 1)),
         frame_names=[
             f"layer {number}" + ("" if alike else f" ({KINDS[layer.kind]})")

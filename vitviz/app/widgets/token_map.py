@@ -11,7 +11,7 @@ import streamlit as st
 from vitviz.app import settings
 from vitviz.app.shared import results
 from vitviz.app.shared.view import default_query, placed_grid, token_text
-from vitviz.plots.template import QUERY, colour_table
+from vitviz.plots.template import KEY, QUERY, colour_table
 from vitviz.token_map import Frame, Kind, Shape, packed, photo, script, style
 
 if TYPE_CHECKING:
@@ -171,6 +171,7 @@ def token_map(
             "distance": distance,
             "lut": colour_table(kind == "cosine"),
             "queryColour": QUERY,
+            "keyColour": KEY,
         },
     )
 
