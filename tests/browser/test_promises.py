@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from app_server import Server
 
-from vitviz.text import PAGES
+from vitviz.text import PAGES, tab
 
 from .conftest import watched
 from .walk import opened, reading, settled, turn, until
@@ -132,6 +132,44 @@ FOCUSED = f"""() => {{ {NAME}
   let element = document.activeElement;
   while (element?.shadowRoot?.activeElement) element = element.shadowRoot.activeElement;
   return element ? nameOf(element) : ""; }}"""
+
+
+def test_keys_are_heard_where_the_focus_is_elsewhere_and_on_pages_with_a_map_alone(
+    page: "Page", server: Server
+) -> None:
+    opened(page, server, "attention?layer=2&query=5.9")
+    page.keyboard.press("n")  # nothing has the focus
+    page.get_by_role("link", name=tab("rollout"), exact=True).focus()
+    page.keyboard.press("ArrowRight")
+    until(page, lambda: "layer=3" in page.url and "query=5.10" in page.url)
+    settled(page)
+    before = reading(page)
+    page.get_by_role("combobox", name="Picture").click()
+    page.get_by_role("listbox").wait_for()
+    for key in ("ArrowDown", "2", "Escape"):
+        page.keyboard.press(key)
+    page.wait_for_timeout(500)
+    assert "query=5.10" in page.url  # Esc closed the menu, and is not heard here
+    assert reading(page) == before
+    turn(page, "rollout")
+    page.get_by_role("link", name=tab("rollout"), exact=True).focus()
+    page.keyboard.press("ArrowRight")
+    until(page, lambda: "query=5.11" in page.url)
+    settled(page)
+    assert reading(page).startswith("query row 5 column 11,")
+    for name in ("filters", "anatomy"):
+        turn(page, name)
+        page.get_by_role("link", name=tab(name), exact=True).focus()
+        page.evaluate(HEARD)
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("n")
+        assert page.evaluate("window.heard") == [["ArrowRight", False], ["n", False]]
+
+
+HEARD = """() => {
+  window.heard = [];
+  window.onkeydown = ({ key, defaultPrevented }) => heard.push([key, defaultPrevented]);
+}"""
 
 
 def test_no_figure_has_more_than_16_subplots(page: "Page", server: Server) -> None:
