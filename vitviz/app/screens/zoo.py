@@ -85,7 +85,7 @@ def _live(
     layer = setting("zoo_layer", range(1, acts.depth + 1), 1) - 1
     place = setting("zoo_down", PER_CENT, 45), setting("zoo_across", PER_CENT, 45)
     described, site = acts.layers[layer], model.sites[layer]
-    which, down, across = st.columns([3, 2, 2])
+    which, down, across = st.columns([3, 2, 2], vertical_alignment="bottom")
     which.slider(f"Layer of {family}", 1, acts.depth, key="zoo_layer")
     down.slider("Query from the top, %", 0, 99, key="zoo_down")
     across.slider("Query from the left, %", 0, 99, key="zoo_across")

@@ -1,0 +1,40 @@
+"""Definitions in the caption card: opened by the pointer and by the keyboard, never cut off."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+from app_server import Server
+
+from browser.walk import opened
+from vitviz.text import glossary
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+WHOLE = """tip => { const box = tip.getBoundingClientRect();
+  const at = (x, y) => tip.contains(document.elementFromPoint(x, y));
+  return box.left >= 0 && box.right <= innerWidth && box.top >= 0
+    && at(box.left + 3, box.top + 3) && at(box.right - 3, box.bottom - 3); }"""
+
+
+def shown(page: "Page") -> "Locator":
+    return page.locator(".st-key-caption .meaning:visible")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_definition_opens_on_hover_and_on_focus(page: "Page", server: Server, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 720})
+    opened(page, server, "attention")
+    term = page.locator(".st-key-caption .term").first
+    term.wait_for()
+    assert shown(page).count() == 0
+    for show in (term.hover, term.focus):
+        show()
+        shown(page).wait_for()
+        assert shown(page).inner_text() == glossary()["query"]
+        assert shown(page).evaluate(WHOLE)
+        page.mouse.move(0, 0)
+    page.keyboard.press("Tab")  # to the next term
+    assert shown(page).inner_text() == glossary()["key"]
+    page.evaluate("document.activeElement.blur()")
+    shown(page).wait_for(state="hidden")
