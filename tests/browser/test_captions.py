@@ -3,10 +3,11 @@
 from typing import TYPE_CHECKING
 
 import pytest
-from app_server import Server
 
-from browser.walk import opened
 from vitviz.text import glossary
+
+from .conftest import Server
+from .walk import opened
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page

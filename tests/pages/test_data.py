@@ -203,7 +203,8 @@ def test_classes_before_and_after_and_what_experiments_found(
 ) -> None:
     acts = of_dog(serve("plain"))
     results.captures.clear()
-    at = opened("classify", muted="2.1", painted="1.1-1.2", **{"class": "1", "block": "2"})
+    link = {"class": "1", "block": "2", "fill": "mean"}
+    at = opened("classify", muted="2.1", painted="1.1-1.2", **link)
     (answer,) = tables(at, "classify")
     assert (
         "2 of 24 patches removed (mean colour), 1 of 12 heads muted (layer.head: 2.1)."

@@ -59,7 +59,7 @@ def _patch_answers(view: View) -> list[Table]:
 
     acts = view.acts
     if acts.probabilities is None:
-        st.info(f"{view.model.name} has no head that names classes, so no patch can answer.")
+        st.markdown(f"{view.model.name} has no head that names classes, so no patch can answer.")
         return []
     labels, index = class_menu.names(acts), class_menu.chosen(acts)
     words, photo, answers = st.columns([4, 4, 4])
