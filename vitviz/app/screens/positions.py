@@ -47,11 +47,6 @@ def page(view: View) -> Data | None:
     kinds = [kind for kind in KINDS if _fits(kind, width) and not (refusal and kind == "learned")]
     kind = setting("kind", kinds, kinds[0])
     names = {**KINDS, "learned": "learned" if view.model.trained else "untrained"}
-    if view.query_patch is None:
-        st.markdown(
-            f"{view.query_name[0].upper()}{view.query_name[1:]} has no position in the picture, "
-            "so the middle patch is shown. Point at a patch, or click one."
-        )
     similarity = _similarity(view, kind)
     finding(findings.positions(similarity), of=f"Positions, {names[kind]}")
     token_map(
@@ -66,6 +61,11 @@ def page(view: View) -> Data | None:
         version="-".join(kinds),
         patches_only=True,
     )
+    if view.query_patch is None:
+        st.markdown(
+            f"{view.query_name[0].upper()}{view.query_name[1:]} has no position in the picture, "
+            "so the middle patch is shown. Point at a patch, or click one."
+        )
     position = view.query_patch or middle(grid)
     every, lines = st.columns(2)
     with every:
