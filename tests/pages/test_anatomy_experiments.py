@@ -70,7 +70,7 @@ def test_locality_is_told_by_its_numbers(serve: Callable[..., Model]) -> None:
     [
         ("no positions", "order", "cannot be tried without its position embedding: it has none"),
         ("stem", "locality", "convolutions tell it too"),
-        ("no head", "answers", "has no head that names classes"),
+        ("no head", "answers", "Experiment: answers is not valid here; order is used."),
     ],
 )
 def test_what_does_not_apply_is_said(

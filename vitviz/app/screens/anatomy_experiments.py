@@ -36,10 +36,14 @@ def draw(view: View) -> list[Table]:
     if not view.acts.all_to_all:
         return []
     st.subheader("Experiments on this picture", anchor=False)
-    chosen = setting("experiment", list(EXPERIMENTS), next(iter(EXPERIMENTS)))
+    # A patch can answer only where there is a head that names classes.
+    names = [
+        name for name in EXPERIMENTS if name != "answers" or view.acts.probabilities is not None
+    ]
+    chosen = setting("experiment", names, names[0])
     st.segmented_control(
         "Experiment",
-        list(EXPERIMENTS),
+        names,
         key="experiment",
         format_func=lambda name: EXPERIMENTS[name],
         required=True,
