@@ -631,7 +631,6 @@ def test_a_capture_is_made_of_a_picture_its_file_or_its_bytes(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (np.zeros((3, 3)), "bytes of a picture file or its path, got ndarray"),
         (b"no picture", "Text is not supported"),
         ("nowhere.png", "The file nowhere.png cannot be read: No such file"),
     ],

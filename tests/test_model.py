@@ -413,7 +413,7 @@ def test_a_picture_of_the_right_size_is_only_scaled() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["photo.jpg", None, np.zeros((16, 24, 3), np.uint8), torch.zeros(3, 16, 24)]
+    "given", [7, None, np.zeros((16, 24, 3), np.uint8), torch.zeros(3, 16, 24)]
 )
 def test_what_is_no_picture_is_refused_in_one_sentence(given: Any) -> None:
     model = own_model()

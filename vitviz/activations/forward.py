@@ -244,9 +244,11 @@ def capture(
         When the module is not ready to be watched (in training mode, say), an edit does not fit
         it, it fails on the picture, or the capture does not fit into memory.
     ImageError
-        When bytes or a file are no picture, or what is given is neither.
+        When the bytes or the file are no picture.
+    TypeError
+        When the picture is none of these.
     """
-    if not isinstance(image, Image.Image):
+    if isinstance(image, (bytes, str, os.PathLike)):
         image = open_image(image)
     edits = tuple(edits)
     _check_edits(edits, model)
