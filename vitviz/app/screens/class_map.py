@@ -7,7 +7,7 @@ import streamlit as st
 
 from vitviz import plots
 from vitviz.app.settings import setting
-from vitviz.app.shared import queue, results
+from vitviz.app.shared import models, queue, results
 from vitviz.app.shared.view import View, read_at
 from vitviz.app.widgets import class_menu
 from vitviz.app.widgets.figure import show
@@ -30,7 +30,7 @@ def draw(view: View) -> dict[str, np.ndarray]:
     if view.acts.probabilities is None:
         st.markdown(
             f"{view.model.name} has no head that names classes, so there is none to ask about: "
-            "choose a model that has one, such as vitviz_tiny_cifar10."
+            f"choose a model that has one, such as {models.shipped_name()}."
         )
         return {}
     words, photo, map_ = st.columns([3, 4, 4])

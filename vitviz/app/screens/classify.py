@@ -40,7 +40,7 @@ def page(view: View) -> Data | None:
     if acts.probabilities is None:
         st.info(
             f"{view.model.name} has no head that names classes. Choose a model that does, such as "
-            "vitviz_tiny_cifar10."
+            f"{models.shipped_name()}."
         )
         return None
     labels = class_menu.names(acts)
