@@ -254,7 +254,7 @@ def test_nothing_is_drawn_before_its_style(page: Page, server: Server) -> None:
     page.add_init_script(LOOKS)
     open_app(page, server)
     looks: list[str] = page.evaluate("[...looks]")
-    assert sorted(look.split()[0] for look in looks) == ["presenter", "room", "title"]
+    assert sorted(look.split()[0] for look in looks) == ["presenter", "room", "title"], looks
     assert "presenter fixed" in looks
 
 
