@@ -53,6 +53,7 @@ class Visitor:
                 subprotocols=[Subprotocol(word) for word in words if word],
                 additional_headers={"Cookie": f"{COOKIE}={self.token}"},
                 max_size=None,
+                close_timeout=1,  # in the middle of a run the server does not say goodbye
                 proxy=None,
             )
         )
