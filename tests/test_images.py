@@ -88,7 +88,7 @@ def test_bytes_like_objects_are_accepted(wrap: type) -> None:
 
 @pytest.mark.parametrize("data", [None, 7, [1, 2]])
 def test_other_objects_are_not(data: object) -> None:
-    assert refusal(data).startswith("Expected the bytes of a picture file or its path, got ")
+    assert refusal(data).startswith("Expected a picture file's bytes or its path, got ")
 
 
 BOX = b"\0\0\0\x18ftyp"

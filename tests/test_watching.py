@@ -27,7 +27,10 @@ class Net(nn.Module):
 
 @pytest.mark.parametrize(
     "name",
-    ["test_vit", "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "pvt_v2_b0"],
+    [
+        *("test_vit", "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "pvt_v2_b0"),
+        *("coatnet_nano_rw_224", "maxvit_nano_rw_256"),  # whose stem is no patch embedding
+    ],
 )
 def test_a_module_of_timm_needs_nothing_else(name: str) -> None:
     with seeded():

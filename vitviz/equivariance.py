@@ -173,7 +173,7 @@ def _without_positions(model: Model) -> nn.Module:
     for kind in ("_parameters", "_buffers"):
         own = dict(getattr(bare, kind))
         if "pos_embed" in own:
-            own["pos_embed"] = nn.Parameter(torch.zeros_like(own["pos_embed"]), False)
+            own["pos_embed"] = torch.zeros_like(own["pos_embed"])
         object.__setattr__(bare, kind, own)
     module: nn.Module = bare
     return module

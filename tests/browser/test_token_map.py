@@ -273,7 +273,7 @@ def test_a_column_is_another_map_than_a_row(page: "Page", show: Callable[..., No
     show(planted(), state={"query": 1 + PEAK[0] * GRID[1] + PEAK[1], "direction": "column"})
     assert "strongest query row 1 column 1, 40 %" in label(page)
     assert "need not add up" in text(page, "reading")
-    page.get_by_role("button", name="row: looks at").click()
+    page.get_by_role("button", name="row: attends to").click()
     assert "strongest key row 4 column 12, 40 %" in label(page)
     assert [state["direction"] for state in sent(page)] == ["row"]
 
@@ -328,7 +328,7 @@ def test_in_the_column_direction_the_token_is_a_key(
     assert text(page, "photoTitle") == "The query: row 5 column 9 · pinned"
     cell = page.locator(".tile i").first
     assert cell.evaluate("mark => getComputedStyle(mark).outlineStyle") == "solid"
-    page.get_by_role("button", name="column: looked at by").click()
+    page.get_by_role("button", name="column: attended to by").click()
     assert text(page, "photoTitle") == "The key: row 5 column 9 · pinned"
     assert text(page, "mapTitle").startswith(TITLES["column"])
     assert label(page).startswith("key row 5 column 9, head 1: strongest query row 1 column 1,")
@@ -839,7 +839,7 @@ def test_pooled_keys_lie_in_their_own_grid(page: "Page", two_kinds: Callable[...
         in (label(page))
     )
     # As a column: the key that the patch is pooled into, looked at by patches of the fine grid.
-    page.get_by_role("button", name="column: looked at by").click()
+    page.get_by_role("button", name="column: attended to by").click()
     column = values[0, :, 1 * 7 + 5]
     assert found(page, 1, 0, 1 * 7 + 5, "column") == pytest.approx(column, abs=0.004)
     place = divmod(int(column.argmax()), FINE[1])

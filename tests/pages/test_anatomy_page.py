@@ -202,7 +202,7 @@ def test_fixed_positions_are_not_said_to_be_learned(serve: Callable[..., Model])
 def test_of_a_large_layer_the_rows_of_one_token_are_sent(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(widget, "MAX_BYTES", 100)
+    monkeypatch.setattr(widget.numbers, "MAX_BYTES", 100)
     at, acts = opened("anatomy", query="2.3"), of_dog(model)
     layer = sent(at, shown(at)["layerId"])
     assert_array_equal(layer["queries"], acts.queries(2))

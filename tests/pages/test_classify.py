@@ -241,7 +241,7 @@ def test_the_page_says_what_the_answer_cannot_say() -> None:
     assert_works(at)
     assert "All 10 classes that it knows: airplane, " in prose(at)
     assert "A picture of anything else still gets one of these names." in prose(at)
-    assert "trained for the last depth only" in prose(at)
+    assert "trained on the last layer only" in prose(at)
     at.segmented_control(key="weights").set_value("random").run()
     assert "**random weights**: the answer means nothing" in prose(at)
 
@@ -295,7 +295,7 @@ def test_a_muted_head_gives_what_it_gives_on_other_pictures(
     assert_works(at)
     assert address(at)["mute_to"] == instead
     names = list(pictures.samples()) if instead == "mean" else [instead]
-    values = mean_head_outputs(model, [pictures.sample(name).image for name in names])
+    values = mean_head_outputs(capture(model, pictures.sample(name).image) for name in names)
     assert_answers(at, expected(model, MuteHeads([(1, 0)], values)))
     at.button(key="run head effects").click().run()
     assert_works(at)

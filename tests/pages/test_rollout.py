@@ -59,7 +59,7 @@ def test_the_map_is_the_relevance_of_the_most_probable_class(serve: Callable[...
         f"Relevance of each patch for output {top}: largest at {place}, {wanted.max():.2g}."
     )
     assert f"Largest: {place}, {wanted.max():.2g}." in prose(at)
-    assert "read at CLS. It is no attention" in prose(at)
+    assert "read at CLS. This is not attention itself" in prose(at)
     assert address(at) == {}
 
 

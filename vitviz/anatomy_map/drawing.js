@@ -79,8 +79,8 @@ export function pixels(picture, channel, { mean, std }, lut) {
 /** The picture cut into patches, with a gap between them.
  * @param {HTMLCanvasElement} canvas @param {HTMLCanvasElement} picture
  * @param {number} rows @param {number} cols @param {number} gap share of a patch
- * @param {number} [chosen] */
-export function drawCut(canvas, picture, rows, cols, gap, chosen = -1) {
+ * @param {number} [chosen] @param {string} [colour] of the box around it */
+export function drawCut(canvas, picture, rows, cols, gap, chosen = -1, colour = "") {
   const [width, height] = [picture.width / cols, picture.height / rows];
   const scale = Math.max(1, Math.ceil(320 / picture.width));
   [canvas.width, canvas.height] = [picture.width * scale, picture.height * scale];
@@ -93,8 +93,8 @@ export function drawCut(canvas, picture, rows, cols, gap, chosen = -1) {
         (1 - gap) * width * scale, (1 - gap) * height * scale);
   if (chosen < 0) return;
   const box = [(chosen % cols) * width, Math.floor(chosen / cols) * height, width, height];
-  for (const [colour, line] of /** @type {const} */ ([["#000", 5], ["#22d3ee", 3]])) {
-    context.strokeStyle = colour;
+  for (const [style, line] of /** @type {const} */ ([["#000", 5], [colour, 3]])) {
+    context.strokeStyle = style;
     context.lineWidth = (line * canvas.width) / 400;
     const [x, y, w, h] = box.map((side) => side * scale);
     context.strokeRect(x, y, w, h);

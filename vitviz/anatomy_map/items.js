@@ -8,8 +8,6 @@ import { written } from "./tensors.js";
 
 /** @import { Item } from "./scenes.js" */
 
-const COLOURS = { query: "#22d3ee", key: "#ff33cc" };
-
 /** @param {string} kind */
 function made(kind) {
   const node = element("div", { className: `item ${kind}` });
@@ -81,7 +79,7 @@ const SHOW = {
     const [label, { firstChild: canvas }, note] = node.children;
     write(label, item.label);
     write(note, item.note);
-    drawBars(canvas, item.values, item.mark, item.grown, ink, COLOURS.key);
+    drawBars(canvas, item.values, item.mark, item.grown, ink, scene.data.keyColour);
     canvas.tabIndex = 0;
     canvas.setAttribute("aria-label",
       `${item.label} of all ${item.values.length} keys, ${item.note}; the key has ${written(item.values[item.mark])}`);
@@ -137,7 +135,8 @@ const SHOW = {
     const { grid } = scene.data.facts;
     const { picture } = look;
     if (!picture) return;
-    drawCut(canvas, picture, grid[0], grid[1], 0.14 * item.grown, scene.patch);
+    drawCut(canvas, picture, grid[0], grid[1], 0.14 * item.grown, scene.patch,
+      scene.data.queryColour);
     canvas.setAttribute("aria-label", `The picture in ${grid[0]} × ${grid[1]} patches`);
     const [height, width] = [picture.height / grid[0], picture.width / grid[1]];
     [one.width, one.height] = [width, height];

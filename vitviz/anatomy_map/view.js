@@ -20,7 +20,6 @@ const KEPT = 6;
 /** @type {Set<View>} */
 const views = new Set();
 const MOVES = 1100; // milliseconds of an animation
-const [QUERY, KEY] = ["#22d3ee", "#ff33cc"];
 
 /** @param {{ data: any, parentElement: any, setTriggerValue: any }} host */
 export default function mount({ data, parentElement, setTriggerValue }) {
@@ -345,6 +344,7 @@ class View {
           select("layerMenu", "Layer", range(data.depth).map((l) => `layer ${l + 1} of ${data.depth}`), (frame) => this.change({ frame })),
           select("headMenu", "Head", range(this.shape.heads).map((h) => `head ${h + 1} of ${this.shape.heads}`), (head) => this.change({ head }))))),
       part("items", element("div", { className: "items" })));
+    this.box.style.setProperty("--query-mark", data.queryColour);
     this.charts = residualCharts(data.residual);
     const side = element("section", { className: "side" },
       part("sideTitle", element("h4")),
@@ -589,8 +589,8 @@ class View {
     const line = pixel * dense;
     const [asked, seen] = [this.followed, scene.key].map((token) => token - shape.prefix.length);
     const keyed = this.#keyed;
-    if (asked >= 0) outline(context, line, asked, grid, QUERY, false);
-    if (keyed && seen >= 0) outline(context, line, seen, grid, KEY, true);
+    if (asked >= 0) outline(context, line, asked, grid, data.queryColour, false);
+    if (keyed && seen >= 0) outline(context, line, seen, grid, data.keyColour, true);
     this.#drawNames(scene, keyed);
   }
 

@@ -25,13 +25,25 @@ def open_image(data: bytes | bytearray | memoryview | str | os.PathLike[str]) ->
         When the bytes are of another kind, damaged, cut off or over a limit, or the file cannot be
         read.
     """
-    if not isinstance(data, (str, os.PathLike)):
-        return decode(data)
+    if isinstance(data, (str, os.PathLike)):
+        data = _read(data)
+    elif not isinstance(data, (bytes, bytearray, memoryview)):
+        raise ImageError(f"Expected a picture file's bytes or its path, got {type(data).__name__}.")
+    _check_length(memoryview(data).nbytes)
+    return decode(bytes(data))
+
+
+def _read(path: str | os.PathLike[str]) -> bytes:
     try:
-        size = os.stat(data).st_size
-        if size > MAX_BYTES:
-            raise ImageError(f"The file has {size:,} bytes; at most {MAX_BYTES:,} are read.")
-        with open(data, "rb") as file:
-            return decode(file.read())
+        _check_length(os.stat(path).st_size)
+        with open(path, "rb") as file:
+            return file.read()
     except OSError as error:
-        raise ImageError(f"The file {os.fspath(data)} cannot be read: {error.strerror}.") from error
+        raise ImageError(f"The file {os.fspath(path)} cannot be read: {error.strerror}.") from error
+
+
+def _check_length(count: int) -> None:
+    if not count:
+        raise ImageError("The file is empty: expected a picture, got 0 bytes.")
+    if count > MAX_BYTES:
+        raise ImageError(f"The file has {count:,} bytes; at most {MAX_BYTES:,} are read.")

@@ -1,6 +1,6 @@
 """The answer with one head muted: set to zero, or to what it gives on other pictures."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from PIL import Image
@@ -90,17 +90,8 @@ def head_outputs(acts: Activations) -> dict[tuple[int, int], np.ndarray]:
     return found
 
 
-def mean_head_outputs(
-    model: Model, images: Sequence[Image.Image], *, progress: Progress | None = None
-) -> dict[tuple[int, int], np.ndarray]:
-    """The mean of `head_outputs` over pictures, token by token.
-
-    Parameters
-    ----------
-    model : Model
-    images : sequence of PIL.Image, upright
-    progress : callable, optional
-        Called as progress(done, of) before each picture; what it raises stops.
+def mean_head_outputs(captures: Iterable[Activations]) -> dict[tuple[int, int], np.ndarray]:
+    """The mean of `head_outputs` over captures of one model, token by token.
 
     Returns
     -------
@@ -112,12 +103,12 @@ def mean_head_outputs(
         As `head_outputs`.
     """
     total: dict[tuple[int, int], np.ndarray] = {}
-    for done, image in enumerate(images):
-        if progress is not None:
-            progress(done, len(images))
-        for head, output in head_outputs(capture(model, image)).items():
-            total[head] = total.get(head, 0) + output / len(images)
-    return total
+    count = 0
+    for acts in captures:
+        count += 1
+        for head, output in head_outputs(acts).items():
+            total[head] = total.get(head, 0) + output
+    return {head: read_only(output / count) for head, output in total.items()}
 
 
 def passes(

@@ -38,7 +38,7 @@ def attention_distance(
         Standard deviation over pictures, drawn as error bars.
     prefix_name : what the tokens outside the picture are called
     recorded : name of another model and its distances (layers, heads), shares of the side
-    with_cnn : draw how far a pixel of a CNN of 3 x 3 kernels sees after each layer
+    with_cnn : draw how far along a row a pixel sees in a CNN of 3 x 3 kernels with stride 1
     """
     layers, heads = distance.shape
     x = beside_each_other(num_heads or [heads] * layers)
@@ -114,7 +114,7 @@ def attention_distance(
             y=depths,
             mode="lines",
             line=dict(color=LINES[3][0], dash="dot", width=2),
-            hovertemplate="CNN, layer %{x}: at most %{y} px<extra></extra>",
+            hovertemplate="CNN, layer %{x}: %{y} px along a row<extra></extra>",
         )
     top = 1.15 * highest or 1.0
     # Where all heads look far, an axis from 0 would press their dots together.

@@ -88,7 +88,7 @@ export function layout({ titles, frames, state }) {
  * @param {(part: Partial<State>) => void} change */
 export function toolbar(share, columns, state, change) {
   const { direction, view, scale, leaveOut, smooth } = state;
-  const read = { row: "row: looks at", column: "column: looked at by" };
+  const read = { row: "row: attends to", column: "column: attended to by" };
   const views = { heat: "heat map", spotlight: "spotlight" };
   const scales = { map: "per map", shared: "shared", log: "log" };
   const role = columns && direction === "column" ? "key" : "query";

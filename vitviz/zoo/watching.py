@@ -75,7 +75,8 @@ def watch(
                 f"{type(part).__name__} does not say how it wants its pictures: give watch a "
                 "preprocessing=vitviz.model.Preprocessing(input_size=..., mean=..., std=...)."
             )
-        preprocessing = preprocessing_of(part, getattr(part.patch_embed, "img_size", None))
+        embedding: Any = getattr(part, "patch_embed", None)
+        preprocessing = preprocessing_of(part, getattr(embedding, "img_size", None))
     outputs = int(getattr(part, "num_classes", 0))
     if labels is not None and len(labels) != outputs:
         raise ModelError(f"Expected a label for each of {outputs} outputs, got {len(labels)}.")

@@ -81,8 +81,9 @@ def _patch_answers(view: View) -> list[Table]:
             f"The final LayerNorm and the head are applied to each patch's token after layer "
             f"{depth} (0: the embedding). **{right:.0%}** of the patches would answer "
             f"**{labels[index]}**; the model answers with {as_percent(acts.probabilities[index])}. "
-            "The head was trained for the last layer and the tokens that it reads, so an early map "
-            "that shows nothing does not prove that the patches know nothing."
+            "The head was trained on the last layer and on the tokens that it reads. A low "
+            "probability elsewhere does not mean that a patch lacks the information: the head may "
+            "not be able to read it there."
         )
     with photo:
         show(
@@ -147,10 +148,10 @@ def _order(view: View) -> list[Table]:
                 show(plots.answer_change(before, after, labels, k=3, height=260, called=order))
             st.markdown(f"Largest change of {unit}: **{change:.2g}**.")
     st.markdown(
-        "Nothing in attention, LayerNorm or the MLP knows where a patch lies. Without E_pos the "
-        "same patches in another order give the same answer; what is left of a difference is "
-        "rounding, because sums are added up in another order. This model was trained with E_pos, "
-        "so its answer without E_pos is not one that it learned."
+        "Attention, LayerNorm and the MLP process a patch in the same way wherever it lies. "
+        "Without E_pos, the same patches in another order therefore give the same answer. The "
+        "tiny difference that remains is rounding, because numbers are added in another order. "
+        "The model was not trained without E_pos, so do not rely on its answer there."
     )
     columns: dict[str, Sequence[object] | np.ndarray] = {"output": labels}
     for title, (before, after) in zip(("with", "without"), found.outputs, strict=True):
@@ -203,8 +204,10 @@ def _locality(view: View) -> list[Table]:
         "attention reads **the whole picture** (large cyan box). A pixel of a CNN with kernels of "
         "3 x 3 sees 3, 5 and 7 pixels across after layers 1, 2 and 3 (magenta boxes): a CNN is "
         "*local* by construction, and its receptive field grows slowly. A CNN also does the same "
-        "at every place (*translation equivariance*). These are its *inductive biases*. A ViT has "
-        "them in the patch embedding alone, and must learn the rest from data.\n\n"
+        "at every place (*translation equivariance*). These are its *inductive biases*. In a ViT "
+        "only the patch embedding and the MLPs are local and treat all places alike. Attention is "
+        "global, and must learn from data which patches lie beside each other (Dosovitskiy et al., "
+        "section 3.1).\n\n"
         f"Measured here, as a share of the length of a token: when the picture moves by **one "
         f"patch**, the embedded patches move along and change by **{whole.embedded:.1%}**; by "
         f"**half a patch**, they change by **{half.embedded:.0%}**, because each patch now holds "

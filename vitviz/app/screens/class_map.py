@@ -92,14 +92,15 @@ def _said(view: View, values: np.ndarray, name: str, method: Method) -> str:
     row, col = np.unravel_index(int(values.argmax()), values.shape)
     largest = f"{values.max():.2g}" if method == "relevance" else as_percent(values.max())
     what = (
-        "How much of the attention works **for** the class, layer by layer, added up"
+        "Attention weighted by the gradient of the class's logit, with negative values set to 0, "
+        "combined over all layers"
         if method == "relevance"
-        else "The same weights, each row of them normalised and rolled out: shares of 100 %"
+        else "The same weights with normalised rows, combined as in rollout: shares of 100 %"
     )
     words = (
-        f"{what}, read {read_at(view.acts)}. It is no attention: a patch that is looked at, "
-        f"and changes nothing for {name}, counts for nothing.\n\nLargest: row {row + 1}, "
-        f"column {col + 1}, {largest}."
+        f"{what}, read {read_at(view.acts)}. This is not attention itself: a patch that is "
+        f"attended to but does not raise the logit of {name} counts as 0.\n\nLargest: "
+        f"row {row + 1}, column {col + 1}, {largest}."
     )
     rollout = results.measurements(view).rollout[len(view.prefix) :]
     if np.ptp(rollout) > 0 and np.ptp(values) > 0:

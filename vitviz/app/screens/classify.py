@@ -84,8 +84,9 @@ def page(view: View) -> Data | None:
         st.subheader(f"Logit lens{changed}", anchor=False)
         show(plots.logit_lens(lens, labels))
         st.markdown(
-            "The head was trained for the last depth only: an early line that knows nothing does "
-            "not prove that its layer knows nothing."
+            "The head was trained on the last layer only. A low probability after an early layer "
+            "does not mean that the layer lacks the information: the head may not be able to read "
+            "it there."
         )
     with right:
         st.subheader("Hide each block in turn", anchor=False)

@@ -1,6 +1,6 @@
 """The heads of Classify: which are muted, and what muting each alone would change."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +15,7 @@ from vitviz.app.widgets import cell_sets
 from vitviz.app.widgets.experiment import Pending, found_of, on_demand
 
 if TYPE_CHECKING:
+    from vitviz import Activations
     from vitviz.intervention import Progress
 
 ZERO, MEAN = "zero", "mean"
@@ -78,14 +79,15 @@ def values_of(view: View, instead: str) -> Values:
 
     def make() -> Values:
         place = st.empty()
-        total: dict[tuple[int, int], np.ndarray] = {}
-        for done, name in enumerate(names):
-            place.progress(done / len(names), f"Picture {done + 1} of {len(names)}: {name}")
-            acts = results.capture(model, pictures.sample(name))
-            for head, values in intervention.head_outputs(acts).items():
-                total[head] = total.get(head, 0) + values / len(names)
+
+        def captures() -> "Iterator[Activations]":
+            for done, name in enumerate(names):
+                place.progress(done / len(names), f"Picture {done + 1} of {len(names)}: {name}")
+                yield results.capture(model, pictures.sample(name))
+
+        found = intervention.mean_head_outputs(captures())
         place.empty()
-        return total
+        return found
 
     return results.captures().get(
         (model.name, model.weights, "head outputs", instead),

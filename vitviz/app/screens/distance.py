@@ -194,8 +194,9 @@ def _dots(view: View, survey: Survey) -> None:
         st.markdown(f"Squares: {record['about']}")
     if "cnn" in beside:
         st.markdown(
-            "Dotted line: how far a pixel sees at most in a CNN of 3 x 3 kernels, one pixel more "
-            "in each layer. A ViT head can attend to the whole picture in the first layer."
+            "Dotted line: how far a pixel sees along its row or column in a CNN of 3 x 3 kernels "
+            "with stride 1, one pixel farther in each layer. A ViT head can attend to the whole "
+            "picture in the first layer."
         )
 
 

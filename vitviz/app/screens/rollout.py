@@ -46,7 +46,7 @@ def page(view: View) -> Data | None:
         strip="frames",
         titles={
             "row": "What reaches it",
-            "column": "Whom it reaches",
+            "column": "Which tokens it reaches",
             "strip": f"From layer {start + 1} up to",
             "slider": "Up to layer",
         },

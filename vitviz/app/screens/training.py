@@ -277,9 +277,11 @@ def _hunger() -> None:
     with words:
         st.markdown(
             f"Every run saw {found['seen']:,} pictures in all: with a smaller training set it saw "
-            "each picture more often. Points with several seeds show the mean and its 95 % "
-            "confidence interval over the seeds (Student's t). The others show one run, with the "
-            "95 % confidence interval of an accuracy on 10,000 test pictures."
+            "each picture more often. Because of this limit the lines are flat at the right: they "
+            "do not show that more data would not help in longer training. Points with several "
+            "seeds show the mean and its 95 % confidence interval over the seeds (Student's t). "
+            "The others show one run, with the 95 % confidence interval of an accuracy on 10,000 "
+            "test pictures."
         )
 
 

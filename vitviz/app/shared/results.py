@@ -85,6 +85,14 @@ def photo(view: View) -> "Image.Image":
     return captures().get((*view.key, "seen"), make, lambda made: 3 * made.width * made.height)
 
 
+def encoded_photo(view: View) -> str:
+    """The same as the browser gets it, a data URL."""
+    from vitviz.token_map import photo as encoded
+
+    key = view.key if view.style.seen else (view.picture.digest,)
+    return captures().get((*key, "photo"), lambda: encoded(photo(view)), len)
+
+
 def measurements(view: View) -> "Measurements":
     """`inspection.measurements` of the capture, cached."""
     from vitviz import inspection

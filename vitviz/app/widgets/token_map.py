@@ -12,7 +12,7 @@ from vitviz.app import settings
 from vitviz.app.shared import results
 from vitviz.app.shared.view import default_query, placed_grid, token_text
 from vitviz.plots.template import KEY, QUERY, colour_table
-from vitviz.token_map import Frame, Kind, Shape, packed, photo, script, style
+from vitviz.token_map import Frame, Kind, Shape, packed, script, style
 
 if TYPE_CHECKING:
     from vitviz import Activations
@@ -130,9 +130,7 @@ def token_map(
             changes["query"] = token_text(layer, default_query(acts, layer))
         settings.change(**changes)  # what does not fit falls back there
 
-    seen = view.key if view.style.seen else (picture.digest,)
-    shown = results.captures().get((*seen, "photo"), lambda: photo(results.photo(view)), len)
-    stack = packed(stack_id, frames, shapes, kind, shown)
+    stack = packed(stack_id, frames, shapes, kind, results.encoded_photo(view))
     _component(
         key=f"{key}_stack",
         height=1,

@@ -1,0 +1,196 @@
+"""The cards and boxes of Anatomy in words: titles, sentences and shapes."""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from vitviz.app.shared import places
+from vitviz.app.widgets.anatomy.numbers import answers, named, residual_of
+from vitviz.plots.template import as_percent
+from vitviz.text import anatomy as text
+
+if TYPE_CHECKING:
+    from vitviz.anatomy import Box
+    from vitviz.app.shared.view import View
+
+_STREAM = ("before", "after_attention", "after")
+
+
+def cards_of(view: "View", steps: "tuple[Box, ...]") -> list[dict[str, Any]]:
+    facts = _step_facts(view, steps)
+    cards = []
+    before: Box | None = None
+    for number, (name, box) in enumerate(named(steps).items()):
+        words = text.STEPS[_word(view, box)]
+        own = {**facts, **_layer_facts(view, box), "shape": _written(box.shape)}
+        own["number"] = name.removeprefix("stage")
+        last = not any(b.name in ("positions",) for b in steps) and (
+            number + 1 < len(steps) and bool(steps[number + 1].layers) and not box.layers
+        )
+        where = f" {places.known_by(view.model).capitalize()}." if last else ""
+        cards.append(
+            {
+                "id": name,
+                "name": box.name,
+                "title": _filled(words.title, own),
+                "equation": words.equation,
+                "say": _filled(words.say, own) + where,
+                "shape": _card_shape(box, before),
+                "shapes": _shapes(box),
+                "answer": _answer(view, box),
+                "layers": [box.layers[0], box.layers[-1]] if box.layers else None,
+                **_places(view, box, steps),
+            }
+        )
+        before = box
+    return cards
+
+
+def _word(view: "View", box: "Box") -> str:
+    mixes = box.layers and view.acts.layers[box.layers[0]].kind == "mixing"
+    return "mixer" if mixes else box.name
+
+
+def _answer(view: "View", box: "Box") -> str:
+    if box.name == "head":
+        (best,) = answers(view)["answers"][:1]
+        return f"{best['label']}: {as_percent(best['share'])}"
+    return "no head in these weights" if box.name == "no_head" else ""
+
+
+def _places(view: "View", box: "Box", steps: "tuple[Box, ...]") -> dict[str, Any]:
+    """Where the tokens of a card's array lie: their grid, and how many come before the patches."""
+    layer = view.acts.layers[box.layers[-1] if box.layers else 0]
+    grid = layer.query_grid
+    prefix = box.shape[0] - math.prod(grid) if len(box.shape) == 2 else 0
+    fits = prefix >= 0 and len(box.shape) > 1
+    return {"grid": list(grid) if fits else None, "prefix": max(0, prefix)}
+
+
+def _card_shape(box: "Box", before: "Box | None") -> str:
+    if box.name == "head" and before is not None:
+        return f"{before.shape[-1]} → {box.shape[0]}"
+    return _written(box.shape) if box.shape else "–"
+
+
+def _shapes(box: "Box") -> list[tuple[str, str]]:
+    """What a step is made with and what it makes, each with its shape in letters and in numbers."""
+    made = [(f"{box.name}.{part}", values.squeeze().shape) for part, values in box.parts.items()]
+    return [
+        (text.SHAPES[name], _written(shape))
+        for name, shape in [*made, (box.name, box.shape)]
+        if name in text.SHAPES and shape
+    ]
+
+
+def _step_facts(view: "View", steps: "tuple[Box, ...]") -> dict[str, Any]:
+    """What the sentences of the steps name."""
+    shapes = {box.name: box.shape for box in steps}
+    cut = shapes.get("patches", (0, 0, 0, 0))
+    prefix = next((box for box in steps if box.name == "prefix"), None)
+    layer = view.acts.layers[0]
+    kinds = ("reg" if name.startswith("reg") else name for name in layer.prefix)
+    told = [
+        text.PREFIX["cls unread" if kind == "cls" and "cls" not in view.acts.read_tokens else kind]
+        for kind in dict.fromkeys(kinds)
+    ]
+    tokens = next(box.shape for box in steps if box.layers)
+    names = [f"[{name.upper()}]" for name in layer.prefix if not name.startswith("reg")]
+    registers = len(layer.prefix) - len(names)
+    names += [f"{registers} registers"] if registers else []
+    learned = dict(view.model.module.named_parameters()).get("pos_embed") is not None
+    return {
+        "H": shapes["picture"][0],
+        "W": shapes["picture"][1],
+        "C": shapes["picture"][2],
+        "N": f"{cut[0]:,}",
+        "P": cut[1],
+        "source": "feature map" if "stem" in shapes else "picture",
+        "cells": "cells" if "stem" in shapes else "pixels",
+        "flat": shapes.get("flatten", (0, 0))[1],
+        "D": tokens[1],
+        "T": f"{tokens[0]:,}",
+        "L": view.acts.depth,
+        "K": f"{shapes.get('head', (0,))[0]:,}" if shapes.get("head") else 0,
+        "names": " + ".join(names),
+        "prefix": " ".join(told) if prefix else "",
+        "learned": "learned" if learned else "fixed (sine and cosine)",
+    }
+
+
+def _layer_facts(view: "View", box: "Box") -> dict[str, Any]:
+    if not box.layers:
+        return {}
+    layers = view.acts.layers[box.layers[0] : box.layers[-1] + 1]
+    kinds = dict.fromkeys(text.KINDS_CLOSED[layer.kind] for layer in layers)
+    rows, cols = layers[-1].query_grid
+    return {
+        "first": box.layers[0] + 1,
+        "last": box.layers[-1] + 1,
+        "grid": f"{rows} × {cols}",
+        "D": box.shape[1],
+        "kinds": "; ".join(kinds).replace("att", "Att", 1),
+    }
+
+
+def boxes_of(view: "View", layer: "tuple[Box, ...]") -> list[dict[str, Any]]:
+    """The boxes of the layer on screen; q, k and v are one."""
+    residual, number = residual_of(view), view.layer
+    shapes = {box.name: box.shape for box in layer}
+    described = view.acts.layers[number]
+    opened = "queries" in shapes
+    tokens, width = shapes["after"]
+    gated = opened and shapes["hidden"] != shapes["activated"]
+    act = _activation(view)
+
+    def share(name: str) -> str:
+        value = residual[name][number]
+        return "a part" if value is None else as_percent(value)
+
+    facts = {
+        "l": number + 1,
+        "T": f"{tokens:,}",
+        "D": width,
+        "h": described.num_heads,
+        "d": shapes.get("queries", (0,))[-1],
+        "M": shapes.get("hidden", (0,))[-1],
+        "root": f"{math.sqrt(shapes['queries'][-1]):.3g}" if opened else "",
+        "equal": as_percent(1 / tokens),
+        "bias": text.BIAS if opened and view.acts.score_terms(number)[1] is not None else "",
+        "attention": share("attention"),
+        "mlp": share("mlp"),
+        "activation": act,
+        "activating": _filled(text.ACTIVATING["gated" if gated else "plain"], {"activation": act}),
+        "next": "the last LayerNorm" if number + 1 == view.acts.depth else f"layer {number + 2}",
+        "closed": text.KINDS_CLOSED[described.kind],
+    }
+    named = dict.fromkeys(
+        "qkv" if b.name in ("queries", "keys", "values") else b.name for b in layer
+    )
+    return [
+        {
+            "id": name,
+            "title": _filled(text.BOXES[name].title, facts),
+            "equation": text.BOXES[name].equation if opened else 0,
+            "say": _filled(text.BOXES[name].say if opened else text.CLOSED[name], facts),
+            "shape": _written(shapes["queries" if name == "qkv" else name]),
+            "stream": name in _STREAM,
+        }
+        for name in named
+    ]
+
+
+def _activation(view: "View") -> str:
+    mlp = getattr(view.model.sites[view.layer].block, "mlp", None)
+    act = getattr(mlp, "act", None)
+    return "GELU" if act is None else type(act).__name__.upper().replace("SILU", "SiLU")
+
+
+def _filled(words: str, facts: Mapping[str, Any]) -> str:
+    """The words with numbers in place of names in braces; `_{…}` and `^{…}` stay."""
+    return re.sub(r"(?<![_^])\{(\w+)\}", lambda match: str(facts[match[1]]), words)
+
+
+def _written(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape))
