@@ -61,7 +61,10 @@ def test_the_map_of_a_class_is_compared_with_the_rollout_of_what_is_read(beit: M
     assert abs(like - unlike) > 0.02
     words = prose(opened("rollout", **{"class": "2"}))
     assert f"Correlation with rollout (mean of heads, r = 0.5): {like:.2f}." in words
-    assert "added up, read at the mean of the patches (the head does not read CLS)." in words
+    assert (
+        "combined over all layers, read at the mean of the patches (the head does not read CLS)."
+        in words
+    )
 
 
 def test_the_curves_are_of_maps_read_where_the_head_reads(
