@@ -16,6 +16,7 @@ from torch.testing import assert_close
 from vitviz.training import RECIPES, PlainAttention, Stage, build, evaluate, rate_factor, train
 from vitviz.training.data import THINGS_MEAN, THINGS_STD
 from vitviz.training.initialisation import BASE, _factors
+from vitviz.training.loop import converged
 from vitviz.training.objective import drop_paths, optimisers_of, set_rate, update_average
 from vitviz.training.publishing import record
 from vitviz.training.recipes import Mimetic
@@ -214,6 +215,40 @@ def test_a_run_goes_on_when_recipes_have_learnt_new_words(data: Path, tmp_path: 
     assert lines[0].startswith("resuming")
     with pytest.raises(ValueError, match="holds a run of another recipe"):
         train(replace(recipe, average=0.5), data=data, out=tmp_path, report=silent)
+
+
+def test_a_stage_ends_where_the_accuracy_has_stopped_to_rise(data: Path, tmp_path: Path) -> None:
+    still = replace(  # nothing is learned, so that no evaluation is better than the first
+        SMOKE,
+        stages=(Stage(image_size=32, epochs=9),),
+        muon_rate=0.0,
+        adamw_rate=0.0,
+        patience=3,
+    )
+    lines: list[str] = []
+    train(still, data=data, out=tmp_path, report=silent)
+    train(still, data=data, out=tmp_path, report=lines.append)  # and it does not go on
+    assert "resuming at stage 1, step 20" in lines[0]
+    rows = json.loads((tmp_path / "smoke.json").read_text())["epochs"]
+    assert [row["epoch"] for row in rows] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "patience", "ended"),
+    [
+        ([0.1, 0.2, 0.3], 2, False),
+        ([0.1, 0.3, 0.2], 1, True),
+        ([0.1, 0.3, 0.2], 2, False),
+        ([0.1, 0.3, 0.3, 0.2], 2, True),
+        ([0.3, 0.2, 0.1], 0, False),
+        ([0.3], 1, False),
+        ([], 1, False),
+    ],
+)
+def test_converged(accuracies: list[float], patience: int, ended: bool) -> None:
+    rows = [{"image_size": 64, "held_out_accuracy": value} for value in accuracies]
+    before = {"image_size": 32, "held_out_accuracy": 0.9}  # of a smaller input, which says nothing
+    assert converged([before, *rows], 64, patience) is ended
 
 
 # --- stochastic depth ---------------------------------------------------------------------------

@@ -90,6 +90,15 @@ def test_the_loss_on_the_page_is_the_one_that_the_run_minimised(name: str) -> No
     assert sum("smoothed labels" in text.value for text in at.markdown) == 2
 
 
+def test_mixed_pictures_are_part_of_the_loss(records: Path) -> None:
+    write_run(records, CIFAR10, 0.5, cutmix=0.25)
+    words = prose(opened("training"))
+    assert "all classes), and in 25 % of the batches part of each picture" in words
+    write_run(records, CIFAR10, 0.5, cutmix=0.0)
+    training._runs.clear()
+    assert "CutMix" not in prose(opened("training"))
+
+
 def test_the_times_on_the_page_are_those_of_the_cards() -> None:
     at = opened("training", model=CIFAR10)
     for name in (CIFAR10, DISTILLED):

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -297,6 +297,8 @@ def _teacher_logits(
 def _run_stage(run: _Run, model: Network, number: int) -> None:
     recipe, about, accelerator = run.recipe, run.about, run.accelerator
     stage, per_epoch = recipe.stages[number], run.per_epoch
+    if converged(about["history"], stage.image_size, recipe.patience):
+        return  # the run was stopped after this stage had ended early
     steps = math.ceil(stage.epochs * per_epoch)
     first = about["step"]
     every = per_epoch * math.ceil(stage.epochs / recipe.looks)
@@ -355,6 +357,14 @@ def _run_stage(run: _Run, model: Network, number: int) -> None:
             about.update(step=done, seconds=about["seconds"] + now - clock)
             clock = now
             run.save(model)
+        if evaluated and converged(about["history"], stage.image_size, recipe.patience):
+            break
+
+
+def converged(history: Sequence[Mapping[str, Any]], image_size: int, patience: int) -> bool:
+    """Whether the last `patience` evaluations at this picture size brought no higher accuracy."""
+    found = [row["held_out_accuracy"] for row in history if row["image_size"] == image_size]
+    return 0 < patience < len(found) and max(found[-patience:]) <= max(found[:-patience])
 
 
 def _held_out(run: _Run) -> float:

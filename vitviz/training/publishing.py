@@ -69,6 +69,7 @@ def write_curve(recipe: Recipe, held_out: Split, about: Mapping[str, Any], out: 
         "minutes": round(about["seconds"] / 60),
         "picture_side": held_out.pictures.shape[1],
         "label_smoothing": recipe.label_smoothing,
+        "cutmix": recipe.cutmix,
     }
     if recipe.teacher:
         curve["temperature"] = recipe.temperature

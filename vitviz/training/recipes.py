@@ -39,6 +39,7 @@ class Recipe:
     temperature: float = 3.0  # of teacher and distillation token while it learns
     share: float = 1.0  # of the training pictures, drawn by the seed
     looks: int = 100  # evaluations on the held-out pictures in a stage, at most
+    patience: int = 0  # a stage ends after so many of them without a higher accuracy; 0: never
     held_out: int = 5000  # training pictures kept back for choosing; the test split chooses nothing
     batch_size: int = 128
     muon_rate: float = 0.01  # matrices of the blocks

@@ -156,6 +156,11 @@ def _loss_words(run: dict[str, Any]) -> str:
             f"cross-entropy with smoothed labels (ε = {smoothing:g}: that share of each label is "
             "spread evenly over all classes)"
         )
+    if mixed := run.get("cutmix"):
+        what += (
+            f", and in {as_percent(mixed)} of the batches part of each picture and of its label "
+            "comes from another picture (CutMix)"
+        )
     words = f"The loss is the {what}"
     if temperature:
         words = (

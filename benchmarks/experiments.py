@@ -1,0 +1,117 @@
+"""Experiments of the Training page: what more data, and what other beginnings, do to a small ViT.
+
+    python benchmarks/experiments.py hunger --data FOLDER_WITH_CIFAR --out runs/hunger
+    python benchmarks/experiments.py bias --data FOLDER_WITH_CIFAR --out runs/bias
+
+`hunger` trains a ViT and a small CNN on shares of CIFAR-10; `bias` trains the same ViT with plain
+initialisation, mimetic initialisation, CutMix, and a CNN as teacher. A run ends when the accuracy
+on the held-out pictures has not risen for PATIENCE of the evaluations, or after SEEN pictures. Each
+is measured once, on all test pictures. What stands in OUT is kept, and runs go on where they were
+stopped; at the end OUT/NAME.json holds what the page shows.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitviz.training import Recipe, Stage, train
+from vitviz.training.loop import converged
+from vitviz.training.publishing import record
+from vitviz.training.recipes import Mimetic
+
+SEEN = 900_000  # pictures a run, at most: twenty minutes of a core
+LOOKS, PATIENCE = 25, 5  # evaluations in the longest run, and without a higher accuracy at its end
+HELD_OUT = 5000
+TRAINING = 50_000 - HELD_OUT
+SEEDS = 3
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+VIT = Recipe(
+    model="vit",
+    dataset="cifar10",
+    configuration=dict(
+        patch_size=4, embed_dim=128, depth=6, num_heads=4, mlp_dim=512, num_classes=10
+    ),
+    stages=(),
+    held_out=HELD_OUT,
+    looks=LOOKS,
+    patience=PATIENCE,
+    average=0.998,  # in place of a falling rate, whose length would have to be known before
+    qkv="adamw",
+)
+CNN = replace(VIT, model="cnn", network="cnn", configuration=dict(width=16, num_classes=10))
+MIMETIC = Mimetic(strengths=(3, 1.5, 0.8, 0.3), embedding=0.02)
+BEGINNINGS = {
+    "plain initialisation": VIT,
+    "mimetic initialisation": replace(VIT, initialisation=MIMETIC),
+    "CutMix": replace(VIT, cutmix=0.5),
+    "a CNN as teacher": replace(
+        VIT,
+        configuration={**VIT.configuration, "distillation_token": True},
+        teacher="cifar10_teacher",
+    ),
+}
+
+
+def runs(experiment: str) -> Iterator[tuple[dict[str, Any], Recipe]]:
+    """What is told of each run, and its recipe."""
+    if experiment == "hunger":
+        for share in SHARES:
+            for network, recipe in (("vit", VIT), ("cnn", CNN)):
+                for seed in range(SEEDS):
+                    yield dict(network=network, share=share, seed=seed), _of(recipe, share, seed)
+    else:
+        for beginning, recipe in BEGINNINGS.items():
+            for seed in range(SEEDS):
+                yield dict(beginning=beginning, seed=seed), _of(recipe, 1.0, seed)
+
+
+def _of(recipe: Recipe, share: float, seed: int) -> Recipe:
+    epochs = SEEN / (share * TRAINING)
+    stage = Stage(image_size=32, epochs=epochs, last=1.0)
+    return replace(recipe, share=share, seed=seed, stages=(stage,))
+
+
+def measured(recipe: Recipe, folder: Path) -> dict[str, Any]:
+    """The results of a finished run; distance as a share of the picture's side, entropy in bits."""
+    curve = json.loads((folder / f"{recipe.model}.json").read_text())
+    last = curve["epochs"][-1]
+    found = {
+        "test_accuracy": curve["test_accuracy"],
+        "minutes": curve["minutes"],
+        "pictures_seen": round(last["epoch"] * recipe.share * TRAINING),
+        "converged": converged(curve["epochs"], last["image_size"], PATIENCE),
+    }
+    if recipe.network == "vit":
+        moments = record(folder / "moments.npz")
+        end = len(moments["epoch"]) - 1
+        distance, entropy = moments[f"distance_{end}"], moments[f"entropy_{end}"]
+        found["distance"] = np.round(distance / last["image_size"], 4).tolist()
+        found["entropy"] = np.round(entropy, 3).tolist()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("experiment", choices=("hunger", "bias"))
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    rows = []
+    for about, recipe in runs(arguments.experiment):
+        folder = arguments.out / "-".join(str(value) for value in about.values())
+        if not (folder / f"{recipe.model}.json").exists():
+            train(recipe, data=arguments.data, out=folder)
+        rows.append(about | measured(recipe, folder))
+        print(json.dumps(about), f"{rows[-1]['test_accuracy']:.2%}", flush=True)
+    result = {"most_seen": SEEN, "pictures": TRAINING, "runs": rows}
+    path = arguments.out / f"{arguments.experiment}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
