@@ -135,5 +135,6 @@ def test_a_large_capture_lets_the_outputs_go(monkeypatch: pytest.MonkeyPatch) ->
     acts = capture(own_model(), picture())
     layer = 25 * 32 * 4  # tokens x width x bytes of a float32
     proof = 9 * 32 * 4 + 25 * 4 * 4 * 4  # 9 rows, and 4 numbers of every token in each of 4 heads
-    kept = 3 * (3 * layer + proof) + 4 * layer + 3 * layer
+    photo = 60 * 50 * 4  # four bytes a pixel
+    kept = 3 * (3 * layer + proof) + 4 * layer + 3 * layer + photo
     assert kept <= acts.nbytes <= kept + 1024

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         MuteHeads,
         SwapTokens,
         capture,
+        load_activations,
     )
     from .families import Layer, ModelError
     from .images import ImageError, open_image
@@ -41,6 +42,7 @@ __all__ = [
     "MuteHeads",
     "SwapTokens",
     "capture",
+    "load_activations",
     "load_model",
     "open_image",
     "watch",
@@ -57,6 +59,7 @@ _HOMES = {
     "MuteHeads": "activations",
     "SwapTokens": "activations",
     "capture": "activations",
+    "load_activations": "activations",
     "load_model": "zoo",
     "open_image": "images",
     "watch": "zoo",

@@ -206,6 +206,12 @@ class Model:
             f"{self.parameter_count / 1e6:.1f} M parameters, {height} x {width} px, {self.weights})"
         )
 
+    @property
+    def provenance(self) -> str:
+        """The model's part of the provenance line: its name, its size and its weights."""
+        size = f"{self.parameter_count / 1e6:.1f} M parameters"
+        return f"{self.name} ({self.family}, {size}) · {self.weights}"
+
     @contextmanager
     def watched(self, recorder: Recorder, projections: Iterable[int] = ()) -> Iterator[None]:
         """Call `recorder` back during the forward pass that this context makes.

@@ -9,6 +9,7 @@ the block's own output on this picture.
 from .activations import Activations
 from .edits import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens, edited_input
 from .forward import capture, check_finite
+from .loading import load_activations
 from .maps import Query
 from .proof import PROOF_ROWS, TOLERANCE
 
@@ -25,4 +26,5 @@ __all__ = [
     "capture",
     "check_finite",
     "edited_input",
+    "load_activations",
 ]

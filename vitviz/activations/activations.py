@@ -1,11 +1,15 @@
 """`Activations`: attention and tokens of every layer in one forward pass, and its logits."""
 
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..families import Layer, ModelError, Offset, Windows
 from .arena import Arena
@@ -41,6 +45,9 @@ class Activations:
         patches: np.ndarray,
         final_norm: nn.Module | None,
         arena: Arena | None,
+        photo: Image.Image,
+        picture_size: tuple[int, int],
+        provenance: str,
     ) -> None:
         self.layers = layers
         #: Names of the tokens from which the head reads the answer, as `Model.read_tokens`.
@@ -61,6 +68,12 @@ class Activations:
         self._after_attention = after_attention
         self._final_norm = final_norm
         self._arena = arena
+        #: The picture, made smaller where its longer side had 1488 pixels or more.
+        self.photo = photo
+        #: (width, height) of the picture itself, in whose pixels `crop` is.
+        self.picture_size = picture_size
+        #: Which model it was, and where its weights come from.
+        self.provenance = provenance
 
     def __repr__(self) -> str:
         kinds = " and ".join(sorted({layer.kind for layer in self.layers}))
@@ -75,6 +88,27 @@ class Activations:
         from ..inspection import measurements
 
         return measurements(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the capture to an NPZ file, which `vitviz.load_activations` reads.
+
+        numpy reads it too. Layers and depths count from 0, windows are the first axis (1 where
+        every token meets every token):
+
+        - `logits` (K,), `tokens_{depth}` (tokens, D), `tokens_after_attention_{layer}` (tokens, D)
+        - `q_{layer}`, `k_{layer}`, `v_{layer}` (windows, heads, tokens, head_dim), `scale_{layer}`
+          and where there is one `bias_{layer}`: attention is softmax(scale q k^T + bias). Where it
+          was read at a softmax, `weights_{layer}` (windows, heads, queries, keys) is attention.
+        - `about`: layers, labels, model, weights and geometry, as JSON; `photo`: the picture.
+
+        Raises
+        ------
+        OSError
+            When the file cannot be written.
+        """
+        from .saving import written
+
+        Path(path).write_bytes(written(self))
 
     @property
     def depth(self) -> int:
@@ -153,7 +187,8 @@ class Activations:
         held += [*self._stream, *(z for z in self._after_attention if z is not None)]
         held += [] if self._final_norm is None else self._final_norm.parameters()
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
-        return sum(storages.values()) - (0 if self._arena is None else self._arena.unused)
+        photo = 4 * self.photo.width * self.photo.height  # Pillow's bytes of a pixel in RGB
+        return sum(storages.values()) + photo - (0 if self._arena is None else self._arena.unused)
 
     def attention(self, layer: int) -> np.ndarray:
         """A of one layer: ndarray of shape (heads, queries, keys); each row sums to 1.
@@ -319,7 +354,10 @@ class Activations:
             if norm is None or getattr(norm, "normalized_shape", z.shape[-1:]) != z.shape[-1:]:
                 raise ModelError(f"There is no final LayerNorm for tokens of width {z.shape[-1]}.")
             with torch.inference_mode():
-                z = norm(z)
+                if isinstance(norm, nn.LayerNorm):  # timm has one of maps (B, D, R, S)
+                    z = F.layer_norm(z, z.shape[-1:], norm.weight, norm.bias, norm.eps)
+                else:
+                    z = norm(z)
         return _read_only(z)
 
     def tokens_after_attention(self, layer: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ..families import Layer, ModelError
-from ..images import open_image
+from ..images import open_image, reduced
 from ..memory import check
 from ..model import RECORDER, Model, Recorder
 from .activations import Activations
@@ -289,6 +289,9 @@ def capture(
         patches=watch.patches,
         final_norm=copy.deepcopy(model.final_norm),
         arena=arena,
+        photo=reduced(image),
+        picture_size=image.size,
+        provenance=model.provenance,
     )
 
 

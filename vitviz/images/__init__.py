@@ -2,17 +2,19 @@
 
 from .decoding import LONG_SIDE, MAX_BYTES, MAX_SCANS, MAX_SIDE, ImageError
 from .opening import open_image
-from .placement import Box, Placement, fit, place
+from .placement import SHOWN_SIDE, Box, Placement, fit, place, reduced
 
 __all__ = [
     "LONG_SIDE",
     "MAX_BYTES",
     "MAX_SCANS",
     "MAX_SIDE",
+    "SHOWN_SIDE",
     "Box",
     "ImageError",
     "Placement",
     "fit",
     "open_image",
     "place",
+    "reduced",
 ]

@@ -7,6 +7,8 @@ from PIL import Image
 
 Box = tuple[float, float, float, float]
 
+SHOWN_SIDE = 744  # pixels of the longer side of a picture on screen, twice its usual size there
+
 #: A resized picture with more pixels is not made as a whole.
 _GIANT = 2**22
 
@@ -83,6 +85,14 @@ def place(
 def _centred(have: int, want: int) -> int:
     """Where a centred window of `want` pixels starts, rounded as torchvision does."""
     return round((have - want) / 2) if have >= want else -((want - have) // 2)
+
+
+def reduced(image: Image.Image) -> Image.Image:
+    """A copy in RGB, of at most 1487 pixels along the longer side.
+
+    A larger picture has n x n pixels replaced by their mean; a smaller one keeps its size.
+    """
+    return image.convert("RGB").reduce(max(1, max(image.size) // SHOWN_SIDE))
 
 
 def fit(

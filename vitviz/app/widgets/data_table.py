@@ -114,15 +114,14 @@ def provenance(view: View, page: str, data: Data | None = None) -> str:
     if data and data.record:
         return data.record
     pictures = data.pictures if data else None
-    model, used = view.model, _USED.get(page, ())
+    used = _USED.get(page, ())
     settings = {"layer": f"layer {view.layer + 1} of {view.acts.depth}"}
     if view.acts.layers[view.layer].num_heads:
         settings["head"] = "mean of heads" if view.head is None else f"head {view.head + 1}"
         settings["scale"] = _SCALES[view.style.scale]
     return " · ".join(
         (
-            f"{model.name} ({model.family}, {model.parameter_count / 1e6:.1f} M parameters)",
-            model.weights,
+            view.model.provenance,
             *(words for name, words in settings.items() if name in used),
             pictures or view.picture.name,
         )
