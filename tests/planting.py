@@ -12,25 +12,35 @@ from typing import Any
 import numpy as np
 import torch
 from examples import watched
+from numpy.testing import assert_allclose
 from PIL import Image
 from torch import Tensor, nn
 
+from vitviz.activations import Activations
+from vitviz.families import family_of
+from vitviz.inspection import attention_distance, attention_rollout
 from vitviz.model import Model
 
+#: The names of prefix tokens in vitviz, timm, transformers and torchvision.
+TOKENS = (
+    *("cls_token", "dist_token", "reg_token"),
+    *("distillation_token", "register_tokens", "class_embedding", "class_token"),
+)
 LONG = 300.0  # of the queries
 #: By how much the score of the bright patch exceeds the others in windows: enough to look at it
 #: only, but not to look through Swin's mask, which subtracts 100 from a score where two patches
 #: lie on opposite sides of the picture.
 IN_WINDOWS = 40.0
+MARGIN = 30  # pixels on each side of the picture that the centre crop leaves out
 
 
 @torch.no_grad()
-def plant(module: Any) -> None:
+def plant(module: Any, input_size: tuple[int, int]) -> None:
     """Set every weight of a model in which all tokens attend to all."""
     silence(module)
     plant_embedding(module)
-    for block in module.blocks:
-        plant_attention(block)
+    for site in family_of(module).sites(module, input_size):
+        plant_attention(site.attn)
 
 
 def mean_distance(grid: tuple[int, int], target: tuple[int, int]) -> float:
@@ -49,19 +59,18 @@ def silence(module: nn.Module) -> None:
 
 
 def plant_embedding(module: Any) -> None:
-    embed = module.patch_embed
-    stem = getattr(embed, "backbone", None)
+    parts = family_of(module).parts(module)
+    stem = getattr(parts.embedding, "backbone", None)
     if stem is not None:
         plant_stem(stem)
-    kernel = embed.proj.weight
-    kernel[0] = 1 / kernel[0].numel()
-    if getattr(module, "pos_embed", None) is not None:
-        module.pos_embed[..., 1] = 1
+    conv: Any = getattr(parts.embedding, "proj", parts.kernel)
+    conv.weight[0] = 1 / conv.weight[0].numel()
+    if parts.positions is not None:
+        parts.positions[..., 1] = 1
     else:
-        embed.proj.bias[1] = 1
-    for name in ("cls_token", "dist_token", "reg_token"):
-        token = getattr(module, name, None)
-        if token is not None:
+        conv.bias[1] = 1
+    for name, token in module.named_parameters():
+        if name.rpartition(".")[2] in TOKENS:
             token[..., 1] = 1
 
 
@@ -79,9 +88,8 @@ def plant_stem(stem: nn.Module) -> None:
             part.weight.zero_()
 
 
-def plant_attention(block: Any, length: float = LONG) -> None:
+def plant_attention(attn: Any, length: float = LONG) -> None:
     """Keys copy coordinate 0 of the normalised token, queries coordinate 1."""
-    attn = getattr(block, "attn", block)
     q, k = query_and_key(attn)
     q[:, -1, 1] = length
     k[:, -1, 0] = 1
@@ -98,7 +106,7 @@ def plant_attention(block: Any, length: float = LONG) -> None:
 
 def query_and_key(attn: Any) -> tuple[Tensor, Tensor]:
     """The weights that make the queries and the keys, each as a view (heads, d, channels)."""
-    heads = attn.num_heads
+    heads = getattr(attn, "num_heads", None) or attn.num_attention_heads
     if getattr(attn, "in_proj", None) is not None:  # attention and MLP side by side
         _, q, k, _ = attn.in_proj.weight.split(attn.in_split)
     elif getattr(attn, "head_first", False):
@@ -130,9 +138,9 @@ def plant_stages(model: Model) -> None:
     first = module.stem.norm1 if hasattr(module, "stem") else module.patch_embed.proj
     first.bias[1] = 1
     for site in model.sites:
-        q, _ = query_and_key(getattr(site.block, "attn", site.block))
+        q, _ = query_and_key(site.attn)
         _, head_dim, width = q.shape  # a normalised token has two coordinates of some width^0.5
-        plant_attention(site.block, IN_WINDOWS * head_dim**0.5 / (width / 2))
+        plant_attention(site.attn, IN_WINDOWS * head_dim**0.5 / (width / 2))
 
 
 def hands_on(name: str) -> bool:
@@ -169,7 +177,7 @@ def spotlight(height: int, width: int, box: tuple[int, int, int, int]) -> Image.
 
 def planted(module: nn.Module, input_size: tuple[int, int]) -> Model:
     """The planted module, whose input is the picture's brightness from 0 to 1."""
-    plant(module)
+    plant(module, input_size)
     return in_brightness(watched(module, input_size))
 
 
@@ -179,3 +187,31 @@ def in_brightness(model: Model) -> Model:
         model.preprocess, mean=(0.0,) * 3, std=(1.0,) * 3, interpolation="nearest"
     )
     return model
+
+
+def scene(side: int, grid: tuple[int, int], target: tuple[int, int]) -> tuple[Image.Image, Any]:
+    """A picture twice as large as the input and wider, with one bright patch; and its box."""
+    top, left = target[0] * side, target[1] * side
+    box = (MARGIN + 2 * left, 2 * top, MARGIN + 2 * (left + side), 2 * (top + side))
+    size = 2 * grid[0] * side, 2 * grid[1] * side + 2 * MARGIN
+    return spotlight(*size, box), box
+
+
+def assert_found(acts: Activations, target: tuple[int, int], side: int) -> None:
+    """Every map, the rollout and the distance point at the patch."""
+    (rows, cols), prefix = acts.grid, acts.num_prefix_tokens
+    for layer in range(acts.depth):
+        for query in (None, 0, prefix + 5, (rows - 1, cols - 1), target):
+            for head in acts.attention_map(layer, query):
+                assert np.unravel_index(head.argmax(), head.shape) == target
+                assert head[target] > 0.999
+        assert acts.attention_map(layer, target, direction="column").min() > 0.999
+    rollout = attention_rollout(acts.attention_layers(), num_prefix_tokens=prefix)
+    assert rollout[prefix:].argmax() == target[0] * cols + target[1]
+    distance = attention_distance(
+        acts.attention_layers(),
+        grid=acts.grid,
+        patch_size=acts.patch_size,
+        num_prefix_tokens=prefix,
+    )
+    assert_allclose(distance, side * mean_distance((rows, cols), target), rtol=2e-3)

@@ -7,15 +7,10 @@ import numpy as np
 import pytest
 import timm
 from examples import patch_box
-from numpy.testing import assert_allclose
-from PIL import Image
-from planting import mean_distance, planted, spotlight
+from planting import assert_found, planted, scene
 
-from vitviz.activations import Activations, capture
-from vitviz.inspection import attention_distance, attention_rollout
+from vitviz.activations import capture
 from vitviz.model import Model
-
-MARGIN = 30  # pixels on each side of the picture that the centre crop leaves out
 
 #: Every family in which all tokens attend to all: its patch, and its prefix.
 GLOBAL: dict[str, tuple[int, tuple[str, ...]]] = {
@@ -50,38 +45,10 @@ GLOBAL: dict[str, tuple[int, tuple[str, ...]]] = {
 SMALL: dict[str, Any] = dict(embed_dim=64, num_heads=2, depth=2)
 
 
-def scene(side: int, grid: tuple[int, int], target: tuple[int, int]) -> tuple[Image.Image, Any]:
-    """A picture twice as large as the input and wider, with one bright patch; and its box."""
-    top, left = target[0] * side, target[1] * side
-    box = (MARGIN + 2 * left, 2 * top, MARGIN + 2 * (left + side), 2 * (top + side))
-    size = 2 * grid[0] * side, 2 * grid[1] * side + 2 * MARGIN
-    return spotlight(*size, box), box
-
-
 def model_of(name: str, grid: tuple[int, int]) -> Model:
     side = GLOBAL[name][0]
     size = (grid[0] * side, grid[1] * side)
     return planted(timm.create_model(name, img_size=size, **SMALL).eval(), size)
-
-
-def assert_found(acts: Activations, target: tuple[int, int], side: int) -> None:
-    """Every map, the rollout and the distance point at the patch."""
-    (rows, cols), prefix = acts.grid, acts.num_prefix_tokens
-    for layer in range(acts.depth):
-        for query in (None, 0, prefix + 5, (rows - 1, cols - 1), target):
-            for head in acts.attention_map(layer, query):
-                assert np.unravel_index(head.argmax(), head.shape) == target
-                assert head[target] > 0.999
-        assert acts.attention_map(layer, target, direction="column").min() > 0.999
-    rollout = attention_rollout(acts.attention_layers(), num_prefix_tokens=prefix)
-    assert rollout[prefix:].argmax() == target[0] * cols + target[1]
-    distance = attention_distance(
-        acts.attention_layers(),
-        grid=acts.grid,
-        patch_size=acts.patch_size,
-        num_prefix_tokens=prefix,
-    )
-    assert_allclose(distance, side * mean_distance((rows, cols), target), rtol=2e-3)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,14 @@ from examples import (
     watched,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-from planting import in_brightness, plant_attention, plant_embedding, plant_stages, silence
-from test_families_planted import scene
+from planting import (
+    in_brightness,
+    plant_attention,
+    plant_embedding,
+    plant_stages,
+    scene,
+    silence,
+)
 
 from vitviz.activations import (
     Activations,
@@ -365,7 +371,7 @@ def test_planted_attention_of_cait_and_of_its_class_token(target: tuple[int, int
         silence(model.module)
         plant_embedding(model.module)
         for site in model.sites:
-            plant_attention(site.block)
+            plant_attention(site.attn)
     image, box = scene(16, (10, 14), target)
     acts = capture(model, image)
     assert [layer.kind for layer in acts.layers] == ["global", "global", "class", "class"]

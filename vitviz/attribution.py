@@ -136,7 +136,7 @@ def _weighted_layers(model: Model, image: Image.Image, class_index: int) -> list
     with torch.inference_mode(False), torch.enable_grad():
         with model.watched(watch), watch:
             x = model.preprocess(image).to(next(model.module.parameters()).dtype)
-            logits = model.module(x[None])[0]
+            logits = model.run(x[None])[0]
         attention = watch.attention()
         gradients = _gradients(logits[class_index], attention)
     weighted = []

@@ -23,6 +23,7 @@ from .families import (
     Layer,
     ModelError,
     Offset,
+    Parts,
     family_of,
     read_tokens,
     receptive_field_offsets,
@@ -189,10 +190,10 @@ class Model:
         self.trained = trained
         self.weights = weights
         self._labels = labels
-        self.embeds = embeds
+        self.embeds = embeds or family.parts(module).embeds
         self.temperature = temperature
         self.positional_attention = family.positional_attention(module)
-        self._embedding = family.embedding
+        self._family = family
         self.sites = sites
         self.capture_bytes = capture_bytes(sites)  # asked for before each capture
         self.layers: tuple[Layer, ...] = tuple(site.layer for site in sites)
@@ -235,8 +236,11 @@ class Model:
         def install(register: Callable[..., RemovableHandle], callback: Callable[..., Any]) -> None:
             handles.append(register(_Hook(recorder, callback)))
 
-        def embedded(inputs: Any, output: Tensor) -> Tensor | None:
-            return recorder.embedded(output)
+        def embedded(inputs: Any, output: Any) -> Tensor | None:
+            if not isinstance(embedding, nn.Conv2d):
+                return recorder.embedded(_tensor(output))
+            changed = recorder.embedded(output.movedim(1, -1))  # (B, R, S, D)
+            return None if changed is None else changed.movedim(-1, 1)
 
         def entering(layer: int, inputs: Any, output: None) -> tuple[Any, ...] | None:
             ran.append(layer)
@@ -248,13 +252,13 @@ class Model:
         def attended(layer: int, inputs: Any, output: None) -> None:
             recorder.attended(layer, inputs[0])
 
-        def leaving(layer: int, inputs: Any, output: Tensor) -> None:
-            recorder.leaving(layer, output)
+        def leaving(layer: int, inputs: Any, output: Any) -> None:
+            recorder.leaving(layer, _tensor(output))
 
+        embedding = self.parts.embedding
         token = RECORDER.set(recorder)
         try:
             with _INSTALLING:
-                embedding = self.module.get_submodule(self._embedding)
                 install(embedding.register_forward_hook, embedded)
                 for layer, site in enumerate(self.sites):
                     block = site.block
@@ -288,9 +292,22 @@ class Model:
             )
 
     @property
+    def parts(self) -> Parts:
+        """What the module has beside its layers, as it is now."""
+        return self._family.parts(self.module)
+
+    def run(self, x: Tensor) -> Tensor:
+        """What the module gives for inputs (B, 3, H, W): logits or embeddings (B, K)."""
+        return self._family.run(self.module, x)
+
+    def answer(self, tokens: Tensor) -> Tensor:
+        """What the module computes after its last block, of tokens (B, T, D): as `run`."""
+        return self._family.answer(self.module, tokens)
+
+    @property
     def num_classes(self) -> int:
         """How many classes the head has; 0 without a head, or where it gives an embedding."""
-        return 0 if self.embeds else int(getattr(self.module, "num_classes", 0))
+        return 0 if self.embeds else self.parts.outputs
 
     @property
     def labels(self) -> tuple[str, ...] | None:
@@ -325,25 +342,20 @@ class Model:
             return ()
         pooling = getattr(self.module, "global_pool", None)  # timm's can be changed later
         if pooling not in self._read_tokens:
-            self._read_tokens[pooling] = read_tokens(self.module, self.layers[0].prefix)
+            prefix = self.layers[0].prefix
+            self._read_tokens[pooling] = read_tokens(self._family, self.module, prefix)
         return self._read_tokens[pooling]
 
     @property
     def final_norm(self) -> nn.Module | None:
         """The LayerNorm after the last block, or after the pooling in models that have it there."""
-        norm: nn.Module | None = getattr(self.module, "norm", None)
-        if isinstance(norm, nn.Identity) and hasattr(self.module, "fc_norm"):
-            return self.module.get_submodule("fc_norm")
-        return norm
+        return self.parts.norm
 
     @property
     def patch_kernel(self) -> np.ndarray | None:
         """The filters E of eq. 1: ndarray of shape (D, C, P, P); None behind a hybrid's CNN."""
-        embed = self.module.get_submodule(self._embedding)
-        kernel = getattr(embed, "proj", None)
-        if getattr(embed, "backbone", None) is not None or not isinstance(kernel, nn.Conv2d):
-            return None
-        return _read_only(kernel.weight)
+        kernel = self.parts.kernel
+        return _read_only(kernel.weight) if isinstance(kernel, nn.Conv2d) else None
 
     def token_mixing(self, layer: int) -> np.ndarray:
         """The weights by which an MLP-Mixer mixes its tokens: ndarray of shape (units, rows, cols).
@@ -373,8 +385,8 @@ class Model:
     @property
     def position_embedding(self) -> np.ndarray | None:
         """E_pos of eq. 1: ndarray of shape (N or prefix + N, D); None where there is none."""
-        table = getattr(self.module, "pos_embed", None)
-        return _read_only(table[0]) if isinstance(table, Tensor) else None
+        table = self.parts.positions
+        return None if table is None else _read_only(table[0])
 
 
 def _read_only(tensor: Tensor) -> np.ndarray:
@@ -401,3 +413,9 @@ def _children(module: nn.Module, path: str) -> tuple[nn.Module | None, ...]:
 
 def _replaced(first: Tensor | None, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
     return None if first is None else (first, *inputs[1:])
+
+
+def _tensor(output: Any) -> Tensor:
+    """The tokens in what a part returns, beside which transformers may put other things."""
+    tokens: Tensor = output[0] if isinstance(output, tuple) else output
+    return tokens

@@ -264,7 +264,7 @@ def capture(
     watch = _Watch(model, arena, edits, progress)
     try:
         with torch.inference_mode(), model.watched(watch, watch.muted):
-            logits = model.module(x)[0]
+            logits = model.run(x)[0]
     except Exception as error:
         if watch.interrupting or isinstance(error, ModelError):
             raise
@@ -281,7 +281,7 @@ def capture(
         read_tokens=model.read_tokens,
         crops=_crops(model, image),
         offsets=model.offsets,
-        logits=logits if getattr(model.module, "num_classes", 0) else None,
+        logits=logits if model.parts.outputs else None,
         calls=calls,
         windows=tuple(site.windows for site in model.sites),
         stream=tuple(watch.stream),

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ..activations import Activations
-from ..families import ModelError, family_of
+from ..families import ModelError
 from ..model import Model
 from ..vit import PreTrainingHead, VisionTransformer
 from .boxes import Box, agree, box, normed, numbers, statistics, tensor
@@ -59,7 +59,7 @@ def steps(model: Model, image: Image.Image, acts: Activations) -> tuple[Box, ...
 def _embedding(model: Model, x: Tensor, z: Tensor) -> Iterator[Box]:
     """From the picture (1, C, H, W) to z_0 (T, D)."""
     module: Any = model.module
-    embed: Any = module.get_submodule(family_of(module).embedding)
+    embed: Any = model.parts.embedding
     yield box("picture", x[0].permute(1, 2, 0))
     cnn, conv = getattr(embed, "backbone", None), getattr(embed, "proj", None)
     if cnn is not None:

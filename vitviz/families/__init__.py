@@ -7,7 +7,7 @@ are. A module that none recognises is refused in one sentence that says why.
 from torch import nn
 
 from .cait import CAIT
-from .description import Family, Layer, ModelError, Site, Windows
+from .description import Family, Layer, ModelError, Parts, Site, Windows
 from .mixer import MIXER, token_weights
 from .plain import PLAIN
 from .pooling import read_tokens
@@ -15,6 +15,7 @@ from .position_encoding import position_encodings
 from .receptive_fields import Offset, receptive_field_offsets
 from .refusals import is_compiled, why_unknown, why_unready
 from .staged import STAGED
+from .transformers import TRANSFORMERS
 
 __all__ = [
     "FAMILIES",
@@ -22,6 +23,7 @@ __all__ = [
     "Layer",
     "ModelError",
     "Offset",
+    "Parts",
     "Site",
     "Windows",
     "family_of",
@@ -32,7 +34,7 @@ __all__ = [
     "why_unready",
 ]
 
-FAMILIES: tuple[Family, ...] = (*PLAIN, *CAIT, *STAGED, *MIXER)
+FAMILIES: tuple[Family, ...] = (*PLAIN, *CAIT, *STAGED, *MIXER, *TRANSFORMERS)
 
 
 def family_of(module: nn.Module) -> Family:

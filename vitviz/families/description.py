@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from ..vit import Attention
 
@@ -116,21 +116,76 @@ class Site:
     @property
     def attn(self) -> Any:
         """The module that attends: a part of the block, or where there is none, the block."""
-        return getattr(self.block, "attn", self.block)
+        return _first(self.block, "attn", "attention", "self_attn") or self.block
 
     @property
     def fused(self) -> bool:
-        """Whether it calls `scaled_dot_product_attention`; timm can be told not to.
+        """Whether it calls `scaled_dot_product_attention`; it can be told not to.
 
         Else it computes a softmax and a product, and a capture keeps the attention weights.
         """
-        return bool(getattr(self.attn, "fused_attn", isinstance(self.attn, Attention)))
+        if hasattr(self.attn, "fused_attn"):
+            return bool(self.attn.fused_attn)
+        chosen = getattr(getattr(self.attn, "config", None), "_attn_implementation", None)
+        return isinstance(self.attn, Attention) or chosen == "sdpa"
 
     @property
     def projection(self) -> Any:
         """The module that mixes the concatenated heads, or None."""
-        named = (getattr(self.attn, name, None) for name in ("proj", "attn_out_proj", "out_proj"))
-        return next((part for part in named if part is not None), None)
+        return _first(self.attn, "proj", "attn_out_proj", "out_proj", "o_proj")
+
+
+def _first(module: nn.Module, *names: str) -> Any:
+    """The first part of the module that has one of these names, or None."""
+    named = (getattr(module, name, None) for name in names)
+    return next((part for part in named if part is not None), None)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Parts:
+    """What a module has beside its layers, as it is now: a head may have been exchanged.
+
+    Attributes
+    ----------
+    embedding : nn.Module
+        What makes the first tokens of the picture.
+    kernel : nn.Module or None
+        What makes a token of a patch; None behind a CNN.
+    norm : nn.Module or None
+        The LayerNorm after the last block, or after the pooling in models that have it there.
+    positions : Tensor or None
+        What is added to the tokens, of shape (1, tokens, D).
+    width : int
+        D of the last layer.
+    outputs : int
+        What the head gives; 0 where there is none.
+    embeds : bool
+        Whether that is an embedding of the picture, and no classes.
+    """
+
+    embedding: nn.Module
+    kernel: nn.Module | None
+    norm: nn.Module | None
+    positions: Tensor | None
+    width: int
+    outputs: int
+    embeds: bool = False
+
+
+def timm_parts(module: Any) -> Parts:
+    """The parts by timm's names, which are vitviz's own too."""
+    embedding = _first(module, "patch_embed", "stem")
+    norm, positions = getattr(module, "norm", None), getattr(module, "pos_embed", None)
+    if isinstance(norm, nn.Identity) and hasattr(module, "fc_norm"):
+        norm = module.fc_norm
+    return Parts(
+        embedding=embedding,
+        kernel=None if _first(embedding, "backbone") else _first(embedding, "proj"),
+        norm=norm,
+        positions=positions if isinstance(positions, Tensor) else None,
+        width=int(getattr(module, "embed_dim", 0)),
+        outputs=int(getattr(module, "num_classes", 0)),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,8 +197,12 @@ class Family:
     name : str
     recognises : callable(module) -> bool
     sites : callable(module, (height, width) of the input in pixels) -> tuple of Site
-    embedding : str
-        Path of the module that makes the first tokens of the picture.
+    parts : callable(module) -> Parts
+    run : callable(module, inputs) -> Tensor
+        What the head gives for inputs (B, 3, H, W), of shape (B, outputs).
+    answer : callable(module, tokens) -> Tensor
+        The same for tokens (B, T, D) as the last block returns them: what the module computes after
+        its blocks.
     positional_attention : callable(module) -> bool
         Whether attention itself depends on the position of every patch (rotary embedding, relative
         bias, windows), so that none can be dropped.
@@ -154,7 +213,11 @@ class Family:
     name: str
     recognises: Callable[[nn.Module], bool]
     sites: Callable[[Any, Grid], tuple[Site, ...]]
-    embedding: str = "patch_embed"
+    parts: Callable[[Any], Parts] = timm_parts
+    run: Callable[[Any, Tensor], Tensor] = lambda module, x: module(x)
+    answer: Callable[[Any, Tensor], Tensor] = lambda module, tokens: module.forward_head(
+        module.norm(tokens)
+    )
     positional_attention: Callable[[Any], bool] = lambda module: False
     any_size: bool = False
 

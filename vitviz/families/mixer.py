@@ -55,7 +55,6 @@ MIXER = (
         name="MLP-Mixer",
         recognises=_is_mixer,
         sites=_sites,
-        embedding="stem",
         positional_attention=lambda module: True,
     ),
 )

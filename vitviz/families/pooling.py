@@ -5,8 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .description import Family
 
-def read_tokens(module: Any, prefix: tuple[str, ...]) -> tuple[str, ...]:
+
+def read_tokens(family: Family, module: Any, prefix: tuple[str, ...]) -> tuple[str, ...]:
     """Names of the tokens on which the output depends; "patches" for those of the picture.
 
     The module's own final norm, pooling and head are run on random tokens, and again with one of
@@ -15,15 +17,14 @@ def read_tokens(module: Any, prefix: tuple[str, ...]) -> tuple[str, ...]:
     nothing: then it is taken to read CLS, or the patches where there is none.
     """
     weight = next(module.parameters())
-    size = (1, len(prefix) + 2, module.embed_dim)
+    size = (1, len(prefix) + 2, family.parts(module).width)
     random = torch.Generator().manual_seed(0)
     tokens, others = (torch.randn(size, generator=random).to(weight) for _ in range(2))
 
     def output_with(changed: slice) -> Tensor:
         z = tokens.clone()
         z[:, changed] = others[:, changed]
-        output: Tensor = module.forward_head(module.norm(z))
-        return output
+        return family.answer(module, z)
 
     places = {name: slice(at, at + 1) for at, name in enumerate(prefix)}
     places["patches"] = slice(len(prefix), None)

@@ -191,7 +191,6 @@ STAGED = (
         name="MaxViT and CoAtNet",
         recognises=_is_maxxvit,
         sites=_maxxvit_sites,
-        embedding="stem",
         positional_attention=lambda module: True,
     ),
 )

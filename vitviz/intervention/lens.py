@@ -1,7 +1,6 @@
 """The logit lens: the final norm and the head applied after each layer, and to each patch."""
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
@@ -92,18 +91,16 @@ def patch_lens(model: Model, acts: Activations, depth: int) -> np.ndarray:
 
 def _answers(model: Model, tokens: np.ndarray) -> np.ndarray:
     """Probabilities (B, K) from tokens before the final norm (B, T, D)."""
-    module: Any = model.module
     with torch.inference_mode():
-        z = torch.tensor(tokens, dtype=next(module.parameters()).dtype)
-        answers: np.ndarray = module.forward_head(module.norm(z)).float().softmax(dim=-1).numpy()
+        z = torch.tensor(tokens, dtype=next(model.module.parameters()).dtype)
+        answers: np.ndarray = model.answer(z).float().softmax(dim=-1).numpy()
     return answers
 
 
 def _check_capture(model: Model, acts: Activations) -> None:
     check_head(model)
     _ = acts.num_prefix_tokens  # a ModelError where layers differ in their tokens
-    module: Any = model.module
-    expected, got = (len(model.layers), module.embed_dim), (acts.depth, acts.tokens(0).shape[-1])
+    expected, got = (len(model.layers), model.parts.width), (acts.depth, acts.tokens(0).shape[-1])
     if got != expected:
         raise ModelError(
             f"Expected a capture of {model.name} with {expected[0]} layers of width {expected[1]}, "

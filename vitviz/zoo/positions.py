@@ -36,7 +36,7 @@ def trained_size(shapes: Mapping[str, Shape], outline: nn.Module, default: Size)
         When the number of positions is that of no square, so that its rows are not known.
     """
     family = family_of(outline)
-    embedding: Any = outline.get_submodule(family.embedding)
+    embedding: Any = family.parts(outline).embedding
     for name, tensor in outline.state_dict().items():
         own, found = tuple(tensor.shape), shapes.get(name, ())
         if len(found) != len(own):

@@ -10,6 +10,7 @@ from ..families import FAMILIES, ModelError, family_of
 from ..model import Model, Preprocessing
 from ..vit import VisionTransformer
 from .architectures import preprocessing_of
+from .processors import ImageProcessor, labels_from, preprocessing_beside, preprocessing_from
 
 
 class Watched(Model):
@@ -34,7 +35,7 @@ class Watched(Model):
 def watch(
     module: nn.Module,
     *,
-    preprocessing: Preprocessing | None = None,
+    preprocessing: Preprocessing | ImageProcessor | None = None,
     labels: Sequence[str] | None = None,
     name: str | None = None,
 ) -> Watched:
@@ -50,10 +51,12 @@ def watch(
     ----------
     module : nn.Module
         Of a family that vitviz reads, or a wrapper with one part that is.
-    preprocessing : Preprocessing, optional
-        How a picture becomes the module's input; left out for modules of timm, which know it.
+    preprocessing : Preprocessing or an image processor of transformers, optional
+        How a picture becomes the module's input. Left out for modules of timm, which know it, and
+        for those that transformers loaded from a folder or a repository with an image processor.
     labels : sequence of str, optional
-        Names of the classes, one for each output.
+        Names of the classes, one for each output; those in the module's configuration where left
+        out.
     name : str, optional
         On figures and tables; the class of the module where left out.
 
@@ -70,15 +73,13 @@ def watch(
     """
     path, part = _readable(module)
     if preprocessing is None:
-        if not hasattr(part, "pretrained_cfg") or isinstance(part, VisionTransformer):
-            raise ModelError(
-                f"{type(part).__name__} does not say how it wants its pictures: give watch a "
-                "preprocessing=vitviz.model.Preprocessing(input_size=..., mean=..., std=...)."
-            )
-        embedding: Any = getattr(part, "patch_embed", None)
-        preprocessing = preprocessing_of(part, getattr(embedding, "img_size", None))
-    outputs = int(getattr(part, "num_classes", 0))
-    if labels is not None and len(labels) != outputs:
+        preprocessing = _own_preprocessing(part)
+    elif not isinstance(preprocessing, Preprocessing):
+        preprocessing = preprocessing_from(preprocessing.to_dict())
+    outputs = family_of(part).parts(part).outputs
+    if labels is None:
+        labels = labels_from(getattr(getattr(part, "config", None), "id2label", None))
+    elif len(labels) != outputs:
         raise ModelError(f"Expected a label for each of {outputs} outputs, got {len(labels)}.")
     modes = {each: each.training for each in module.modules()}
     module.eval()
@@ -95,6 +96,22 @@ def watch(
     except BaseException:
         _restore(modes)
         raise
+
+
+def _own_preprocessing(part: Any) -> Preprocessing:
+    """What the module itself, or a file beside it, says of its pictures."""
+    own: Preprocessing | None = None
+    if hasattr(part, "pretrained_cfg") and not isinstance(part, VisionTransformer):
+        own = preprocessing_of(part, getattr(getattr(part, "patch_embed", None), "img_size", None))
+    elif hasattr(part, "config"):
+        own = preprocessing_beside(part.config)
+    if own is None:
+        raise ModelError(
+            f"{type(part).__name__} does not say how it wants its pictures: give watch a "
+            "preprocessing=vitviz.model.Preprocessing(input_size=..., mean=..., std=...), or the "
+            "image processor of transformers that belongs to it."
+        )
+    return own
 
 
 def _readable(module: nn.Module) -> tuple[str, nn.Module]:

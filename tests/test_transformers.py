@@ -1,0 +1,158 @@
+"""Models of transformers: what is planted is found, logits stay, configurations are believed."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from examples import assert_one_sentence, patch_box, picture, randomise, watched
+from planting import assert_found, planted, scene
+from torch import nn
+
+import vitviz
+from vitviz import ModelError
+from vitviz.intervention import logit_lens
+from vitviz.model import Model
+
+transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
+
+SMALL: dict[str, Any] = dict(
+    hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48, patch_size=8
+)
+REGISTERS = ("cls", "reg1", "reg2", "reg3")
+
+#: By the class with a head, of which the encoder's own class is the second: options of the
+#: configuration, and the prefix.
+GLOBAL: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "ViTForImageClassification": ("ViTModel", {}, ("cls",)),
+    "DeiTForImageClassification": ("DeiTModel", {}, ("cls", "dist")),
+    "DeiTForImageClassificationWithTeacher": ("DeiTModel", {}, ("cls", "dist")),
+    "Dinov2ForImageClassification": ("Dinov2Model", {}, ("cls",)),
+    "Dinov2WithRegistersForImageClassification": (
+        "Dinov2WithRegistersModel",
+        dict(num_register_tokens=3),
+        REGISTERS,
+    ),
+}
+CLASSES = [*GLOBAL, *dict.fromkeys(base for base, _, _ in GLOBAL.values())]
+ATTENTION = ("sdpa", "eager")
+
+
+def module_of(name: str, attention: str = "sdpa", size: Any = 32, **options: Any) -> Any:
+    """A small module of this class, all parameters random."""
+    kind = getattr(transformers, name)
+    known = {
+        **{base: (own, p) for base, own, p in GLOBAL.values()},
+        **{whole: (own, p) for whole, (_, own, p) in GLOBAL.items()},
+    }
+    settings = {**SMALL, **known[name][0], "image_size": size, "num_labels": 5, **options}
+    module = kind(kind.config_class(**settings)).eval()
+    module.set_attn_implementation(attention)
+    randomise(module)
+    return module
+
+
+def small(name: str, attention: str = "sdpa", **options: Any) -> Model:
+    return watched(module_of(name, attention, **options), (32, 32))
+
+
+def prefix_of(name: str) -> tuple[str, ...]:
+    return next(prefix for whole, (base, _, prefix) in GLOBAL.items() if name in (whole, base))
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+@pytest.mark.parametrize(("grid", "target"), [((10, 14), (8, 3)), ((12, 10), (2, 9))])
+@pytest.mark.parametrize("name", GLOBAL)
+def test_every_head_is_found_to_look_at_the_planted_patch(
+    name: str, grid: tuple[int, int], target: tuple[int, int], attention: str
+) -> None:
+    size = 8 * grid[0], 8 * grid[1]
+    model = planted(module_of(name, attention, size=80), size)  # positions are interpolated
+    image, box = scene(8, grid, target)
+    acts = vitviz.capture(model, image)
+    assert [layer.refusal for layer in acts.layers] == [None, None]
+    assert acts.layers[0].prefix == prefix_of(name)
+    assert (acts.grid, acts.patch_size) == (grid, 8)
+    assert_found(acts, target, 8)
+    assert patch_box(acts.crop, acts.grid, *target) == pytest.approx(box, abs=1)
+
+
+def answer(module: nn.Module, x: torch.Tensor) -> torch.Tensor | None:
+    """The logits of a pass that nobody watches, by the name that transformers gives them."""
+    with torch.inference_mode():
+        logits = getattr(module(x), "logits", None)
+    return None if logits is None else logits[0]
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+@pytest.mark.parametrize("name", CLASSES)
+def test_watching_changes_nothing(name: str, attention: str) -> None:
+    model = small(name, attention)
+    acts = vitviz.capture(model, picture())
+    expected = answer(model.module, model.preprocess(picture())[None])
+    if expected is None:
+        assert acts.logits is None
+    else:
+        np.testing.assert_array_equal(acts.logits, expected.numpy())
+    for layer in range(acts.depth):
+        assert acts.attention(layer).sum(axis=2) == pytest.approx(1, abs=1e-5)
+    assert model.patch_kernel is not None
+    assert model.patch_kernel.shape == (32, 3, 8, 8)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_attention_and_tokens_are_those_that_transformers_returns(name: str) -> None:
+    model = small(name, "eager")
+    acts = vitviz.capture(model, picture())
+    with torch.inference_mode():
+        own = model.module(
+            model.preprocess(picture())[None], output_attentions=True, output_hidden_states=True
+        )
+    for layer in range(acts.depth):
+        np.testing.assert_allclose(acts.attention(layer), own.attentions[layer][0], atol=1e-6)
+    for depth in range(acts.depth):
+        np.testing.assert_array_equal(acts.tokens(depth), own.hidden_states[depth][0])
+
+
+@pytest.mark.parametrize("name", GLOBAL)
+def test_the_lens_ends_with_the_answer(name: str) -> None:
+    model = small(name)
+    acts = vitviz.capture(model, picture())
+    before = {key: value.clone() for key, value in model.module.state_dict().items()}
+    lens = logit_lens(model, acts)
+    assert acts.probabilities is not None
+    np.testing.assert_allclose(lens[-1], acts.probabilities, atol=1e-6)
+    assert np.abs(lens[0] - lens[-1]).max() > 1e-3
+    after = model.module.state_dict()
+    assert all(torch.equal(after[key], value) for key, value in before.items())
+
+
+def test_what_the_head_reads() -> None:
+    def read(name: str) -> tuple[str, ...]:
+        return small(name).read_tokens
+
+    assert read("ViTForImageClassification") == ("cls",)
+    assert read("DeiTForImageClassification") == ("cls",)
+    assert read("DeiTForImageClassificationWithTeacher") == ("cls", "dist")
+    assert read("Dinov2ForImageClassification") == ("cls", "patches")
+    assert read("Dinov2WithRegistersForImageClassification") == ("cls", "patches")
+
+
+def test_labels_are_those_of_the_configuration() -> None:
+    names = {0: "cat", 1: "dog", 2: "fox", 3: "owl", 4: "bat"}
+    module = module_of("ViTForImageClassification", id2label=names)
+    processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
+    model = vitviz.watch(module, preprocessing=processor)
+    assert model.labels == tuple(names.values())
+    assert model.name == "ViTForImageClassification"
+    assert vitviz.watch(module, preprocessing=processor, labels=list("abcde")).labels == (
+        *("a", "b", "c", "d", "e"),
+    )
+    numbered = module_of("ViTForImageClassification")  # LABEL_0, LABEL_1, ... say nothing
+    assert vitviz.watch(numbered, preprocessing=processor).labels is None
+
+
+def test_a_module_that_does_not_know_its_pictures_is_refused() -> None:
+    with pytest.raises(ModelError, match="the image processor of transformers") as caught:
+        vitviz.watch(module_of("ViTModel"))
+    assert_one_sentence(caught.value)

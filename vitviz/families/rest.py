@@ -1,0 +1,41 @@
+"""What a module computes after its last block, for modules that have no function of their own."""
+
+import copy
+from typing import Any
+
+from torch import Tensor, nn
+
+
+class _Given(nn.Module):
+    """Returns the tokens that it was made with, whatever it is called with."""
+
+    def __init__(self, tokens: Tensor) -> None:
+        super().__init__()
+        self.tokens = tokens
+
+    def forward(self, *inputs: Any, **options: Any) -> Tensor:
+        return self.tokens
+
+
+def exchanged(module: nn.Module, path: str, part: nn.Module) -> Any:
+    """The module with another part at `path`; it shares all others, and is left as it is."""
+    first, _, rest = path.partition(".")
+    inner = exchanged(module.get_submodule(first), rest, part) if rest else part
+    other = copy.copy(module)
+    other._modules = {**module._modules, first: inner}
+    return other
+
+
+def given_tokens(module: nn.Module, blocks: str, tokens: Tensor) -> Any:
+    """The module with one part in place of its blocks, which returns these tokens (B, T, D).
+
+    Its own forward pass, of any picture, then is what it computes after its blocks, which so is not
+    written a second time.
+
+    Parameters
+    ----------
+    blocks : path of the container of the blocks
+    """
+    container: Any = type(module.get_submodule(blocks))  # a ModuleList or a Sequential
+    given = nn.Sequential(_Given(tokens))
+    return exchanged(module, blocks, given if container is nn.Sequential else container(given))

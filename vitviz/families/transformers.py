@@ -1,0 +1,203 @@
+"""Models of transformers in which every token attends to every token: ViT, DeiT, DINO, BEiT, CLIP.
+
+Nothing here imports transformers: a module that comes from there is known by its class's name.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .description import Family, Grid, Layer, Parts, Site, checked_grid, side
+from .rest import given_tokens
+
+_HEADS = ("classifier", "cls_classifier", "visual_projection")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Encoder:
+    """One encoder of transformers, and the classes that put a head on it.
+
+    Attributes
+    ----------
+    place, name : its folder in transformers.models, and its class
+    wholes : the path of the encoder in each class that has one with a head
+    blocks, block, middle : the path of its blocks in the encoder, their class, and `Site.middle`
+    patches, kernel : paths of what makes the tokens, and of the convolution in it
+    norm, positions : paths in the encoder; "" where there is none
+    prefix : callable(encoder) -> names of the prefix tokens
+    resizes : whether it interpolates its positions only where it is told to
+    pooled : callable(encoder) -> whether what it pools is an embedding of the picture
+    """
+
+    place: str
+    name: str
+    wholes: Mapping[str, str]
+    blocks: str
+    block: str
+    middle: str
+    patches: str = "embeddings.patch_embeddings"
+    kernel: str = "embeddings.patch_embeddings.projection"
+    norm: str = "layernorm"
+    positions: str = "embeddings.position_embeddings"
+    prefix: Callable[[Any], tuple[str, ...]] = lambda encoder: ("cls",)
+    biased: bool = False
+    resizes: bool = False
+    pooled: Callable[[Any], bool] = lambda encoder: False
+
+    def path(self, module: nn.Module) -> str | None:
+        """The path of the encoder in a module of one of its classes; None in any other."""
+        kind = type(module)
+        if kind.__module__ != f"transformers.models.{self.place}.modeling_{self.place}":
+            return None
+        return "" if kind.__name__ == self.name else self.wholes.get(kind.__name__)
+
+    def encoder(self, module: nn.Module) -> Any:
+        return module.get_submodule(self.path(module) or "")
+
+    def recognises(self, module: nn.Module) -> bool:
+        if self.path(module) is None or type(self.encoder(module)).__name__ != self.name:
+            return False
+        blocks: Any = self.encoder(module).get_submodule(self.blocks)
+        return {type(block).__name__ for block in blocks} == {self.block}
+
+    def sites(self, module: Any, input_size: Grid) -> tuple[Site, ...]:
+        encoder, path = self.encoder(module), self.blocks_path(module)
+        conv = encoder.get_submodule(self.kernel)
+        height, width = conv.kernel_size
+        grid = checked_grid((input_size[0] // height, input_size[1] // width), input_size)
+        return tuple(
+            Site(
+                layer=Layer(
+                    name=f"{path}.{index}",
+                    kind="global",
+                    stage=0,
+                    num_heads=encoder.config.num_attention_heads,
+                    query_grid=grid,
+                    key_grid=grid,
+                    prefix=self.prefix(encoder),
+                    patch_size=side(height, width),
+                ),
+                block=block,
+                middle=self.middle,
+                biased=self.biased,
+            )
+            for index, block in enumerate(encoder.get_submodule(self.blocks))
+        )
+
+    def blocks_path(self, module: nn.Module) -> str:
+        return ".".join(filter(None, (self.path(module), self.blocks)))
+
+    def parts(self, module: Any) -> Parts:
+        encoder = self.encoder(module)
+        table = _at(encoder, self.positions)
+        head = next((getattr(module, name) for name in _HEADS if hasattr(module, name)), None)
+        outputs = int(getattr(head, "out_features", 0))
+        if head is None and self.pooled(encoder):
+            outputs = encoder.config.hidden_size
+        return Parts(
+            embedding=encoder.get_submodule(self.patches),
+            kernel=encoder.get_submodule(self.kernel),
+            norm=_at(encoder, self.norm),
+            positions=table[None] if isinstance(table, Tensor) and table.ndim == 2 else table,
+            width=encoder.config.hidden_size,
+            outputs=outputs,
+            embeds=head is None or hasattr(module, "visual_projection"),
+        )
+
+    def run(self, module: Any, x: Tensor) -> Tensor:
+        own = image_size(self.encoder(module).config)
+        options = {"interpolate_pos_encoding": True} if self.resizes and x.shape[2:] != own else {}
+        return answer_in(module(x, return_dict=True, **options))
+
+    def answer(self, module: Any, tokens: Tensor) -> Tensor:
+        picture = torch.zeros(1, 3, *image_size(self.encoder(module).config)).to(tokens)
+        return self.run(given_tokens(module, self.blocks_path(module), tokens), picture)
+
+
+def answer_in(returned: Any) -> Tensor:
+    """Logits, or the embedding of the picture, in what a model of transformers returns."""
+    named = (getattr(returned, name, None) for name in ("logits", "image_embeds", "pooler_output"))
+    answer: Tensor = next((found for found in named if found is not None), returned[0])
+    return answer
+
+
+def image_size(config: Any) -> Grid:
+    """Height and width of the pictures that a configuration of transformers is for."""
+    size = config.image_size
+    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+
+
+def _at(module: Any, path: str) -> Any:
+    """The part or parameter at this path; None where there is none."""
+    for name in filter(None, path.split(".")):
+        module = getattr(module, name)
+    return module if path else None
+
+
+def _registers(encoder: Any) -> tuple[str, ...]:
+    return ("cls", *(f"reg{n + 1}" for n in range(encoder.config.num_register_tokens)))
+
+
+def _family(
+    name: str, row: _Encoder, positional: Callable[[Any], bool] = lambda encoder: False
+) -> Family:
+    return Family(
+        name=name,
+        recognises=row.recognises,
+        sites=row.sites,
+        parts=row.parts,
+        run=row.run,
+        answer=row.answer,
+        positional_attention=lambda module: positional(row.encoder(module)),
+    )
+
+
+_VIT = _Encoder(
+    place="vit",
+    name="ViTModel",
+    wholes={"ViTForImageClassification": "vit"},
+    blocks="layers",
+    block="ViTLayer",
+    middle="layernorm_after",
+    resizes=True,
+)
+_DEIT = _Encoder(
+    place="deit",
+    name="DeiTModel",
+    wholes={
+        "DeiTForImageClassification": "deit",
+        "DeiTForImageClassificationWithTeacher": "deit",
+    },
+    blocks="layers",
+    block="DeiTLayer",
+    middle="layernorm_after",
+    prefix=lambda encoder: ("cls", "dist"),
+    resizes=True,
+)
+_DINOV2 = _Encoder(
+    place="dinov2",
+    name="Dinov2Model",
+    wholes={"Dinov2ForImageClassification": "dinov2"},
+    blocks="encoder.layer",
+    block="Dinov2Layer",
+    middle="norm2",
+)
+_DINOV2_REGISTERS = _Encoder(
+    place="dinov2_with_registers",
+    name="Dinov2WithRegistersModel",
+    wholes={"Dinov2WithRegistersForImageClassification": "dinov2_with_registers"},
+    blocks="encoder.layer",
+    block="Dinov2WithRegistersLayer",
+    middle="norm2",
+    prefix=_registers,
+)
+
+TRANSFORMERS = (
+    _family("ViT", _VIT),
+    _family("DeiT distilled", _DEIT),
+    _family("ViT", _DINOV2),
+    _family("ViT", _DINOV2_REGISTERS),
+)

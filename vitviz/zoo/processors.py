@@ -1,0 +1,123 @@
+"""Preprocessing and labels as transformers and torchvision write them down."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..families import ModelError
+from ..model import Preprocessing
+
+_RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # PIL's numbers
+_FILE = "preprocessor_config.json"
+
+
+class ImageProcessor(Protocol):
+    """An image processor of transformers."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+def preprocessing_from(settings: Mapping[str, Any]) -> Preprocessing:
+    """The preprocessing that the settings of an image processor of transformers describe.
+
+    Parameters
+    ----------
+    settings : mapping
+        What `preprocessor_config.json` holds, or what an image processor's `to_dict` returns.
+
+    Raises
+    ------
+    ModelError
+        When they ask for something else than to resize, crop and normalise, or leave a number out.
+    """
+    if not settings.get("do_resize", True):
+        raise ModelError("The image processor does not resize its pictures, so no size is known.")
+    if settings.get("do_pad") or not math.isclose(settings.get("rescale_factor", 1 / 255), 1 / 255):
+        raise ModelError("The image processor pads or scales pictures in a way that is not known.")
+    mean, std = (0.0,) * 3, (1.0,) * 3
+    if settings.get("do_normalize", True):
+        mean, std = (_colours(settings, name) for name in ("image_mean", "image_std"))
+    resample = settings.get("resample")
+    if resample not in _RESAMPLE:
+        raise ModelError(f"The image processor's resample is {resample!r}, expected 0, 1, 2 or 3.")
+    size, crop = _sides(settings, "size"), None
+    if settings.get("do_center_crop"):
+        crop = _sides(settings, "crop_size")
+    elif "shortest_edge" in size and settings.get("crop_pct"):  # ConvNeXt's
+        short = size["shortest_edge"]
+        crop = {"height": short, "width": short}
+        size = {"shortest_edge": int(short / settings["crop_pct"])} if short < 384 else crop
+    if "shortest_edge" in size and crop is None:
+        raise ModelError(
+            "The image processor keeps the shape of each picture and crops none, so their size is "
+            "not known: give watch a preprocessing=vitviz.model.Preprocessing(...)."
+        )
+    wanted = crop or size
+    input_size = wanted["height"], wanted["width"]
+    resized = [size[name if name in size else "shortest_edge"] for name in ("height", "width")]
+    shares = {_share(kept, of) for kept, of in zip(input_size, resized, strict=True)}
+    if len(shares) > 1:
+        raise ModelError(
+            f"The image processor cuts {input_size} pixels out of {tuple(resized)}: the two shapes "
+            "differ, which vitviz does not do."
+        )
+    return Preprocessing(
+        input_size=input_size,
+        mean=mean,
+        std=std,
+        interpolation=_RESAMPLE[resample],
+        crop_pct=shares.pop(),
+        crop_mode="center" if "shortest_edge" in size else "squash",
+    )
+
+
+def preprocessing_beside(config: Any) -> Preprocessing | None:
+    """That of the image processor in the folder from which a configuration was loaded, or None."""
+    folder = getattr(config, "_name_or_path", None)
+    if not folder or not (path := Path(folder, _FILE)).is_file():
+        return None
+    return preprocessing_from(json.loads(path.read_text()))
+
+
+def labels_from(id2label: Mapping[Any, str] | None) -> tuple[str, ...] | None:
+    """Names of the classes in a configuration of transformers; None where it only numbers them."""
+    if not id2label:
+        return None
+    named = {int(number): str(label) for number, label in id2label.items()}
+    if sorted(named) != [*range(len(named))]:
+        return None
+    labels = tuple(named[number] for number in range(len(named)))
+    return None if all(re.fullmatch(r"LABEL_\d+", label) for label in labels) else labels
+
+
+def _colours(settings: Mapping[str, Any], name: str) -> tuple[float, float, float]:
+    values = settings.get(name)
+    if not isinstance(values, list | tuple) or len(values) != 3:
+        raise ModelError(f"The image processor's {name} is {values!r}, expected three numbers.")
+    red, green, blue = map(float, values)
+    return red, green, blue
+
+
+def _sides(settings: Mapping[str, Any], name: str) -> dict[str, int]:
+    """{"shortest_edge": ...} or {"height": ..., "width": ...}, in pixels."""
+    sides = settings.get(name)
+    if isinstance(sides, int):  # as transformers before 4.26 wrote it; of `size` it says too little
+        if name == "crop_size" or not settings.get("do_center_crop"):
+            return {"height": sides, "width": sides}
+    elif isinstance(sides, Mapping):
+        found = {key: value for key, value in sides.items() if isinstance(value, int)}
+        if set(found) in ({"shortest_edge"}, {"height", "width"}):
+            return found
+    raise ModelError(
+        f"The image processor's {name} is {sides!r}, expected a height and a width, or a "
+        "shortest_edge."
+    )
+
+
+def _share(kept: int, of: int) -> float:
+    """The crop_pct with which `kept` pixels are cut out of `of`, also after rounding."""
+    share = kept / of
+    return share if math.floor(kept / share) == of else math.nextafter(share, 0)
