@@ -107,7 +107,9 @@ def plant_attention(attn: Any, length: float = LONG) -> None:
 def query_and_key(attn: Any) -> tuple[Tensor, Tensor]:
     """The weights that make the queries and the keys, each as a view (heads, d, channels)."""
     heads = getattr(attn, "num_heads", None) or attn.num_attention_heads
-    if getattr(attn, "in_proj", None) is not None:  # attention and MLP side by side
+    if getattr(attn, "in_proj_weight", None) is not None:  # an nn.MultiheadAttention
+        q, k, _ = attn.in_proj_weight.chunk(3)
+    elif getattr(attn, "in_proj", None) is not None:  # attention and MLP side by side
         _, q, k, _ = attn.in_proj.weight.split(attn.in_split)
     elif getattr(attn, "head_first", False):
         q, k, _ = attn.qkv.weight.view(heads, 3, attn.dim_head, -1).unbind(1)
@@ -135,7 +137,7 @@ def plant_stages(model: Model) -> None:
             width = part.in_features // 4
             for coordinate in (0, 1):
                 part.weight[coordinate, coordinate::width] = 1
-    first = module.stem.norm1 if hasattr(module, "stem") else module.patch_embed.proj
+    first: Any = module.stem.norm1 if hasattr(module, "stem") else model.parts.kernel
     first.bias[1] = 1
     for site in model.sites:
         q, _ = query_and_key(site.attn)
@@ -148,6 +150,7 @@ def hands_on(name: str) -> bool:
     words = name.split(".")
     return (
         words[0] in ("stem", "patch_embed")
+        or words[:2] == ["features", "0"]  # of torchvision's Swin
         or "shortcut" in words
         or "downsample" in words
         or words[-1] == "sr"

@@ -48,6 +48,9 @@ class Recorder:
     def projecting(self, layer: int, heads: Tensor) -> Tensor | None:
         """The concatenated heads before the output projection, of the layers asked for."""
 
+    def sealed(self, layer: int, tokens: Tensor, output: Tensor) -> Tensor | None:
+        """What goes into an `nn.MultiheadAttention` and what comes out, both (B, T, D)."""
+
     def attended(self, layer: int, tokens: Tensor) -> None:
         """The residual stream between attention and MLP."""
 
@@ -249,6 +252,9 @@ class Model:
         def projecting(layer: int, inputs: Any, output: None) -> tuple[Any, ...] | None:
             return _replaced(recorder.projecting(layer, inputs[0]), inputs)
 
+        def sealed(layer: int, inputs: Any, output: Any) -> tuple[Any, ...] | None:
+            return _replaced(recorder.sealed(layer, inputs[0], output[0]), output)
+
         def attended(layer: int, inputs: Any, output: None) -> None:
             recorder.attended(layer, inputs[0])
 
@@ -264,12 +270,16 @@ class Model:
                     block = site.block
                     install(block.register_forward_pre_hook, partial(entering, layer))
                     install(block.register_forward_hook, partial(leaving, layer))
+                    if site.sealed:
+                        install(site.attn.register_forward_hook, partial(sealed, layer))
                     if site.middle:
                         middle = block.get_submodule(site.middle)
                         install(middle.register_forward_pre_hook, partial(attended, layer))
                 for layer in projections:
                     projection = self.sites[layer].projection
                     assert projection is not None
+                    if self.sites[layer].sealed:
+                        continue
                     install(projection.register_forward_pre_hook, partial(projecting, layer))
             yield
         finally:

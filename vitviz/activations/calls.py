@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..families import Layer, Windows
 from .proof import ComparedOutput, Copy, Output, compared_rows, random_projection
@@ -174,6 +175,26 @@ def fused_call(
         scale=query.shape[-1] ** -0.5 if scale is None else scale,
         bias=bias,
     )
+
+
+def sealed_call(attn: nn.MultiheadAttention, tokens: Tensor) -> tuple[FusedCall, Tensor]:
+    """The attention that an `nn.MultiheadAttention` computes among tokens (1, T, D).
+
+    Returns
+    -------
+    call : FusedCall
+    heads : Tensor of shape (1, T, D)
+        What the heads give, side by side.
+
+    Notes
+    -----
+    Its weights make the queries, keys and values a second time: in inference it does all in one
+    kernel, which nobody sees into, and which computes other last digits than its parts do.
+    """
+    together = F.linear(tokens, attn.in_proj_weight, attn.in_proj_bias)
+    q, k, v = together.unflatten(-1, (3, attn.num_heads, -1)).permute(2, 0, 3, 1, 4)
+    heads = F.scaled_dot_product_attention(q, k, v)  # (1, h, T, d)
+    return fused_call(heads, q, k, v), heads.transpose(1, 2).flatten(2)
 
 
 def expected_shape(

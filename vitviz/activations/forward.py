@@ -20,10 +20,17 @@ from ..memory import check
 from ..model import RECORDER, Model, Recorder
 from .activations import Activations
 from .arena import Arena
-from .calls import Call, SoftmaxCall, expected_shape, fused_call, why_unexpected
+from .calls import (
+    Call,
+    SoftmaxCall,
+    expected_shape,
+    fused_call,
+    sealed_call,
+    why_unexpected,
+)
 from .edits import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens, filled, mask_of
 from .maps import checked
-from .proof import Output, why_rows_differ
+from .proof import Output, why_differs, why_rows_differ
 
 LARGE = 1 << 26  # bytes of a capture that is copied into an arena
 
@@ -70,6 +77,8 @@ class _Watch(TorchFunctionMode, Recorder):
         self.running: int | None = None  # the layer whose attention is being computed
         self.weights: Tensor | None = None  # of a softmax whose product is still to come
         self.calls: list[list[Call]] = [[] for _ in model.layers]
+        self.refusals: dict[int, str | None] = {}  # of what an nn.MultiheadAttention gave
+        self.joined: set[int] = set()  # the layers whose heads were muted
         self.stream: list[Tensor] = []
         self.after_attention: list[Tensor | None] = [None] * len(model.layers)
 
@@ -91,8 +100,9 @@ class _Watch(TorchFunctionMode, Recorder):
         if layer == 0:
             kept = self._kept(tokens) if self.dropped.any() else None
             self.stream.append(self._flat(layer, tokens if kept is None else kept))
-        self.running = layer
-        TorchFunctionMode.__enter__(self)
+        if not self.sites[layer].sealed:  # with a mode it would compute other last digits
+            self.running = layer
+            TorchFunctionMode.__enter__(self)
         return kept
 
     def _kept(self, tokens: Tensor) -> Tensor:
@@ -109,8 +119,18 @@ class _Watch(TorchFunctionMode, Recorder):
         patches = torch.from_numpy(prefix + self.patches)
         return tokens[:, torch.cat([torch.arange(prefix), patches])]
 
+    def sealed(self, layer: int, tokens: Tensor, output: Tensor) -> Tensor | None:
+        attn = self.sites[layer].attn
+        call, heads = sealed_call(attn, tokens)
+        own = attn.out_proj(heads)
+        self.refusals[layer] = why_differs(self.layers[layer], own, output, call.half)
+        copied = call if self.arena is None else call.copied(self.arena.copy)
+        self.calls[layer].append(copied)
+        return attn.out_proj(self.projecting(layer, heads)) if layer in self.muted else None
+
     def projecting(self, layer: int, heads: Tensor) -> Tensor:
         calls = self.calls[layer]
+        self.joined.add(layer)
         if len(calls) != 1:
             raise ModelError(
                 f"{self.layers[layer].name} called attention {len(calls)} times instead of once, "
@@ -202,7 +222,10 @@ class _Watch(TorchFunctionMode, Recorder):
         refusals = [
             layer.refusal
             or why_unexpected(layer, expected_shape(layer, site.windows, dropped), calls)
-            for layer, site, calls in zip(self.layers, self.sites, self.calls, strict=True)
+            or self.refusals.get(number)
+            for number, (layer, site, calls) in enumerate(
+                zip(self.layers, self.sites, self.calls, strict=True)
+            )
         ]
         every = list(zip(self.layers, self.calls, refusals, strict=True))
         read = [(layer, calls[0]) for layer, calls, refusal in every if not refusal]
@@ -272,6 +295,11 @@ def capture(
         raise ModelError(f"{model.name} could not compute this picture: {reason}.") from error
     finally:
         watch.stop()
+    for layer in watch.muted.keys() - watch.joined:
+        raise ModelError(
+            f"{model.layers[layer].name} joins its heads where no hook is heard, so none of them "
+            "can be muted."
+        )
     with torch.inference_mode():
         layers, calls = zip(*watch.proved(), strict=True)
     return Activations(

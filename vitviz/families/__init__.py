@@ -15,6 +15,7 @@ from .position_encoding import position_encodings
 from .receptive_fields import Offset, receptive_field_offsets
 from .refusals import is_compiled, why_unknown, why_unready
 from .staged import STAGED
+from .torchvision import TORCHVISION
 from .transformers import TRANSFORMERS
 
 __all__ = [
@@ -34,7 +35,7 @@ __all__ = [
     "why_unready",
 ]
 
-FAMILIES: tuple[Family, ...] = (*PLAIN, *CAIT, *STAGED, *MIXER, *TRANSFORMERS)
+FAMILIES: tuple[Family, ...] = (*PLAIN, *CAIT, *STAGED, *MIXER, *TRANSFORMERS, *TORCHVISION)
 
 
 def family_of(module: nn.Module) -> Family:

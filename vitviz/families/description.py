@@ -116,7 +116,8 @@ class Site:
     @property
     def attn(self) -> Any:
         """The module that attends: a part of the block, or where there is none, the block."""
-        return _first(self.block, "attn", "attention", "self_attn") or self.block
+        names = ("attn", "attention", "self_attn", "self_attention")
+        return _first(self.block, *names) or self.block
 
     @property
     def fused(self) -> bool:
@@ -127,7 +128,12 @@ class Site:
         if hasattr(self.attn, "fused_attn"):
             return bool(self.attn.fused_attn)
         chosen = getattr(getattr(self.attn, "config", None), "_attn_implementation", None)
-        return isinstance(self.attn, Attention) or chosen == "sdpa"
+        return isinstance(self.attn, Attention) or self.sealed or chosen == "sdpa"
+
+    @property
+    def sealed(self) -> bool:
+        """Whether it attends in an `nn.MultiheadAttention`, of which only the two ends are seen."""
+        return isinstance(self.attn, nn.MultiheadAttention)
 
     @property
     def projection(self) -> Any:

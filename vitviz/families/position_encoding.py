@@ -6,6 +6,8 @@ from torch import Tensor, nn
 
 from .description import Layer
 
+#: The tables of vectors that transformers and torchvision add to the tokens.
+_EMBEDDINGS = ("position_embeddings", "position_embedding.weight", "pos_embedding")
 _RELATIVE_BIAS = ("rel_pos", "relative_position", "cpb_mlp", "meta_mlp")  # in the names of modules
 
 
@@ -22,9 +24,11 @@ def position_encodings(module: nn.Module, layers: tuple[Layer, ...]) -> tuple[st
     """
     named: list[tuple[str, Any]] = [*module.named_modules(), *module.named_parameters()]
     there = {
-        "embedding": isinstance(getattr(module, "pos_embed", None), Tensor),
+        "embedding": isinstance(getattr(module, "pos_embed", None), Tensor)
+        or any(isinstance(p, Tensor) and name.endswith(_EMBEDDINGS) for name, p in named),
         "relative bias": any(part in name for name, _ in named for part in _RELATIVE_BIAS),
-        "rotary": getattr(module, "rope", None) is not None,
+        "rotary": getattr(module, "rope", None) is not None
+        or any(name.endswith("rope_embeddings") for name, _ in named),
         "convolutions": any(
             isinstance(part, nn.Conv2d) and max(part.kernel_size) > min(part.stride)
             for _, part in named

@@ -5,21 +5,32 @@ import numpy as np
 from .description import Grid, Windows
 
 
-def shifted_windows(grid: Grid, size: Grid, shift: Grid) -> Windows:
-    """Swin's windows of neighbours: the grid is shifted up and left, then padded to whole windows.
+def shifted_windows(grid: Grid, size: Grid, shift: Grid, *, padded_first: bool = False) -> Windows:
+    """Swin's windows of neighbours: the grid is shifted up and left, and padded to whole windows.
 
     Parameters
     ----------
     grid : (rows, columns) of patches
     size, shift : (rows, columns) of a window, and of the cyclic shift before the partition
+    padded_first : bool
+        Whether the padding is shifted too, as in torchvision and transformers; timm adds it to the
+        shifted grid.
 
     References
     ----------
     Liu et al., "Swin Transformer" (ICCV 2021), Fig. 4: the shift is cyclic.
     """
-    places = np.roll(_patch_numbers(grid), (-shift[0], -shift[1]), axis=(0, 1))
     over = [(0, -extent % window) for extent, window in zip(grid, size, strict=True)]
-    return _self_attention(_partition(np.pad(places, over, constant_values=-1), size))
+
+    def padded(places: np.ndarray) -> np.ndarray:
+        return np.pad(places, over, constant_values=-1)
+
+    def rolled(places: np.ndarray) -> np.ndarray:
+        return np.roll(places, (-shift[0], -shift[1]), axis=(0, 1))
+
+    places = _patch_numbers(grid)
+    places = rolled(padded(places)) if padded_first else padded(rolled(places))
+    return _self_attention(_partition(places, size))
 
 
 def neighbour_windows(grid: Grid, size: Grid) -> Windows:

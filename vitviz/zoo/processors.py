@@ -20,6 +20,43 @@ class ImageProcessor(Protocol):
     def to_dict(self) -> dict[str, Any]: ...
 
 
+class Preset(Protocol):
+    """The transforms that belong to trained weights of torchvision."""
+
+    crop_size: list[int]
+    resize_size: list[int]
+    mean: list[float]
+    std: list[float]
+    interpolation: Any
+
+
+def preprocessing_in(source: Preprocessing | ImageProcessor | Preset) -> Preprocessing:
+    """What an image processor of transformers or a preset of torchvision does to a picture.
+
+    Raises
+    ------
+    ModelError
+        When it is neither, or does what is not known.
+    """
+    if isinstance(source, Preprocessing):
+        return source
+    if hasattr(source, "to_dict"):
+        return preprocessing_from(source.to_dict())
+    if not all(hasattr(source, name) for name in Preset.__annotations__):
+        raise ModelError(
+            "Expected as preprocessing a vitviz.model.Preprocessing, an image processor of "
+            f"transformers or the transforms of torchvision's weights, got {type(source).__name__}."
+        )
+    (crop,), (resized,) = source.crop_size, source.resize_size
+    return Preprocessing(
+        input_size=(crop, crop),
+        mean=_colours(vars(source), "mean"),
+        std=_colours(vars(source), "std"),
+        interpolation=source.interpolation.value,
+        crop_pct=_share(crop, resized),
+    )
+
+
 def preprocessing_from(settings: Mapping[str, Any]) -> Preprocessing:
     """The preprocessing that the settings of an image processor of transformers describe.
 

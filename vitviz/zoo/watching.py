@@ -10,7 +10,7 @@ from ..families import FAMILIES, ModelError, family_of
 from ..model import Model, Preprocessing
 from ..vit import VisionTransformer
 from .architectures import preprocessing_of
-from .processors import ImageProcessor, labels_from, preprocessing_beside, preprocessing_from
+from .processors import ImageProcessor, Preset, labels_from, preprocessing_beside, preprocessing_in
 
 
 class Watched(Model):
@@ -35,7 +35,7 @@ class Watched(Model):
 def watch(
     module: nn.Module,
     *,
-    preprocessing: Preprocessing | ImageProcessor | None = None,
+    preprocessing: Preprocessing | ImageProcessor | Preset | None = None,
     labels: Sequence[str] | None = None,
     name: str | None = None,
 ) -> Watched:
@@ -51,9 +51,10 @@ def watch(
     ----------
     module : nn.Module
         Of a family that vitviz reads, or a wrapper with one part that is.
-    preprocessing : Preprocessing or an image processor of transformers, optional
+    preprocessing : Preprocessing, an image processor of transformers, or torchvision's, optional
         How a picture becomes the module's input. Left out for modules of timm, which know it, and
-        for those that transformers loaded from a folder or a repository with an image processor.
+        for those that transformers loaded from a folder with the file of an image processor; of
+        torchvision it is what `weights.transforms()` returns.
     labels : sequence of str, optional
         Names of the classes, one for each output; those in the module's configuration where left
         out.
@@ -72,10 +73,7 @@ def watch(
         or a label for each output is missing.
     """
     path, part = _readable(module)
-    if preprocessing is None:
-        preprocessing = _own_preprocessing(part)
-    elif not isinstance(preprocessing, Preprocessing):
-        preprocessing = preprocessing_from(preprocessing.to_dict())
+    how = _own_preprocessing(part) if preprocessing is None else preprocessing_in(preprocessing)
     outputs = family_of(part).parts(part).outputs
     if labels is None:
         labels = labels_from(getattr(getattr(part, "config", None), "id2label", None))
@@ -88,7 +86,7 @@ def watch(
             part,
             modes,
             name=name or ".".join(filter(None, (type(module).__name__, path))),
-            preprocessing=preprocessing,
+            preprocessing=how,
             trained=True,
             weights="weights in memory",
             labels=None if labels is None else tuple(labels),
@@ -108,8 +106,8 @@ def _own_preprocessing(part: Any) -> Preprocessing:
     if own is None:
         raise ModelError(
             f"{type(part).__name__} does not say how it wants its pictures: give watch a "
-            "preprocessing=vitviz.model.Preprocessing(input_size=..., mean=..., std=...), or the "
-            "image processor of transformers that belongs to it."
+            "preprocessing=vitviz.model.Preprocessing(input_size=..., mean=..., std=...), the "
+            "image processor of transformers or the transforms of torchvision that belong to it."
         )
     return own
 
