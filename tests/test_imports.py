@@ -77,6 +77,8 @@ EXCEPTIONS: set[tuple[str, str, When]] = {
     ("cli", "torch", "lazy"),
     ("activations", "inspection", "lazy"),  # acts.measure()
     ("activations", "inspection", "hint"),
+    ("plots", "activations", "hint"),
+    ("plots", "inspection", "lazy"),  # plots.attention_rollout(acts) and its like
 }
 LAZY_ONLY = {("cli", "training"), *(("vitviz", layer) for layer in _ALL)}
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from examples import patch_box
+from examples import example, patch_box, picture
 from PIL import Image
 
-from vitviz import plots
+from vitviz import capture, plots
 from vitviz.plots.template import colour_table
 
 Box = tuple[float, float, float, float]
@@ -119,6 +119,7 @@ RUN = [
 ]
 EXAMPLES: dict[str, Callable[[], go.Figure]] = {
     "picture": lambda: plots.picture(WIDE, crop=CROP, grid=GRID, query=PEAK),
+    "attention_map": lambda: plots.attention_map(capture(example("plain"), picture()), 1, 2),
     "attention_distance": lambda: distances(40 * shares(3, 4) + 10, (1, 2)),
     "allowed_pairs": lambda: plots.allowed_pairs(
         [np.eye(4, dtype=bool), np.ones((1, 3), bool)],

@@ -33,6 +33,20 @@ def files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
+@pytest.fixture
+def archives(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The same of the files for numpy."""
+    made: list[bytes] = []
+    write = Table.npz
+
+    def kept(table: Table, line: str) -> bytes:
+        made.append(write(table, line))
+        return made[-1]
+
+    monkeypatch.setattr(Table, "npz", kept)
+    return made
+
+
 def tables(at: AppTest, page: str) -> list[Any]:
     at = open_data(at, page)
     assert_works(at)
@@ -55,6 +69,18 @@ def test_a_file_begins_with_what_was_measured() -> None:
     )
 
 
+def test_numpy_reads_the_same_table_in_all_its_digits() -> None:
+    numbers = np.array([1 / 3, np.nan], np.float32)
+    table = Table("Two\nnumbers.", {"a/b, %": numbers, "n": [None, 2], "c": ["x,", None]})
+    with np.load(io.BytesIO(table.npz("model · mine\r\n.png")), allow_pickle=False) as file:
+        assert str(file["provenance"]) == "model · mine .png"
+        assert str(file["about"]) == "Two numbers."
+        np.testing.assert_array_equal(file["a/b, %"], numbers)
+        assert file["a/b, %"].dtype == np.float32
+        np.testing.assert_array_equal(file["n"], [np.nan, 2])
+        assert file["c"].tolist() == ["x,", ""]
+
+
 def test_columns_of_different_lengths_are_no_table() -> None:
     with pytest.raises(ValueError, match="argument 2"):
         Table("", {"a": [1], "b": [1, 2]}).csv("")
@@ -73,10 +99,12 @@ def test_nothing_is_made_before_it_is_opened(page: str, files: list[str]) -> Non
 
 
 @every_page
-def test_the_file_holds_the_table_and_the_provenance(page: str, files: list[str]) -> None:
+def test_the_file_holds_the_table_and_the_provenance(
+    page: str, files: list[str], archives: list[bytes]
+) -> None:
     at = upload(opened(page, weights="random", scale="log", layer="2"), "mine, too.png", MINE)
     shown = tables(at, page)
-    assert len(shown) == len(files) == len(at.get("download_button")) > 0
+    assert len(shown) == len(files) == len(archives) == len(at.get("download_button")) / 2 > 0
     for frame, text in zip(shown, files, strict=True):
         first, about, *rest = text.splitlines()
         assert first == f"# {provenance(at)}"
@@ -95,6 +123,17 @@ def test_the_file_holds_the_table_and_the_provenance(page: str, files: list[str]
                     )
                 else:
                     assert written == str(value)
+    for frame, archive in zip(shown, archives, strict=True):
+        with np.load(io.BytesIO(archive), allow_pickle=False) as arrays:
+            assert str(arrays["provenance"]) == provenance(at)
+            assert set(arrays) == {*frame.columns, "provenance", "about"}
+            for name in frame.columns:
+                for kept, value in zip(arrays[name].tolist(), frame[name], strict=True):
+                    if isinstance(kept, float):
+                        wanted = np.nan if value is None else value
+                        assert kept == pytest.approx(wanted, rel=1e-5, nan_ok=True)
+                    else:
+                        assert kept == ("" if value is None else value)
 
 
 @every_page
@@ -119,12 +158,16 @@ def test_what_was_measured_on_all_samples_says_so(files: list[str]) -> None:
 # --- the numbers --------------------------------------------------------------------------------
 
 
-def test_attention_is_the_row_or_column_of_the_query(serve: Callable[[str], Model]) -> None:
+def test_attention_is_the_row_or_column_of_the_query(
+    serve: Callable[[str], Model], archives: list[bytes]
+) -> None:
     acts = of_dog(serve("registers"))  # CLS, 4 registers, 4 x 6 patches
     at = opened("attention", layer="2", query="3.4", head="2")
     (table,) = tables(at, "attention")
     token, attention = 5 + 2 * 6 + 3, acts.attention(1)
     np.testing.assert_allclose(table["head 2, %"], 100 * attention[1, token], rtol=1e-4)
+    with np.load(io.BytesIO(archives[0])) as file:  # in all digits
+        np.testing.assert_array_equal(file["head 2, %"], 100 * attention[1, token])
     mean = 100 * attention[:, token].mean(axis=0)
     np.testing.assert_allclose(table["mean of heads, %"], mean, rtol=1e-4)
     assert list(table["token"]) == ["CLS", "REG1", "REG2", "REG3", "REG4", *["patch"] * 24]

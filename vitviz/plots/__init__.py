@@ -1,12 +1,26 @@
 """One Plotly figure per measurement.
 
-Every function takes arrays and returns a `go.Figure` whose `layout.meta["alt"]` says in words what
-it shows. Layers, heads, rows and columns count from 1 on screen. Maps are drawn in pixels of the
-original picture, each patch one flat rectangle.
+Every function takes arrays, many also a capture alone (`plots.attention_map(acts, layer, head)`),
+and returns a `go.Figure` whose `layout.meta["alt"]` says in words what it shows. Plotly saves it:
+`figure.write_html("a.html")`, and where kaleido is installed `figure.write_image("a.svg")`. Layers,
+heads, rows and columns count from 1 on screen. Maps are drawn in pixels of the picture, each patch
+one flat rectangle.
 """
 
-from .charts import attention_distance, class_probabilities, position_profile
-from .distance import distance_histogram, offset_attention
+from .captures import (
+    attention_distance,
+    attention_map,
+    attention_rollout,
+    class_probabilities,
+    distance_histogram,
+    offset_attention,
+    picture,
+    token_components,
+    token_film,
+    token_norms,
+    token_scatter,
+)
+from .charts import position_profile
 from .experiments import (
     answer_change,
     logit_lens,
@@ -15,16 +29,7 @@ from .experiments import (
     removal_curves,
     removed_patches,
 )
-from .maps import (
-    attention_rollout,
-    filter_response,
-    patch_answers,
-    picture,
-    receptive_fields,
-    relevance,
-    token_components,
-    token_norms,
-)
+from .maps import filter_response, patch_answers, receptive_fields, relevance
 from .pairs import allowed_keys, allowed_pairs, attention_cost
 from .template import KEY, QUERY, SHARES, enlarged
 from .tiles import (
@@ -35,7 +40,6 @@ from .tiles import (
     position_tile,
     token_mixing,
 )
-from .tokens import token_film, token_scatter
 from .training import data_hunger, distance_by_layer, entropy_by_layer, training_curves
 
 __all__ = [
@@ -47,6 +51,7 @@ __all__ = [
     "answer_change",
     "attention_cost",
     "attention_distance",
+    "attention_map",
     "attention_rollout",
     "class_probabilities",
     "data_hunger",

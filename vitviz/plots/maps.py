@@ -77,13 +77,25 @@ def attention_rollout(
 
     `name` says in the alt text what it is, where it is another kind of rollout.
     """
-    percent = 100 * rollout
+    return share_map(rollout, image, crop=crop, equal_share=equal_share, name=name)
+
+
+def share_map(
+    shares: np.ndarray,
+    image: Image.Image,
+    *,
+    crop: Box,
+    name: str,
+    equal_share: float | None = None,
+) -> go.Figure:
+    """Shares of 1 of each patch (rows, columns), in per cent, in the picture's coordinates."""
+    percent = 100 * shares
     highest = float(percent.max())
     ticks = {0.0: "0 %", highest: f"{as_percent(highest / 100)} max"}
-    if 100 * equal_share <= highest:
+    if equal_share is not None and 100 * equal_share <= highest:
         ticks[100 * equal_share] = "<br>▲ equal sharing"  # a line of its own: nothing overlaps
     heat = _heat(percent, crop, "share, %", ticks, zmax=highest if highest > 0 else 1)
-    return _on_picture(go.Figure(heat), image, f"{name}: {_strongest(rollout)}.")
+    return _on_picture(go.Figure(heat), image, f"{name}: {_strongest(shares)}.")
 
 
 def relevance(values: np.ndarray, image: Image.Image, *, crop: Box, name: str) -> go.Figure:

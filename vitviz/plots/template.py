@@ -100,11 +100,18 @@ def colorbar(title: str, *, below: bool = True) -> dict[str, Any]:
     )
 
 
-def query_box(figure: go.Figure, crop: Box, grid: tuple[int, ...], query: tuple[int, int]) -> None:
+def query_box(
+    figure: go.Figure,
+    crop: Box,
+    grid: tuple[int, ...],
+    query: tuple[int, int],
+    colour: str = QUERY,
+) -> None:
     left, top, right, bottom = crop
     dx, dy = (right - left) / grid[1], (bottom - top) / grid[0]
     x, y = left + query[1] * dx, top + query[0] * dy
-    figure.add_shape(type="rect", x0=x, y0=y, x1=x + dx, y1=y + dy, line=dict(color=QUERY, width=4))
+    box = dict(x0=x, y0=y, x1=x + dx, y1=y + dy)
+    figure.add_shape(type="rect", line=dict(color=colour, width=4), **box)
 
 
 def patch_name(row: int, col: int) -> str:

@@ -1,4 +1,4 @@
-"""The numbers of a page as tables and CSV files, and the provenance line."""
+"""The numbers of a page as tables, CSV and NPZ files, and the provenance line."""
 
 import csv
 import io
@@ -45,10 +45,22 @@ class Table:
         """The table as text, under two lines of comment: what was measured, and `about`."""
         file = io.StringIO()
         for comment in (line, self.about):
-            file.write(f"# {' '.join(comment.split())}\n")  # a file's name may hold line breaks
+            file.write(f"# {_one_line(comment)}\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(self.columns)
         writer.writerows(zip(*map(_written, self.columns.values()), strict=True))
+        return file.getvalue()
+
+    def npz(self, line: str) -> bytes:
+        """The table for numpy: an array a column, in all its digits, NaN where there is no number.
+
+        Beside them are `provenance`, what was measured, and `about`.
+        """
+        file = io.BytesIO()
+        arrays = {name: _array(values) for name, values in self.columns.items()}
+        for name, words in (("provenance", line), ("about", self.about)):
+            arrays[name] = np.array(_one_line(words))
+        np.savez(file, allow_pickle=False, **arrays)
         return file.getvalue()
 
 
@@ -83,18 +95,23 @@ def disclose(view: View, page: str, data: Data) -> None:
     line = provenance(view, page, data)
     for number, table in enumerate(data.make(), start=1):
         with disclosure:
-            words, button = st.columns([4, 1], vertical_alignment="center")
+            words, *buttons = st.columns([4, 1, 1], vertical_alignment="center")
             words.markdown(table.about)
-            button.download_button(
-                "CSV",
-                table.csv(line),
-                file_name=f"vitviz_{page}_{number}.csv",
-                mime="text/csv",
-                key=f"csv_{page}_{number}",
-                on_click="ignore",
-                icon=":material/download:",
-                width="stretch",
+            files: tuple[tuple[str, str, str | bytes], ...] = (
+                ("csv", "text/csv", table.csv(line)),
+                ("npz", "application/zip", table.npz(line)),
             )
+            for button, (kind, mime, content) in zip(buttons, files, strict=True):
+                button.download_button(
+                    kind.upper(),
+                    content,
+                    file_name=f"vitviz_{page}_{number}.{kind}",
+                    mime=mime,
+                    key=f"{kind}_{page}_{number}",
+                    on_click="ignore",
+                    icon=":material/download:",
+                    width="stretch",
+                )
             numbers = {name: _rounded(values) for name, values in table.columns.items()}
             st.dataframe(
                 numbers,
@@ -143,6 +160,20 @@ def patch_columns(
     if not prefix:
         columns = {}
     return {**columns, "row": [*nowhere, *rows.tolist()], "column": [*nowhere, *cols.tolist()]}
+
+
+def _one_line(words: str) -> str:
+    return " ".join(words.split())  # a file's name may hold line breaks
+
+
+def _array(values: Sequence[object] | np.ndarray) -> np.ndarray:
+    """A column as numpy keeps it without pickles: numbers as such, all else as text."""
+    plain = _plain(values)
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        return values
+    if any(isinstance(value, str) for value in plain):
+        return np.array(["" if value is None else str(value) for value in plain])
+    return np.array([np.nan if value is None else value for value in plain])
 
 
 def _written(values: Sequence[object] | np.ndarray) -> list[object]:

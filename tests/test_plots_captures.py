@@ -1,0 +1,212 @@
+"""Figures of a capture alone: the numbers are the capture's, and they can be saved as pictures."""
+
+import functools
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from examples import example, own_model, picture
+from numpy.testing import assert_allclose
+from PIL import Image
+
+import vitviz
+from vitviz import Activations, ModelError, capture, inspection, plots
+
+LARGE = (3000, 2400)  # pixels: its small copy has half of each
+
+
+@functools.cache
+def acts() -> Activations:
+    return capture(example("plain"), picture())
+
+
+def heat(figure: go.Figure) -> go.Heatmap:
+    (found,) = [trace for trace in figure.data if isinstance(trace, go.Heatmap)]
+    return found
+
+
+def edges(figure: go.Figure) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of a heat map."""
+    trace = heat(figure)
+    rows, cols = np.shape(trace.z)
+    left, top = trace.x0 - trace.dx / 2, trace.y0 - trace.dy / 2
+    return left, top, left + cols * trace.dx, top + rows * trace.dy
+
+
+@pytest.mark.parametrize("head", [None, 0, 3])
+@pytest.mark.parametrize("query", [None, 0, 9, (2, 5)])
+@pytest.mark.parametrize("direction", ["row", "column"])
+def test_an_attention_map_is_that_of_the_capture(
+    head: int | None, query: Any, direction: Any
+) -> None:
+    figure = plots.attention_map(acts(), 1, head, query=query, direction=direction)
+    found = acts().attention_map(1, query, direction=direction)
+    wanted = found.mean(axis=0) if head is None else found[head]
+    assert_allclose(heat(figure).z, 100 * wanted, rtol=1e-6)
+    assert_allclose(edges(figure), acts().crop)
+    words = figure.layout.meta["alt"]
+    assert ("mean of heads" if head is None else f"head {head + 1}") in words
+    asked = {None: "CLS", 0: "CLS", 9: "row 2, column 3", (2, 5): "row 3, column 6"}
+    assert asked[query] in words
+    assert len(figure.layout.shapes) == (1 if query in (None, 0) else 2)  # the outline, the patch
+
+
+def test_the_patch_that_asks_has_a_box() -> None:
+    box = plots.attention_map(acts(), 0, 0, query=(2, 5)).layout.shapes[-1]
+    left, top, right, bottom = acts().crop
+    width, height = (right - left) / 6, (bottom - top) / 4
+    assert_allclose((box.x0, box.x1), (left + 5 * width, left + 6 * width))
+    assert_allclose((box.y0, box.y1), (top + 2 * height, top + 3 * height))
+    assert box.line.color == plots.QUERY
+    of_key = plots.attention_map(acts(), 0, 0, query=(2, 5), direction="column")
+    assert of_key.layout.shapes[-1].line.color == plots.KEY
+
+
+def test_a_map_of_a_large_picture_lies_on_its_small_copy() -> None:
+    large = capture(example("plain"), picture(*LARGE))
+    scale = large.photo.width / LARGE[0]
+    assert scale < 1
+    assert_allclose(edges(plots.attention_map(large, 0, 0)), np.multiply(large.crop, scale))
+
+
+def test_what_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"head in 0\.\.3, got 4"):
+        plots.attention_map(acts(), 0, 4)
+    with pytest.raises(ValueError, match="layer"):
+        plots.attention_map(acts(), 3, 0)
+    with pytest.raises(ValueError, match="no probabilities"):
+        plots.class_probabilities(capture(own_model(num_classes=0), picture()))
+
+
+def distance_of_arrays(acts: Activations) -> go.Figure:
+    measured = acts.measure()
+    return plots.attention_distance(
+        measured.distance,
+        measured.prefix_mass,
+        equal_sharing=inspection.uniform_distance((4, 6), 4),
+        side=24.0,
+        selected=(0, None),
+        prefix_name="CLS",
+    )
+
+
+def rollout_of_arrays(acts: Activations) -> go.Figure:
+    rollout = inspection.attention_rollout(acts, fusion="max")[1:].reshape(4, 6)
+    return plots.attention_rollout(rollout, acts.photo, crop=acts.crop, equal_share=1 / 24)
+
+
+def norms_of_arrays(acts: Activations) -> go.Figure:
+    norms = np.linalg.norm(acts.tokens(2)[1:], axis=1).reshape(4, 6)
+    return plots.token_norms(
+        norms,
+        inspection.norm_outliers(norms),
+        acts.photo,
+        crop=acts.crop,
+        query=(1, 1),
+        long=inspection.token_norms(acts, depth=2)[1],
+    )
+
+
+def scatter_of_arrays(acts: Activations) -> go.Figure:
+    points, explained = inspection.token_scatter(acts)
+    where = dict(crop=acts.crop, grid=(4, 6), prefix=["CLS"], numbers=(1, 2))
+    return plots.token_scatter(points, explained, acts.photo, **where)  # type: ignore[call-overload]
+
+
+#: Of a capture, and the same of the numbers that inspection gives.
+BOTH: dict[str, tuple[Callable[[Activations], go.Figure], Callable[[Activations], go.Figure]]] = {
+    "attention_distance": (plots.attention_distance, distance_of_arrays),
+    "attention_rollout": (lambda a: plots.attention_rollout(a, fusion="max"), rollout_of_arrays),
+    "class_probabilities": (
+        lambda a: plots.class_probabilities(a, k=3),
+        lambda a: plots.class_probabilities(a.probabilities, a.output_names, k=3),  # type: ignore[arg-type]
+    ),
+    "distance_histogram": (
+        lambda a: plots.distance_histogram(a, 1, 2),
+        lambda a: plots.distance_histogram(
+            inspection.distance_histogram(a, layer=1, bin_width=4)[2],
+            inspection.uniform_histogram((4, 6), 4, bin_width=4),
+            bin_width=4.0,
+            mean=float(a.measure().distance[1, 2]),
+            name="layer 2, head 3",
+        ),
+    ),
+    "offset_attention": (
+        lambda a: plots.offset_attention(a, 1, 2),
+        lambda a: plots.offset_attention(
+            inspection.offset_attention(a, layer=1)[2], equal_share=1 / 24, name="layer 2, head 3"
+        ),
+    ),
+    "picture": (
+        lambda a: plots.picture(a, query=(1, 2)),
+        lambda a: plots.picture(a.photo, crop=a.crop, grid=(4, 6), query=(1, 2)),
+    ),
+    "token_components": (
+        lambda a: plots.token_components(a, 2),
+        lambda a: plots.token_components(
+            inspection.token_components(a, depth=2)[0], a.photo, crop=a.crop, query=None
+        ),
+    ),
+    "token_film": (
+        plots.token_film,
+        lambda a: plots.token_film(
+            np.stack([inspection.token_components(a, depth=n)[0] for n in (1, 2, 3)]),
+            names=["layer 1", "layer 2", "layer 3"],
+            selected=None,
+        ),
+    ),
+    "token_norms": (lambda a: plots.token_norms(a, 2, query=(1, 1)), norms_of_arrays),
+    "token_scatter": (plots.token_scatter, scatter_of_arrays),
+}
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_a_figure_of_a_capture_is_that_of_its_numbers(name: str) -> None:
+    of_capture, of_arrays = BOTH[name]
+    figure = of_capture(acts())
+    assert figure.layout.meta["provenance"] == acts().provenance
+    figure.layout.meta = {"alt": figure.layout.meta["alt"]}
+    assert figure.to_json() == of_arrays(acts()).to_json()
+    assert f"Of a capture: `{name}(acts" in str(getattr(plots, name).__doc__)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_a_capture_from_a_file_gives_the_same_figure(name: str, tmp_path: Path) -> None:
+    acts().save(tmp_path / "a.npz")
+    again, _ = BOTH[name]
+    assert again(vitviz.load_activations(tmp_path / "a.npz")).to_json() == again(acts()).to_json()
+
+
+def test_a_family_with_windows_has_maps_and_no_rollout() -> None:
+    acts = capture(vitviz.load_model("swin_tiny_patch4_window7_224", pretrained=False), picture())
+    assert_allclose(
+        heat(plots.attention_map(acts, 3, 1, query=(2, 5))).z,
+        100 * acts.attention_map(3, (2, 5))[1],
+        rtol=1e-6,
+    )
+    with pytest.raises(ModelError, match="rollout is not defined"):
+        plots.attention_rollout(acts)
+
+
+def test_kaleido_saves_a_figure_as_it_is(tmp_path: Path) -> None:
+    """The colours in the file are those of the numbers: the darkest patch and the brightest."""
+    pytest.importorskip("kaleido", reason="kaleido saves figures as pictures; it is not installed")
+    figure = plots.attention_map(acts(), 1, 2)
+    shares = np.asarray(heat(figure).z)
+    figure.update_layout(margin=dict(l=0, r=0, t=0, b=0)).update_traces(showscale=False)
+    drawn = Image.open(io.BytesIO(figure.to_image("png", width=600, height=500))).convert("L")
+    assert drawn.size == (600, 500)
+    # The picture of 60 x 50 pixels fills the file; Inferno grows lighter from end to end.
+    left, top, right, bottom = (10 * edge for edge in acts().crop)
+    x = left + (np.arange(6) + 0.5) * (right - left) / 6
+    y = top + (np.arange(4) + 0.5) * (bottom - top) / 4
+    light = np.asarray(drawn)[np.ix_(y.astype(int), x.astype(int))]
+    order = [np.argsort(np.argsort(one.ravel())) for one in (light, shares)]
+    assert order[0].argmax() == order[1].argmax()
+    assert order[0].argmin() == order[1].argmin()
+    assert np.corrcoef(order[0], order[1])[0, 1] > 0.99
+    assert figure.to_image("svg").startswith(b"<svg")
