@@ -75,8 +75,8 @@ def test_no_module_of_the_app_hides_one_of_python() -> None:
 @pytest.mark.parametrize(
     ("asked", "place"),
     [
-        ("/attention?layer=2", "/?layer=2"),
-        ("/Attention", "/"),
+        ("/anatomy?layer=2", "/?layer=2"),
+        ("/Anatomy", "/"),
         ("/TOKENS?layer=2", "/tokens?layer=2"),
         ("/tokens", "/tokens"),
         ("/", "/"),

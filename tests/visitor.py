@@ -37,7 +37,7 @@ class Visitor:
         url: str,
         query: str = "",
         *,
-        page: str = "",
+        page: str = "attention",
         origin: str | None = None,
         session: str = "",
     ) -> None:

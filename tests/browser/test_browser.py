@@ -1,6 +1,6 @@
 """The app as a class sees it: pages, pictures and settings, in a browser that stays offline.
 
-The tests walk by clicks from `/`. What they know of the look of a page stands at the top.
+The tests walk by clicks. What they know of the look of a page stands at the top.
 """
 
 import hashlib
@@ -33,6 +33,7 @@ except ImportError:
 FIGURES = "main :is([role=figure], [role=img])"
 PHOTO = "main canvas[data-part=photo]"  # of the Attention page, as is the map
 MAP = "main canvas[data-part=map]"
+CARDS = "main .card"  # of the Anatomy page, with small pictures
 DRAWN = f"{FIGURES}, main button canvas"  # and the small maps, which have nothing beneath them
 UPLOAD = "Your picture"  # the button that opens the box with the file input
 PROVENANCE = ".st-key-provenance"
@@ -150,8 +151,8 @@ def until(page: Page, holds: Callable[[], bool]) -> None:
         page.wait_for_timeout(100)
 
 
-def open_app(page: Page, server: Server) -> Page:
-    page.goto(server.url)
+def open_app(page: Page, server: Server, name: str = "attention") -> Page:
+    page.goto(f"{server.url}/{name}")
     expect(provenance(page)).to_contain_text("sample: dog")
     return page
 
@@ -226,12 +227,12 @@ def app(page: Page, server: Server) -> Page:
 # --- opening ------------------------------------------------------------------------------------
 
 
-def test_it_opens_on_a_map_without_a_click(page: Page, server: Server) -> None:
+def test_it_opens_on_the_first_page_without_a_click(page: Page, server: Server) -> None:
     page.goto(server.url)
-    words = lesson("attention")
+    words = lesson("anatomy")
     expect(page.locator("h1")).to_have_text(f"{words.title}: {words.question}")
-    expect(page.locator(MAP)).to_be_visible()
-    until(page, lambda: bool(pictures(page, MAP)))
+    expect(page.locator(CARDS)).to_have_count(9)
+    until(page, lambda: len(set(pictures(page, CARDS))) == 8)  # the last one names the class
     expect(provenance(page)).to_be_visible()
     expect(provenance(page)).to_contain_text(f"{MODEL} (ViT, ")
     expect(provenance(page)).to_contain_text(" · ")
@@ -252,7 +253,7 @@ LOOKS = """window.looks = new Set();
 def test_nothing_is_drawn_before_its_style(page: Page, server: Server) -> None:
     """Looked at in every frame, from the first."""
     page.add_init_script(LOOKS)
-    open_app(page, server)
+    open_app(page, server, "")
     looks: list[str] = page.evaluate("[...looks]")
     assert sorted(look.split()[0] for look in looks) == ["presenter", "room", "title"], looks
     assert "presenter fixed" in looks
@@ -284,7 +285,7 @@ def scheme(request: pytest.FixtureRequest) -> Scheme:
 def tour(browser: Browser, server: Server, scheme: Scheme) -> dict[str, Seen]:
     """All pages, reached by clicks in one visit."""
     with watched(browser, scheme) as page:
-        open_app(page, server)
+        open_app(page, server, "")
         seen = {}
         for name in PAGES:
             go(page, name)

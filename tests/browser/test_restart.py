@@ -52,7 +52,7 @@ def restarted(browser: "Browser", folder: Path, link: str, *keys: str) -> "Itera
 def test_an_open_page_comes_back_with_its_settings(browser: "Browser", tmp_path: Path) -> None:
     from playwright.sync_api import expect
 
-    with restarted(browser, tmp_path, "?picture=moose") as page:
+    with restarted(browser, tmp_path, "attention?picture=moose") as page:
         line = page.locator(".st-key-provenance")
         expect(line).to_contain_text("layer 5 of 6")
         expect(line).to_contain_text("sample: moose")
@@ -66,7 +66,7 @@ def test_the_map_is_that_of_its_label_after_a_restart(browser: "Browser", tmp_pa
     """The new session counts its messages from 0, and the map had counted further."""
     from playwright.sync_api import expect
 
-    with restarted(browser, tmp_path, "", "ArrowRight") as page:
+    with restarted(browser, tmp_path, "attention", "ArrowRight") as page:
         title = page.locator("main canvas[data-part=map]").locator("xpath=ancestor::section")
         expect(title).to_contain_text("layer 5")
         page.get_by_role("slider", name="Layer").press("ArrowLeft")

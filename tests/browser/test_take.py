@@ -34,7 +34,7 @@ def png() -> str:
 
 
 def opened(page: "Page", server: Server) -> "Page":
-    page.goto(server.url)
+    page.goto(f"{server.url}/attention")
     page.locator(".st-key-provenance").wait_for()
     page.locator("canvas[data-part=map][aria-label]").wait_for()  # components listen by now
     return page

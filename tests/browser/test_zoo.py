@@ -28,7 +28,7 @@ def test_a_click_on_the_picture_asks_that_patch(page: "Page", server: Server) ->
 
 
 def test_a_family_is_opened_and_its_link_stays(page: "Page", server: Server) -> None:
-    opened(page, server, "?family=PVT&picture=moose&weights=random")
+    opened(page, server, "attention?family=PVT&picture=moose&weights=random")
     turn(page, "zoo")
     page.get_by_role("button", name="Open this model").click()
     page.locator("h1").get_by_text("Attention: ").wait_for()

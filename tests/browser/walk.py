@@ -18,7 +18,7 @@ def settled(page: "Page") -> None:
     page.wait_for_function("!document.querySelector('[data-testid=stSkeleton]')")
 
 
-def opened(page: "Page", server: Server, rest: str = "") -> "Page":
+def opened(page: "Page", server: Server, rest: str = "attention") -> "Page":
     page.goto(f"{server.url}/{rest}")
     page.locator(".st-key-provenance").wait_for()
     settled(page)

@@ -24,8 +24,8 @@ APP = str(Path(vitviz.__file__).with_name("app") / "main.py")
 SHIPPED = "vitviz_tiny_cifar10"
 
 
-def opened(page: str = OPENING, **link: str) -> AppTest:
-    """The app at one of its pages, from a link with these settings."""
+def opened(page: str = "attention", **link: str) -> AppTest:
+    """The app at one of its pages, which shows a token map unless another is named, from a link."""
     at = AppTest.from_file(APP, default_timeout=120)
     for name, value in link.items():
         at.query_params[name] = value

@@ -18,7 +18,7 @@ PAGES = (
     *("anatomy", "filters", "positions", "attention", "distance", "rollout", "tokens", "classify"),
     *("training", "zoo"),
 )
-OPENING = "attention"  #: the page that the app opens with
+OPENING = PAGES[0]  #: the page that the app opens with
 #: What a caption may ask about the model on screen. The first six are kinds of its layers.
 TRAITS = frozenset(
     (
