@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import timm
 import torch
+from numpy.testing import assert_allclose
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from vitviz.activations import Activations
+from vitviz.activations import Activations, capture, captures
 from vitviz.model import Model, Preprocessing
 from vitviz.vit import VisionTransformer
 from vitviz.zoo.architectures import on_meta_device
@@ -172,6 +173,26 @@ def equal_captures(first: Activations, second: Activations) -> bool:
             for layer in range(first.depth)
         )
     )
+
+
+def assert_same_in_a_batch(model: Model, pictures: Sequence[Image.Image]) -> None:
+    """Each picture of batches of 3 equals a capture of its own, and every layer proves itself."""
+    found = list(captures(model, pictures, batch_size=3))
+    assert len(found) == len(pictures)
+    for image, acts in zip(pictures, found, strict=True):
+        alone = capture(model, image)
+        assert acts.layers == alone.layers
+        assert acts.crop == alone.crop
+        if alone.logits is not None:
+            assert acts.logits is not None
+            assert_allclose(acts.logits, alone.logits, rtol=0, atol=1e-5)
+        for layer, described in enumerate(alone.layers):
+            for depth in (layer, layer + 1):
+                scale = np.abs(alone.tokens(depth)).max()
+                assert_allclose(acts.tokens(depth), alone.tokens(depth), rtol=0, atol=1e-5 * scale)
+            if described.refusal is None:
+                seen = acts.attention_by_window(layer)
+                assert_allclose(seen, alone.attention_by_window(layer), rtol=0, atol=1e-6)
 
 
 def hook_count(module: nn.Module) -> int:

@@ -5,7 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from examples import assert_one_sentence, patch_box, picture, randomise, seeded, watched
+from examples import (
+    assert_one_sentence,
+    assert_same_in_a_batch,
+    patch_box,
+    picture,
+    randomise,
+    seeded,
+    watched,
+)
 from numpy.testing import assert_allclose, assert_array_equal
 from planting import assert_found, in_brightness, plant_stages, planted, scene
 from torch.nn import functional as F
@@ -56,6 +64,12 @@ def test_watching_a_vit_changes_nothing(heads: int) -> None:
     assert model.read_tokens == ("cls",)
     assert acts.probabilities is not None
     assert_allclose(logit_lens(model, acts)[-1], acts.probabilities, atol=1e-6)
+
+
+@pytest.mark.parametrize("heads", [2, 1])
+def test_each_picture_of_a_batch_equals_its_own_capture(heads: int) -> None:
+    model = watched(vit(num_heads=heads), (32, 32))
+    assert_same_in_a_batch(model, [picture(seed=seed) for seed in range(4)])
 
 
 def test_attention_is_what_nn_multiheadattention_returns_when_asked() -> None:

@@ -5,7 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from examples import assert_one_sentence, patch_box, picture, randomise, watched
+from examples import (
+    assert_one_sentence,
+    assert_same_in_a_batch,
+    patch_box,
+    picture,
+    randomise,
+    watched,
+)
 from planting import assert_found, planted, scene
 from torch import nn
 
@@ -156,3 +163,9 @@ def test_a_module_that_does_not_know_its_pictures_is_refused() -> None:
     with pytest.raises(ModelError, match="the image processor of transformers") as caught:
         vitviz.watch(module_of("ViTModel"))
     assert_one_sentence(caught.value)
+
+
+@pytest.mark.parametrize("attention", ATTENTION)
+def test_each_picture_of_a_batch_equals_its_own_capture(attention: str) -> None:
+    model = small("ViTForImageClassification", attention)
+    assert_same_in_a_batch(model, [picture(seed=seed) for seed in range(4)])

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         MuteHeads,
         SwapTokens,
         capture,
+        captures,
         load_activations,
     )
     from .families import Layer, ModelError
@@ -42,6 +43,7 @@ __all__ = [
     "MuteHeads",
     "SwapTokens",
     "capture",
+    "captures",
     "load_activations",
     "load_model",
     "open_image",
@@ -59,6 +61,7 @@ _HOMES = {
     "MuteHeads": "activations",
     "SwapTokens": "activations",
     "capture": "activations",
+    "captures": "activations",
     "load_activations": "activations",
     "load_model": "zoo",
     "open_image": "images",

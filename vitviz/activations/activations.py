@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from ..families import Layer, ModelError, Offset, Windows
 from .arena import Arena
+from .batches import Batch
 from .calls import Call, FusedCall, expanded
 from .maps import Direction, Query, checked, map_of
 from .proof import why_differs
@@ -48,6 +49,8 @@ class Activations:
         photo: Image.Image,
         picture_size: tuple[int, int],
         provenance: str,
+        batch: Batch | None = None,
+        number: int = 0,
     ) -> None:
         self.layers = layers
         #: Names of the tokens from which the head reads the answer, as `Model.read_tokens`.
@@ -74,6 +77,8 @@ class Activations:
         self.picture_size = picture_size
         #: Which model it was, and where its weights come from.
         self.provenance = provenance
+        self._batch = batch
+        self._number = number
 
     def __repr__(self) -> str:
         kinds = " and ".join(sorted({layer.kind for layer in self.layers}))
@@ -84,10 +89,14 @@ class Activations:
         return f"Activations({', '.join(parts)})"
 
     def measure(self) -> "Measurements":
-        """All measurements of attention in one pass over the layers: `inspection.measurements`."""
+        """All measurements of attention in one pass over the layers: `inspection.measurements`.
+
+        Those of a batch of `captures` are made together, at the first call.
+        """
         from ..inspection import measurements
 
-        return measurements(self)
+        together = None if self._batch is None else self._batch.measurements
+        return measurements(self) if together is None else together[self._number]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the capture to an NPZ file, which `vitviz.load_activations` reads.
@@ -182,13 +191,15 @@ class Activations:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that this capture holds."""
+        """Bytes that this capture holds: of a batch's memory its share."""
         held = [t for call in self._calls if call for t in call.tensors()]
         held += [*self._stream, *(z for z in self._after_attention if z is not None)]
         held += [] if self._final_norm is None else self._final_norm.parameters()
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
         photo = 4 * self.photo.width * self.photo.height  # Pillow's bytes of a pixel in RGB
-        return sum(storages.values()) + photo - (0 if self._arena is None else self._arena.unused)
+        unused = 0 if self._arena is None else self._arena.unused
+        pictures = 1 if self._batch is None else self._batch.pictures
+        return (sum(storages.values()) - unused) // pictures + photo
 
     def attention(self, layer: int) -> np.ndarray:
         """A of one layer: ndarray of shape (heads, queries, keys); each row sums to 1.
@@ -384,7 +395,7 @@ class Activations:
         call = self._call(layer)
         with torch.inference_mode():
             attention = call.attention()
-            refusal = why_differs(
+            (refusal,) = why_differs(
                 self.layers[layer], call.projected(attention), call.output.projected, call.half
             )
         if refusal:

@@ -63,10 +63,11 @@ class FusedCall:
     def row_blocks(self) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
         """Heads, rows, q k^T / sqrt(d) of these and its softmax: both (heads, rows, m).
 
-        The next block is written over the last one, so that no memory is allocated.
+        Heads are numbered through all windows. The next block is written over the last one, so that
+        no memory is allocated.
         """
-        q = (self.q[0].float() * self.scale).numpy()
-        k = self.k[0].float().transpose(1, 2).contiguous().numpy()  # (h, d, m)
+        q = (self.q.flatten(0, 1).float() * self.scale).numpy()
+        k = self.k.flatten(0, 1).float().transpose(1, 2).contiguous().numpy()  # (h, d, m)
         (heads, queries, _), keys = q.shape, k.shape[2]
         rows = min(queries, max(1, BLOCK // keys))
         together = max(1, BLOCK // (rows * keys)) if rows == queries else 1  # heads in a block
@@ -86,6 +87,18 @@ class FusedCall:
     def projected(self, attention: Tensor) -> Tensor:
         """A v, to compare with `output.projected`: (W, h, 4, n)."""
         return random_projection(self.v) @ attention.transpose(2, 3)
+
+    def of(self, number: int, pictures: int) -> "FusedCall":
+        """The call of one picture of a batch, in the same memory."""
+        some = _windows_of(self.q, number, pictures)
+        return replace(
+            self,
+            q=self.q[some],
+            k=self.k[some],
+            v=self.v[some],
+            output=self.output.of(some),
+            bias=None if self.bias is None else self.bias[some],
+        )
 
     def tensors(self) -> tuple[Tensor, ...]:
         kept = (self.q, self.k, self.v, *self.output.tensors())
@@ -137,6 +150,13 @@ class SoftmaxCall:
         mixed = torch.einsum("gh,whnm->wgnm", weight.float(), attention)
         return mixed + bias.float()[:, None, None]
 
+    def of(self, number: int, pictures: int) -> "SoftmaxCall":
+        """The call of one picture of a batch, in the same memory."""
+        some = _windows_of(self.weights, number, pictures)
+        return replace(
+            self, weights=self.weights[some], v=self.v[some], output=self.output.of(some)
+        )
+
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.weights, self.v, *self.output.tensors(), *(self.mixing or ()))
 
@@ -146,6 +166,12 @@ class SoftmaxCall:
 
 
 Call = FusedCall | SoftmaxCall
+
+
+def _windows_of(tensor: Tensor, number: int, pictures: int) -> slice:
+    """Where the windows of one picture are: each picture's follow those of the one before."""
+    count = len(tensor) // pictures
+    return slice(number * count, (number + 1) * count)
 
 
 def fused_call(
@@ -208,14 +234,16 @@ def expected_shape(
     return 1, layer.num_heads, 1 if layer.kind == "class" else keys, keys
 
 
-def why_unexpected(layer: Layer, expected: tuple[int, ...], calls: list[Call]) -> str | None:
+def why_unexpected(
+    layer: Layer, expected: tuple[int, ...], calls: list[Call], pictures: int
+) -> str | None:
     """Why these calls are not the one call that the layer should make, in one sentence; or None."""
     if len(calls) != 1:
         return (
             f"{layer.name} of this model called attention {len(calls)} times instead of "
             "once, so its heads cannot be told apart."
         )
-    found = calls[0].shape
+    found = (calls[0].shape[0] / pictures, *calls[0].shape[1:])
     if found[1:3] != expected[1:3]:
         return (
             f"{layer.name} has {found[1]} heads and {found[2]} "
@@ -223,7 +251,7 @@ def why_unexpected(layer: Layer, expected: tuple[int, ...], calls: list[Call]) -
         )
     if found != expected:
         return (
-            f"{layer.name} has {found[0]} windows of {found[3]} keys, "
+            f"{layer.name} has {found[0]:g} windows of {found[3]} keys, "
             f"expected {expected[0]} of {expected[3]}."
         )
     return None

@@ -1,10 +1,14 @@
-"""`capture`: one forward pass of one picture, recorded, with edits applied on the way."""
+"""`capture` and `captures`: one forward pass of a picture or a batch, recorded.
+
+Edits are applied on the way. Letters in the shape comments: B pictures, T tokens, D width.
+"""
 
 import copy
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,6 +24,7 @@ from ..memory import check
 from ..model import RECORDER, Model, Recorder
 from .activations import Activations
 from .arena import Arena
+from .batches import Batch, Read
 from .calls import (
     Call,
     SoftmaxCall,
@@ -32,15 +37,17 @@ from .edits import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens, filled
 from .maps import checked
 from .proof import Output, why_differs, why_rows_differ
 
+Picture = Image.Image | bytes | str | os.PathLike[str]
+
 LARGE = 1 << 26  # bytes of a capture that is copied into an arena
 
 _FUSED = F.scaled_dot_product_attention
 _SOFTMAX = {Tensor.softmax, torch.softmax, F.softmax}
 _WATCHED = {_FUSED, *_SOFTMAX, Tensor.matmul, Tensor.__matmul__, torch.matmul}
-_FLAT: dict[str, Callable[[Tensor], Tensor]] = {  # one picture's stream as (tokens, D)
+_FLAT: dict[str, Callable[[Tensor], Tensor]] = {  # the stream as (B, T, D)
     "tokens": lambda z: z,
-    "rows": lambda z: z.flatten(0, 1),
-    "channels": lambda z: z.flatten(1).transpose(0, 1),
+    "rows": lambda z: z.flatten(1, 2),
+    "channels": lambda z: z.flatten(2).transpose(1, 2),
 }
 
 
@@ -54,11 +61,13 @@ class _Watch(TorchFunctionMode, Recorder):
     def __init__(
         self,
         model: Model,
+        pictures: int,
         arena: Arena | None,
         edits: Sequence[Edit],
         progress: Callable[[int, int], object] | None,
     ) -> None:
         super().__init__()
+        self.pictures = pictures
         self.arena = arena
         self.layers = model.layers
         self.read_tokens = set(model.read_tokens)
@@ -77,7 +86,7 @@ class _Watch(TorchFunctionMode, Recorder):
         self.running: int | None = None  # the layer whose attention is being computed
         self.weights: Tensor | None = None  # of a softmax whose product is still to come
         self.calls: list[list[Call]] = [[] for _ in model.layers]
-        self.refusals: dict[int, str | None] = {}  # of what an nn.MultiheadAttention gave
+        self.refusals: dict[int, list[str | None]] = {}  # of nn.MultiheadAttention, by picture
         self.joined: set[int] = set()  # the layers whose heads were muted
         self.stream: list[Tensor] = []
         self.after_attention: list[Tensor | None] = [None] * len(model.layers)
@@ -123,7 +132,9 @@ class _Watch(TorchFunctionMode, Recorder):
         attn = self.sites[layer].attn
         call, heads = sealed_call(attn, tokens)
         own = attn.out_proj(heads)
-        self.refusals[layer] = why_differs(self.layers[layer], own, output, call.half)
+        self.refusals[layer] = why_differs(
+            self.layers[layer], own, output, call.half, self.pictures
+        )
         copied = call if self.arena is None else call.copied(self.arena.copy)
         self.calls[layer].append(copied)
         return attn.out_proj(self.projecting(layer, heads)) if layer in self.muted else None
@@ -178,9 +189,8 @@ class _Watch(TorchFunctionMode, Recorder):
             self.calls[layer] = [call.copied(self.arena.copy) for call in self.calls[layer]]
 
     def _flat(self, layer: int, tokens: Tensor) -> Tensor:
-        """The picture's tokens in row-major order: (tokens, D)."""
-        first = tokens[0]
-        flat = _FLAT[self.sites[layer].layout](first) if first.ndim > 2 else first
+        """The tokens of each picture in row-major order: (B, T, D)."""
+        flat = _FLAT[self.sites[layer].layout](tokens) if tokens.ndim > 3 else tokens
         return flat if self.arena is None else self.arena.copy(flat)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -216,30 +226,39 @@ class _Watch(TorchFunctionMode, Recorder):
         )
         self.weights = None
 
-    def proved(self) -> Iterator[tuple[Layer, Call | None]]:
-        """Each layer with its call, or with the sentence that says why it is not shown."""
-        dropped = int(self.dropped.sum())
-        refusals = [
-            layer.refusal
-            or why_unexpected(layer, expected_shape(layer, site.windows, dropped), calls)
-            or self.refusals.get(number)
-            for number, (layer, site, calls) in enumerate(
-                zip(self.layers, self.sites, self.calls, strict=True)
-            )
-        ]
-        every = list(zip(self.layers, self.calls, refusals, strict=True))
-        read = [(layer, calls[0]) for layer, calls, refusal in every if not refusal]
-        differing = why_rows_differ(
-            [(layer, call.rows(), call.output.rows, call.half) for layer, call in read]
+    def proved(self) -> tuple[tuple[Layer, ...], list[Read | None]]:
+        """Each layer, with its call and why it is not shown of each picture, where it has one."""
+        dropped, count = int(self.dropped.sum()), self.pictures
+        shapes = (
+            expected_shape(layer, site.windows, dropped)
+            for layer, site in zip(self.layers, self.sites, strict=True)
         )
-        for layer, calls, refusal in every:
-            found = refusal or next(differing)
-            yield (replace(layer, refusal=found), None) if found else (layer, calls[0])
+        layers = tuple(
+            replace(layer, refusal=layer.refusal or why_unexpected(layer, shape, calls, count))
+            for layer, shape, calls in zip(self.layers, shapes, self.calls, strict=True)
+        )
+        read = [
+            (layer, calls[0])
+            for layer, calls in zip(layers, self.calls, strict=True)
+            if not layer.refusal
+        ]
+        differing = why_rows_differ(
+            [(layer, call.rows(), call.output.rows, call.half) for layer, call in read], count
+        )
+        found: list[Read | None] = []
+        for number, (layer, calls) in enumerate(zip(layers, self.calls, strict=True)):
+            if layer.refusal:
+                found.append(None)
+                continue
+            sealed = self.refusals.get(number, [None] * count)
+            both = zip(sealed, next(differing), strict=True)
+            found.append((calls[0], [first or second for first, second in both]))
+        return layers, found
 
 
 def capture(
     model: Model,
-    image: Image.Image | bytes | str | os.PathLike[str],
+    image: Picture,
     *,
     edits: Sequence[Edit] = (),
     progress: Callable[[int, int], object] | None = None,
@@ -271,23 +290,72 @@ def capture(
     TypeError
         When the picture is none of these.
     """
-    if isinstance(image, (bytes, str, os.PathLike)):
-        image = open_image(image)
     edits = tuple(edits)
     _check_edits(edits, model)
-    size = model.capture_bytes
-    check(size, f"A capture of {model.name}")
+    (acts,) = _captured(model, [image], edits, progress)
+    return acts
+
+
+def captures(
+    model: Model, pictures: Iterable[Picture], *, batch_size: int = 16
+) -> Iterator[Activations]:
+    """`capture` of many pictures, several of them in one forward pass.
+
+    Parameters
+    ----------
+    model : Model
+    pictures : iterable of PIL.Image, bytes or path
+        Read as they are needed, a batch at a time.
+    batch_size : int
+        Pictures in one pass. The last batch may be smaller.
+
+    Yields
+    ------
+    Activations
+        One a picture, in their order: what `capture` returns, but for rounding, as products of
+        larger matrices are summed in another order. Each proves itself on its own picture.
+        `acts.measure()` measures the whole batch when the first of it is asked for. The captures
+        of one batch share their memory, which is freed when the last of them is let go.
+
+    Raises
+    ------
+    ModelError, ImageError, TypeError
+        As `capture`, for the batch that is read.
+    ValueError
+        When the batches are empty.
+    """
+    if batch_size < 1:
+        raise ValueError(f"Expected batches of at least one picture, got {batch_size}.")
+    remaining = iter(pictures)
+    while some := list(islice(remaining, batch_size)):
+        yield from _captured(model, some)
+
+
+def _captured(
+    model: Model,
+    pictures: Sequence[Picture],
+    edits: tuple[Edit, ...] = (),
+    progress: Callable[[int, int], object] | None = None,
+) -> list[Activations]:
+    images = [
+        open_image(picture) if isinstance(picture, (bytes, str, os.PathLike)) else picture
+        for picture in pictures
+    ]
+    size = len(images) * model.capture_bytes
+    together = f" of {len(images)} pictures together" if len(images) > 1 else ""
+    check(size, f"A capture{together} of {model.name}")
     weight = next(model.module.parameters())
     if weight.device.type != "cpu":
         raise ModelError(
             f"{model.name} lies on the device {weight.device}, and a capture is made on the CPU."
         )
-    x = filled(model, model.preprocess(image), edits)[None].to(weight.dtype)
-    arena = Arena(size, x.dtype) if size > LARGE else None
-    watch = _Watch(model, arena, edits, progress)
+    inputs = [filled(model, model.preprocess(image), edits) for image in images]
+    x = torch.stack(inputs).to(weight.dtype)
+    arena = Arena(size, x.dtype) if size > LARGE * len(images) else None
+    watch = _Watch(model, len(images), arena, edits, progress)
     try:
         with torch.inference_mode(), model.watched(watch, watch.muted):
-            logits = model.run(x)[0]
+            logits = model.run(x)
     except Exception as error:
         if watch.interrupting or isinstance(error, ModelError):
             raise
@@ -301,26 +369,41 @@ def capture(
             "can be muted."
         )
     with torch.inference_mode():
-        layers, calls = zip(*watch.proved(), strict=True)
-    return Activations(
-        layers=layers,
-        labels=model.labels,
-        embeds=model.embeds,
-        read_tokens=model.read_tokens,
-        crops=_crops(model, image),
-        offsets=model.offsets,
-        logits=logits if model.parts.outputs else None,
-        calls=calls,
-        windows=tuple(site.windows for site in model.sites),
-        stream=tuple(watch.stream),
-        after_attention=tuple(watch.after_attention),
-        patches=watch.patches,
-        final_norm=copy.deepcopy(model.final_norm),
-        arena=arena,
-        photo=reduced(image),
-        picture_size=image.size,
-        provenance=model.provenance,
-    )
+        layers, read = watch.proved()
+        batch = Batch(
+            layers=layers,
+            read=read,
+            pictures=len(images),
+            patches=watch.patches,
+            read_tokens=model.read_tokens,
+        )
+        final_norm = copy.deepcopy(model.final_norm)
+        return [
+            Activations(
+                layers=batch.layers_of(number),
+                labels=model.labels,
+                embeds=model.embeds,
+                read_tokens=model.read_tokens,
+                crops=_crops(model, image),
+                offsets=model.offsets,
+                logits=logits[number] if model.parts.outputs else None,
+                calls=batch.calls_of(number),
+                windows=tuple(site.windows for site in model.sites),
+                stream=tuple(z[number] for z in watch.stream),
+                after_attention=tuple(
+                    None if z is None else z[number] for z in watch.after_attention
+                ),
+                patches=watch.patches,
+                final_norm=final_norm,
+                arena=arena,
+                photo=reduced(image),
+                picture_size=image.size,
+                provenance=model.provenance,
+                batch=batch,
+                number=number,
+            )
+            for number, image in enumerate(images)
+        ]
 
 
 def check_finite(model: Model, acts: Activations) -> None:

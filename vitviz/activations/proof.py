@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,6 +43,9 @@ class Output:
         """All of it, as a random projection: (W, h, 4, n)."""
         return random_projection(self.whole)
 
+    def of(self, windows: slice) -> "Output":
+        return Output(self.whole[windows])
+
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.whole,)
 
@@ -55,6 +59,9 @@ class ComparedOutput:
 
     rows: Tensor  # (W, h, rows, d)
     projected: Tensor  # (W, h, 4, n)
+
+    def of(self, windows: slice) -> "ComparedOutput":
+        return ComparedOutput(self.rows[windows], self.projected[windows])
 
     def tensors(self) -> tuple[Tensor, ...]:
         return self.rows, self.projected
@@ -78,7 +85,8 @@ def random_projection(vectors: Tensor) -> Tensor:
     ----------
     Freivalds, "Probabilistic machines can use less running time" (IFIP 1977).
     """
-    return _directions(vectors.shape[-1]) @ vectors.float().transpose(2, 3)
+    directions = _directions(vectors.shape[-1]).numpy()  # torch's product takes twice as long
+    return torch.from_numpy(directions @ vectors.float().numpy().swapaxes(2, 3))
 
 
 @cache
@@ -88,25 +96,37 @@ def _directions(size: int) -> Tensor:
 
 
 def why_rows_differ(
-    read: Sequence[tuple[Layer, Tensor, Tensor, bool]],
-) -> Iterator[str | None]:
+    read: Sequence[tuple[Layer, Tensor, Tensor, bool]], pictures: int
+) -> Iterator[list[str | None]]:
     """Of each (layer, rows of A v, rows of the block's output, half precision), as `why_differs`.
 
     Layers of one shape are compared together: in a small model a call takes longer than its work.
     """
-    compared: list[tuple[float, float]] = []
+    compared: list[tuple[list[float], list[float]]] = []  # by layer, of each picture
     for _, alike in groupby(read, key=lambda each: each[1].shape):
         _, rows, outputs, _ = zip(*alike, strict=True)
         seen, own = torch.stack(rows), torch.stack(outputs)
-        numbers = (values.flatten(1).abs().amax(1).tolist() for values in (seen - own, own))
-        compared += zip(*numbers, strict=True)
-    for (layer, _, _, half), (error, largest) in zip(read, compared, strict=True):
-        yield _why(layer, error, largest, half)
+        compared += zip(
+            *(_largest(values, len(rows), pictures) for values in (seen - own, own)), strict=True
+        )
+    for (layer, _, _, half), (errors, largest) in zip(read, compared, strict=True):
+        yield [_why(layer, *both, half) for both in zip(errors, largest, strict=True)]
 
 
-def why_differs(layer: Layer, seen: Tensor, own: Tensor, half: bool = False) -> str | None:
-    """Why A v, or a part of it, is not the block's own output, in one sentence; or None."""
-    return _why(layer, float((seen - own).abs().max()), float(own.abs().max()), half)
+def why_differs(
+    layer: Layer, seen: Tensor, own: Tensor, half: bool = False, pictures: int = 1
+) -> list[str | None]:
+    """Why A v, or a part of it, is not the block's own output, in one sentence; or None.
+
+    Of each picture; the tensors begin with those of the first one.
+    """
+    errors, largest = (_largest(values, pictures) for values in (seen - own, own))
+    return [_why(layer, *both, half) for both in zip(errors, largest, strict=True)]
+
+
+def _largest(values: Tensor, *parts: int) -> Any:
+    """The largest magnitude in each of the parts that the tensor consists of, as lists."""
+    return values.abs().reshape(*parts, -1).amax(-1).tolist()
 
 
 def _why(layer: Layer, error: float, largest: float, half: bool) -> str | None:

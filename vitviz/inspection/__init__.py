@@ -23,7 +23,7 @@ from .attention import (
 )
 from .cost import multiply_adds
 from .embeddings import filter_components, filter_response, token_components
-from .measurements import Measurements, measurements
+from .measurements import Measurements, batch_measurements, measurements
 from .offsets import distance_histogram, offset_attention, uniform_histogram
 from .patterns import Patterns, attention_patterns
 from .positions import (
@@ -46,6 +46,7 @@ __all__ = [
     "attention_entropy",
     "attention_patterns",
     "attention_rollout",
+    "batch_measurements",
     "distance_histogram",
     "filter_components",
     "filter_response",

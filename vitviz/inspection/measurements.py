@@ -90,7 +90,7 @@ def measurements(
         attention, grid=grid, patch_size=patch_size, num_prefix_tokens=num_prefix_tokens, cls=cls
     )
     if source.blocks is not None:
-        return _streamed(source.blocks, source)
+        return batch_measurements(source.blocks, cls=cls)[0]
     pixels = patch_distances(source.grid, source.patch_size)
     where: Any = dict(grid=source.grid, num_prefix_tokens=source.prefix, cls=source.cls)
     distance, entropy, mass, maps, fused = [], [], [], [], []
@@ -110,37 +110,54 @@ def measurements(
     )
 
 
-def _streamed(attention: KnownLayers, source: Source) -> Measurements:
-    """`measurements` of attention in blocks of rows, from the last layer back."""
+def batch_measurements(
+    attention: KnownLayers, *, cls: bool | None = None
+) -> tuple[Measurements, ...]:
+    """`measurements` of each picture of a batch, read in blocks of rows, from the last layer back.
+
+    Parameters
+    ----------
+    attention : the `attention_layers` of a batch, or of a capture, whose attention is a plain
+        softmax of q k^T
+    """
+    source: Source = source_of(attention, cls=cls)
     layers, heads, tokens = attention.shape
-    prefix, grid = source.prefix, source.grid
+    pictures, prefix, grid = attention.pictures, source.prefix, source.grid
     check_tokens(tokens, prefix, grid)
     # Of all tokens: prefix tokens get distance 0, so that they add nothing.
     pixels = np.pad(patch_distances(grid, source.patch_size, np.float32), (prefix, 0))
-    parts = np.zeros((2, tokens), np.float32)  # products are faster than sums of slices
-    parts[0, prefix:] = parts[1, :prefix] = 1
-    far, on_patches, on_prefix, bits = np.empty((4, layers, heads, tokens), np.float32)
-    maps = np.zeros((layers, heads, tokens), np.float32)
-    rollout = first_row(tokens, source)
+    # The heads of all pictures are numbered through: H = pictures * heads.
+    far, on_patches, on_prefix, bits = np.empty((4, layers, pictures * heads, tokens), np.float32)
+    maps = np.zeros((layers, pictures * heads, tokens), np.float32)
+    rollout = np.tile(first_row(tokens, source), (pictures, 1))  # (P, T)
     for layer in reversed(range(layers)):
-        row = rollout.astype(np.float32)
-        through = np.zeros(tokens)  # the rollout's row times the sum of the heads
-        for some, rows, scores, block in attention.row_blocks(layer):
+        row = rollout.astype(np.float32).repeat(heads, axis=0)[:, None]  # (H, 1, T)
+        through = np.zeros(row.shape, np.float64)  # the rollout's row times each head
+        for some, rows, scores, block, shares in attention.row_blocks(layer):
             here = layer, some, rows
             far[here] = np.vecdot(block, pixels[rows])
-            on_patches[here], on_prefix[here] = (parts @ block.swapaxes(1, 2)).swapaxes(0, 1)
+            on_prefix[here], on_patches[here] = shares.swapaxes(0, 1)
             bits[here] = entropy_of_scores(scores, block)
             if not source.cls:
                 of_patches = block[:, max(0, prefix - rows.start) :]
                 maps[layer, some] += of_patches.sum(axis=1) / (tokens - prefix)
             elif rows.start == 0:
                 maps[layer, some] = block[:, 0]
-            through += (row[rows] @ block).sum(axis=0)
-        rollout = 0.5 * rollout + 0.5 * through / through.sum()
-    return Measurements(
-        distance=mean_distance(far[..., prefix:], on_patches[..., prefix:]),
-        entropy=bits.mean(axis=2, dtype=np.float64),
-        prefix_mass=on_prefix[..., prefix:].mean(axis=2, dtype=np.float64),
-        query_attention=maps[:, :, prefix:].reshape(layers, heads, *grid),
-        rollout=rollout.astype(np.float32),
+            through[some] += row[some, :, rows] @ block
+        fused = through.reshape(pictures, heads, tokens).sum(axis=1)
+        rollout = 0.5 * rollout + 0.5 * fused / fused.sum(axis=1, keepdims=True)
+    each = layers, pictures, heads
+    distance = mean_distance(far[..., prefix:], on_patches[..., prefix:]).reshape(each)
+    entropy = bits.mean(axis=2, dtype=np.float64).reshape(each)
+    mass = on_prefix[..., prefix:].mean(axis=2, dtype=np.float64).reshape(each)
+    seen = maps[:, :, prefix:].reshape(*each, *grid)
+    return tuple(
+        Measurements(
+            distance=distance[:, picture],
+            entropy=entropy[:, picture],
+            prefix_mass=mass[:, picture],
+            query_attention=seen[:, picture],
+            rollout=rollout[picture].astype(np.float32),
+        )
+        for picture in range(pictures)
     )

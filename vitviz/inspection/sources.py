@@ -40,6 +40,7 @@ class KnownLayers(Protocol):
     Attributes
     ----------
     shape : (layers, heads, tokens)
+    pictures : how many there are; their heads follow one another in `row_blocks`
     grid : (rows, cols)
     patch_size : int or (height, width)
     prefix : names of the prefix tokens
@@ -48,22 +49,22 @@ class KnownLayers(Protocol):
     """
 
     shape: tuple[int, int, int]
+    pictures: int
     grid: Grid
     patch_size: PatchSize
     prefix: tuple[str, ...]
     read_tokens: tuple[str, ...]
     in_blocks: bool
 
-    def __iter__(self) -> Iterator[Any]: ...
-
-    def row_blocks(self, layer: int) -> Iterator[tuple[slice, slice, Array, Array]]:
+    def row_blocks(self, layer: int) -> Iterator[tuple[slice, slice, Array, Array, Array]]:
         """Heads, rows, scores before the softmax and attention, both (heads, rows, tokens).
 
+        And each row's shares on the prefix and on the patches (heads, 2, rows).
         The next block may be written over them.
         """
 
 
-Attention = Iterable[ArrayLike] | Captured
+Attention = Iterable[ArrayLike] | Captured | KnownLayers
 LayerAttention = ArrayLike | Captured
 Tokens = ArrayLike | Captured
 
@@ -118,7 +119,7 @@ def source_of(
         When an argument contradicts the capture.
     """
     layers: Any = attention.attention_layers() if _is_capture(attention) else attention
-    if not _is_known(layers):
+    if not hasattr(layers, "read_tokens"):  # plain arrays
         prefix = 1 if num_prefix_tokens is None else num_prefix_tokens
         return Source(layers, prefix, cls is not False and prefix > 0, grid, patch_size)
     prefix = len(layers.prefix)
@@ -231,7 +232,3 @@ def _agree(what: str, given: object, known: object) -> None:
 
 def _is_capture(value: object) -> TypeGuard[Captured]:
     return hasattr(value, "attention_layers")
-
-
-def _is_known(value: object) -> TypeGuard[KnownLayers]:
-    return hasattr(value, "read_tokens")
