@@ -28,8 +28,8 @@ SMALL: dict[str, Any] = dict(
 )
 REGISTERS = ("cls", "reg1", "reg2", "reg3")
 
-#: By the class with a head, of which the encoder's own class is the second: options of the
-#: configuration, and the prefix.
+#: By the class with a head, or that of an encoder which has none: the class of the encoder, options
+#: of its configuration, and the prefix.
 GLOBAL: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "ViTForImageClassification": ("ViTModel", {}, ("cls",)),
     "DeiTForImageClassification": ("DeiTModel", {}, ("cls", "dist")),
@@ -40,6 +40,11 @@ GLOBAL: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         dict(num_register_tokens=3),
         REGISTERS,
     ),
+    "DINOv3ViTModel": ("DINOv3ViTModel", dict(num_register_tokens=3), REGISTERS),
+    "BeitForImageClassification": ("BeitModel", {}, ("cls",)),
+    "CLIPVisionModelWithProjection": ("CLIPVisionModel", dict(projection_dim=6), ("cls",)),
+    "CLIPForImageClassification": ("CLIPVisionModel", {}, ("cls",)),
+    "SiglipForImageClassification": ("SiglipVisionModel", {}, ()),
 }
 CLASSES = [*GLOBAL, *dict.fromkeys(base for base, _, _ in GLOBAL.values())]
 ATTENTION = ("sdpa", "eager")
@@ -48,11 +53,11 @@ ATTENTION = ("sdpa", "eager")
 def module_of(name: str, attention: str = "sdpa", size: Any = 32, **options: Any) -> Any:
     """A small module of this class, all parameters random."""
     kind = getattr(transformers, name)
-    known = {
-        **{base: (own, p) for base, own, p in GLOBAL.values()},
-        **{whole: (own, p) for whole, (_, own, p) in GLOBAL.items()},
-    }
-    settings = {**SMALL, **known[name][0], "image_size": size, "num_labels": 5, **options}
+    own = next(own for whole, (base, own, _) in GLOBAL.items() if name in (whole, base))
+    settings = {**SMALL, **own, "image_size": size, **options}
+    if kind.config_class.__name__ in ("CLIPConfig", "SiglipConfig"):
+        settings = {"vision_config": settings}
+    settings["num_labels"] = 5
     module = kind(kind.config_class(**settings)).eval()
     module.set_attn_implementation(attention)
     randomise(module)
@@ -85,10 +90,16 @@ def test_every_head_is_found_to_look_at_the_planted_patch(
 
 
 def answer(module: nn.Module, x: torch.Tensor) -> torch.Tensor | None:
-    """The logits of a pass that nobody watches, by the name that transformers gives them."""
+    """What a pass that nobody watches answers, by the names that transformers gives it."""
     with torch.inference_mode():
-        logits = getattr(module(x), "logits", None)
-    return None if logits is None else logits[0]
+        returned = module(x)
+    names = (
+        "logits",
+        "image_embeds",
+        *(("pooler_output",) if "Siglip" in str(type(module)) else ()),
+    )
+    found = [getattr(returned, name) for name in names if getattr(returned, name, None) is not None]
+    return found[0][0] if found else None
 
 
 @pytest.mark.parametrize("attention", ATTENTION)
@@ -121,7 +132,7 @@ def test_attention_and_tokens_are_those_that_transformers_returns(name: str) -> 
         np.testing.assert_array_equal(acts.tokens(depth), own.hidden_states[depth][0])
 
 
-@pytest.mark.parametrize("name", GLOBAL)
+@pytest.mark.parametrize("name", [name for name in GLOBAL if "ForImageClassification" in name])
 def test_the_lens_ends_with_the_answer(name: str) -> None:
     model = small(name)
     acts = vitviz.capture(model, picture())
@@ -129,7 +140,7 @@ def test_the_lens_ends_with_the_answer(name: str) -> None:
     lens = logit_lens(model, acts)
     assert acts.probabilities is not None
     np.testing.assert_allclose(lens[-1], acts.probabilities, atol=1e-6)
-    assert np.abs(lens[0] - lens[-1]).max() > 1e-3
+    assert np.abs(lens[0] - lens[-1]).max() > 1e-4
     after = model.module.state_dict()
     assert all(torch.equal(after[key], value) for key, value in before.items())
 
@@ -143,6 +154,43 @@ def test_what_the_head_reads() -> None:
     assert read("DeiTForImageClassificationWithTeacher") == ("cls", "dist")
     assert read("Dinov2ForImageClassification") == ("cls", "patches")
     assert read("Dinov2WithRegistersForImageClassification") == ("cls", "patches")
+    assert read("BeitForImageClassification") == ("patches",)
+    assert read("CLIPVisionModelWithProjection") == ("cls",)
+    assert read("CLIPForImageClassification") == ("patches",)
+    assert read("SiglipForImageClassification") == ("patches",)
+    assert read("SiglipVisionModel") == ("patches",)
+
+
+def test_image_towers_give_an_embedding_and_no_classes() -> None:
+    for name, width in (("CLIPVisionModelWithProjection", 6), ("SiglipVisionModel", 32)):
+        model = small(name)
+        acts = vitviz.capture(model, picture())
+        assert (model.embeds, model.num_classes) == (True, 0)
+        assert acts.logits is not None
+        assert (acts.logits.shape, acts.probabilities) == ((width,), None)
+    whole = transformers.CLIPModel(
+        transformers.CLIPConfig(vision_config={**SMALL, "image_size": 32}, text_config=SMALL)
+    ).eval()
+    processor = transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=32)
+    with vitviz.watch(whole, preprocessing=processor) as tower:
+        assert tower.name == "CLIPModel.vision_model"
+        assert vitviz.capture(tower, picture()).depth == 2
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_relative_bias_of_beit_is_in_its_scores(shared: bool) -> None:
+    options = dict(use_relative_position_bias=not shared, use_shared_relative_position_bias=shared)
+    model = small("BeitForImageClassification", **options)
+    assert model.positional_attention
+    assert not small("BeitForImageClassification").positional_attention
+    acts = vitviz.capture(model, picture())
+    scale, bias = acts.score_terms(0)
+    assert bias is not None
+    scores = acts.queries(0) @ acts.keys(0).swapaxes(1, 2) * scale + bias
+    weights = np.exp(scores - scores.max(axis=2, keepdims=True))
+    expected = weights / weights.sum(axis=2, keepdims=True)
+    np.testing.assert_allclose(acts.attention(0), expected, atol=1e-6)
+    assert np.abs(bias).max() > 0.1
 
 
 def test_labels_are_those_of_the_configuration() -> None:

@@ -27,6 +27,7 @@ class _Encoder:
     blocks, block, middle : the path of its blocks in the encoder, their class, and `Site.middle`
     patches, kernel : paths of what makes the tokens, and of the convolution in it
     norm, positions : paths in the encoder; "" where there is none
+    unnormed : the classes whose head reads tokens that did not go through the norm
     prefix : callable(encoder) -> names of the prefix tokens
     resizes : whether it interpolates its positions only where it is told to
     pooled : callable(encoder) -> whether what it pools is an embedding of the picture
@@ -42,6 +43,7 @@ class _Encoder:
     kernel: str = "embeddings.patch_embeddings.projection"
     norm: str = "layernorm"
     positions: str = "embeddings.position_embeddings"
+    unnormed: tuple[str, ...] = ()
     prefix: Callable[[Any], tuple[str, ...]] = lambda encoder: ("cls",)
     biased: bool = False
     resizes: bool = False
@@ -93,6 +95,9 @@ class _Encoder:
     def parts(self, module: Any) -> Parts:
         encoder = self.encoder(module)
         table = _at(encoder, self.positions)
+        norm = None if type(module).__name__ in self.unnormed else _at(encoder, self.norm)
+        if isinstance(norm, nn.Identity):  # BEiT has it after the mean
+            norm = getattr(getattr(encoder, "pooler", None), "layernorm", None)
         head = next((getattr(module, name) for name in _HEADS if hasattr(module, name)), None)
         outputs = int(getattr(head, "out_features", 0))
         if head is None and self.pooled(encoder):
@@ -100,11 +105,11 @@ class _Encoder:
         return Parts(
             embedding=encoder.get_submodule(self.patches),
             kernel=encoder.get_submodule(self.kernel),
-            norm=_at(encoder, self.norm),
+            norm=norm,
             positions=table[None] if isinstance(table, Tensor) and table.ndim == 2 else table,
             width=encoder.config.hidden_size,
             outputs=outputs,
-            embeds=head is None or hasattr(module, "visual_projection"),
+            embeds=outputs > 0 and (head is None or head is getattr(module, _HEADS[-1], None)),
         )
 
     def run(self, module: Any, x: Tensor) -> Tensor:
@@ -139,6 +144,12 @@ def _at(module: Any, path: str) -> Any:
 
 def _registers(encoder: Any) -> tuple[str, ...]:
     return ("cls", *(f"reg{n + 1}" for n in range(encoder.config.num_register_tokens)))
+
+
+def _knows_places(encoder: Any) -> bool:
+    """Whether a BEiT adds a bias of relative positions to its scores."""
+    own = encoder.config
+    return bool(own.use_relative_position_bias or own.use_shared_relative_position_bias)
 
 
 def _family(
@@ -194,10 +205,64 @@ _DINOV2_REGISTERS = _Encoder(
     middle="norm2",
     prefix=_registers,
 )
+_DINOV3 = _Encoder(
+    place="dinov3_vit",
+    name="DINOv3ViTModel",
+    wholes={},
+    blocks="model.layer",
+    block="DINOv3ViTLayer",
+    middle="norm2",
+    kernel="embeddings.patch_embeddings",
+    norm="norm",
+    positions="",
+    prefix=_registers,
+)
+_BEIT = _Encoder(
+    place="beit",
+    name="BeitModel",
+    wholes={"BeitForImageClassification": "beit"},
+    blocks="layers",
+    block="BeitLayer",
+    middle="layernorm_after",
+    biased=True,
+)
+_TOWER: dict[str, Any] = dict(
+    blocks="encoder.layers",
+    middle="layer_norm2",
+    patches="embeddings.patch_embedding",
+    kernel="embeddings.patch_embedding",
+    norm="post_layernorm",
+    positions="embeddings.position_embedding.weight",
+    resizes=True,
+)
+_CLIP = _Encoder(
+    place="clip",
+    name="CLIPVisionModel",
+    wholes={
+        "CLIPVisionModelWithProjection": "vision_model",
+        "CLIPForImageClassification": "vision_model",
+    },
+    block="CLIPEncoderLayer",
+    unnormed=("CLIPForImageClassification",),
+    **_TOWER,
+)
+_SIGLIP = _Encoder(
+    place="siglip",
+    name="SiglipVisionModel",
+    wholes={"SiglipForImageClassification": "vision_model"},
+    block="SiglipEncoderLayer",
+    prefix=lambda encoder: (),
+    pooled=lambda encoder: encoder.use_head,
+    **_TOWER,
+)
 
 TRANSFORMERS = (
     _family("ViT", _VIT),
     _family("DeiT distilled", _DEIT),
     _family("ViT", _DINOV2),
     _family("ViT", _DINOV2_REGISTERS),
+    _family("DINOv3", _DINOV3, positional=lambda encoder: True),
+    _family("BEiT", _BEIT, positional=_knows_places),
+    _family("CLIP", _CLIP),
+    _family("SigLIP", _SIGLIP),
 )
