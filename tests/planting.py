@@ -90,6 +90,7 @@ def plant_stem(stem: nn.Module) -> None:
 
 def plant_attention(attn: Any, length: float = LONG) -> None:
     """Keys copy coordinate 0 of the normalised token, queries coordinate 1."""
+    attn = getattr(attn, "self", attn)  # Swin V2 of transformers has its projection beside it
     q, k = query_and_key(attn)
     q[:, -1, 1] = length
     k[:, -1, 0] = 1
@@ -106,6 +107,7 @@ def plant_attention(attn: Any, length: float = LONG) -> None:
 
 def query_and_key(attn: Any) -> tuple[Tensor, Tensor]:
     """The weights that make the queries and the keys, each as a view (heads, d, channels)."""
+    attn = getattr(attn, "self", attn)
     heads = getattr(attn, "num_heads", None) or attn.num_attention_heads
     if getattr(attn, "in_proj_weight", None) is not None:  # an nn.MultiheadAttention
         q, k, _ = attn.in_proj_weight.chunk(3)
@@ -116,6 +118,8 @@ def query_and_key(attn: Any) -> tuple[Tensor, Tensor]:
         return q, k
     elif getattr(attn, "qkv", None) is not None:
         q, k, _ = attn.qkv.weight.chunk(3)
+    elif hasattr(attn, "query"):
+        q, k = attn.query.weight, attn.key.weight
     elif hasattr(attn, "kv"):
         q, k = attn.q.weight, attn.kv.weight.chunk(2)[0]
     elif hasattr(attn, "k"):
@@ -133,7 +137,7 @@ def plant_stages(model: Model) -> None:
     for name, part in module.named_modules():
         if isinstance(part, nn.Conv2d) and hands_on(name):
             carry(part, first=part.in_channels == 3)
-        if name.endswith("reduction"):  # where Swin joins four patches
+        if name.endswith(".reduction"):  # where Swin joins four patches
             width = part.in_features // 4
             for coordinate in (0, 1):
                 part.weight[coordinate, coordinate::width] = 1
@@ -150,6 +154,9 @@ def hands_on(name: str) -> bool:
     words = name.split(".")
     return (
         words[0] in ("stem", "patch_embed")
+        or "patch_embedding" in words  # of transformers
+        or "patch_embeddings" in words
+        or words[-1] == "spatial_reduction"
         or words[:2] == ["features", "0"]  # of torchvision's Swin
         or "shortcut" in words
         or "downsample" in words

@@ -26,6 +26,7 @@ from planting import (
     scene,
     silence,
 )
+from planting_stages import CELL, assert_found_in_stages, meeting
 
 from vitviz.activations import (
     Activations,
@@ -38,7 +39,6 @@ from vitviz.families import ModelError
 from vitviz.intervention import head_effects, logit_lens
 from vitviz.model import Model
 
-CELL = 32  # pixels: one patch of the last stage
 NOTHING = 1e-30  # what Swin's mask leaves
 
 #: Architectures with stages, and what keeps them small.
@@ -63,51 +63,6 @@ def staged_model(name: str, size: tuple[int, int]) -> Model:
     return watched(module, size)
 
 
-# --- an oracle: which patches meet, one axis at a time ------------------------------------------
-
-
-def blocks(count: int, size: int, shift: int) -> np.ndarray:
-    """Neighbours in blocks that start `shift` later; what lies before is a block of its own."""
-    return (np.arange(count) - shift) // size
-
-
-def strides(count: int, size: int) -> np.ndarray:
-    """Every count / size -th belongs together."""
-    return np.arange(count) % (count // size)
-
-
-def meeting(model: Model, number: int) -> np.ndarray:
-    """Whether query and key meet: bool (query rows, query columns, key rows, key columns)."""
-    layer = model.layers[number]
-    block: Any = model.sites[number].block
-    groups = []
-    for axis, count in enumerate(layer.query_grid):
-        if layer.kind == "window" and hasattr(block, "shift_size"):
-            groups.append(blocks(count, block.window_size[axis], block.shift_size[axis]))
-        elif layer.kind == "window":
-            groups.append(blocks(count, block.partition_size[axis], 0))
-        elif layer.kind == "grid":
-            groups.append(strides(count, block.partition_size[axis]))
-        else:
-            groups.append(np.zeros(count, int))
-    keys = [
-        group if layer.kind != "pooled" else np.zeros(count, int)
-        for group, count in zip(groups, layer.key_grid, strict=True)
-    ]
-    rows = groups[0][:, None] == keys[0]
-    cols = groups[1][:, None] == keys[1]
-    return rows[:, None, :, None] & cols[None, :, None, :]
-
-
-def bright(grid: tuple[int, int], size: tuple[int, int], cell: tuple[int, int]) -> np.ndarray:
-    """Which patches of a layer's grid lie in the bright cell."""
-    inside = [
-        (np.arange(count) * extent // count) // CELL == place
-        for count, extent, place in zip(grid, size, cell, strict=True)
-    ]
-    return inside[0][:, None] & inside[1]
-
-
 # --- planted attention --------------------------------------------------------------------------
 
 
@@ -121,32 +76,7 @@ def test_what_is_planted_is_found_through_windows_shifts_and_pooling(
 ) -> None:
     size = (grid[0] * CELL, grid[1] * CELL)
     model = in_brightness(staged_model(name, size))
-    plant_stages(model)
-    image, box = scene(CELL, grid, cell)  # of which the model gets the middle
-    acts = capture(model, image)
-    assert [layer.refusal for layer in acts.layers] == [None] * acts.depth
-    for number, layer in enumerate(acts.layers):
-        meet = meeting(model, number)
-        lit = bright(layer.key_grid, size, cell)
-        assert lit.any()
-        seen = meet & lit
-        expected = np.where(seen.any(axis=(2, 3), keepdims=True), seen, meet).astype(float)
-        expected /= expected.sum(axis=(2, 3), keepdims=True)
-        whole = acts.attention(number).reshape(-1, *layer.query_grid, *layer.key_grid)
-        for head in whole:
-            assert_allclose(head, expected, atol=1e-3, err_msg=layer.name)
-        rows, cols = layer.query_grid
-        for query in ((0, 0), (rows // 2, cols - 1), (rows - 1, cols // 3)):
-            assert_array_equal(acts.attention_map(number, query), whole[:, query[0], query[1]])
-        for key in np.argwhere(lit)[[0, -1]]:
-            looked_at = acts.attention_map(number, (int(key[0]), int(key[1])), direction="column")
-            assert_array_equal(looked_at, whole[:, :, :, key[0], key[1]])
-        # What looks at the bright place lies there, and nothing else does.
-        for place in np.ndindex(rows, cols):
-            left, top, right, bottom = patch_box(acts.crop_of(number), (rows, cols), *place)
-            x, y = (left + right) / 2, (top + bottom) / 2
-            inside = min(x - box[0], box[2] - x, y - box[1], box[3] - y)  # pixels
-            assert inside > -1 if bright(layer.query_grid, size, cell)[place] else inside < 1
+    assert_found_in_stages(model, grid, cell)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def module_of(name: str, attention: str = "sdpa", size: Any = 32, **options: Any
     return module
 
 
-def small(name: str, attention: str = "sdpa", **options: Any) -> Model:
+def small(name: str, attention: str = "sdpa", /, **options: Any) -> Model:
     return watched(module_of(name, attention, **options), (32, 32))
 
 

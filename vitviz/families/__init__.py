@@ -17,6 +17,7 @@ from .refusals import is_compiled, why_unknown, why_unready
 from .staged import STAGED
 from .torchvision import TORCHVISION
 from .transformers import TRANSFORMERS
+from .transformers_staged import TRANSFORMERS_STAGED
 
 __all__ = [
     "FAMILIES",
@@ -35,7 +36,10 @@ __all__ = [
     "why_unready",
 ]
 
-FAMILIES: tuple[Family, ...] = (*PLAIN, *CAIT, *STAGED, *MIXER, *TRANSFORMERS, *TORCHVISION)
+FAMILIES: tuple[Family, ...] = (
+    *(*PLAIN, *CAIT, *STAGED, *MIXER),
+    *(*TRANSFORMERS, *TRANSFORMERS_STAGED, *TORCHVISION),
+)
 
 
 def family_of(module: nn.Module) -> Family:

@@ -138,7 +138,8 @@ class Site:
     @property
     def projection(self) -> Any:
         """The module that mixes the concatenated heads, or None."""
-        return _first(self.attn, "proj", "attn_out_proj", "out_proj", "o_proj")
+        named = _first(self.attn, "proj", "attn_out_proj", "out_proj", "o_proj")
+        return named or getattr(getattr(self.attn, "output", None), "dense", None)
 
 
 def _first(module: nn.Module, *names: str) -> Any:

@@ -37,7 +37,7 @@ def _swin_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
     sites = []
     for number, stage in enumerate(_stages(module)):
         if not isinstance(stage.downsample, nn.Identity):
-            grid, step = _halved(grid), (2 * step[0], 2 * step[1])
+            grid, step = halved(grid), (2 * step[0], 2 * step[1])
         for index, block in enumerate(stage.blocks):
             layer = Layer(
                 name=f"{place}.{number}.blocks.{index}",
@@ -61,7 +61,8 @@ def _swin_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
     return tuple(sites)
 
 
-def _halved(grid: Grid) -> Grid:
+def halved(grid: Grid) -> Grid:
+    """The grid of the next stage, after padding to even sides."""
     return (grid[0] + 1) // 2, (grid[1] + 1) // 2
 
 
@@ -73,7 +74,7 @@ def _pvt_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
         for embed in (module.patch_embed if not number else None, stage.downsample):
             if embed is not None:
                 steps = *steps, embed.proj
-                grid = _convolved(grid, embed.proj)
+                grid = convolved(grid, embed.proj)
                 step = step[0] * embed.proj.stride[0], step[1] * embed.proj.stride[1]
         for index, block in enumerate(stage.blocks):
             windows, keys = _pooled(block.attn, grid)
@@ -91,7 +92,8 @@ def _pvt_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
     return tuple(sites)
 
 
-def _convolved(grid: Grid, conv: Any) -> Grid:
+def convolved(grid: Grid, conv: Any) -> Grid:
+    """The grid that a convolution makes."""
     rows, cols = (
         (grid[axis] + 2 * conv.padding[axis] - conv.kernel_size[axis]) // conv.stride[axis] + 1
         for axis in (0, 1)
@@ -107,17 +109,17 @@ def _pooled(attn: Any, grid: Grid) -> tuple[Windows, Grid]:
         return one_window(grid, keys, (grid[0] / keys[0], grid[1] / keys[1])), keys
     if attn.sr is None:
         return one_window(grid, grid), grid
-    keys = _convolved(grid, attn.sr)
+    keys = convolved(grid, attn.sr)
     return one_window(grid, keys, attn.sr.stride), keys
 
 
 def _maxxvit_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
     """MaxViT and CoAtNet halve the grid in the stem and at the start of each stage."""
-    grid, step = _halved(input_size), 2
+    grid, step = halved(input_size), 2
     steps: tuple[nn.Module, ...] = (module.stem,)
     sites = []
     for number, stage in enumerate(module.stages):
-        grid, step = _halved(grid), 2 * step
+        grid, step = halved(grid), 2 * step
         steps = *steps, _downsampling(stage.blocks[0])
         for name, kind, block, windows in _maxxvit_blocks(number, stage, grid):
             layer = Layer(

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from .description import Family, Grid, Layer, Parts, Site, checked_grid, side
 from .rest import given_tokens
+from .staged import halved
 from .windows import shifted_windows
 
 _SWIN_BLOCKS = ("SwinTransformerBlock", "SwinTransformerBlockV2")
@@ -86,7 +87,7 @@ def _swin_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
     grid, sites = (input_size[0] // height, input_size[1] // width), []
     for number, stage in enumerate(module.features[1::2]):
         if number:
-            grid, height, width = ((grid[0] + 1) // 2, (grid[1] + 1) // 2), 2 * height, 2 * width
+            grid, height, width = halved(grid), 2 * height, 2 * width
         for index, block in enumerate(stage):
             layer = Layer(
                 name=f"features.{2 * number + 1}.{index}",

@@ -17,13 +17,43 @@ _HEADS = ("classifier", "cls_classifier", "visual_projection")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Encoder:
+class Encoder:
     """One encoder of transformers, and the classes that put a head on it.
 
     Attributes
     ----------
     place, name : its folder in transformers.models, and its class
     wholes : the path of the encoder in each class that has one with a head
+    """
+
+    place: str
+    name: str
+    wholes: Mapping[str, str]
+
+    def path(self, module: nn.Module) -> str | None:
+        """The path of the encoder in a module of one of its classes; None in any other."""
+        kind = type(module)
+        if kind.__module__ != f"transformers.models.{self.place}.modeling_{self.place}":
+            return None
+        path = "" if kind.__name__ == self.name else self.wholes.get(kind.__name__)
+        there = path is not None and type(module.get_submodule(path)).__name__ == self.name
+        return path if there else None
+
+    def path_of(self, module: nn.Module, part: str) -> str:
+        """The path in the module of a part of the encoder."""
+        return ".".join(filter(None, (self.path(module), part)))
+
+    def of(self, module: nn.Module) -> Any:
+        """The encoder of a module."""
+        return module.get_submodule(self.path(module) or "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plain(Encoder):
+    """An encoder in which every token attends to every token.
+
+    Attributes
+    ----------
     blocks, block, middle : the path of its blocks in the encoder, their class, and `Site.middle`
     patches, kernel : paths of what makes the tokens, and of the convolution in it
     norm, positions : paths in the encoder; "" where there is none
@@ -33,9 +63,6 @@ class _Encoder:
     pooled : callable(encoder) -> whether what it pools is an embedding of the picture
     """
 
-    place: str
-    name: str
-    wholes: Mapping[str, str]
     blocks: str
     block: str
     middle: str
@@ -49,24 +76,14 @@ class _Encoder:
     resizes: bool = False
     pooled: Callable[[Any], bool] = lambda encoder: False
 
-    def path(self, module: nn.Module) -> str | None:
-        """The path of the encoder in a module of one of its classes; None in any other."""
-        kind = type(module)
-        if kind.__module__ != f"transformers.models.{self.place}.modeling_{self.place}":
-            return None
-        return "" if kind.__name__ == self.name else self.wholes.get(kind.__name__)
-
-    def encoder(self, module: nn.Module) -> Any:
-        return module.get_submodule(self.path(module) or "")
-
     def recognises(self, module: nn.Module) -> bool:
-        if self.path(module) is None or type(self.encoder(module)).__name__ != self.name:
+        if self.path(module) is None:
             return False
-        blocks: Any = self.encoder(module).get_submodule(self.blocks)
+        blocks: Any = self.of(module).get_submodule(self.blocks)
         return {type(block).__name__ for block in blocks} == {self.block}
 
     def sites(self, module: Any, input_size: Grid) -> tuple[Site, ...]:
-        encoder, path = self.encoder(module), self.blocks_path(module)
+        encoder, path = self.of(module), self.path_of(module, self.blocks)
         conv = encoder.get_submodule(self.kernel)
         height, width = conv.kernel_size
         grid = checked_grid((input_size[0] // height, input_size[1] // width), input_size)
@@ -89,16 +106,13 @@ class _Encoder:
             for index, block in enumerate(encoder.get_submodule(self.blocks))
         )
 
-    def blocks_path(self, module: nn.Module) -> str:
-        return ".".join(filter(None, (self.path(module), self.blocks)))
-
     def parts(self, module: Any) -> Parts:
-        encoder = self.encoder(module)
+        encoder = self.of(module)
         table = _at(encoder, self.positions)
         norm = None if type(module).__name__ in self.unnormed else _at(encoder, self.norm)
         if isinstance(norm, nn.Identity):  # BEiT has it after the mean
             norm = getattr(getattr(encoder, "pooler", None), "layernorm", None)
-        head = next((getattr(module, name) for name in _HEADS if hasattr(module, name)), None)
+        head = head_of(module)
         outputs = int(getattr(head, "out_features", 0))
         if head is None and self.pooled(encoder):
             outputs = encoder.config.hidden_size
@@ -113,17 +127,26 @@ class _Encoder:
         )
 
     def run(self, module: Any, x: Tensor) -> Tensor:
-        own = image_size(self.encoder(module).config)
-        options = {"interpolate_pos_encoding": True} if self.resizes and x.shape[2:] != own else {}
-        return answer_in(module(x, return_dict=True, **options))
+        return run(module, x, image_size(self.of(module).config) if self.resizes else None)
 
     def answer(self, module: Any, tokens: Tensor) -> Tensor:
-        picture = torch.zeros(1, 3, *image_size(self.encoder(module).config)).to(tokens)
-        return self.run(given_tokens(module, self.blocks_path(module), tokens), picture)
+        picture = torch.zeros(1, 3, *image_size(self.of(module).config)).to(tokens)
+        return self.run(given_tokens(module, self.path_of(module, self.blocks), tokens), picture)
 
 
-def answer_in(returned: Any) -> Tensor:
-    """Logits, or the embedding of the picture, in what a model of transformers returns."""
+def head_of(module: nn.Module) -> Any:
+    """The linear layer that a model of transformers ends with, or None."""
+    return next((getattr(module, name) for name in _HEADS if hasattr(module, name)), None)
+
+
+def run(module: Any, x: Tensor, own: Grid | None) -> Tensor:
+    """Logits, or the embedding of the picture, that a model of transformers returns.
+
+    Where pictures are of another size than `own`, its positions are interpolated; None where it
+    does so without being told.
+    """
+    options = {} if own in (None, tuple(x.shape[2:])) else {"interpolate_pos_encoding": True}
+    returned = module(x, return_dict=True, **options)
     named = (getattr(returned, name, None) for name in ("logits", "image_embeds", "pooler_output"))
     answer: Tensor = next((found for found in named if found is not None), returned[0])
     return answer
@@ -153,7 +176,7 @@ def _knows_places(encoder: Any) -> bool:
 
 
 def _family(
-    name: str, row: _Encoder, positional: Callable[[Any], bool] = lambda encoder: False
+    name: str, row: _Plain, positional: Callable[[Any], bool] = lambda encoder: False
 ) -> Family:
     return Family(
         name=name,
@@ -162,11 +185,11 @@ def _family(
         parts=row.parts,
         run=row.run,
         answer=row.answer,
-        positional_attention=lambda module: positional(row.encoder(module)),
+        positional_attention=lambda module: positional(row.of(module)),
     )
 
 
-_VIT = _Encoder(
+_VIT = _Plain(
     place="vit",
     name="ViTModel",
     wholes={"ViTForImageClassification": "vit"},
@@ -175,7 +198,7 @@ _VIT = _Encoder(
     middle="layernorm_after",
     resizes=True,
 )
-_DEIT = _Encoder(
+_DEIT = _Plain(
     place="deit",
     name="DeiTModel",
     wholes={
@@ -188,7 +211,7 @@ _DEIT = _Encoder(
     prefix=lambda encoder: ("cls", "dist"),
     resizes=True,
 )
-_DINOV2 = _Encoder(
+_DINOV2 = _Plain(
     place="dinov2",
     name="Dinov2Model",
     wholes={"Dinov2ForImageClassification": "dinov2"},
@@ -196,7 +219,7 @@ _DINOV2 = _Encoder(
     block="Dinov2Layer",
     middle="norm2",
 )
-_DINOV2_REGISTERS = _Encoder(
+_DINOV2_REGISTERS = _Plain(
     place="dinov2_with_registers",
     name="Dinov2WithRegistersModel",
     wholes={"Dinov2WithRegistersForImageClassification": "dinov2_with_registers"},
@@ -205,7 +228,7 @@ _DINOV2_REGISTERS = _Encoder(
     middle="norm2",
     prefix=_registers,
 )
-_DINOV3 = _Encoder(
+_DINOV3 = _Plain(
     place="dinov3_vit",
     name="DINOv3ViTModel",
     wholes={},
@@ -217,7 +240,7 @@ _DINOV3 = _Encoder(
     positions="",
     prefix=_registers,
 )
-_BEIT = _Encoder(
+_BEIT = _Plain(
     place="beit",
     name="BeitModel",
     wholes={"BeitForImageClassification": "beit"},
@@ -235,7 +258,7 @@ _TOWER: dict[str, Any] = dict(
     positions="embeddings.position_embedding.weight",
     resizes=True,
 )
-_CLIP = _Encoder(
+_CLIP = _Plain(
     place="clip",
     name="CLIPVisionModel",
     wholes={
@@ -246,7 +269,7 @@ _CLIP = _Encoder(
     unnormed=("CLIPForImageClassification",),
     **_TOWER,
 )
-_SIGLIP = _Encoder(
+_SIGLIP = _Plain(
     place="siglip",
     name="SiglipVisionModel",
     wholes={"SiglipForImageClassification": "vision_model"},

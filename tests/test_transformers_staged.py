@@ -1,0 +1,81 @@
+"""Swin and PVT v2 of transformers: what is planted is found through windows and pooling."""
+
+from typing import Any
+
+import pytest
+import torch
+from examples import picture, randomise, seeded, watched
+from numpy.testing import assert_allclose, assert_array_equal
+from planting import in_brightness
+from planting_stages import CELL, assert_found_in_stages
+
+import vitviz
+from vitviz.activations import Activations
+from vitviz.model import Model
+
+transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
+
+SWIN: dict[str, Any] = dict(
+    embed_dim=16, depths=[2, 2, 2, 2], num_heads=[1, 2, 2, 4], window_size=3, image_size=192
+)
+PVT: dict[str, Any] = dict(hidden_sizes=[16, 16, 32, 32], num_attention_heads=[1, 2, 2, 4])
+#: Each class with a head, and its configuration.
+STAGED: dict[str, tuple[str, dict[str, Any]]] = {
+    "swin, sdpa": ("SwinForImageClassification", dict(SWIN, attn_implementation="sdpa")),
+    "swin, eager": ("SwinForImageClassification", dict(SWIN, attn_implementation="eager")),
+    "swin v2": ("Swinv2ForImageClassification", SWIN),
+    "pvt v2": ("PvtV2ForImageClassification", PVT),
+    "pvt v2, linear": ("PvtV2ForImageClassification", dict(PVT, linear_attention=True)),
+}
+
+
+def module_of(name: str, **options: Any) -> Any:
+    kind, settings = STAGED[name]
+    own = {**settings, "num_labels": 5, **options}
+    attention = own.pop("attn_implementation", None)
+    with seeded():
+        module = getattr(transformers, kind)(getattr(transformers, kind).config_class(**own)).eval()
+    if attention:
+        module.set_attn_implementation(attention)
+    return module
+
+
+@pytest.mark.parametrize(("grid", "cell"), [((6, 9), (0, 0)), ((6, 9), (4, 7)), ((6, 6), (2, 5))])
+@pytest.mark.parametrize("name", [name for name in STAGED if name != "pvt v2, linear"])
+def test_what_is_planted_is_found_through_windows_shifts_and_pooling(
+    name: str, grid: tuple[int, int], cell: tuple[int, int]
+) -> None:
+    model = watched(module_of(name), (CELL * grid[0], CELL * grid[1]))
+    assert_found_in_stages(in_brightness(model), grid, cell)
+
+
+@pytest.fixture(scope="module", params=STAGED)
+def random(request: pytest.FixtureRequest) -> tuple[Model, Activations]:
+    """At a size that fills neither patches nor windows."""
+    model = watched(module_of(request.param), (90, 130))
+    randomise(model.module)
+    return model, vitviz.capture(model, picture())
+
+
+def test_watching_changes_nothing(random: tuple[Model, Activations]) -> None:
+    model, acts = random
+    assert acts.logits is not None
+    with torch.inference_mode():
+        expected = model.module(model.preprocess(picture())[None]).logits[0].numpy()
+    assert_array_equal(acts.logits, expected)
+    assert [layer.refusal for layer in acts.layers] == [None] * 8
+    for layer in range(acts.depth):
+        acts.attention(layer)
+
+
+def test_attention_is_what_transformers_returns(random: tuple[Model, Activations]) -> None:
+    model, acts = random
+    module: Any = model.module
+    if module.config._attn_implementation == "sdpa" and "Swin" in type(module).__name__:
+        pytest.skip("transformers returns none where it calls the fused kernel")
+    with torch.inference_mode():
+        own = module(model.preprocess(picture())[None], output_attentions=True).attentions
+    flat = [each for stage in own for each in (stage if isinstance(stage, tuple) else [stage])]
+    layers = range(1, 8, 2) if len(flat) == 4 else range(8)  # Swin gives the last of each stage
+    for layer, attention in zip(layers, flat, strict=True):
+        assert_allclose(acts.attention_by_window(layer), attention.numpy(), atol=1e-6)

@@ -1,0 +1,159 @@
+"""Models of transformers whose later stages have coarser grids: Swin, Swin V2 and PVT v2."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from .description import Family, Grid, Layer, Parts, Site, checked_grid, side
+from .staged import convolved, halved
+from .transformers import Encoder, head_of, image_size, run
+from .windows import Windows, one_window, shifted_windows
+
+_SWIN = {
+    "SwinLayer": Encoder(
+        place="swin", name="SwinModel", wholes={"SwinForImageClassification": "swin"}
+    ),
+    "Swinv2Layer": Encoder(
+        place="swinv2", name="Swinv2Model", wholes={"Swinv2ForImageClassification": "swinv2"}
+    ),
+}
+_PVT = Encoder(place="pvt_v2", name="PvtV2Model", wholes={"PvtV2ForImageClassification": "pvt_v2"})
+
+
+def _swin_of(module: nn.Module) -> Encoder | None:
+    """The row of a Swin all of whose blocks are known."""
+    for block, encoder in _SWIN.items():
+        if encoder.path(module) is not None:
+            stages = encoder.of(module).encoder.layers
+            known = all(type(b).__name__ == block for stage in stages for b in stage.blocks)
+            return encoder if known else None
+    return None
+
+
+def _swin(module: nn.Module) -> tuple[Encoder, Any]:
+    row = _swin_of(module)
+    assert row is not None
+    return row, row.of(module)
+
+
+def _swin_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
+    """The picture is padded to whole patches, and the grid to even sides before it is halved."""
+    row, encoder = _swin(module)
+    step: Grid = encoder.embeddings.patch_embeddings.projection.kernel_size
+    grid: Grid = (-(-input_size[0] // step[0]), -(-input_size[1] // step[1]))
+    sites = []
+    for number, stage in enumerate(encoder.encoder.layers):
+        if number:
+            grid, step = halved(grid), (2 * step[0], 2 * step[1])
+        for index, block in enumerate(stage.blocks):
+            layer = Layer(
+                name=row.path_of(module, f"encoder.layers.{number}.blocks.{index}"),
+                kind="window",
+                stage=number,
+                num_heads=encoder.config.num_heads[number],
+                query_grid=checked_grid(grid, input_size),
+                key_grid=grid,
+                prefix=(),
+                patch_size=side(*step),
+            )
+            window, shift = int(block.window_size), int(block.shift_size)
+            if type(block).__name__ == "SwinLayer" and min(grid) <= window:
+                window, shift = min(grid), 0
+            windows = shifted_windows(grid, (window,) * 2, (shift,) * 2, padded_first=True)
+            middle = "layernorm_after" if type(block).__name__ == "SwinLayer" else "intermediate"
+            sites.append(Site(layer=layer, block=block, middle=middle, windows=windows))
+    return tuple(sites)
+
+
+def _swin_parts(module: Any) -> Parts:
+    _, encoder = _swin(module)
+    return Parts(
+        embedding=encoder.embeddings.patch_embeddings,
+        kernel=encoder.embeddings.patch_embeddings.projection,
+        norm=encoder.layernorm,
+        positions=encoder.embeddings.position_embeddings,
+        width=encoder.num_features,
+        outputs=int(getattr(head_of(module), "out_features", 0)),
+    )
+
+
+def _run_swin(module: Any, x: Tensor) -> Tensor:
+    return run(module, x, image_size(_swin(module)[1].config))
+
+
+def _is_pvt(module: nn.Module) -> bool:
+    return _PVT.path(module) is not None and all(
+        type(block).__name__ == "PvtV2BlockLayer"
+        for stage in _PVT.of(module).encoder.layers
+        for block in stage.blocks
+    )
+
+
+def _pvt_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
+    """Overlapping patches are embedded by padded convolutions, and keys are pooled."""
+    grid, step, sites = input_size, (1, 1), []
+    steps: tuple[nn.Module, ...] = ()
+    for number, stage in enumerate(_PVT.of(module).encoder.layers):
+        conv = stage.patch_embedding.proj
+        steps, grid = (*steps, conv), convolved(grid, conv)
+        step = step[0] * conv.stride[0], step[1] * conv.stride[1]
+        for index, block in enumerate(stage.blocks):
+            windows, keys = _pooled(block.attention, grid)
+            layer = Layer(
+                name=_PVT.path_of(module, f"encoder.layers.{number}.blocks.{index}"),
+                kind="global" if keys == grid else "pooled",
+                stage=number,
+                num_heads=block.attention.num_attention_heads,
+                query_grid=checked_grid(grid, input_size),
+                key_grid=checked_grid(keys, input_size),
+                prefix=(),
+                patch_size=side(*step),
+            )
+            sites.append(
+                Site(layer=layer, block=block, middle="layer_norm_2", windows=windows, steps=steps)
+            )
+    return tuple(sites)
+
+
+def _pooled(attn: Any, grid: Grid) -> tuple[Windows, Grid]:
+    """The keys of PVT's spatial-reduction attention: pooled to 7 x 7, strided, or all of them."""
+    if attn.linear_attention:
+        keys = attn.pool.output_size, attn.pool.output_size
+        return one_window(grid, keys, (grid[0] / keys[0], grid[1] / keys[1])), keys
+    if attn.spatial_reduction_ratio == 1:
+        return one_window(grid, grid), grid
+    keys = convolved(grid, attn.spatial_reduction)
+    return one_window(grid, keys, attn.spatial_reduction.stride), keys
+
+
+def _pvt_parts(module: Any) -> Parts:
+    stages = _PVT.of(module).encoder.layers
+    return Parts(
+        embedding=stages[0].patch_embedding,
+        kernel=stages[0].patch_embedding.proj,
+        norm=stages[-1].layer_norm,
+        positions=None,
+        width=int(stages[-1].layer_norm.normalized_shape[0]),
+        outputs=int(getattr(head_of(module), "out_features", 0)),
+    )
+
+
+TRANSFORMERS_STAGED = (
+    Family(
+        name="Swin",
+        recognises=lambda module: _swin_of(module) is not None,
+        sites=_swin_sites,
+        parts=_swin_parts,
+        run=_run_swin,
+        positional_attention=lambda module: True,
+    ),
+    Family(
+        name="PVT v2",
+        recognises=_is_pvt,
+        sites=_pvt_sites,
+        parts=_pvt_parts,
+        run=lambda module, x: run(module, x, None),
+        positional_attention=lambda module: True,
+        any_size=True,
+    ),
+)
