@@ -53,14 +53,9 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
     model = vitviz.load_model(MODEL)
     image = vitviz.open_image((assets() / "samples" / "dog.jpg").read_bytes())
     acts = vitviz.capture(model, image)
-    assert acts.probabilities is not None
-    top, grid, crop, labels = (
-        int(acts.probabilities.argmax()),
-        acts.grid,
-        acts.crop,
-        acts.output_names,
-    )
-    name = labels[top]
+    answers, labels = _answers(acts), acts.output_names
+    top = int(answers.argmax())
+    grid, crop, name = acts.grid, acts.crop, labels[top]
 
     mask = np.zeros(grid, bool)
     mask[5:10, 5:10] = True

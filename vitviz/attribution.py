@@ -188,7 +188,8 @@ class _Watch(TorchFunctionMode, Recorder):
         scores = scores if call.bias is None else scores + call.bias[0]
         attention = scores.softmax(dim=-1).requires_grad_()  # (heads, T, T)
         mixed = attention @ call.v[0]
-        if refusal := why_differs(self.layers[here], mixed.detach(), output[0].detach()):
+        (refusal,) = why_differs(self.layers[here], mixed.detach(), output[0].detach())
+        if refusal:
             raise ModelError(refusal)
         self.calls[here].append(attention)
         return mixed[None]
