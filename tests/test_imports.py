@@ -18,13 +18,14 @@ from vitviz.text import PAGES
 PACKAGE = Path(__file__).parents[1] / "vitviz"
 
 # A layer is a module of vitviz, or a package of that name with all its parts.
-_MODEL = {"images", "vit", "families", "memory", "model"}
+_MODEL = {"images", "vit", "families", "devices", "memory", "model"}
 LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "images": set(),
     "vit": set(),
     "families": {"images", "vit"},
-    "memory": {"images", "vit", "families"},
-    "model": {"images", "vit", "families", "memory"},
+    "devices": {"families"},
+    "memory": {"images", "vit", "families", "devices"},
+    "model": {"images", "vit", "families", "devices", "memory"},
     "activations": _MODEL,
     "attribution": {*_MODEL, "activations"},
     "intervention": {*_MODEL, "activations"},
@@ -32,14 +33,14 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "anatomy": {*_MODEL, "activations"},
     "checkpoints": {"vit"},
     "hub": set(),
-    "zoo": {"vit", "families", "memory", "model", "checkpoints", "hub"},
+    "zoo": {"vit", "families", "devices", "memory", "model", "checkpoints", "hub"},
     "inspection": set(),
     "plots": set(),
     "text": set(),
     "token_map": set(),
     "anatomy_map": {"token_map"},
     "options": set(),
-    "training": {"vit", "checkpoints", "inspection", "model"},
+    "training": {"vit", "checkpoints", "devices", "inspection", "model"},
 }
 _ALL = {*LAYERS, "cli", "app", "vitviz"}  # "vitviz": the public names of vitviz/__init__.py
 RULES: Mapping[str, set[str]] = {

@@ -122,7 +122,7 @@ def gradient_rollout(model: Model, image: Image.Image, class_index: int) -> np.n
     row = _output_row(model, layers[0])
     for matrix in reversed(layers):
         mass = matrix.sum(dim=1, keepdim=True)
-        identity = torch.eye(len(matrix), dtype=matrix.dtype)
+        identity = torch.eye(len(matrix)).to(matrix)
         rows = torch.where(mass > 0, matrix / mass, identity)
         row = (1 - RESIDUAL) * (row @ rows) + RESIDUAL * row
     return _map(row, model.layers[0])
@@ -135,8 +135,7 @@ def _weighted_layers(model: Model, image: Image.Image, class_index: int) -> list
     # Gradients are computed also where the caller has disabled them for itself.
     with torch.inference_mode(False), torch.enable_grad():
         with model.watched(watch), watch:
-            x = model.preprocess(image).to(next(model.module.parameters()).dtype)
-            logits = model.run(x[None])[0]
+            logits = model.run(model.placed(model.preprocess(image))[None])[0]
         attention = watch.attention()
         gradients = _gradients(logits[class_index], attention)
     weighted = []
@@ -236,7 +235,7 @@ def _check(model: Model, class_index: int) -> None:
             f"{model.name} keeps no attention for its gradient while checkpointing is on: call "
             "set_grad_checkpointing(False) on its module first."
         )
-    check(gradient_bytes(model.sites), f"A map of one class of {model.name}")
+    check(gradient_bytes(model.sites), f"A map of one class of {model.name}", model.device)
 
 
 def _output_row(model: Model, like: Tensor) -> Tensor:
@@ -250,6 +249,6 @@ def _output_row(model: Model, like: Tensor) -> Tensor:
 
 
 def _map(row: Tensor, layer: Layer) -> np.ndarray:
-    patches: np.ndarray = row[len(layer.prefix) :].float().reshape(layer.query_grid).numpy()
+    patches: np.ndarray = row[len(layer.prefix) :].float().cpu().reshape(layer.query_grid).numpy()
     patches.setflags(write=False)
     return patches

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from . import __version__
-from .options import OptionError, Options, add_options, check, options_in
+from .options import OptionError, Options, add_device, add_options, check, options_in
 
 _CLEAR = "\r\x1b[K"  # to the beginning of a terminal's line, and wipe it
 
@@ -39,6 +39,7 @@ def _app(arguments: argparse.Namespace) -> int:
     }
     options = [f"--checkpoint={text}" for text in arguments.checkpoint]
     options += [f"--models={arguments.models}"] if arguments.models else []
+    options += [f"--device={arguments.device}"] if arguments.device != "cpu" else []
     sys.argv = ["vitviz", *options]  # the pages read it
     from .app.server import run
 
@@ -53,8 +54,9 @@ def _check_menu(options: Options) -> None:
     Raises
     ------
     OptionError, ModelError
-        When a model or a file that was named is not there.
+        When a model, a file or a device that was named is not there.
     """
+    _check_device(options.device)
     if not (options.models or options.checkpoints):
         return  # the usual start needs no import of timm
     from .zoo import architecture_named, catalogue
@@ -64,6 +66,14 @@ def _check_menu(options: Options) -> None:
     for name, _ in options.checkpoints.values():
         if name not in menu:
             architecture_named(name)
+
+
+def _check_device(name: str) -> None:
+    """Raise a ModelError when there is no such device."""
+    if name != "cpu":  # the usual start needs no import of torch
+        from .devices import device_named
+
+        device_named(name)
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -88,7 +98,9 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from .training import evaluate
 
     try:
-        found = evaluate(arguments.model, data=arguments.data, split=arguments.split)
+        found = evaluate(
+            arguments.model, data=arguments.data, split=arguments.split, device=arguments.device
+        )
     except ValueError as error:
         return _refused(error)
     print(f"accuracy                      {found.accuracy:7.2%}")
@@ -152,7 +164,8 @@ def _prepare(arguments: argparse.Namespace) -> int:
 
     try:
         options = options_in(arguments)
-    except OptionError as error:
+        _check_device(options.device)
+    except (OptionError, ModelError) as error:
         return _refused(error)
     leave_cores_free()
     wanted: dict[str, tuple[str, Path | None]] = {}
@@ -164,7 +177,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
     print(f"{'model':{width}}  works offline")
     for title, (name, file) in wanted.items():
         try:
-            line = f"yes  {_tried(name, file)}"
+            line = f"yes  {_tried(name, file, options.device)}"
             if not file and name not in (entry.name for entry in catalogue()):
                 line += ", in Python alone: the menu does not have it"
         except ModelError as error:
@@ -176,7 +189,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _tried(name: str, file: Path | None) -> str:
+def _tried(name: str, file: Path | None, device: str) -> str:
     """Load a model and capture one picture; returns the result in words.
 
     Raises
@@ -191,7 +204,7 @@ def _tried(name: str, file: Path | None) -> str:
     if file is None and name not in shipped_names():
         load_model(name, pretrained=False)  # a model that cannot be read is not downloaded
         _fetched(name)
-    model = load_model(name, checkpoint=file)
+    model = load_model(name, checkpoint=file, device=device)
     image = open_image((assets() / "samples" / "dog.jpg").read_bytes())
     begun = time.monotonic()
     acts = capture(model, image)
@@ -226,6 +239,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("model", help="a shipped model's name, or a file that `train` wrote")
     evaluate.add_argument("--data", type=Path, required=True, help="folder with the dataset")
     evaluate.add_argument("--split", choices=["test", "train"], default="test")
+    add_device(evaluate)
     evaluate.set_defaults(run=_evaluate)
 
     fetch = commands.add_parser("fetch", help="download trained weights of timm, to work offline")

@@ -88,8 +88,9 @@ def shuffle_patches(model: Model, image: Image.Image, *, seed: int = 0) -> Shuff
     rows, cols = model.layers[0].query_grid
     order = np.random.default_rng(seed).permutation(rows * cols)
     pictures = (x, rearranged(x, (rows, cols), order))
+    modules = (model.module, bare)
     outputs = torch.stack(
-        [torch.cat([_run(module, one) for one in pictures]) for module in (model.module, bare)]
+        [torch.cat([_run(model, module, one) for one in pictures]) for module in modules]
     )
     if model.num_classes:
         outputs = outputs.softmax(dim=-1)
@@ -179,10 +180,10 @@ def _without_positions(model: Model) -> nn.Module:
     return module
 
 
-def _run(module: nn.Module, x: Tensor) -> Tensor:
+def _run(model: Model, module: nn.Module, x: Tensor) -> Tensor:
     with torch.inference_mode():
-        output: Tensor = module(x[None].to(next(module.parameters()).dtype))
-    return output.float()
+        output: Tensor = module(model.placed(x)[None])
+    return output.float().cpu()
 
 
 def _patch_tokens(model: Model, bare: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -190,7 +191,7 @@ def _patch_tokens(model: Model, bare: nn.Module, x: Tensor) -> tuple[Tensor, Ten
     prefix = len(model.layers[0].prefix)
     modules: tuple[Any, ...] = (model.module, bare)
     with torch.inference_mode():
-        batch = x[None].to(next(model.module.parameters()).dtype)
+        batch = model.placed(x)[None]
         embedded = modules[0].patch_embed(batch).float()
         last, without = (module.forward_features(batch)[0, prefix:].float() for module in modules)
     return embedded.flatten(1, -2)[0], last, without

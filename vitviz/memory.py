@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import torch
 from torch import nn
 
+from .devices import CPU, free_on
 from .families import ModelError, Site
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3  # of glibc's malloc.h
@@ -89,18 +91,20 @@ def gradient_bytes(sites: Sequence[Site]) -> int:
     return numbers * size
 
 
-def check(needed: int, what: str) -> None:
-    """Refuse what does not fit into the memory that is free.
+def check(needed: int, what: str, device: torch.device = CPU) -> None:
+    """Refuse what does not fit into the memory that is free, or into that of a device.
 
     Raises
     ------
     ModelError
         With both numbers.
     """
-    free = free_bytes()
+    free = free_bytes() if device.type == "cpu" else free_on(device)
     if needed > free:
+        where = "" if device.type == "cpu" else f" on {device}"
         raise ModelError(
-            f"{what} needs about {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free."
+            f"{what} needs about {needed / 1e9:.1f} GB of memory{where}, "
+            f"and {free / 1e9:.1f} GB are free."
         )
 
 

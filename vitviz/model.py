@@ -315,6 +315,15 @@ class Model:
         return self._family.answer(self.module, tokens)
 
     @property
+    def device(self) -> torch.device:
+        """Where its weights are, and where it computes."""
+        return next(self.module.parameters()).device
+
+    def placed(self, values: Tensor) -> Tensor:
+        """The same values where the weights are, in their precision."""
+        return values.to(next(self.module.parameters()))
+
+    @property
     def num_classes(self) -> int:
         """How many classes the head has; 0 without a head, or where it gives an embedding."""
         return 0 if self.embeds else self.parts.outputs
@@ -352,6 +361,7 @@ class Model:
             return ()
         pooling = getattr(self.module, "global_pool", None)  # timm's can be changed later
         if pooling not in self._read_tokens:
+            self._check_ready()
             prefix = self.layers[0].prefix
             self._read_tokens[pooling] = read_tokens(self._family, self.module, prefix)
         return self._read_tokens[pooling]

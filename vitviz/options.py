@@ -18,10 +18,13 @@ class Options:
         By the title in the menu: the architecture's name, and the file with its weights.
     models : tuple of str, or None
         The only models that the menu offers; all of the catalogue where it is None.
+    device : str
+        Where the models compute: "cpu", "cuda", "cuda:1", "mps", ...
     """
 
     checkpoints: Mapping[str, tuple[str, Path]] = field(default_factory=dict)
     models: tuple[str, ...] | None = None
+    device: str = "cpu"
 
 
 class OptionError(ValueError):
@@ -42,6 +45,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="offer the weights of a local file, for an architecture of timm or of ours",
     )
     parser.add_argument("--models", metavar="NAME,...", help="offer these models alone")
+    add_device(parser)
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device", default="cpu", help="where models compute: cpu (default), cuda, cuda:1, mps"
+    )
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -76,7 +86,8 @@ def options_in(arguments: argparse.Namespace) -> Options:
         models = tuple(name.strip() for name in arguments.models.split(",") if name.strip())
         if not models:
             raise OptionError(f"Expected --models NAME,NAME, got {arguments.models!r}.")
-    return Options({_menu_title(each, files): each for each in files}, models)
+    titles = {_menu_title(each, files): each for each in files}
+    return Options(titles, models, device=arguments.device)
 
 
 def _menu_title(one: tuple[str, Path], files: Sequence[tuple[str, Path]]) -> str:

@@ -388,7 +388,7 @@ class Activations:
         described, call = self._layer(layer), self._calls[layer]
         if described.refusal or call is None:
             raise ModelError(described.refusal or f"{described.name} has no attention to show.")
-        return call
+        return call.cpu()
 
     def _proved(self, layer: int) -> Tensor:
         """A of every window (W, h, n, m), all of it compared with the block's own output."""

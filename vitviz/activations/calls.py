@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..families import Layer, Windows
-from .proof import ComparedOutput, Copy, Output, compared_rows, random_projection
+from .proof import ComparedOutput, Copy, Output, compared_rows, exact, random_projection
 
 BLOCK = 1 << 18  # numbers computed at a time: they fit into the processor's cache
 
@@ -44,8 +44,8 @@ class FusedCall:
         A large one is written block by block into one tensor: allocating memory for every step
         would take a third of the time.
         """
-        q, k = self.q[:, :, rows].float() * self.scale, self.k.float().transpose(2, 3)
-        bias = None if self.bias is None else self.bias[:, :, rows].float()
+        q, k = exact(self.q[:, :, rows]) * self.scale, exact(self.k).transpose(2, 3)
+        bias = None if self.bias is None else exact(self.bias[:, :, rows])
         if q.shape[0] * q.shape[1] * q.shape[2] * k.shape[3] <= BLOCK:
             scores = q @ k
             return (scores if bias is None else scores + bias).softmax(dim=-1)
@@ -82,7 +82,7 @@ class FusedCall:
 
     def rows(self) -> Tensor:
         """A v, to compare with `output.rows`: (W, h, rows, d)."""
-        return self.attention(compared_rows(self.shape[2])) @ self.v.float()
+        return self.attention(compared_rows(self.shape[2])) @ exact(self.v)
 
     def projected(self, attention: Tensor) -> Tensor:
         """A v, to compare with `output.projected`: (W, h, 4, n)."""
@@ -99,6 +99,14 @@ class FusedCall:
             output=self.output.of(some),
             bias=None if self.bias is None else self.bias[some],
         )
+
+    def cpu(self) -> "FusedCall":
+        """The same in the memory of the CPU, where it is asked for attention and numbers."""
+        if self.q.device.type == "cpu":
+            return self
+        bias = None if self.bias is None else self.bias.cpu()
+        q, k, v = self.q.cpu(), self.k.cpu(), self.v.cpu()
+        return replace(self, q=q, k=k, v=v, output=self.output.cpu(), bias=bias)
 
     def tensors(self) -> tuple[Tensor, ...]:
         kept = (self.q, self.k, self.v, *self.output.tensors())
@@ -132,11 +140,11 @@ class SoftmaxCall:
 
     def attention(self, rows: slice = slice(None)) -> Tensor:
         """What the softmax gave, before any mixing of heads: (W, h, rows, m)."""
-        return self.weights[:, :, rows].float()
+        return exact(self.weights[:, :, rows])
 
     def rows(self) -> Tensor:
         """A v, to compare with `output.rows`: (W, h, rows, d)."""
-        return self._mixed(self.attention(compared_rows(self.shape[2]))) @ self.v.float()
+        return self._mixed(self.attention(compared_rows(self.shape[2]))) @ exact(self.v)
 
     def projected(self, attention: Tensor) -> Tensor:
         """A v, to compare with `output.projected`: (W, h, 4, n)."""
@@ -147,8 +155,16 @@ class SoftmaxCall:
         if self.mixing is None:
             return attention
         weight, bias = self.mixing
-        mixed = torch.einsum("gh,whnm->wgnm", weight.float(), attention)
-        return mixed + bias.float()[:, None, None]
+        mixed = torch.einsum("gh,whnm->wgnm", exact(weight), attention)
+        return mixed + exact(bias)[:, None, None]
+
+    def cpu(self) -> "SoftmaxCall":
+        """The same in the memory of the CPU, where it is asked for attention."""
+        if self.v.device.type == "cpu":
+            return self
+        mixing = None if self.mixing is None else (self.mixing[0].cpu(), self.mixing[1].cpu())
+        weights, v, output = self.weights.cpu(), self.v.cpu(), self.output.cpu()
+        return replace(self, weights=weights, v=v, output=output, mixing=mixing)
 
     def of(self, number: int, pictures: int) -> "SoftmaxCall":
         """The call of one picture of a batch, in the same memory."""

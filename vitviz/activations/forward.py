@@ -95,10 +95,10 @@ class _Watch(TorchFunctionMode, Recorder):
         if not self.swaps:
             return None
         flat = patches.flatten(1, -2)  # (B, N, D), also where timm keeps a grid (B, R, S, D)
-        order = torch.arange(flat.shape[1])
+        order = np.arange(flat.shape[1])
         for first, second in self.swaps:
             order[[first, second]] = order[[second, first]]
-        return flat[:, order].reshape(patches.shape)
+        return flat[:, torch.from_numpy(order).to(flat.device)].reshape(patches.shape)
 
     def entering(self, layer: int, tokens: Tensor) -> Tensor | None:
         if self.progress is not None:
@@ -125,8 +125,8 @@ class _Watch(TorchFunctionMode, Recorder):
             )
         if self.dropped.all() and not self.read_tokens & set(first.prefix):
             raise ModelError("Every patch was dropped, and this model reads its output from them.")
-        patches = torch.from_numpy(prefix + self.patches)
-        return tokens[:, torch.cat([torch.arange(prefix), patches])]
+        places = np.concatenate([np.arange(prefix), prefix + self.patches])
+        return tokens[:, torch.from_numpy(places).to(tokens.device)]
 
     def sealed(self, layer: int, tokens: Tensor, output: Tensor) -> Tensor | None:
         attn = self.sites[layer].attn
@@ -169,7 +169,7 @@ class _Watch(TorchFunctionMode, Recorder):
                 f"Expected values of shape {tuple(part.shape[1:])} for a head of {described.name}, "
                 f"got {values.shape}."
             )
-        return torch.from_numpy(values)[None]
+        return torch.from_numpy(values)[None].to(part)
 
     def attended(self, layer: int, tokens: Tensor) -> None:
         self.stop()
@@ -343,15 +343,11 @@ def _captured(
     ]
     size = len(images) * model.capture_bytes
     together = f" of {len(images)} pictures together" if len(images) > 1 else ""
-    check(size, f"A capture{together} of {model.name}")
-    weight = next(model.module.parameters())
-    if weight.device.type != "cpu":
-        raise ModelError(
-            f"{model.name} lies on the device {weight.device}, and a capture is made on the CPU."
-        )
-    inputs = [filled(model, model.preprocess(image), edits) for image in images]
-    x = torch.stack(inputs).to(weight.dtype)
-    arena = Arena(size, x.dtype) if size > LARGE * len(images) else None
+    check(size, f"A capture{together} of {model.name}", model.device)
+    x = model.placed(torch.stack([filled(model, model.preprocess(i), edits) for i in images]))
+    # A device's own allocator keeps together what is kept, and would take all of an arena at once.
+    large = size > LARGE * len(images) and model.device.type == "cpu"
+    arena = Arena(size, x.dtype) if large else None
     watch = _Watch(model, len(images), arena, edits, progress)
     try:
         with torch.inference_mode(), model.watched(watch, watch.muted):

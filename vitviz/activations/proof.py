@@ -52,6 +52,9 @@ class Output:
     def copied(self, copy: Copy) -> "ComparedOutput":
         return ComparedOutput(copy(self.rows), copy(self.projected))
 
+    def cpu(self) -> "Output":
+        return Output(self.whole.cpu())
+
 
 @dataclass(frozen=True)
 class ComparedOutput:
@@ -68,6 +71,18 @@ class ComparedOutput:
 
     def copied(self, copy: Copy) -> "ComparedOutput":
         return self
+
+    def cpu(self) -> "ComparedOutput":
+        return ComparedOutput(self.rows.cpu(), self.projected.cpu())
+
+
+def exact(values: Tensor) -> Tensor:
+    """The values, so that products of them have no rounding of their own worth mentioning.
+
+    On CUDA in double precision: a product in single precision may be made of TF32, which has three
+    digits, and the switch for that is one for all threads. Elsewhere in single precision.
+    """
+    return values.double() if values.is_cuda else values.float()
 
 
 def compared_rows(queries: int) -> slice:

@@ -28,7 +28,7 @@ def written(acts: "Activations") -> bytes:
     def put(name: str, tensor: Tensor | None) -> None:
         if tensor is None:
             return
-        tensor = tensor.detach()
+        tensor = tensor.detach().cpu()
         for axis, step in enumerate(tensor.stride()):
             if step == 0:  # a bias that all windows or heads share
                 tensor = tensor.narrow(axis, 0, 1)
@@ -54,6 +54,7 @@ def written(acts: "Activations") -> bytes:
                 arrays[f"windows_{name}_{layer}"] = np.asarray(getattr(windows, name))
         if call is None:
             continue
+        call = call.cpu()  # where it is proved again
         put(f"rows_{layer}", call.output.rows)
         put(f"projected_{layer}", call.output.projected)
         put(f"v_{layer}", call.v)
@@ -100,7 +101,7 @@ def _layer_norm(acts: "Activations") -> nn.LayerNorm | None:
     plain = plain_norm(norm.weight, norm.bias, norm.eps, last.shape[-1])
     normalised = torch.from_numpy(acts.tokens(acts.depth, normalised=True).copy())
     with torch.inference_mode():
-        return plain if torch.equal(plain(last).float(), normalised) else None
+        return plain if torch.equal(plain(last).float().cpu(), normalised) else None
 
 
 def plain_norm(weight: Tensor | None, bias: Tensor | None, eps: float, width: int) -> nn.LayerNorm:

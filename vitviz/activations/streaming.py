@@ -67,7 +67,7 @@ class RowBlocks:
         ModelError
             After the last block, when A v is not the block's own output.
         """
-        call = self._calls[layer]
+        call = self._calls[layer].cpu()
         v = random_projection(call.v).flatten(0, 1)  # (h, 4, m)
         parts = v.new_zeros(len(v), 2, v.shape[2])
         parts[:, 0, : len(self.prefix)] = parts[:, 1, len(self.prefix) :] = 1

@@ -68,7 +68,7 @@ def _effective_receptive_field(grid: Tensor, picture: Tensor, random: torch.Gene
         # A random projection with positive weights: neither a norm nor a kernel takes it to zero.
         projection = torch.rand(cell.shape, generator=random).to(cell)
         (gradient,) = torch.autograd.grad(cell, picture, projection, retain_graph=True)
-        seen = gradient[0].abs().sum(dim=0).double().cpu()
+        seen = gradient[0].abs().sum(dim=0).cpu().double()  # MPS has no doubles
         share += seen / seen.sum()
     return share
 

@@ -105,9 +105,11 @@ def why_unready(module: nn.Module) -> str | None:
     Asked before each pass, so it must be quick: `Module.modules` would take four times as long.
     """
     waiting: list[nn.Module | None] = [module]
+    devices = set()
     for part in waiting:
         if part is None:
             continue
+        devices |= {weight.device for weight in part._parameters.values() if weight is not None}
         if part.training and _has_mode(type(part)):
             name = next(name for name, other in module.named_modules() if other is part)
             return (
@@ -117,6 +119,12 @@ def why_unready(module: nn.Module) -> str | None:
         if part._compiled_call_impl is not None or "_orig_mod" in part._modules:
             return _compiled(module)
         waiting += part._modules.values()
+    if len(devices) > 1:
+        names = " and ".join(sorted(map(str, devices)))
+        return (
+            f"The weights of {type(module).__name__} lie on several devices ({names}), and a pass "
+            "is followed on one: move the module to one of them."
+        )
     return None
 
 

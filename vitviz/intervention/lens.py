@@ -92,9 +92,9 @@ def patch_lens(model: Model, acts: Activations, depth: int) -> np.ndarray:
 def _answers(model: Model, tokens: np.ndarray) -> np.ndarray:
     """Probabilities (B, K) from tokens before the final norm (B, T, D)."""
     with torch.inference_mode():
-        z = torch.tensor(tokens, dtype=next(model.module.parameters()).dtype)
-        answers: np.ndarray = model.answer(z).float().softmax(dim=-1).numpy()
-    return answers
+        z = model.placed(torch.tensor(tokens))
+        answers = model.answer(z).float().softmax(dim=-1)
+    return np.asarray(answers.cpu().numpy())
 
 
 def _check_capture(model: Model, acts: Activations) -> None:

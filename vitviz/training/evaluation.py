@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..checkpoints import load_shipped, load_trained, shipped_names
+from ..devices import device_named
 from ..model import Preprocessing
 from ..vit import VisionTransformer
 from .attention import PlainAttention
@@ -82,7 +83,9 @@ def accuracy(network: Network, split: Split) -> float:
     return float(right.float().mean())
 
 
-def evaluate(model: str | Path, *, data: Path, split: str = "test") -> Calibration:
+def evaluate(
+    model: str | Path, *, data: Path, split: str = "test", device: str = "cpu"
+) -> Calibration:
     """Accuracy and calibration of a model of ours on the dataset that it was trained on.
 
     Parameters
@@ -92,12 +95,14 @@ def evaluate(model: str | Path, *, data: Path, split: str = "test") -> Calibrati
     data : Path
         Folder with the dataset, see `load`.
     split : "test" or "train"
+    device : "cpu", "cuda", "mps", ...
 
     Raises
     ------
     ValueError
-        When there is no such model, or no data of its classes.
+        When there is no such model or device, or no data of its classes.
     """
+    place = device_named(device)
     known = str(model) in shipped_names()
     shipped = load_shipped(str(model)) if known else load_trained(Path(model))
     module = VisionTransformer(**shipped.configuration)
@@ -109,7 +114,7 @@ def evaluate(model: str | Path, *, data: Path, split: str = "test") -> Calibrati
         detail=shipped.detail,
     )
     pictures = load(data, DATASETS[len(shipped.classes)], split)
-    return calibration(module, pictures, preprocess)
+    return calibration(module.to(place), pictures, preprocess)
 
 
 def calibration(

@@ -19,6 +19,7 @@ from ..checkpoints import (
     load_state,
     shipped_names,
 )
+from ..devices import CPU, device_named
 from ..families import ModelError, family_of
 from ..memory import check, footprint
 from ..model import Model, Preprocessing
@@ -49,6 +50,7 @@ def load_model(
     checkpoint: str | Path | None = None,
     image_size: int | tuple[int, int] | None = None,
     seed: int | None = None,
+    device: str | torch.device = CPU,
 ) -> Model:
     """Load a model that can be watched.
 
@@ -66,6 +68,8 @@ def load_model(
         positions were trained at, else the model's own.
     seed : int, optional
         Of random weights; 0 where left out.
+    device : "cpu", "cuda", "cuda:1", "mps", ... or torch.device
+        Where the model computes; its weights are made on the CPU and moved there.
 
     Returns
     -------
@@ -74,8 +78,10 @@ def load_model(
     Raises
     ------
     ModelError
-        When there is no such model, it cannot be read, or its weights cannot be had.
+        When there is no such model or device, it cannot be read, its weights cannot be had, or the
+        memory does not suffice.
     """
+    place = device_named(device)
     size = None if image_size is None else _height_and_width(image_size)
     if checkpoint is None and pretrained and seed is not None:
         raise ModelError("A seed belongs to random weights: add pretrained=False.")
@@ -86,9 +92,13 @@ def load_model(
             file = None if checkpoint is None else Checkpoint(Path(checkpoint))
             if file is not None and size is None:
                 size = _size_in(name, file)
-            return build(name, pretrained, file, size)
+            model = build(name, pretrained, file, size)
         except CheckpointError as error:
             raise ModelError(f"{name}: {error}") from error
+    if place.type != "cpu":
+        check(footprint(model.module, model.sites).total, name, place)
+        model.module.to(place)
+    return model
 
 
 def size_in(name: str, checkpoint: Path) -> tuple[int, int] | None:

@@ -12,7 +12,7 @@ import streamlit as st
 from vitviz.app.shared import downloads, results
 from vitviz.app.shared.cache import LRUCache
 from vitviz.app.shared.queue import Queue, turn
-from vitviz.options import Options, check, parse
+from vitviz.options import OptionError, Options, check, parse
 
 if TYPE_CHECKING:
     from vitviz import Model
@@ -31,12 +31,25 @@ def options() -> Options:
         from vitviz.zoo import catalogue
 
         check(said, [entry.name for entry in catalogue()])
+    if said.device != "cpu":
+        from vitviz import ModelError
+        from vitviz.devices import device_named
+
+        try:
+            device_named(said.device)
+        except ModelError as error:
+            raise OptionError(str(error)) from error
     return said
 
 
 @st.cache_resource(show_spinner=False)
 def cache() -> LRUCache:
-    return LRUCache(MAX_BYTES)
+    """The models; on a device they take at most half of its memory, as captures lie there too."""
+    if options().device == "cpu":
+        return LRUCache(MAX_BYTES)
+    from vitviz.devices import device_named, total_on
+
+    return LRUCache(min(MAX_BYTES, total_on(device_named(options().device)) // 2))
 
 
 @st.cache_resource
@@ -117,10 +130,12 @@ def _load(name: str, pretrained: bool) -> "Model":
     leave_cores_free()
     tune_malloc()
     architecture, file = options().checkpoints.get(name, (name, None))
+    device = options().device
     if pretrained or file is None:
-        model = load_model(architecture, pretrained=pretrained, checkpoint=file)
+        model = load_model(architecture, pretrained=pretrained, checkpoint=file, device=device)
     else:  # beside the file's weights, in the same grid
-        model = load_model(architecture, pretrained=False, image_size=size_in(architecture, file))
+        size = size_in(architecture, file)
+        model = load_model(architecture, pretrained=False, image_size=size, device=device)
     _settle("timm" in sys.modules)
     return model
 

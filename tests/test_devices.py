@@ -1,0 +1,340 @@
+"""A model on a device: its tensors stay there until numbers are asked for, and those are the same.
+
+No machine of the tests has a device, so there are two in its place. The one of `devices.py` has
+real numbers and an order of its own. torch's FakeTensorMode has a CUDA device without numbers,
+whose rules for tensors of several devices are torch's own.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from devices import SECOND, second_device
+from examples import OWN, assert_one_sentence, equal_captures, own_module, picture, randomise, watched
+from numpy.testing import assert_array_equal
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import vitviz
+from vitviz import anatomy, cli, equivariance, intervention, memory
+from vitviz.activations import (
+    DropPatches,
+    Edit,
+    FillPatches,
+    MuteHeads,
+    SwapTokens,
+    activations,
+    capture,
+    forward,
+)
+from vitviz.attribution import gradient_rollout, relevance
+from vitviz.devices import device_named, free_on
+from vitviz.families import ModelError
+from vitviz.model import Model
+from vitviz.zoo import loading, toy_model
+
+#: Of timm: rotary and biased attention, pooled patches.
+SMALL: dict[str, dict[str, Any]] = {
+    "test_vit": {},
+    "vit_small_patch16_dinov3": dict(img_size=64, embed_dim=48, depth=2, num_heads=3),
+    "beit_base_patch16_224": dict(img_size=64, embed_dim=48, depth=2, num_heads=3),
+    "vit_base_patch16_siglip_224": dict(img_size=64, embed_dim=48, depth=2, num_heads=3),
+}
+TOYS = ("Swin", "PVT", "MaxViT", "CoAtNet", "CaiT", "MLP-Mixer")
+KINDS = ("plain", "no class token", "distilled", "registers", "sincos2d", "stem", "no head")
+
+
+@pytest.fixture(autouse=True)
+def _roomy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The devices of the tests have memory, which they cannot tell."""
+    monkeypatch.setattr(memory, "free_on", lambda device: 10**9)
+
+
+def made(kind: str) -> Model:
+    if kind in TOYS:
+        return toy_model(kind)
+    if kind in OWN:
+        own = own_module(**OWN[kind])
+        return watched(own, own.patch_embed.image_size)
+    module: Any = timm.create_model(kind, **SMALL[kind]).eval()
+    randomise(module)
+    return watched(module, module.patch_embed.img_size)
+
+
+def edits_for(model: Model) -> list[Edit]:
+    """Edits of every kind that the model takes."""
+    mask = np.zeros(model.layers[0].query_grid, bool)
+    mask[0, 0] = True
+    edits: list[Edit] = [FillPatches(mask, "mean"), FillPatches(mask, "blur")]
+    if all(layer.kind == "global" for layer in model.layers):
+        edits.append(MuteHeads([(0, 0)]))
+        if model.sites[0].layout == "tokens":
+            edits.append(SwapTokens([(0, 3)]))
+        if not model.positional_attention:
+            edits.append(DropPatches(mask))
+    return edits
+
+
+def arrays_of(model: Model) -> Iterator[np.ndarray]:
+    """Everything that is computed of one picture, in float32 arrays."""
+    acts = capture(model, picture())
+    for layer, described in enumerate(acts.layers):
+        if described.kind == "mixing":
+            continue
+        assert described.refusal is None
+        yield acts.attention(layer)
+        yield acts.attention_map(layer)
+        try:
+            yield from (acts.queries(layer), acts.keys(layer), acts.values(layer))
+        except ModelError:  # read at its softmax
+            continue
+    yield from (acts.tokens(depth) for depth in range(acts.depth + 1))
+    if acts.logits is not None:
+        yield acts.logits
+    edited = capture(model, picture(), edits=edits_for(model))
+    yield edited.tokens(edited.depth)
+    for box in anatomy.steps(model, picture(), acts):
+        yield from () if box.values is None else (box.values,)
+    yield from arrays_of_global(model, acts) if model.read_tokens else ()
+
+
+def arrays_of_global(model: Model, acts: vitviz.Activations) -> Iterator[np.ndarray]:
+    """What is defined where every token attends to every token."""
+    yield acts.tokens(acts.depth, normalised=True)
+    measured = acts.measure()
+    yield from (measured.distance, measured.entropy, measured.rollout)
+    for box in anatomy.layer_boxes(model, acts, 0):
+        yield from () if box.values is None else (box.values,)
+    values = intervention.mean_head_outputs([acts])
+    yield capture(model, picture(), edits=[MuteHeads([(0, 0)], values)]).tokens(acts.depth)
+    if model.num_classes:
+        yield relevance(model, picture(), 1)
+        yield gradient_rollout(model, picture(), 1)
+        yield intervention.logit_lens(model, acts)
+        yield intervention.head_effects(model, picture())
+        yield intervention.occlusion(model, picture(), class_index=1, block=4)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *SMALL, *TOYS])
+def test_a_device_gives_the_numbers_of_the_cpu(kind: str) -> None:
+    expected = list(arrays_of(made(kind)))
+    with second_device() as device:
+        model = made(kind)
+        model.module.to(device)
+        assert model.device == device
+        found = list(arrays_of(model))
+    assert len(found) == len(expected) > 5
+    for one, other in zip(found, expected, strict=True):
+        assert_array_equal(one, other)
+
+
+def test_what_is_captured_stays_on_the_device_until_it_is_asked_for() -> None:
+    with second_device() as device:
+        model = made("plain")
+        model.module.to(device)
+        acts = capture(model, picture())
+        kept = [t for call in acts._calls if call for t in call.tensors()]
+        assert {tensor.device for tensor in (*kept, *acts._stream)} == {device}
+        acts.attention(0)
+        assert all(call is not None and call.v.device == device for call in acts._calls)
+
+
+def test_a_capture_of_a_device_is_saved(tmp_path: Path) -> None:
+    with second_device() as device:
+        model = made("plain")
+        model.module.to(device)
+        acts = capture(model, picture())
+        acts.save(tmp_path / "capture.npz")
+    assert equal_captures(vitviz.load_activations(tmp_path / "capture.npz"), acts)
+
+
+def test_positions_are_shuffled_on_a_device() -> None:
+    expected = (
+        equivariance.shuffle_patches(made("plain"), picture()),
+        equivariance.translate(made("plain"), picture(), 2),
+    )
+    with second_device() as device:
+        model = made("plain")
+        model.module.to(device)
+        found = (
+            equivariance.shuffle_patches(model, picture()),
+            equivariance.translate(model, picture(), 2),
+        )
+    assert_array_equal(found[0].outputs, expected[0].outputs)
+    assert found[1] == expected[1]
+
+
+def test_the_second_device_keeps_its_tensors_apart() -> None:
+    with second_device() as device:
+        here, there = torch.ones(2, 3), torch.ones(2, 3, device=device)
+        assert (there + there).sum().item() == 12
+        with pytest.raises(RuntimeError, match="several devices"):
+            here + there
+        with pytest.raises(RuntimeError, match="subclasses"):
+            there.numpy()
+        assert_array_equal((there.cpu() + here).numpy(), 2)
+
+
+# --- torch's own CUDA device, without numbers ----------------------------------------------------
+
+
+def stub_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace what hangs on numbers: the proof's verdict, and the handing out of arrays."""
+
+    def numpy(tensor: Tensor) -> np.ndarray:
+        if tensor.device.type != "cpu":
+            raise TypeError(f"can't convert {tensor.device} tensor to numpy")
+        return np.zeros(tensor.shape, np.float32)
+
+    def rows_agree(
+        read: Sequence[tuple[Any, Tensor, Tensor, bool]], pictures: int
+    ) -> Iterator[list[None]]:
+        for _layer, rows, output, _half in read:
+            assert rows.dtype == torch.float64  # which TF32 does not touch
+            assert (rows - output).device.type == "cuda"
+            yield [None] * pictures
+
+    def agree(layer: Any, seen: Tensor, own: Tensor, *_: Any) -> list[None]:
+        assert seen.shape == (seen - own).shape
+        return [None]
+
+    monkeypatch.setattr(Tensor, "numpy", numpy)
+    monkeypatch.setattr(Tensor, "data_ptr", lambda tensor: id(tensor))
+    monkeypatch.setattr(forward, "why_rows_differ", rows_agree)
+    monkeypatch.setattr(activations, "why_differs", agree)
+    monkeypatch.setattr("vitviz.attribution.why_differs", agree)
+    # The engine of the gradients asks for the device itself.
+    monkeypatch.setattr(
+        torch.autograd, "grad", lambda output, inputs, **_: [torch.zeros_like(i) for i in inputs]
+    )
+    monkeypatch.setattr(torch, "isfinite", lambda tensor: np.array(True))
+    monkeypatch.setattr("vitviz.model.read_tokens", lambda *_: ("cls",))
+
+
+def on_cuda(model: Model, mode: FakeTensorMode) -> Model:
+    for part in model.module.modules():
+        for kind in (part._parameters, part._buffers):
+            tensors: dict[str, Any] = kind  # type: ignore[assignment]
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    fake = mode.from_tensor(tensor.detach()).to("cuda")
+                    tensors[name] = (
+                        nn.Parameter(fake, tensor.requires_grad)
+                        if isinstance(tensor, nn.Parameter)
+                        else fake
+                    )
+    assert model.device.type == "cuda"
+    return model
+
+
+@pytest.mark.parametrize("kind", ["plain", "distilled", *SMALL, "Swin", "CaiT"])
+def test_no_tensor_of_the_cpu_meets_one_of_cuda(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made(kind)
+    stub_numbers(monkeypatch)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        use_on_cuda(on_cuda(model, mode))
+
+
+def use_on_cuda(model: Model) -> None:
+    acts = capture(model, picture(), edits=edits_for(model))
+    assert {tensor.device.type for tensor in acts._stream} == {"cuda"}
+    for layer in range(acts.depth):
+        assert acts.attention(layer).shape[0] == model.layers[layer].num_heads
+        acts.attention_map(layer)
+    acts.tokens(0)
+    if any(layer.kind != "global" for layer in model.layers):
+        return
+    acts.tokens(acts.depth, normalised=True)
+    acts.queries(0)
+    if model.num_classes:
+        relevance(model, picture(), 1)
+        gradient_rollout(model, picture(), 1)
+        intervention.logit_lens(model, acts)
+
+
+# --- what is there, and what is not ---------------------------------------------------------------
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda")
+    )
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize("name", ["cpu", "cuda", "cuda:1", torch.device("cuda", 0)])
+def test_a_device_that_is_there_is_found(name: str | torch.device) -> None:
+    assert device_named(name) == torch.device(name)
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize("name", ["cuda:2", "mps", "meta", "gpu", ""])
+def test_a_device_that_is_not_there_is_one_sentence(name: str) -> None:
+    with pytest.raises(ModelError) as refused:
+        device_named(name)
+    assert_one_sentence(refused.value)
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="this machine has a device")
+def test_a_machine_without_a_device_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "There is no device cuda that torch can use here: it has cpu."
+    with pytest.raises(ModelError) as refused:
+        vitviz.load_model("vitviz_tiny_cifar10", device="cuda")
+    assert str(refused.value) == words
+    for command in (["app"], ["prepare"], ["evaluate", "vitviz_tiny_cifar10", "--data", "."]):
+        assert cli.main([*command, "--device", "cuda"]) == 2
+        assert capsys.readouterr().err == f"{words}\n"
+
+
+def test_a_model_is_loaded_onto_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = capture(vitviz.load_model("vitviz_tiny_cifar10"), picture())
+    monkeypatch.setattr(loading, "device_named", lambda name: SECOND)
+    with second_device():
+        model = vitviz.load_model("vitviz_tiny_cifar10", device="cuda")
+        assert model.device == SECOND
+        assert_array_equal(capture(model, picture()).logits, expected.logits)
+        with vitviz.watch(model.module, preprocessing=model.preprocess) as watched_there:
+            assert_array_equal(capture(watched_there, picture()).logits, expected.logits)
+
+
+def test_the_memory_of_the_device_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = 10**9
+    monkeypatch.setattr(memory, "free_on", lambda device: free)
+    with second_device() as device:
+        model = made("plain")
+        model.module.to(device)
+        acts = capture(model, picture())
+        free = 1000
+        for ask in (
+            lambda: capture(model, picture()),
+            lambda: relevance(model, picture(), 1),
+        ):
+            with pytest.raises(ModelError, match="of memory on meta") as refused:
+                ask()
+            assert_one_sentence(str(refused.value).replace("0.0 GB", "0 GB"))
+    assert acts.nbytes > 1000
+
+
+def test_a_module_on_several_devices_is_refused() -> None:
+    with second_device() as device:
+        model = made("plain")
+        model.module.get_submodule("head").to(device)
+        with pytest.raises(ModelError, match="several devices") as refused:
+            capture(model, picture())
+    assert_one_sentence(refused.value)
+
+
+def test_a_module_without_weights_is_refused() -> None:
+    model = made("plain")
+    model.module.to("meta")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "free_on", free_on)
+        with pytest.raises(ModelError, match="no device meta") as refused:
+            capture(model, picture())
+    assert_one_sentence(refused.value)
