@@ -242,7 +242,7 @@ def test_a_block_that_was_compiled_later_is_refused() -> None:
 def test_a_module_without_numbers_is_refused() -> None:
     with torch.device("meta"):
         module = own_module()
-    with pytest.raises(ModelError, match="on the device meta") as caught:
+    with pytest.raises(ModelError, match="no device meta") as caught:
         capture(watched(module, (16, 24)), picture())
     assert_one_sentence(caught.value)
 
