@@ -20,6 +20,7 @@ from vitviz.text import OPENING, PAGES
 
 _HERE = Path(__file__).parent
 _INTERVAL = 0.0002  # seconds after which an import lets the answer to a browser go first
+_LATER = 3.0  # seconds after the first page: until it is on screen
 _ready: threading.Thread | None = None
 
 
@@ -84,6 +85,10 @@ def _make_ready() -> None:
             models.make_ready()
     finally:
         sys.setswitchinterval(interval)
+    # Filters and Tokens need it, and would take most of a second longer when they are first seen.
+    later = threading.Timer(_LATER, import_module, ["sklearn.decomposition"])
+    later.daemon = True
+    later.start()
 
 
 def wait() -> None:
