@@ -7,6 +7,7 @@ A patch's brightness becomes coordinate 0 of its token and all else is 0 but coo
 
 import math
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,6 @@ from vitviz.families import family_of
 from vitviz.inspection import attention_distance, attention_rollout
 from vitviz.model import Model
 
-#: The names of prefix tokens in vitviz, timm, transformers and torchvision.
-TOKENS = (
-    *("cls_token", "dist_token", "reg_token"),
-    *("distillation_token", "register_tokens", "class_embedding", "class_token"),
-)
 LONG = 300.0  # of the queries
 #: By how much the score of the bright patch exceeds the others in windows: enough to look at it
 #: only, but not to look through Swin's mask, which subtracts 100 from a score where two patches
@@ -65,13 +61,12 @@ def plant_embedding(module: Any) -> None:
         plant_stem(stem)
     conv: Any = getattr(parts.embedding, "proj", parts.kernel)
     conv.weight[0] = 1 / conv.weight[0].numel()
-    if parts.positions is not None:
-        parts.positions[..., 1] = 1
+    if parts.positions:
+        attrgetter(parts.positions)(module)[..., 1] = 1
     else:
         conv.bias[1] = 1
-    for name, token in module.named_parameters():
-        if name.rpartition(".")[2] in TOKENS:
-            token[..., 1] = 1
+    for token in parts.prefix:
+        token[..., 1] = 1
 
 
 def plant_stem(stem: nn.Module) -> None:

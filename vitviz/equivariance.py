@@ -5,9 +5,7 @@ order, and so the same answer. The patch embedding alone is equivariant to trans
 patches.
 """
 
-import copy
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +13,8 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .families import ModelError, position_encodings
-from .model import Model
+from .families import ModelError, exchanged, position_encodings
+from .model import Model, Recorder
 
 Patch = tuple[int, int]
 
@@ -170,31 +168,41 @@ def _without_positions(model: Model) -> nn.Module:
         others = " and ".join(name for name in encodings if name != "embedding")
         why = f"{others} tell it too where a patch is" if others else "it has none"
         raise ModelError(f"{model.name} cannot be tried without its position embedding: {why}.")
-    bare: Any = copy.copy(model.module)
-    for kind in ("_parameters", "_buffers"):
-        own = dict(getattr(bare, kind))
-        if "pos_embed" in own:
-            own["pos_embed"] = torch.zeros_like(own["pos_embed"])
-        object.__setattr__(bare, kind, own)
-    module: nn.Module = bare
-    return module
+    assert model.positions is not None
+    bare: nn.Module = exchanged(
+        model.module, model.parts.positions, torch.zeros_like(model.positions)
+    )
+    return bare
 
 
 def _run(model: Model, module: nn.Module, x: Tensor) -> Tensor:
     with torch.inference_mode():
-        output: Tensor = module(model.placed(x)[None])
+        output = model.run(model.placed(x)[None], module)
     return output.float().cpu()
+
+
+class _Ends(Recorder):
+    """Keeps what the patch embedding and the last block give."""
+
+    def embedded(self, patches: Tensor) -> None:
+        self.patches = patches.float().flatten(1, -2)[0]
+
+    def leaving(self, layer: int, tokens: Tensor) -> None:
+        self.last = tokens
 
 
 def _patch_tokens(model: Model, bare: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens (N, D) of the patch embedding, of the last layer, and of that without E_pos."""
     prefix = len(model.layers[0].prefix)
-    modules: tuple[Any, ...] = (model.module, bare)
+    ends, norm = _Ends(), model.parts.norm or nn.Identity()
+    last = []
     with torch.inference_mode():
         batch = model.placed(x)[None]
-        embedded = modules[0].patch_embed(batch).float()
-        last, without = (module.forward_features(batch)[0, prefix:].float() for module in modules)
-    return embedded.flatten(1, -2)[0], last, without
+        for module in (model.module, bare):
+            with model.watched(ends):
+                model.run(batch, module)
+            last.append(norm(ends.last)[0, prefix:].float())
+    return ends.patches, last[0], last[1]
 
 
 def _apart(*pairs: tuple[Tensor, Tensor]) -> Distances:

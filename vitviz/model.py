@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, partial
+from operator import attrgetter
 from threading import Lock
 from typing import Any
 
@@ -24,6 +25,7 @@ from .families import (
     ModelError,
     Offset,
     Parts,
+    exchanged,
     family_of,
     read_tokens,
     receptive_field_offsets,
@@ -306,13 +308,21 @@ class Model:
         """What the module has beside its layers, as it is now."""
         return self._family.parts(self.module)
 
-    def run(self, x: Tensor) -> Tensor:
-        """What the module gives for inputs (B, 3, H, W): logits or embeddings (B, K)."""
-        return self._family.run(self.module, x)
+    def run(self, x: Tensor, module: nn.Module | None = None) -> Tensor:
+        """What the module gives for inputs (B, 3, H, W): logits or embeddings (B, K).
+
+        `module` is left out, or one in which something was exchanged.
+        """
+        return self._family.run(self.module if module is None else module, x)
 
     def answer(self, tokens: Tensor) -> Tensor:
         """What the module computes after its last block, of tokens (B, T, D): as `run`."""
         return self._family.answer(self.module, tokens)
+
+    def pooled(self, tokens: Tensor) -> Tensor:
+        """What the head reads: as `answer`, of the module without the last linear layer."""
+        (head,) = self.parts.heads
+        return self._family.answer(exchanged(self.module, head, nn.Identity()), tokens)
 
     @property
     def device(self) -> torch.device:
@@ -369,7 +379,10 @@ class Model:
     @property
     def final_norm(self) -> nn.Module | None:
         """The LayerNorm after the last block, or after the pooling in models that have it there."""
-        return self.parts.norm
+        parts = self.parts
+        if parts.pooled_norm is not None and isinstance(parts.norm, nn.Identity | None):
+            return parts.pooled_norm
+        return parts.norm
 
     @property
     def patch_kernel(self) -> np.ndarray | None:
@@ -405,8 +418,18 @@ class Model:
     @property
     def position_embedding(self) -> np.ndarray | None:
         """E_pos of eq. 1: ndarray of shape (N or prefix + N, D); None where there is none."""
-        table = self.parts.positions
-        return None if table is None else _read_only(table[0])
+        table = self.positions
+        return None if table is None else _read_only(table.flatten(0, -2))
+
+    @property
+    def positions(self) -> Tensor | None:
+        """The table that `position_embedding` reads."""
+        path = self.parts.positions
+        return attrgetter(path)(self.module) if path else None
+
+    @property
+    def positions_learned(self) -> bool:
+        return isinstance(self.positions, nn.Parameter)
 
 
 def _read_only(tensor: Tensor) -> np.ndarray:

@@ -58,10 +58,9 @@ def steps(model: Model, image: Image.Image, acts: Activations) -> tuple[Box, ...
 
 def _embedding(model: Model, x: Tensor, z: Tensor) -> Iterator[Box]:
     """From the picture (1, C, H, W) to z_0 (T, D)."""
-    module: Any = model.module
     embed: Any = model.parts.embedding
     yield box("picture", x[0].permute(1, 2, 0))
-    cnn, conv = getattr(embed, "backbone", None), getattr(embed, "proj", None)
+    cnn, conv = getattr(embed, "backbone", None), getattr(embed, "proj", model.parts.kernel)
     if cnn is not None:
         x = cnn(x)
         x = x[-1] if isinstance(x, list | tuple) else x
@@ -81,7 +80,7 @@ def _embedding(model: Model, x: Tensor, z: Tensor) -> Iterator[Box]:
     if isinstance(norm, nn.Module) and not isinstance(norm, nn.Identity):
         tokens = norm(tokens)
         yield normed("embedding_norm", norm, tokens, tokens)
-    chain = [*_prefixed(module, tokens)]
+    chain = [*_prefixed(model, tokens)]
     if not agree(chain[-1].values if chain else numbers(tokens), numbers(z)):
         chain = [box("embedding", z)]
     yield from chain
@@ -98,15 +97,13 @@ def _cut(conv: object, x: Tensor) -> Tensor | None:
     return cut.permute(1, 2, 0, 3, 4).flatten(0, 1)
 
 
-def _prefixed(module: Any, tokens: Tensor) -> Iterator[Box]:
+def _prefixed(model: Model, tokens: Tensor) -> Iterator[Box]:
     """CLS and its like in front, positions added: in the order in which the module does so."""
-    named = (getattr(module, f"{name}_token", None) for name in ("cls", "dist", "reg"))
-    own = [token[0] for token in named if isinstance(token, Tensor)]
-    prefix = torch.cat(own) if own else None
-    if not hasattr(module, "blocks") or hasattr(module, "blocks_token_only"):
-        prefix = None  # CaiT has its CLS later
-    table = getattr(module, "pos_embed", None)
-    table = table.flatten(0, -2) if isinstance(table, Tensor) else None
+    module, parts = model.module, model.parts
+    prefix = None
+    if parts.prefix and model.layers[0].prefix:  # CaiT has its CLS later
+        prefix = torch.cat([token.reshape(-1, tokens.shape[-1]) for token in parts.prefix])
+    table = None if model.positions is None else model.positions.flatten(0, -2)
     first = prefix is not None and not (table is not None and len(table) == len(tokens))
     for name in ("prefix", "positions") if first else ("positions", "prefix"):
         if name == "prefix" and prefix is not None:
@@ -138,19 +135,21 @@ def _answer(model: Model, x: Tensor, acts: Activations) -> Iterator[Box]:
     """What the head reads, and what it answers."""
     module: Any = model.module
     last = tensor(acts.tokens(acts.depth), x)
-    features = module.norm(last[None]) if model.read_tokens else module.forward_features(x)
+    if hasattr(module, "forward_features") and not model.read_tokens:
+        features = module.forward_features(x)
+    else:
+        features = (model.parts.norm or nn.Identity())(last[None])
     output = _output(model, last, features)
     yield output
     if acts.logits is None or acts.probabilities is None:
         yield Box(name="no_head" if acts.logits is None else "embedding_head", shape=())
         return
     y = tensor(output.values, x).reshape(-1, output.shape[-1])  # of each head
-    head = getattr(module.head, "fc", module.head)
-    if isinstance(head, PreTrainingHead):
-        y = torch.tanh(head.pre_logits(y))
+    heads = [_last(module.get_submodule(path)) for path in model.parts.heads][: len(y)]
+    if isinstance(heads[0], PreTrainingHead):
+        y = torch.tanh(heads[0].pre_logits(y))
         yield box("head_hidden", y[0])
-        head = head.out
-    heads = [head, module.head_dist][: len(y)] if len(y) > 1 else [head]
+        heads = [heads[0].out]
     made = {"probabilities": acts.probabilities}
     if all(isinstance(each, nn.Linear) for each in heads):
         weight = torch.stack([each.weight for each in heads], dim=1)  # (K, heads, D)
@@ -162,6 +161,12 @@ def _answer(model: Model, x: Tensor, acts: Activations) -> Iterator[Box]:
     yield box("head", acts.logits, made)
 
 
+def _last(head: Any) -> Any:
+    """The linear layer of a head that timm or torchvision wraps into more."""
+    head = getattr(head, "fc", head)
+    return head[0] if isinstance(head, nn.Sequential) and len(head) == 1 else head
+
+
 def _output(model: Model, last: Tensor, features: Tensor) -> Box:
     """y of equation (4), named by how it was proved to come about.
 
@@ -169,22 +174,26 @@ def _output(model: Model, last: Tensor, features: Tensor) -> Box:
     patches after LN; "output_mean_norm": before it; "output_features": by another way.
     """
     module: Any = model.module
-    prefix = len(model.layers[0].prefix)
-    if getattr(module, "head_dist", None) is not None and "dist" in model.read_tokens:
-        return box("output_distilled", features[0, :2], statistics(module.norm, last[:2]))
-    mean_first = getattr(module, "fc_norm", nn.Identity())
+    parts, prefix = model.parts, len(model.layers[0].prefix)
+    norm, mean_first = parts.norm, parts.pooled_norm or nn.Identity()
+    if len(parts.heads) == 2 and "dist" in model.read_tokens:
+        return box("output_distilled", features[0, :2], statistics(norm, last[:2]))
     if isinstance(module, VisionTransformer):
         y = features[0, 0] if module.has_class_token else features[0, prefix:].mean(dim=0)
-    else:
+    elif hasattr(module, "forward_head"):
         y = module.forward_head(features, pre_logits=True)[0].flatten()
+    elif model.read_tokens and parts.outputs and len(parts.heads) < 2:
+        y = (model.pooled if parts.heads else model.answer)(last[None])[0]
+    else:  # without a head; and where there are stages, torchvision and transformers pool the mean
+        y = features[0, 0] if "cls" in model.read_tokens else features[0, prefix:].mean(dim=0)
     if not model.read_tokens:
         return box("output_features", y)
     mean = features[0, prefix:].mean(dim=0)
-    for name, made, norm, read in (
-        ("output", features[0, 0], module.norm, last[:1]),
+    for name, made, by, read in (
+        ("output", features[0, 0], norm, last[:1]),
         ("output_mean", mean, None, mean),
         ("output_mean_norm", mean_first(mean), mean_first, mean[None]),
     ):
         if (name == "output") == ("cls" in model.read_tokens) and agree(numbers(made), numbers(y)):
-            return box(name, y, statistics(norm, read))
+            return box(name, y, statistics(by, read))
     return box("output_features", y)

@@ -14,6 +14,7 @@ from .pooling import read_tokens
 from .position_encoding import position_encodings
 from .receptive_fields import Offset, receptive_field_offsets
 from .refusals import is_compiled, why_unknown, why_unready
+from .rest import exchanged
 from .staged import STAGED
 from .torchvision import TORCHVISION
 from .transformers import TRANSFORMERS
@@ -28,6 +29,7 @@ __all__ = [
     "Parts",
     "Site",
     "Windows",
+    "exchanged",
     "family_of",
     "position_encodings",
     "read_tokens",

@@ -158,10 +158,14 @@ class Parts:
         What makes the first tokens of the picture.
     kernel : nn.Module or None
         What makes a token of a patch; None behind a CNN.
-    norm : nn.Module or None
+    norm, pooled_norm : nn.Module or None
         The LayerNorm after the last block, or after the pooling in models that have it there.
-    positions : Tensor or None
-        What is added to the tokens, of shape (1, tokens, D).
+    positions : str
+        The path of the table of vectors that is added to the tokens; "" where there is none.
+    prefix : tuple of Tensor
+        The learned tokens before the patches, each of shape (..., D).
+    heads : tuple of str
+        The paths of what answers, after the pooling: one, or two of a distilled model.
     width : int
         D of the last layer.
     outputs : int
@@ -173,7 +177,10 @@ class Parts:
     embedding: nn.Module
     kernel: nn.Module | None
     norm: nn.Module | None
-    positions: Tensor | None
+    pooled_norm: nn.Module | None
+    positions: str
+    prefix: tuple[Tensor, ...]
+    heads: tuple[str, ...]
     width: int
     outputs: int
     embeds: bool = False
@@ -182,14 +189,18 @@ class Parts:
 def timm_parts(module: Any) -> Parts:
     """The parts by timm's names, which are vitviz's own too."""
     embedding = _first(module, "patch_embed", "stem")
-    norm, positions = getattr(module, "norm", None), getattr(module, "pos_embed", None)
-    if isinstance(norm, nn.Identity) and hasattr(module, "fc_norm"):
-        norm = module.fc_norm
     return Parts(
         embedding=embedding,
         kernel=None if _first(embedding, "backbone") else _first(embedding, "proj"),
-        norm=norm,
-        positions=positions if isinstance(positions, Tensor) else None,
+        norm=_first(module, "norm"),
+        pooled_norm=_first(module, "fc_norm"),
+        positions="pos_embed" if isinstance(_first(module, "pos_embed"), Tensor) else "",
+        prefix=tuple(
+            token
+            for name in ("cls", "dist", "reg")
+            if isinstance(token := _first(module, f"{name}_token"), Tensor)
+        ),
+        heads=tuple(name for name in ("head", "head_dist") if _first(module, name) is not None),
         width=int(getattr(module, "embed_dim", 0)),
         outputs=int(getattr(module, "num_classes", 0)),
     )

@@ -17,12 +17,15 @@ class _Given(nn.Module):
         return self.tokens
 
 
-def exchanged(module: nn.Module, path: str, part: nn.Module) -> Any:
-    """The module with another part at `path`; it shares all others, and is left as it is."""
+def exchanged(module: nn.Module, path: str, part: nn.Module | Tensor) -> Any:
+    """The module with another part or tensor at `path`; all else is shared, and stays as it is."""
     first, _, rest = path.partition(".")
-    inner = exchanged(module.get_submodule(first), rest, part) if rest else part
-    other = copy.copy(module)
-    other._modules = {**module._modules, first: inner}
+    other: Any = copy.copy(module)
+    for kind in ("_modules", "_parameters", "_buffers"):
+        own = dict(getattr(module, kind))
+        if first in own:
+            own[first] = exchanged(module.get_submodule(first), rest, part) if rest else part
+            object.__setattr__(other, kind, own)
     return other
 
 

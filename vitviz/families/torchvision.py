@@ -57,7 +57,10 @@ def _vit_parts(module: Any) -> Parts:
         embedding=module.conv_proj,
         kernel=module.conv_proj,
         norm=module.encoder.ln,
-        positions=module.encoder.pos_embedding,
+        pooled_norm=None,
+        positions="encoder.pos_embedding",
+        prefix=(module.class_token,),
+        heads=("heads",),
         width=module.hidden_dim,
         outputs=outputs_of(module.heads),
     )
@@ -117,7 +120,10 @@ def _swin_parts(module: Any) -> Parts:
         embedding=module.features[0],
         kernel=module.features[0][0],
         norm=module.norm,
-        positions=None,
+        pooled_norm=None,
+        positions="",
+        prefix=(),
+        heads=("head",),
         width=int(module.norm.normalized_shape[0]),
         outputs=outputs_of(module.head),
     )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .description import Family, Grid, Layer, Parts, Site, checked_grid, side
 from .rest import given_tokens
 
-_HEADS = ("classifier", "cls_classifier", "visual_projection")
+_HEADS = ("classifier", "cls_classifier", "distillation_classifier", "visual_projection")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +56,8 @@ class _Plain(Encoder):
     ----------
     blocks, block, middle : the path of its blocks in the encoder, their class, and `Site.middle`
     patches, kernel : paths of what makes the tokens, and of the convolution in it
-    norm, positions : paths in the encoder; "" where there is none
-    unnormed : the classes whose head reads tokens that did not go through the norm
+    norm, pooled_norm, positions : paths in the encoder; "" where there is none
+    unnormed : the classes whose pooled tokens do not go through `pooled_norm`
     prefix : callable(encoder) -> names of the prefix tokens
     resizes : whether it interpolates its positions only where it is told to
     pooled : callable(encoder) -> whether what it pools is an embedding of the picture
@@ -69,6 +69,7 @@ class _Plain(Encoder):
     patches: str = "embeddings.patch_embeddings"
     kernel: str = "embeddings.patch_embeddings.projection"
     norm: str = "layernorm"
+    pooled_norm: str = ""
     positions: str = "embeddings.position_embeddings"
     unnormed: tuple[str, ...] = ()
     prefix: Callable[[Any], tuple[str, ...]] = lambda encoder: ("cls",)
@@ -108,22 +109,20 @@ class _Plain(Encoder):
 
     def parts(self, module: Any) -> Parts:
         encoder = self.of(module)
-        table = _at(encoder, self.positions)
-        norm = None if type(module).__name__ in self.unnormed else _at(encoder, self.norm)
-        if isinstance(norm, nn.Identity):  # BEiT has it after the mean
-            norm = getattr(getattr(encoder, "pooler", None), "layernorm", None)
-        head = head_of(module)
-        outputs = int(getattr(head, "out_features", 0))
-        if head is None and self.pooled(encoder):
+        outputs, heads, name = outputs_of(module), heads_of(module), type(module).__name__
+        if not heads and self.pooled(encoder):
             outputs = encoder.config.hidden_size
         return Parts(
             embedding=encoder.get_submodule(self.patches),
             kernel=encoder.get_submodule(self.kernel),
-            norm=norm,
-            positions=table[None] if isinstance(table, Tensor) and table.ndim == 2 else table,
+            norm=_at(encoder, self.norm),
+            pooled_norm=None if name in self.unnormed else _at(encoder, self.pooled_norm),
+            positions=table_at(self, module, self.positions),
+            prefix=_prefix_tokens(encoder.embeddings),
+            heads=heads,
             width=encoder.config.hidden_size,
             outputs=outputs,
-            embeds=outputs > 0 and (head is None or head is getattr(module, _HEADS[-1], None)),
+            embeds=outputs > 0 and heads in ((), ("visual_projection",)),
         )
 
     def run(self, module: Any, x: Tensor) -> Tensor:
@@ -134,9 +133,26 @@ class _Plain(Encoder):
         return self.run(given_tokens(module, self.path_of(module, self.blocks), tokens), picture)
 
 
-def head_of(module: nn.Module) -> Any:
-    """The linear layer that a model of transformers ends with, or None."""
-    return next((getattr(module, name) for name in _HEADS if hasattr(module, name)), None)
+def heads_of(module: nn.Module) -> tuple[str, ...]:
+    """The names of the linear layers that a model of transformers ends with."""
+    return tuple(name for name in _HEADS if hasattr(module, name))
+
+
+def outputs_of(module: Any) -> int:
+    """How many numbers they give; 0 where there are none."""
+    heads = (_at(module, name) for name in heads_of(module))
+    return max((getattr(head, "out_features", 0) for head in heads), default=0)
+
+
+def table_at(row: Encoder, module: Any, path: str) -> str:
+    """The path in the module of a table of the encoder; "" where there is none."""
+    there = _at(row.of(module), path)
+    return "" if there is None else row.path_of(module, path)
+
+
+def _prefix_tokens(embeddings: Any) -> tuple[Tensor, ...]:
+    names = ("cls_token", "class_embedding", "distillation_token", "register_tokens")
+    return tuple(getattr(embeddings, name) for name in names if hasattr(embeddings, name))
 
 
 def run(module: Any, x: Tensor, own: Grid | None) -> Tensor:
@@ -161,7 +177,7 @@ def image_size(config: Any) -> Grid:
 def _at(module: Any, path: str) -> Any:
     """The part or parameter at this path; None where there is none."""
     for name in filter(None, path.split(".")):
-        module = getattr(module, name)
+        module = getattr(module, name, None)
     return module if path else None
 
 
@@ -247,6 +263,7 @@ _BEIT = _Plain(
     blocks="layers",
     block="BeitLayer",
     middle="layernorm_after",
+    pooled_norm="pooler.layernorm",
     biased=True,
 )
 _TOWER: dict[str, Any] = dict(
@@ -254,7 +271,6 @@ _TOWER: dict[str, Any] = dict(
     middle="layer_norm2",
     patches="embeddings.patch_embedding",
     kernel="embeddings.patch_embedding",
-    norm="post_layernorm",
     positions="embeddings.position_embedding.weight",
     resizes=True,
 )
@@ -266,6 +282,8 @@ _CLIP = _Plain(
         "CLIPForImageClassification": "vision_model",
     },
     block="CLIPEncoderLayer",
+    norm="",
+    pooled_norm="post_layernorm",
     unnormed=("CLIPForImageClassification",),
     **_TOWER,
 )
@@ -274,6 +292,7 @@ _SIGLIP = _Plain(
     name="SiglipVisionModel",
     wholes={"SiglipForImageClassification": "vision_model"},
     block="SiglipEncoderLayer",
+    norm="post_layernorm",
     prefix=lambda encoder: (),
     pooled=lambda encoder: encoder.use_head,
     **_TOWER,

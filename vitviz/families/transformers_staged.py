@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from .description import Family, Grid, Layer, Parts, Site, checked_grid, side
 from .staged import convolved, halved
-from .transformers import Encoder, head_of, image_size, run
+from .transformers import Encoder, heads_of, image_size, outputs_of, run, table_at
 from .windows import Windows, one_window, shifted_windows
 
 _SWIN = {
@@ -66,14 +66,17 @@ def _swin_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
 
 
 def _swin_parts(module: Any) -> Parts:
-    _, encoder = _swin(module)
+    row, encoder = _swin(module)
     return Parts(
         embedding=encoder.embeddings.patch_embeddings,
         kernel=encoder.embeddings.patch_embeddings.projection,
         norm=encoder.layernorm,
-        positions=encoder.embeddings.position_embeddings,
+        pooled_norm=None,
+        positions=table_at(row, module, "embeddings.position_embeddings"),
+        prefix=(),
+        heads=heads_of(module),
         width=encoder.num_features,
-        outputs=int(getattr(head_of(module), "out_features", 0)),
+        outputs=outputs_of(module),
     )
 
 
@@ -132,9 +135,12 @@ def _pvt_parts(module: Any) -> Parts:
         embedding=stages[0].patch_embedding,
         kernel=stages[0].patch_embedding.proj,
         norm=stages[-1].layer_norm,
-        positions=None,
+        pooled_norm=None,
+        positions="",
+        prefix=(),
+        heads=heads_of(module),
         width=int(stages[-1].layer_norm.normalized_shape[0]),
-        outputs=int(getattr(head_of(module), "out_features", 0)),
+        outputs=outputs_of(module),
     )
 
 

@@ -94,6 +94,7 @@ class Size:
 def size_of(module: nn.Module, sites: Sequence[Site]) -> Size:
     """Count a module of a known family, which may lie on the meta device."""
     shapes = [_mlp_shape(site.block) for site in sites]
+    heads = family_of(module).parts(module).heads
     return Size(
         layers=len(sites),
         embed_dims=_each_once(shape[1] for shape in shapes if shape),
@@ -103,7 +104,7 @@ def size_of(module: nn.Module, sites: Sequence[Site]) -> Size:
         head_parameters=sum(
             weight.numel()
             for name, weight in module.named_parameters()
-            if name.split(".")[0] in ("head", "head_dist")
+            if name.split(".")[0] in heads
         ),
     )
 
@@ -115,9 +116,16 @@ def counted(architecture: str) -> Size:
     return size_of(outline, family_of(outline).sites(outline, input_size))
 
 
+#: Where the first layer of an MLP is, in timm, transformers and torchvision.
+_MLP = (
+    *("mlp.fc1.weight", "mlp_channels.fc1.weight", "mlp.up_proj.weight", "mlp.dense1.weight"),
+    *("intermediate.dense.weight", "mlp.0.weight"),
+)
+
+
 def _mlp_shape(block: nn.Module) -> tuple[int, int] | None:
     """(MLP, D) of a block's MLP: the shape of its first layer's weights."""
-    for path in ("mlp.fc1.weight", "mlp_channels.fc1.weight"):
+    for path in _MLP:
         weight = dict(block.named_parameters()).get(path)
         if weight is not None:
             return weight.shape[0], weight.shape[1]

@@ -234,7 +234,7 @@ def _names(view: View) -> list[str]:
 
 
 def _outputs(model: "Model") -> int:
-    return model.num_classes or int(getattr(model.module, "embed_dim", 0))
+    return model.num_classes or model.parts.width
 
 
 def _shuffled(view: View, order: np.ndarray) -> Image.Image:

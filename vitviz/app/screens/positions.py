@@ -99,7 +99,7 @@ def _why_not_learned(view: View) -> str | None:
     table = model.position_embedding
     if table is None:
         why = "adds no position embedding to its tokens"
-    elif "pos_embed" not in dict(model.module.named_parameters(recurse=False)):
+    elif not model.positions_learned:
         why = "adds fixed sines and cosines"
     elif len(table) not in (grid[0] * grid[1], len(view.prefix) + grid[0] * grid[1]):
         why = f"has position embeddings for a grid other than {grid[0]} x {grid[1]}"

@@ -99,7 +99,7 @@ def _step_facts(view: "View", steps: "tuple[Box, ...]") -> dict[str, Any]:
     names = [f"[{name.upper()}]" for name in layer.prefix if not name.startswith("reg")]
     registers = len(layer.prefix) - len(names)
     names += [f"{registers} registers"] if registers else []
-    learned = dict(view.model.module.named_parameters()).get("pos_embed") is not None
+    learned = view.model.positions_learned
     return {
         "H": shapes["picture"][0],
         "W": shapes["picture"][1],

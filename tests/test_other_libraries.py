@@ -1,0 +1,102 @@
+"""What is built on a Model works with those of transformers and torchvision too."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from examples import assert_one_sentence, picture, watched
+from numpy.testing import assert_allclose
+
+import vitviz
+from vitviz import ModelError
+from vitviz.anatomy import layer_boxes, residual_stream, steps
+from vitviz.equivariance import repeat_patch, shuffle_patches, translate
+from vitviz.families import position_encodings
+from vitviz.model import Model
+from vitviz.zoo import size_of
+
+transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
+from test_torchvision import swin, vit  # noqa: E402
+from test_transformers import CLASSES, small  # noqa: E402
+from test_transformers_staged import STAGED, module_of  # noqa: E402
+
+
+def other(name: str) -> Model:
+    """A small model of another library."""
+    if name in CLASSES:
+        return small(name)
+    if name in STAGED:
+        return watched(module_of(name), (96, 128))
+    return watched(vit() if name == "torchvision's ViT" else swin(name), (32, 32))
+
+
+OTHERS = [*CLASSES, *STAGED, "torchvision's ViT", "swin_t", "swin_v2_t"]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_step_from_the_picture_to_the_answer_is_there(name: str) -> None:
+    model = other(name)
+    acts = vitviz.capture(model, picture())
+    boxes = {box.name: box for box in steps(model, picture(), acts)}
+    assert next(iter(boxes)) == "picture"
+    if acts.probabilities is None:
+        assert {"no_head", "embedding_head"} & set(boxes)
+    else:  # the weights of the head, times what it reads, are the answer
+        head = boxes["head"]
+        (read,) = (box.values for each, box in boxes.items() if each.startswith("output"))
+        assert read is not None
+        assert acts.logits is not None
+        made = np.einsum("khd,hd->kh", head.parts["weight"], np.atleast_2d(read))
+        assert_allclose((made + head.parts["bias"]).mean(axis=1), acts.logits, rtol=1e-4, atol=1e-5)
+    for layer in range(acts.depth):
+        assert layer_boxes(model, acts, layer)[-1].name == "after"
+    assert np.isfinite(residual_stream(acts).patches).all()
+
+
+@pytest.mark.parametrize("name", ["ViTForImageClassification", "torchvision's ViT"])
+def test_positions_are_added_and_named(name: str) -> None:
+    model = other(name)
+    acts = vitviz.capture(model, picture())
+    boxes = {box.name: box for box in steps(model, picture(), acts)}
+    assert [*boxes][:7] == [
+        *("picture", "patches", "flatten", "project", "prefix", "positions", "encoder"),
+    ]
+    made = boxes["positions"].values
+    assert made is not None
+    assert_allclose(made, acts.tokens(0), atol=1e-5)
+    assert boxes["output"].parts["gamma"].shape == (32,)
+    assert model.positions_learned
+    assert model.position_embedding is not None
+    assert model.position_embedding.shape == (17, 32)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_without_positions_the_order_of_patches_is_unknown(name: str) -> None:
+    model = other(name)
+    if position_encodings(model.module, model.layers) != ("embedding",):
+        with pytest.raises(ModelError, match="without its position embedding") as caught:
+            shuffle_patches(model, picture())
+        assert_one_sentence(caught.value)
+        return
+    before = {key: value.clone() for key, value in model.module.state_dict().items()}
+    shuffled = shuffle_patches(model, picture())
+    assert_allclose(shuffled.outputs[1, 0], shuffled.outputs[1, 1], rtol=1e-3, atol=1e-4)
+    assert np.abs(shuffled.outputs[0, 0] - shuffled.outputs[0, 1]).max() > 1e-4
+    equal = repeat_patch(model, picture(), (0, 0), (2, 3))
+    assert equal.last_without == pytest.approx(0, abs=1e-4)
+    assert equal.last > 1e-3
+    assert translate(model, picture(), 8).embedded == pytest.approx(0, abs=1e-6)
+    assert translate(model, picture(), 4).embedded > 1e-2
+    assert all((value == before[key]).all() for key, value in model.module.state_dict().items())
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_its_size_is_counted(name: str) -> None:
+    model = other(name)
+    size = size_of(model.module, model.sites)
+    assert size.layers == len(model.layers)
+    assert size.mlp_dims
+    assert size.embed_dims[-1] == vitviz.capture(model, picture()).tokens(size.layers).shape[1]
+    heads = [name for name in ("classifier", "heads", "head") if hasattr(model.module, name)]
+    if heads and not model.embeds:
+        assert size.head_parameters >= 5 * size.embed_dims[-1]
