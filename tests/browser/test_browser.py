@@ -120,7 +120,9 @@ LOOK = """() => {
   const main = document.querySelector("main");
   const around = main.closest("[data-testid=stAppViewContainer]");  // hides what it cuts off
   const widths = [document.documentElement, main, around].map(one => one.scrollWidth);
-  return { texts, bright, widths };
+  const subplots = [...document.querySelectorAll(".js-plotly-plot")].map(
+    plot => plot.querySelectorAll(".cartesianlayer > .subplot").length);
+  return { texts, bright, widths, subplots };
 }"""
 
 
@@ -273,6 +275,7 @@ class Seen:
     texts: list[dict[str, Any]]
     bright: list[str]
     widths: list[int]
+    subplots: list[int]  # of each figure
 
 
 @pytest.fixture(scope="module", params=["light", "dark"])
@@ -320,6 +323,11 @@ def test_a_page_has_figures_with_alt_text_and_says_what_was_measured(
 @every_page
 def test_nothing_is_wider_than_the_screen(name: str, tour: dict[str, Seen]) -> None:
     assert max(tour[name].widths) <= WIDTH
+
+
+@every_page
+def test_no_figure_has_more_than_16_subplots(name: str, tour: dict[str, Seen]) -> None:
+    assert max(tour[name].subplots, default=0) <= 16
 
 
 @every_page

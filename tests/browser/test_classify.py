@@ -87,3 +87,12 @@ def test_patches_that_are_dragged_over_are_gone(classify: "Page") -> None:
     until(page, lambda: "painted=3.4-5.9" in page.url)
     until(page, lambda: "18 of 256 patches removed" in alt(page, PATCHES))
     until(page, lambda: alt(page, ANSWER) != before)
+
+
+def test_a_click_hits_what_it_points_at_for_a_presenter_too(classify: "Page") -> None:
+    page = classify
+    page.get_by_text("Presenter").click()
+    until(page, lambda: "presenter=True" in page.url)
+    settled(page)
+    click(page, HEADS, 1 * HEAD_COUNT + 3, "presenter=True&muted=2.4")
+    until(page, lambda: "1 of 36 heads are muted: layer 2, head 4" in alt(page, HEADS))

@@ -1,5 +1,8 @@
-"""Every page at the widths of telephones, laptops and projectors; and what stands first."""
+"""Every page: at the widths of telephones, laptops and projectors, larger for a projector, its
+numbers as one takes them away, and by the keyboard alone. It is loaded once for all of this."""
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -7,11 +10,11 @@ import pytest
 from vitviz.app.main import RECORDS
 from vitviz.text import PAGES
 
-from .conftest import Server
+from .conftest import HEIGHT, WIDTH, Server, watched
 from .walk import opened, settled, until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 WIDTHS = (390, 768, 1024, 1280, 1920)
 MAPS = ("attention", "positions", "rollout", "tokens")
@@ -32,7 +35,42 @@ TOO_WIDE = """() => {
 }"""
 
 
-def resized(page: "Page", width: int, height: int = 720) -> None:
+# Font sizes of what is in sight, in pixels, by what it is.
+SIZES = """() => {
+  const size = (node) => node && parseFloat(getComputedStyle(node).fontSize);
+  const figure = document.querySelector("main .js-plotly-plot .xtick text");
+  return {
+    label: size(document.querySelector("main label p")),
+    title: size(document.querySelector("main h1")),
+    figure: size(figure),
+  };
+}"""
+
+NAME = """const nameOf = (control) => {  // a group of radios is one stop, moved within by arrows
+  const element = control.closest("[role=radiogroup]") ?? control;
+  return [element.tagName, element.getAttribute("aria-label"),
+    element.textContent.trim().slice(0, 30), element.type].join(" ");
+};
+function* all(root) {
+  for (const element of root.querySelectorAll("*")) {
+    yield element;
+    if (element.shadowRoot) yield* all(element.shadowRoot);
+  }
+}"""
+CONTROLS = f"""() => {{ {NAME}
+  return [...all(document.querySelector("main"))]
+    .filter((element) => element.matches("button, input, select, textarea, [tabindex='0']"))
+    .filter((element) => !element.disabled && element.tabIndex >= 0 && element.checkVisibility())
+    .map(nameOf); }}"""
+FOCUSED = f"""() => {{ {NAME}
+  let element = document.activeElement;
+  while (element?.shadowRoot?.activeElement) element = element.shadowRoot.activeElement;
+  return element ? nameOf(element) : ""; }}"""
+
+
+def resized(page: "Page", width: int, height: int = HEIGHT) -> None:
+    if page.viewport_size == {"width": width, "height": height}:
+        return
     page.set_viewport_size({"width": width, "height": height})
     page.wait_for_timeout(400)  # figures follow a little later
     settled(page)
@@ -51,25 +89,34 @@ def box(page: "Page", what: str) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("presenter", [False, True])
-@pytest.mark.parametrize("name", PAGES)
-def test_nothing_is_wider_than_the_window_or_cut_off(
-    name: str, presenter: bool, page: "Page", server: Server
-) -> None:
-    opened(page, server, f"{name}?presenter=True" if presenter else name)
-    for width in WIDTHS:
-        resized(page, width)
-        found = page.evaluate(TOO_WIDE)
-        assert found["wide"] <= 0, width
-        assert not found["cut"], width
+@pytest.fixture(scope="module", params=PAGES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_caption_and_main_figure_stand_in_the_first_screen(
-    name: str, page: "Page", server: Server
-) -> None:
-    opened(page, server, name)
-    resized(page, 1280)
+@pytest.fixture(scope="module")
+def loaded(name: str, browser: "Browser", server: Server) -> "Iterator[Page]":
+    with watched(browser) as page:
+        yield opened(page, server, name)
+
+
+@pytest.fixture
+def screen(loaded: "Page") -> "Page":
+    """The page of this name, which a test leaves as it was; seen from its top."""
+    resized(loaded, WIDTH, HEIGHT)
+    loaded.evaluate(TOP)
+    return loaded
+
+
+TOP = """() => {
+  document.activeElement.blur();
+  document.querySelector("main").closest("[data-testid=stAppViewContainer]").scrollTo(0, 0);
+  document.querySelector("main").scrollTo(0, 0);
+}"""
+
+
+def test_caption_and_main_figure_stand_in_the_first_screen(name: str, screen: "Page") -> None:
+    page = screen
     end = box(page, PROVENANCE)["top"]
     caption = box(page, ".st-key-caption")
     assert caption["bottom"] < end
@@ -80,6 +127,83 @@ def test_caption_and_main_figure_stand_in_the_first_screen(
     elif name not in RECORDS:
         page.locator("main canvas, main .main-svg").first.wait_for()
         assert box(page, "main canvas, main .main-svg")["top"] < end - 100
+
+
+def expect_to_fit(page: "Page") -> None:
+    """Nothing is wider than the window or cut off."""
+    for width in WIDTHS:
+        resized(page, width)
+        found = page.evaluate(TOO_WIDE)
+        assert found["wide"] <= 0, width
+        assert not found["cut"], width
+    resized(page, WIDTH)
+
+
+def test_nothing_is_wider_than_the_window_or_cut_off(screen: "Page") -> None:
+    expect_to_fit(screen)
+
+
+def test_everything_is_larger_by_a_quarter_for_a_presenter_and_fits(screen: "Page") -> None:
+    page = screen
+    before = page.evaluate(SIZES)
+    page.get_by_text("Presenter").click()
+    until(page, lambda: "presenter=True" in page.url)
+    settled(page)
+    after = page.evaluate(SIZES)
+    assert {part: size and 1.25 * size for part, size in before.items()} == pytest.approx(after)
+    expect_to_fit(page)
+    page.get_by_text("Presenter").click()
+    until(page, lambda: "presenter" not in page.url)
+    settled(page)
+
+
+def saved(page: "Page") -> list[str]:
+    """The lines of the first file that the page offers."""
+    settled(page)  # a click on a button that is drawn anew is lost
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV").first.click()
+    return Path(download.value.path()).read_text(encoding="utf-8").splitlines()
+
+
+def line(page: "Page") -> str:
+    return page.locator(PROVENANCE).inner_text()
+
+
+def test_it_gives_its_numbers_under_its_provenance(screen: "Page") -> None:
+    page = screen
+    assert page.get_by_role("button", name="CSV").count() == 0
+    page.get_by_text("Data", exact=True).click()
+    page.locator("[data-testid=stDataFrame] canvas").first.wait_for()
+    assert saved(page)[0] == f"# {line(page)}"
+    page.get_by_text("Data", exact=True).click()
+    until(page, lambda: page.get_by_role("button", name="CSV").count() == 0)
+    settled(page)
+
+
+def test_every_control_is_reached_by_the_keyboard(screen: "Page") -> None:
+    page = screen
+    wanted: set[str] = set(page.evaluate(CONTROLS))
+    assert len(wanted) >= 5
+    reached: set[str] = set()
+    for _ in range(3 * len(wanted) + 40):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate(FOCUSED))
+        if wanted <= reached:
+            break
+    assert wanted <= reached
+
+
+def test_data_that_is_open_stays_open_and_follows_the_layer(page: "Page", server: Server) -> None:
+    opened(page, server)
+    page.get_by_text("Data", exact=True).click()
+    before = saved(page)
+    page.locator(".st-key-layer input").press("ArrowLeft")
+    until(page, lambda: "layer 5 of 6" in line(page))
+    settled(page)
+    after = saved(page)
+    assert after[0] == f"# {line(page)}"
+    assert after[2] == before[2]  # the headings
+    assert after[3:] != before[3:]
 
 
 def test_photo_and_map_grow_with_the_window_and_type_does_not(page: "Page", server: Server) -> None:

@@ -97,43 +97,6 @@ def test_hover_sends_nothing_and_a_click_one_small_message(page: "Page", server:
 # --- for everyone -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_every_control_is_reached_by_the_keyboard(name: str, page: "Page", server: Server) -> None:
-    opened(page, server, name)
-    wanted: set[str] = set(page.evaluate(CONTROLS))
-    assert len(wanted) >= 5
-    page.evaluate("document.activeElement.blur()")
-    reached: set[str] = set()
-    for _ in range(3 * len(wanted) + 40):
-        page.keyboard.press("Tab")
-        reached.add(page.evaluate(FOCUSED))
-        if wanted <= reached:
-            break
-    assert wanted <= reached
-
-
-NAME = """const nameOf = (control) => {  // a group of radios is one stop, moved within by arrows
-  const element = control.closest("[role=radiogroup]") ?? control;
-  return [element.tagName, element.getAttribute("aria-label"),
-    element.textContent.trim().slice(0, 30), element.type].join(" ");
-};
-function* all(root) {
-  for (const element of root.querySelectorAll("*")) {
-    yield element;
-    if (element.shadowRoot) yield* all(element.shadowRoot);
-  }
-}"""
-CONTROLS = f"""() => {{ {NAME}
-  return [...all(document.querySelector("main"))]
-    .filter((element) => element.matches("button, input, select, textarea, [tabindex='0']"))
-    .filter((element) => !element.disabled && element.tabIndex >= 0 && element.checkVisibility())
-    .map(nameOf); }}"""
-FOCUSED = f"""() => {{ {NAME}
-  let element = document.activeElement;
-  while (element?.shadowRoot?.activeElement) element = element.shadowRoot.activeElement;
-  return element ? nameOf(element) : ""; }}"""
-
-
 def test_keys_are_heard_where_the_focus_is_elsewhere_and_on_pages_with_a_map_alone(
     page: "Page", server: Server
 ) -> None:
@@ -171,16 +134,6 @@ HEARD = """() => {
   window.heard = [];
   window.onkeydown = ({ key, defaultPrevented }) => heard.push([key, defaultPrevented]);
 }"""
-
-
-def test_no_figure_has_more_than_16_subplots(page: "Page", server: Server) -> None:
-    opened(page, server)
-    for name in PAGES:
-        turn(page, name)
-        counts = page.locator(".js-plotly-plot").evaluate_all(
-            "plots => plots.map(plot => plot.querySelectorAll('.cartesianlayer > .subplot').length)"
-        )
-        assert all(count <= 16 for count in counts), (name, counts)
 
 
 def test_animation_stops_where_the_reader_wants_none(browser: "Browser", server: Server) -> None:
