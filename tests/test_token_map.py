@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from pages.driver import schema
 
-from vitviz import token_map
-from vitviz.token_map import Frame, Kind, Shape, encode, encode_windows, moved, packed, script
+from vitviz import anatomy_map, token_map
+from vitviz.token_map import Frame, Kind, Shape, encode, encode_windows, moved, packed
 
 MAPS = Path(token_map.__file__).with_name("maps.js")
 PRESSES = MAPS.with_name("keys.js")
@@ -296,20 +296,24 @@ def test_the_message_holds_what_its_schema_states() -> None:
     assert set(where.sent("layer 1")) == schema("Shape")
 
 
-def test_the_joined_module_is_valid(node: str, tmp_path: Path) -> None:
+components = pytest.mark.parametrize("component", [token_map, anatomy_map])
+
+
+@components
+def test_the_joined_module_is_valid(component: Any, node: str, tmp_path: Path) -> None:
     """As node reads it, which refuses a name that two modules give; it imports nothing."""
-    file = tmp_path / "joined.mjs"
-    file.write_text(script(), encoding="utf-8")
+    source, file = component.script(), tmp_path / "joined.mjs"
+    file.write_text(source, encoding="utf-8")
     printed([node, "--check", str(file)])
-    assert re.findall(r"^(?:im|ex)port .*", script(), re.MULTILINE) == [
-        "export default function mount({ data, parentElement, setTriggerValue }) {"
-    ]
+    found = re.findall(r"^(?:im|ex)port .*", source, re.MULTILINE)
+    assert found == ["export default mounting(View, stacks);"]
 
 
+@components
 def test_the_modules_are_valid_alone_and_import_names_that_are_there(
-    node: str, tmp_path: Path
+    component: Any, node: str, tmp_path: Path
 ) -> None:
-    for path in MAPS.parent.glob("*.js"):
-        shutil.copy(path, tmp_path)
+    for folder in (MAPS.parent, Path(anatomy_map.__file__).parent):
+        shutil.copytree(folder, tmp_path / folder.name)
     (tmp_path / "package.json").write_text('{"type": "module"}')
-    printed([node, str(tmp_path / "view.js")])
+    printed([node, str(tmp_path / Path(component.__file__).parent.name / "view.js")])

@@ -10,15 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from ..token_map import joined
+from ..token_map import SHARED, joined
 
 _HERE = Path(__file__).parent
 _MODULES = (
     "tensors.js",
     "drawing.js",
     "scenes.js",
+    "steps.js",
+    "boxes.js",
     "items.js",
     "charts.js",
+    "page.js",
+    "walk.js",
     "view.js",
 )
 _HALF = float(np.finfo(np.float16).max)
@@ -26,8 +30,7 @@ _HALF = float(np.finfo(np.float16).max)
 
 def script() -> str:
     """The component's source: one ES module, whose default export mounts it."""
-    shared = [_HERE.parent / "token_map" / name for name in ("maps.js", "parts.js", "commits.js")]
-    return joined([*shared, *(_HERE / name for name in _MODULES)])
+    return joined([*SHARED, *(_HERE / name for name in _MODULES)])
 
 
 def style() -> str:

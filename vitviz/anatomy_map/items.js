@@ -3,10 +3,21 @@
 // at their place, so that a pointer does not lose what it is on.
 
 import { contextOf, element } from "../token_map/parts.js";
+import { BOXES, part } from "./boxes.js";
 import { drawBars, drawCut, drawMatrix, drawStrip, pixels, rich } from "./drawing.js";
+import { WAITING, tokens } from "./scenes.js";
+import { STEPS } from "./steps.js";
 import { written } from "./tensors.js";
 
-/** @import { Item } from "./scenes.js" */
+/** @import { Item, Scene } from "./scenes.js" */
+
+/** @param {Scene} scene @returns {Item[]} */
+function itemsOf(scene) {
+  const { card, box } = scene;
+  if (box) return (BOXES[box] ?? part)(scene) ?? WAITING;
+  const named = scene.steps.get(card.id);
+  return (STEPS[card.name] ?? ((s) => named && tokens(s, named)))(scene) ?? WAITING;
+}
 
 /** @param {string} kind */
 function made(kind) {
@@ -38,9 +49,10 @@ function write(node, text) {
   node.replaceChildren(...rich(text));
 }
 
-/** @param {HTMLElement} place @param {Item[]} items @param {any} scene @param {any} look
+/** @param {HTMLElement} place @param {Scene} scene @param {any} look
  * `look`: lut, ink, picture */
-export function showItems(place, items, scene, look) {
+export function showScene(place, scene, look) {
+  const items = itemsOf(scene);
   items.forEach((item, index) => {
     let node = /** @type {HTMLElement} */ (place.children[index]);
     if (!node || node.dataset.kind !== item.kind) {

@@ -5,149 +5,89 @@
 // The host mounts it three times: two mounts carry numbers (of the picture's steps, and of one
 // layer), the third what to show. Everything but another layer is answered here.
 
-import { Commits } from "../token_map/commits.js";
-import { patchAt, place, range } from "../token_map/maps.js";
-import { backdrop, contextOf, drawGrid, element, outline } from "../token_map/parts.js";
+import { Component, Stacks, mounting } from "../token_map/component.js";
+import { MOVES, middleOf, neighbour } from "../token_map/keys.js";
+import { range } from "../token_map/maps.js";
+import { drawGrid, element, outline } from "../token_map/parts.js";
+import { attention } from "./boxes.js";
 import { residualCharts } from "./charts.js";
 import { drawCut, drawMatrix, drawStrip, pixels, rich } from "./drawing.js";
-import { showItems } from "./items.js";
-import { attention, itemsOf } from "./scenes.js";
+import { showScene } from "./items.js";
+import { diagram, listed, pageOf } from "./page.js";
 import { limitOf, tensors } from "./tensors.js";
+import { Walk } from "./walk.js";
 
-/** @type {Map<string, { numbers: Map<string, any>, photo: HTMLImageElement | null }>} */
-const kept = new Map(); // stacks of numbers by their id
-const KEPT = 6;
-/** @type {Set<View>} */
-const views = new Set();
-const MOVES = 1100; // milliseconds of an animation
+/** @import { Tensor } from "./tensors.js" */
 
-/** @param {{ data: any, parentElement: any, setTriggerValue: any }} host */
-export default function mount({ data, parentElement, setTriggerValue }) {
-  if (data.stack) {
-    keep(data);
-    return undefined;
-  }
-  parentElement.view ??= new View(parentElement);
-  parentElement.view.receive(data, setTriggerValue);
-  return () => parentElement.view.close();
-}
+/** @type {Stacks<Map<string, Tensor>>} */
+const stacks = new Stacks(6, ({ stack, exact, half }) => tensors(stack.tensors, exact, half));
+const MOVING = 1100; // milliseconds of an animation
 
-/** @param {any} data */
-function keep({ stack, exact, half }) {
-  const numbers = (/** @type {any} */ table) =>
-    ArrayBuffer.isView(table) ? table : table.getChildAt(0).toArray();
-  const photo = stack.picture ? element("img", { onload: redrawAll, src: stack.picture }) : null;
-  kept.delete(stack.id);
-  kept.set(stack.id, { numbers: tensors(stack.tensors, numbers(exact), numbers(half)), photo });
-  if (kept.size > KEPT) kept.delete([...kept.keys()][0]);
-  redrawAll();
-}
-
-function redrawAll() {
-  for (const view of views) view.redraw();
-}
-
-class View {
-  commits = new Commits();
-  /** @type {any} */ data = null;
-  /** @type {Record<string, any>} */ parts = {};
+/** @extends {Component<any>} */
+class View extends Component {
   /** @type {number | null} */ pointed = null; // key under the pointer
-  /** @type {number | undefined} */ frame;
   choosing = "query"; // what a click on the picture chooses
   playing = false;
-  dim = 0;
+  dim = 0; // of the token, that is worked out
   begun = 0; // when the numbers of this stop began to move
-  width = 0;
-  /** @type {Record<string, any>} */ drawn = {}; // what parts were last built or drawn of
 
   /** @param {any} root */
   constructor(root) {
-    this.root = root;
-    this.box = element("div", { className: "anatomy" });
+    super(root, "anatomy");
     this.box.addEventListener("keydown", (event) => this.#press(event));
-    root.append(this.box);
-    this.resized = new ResizeObserver(([{ contentRect }]) => {
-      if (contentRect.width === this.width) return;
-      this.width = contentRect.width;
-      this.redraw();
-    });
     this.pressed = (/** @type {KeyboardEvent} */ event) => {
       if (event.target === document.body) this.#press(event);
     };
   }
 
+  open() {
+    super.open();
+    document.addEventListener("keydown", this.pressed);
+  }
+
   close() {
     this.#pause();
-    this.commits.close();
-    this.resized.disconnect();
+    super.close();
     document.removeEventListener("keydown", this.pressed);
-    views.delete(this);
+  }
+
+  /** What is drawn here changes the height alone.
+   * @param {{ width: number, height: number }} room */
+  resize(room) {
+    if (room.width !== this.room.width) super.resize(room);
   }
 
   /** @param {any} data @param {any} send */
   receive(data, send) {
-    this.data = data;
-    this.data.nameOf = (/** @type {number} */ token) => this.#name(token);
+    data.nameOf = (/** @type {number} */ token) => this.walk.nameOf(token);
     const before = this.state?.step;
-    this.commits.receive(data, send);
+    super.receive(data, send);
     if (this.state.step !== before && before !== undefined) this.#begin();
-    const { session, version, state, ...layout } = data;
-    const built = JSON.stringify(layout);
-    if (this.drawn.layout !== built) this.#build();
-    this.drawn.layout = built;
-    if (!views.has(this)) {
-      views.add(this);
-      this.resized.observe(this.box);
-      document.addEventListener("keydown", this.pressed);
-    }
-    this.redraw();
-  }
-
-  get state() {
-    return this.commits.state;
   }
 
   get shape() {
     return this.data.shape;
   }
 
+  get walk() {
+    return new Walk(this.data, this.state);
+  }
+
   get steps() {
-    return kept.get(this.data.stepsId)?.numbers ?? new Map();
+    return stacks.get(this.data.stepsId)?.numbers ?? new Map();
   }
 
   get layer() {
-    return this.state.frame === this.data.frame ? kept.get(this.data.layerId)?.numbers ?? new Map() : new Map();
+    const here = this.state.frame === this.data.frame;
+    return (here && stacks.get(this.data.layerId)?.numbers) || new Map();
   }
 
-  // ---- where the walk is
-
-  /** The stops of the walk, in order: cards, and in place of the encoder's the boxes of the layer. */
-  get stops() {
-    return this.data.cards.flatMap((/** @type {any} */ card) =>
-      this.#opened(card) ? this.data.boxes.map((/** @type {any} */ { id }) => ({ card, box: id })) : [{ card, box: null }]);
-  }
-
-  /** Whether a card's layer is the one that is opened. @param {any} card */
-  #opened(card) {
-    return card.layers && this.state.frame >= card.layers[0] && this.state.frame <= card.layers[1];
-  }
-
-  get at() {
-    const { step } = this.state;
-    const index = this.stops.findIndex(({ card, box }) => (box ?? card.id) === step);
-    if (index >= 0) return index;
-    const known = this.data.cards.some((/** @type {any} */ { id }) => id === step);
-    // a card that is opened, or a box that this layer does not have
-    return Math.max(0, this.stops.findIndex(({ card, box }) => (known ? card.id === step : box !== null)));
-  }
-
-  get stop() {
-    return this.stops[this.at];
-  }
+  // ---- the walk
 
   /** @param {number} by */
   step(by) {
-    const next = this.stops[this.at + by];
+    const { stops, at } = this.walk;
+    const next = stops[at + by];
     if (!next) return this.#pause();
     this.go(next.box ?? next.card.id);
     if (this.playing) this.#wait();
@@ -161,13 +101,15 @@ class View {
   }
 
   #begin() {
-    this.begun = matchMedia("(prefers-reduced-motion: reduce)").matches ? -Infinity : performance.now();
+    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    this.begun = still ? -Infinity : performance.now();
     this.pointed = null;
   }
 
   #play() {
+    const { stops, at } = this.walk;
     this.playing = true;
-    if (this.at === this.stops.length - 1) this.go(this.stops[0].box ?? this.stops[0].card.id);
+    if (at === stops.length - 1) this.go(stops[0].box ?? stops[0].card.id);
     else this.#begin();
     this.#wait();
     this.redraw();
@@ -176,7 +118,7 @@ class View {
   /** Go on when what is said has been read. */
   #wait() {
     clearTimeout(this.timer);
-    const words = this.#said().say.split(" ").length;
+    const words = this.walk.said.say.split(" ").length;
     this.timer = setTimeout(() => this.step(1), 2500 + 270 * words);
   }
 
@@ -186,80 +128,35 @@ class View {
     this.redraw();
   }
 
-  #said() {
-    const { card, box } = this.stop;
-    return box ? this.data.boxes.find((/** @type {any} */ { id }) => id === box) : card;
-  }
-
-  // ---- tokens
-
-  /** The token that is followed; where none is the query, the patch in the middle. */
-  get token() {
-    const { prefix, rows, cols } = this.shape;
-    const { query } = this.state;
-    const count = prefix.length + rows * cols;
-    return query >= 0 && query < count ? query : prefix.length + Math.floor(rows / 2) * cols + Math.floor(cols / 2);
-  }
-
-  /** The patch that is followed in the first grid: that of the token, else the middle one. */
-  get patch() {
-    const { prefix, rows, cols } = this.shape;
-    const [down, over] = this.data.facts.grid;
-    const patch = this.token - prefix.length;
-    if (patch < 0) return Math.floor(down / 2) * over + Math.floor(over / 2);
-    const [row, col] = [Math.floor(patch / cols), patch % cols];
-    return Math.floor(((row + 0.5) * down) / rows) * over + Math.floor(((col + 0.5) * over) / cols);
-  }
-
-  /** The token that the stop is about: in front of the patches there may be none yet. */
-  get followed() {
-    const { card, box } = this.stop;
-    if (box || card.prefix || !card.grid) return this.token;
-    const { prefix } = this.shape;
-    return this.token < prefix.length ? prefix.length + this.#middle([this.shape.rows, this.shape.cols]) : this.token;
-  }
+  // ---- changes
 
   /** The key: under the pointer, else the one chosen, else the patch with the largest share. */
   get key() {
+    const { walk } = this;
     if (this.pointed !== null) return this.pointed;
-    const { key } = this.state;
-    const { prefix, rows, cols } = this.shape;
-    if (key >= 0 && key < prefix.length + rows * cols) return key;
-    const found = attention(this.#scene(0));
-    if (!found) return prefix.length;
-    let best = prefix.length;
-    found.shares.forEach((share, j) => {
-      if (j >= prefix.length && share > found.shares[best]) best = j;
-    });
-    return best;
-  }
-
-  /** The row of a card's tensor that belongs to the token. @param {any} card */
-  #row(card) {
-    const { prefix, rows, cols } = this.shape;
-    const [down, over] = card.grid ?? [0, 0];
-    const patch = this.token - prefix.length;
-    if (patch < 0) return card.prefix > this.token ? this.token : card.prefix + this.#middle(card.grid);
-    const [row, col] = [Math.floor(patch / cols), patch % cols];
-    return card.prefix + Math.floor(((row + 0.5) * down) / rows) * over + Math.floor(((col + 0.5) * over) / cols);
-  }
-
-  /** @param {[number, number] | null} grid */
-  #middle(grid) {
-    return grid ? Math.floor(grid[0] / 2) * grid[1] + Math.floor(grid[1] / 2) : 0;
-  }
-
-  /** @param {number} token */
-  #name(token) {
-    const { prefix, cols } = this.shape;
-    return token < prefix.length ? prefix[token] : place(token - prefix.length, cols);
+    if (walk.isToken(this.state.key)) return this.state.key;
+    const shares = attention(this.#scene(0))?.shares.subarray(walk.prefix) ?? [0];
+    return walk.prefix + shares.indexOf(Math.max(...shares));
   }
 
   /** @param {Record<string, unknown>} part */
   change(part) {
-    if ("query" in part || "head" in part || "frame" in part) this.commits.state.key = -1;
+    if ("query" in part || "head" in part || "frame" in part) this.state.key = -1;
     this.commits.change(part);
     this.redraw();
+  }
+
+  /** Change what the reader chooses, who walks alone from here. @param {() => void} act */
+  #choose(act) {
+    this.#pause();
+    act();
+  }
+
+  /** @param {any} card */
+  #open(card) {
+    const boxes = this.data.boxes.map((/** @type {any} */ { id }) => id);
+    const first = boxes.includes("scores") ? "scores" : boxes[0];
+    this.#choose(() => this.go(this.walk.isOpened(card) ? first : card.id));
   }
 
   /** @param {any} event */
@@ -268,173 +165,104 @@ class View {
     const { tagName } = event.composedPath?.()[0] ?? event.target;
     if (tagName === "SELECT" || tagName === "INPUT") return;
     const { frame } = this.state;
-    /** @type {Record<string, [number, number]>} */
-    const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+    const { heads, home } = this.shape;
     const digit = /^[0-9]$/.test(event.key) ? Number(event.key) : null;
     const key = event.key.toLowerCase();
-    if (event.key === " ") {
-      this.#pause();
-      this.step(event.shiftKey ? -1 : 1);
-    } else if (moves[event.key]) this.#move(...moves[event.key]);
+    if (event.key === " ") this.#choose(() => this.step(event.shiftKey ? -1 : 1));
+    else if (event.key in MOVES) this.#move(event.key);
     else if (key === "n" && frame + 1 < this.data.depth) this.change({ frame: frame + 1 });
     else if (key === "p" && frame > 0) this.change({ frame: frame - 1 });
-    else if (key === "escape") this.change({ query: this.shape.home, key: -1 });
-    else if (digit !== null && digit <= this.shape.heads && this.shape.heads)
+    else if (key === "escape") this.change({ query: home, key: -1 });
+    else if (digit !== null && heads && digit <= heads)
       this.change({ head: Math.max(0, digit - 1) });
     else return;
     event.preventDefault();
     event.stopPropagation();
   }
 
-  /** @param {number} down @param {number} right */
-  #move(down, right) {
-    const { prefix, rows, cols } = this.shape;
-    const now = this.choosing === "key" ? this.key : this.token;
-    const patch = now < prefix.length ? this.#middle([rows, cols]) : now - prefix.length;
-    const row = Math.min(rows - 1, Math.max(0, Math.floor(patch / cols) + down));
-    const col = Math.min(cols - 1, Math.max(0, (patch % cols) + right));
-    this.change({ [this.choosing]: prefix.length + row * cols + col });
+  /** @param {string} arrow */
+  #move(arrow) {
+    const { walk, shape } = this;
+    const patch = (this.choosing === "key" ? this.key : walk.token) - walk.prefix;
+    const found = neighbour(patch < 0 ? middleOf(shape) : patch, arrow, shape);
+    this.change({ [this.choosing]: walk.prefix + found });
   }
 
   // ---- building
 
-  #build() {
+  build() {
     const { data } = this;
-    const focused = this.root.activeElement?.dataset.part;
-    this.lut = Uint8Array.from(data.lut.match(/../g), (/** @type {string} */ pair) => parseInt(pair, 16));
-    this.parts = {};
-    this.drawn = {};
-    /** @template {HTMLElement} T @param {string} name @param {T} node */
-    const part = (name, node) => {
-      node.dataset.part = name;
-      this.parts[name] = node;
-      return node;
-    };
-    const cards = data.cards.map((/** @type {any} */ card, /** @type {number} */ i) => {
-      const label = `Step ${i + 1} of ${data.cards.length}: ${card.title.replace(/[_^{}]/g, "")}, ${card.shape}`;
-      return part(`card${i}`, element("button", { type: "button", className: "card", onclick: () => this.#choose(card),
-        aria: { "aria-label": label } },
-        element("b", {}, `${i + 1} `, ...rich(card.title)),
-        element("code", { textContent: card.shape }),
-        card.answer ? element("span", { className: "said", textContent: card.answer })
-          : element("canvas", { aria: { "aria-hidden": "true" } })));
-    });
-    const button = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ label, /** @type {() => void} */ act) =>
-      part(name, element("button", { type: "button", textContent: text, onclick: act, aria: { "aria-label": label } }));
-    const controls = element("div", { className: "transport", aria: { role: "group", "aria-label": "Walk through the steps" } },
-      button("back", "◀", "One step back", () => { this.#pause(); this.step(-1); }),
-      button("play", "▶ Play", "Play the steps", () => (this.playing ? this.#pause() : this.#play())),
-      button("next", "Next ▶", "One step forward", () => { this.#pause(); this.step(1); }));
-    const equations = data.equations.map((/** @type {string} */ text, /** @type {number} */ i) =>
-      part(`equation${i + 1}`, element("span", { className: "equation" }, ...rich(text))));
-    const select = (/** @type {string} */ name, /** @type {string} */ label, /** @type {string[]} */ options, /** @type {(index: number) => void} */ choose) => {
-      const menu = part(name, element("select", { aria: { "aria-label": label } },
-        ...options.map((textContent, value) => element("option", { textContent, value: String(value) }))));
-      menu.onchange = () => choose(Number(menu.value));
-      return menu;
-    };
-    const photo = element("section", { className: "photo" },
-      part("photoTitle", element("h4")),
-      part("photo", element("canvas", { tabIndex: 0, aria: { role: "img" } })),
-      part("tokens", element("div", { className: "tokens" })),
-      part("names", element("p", { className: "names" })));
-    const scene = element("section", { className: "scene" },
-      element("div", { className: "over" }, part("sceneTitle", element("h4")),
-        part("menus", element("div", { className: "menus" },
-          select("layerMenu", "Layer", range(data.depth).map((l) => `layer ${l + 1} of ${data.depth}`), (frame) => this.change({ frame })),
-          select("headMenu", "Head", range(this.shape.heads).map((h) => `head ${h + 1} of ${this.shape.heads}`), (head) => this.change({ head }))))),
-      part("items", element("div", { className: "items" })));
-    this.box.style.setProperty("--query-mark", data.queryColour);
     this.charts = residualCharts(data.residual);
-    const side = element("section", { className: "side" },
-      part("sideTitle", element("h4")),
-      part("side", element("div", { className: "flow" })),
-      this.charts.node);
-    this.box.replaceChildren(
-      element("div", { className: "cards" }, ...cards),
-      element("div", { className: "bar" }, ...equations, controls),
-      part("say", element("p", { className: "say", aria: { "aria-live": "polite" } })),
-      element("div", { className: "columns" }, photo, scene, side));
+    const { parts, content } = pageOf(data, this.charts.node, {
+      choose: (card) => this.#open(card),
+      walk: (by) => this.#choose(() => this.step(by)),
+      play: () => (this.playing ? this.#pause() : this.#play()),
+      change: (part) => this.change(part),
+    });
+    this.parts = parts;
+    this.box.style.setProperty("--query-mark", data.queryColour);
+    this.box.replaceChildren(...content);
     this.#listen();
-    if (focused) this.parts[focused]?.focus();
-  }
-
-  /** @param {any} card */
-  #choose(card) {
-    this.#pause();
-    const boxes = this.data.boxes.map((/** @type {any} */ { id }) => id);
-    this.go(this.#opened(card) ? (boxes.includes("scores") ? "scores" : boxes[0]) : card.id);
   }
 
   #listen() {
     const { photo } = this.parts;
-    const at = (/** @type {MouseEvent} */ { clientX, clientY }) => {
-      const { left, top, width, height } = photo.getBoundingClientRect();
-      const { picture } = this.data;
-      const patch = patchAt(((clientX - left) / width) * picture.width, ((clientY - top) / height) * picture.height, this.shape);
+    const at = (/** @type {MouseEvent} */ event) => {
+      const patch = this.patchUnder(photo, event, this.data.picture, this.shape);
       return patch === null ? null : patch + this.shape.prefix.length;
     };
-    photo.onpointermove = (/** @type {PointerEvent} */ event) => {
-      if (event.pointerType === "touch") return;
-      const key = this.#keyed ? at(event) : null;
+    const point = (/** @type {number | null} */ key) => {
       if (key === this.pointed) return;
       this.pointed = key;
       this.redraw();
     };
-    photo.onpointerleave = () => {
-      this.pointed = null;
-      this.redraw();
+    photo.onpointermove = (/** @type {PointerEvent} */ event) => {
+      if (event.pointerType !== "touch") point(this.walk.keyed ? at(event) : null);
     };
+    photo.onpointerleave = () => point(null);
     photo.onclick = (/** @type {MouseEvent} */ event) => {
       const token = at(event);
       this.pointed = null;
       this.#pause();
-      if (token !== null) this.change({ [this.#keyed ? this.choosing : "query"]: token });
+      if (token !== null) this.change({ [this.walk.keyed ? this.choosing : "query"]: token });
     };
-  }
-
-  /** Whether this stop has a key. */
-  get #keyed() {
-    return ["scores", "attention", "heads"].includes(this.stop.box ?? "");
   }
 
   // ---- drawing
 
-  redraw() {
-    this.frame ??= requestAnimationFrame(() => {
-      this.frame = undefined;
-      if (this.width && this.data && this.box.isConnected) this.#draw();
-    });
-  }
-
   /** How far the numbers of this stop have moved, from 0 to 1. */
   get #moved() {
-    const share = Math.min(1, (performance.now() - this.begun) / MOVES);
+    const share = Math.min(1, (performance.now() - this.begun) / MOVING);
     return share < 1 ? 1 - (1 - share) ** 2 : 1;
   }
 
   /** @param {number} t */
   #scene(t) {
-    const { card, box } = this.stop;
+    const { walk, data } = this;
     return {
-      data: this.data, steps: this.steps, layer: this.layer, card, box, t,
-      token: this.token, key: 0, row: this.#row(card), patch: this.patch, dim: this.dim,
+      ...walk.stop, data, steps: this.steps, layer: this.layer, t, key: 0, dim: this.dim,
+      token: walk.token, row: walk.row, patch: walk.patchIn(data.facts.grid),
       head: Math.min(Math.max(0, this.state.head), Math.max(0, this.shape.heads - 1)),
-      pickKey: (/** @type {number} */ key) => { this.#pause(); this.change({ key }); },
-      pickDim: (/** @type {number} */ dim) => { this.#pause(); this.dim = dim; this.#begin(); this.redraw(); },
+      pickKey: (/** @type {number} */ key) => this.#choose(() => this.change({ key })),
+      pickDim: (/** @type {number} */ dim) => this.#choose(() => {
+        this.dim = dim;
+        this.#begin();
+      }),
     };
   }
 
-  #draw() {
+  draw() {
     const begun = performance.now();
     const moved = this.#moved;
-    this.#drawCards();
-    this.#drawWords();
+    const { walk } = this;
     const scene = { ...this.#scene(moved), key: this.key };
-    this.#drawPhoto(scene);
-    this.#drawSide();
+    this.#drawCards(walk);
+    this.#drawWords(walk);
+    this.#drawPhoto(walk, scene.key);
+    this.#drawSide(walk, scene.head);
     const ink = getComputedStyle(this.parts.items).fill;
-    showItems(this.parts.items, itemsOf(scene), scene, { lut: this.lut, ink, picture: this.#picture });
+    const look = { lut: this.lut, ink, picture: this.#picture };
+    showScene(this.parts.items, scene, look);
     this.charts?.mark(this.state.frame + 1);
     if (moved < 1) this.redraw();
     performance.measure("anatomy redraw", { start: begun });
@@ -444,37 +272,37 @@ class View {
   get #picture() {
     const tensor = this.steps.get("picture");
     if (!tensor) return null;
-    if (this.drawn.pictureOf !== tensor)
-      Object.assign(this.drawn, { pictureOf: tensor, picture: pixels(tensor, null, this.data.facts, this.lut) });
-    return this.drawn.picture;
+    if (this.shown.pixelsOf !== tensor)
+      Object.assign(this.shown, {
+        pixelsOf: tensor,
+        pixels: pixels(tensor, null, this.data.facts, this.lut),
+      });
+    return this.shown.pixels;
   }
 
-  #drawCards() {
-    const { cards } = this.data;
-    const here = cards.indexOf(this.stop.card);
-    cards.forEach((/** @type {any} */ card, /** @type {number} */ i) => {
-      this.parts[`card${i}`].setAttribute("aria-pressed", String(i === here));
-    });
-    const stack = this.steps;
-    if (this.drawn.cards === stack || !stack.size) return;
-    this.drawn.cards = stack;
-    cards.forEach((/** @type {any} */ card, /** @type {number} */ i) => {
-      const canvas = this.parts[`card${i}`].querySelector("canvas");
-      if (canvas) this.#thumbnail(canvas, card);
+  /** @param {Walk} walk */
+  #drawCards({ stop }) {
+    const { steps } = this;
+    const anew = this.shown.cards !== steps && steps.size;
+    if (anew) this.shown.cards = steps;
+    this.data.cards.forEach((/** @type {any} */ card, /** @type {number} */ i) => {
+      const node = this.parts[`card${i}`];
+      node.setAttribute("aria-pressed", String(card === stop.card));
+      const canvas = node.querySelector("canvas");
+      if (canvas && anew) this.#thumbnail(canvas, card);
     });
   }
 
   /** @param {HTMLCanvasElement} canvas @param {any} card */
-  #thumbnail(canvas, card) {
-    const [down, over] = this.data.facts.grid;
-    const tensor = this.steps.get(card.id);
+  #thumbnail(canvas, { id, name }) {
+    const { grid, stem } = this.data.facts;
+    const tensor = this.steps.get(id);
+    const whole = name === "picture";
     canvas.className = "";
-    if (card.name === "picture" || (card.name === "patches" && !this.data.facts.stem)) {
+    if (whole || (name === "patches" && !stem)) {
       canvas.className = "picture";
-      const few = (/** @type {number} */ count) => Math.min(4, count);
-      if (this.#picture)
-        drawCut(canvas, this.#picture, card.name === "picture" ? 1 : few(down), card.name === "picture" ? 1 : few(over),
-          card.name === "picture" ? 0 : 0.12);
+      const [rows, cols] = whole ? [1, 1] : grid.map((/** @type {number} */ n) => Math.min(4, n));
+      if (this.#picture) drawCut(canvas, this.#picture, rows, cols, whole ? 0 : 0.12);
     } else if (!tensor) canvas.hidden = true;
     else if (tensor.rows === 1) {
       const values = tensor.row(0);
@@ -483,141 +311,122 @@ class View {
     } else drawMatrix(canvas, tensor, 24, 48, this.lut);
   }
 
-  #drawWords() {
-    const { stop, stops, at } = this;
-    const said = this.#said();
-    const { cards } = this.data;
-    const shown = `${said.id}${said.say}${this.playing}`;
-    this.parts.play.textContent = this.playing ? "❚❚ Pause" : "▶ Play";
-    this.parts.play.setAttribute("aria-label", this.playing ? "Pause" : "Play the steps");
-    this.parts.back.disabled = at === 0;
-    this.parts.next.disabled = at === stops.length - 1;
-    if (this.drawn.said === shown) return;
-    this.drawn.said = shown;
-    const number = cards.indexOf(stop.card) + 1;
-    this.parts.say.replaceChildren(
-      element("b", {}, `Step ${number}: `, ...rich(stop.box ? `${stop.card.title} · ${said.title}` : said.title)), " ",
-      ...rich(said.say), ...(at ? [] : [" ", element("small", { textContent: "Space: next · Shift+Space: back" })]));
+  /** @param {Walk} walk */
+  #drawWords({ stop, stops, at, said }) {
+    const { parts, playing } = this;
+    parts.play.textContent = playing ? "❚❚ Pause" : "▶ Play";
+    parts.play.setAttribute("aria-label", playing ? "Pause" : "Play the steps");
+    parts.back.disabled = at === 0;
+    parts.next.disabled = at === stops.length - 1;
+    const shown = `${said.id}${said.say}${playing}`;
+    if (this.shown.said === shown) return;
+    this.shown.said = shown;
+    const number = this.data.cards.indexOf(stop.card) + 1;
+    const title = rich(stop.box ? `${stop.card.title} · ${said.title}` : said.title);
+    const keys = element("small", { textContent: "Space: next · Shift+Space: back" });
+    parts.say.replaceChildren(
+      element("b", {}, `Step ${number}: `, ...title), " ",
+      ...rich(said.say), ...(at ? [] : [" ", keys]));
     for (const i of range(4)) {
-      const chip = this.parts[`equation${i + 1}`];
-      chip.classList.toggle("now", said.equation === i + 1);
-      if (said.equation === i + 1) chip.setAttribute("aria-current", "step");
+      const chip = parts[`equation${i + 1}`];
+      const now = said.equation === i + 1;
+      chip.classList.toggle("now", now);
+      if (now) chip.setAttribute("aria-current", "step");
       else chip.removeAttribute("aria-current");
     }
-    this.parts.sceneTitle.replaceChildren(...rich(said.title));
-    this.parts.menus.hidden = !stop.box;
+    parts.sceneTitle.replaceChildren(...rich(said.title));
+    parts.menus.hidden = !stop.box;
   }
 
-  #drawSide() {
-    const { stop } = this;
-    const { cards, boxes } = this.data;
-    const opened = cards.find((/** @type {any} */ card) => this.#opened(card));
-    const inside = Boolean(stop.box);
-    this.parts.layerMenu.value = String(this.state.frame);
-    if (this.shape.heads) this.parts.headMenu.value = String(this.#scene(1).head);
-    this.parts.headMenu.hidden = !this.shape.heads || !this.layer.has("queries");
-    const key = inside ? `layer ${this.state.frame}` : stop.card.id;
-    if (this.drawn.side !== key) {
-      this.drawn.side = key;
-      this.parts.sideTitle.replaceChildren(...(inside
-        ? [`Layer ${this.state.frame + 1} `, element("small", { textContent: this.data.facts.opened ? "opened; pre-norm" : "" })] : ["Shapes now"]));
-      this.parts.side.replaceChildren(...(inside ? this.#diagram(boxes) : this.#shapes(stop.card, opened)));
+  /** @param {Walk} walk @param {number} head */
+  #drawSide(walk, head) {
+    const { data, parts, state } = this;
+    const { card, box } = walk.stop;
+    parts.layerMenu.value = String(state.frame);
+    if (this.shape.heads) parts.headMenu.value = String(head);
+    parts.headMenu.hidden = !this.shape.heads || !this.layer.has("queries");
+    const shown = box ? `layer ${state.frame}` : card.id;
+    if (this.shown.side !== shown) {
+      this.shown.side = shown;
+      const opened = element("small", { textContent: data.facts.opened ? "opened; pre-norm" : "" });
+      const title = box ? [`Layer ${state.frame + 1} `, opened] : ["Shapes now"];
+      parts.sideTitle.replaceChildren(...title);
+      parts.side.replaceChildren(...(box
+        ? diagram(data.boxes, (id) => this.#choose(() => this.go(id)))
+        : this.#shapes(walk)));
     }
-    for (const node of this.parts.side.querySelectorAll("button[data-id]"))
-      node.setAttribute("aria-pressed", String(node.dataset.id === this.state.step));
+    for (const node of parts.side.querySelectorAll("button[data-id]"))
+      node.setAttribute("aria-pressed", String(node.dataset.id === state.step));
   }
 
-  /** The layer as a diagram; each half has its residual line beside it. @param {any[]} boxes */
-  #diagram(boxes) {
-    const button = (/** @type {any} */ { id, title, shape }) => {
-      const node = element("button", { type: "button", onclick: () => { this.#pause(); this.go(id); } },
-        element("span", {}, ...rich(title)), element("code", { textContent: shape }));
-      node.dataset.id = id;
-      return node;
-    };
-    /** @type {HTMLElement[]} */
-    const nodes = [];
-    let half = null;
-    for (const box of boxes) {
-      if (box.stream) {
-        nodes.push(button(box));
-        half = null;
-      } else {
-        if (!half) {
-          half = element("div", { className: "half", aria: { role: "group", "aria-label": nodes.length > 1 ? "MLP, with a residual line around it" : "Attention, with a residual line around it" } });
-          nodes.push(half);
-        }
-        half.append(button(box));
-      }
-    }
-    return nodes;
-  }
-
-  /** @param {any} card @param {any} opened */
-  #shapes(card, opened) {
-    const rows = card.shapes.map((/** @type {[string, string]} */ [name, shape]) =>
-      element("div", { className: "shape" }, element("span", {}, ...rich(name)), element("code", { textContent: shape })));
+  /** @param {Walk} walk */
+  #shapes(walk) {
+    const opened = this.data.cards.find((/** @type {any} */ card) => walk.isOpened(card));
+    const rows = listed(walk.stop.card.shapes);
     if (!opened || !this.data.boxes.length) return rows;
-    const open = element("button", { type: "button", onclick: () => this.#choose(opened) }, ...rich(`Open layer ${this.state.frame + 1}`));
-    return [...rows, open];
+    const textContent = `Open layer ${this.state.frame + 1}`;
+    const onclick = () => this.#open(opened);
+    return [...rows, element("button", { type: "button", textContent, onclick })];
   }
 
-  /** @param {any} scene */
-  #drawPhoto(scene) {
-    const { parts, data, shape } = this;
-    const { picture } = data;
-    const canvas = parts.photo;
-    const room = canvas.parentElement.clientWidth;
-    if (!room) return; // the page is hidden
-    const height = Math.min((room * picture.height) / picture.width, Math.max(300, 0.34 * this.width));
-    const width = (height * picture.width) / picture.height;
-    const dense = devicePixelRatio || 1;
-    canvas.style.width = `${width}px`;
-    [canvas.width, canvas.height] = [Math.round(width * dense), Math.round(height * dense)];
-    const context = contextOf(canvas);
-    const photo = kept.get(data.stepsId)?.photo;
-    const behind = `${data.stepsId} ${photo?.naturalWidth} ${canvas.width}×${canvas.height}`;
-    if (this.drawn.behind !== behind) // scaled once
-      Object.assign(this.drawn, { behind, backdrop: backdrop(canvas, photo ?? undefined, picture) });
-    context.drawImage(this.drawn.backdrop, 0, 0);
-    const pixel = picture.width / canvas.width;
-    context.setTransform(1 / pixel, 0, 0, 1 / pixel, 0, 0);
-    const grid = { rows: shape.rows, cols: shape.cols, crop: shape.crop };
+  /** @param {Walk} walk @param {number} key */
+  #drawPhoto(walk, key) {
+    const { parts, data } = this;
+    const width = parts.photo.parentElement.clientWidth;
+    if (!width) return; // the page is hidden
+    const room = { width, height: Math.max(300, 0.34 * this.room.width) };
+    const photo = stacks.get(data.stepsId)?.photo;
+    const { context, line, pixel } = this.onPicture(parts.photo, photo, data.picture, room);
     context.strokeStyle = "rgb(255 255 255 / 0.35)";
     context.lineWidth = pixel;
-    drawGrid(context, grid);
-    const line = pixel * dense;
-    const [asked, seen] = [this.followed, scene.key].map((token) => token - shape.prefix.length);
-    const keyed = this.#keyed;
-    if (asked >= 0) outline(context, line, asked, grid, data.queryColour, false);
-    if (keyed && seen >= 0) outline(context, line, seen, grid, data.keyColour, true);
-    this.#drawNames(scene, keyed);
+    drawGrid(context, this.shape);
+    const [asked, seen] = [walk.followed, key].map((token) => token - walk.prefix);
+    if (asked >= 0) outline(context, line, asked, this.shape, data.queryColour, false);
+    if (walk.keyed && seen >= 0) outline(context, line, seen, this.shape, data.keyColour, true);
+    this.#drawNames(walk, key);
   }
 
-  /** @param {any} scene @param {boolean} keyed */
-  #drawNames(scene, keyed) {
-    const { parts, shape } = this;
-    const shown = [keyed, this.followed, this.stop.card.prefix, scene.key, this.choosing, this.state.query].join();
-    if (this.drawn.names === shown) return;
-    this.drawn.names = shown;
-    const word = (/** @type {string} */ name, /** @type {string} */ text) => element("b", { className: name, textContent: text });
+  /** @param {Walk} walk @param {number} key */
+  #drawNames(walk, key) {
+    const { parts, choosing } = this;
+    const { keyed, followed, stop } = walk;
+    const { query } = this.state;
+    const shown = [keyed, followed, stop.card.prefix, key, choosing, query].join();
+    if (this.shown.names === shown) return;
+    this.shown.names = shown;
+    const word = (/** @type {string} */ className, textContent = className) =>
+      element("b", { className, textContent });
     parts.photoTitle.replaceChildren(...(keyed
-      ? ["Click a ", word("query", "query"), ", hover a ", word("key", "key")] : ["Click ", word("query", "a patch")]));
-    const inFront = this.stop.box || this.stop.card.prefix ? shape.prefix : [];
-    const [asked, seen] = [this.#name(this.followed), this.#name(scene.key)];
-    const middle = this.followed !== this.state.query ? " (none chosen)" : "";
+      ? ["Click a ", word("query"), ", hover a ", word("key")]
+      : ["Click ", word("query", "a patch")]));
+    const inFront = stop.box || stop.card.prefix ? this.shape.prefix : [];
+    const [asked, seen] = [walk.nameOf(followed), walk.nameOf(key)];
+    const none = followed === query ? "" : " (none chosen)";
     parts.names.replaceChildren(
-      word("query", keyed ? "query " : inFront.length ? "token " : "patch "), `${asked}${middle}`, ...(keyed ? [element("br"), word("key", "key "), seen] : []));
-    parts.photo.setAttribute("aria-label", keyed ? `Picture; query ${asked}, key ${seen}` : `Picture; token ${asked}`);
-    const hadFocus = [...parts.tokens.children].indexOf(this.root.activeElement);
-    const press = (/** @type {string} */ text, /** @type {boolean} */ on, /** @type {() => void} */ act, /** @type {string} */ label) =>
-      element("button", { type: "button", textContent: text, onclick: act, aria: { "aria-pressed": String(on), "aria-label": label } });
-    const which = this.choosing === "key" && keyed ? scene.key : this.token;
-    const tokens = inFront.map((/** @type {string} */ name, /** @type {number} */ i) =>
-      press(name, which === i, () => this.change({ [keyed ? this.choosing : "query"]: i }), `${name} as the ${keyed ? this.choosing : "token"}`));
-    const choices = !keyed ? [] : ["query", "key"].map((name) =>
-      press(`click: ${name}`, this.choosing === name, () => { this.choosing = name; this.drawn.names = ""; this.redraw(); }, `A click and the arrow keys choose the ${name}`));
-    parts.tokens.replaceChildren(...tokens, ...choices);
-    if (hadFocus >= 0) parts.tokens.children[hadFocus]?.focus();
+      word("query", keyed ? "query " : inFront.length ? "token " : "patch "), `${asked}${none}`,
+      ...(keyed ? [element("br"), word("key", "key "), seen] : []));
+    parts.photo.setAttribute("aria-label",
+      keyed ? `Picture; query ${asked}, key ${seen}` : `Picture; token ${asked}`);
+    /** @param {string} textContent @param {boolean} on @param {string} label
+     * @param {() => void} onclick */
+    const press = (textContent, on, label, onclick) => {
+      const aria = { "aria-pressed": String(on), "aria-label": label };
+      return element("button", { type: "button", textContent, onclick, aria });
+    };
+    const chosen = keyed ? choosing : "query";
+    const token = chosen === "key" ? key : walk.token;
+    this.refill(parts.tokens, [
+      ...inFront.map((/** @type {string} */ name, /** @type {number} */ i) =>
+        press(name, token === i, `${name} as the ${keyed ? choosing : "token"}`,
+          () => this.change({ [chosen]: i }))),
+      ...(keyed ? ["query", "key"] : []).map((name) =>
+        press(`click: ${name}`, choosing === name, `A click and the arrow keys choose the ${name}`,
+          () => {
+            this.choosing = name;
+            this.redraw();
+          })),
+    ]);
   }
 }
+
+export default mounting(View, stacks);

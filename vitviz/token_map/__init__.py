@@ -12,6 +12,7 @@ from pathlib import Path
 from .frames import Frame, Kind, Placed, Shape, encode, encode_windows, moved, packed, photo
 
 __all__ = [
+    "SHARED",
     "Frame",
     "Kind",
     "Placed",
@@ -26,17 +27,15 @@ __all__ = [
     "style",
 ]
 
-# Each imports from those before it.
-_MODULES = ("maps.js", "parts.js", "commits.js", "keys.js", "distance.js", "view.js")
-
-
-def _path(name: str) -> Path:
-    return Path(__file__).with_name(name)
+_HERE = Path(__file__).parent
+# Each imports from those before it; the page Anatomy takes the first ones too.
+SHARED = [_HERE / f"{name}.js" for name in ("maps", "parts", "commits", "component", "keys")]
+_MODULES = [*SHARED, _HERE / "distance.js", _HERE / "view.js"]
 
 
 def script() -> str:
     """The component's source: one ES module, whose default export mounts it."""
-    return joined(map(_path, _MODULES))
+    return joined(_MODULES)
 
 
 def joined(modules: Iterable[Path]) -> str:
@@ -50,4 +49,4 @@ def joined(modules: Iterable[Path]) -> str:
 
 
 def style() -> str:
-    return _path("style.css").read_text(encoding="utf-8")
+    return (_HERE / "style.css").read_text(encoding="utf-8")

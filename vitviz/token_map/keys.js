@@ -7,7 +7,7 @@ const FIELDS = `input:not([type="checkbox"]), select, textarea, [contenteditable
   [role="slider"], [role="combobox"], [role="radiogroup"], [role="tablist"], [role="grid"]`;
 const OPEN = '[role="listbox"], [role="menu"], [role="dialog"]';
 /** @type {Record<string, [down: number, right: number]>} */
-const MOVES = {
+export const MOVES = {
   ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0],
 };
 
@@ -35,11 +35,21 @@ export function keyed(key, { frame, query, pinned }, frames, hover) {
   if (key === "Escape") return pinned || query !== home ? { query: home, pinned: false } : null;
   if (!(key in MOVES) || prefixOnly) return null;
   const patch = (pinned ? query : hover ?? query) - prefix.length;
-  let [row, col] = [Math.floor(rows / 2), Math.floor(cols / 2)];
-  if (patch >= 0) {
-    const [down, right] = MOVES[key];
-    row = Math.min(rows - 1, Math.max(0, Math.floor(patch / cols) + down));
-    col = Math.min(cols - 1, Math.max(0, (patch % cols) + right));
-  }
-  return { query: prefix.length + row * cols + col, pinned: true };
+  const grid = { rows, cols };
+  const found = patch < 0 ? middleOf(grid) : neighbour(patch, key, grid);
+  return { query: prefix.length + found, pinned: true };
+}
+
+/** The patch in the middle.
+ * @param {{ rows: number, cols: number }} grid */
+export function middleOf({ rows, cols }) {
+  return Math.floor(rows / 2) * cols + Math.floor(cols / 2);
+}
+
+/** The patch that an arrow key leads to; at the edge of the grid it is the same.
+ * @param {number} patch @param {string} key @param {{ rows: number, cols: number }} grid */
+export function neighbour(patch, key, { rows, cols }) {
+  const [down, right] = MOVES[key];
+  const row = Math.min(rows - 1, Math.max(0, Math.floor(patch / cols) + down));
+  return row * cols + Math.min(cols - 1, Math.max(0, (patch % cols) + right));
 }

@@ -124,9 +124,9 @@ export function fit(canvas, { width, height }, room) {
   return { line: (ratio * width) / canvas.width, pixel: width / canvas.width };
 }
 
-/** The picture at the size of a canvas, scaled once; what the model did not see is dimmed.
+/** The picture at the size of a canvas; what the model did not see is dimmed.
  * @param {HTMLCanvasElement} canvas
- * @param {HTMLImageElement | undefined} photo
+ * @param {HTMLImageElement | null | undefined} photo
  * @param {ViewMessage["picture"]} picture */
 export function backdrop(canvas, photo, { width, height, crop: [left, top, right, bottom] }) {
   const made = element("canvas", { width: canvas.width, height: canvas.height });

@@ -5,120 +5,53 @@
 // Hover, keys and clicks are answered here; a click or a key is told to the host afterwards, in one
 // message. However much changes, the map is drawn once for each frame of the screen.
 
-import { Commits } from "./commits.js";
+import { Component, Stacks, mounting, views } from "./component.js";
 import { DistanceChart } from "./distance.js";
 import { isTaken, keyed } from "./keys.js";
-import { MEAN, Scale, Stack, fitted, patchAt, reading, selected, tilesOf } from "./maps.js";
+import { MEAN, Scale, Stack, fitted, reading, selected, tilesOf } from "./maps.js";
 import {
-  backdrop, contextOf, drawBar, drawCells, drawGrid, drawPixels, drawTile, element, fillStrip, fit,
-  layout, outline, toolbar,
+  drawBar, drawCells, drawGrid, drawPixels, drawTile, element, fillStrip, layout, outline, toolbar,
 } from "./parts.js";
 
 /** @import { Grid, Role, Selected, Tile } from "./maps.js" */
-/** @import { Commit, StackMessage, State, ViewMessage } from "./message.js" */
+/** @import { State, ViewMessage } from "./message.js" */
 /** @import { Paint } from "./parts.js" */
-/** @typedef {(event: "commit", commit: Commit) => void} Send */
 
-/** @type {Map<string, { maps: Stack, photo: HTMLImageElement }>} */
-const stacks = new Map(); // by id; shared by both mounts, as they run the same module
-/** @type {Set<View>} */
-const views = new Set();
-const KEPT_STACKS = 4;
-
-/** Mount one part of the message, or its next version, in an element; columns of numbers may be
- * Arrow tables. What is returned ends it.
- * @param {{ data: any, parentElement: any, setTriggerValue: Send }} host */
-export default function mount({ data, parentElement, setTriggerValue }) {
-  if (data.stack) {
-    keep(data);
-    return undefined;
-  }
-  parentElement.view ??= new View(parentElement);
-  parentElement.view.receive(data, setTriggerValue);
-  return () => parentElement.view.close();
-}
-
-/** @param {any} data a StackMessage, or one of Arrow tables */
-function keep({ stack, ...columns }) {
-  for (const [name, numbers] of Object.entries(columns))
-    columns[name] = ArrayBuffer.isView(numbers) ? numbers : numbers.getChildAt(0).toArray();
-  const photo = element("img", { onload: redrawAll, src: stack.picture });
-  const message = /** @type {StackMessage} */ ({ stack, ...columns });
-  stacks.set(stack.id, { maps: new Stack(message), photo });
-  if (stacks.size > KEPT_STACKS) stacks.delete([...stacks.keys()][0]);
-  redrawAll();
-}
-
-function redrawAll() {
-  for (const view of views) view.redraw();
-}
+/** @type {Stacks<Stack>} */
+const stacks = new Stacks(4, (message) => new Stack(message));
 
 /** A key is answered by one of those mounted: the one with the focus, else the last.
  * @param {KeyboardEvent} event */
 function press(event) {
   if (isTaken(event)) return;
-  const [path, all] = [event.composedPath(), [...views]];
+  const [path, all] = [event.composedPath(), /** @type {any[]} */ ([...views])];
   (all.find((view) => path.includes(view.box)) ?? all.at(-1))?.press(event);
 }
 
-class View {
-  commits = new Commits();
-  /** @type {ViewMessage} */ data;
-  /** @type {Uint8Array} */ lut;
-  /** @type {Record<string, any>} */ parts = {};
+/** @extends {Component<ViewMessage>} */
+class View extends Component {
   /** @type {number | null} */ hover = null; // query under the pointer
   /** @type {number | null} */ pointed = null; // patch under the pointer on the map
-  /** @type {number | undefined} */ scheduled; // the next redraw
-  /** @type {Record<string, string>} */ shown = {}; // what parts were last built of
-  room = { width: 0, height: 0 }; // for the photo and for the map, each
+  small = element("canvas"); // the map, one pixel a patch
 
   /** @param {HTMLElement} root */
   constructor(root) {
-    this.root = /** @type {any} */ (root); // a shadow root in Streamlit
-    this.box = element("div", { className: "token-map" });
-    this.small = element("canvas"); // the map, one pixel a patch
     // The style gives the room; asking for it in each redraw would lay the page out.
-    const measure = element("i");
-    this.ruler = element("div", { className: "room" }, measure);
-    root.append(this.box);
-    this.resized = new ResizeObserver(() => {
-      this.room = measure.getBoundingClientRect();
-      this.redraw();
-    });
-    this.measure = measure;
+    super(root, "token-map", element("i"));
   }
 
-  /** Streamlit may mount the same element again afterwards: the next `receive` opens it. */
+  open() {
+    super.open();
+    document.addEventListener("keydown", press);
+  }
+
   close() {
-    this.commits.close();
-    this.resized.disconnect();
-    views.delete(this);
+    super.close();
     if (!views.size) document.removeEventListener("keydown", press);
   }
 
-  /** @param {ViewMessage} data @param {Send} send */
-  receive(data, send) {
-    this.data = data;
-    this.commits.receive(data, send);
-    const { session, version, state, stackId, ...rest } = data;
-    const built = JSON.stringify(rest);
-    if (this.shown.layout !== built) this.#build(); // an answer must not end the drag of a slider
-    this.shown.layout = built;
-    if (!views.has(this)) {
-      views.add(this);
-      document.addEventListener("keydown", press);
-      this.resized.observe(this.measure);
-    }
-    this.redraw();
-  }
-
-  /** @returns {State} */
-  get state() {
-    return this.commits.state;
-  }
-
   get stack() {
-    return stacks.get(this.data.stackId)?.maps;
+    return stacks.get(this.data.stackId)?.numbers;
   }
 
   /** Whether the maps of the frame on screen are here. */
@@ -160,21 +93,17 @@ class View {
 
   // ---- building
 
-  #build() {
+  build() {
     const { data } = this;
-    const focused = this.root.activeElement?.dataset.part;
     const { parts, content } = layout(data);
     this.parts = parts;
-    this.shown = {};
-    this.lut = Uint8Array.from(data.lut.match(/../g) ?? [], (pair) => parseInt(pair, 16));
     this.chart = data.distance &&
       new DistanceChart(data.distance, (frame, head) => this.change({ frame, head }));
     if (this.chart) parts.strip.parentElement.append(this.chart.node);
     this.box.style.setProperty("--query", data.queryColour);
     this.box.style.setProperty("--key", data.keyColour);
-    this.box.replaceChildren(...content, this.ruler);
+    this.box.replaceChildren(...content, element("div", { className: "room" }, this.measured));
     this.#listen();
-    if (focused) parts[focused]?.focus();
   }
 
   #listen() {
@@ -205,7 +134,7 @@ class View {
       };
     map.onpointermove = (/** @type {PointerEvent} */ event) => {
       const { mapGrid } = selected(this.shape, this.state, this.hover);
-      if (this.here) point(this.#patchAt(map, event, mapGrid));
+      if (this.here) point(this.patchUnder(map, event, this.data.picture, mapGrid));
     };
     map.onpointerleave = () => point(null);
   }
@@ -214,30 +143,13 @@ class View {
    * @param {HTMLCanvasElement} canvas @param {MouseEvent} event */
   #queryAt(canvas, event) {
     if (this.shape.prefixOnly) return null;
-    const patch = this.#patchAt(canvas, event, this.shape);
+    const patch = this.patchUnder(canvas, event, this.data.picture, this.shape);
     return patch === null ? null : patch + this.shape.prefix.length;
-  }
-
-  /** The patch under the pointer, null outside of what the model saw.
-   * @param {HTMLCanvasElement} canvas @param {MouseEvent} event @param {Grid} grid */
-  #patchAt(canvas, { clientX, clientY }, grid) {
-    const { left, top, width, height } = canvas.getBoundingClientRect();
-    const { picture } = this.data;
-    const x = ((clientX - left) / width) * picture.width;
-    return patchAt(x, ((clientY - top) / height) * picture.height, grid);
   }
 
   // ---- drawing
 
-  /** Draw in the next frame of the screen, however many changes there are until then. */
-  redraw() {
-    this.scheduled ??= requestAnimationFrame(() => {
-      this.scheduled = undefined;
-      if (this.room.width) this.#draw();
-    });
-  }
-
-  #draw() {
+  draw() {
     const begun = performance.now();
     const selection = selected(this.shape, this.state, this.hover);
     const { rows, cols } = selection.mapGrid;
@@ -269,28 +181,13 @@ class View {
     const shown = JSON.stringify([columns, direction, view, scale, leaveOut, smooth]);
     if (this.shown.tools === shown) return;
     this.shown.tools = shown;
-    const controls = () => [...parts.tools.querySelectorAll("button, input")];
-    const focused = controls().indexOf(this.root.activeElement);
-    const tools = toolbar(data.kind === "share", columns, state, (part) => this.change(part));
-    parts.tools.replaceChildren(...tools);
-    controls()[focused]?.focus();
+    this.refill(parts.tools, toolbar(data.kind === "share", columns, state, (part) => this.change(part)));
   }
 
-  /** Put the picture on a canvas; its drawing context, in pixels of the picture.
-   * @param {HTMLCanvasElement} canvas */
+  /** @param {HTMLCanvasElement} canvas */
   #onPicture(canvas) {
     const { picture, stackId } = this.data;
-    const { line, pixel } = fit(canvas, picture, this.room);
-    const photo = stacks.get(stackId)?.photo;
-    const size = `${canvas.width}x${canvas.height}`;
-    const shown = `${stackId} ${photo?.naturalWidth} ${size} ${picture.crop}`;
-    if (this.shown.picture !== shown) this.backdrop = backdrop(canvas, photo, picture);
-    this.shown.picture = shown;
-    const context = contextOf(canvas);
-    context.setTransform(1, 0, 0, 1, 0, 0);
-    if (this.backdrop) context.drawImage(this.backdrop, 0, 0);
-    context.setTransform(1 / pixel, 0, 0, canvas.height / picture.height, 0, 0);
-    return { context, line, pixel };
+    return this.onPicture(canvas, stacks.get(stackId)?.photo, picture, this.room);
   }
 
   /** Outline the token chosen, its pin while another is looked at, and the patch under the pointer
@@ -330,9 +227,7 @@ class View {
     const shown = `${names.join()} ${query} ${role}`;
     if (this.shown.tokens === shown) return;
     this.shown.tokens = shown;
-    const { tokens } = this.parts;
-    const focused = [...tokens.children].indexOf(this.root.activeElement);
-    tokens.replaceChildren(...names.map((name, index) =>
+    this.refill(this.parts.tokens, names.map((name, index) =>
       element("button", {
         type: "button",
         textContent: name,
@@ -340,7 +235,6 @@ class View {
         aria: { "aria-pressed": String(query === home + index),
                 "aria-label": `${name} as the ${role}` },
       })));
-    tokens.children[focused]?.focus();
   }
 
   /** @param {Selected} selection */
@@ -396,3 +290,5 @@ class View {
     parts.reading.textContent = said.words;
   }
 }
+
+export default mounting(View, stacks);

@@ -1,0 +1,196 @@
+// @ts-check
+// What is drawn of each box of the encoder layer that is opened.
+
+import { percent } from "../token_map/maps.js";
+import { PARTIAL, between, line, norm, statistics, strip, tokens } from "./scenes.js";
+import { attend, length, limitOf, products, softmax, spread, sum, weighted, written } from "./tensors.js";
+
+/** @import { Item, Maker, Scene } from "./scenes.js" */
+/** @import { Tensor } from "./tensors.js" */
+
+/** The row of the token in a tensor of the layer. @param {Scene} scene @param {string} name */
+function row(scene, name) {
+  return scene.layer.get(name)?.row(scene.token) ?? undefined;
+}
+
+/** A plain box: what goes in, what comes out. @param {Scene} scene @param {[string, string][]} named
+ * @returns {Item[] | undefined} */
+function shown(scene, named) {
+  if (!scene.layer.size) return undefined;
+  const rows = named.map(([label, name]) => ({ label, values: row(scene, name) }));
+  if (rows.some(({ values }) => !values)) return PARTIAL;
+  return rows.map(({ label, values = new Float32Array() }, i) =>
+    strip(label, values, i ? { end: Math.ceil(scene.t * values.length) } : { tone: "query" }));
+}
+
+/** z + what was made = the stream after. @param {Scene} scene @param {string} before
+ * @param {string} after @param {[string, string, string]} labels @returns {Item[] | undefined} */
+function added(scene, before, after, labels) {
+  if (!scene.layer.size) return undefined;
+  const [z, end] = [row(scene, before), row(scene, after)];
+  if (!z || !end) return PARTIAL;
+  const made = Float64Array.from(end, (value, i) => value - z[i]);
+  const limit = Math.max(limitOf(z), limitOf(end));
+  return [
+    strip(labels[0], z, { tone: "query", limit }),
+    strip(scene.data.facts.opened ? labels[1] : "+ what was made", made, { limit }),
+    strip(labels[2], between(z, end, scene.t), { limit }),
+    line(`Lengths of this token: ${written(length(z))} before, **${written(length(made))}** is added, ` +
+      `${written(length(end))} after.`),
+  ];
+}
+
+/** @type {Map<string, { of: Tensor, key: string, value: any }>} */
+const known = new Map(); // what was worked out last, by what it is: a pointer asks for it again
+
+/** @template T @param {string} name @param {Tensor} of @param {unknown[]} asked @param {() => T} make @returns {T} */
+function once(name, of, asked, make) {
+  const last = known.get(name);
+  const key = asked.join();
+  if (last?.of === of && last.key === key) return last.value;
+  const value = make();
+  known.set(name, { of, key, value });
+  return value;
+}
+
+/** @param {Scene} scene */
+export function attention(scene) {
+  const [q, k, bias] = ["queries", "keys", "bias"].map((name) => scene.layer.get(name));
+  if (!q || !k) return null;
+  const { head, token } = scene;
+  return once("shares", q, [head, token], () => attend(q, k, bias, scene.data.facts.scale, head, token));
+}
+
+/** The scores of a query with every key, and their softmax. @param {Scene} scene @param {boolean} whole
+ * @returns {Item[] | undefined} */
+function worked(scene, whole) {
+  const [q, k] = [scene.layer.get("queries"), scene.layer.get("keys")];
+  const found = attention(scene);
+  if (!q || !k || !found) return undefined;
+  const keys = k.shape[1];
+  const asked = /** @type {Float32Array} */ (q.row(scene.head * q.shape[1] + scene.token));
+  const seen = /** @type {Float32Array} */ (k.row(scene.head * keys + scene.key));
+  const product = products(asked, seen);
+  const end = whole ? product.length : Math.ceil(scene.t * product.length);
+  const { dots, scores, shares } = found;
+  const dot = sum(product, end);
+  const limit = Math.max(limitOf(asked), limitOf(seen));
+  const moved = scores[scene.key] - dots[scene.key] * scene.data.facts.scale;
+  const [wide, narrow] = [spread(dots).deviation, spread(scores).deviation];
+  const undivided = dots.map((value, j) => value + scores[j] - value * scene.data.facts.scale);
+  const without = Math.max(...softmax(undivided));
+  const biased = scene.layer.has("bias") ? ` + bias ${written(moved)}` : "";
+  return [
+    strip("q_{i}", asked, { tone: "query", limit }),
+    strip("k_{j}", seen, { tone: "key", limit }),
+    strip("q_{i} ⊙ k_{j}", product, { end, note: `Σ = ${written(dot)}` }),
+    line(`q_{i} · k_{j} = ${written(dot)} → ${scene.data.facts.divide}${biased} = ` +
+      `**${written(end < product.length ? dot * scene.data.facts.scale + moved : scores[scene.key], 4)}** → ` +
+      `softmax over ${keys} keys = **${percent(shares[scene.key])}**`),
+    { kind: "bars", label: "scores", values: scores, mark: scene.key, pick: scene.pickKey, grown: whole ? 1 : scene.t,
+      note: `${written(Math.min(...scores))} … ${written(Math.max(...scores))}` },
+    { kind: "bars", label: "softmax", values: shares, mark: scene.key, pick: scene.pickKey, grown: whole ? scene.t : 1,
+      note: `${percent(Math.min(...shares))} … ${percent(Math.max(...shares))}` },
+    line(`The ${keys} scores spread by ${written(wide)} before the division and by ${written(narrow)} after it. Without ` +
+      `it the strongest key would take ${percent(without)}, not ${percent(Math.max(...shares))}.`),
+  ];
+}
+
+/** What stands for boxes without a scene of their own. @type {Maker} */
+export function part(scene) {
+  const inside = scene.layer.get(/** @type {string} */ (scene.box));
+  return inside ? tokens({ ...scene, row: scene.token }, inside) : undefined;
+}
+
+/** @type {Record<string, Maker>} */
+export const BOXES = {
+  before(scene) {
+    const z = scene.layer.get("before");
+    const values = row(scene, "before");
+    if (!z || !values) return z ? PARTIAL : undefined;
+    return [
+      { kind: "matrix", label: "all tokens", tensor: z, mark: scene.token },
+      strip("this token", values, { tone: "query" }),
+      line(`Its length is ‖z‖ = **${written(length(values))}**.`),
+    ];
+  },
+  norm1: (scene) => normed(scene, "before", "z_{ℓ−1}", "norm1", "LN(z_{ℓ−1})"),
+  norm2: (scene) => normed(scene, "after_attention", "z′_{ℓ}", "norm2", "LN(z′_{ℓ})"),
+  qkv(scene) {
+    const three = ["queries", "keys", "values"].map((name) => scene.layer.get(name));
+    if (three.some((one) => !one)) return undefined;
+    const rows = three.map((one) => /** @type {Tensor} */ (one).row(
+      scene.head * /** @type {Tensor} */ (one).shape[1] + scene.token) ?? new Float32Array());
+    const input = row(scene, "norm1");
+    return [
+      ...(input ? [strip("LN(z_{ℓ−1})", input, { tone: "query" })] : []),
+      ...["q", "k", "v"].map((name, i) =>
+        strip(`${name}, head ${scene.head + 1}`, rows[i], { end: Math.ceil(scene.t * rows[i].length) })),
+      line(`Head ${scene.head + 1} of ${scene.data.shape.heads}: ${rows[0].length} of the ` +
+        `${rows[0].length * scene.data.shape.heads} numbers of each, all of this one token.`),
+    ];
+  },
+  scores: (scene) => worked(scene, false),
+  attention: (scene) => worked(scene, true),
+  heads(scene) {
+    const v = scene.layer.get("values");
+    const found = attention(scene);
+    if (!v || !found) return undefined;
+    const { shares } = found;
+    const order = [...shares.keys()].sort((a, b) => shares[b] - shares[a]);
+    const end = Math.max(1, Math.ceil(scene.t * order.length));
+    const top = order.slice(0, 5);
+    const limit = limitOf(v.row(scene.head * v.shape[1] + top[0]) ?? []);
+    const total = once("sum", v, [scene.head, scene.token, end], () => weighted(v, scene.head, shares, order, end));
+    const five = top.reduce((all, j) => all + shares[j], 0);
+    return [
+      ...top.map((j) => strip(`v of ${scene.data.nameOf(j)}`, v.row(scene.head * v.shape[1] + j) ?? [], {
+        limit, tone: j === scene.key ? "key" : undefined, note: `× ${percent(shares[j])}` })),
+      line(`These five keys give ${percent(five)}; ${end < order.length ? `${end} of ` : "all "}${order.length} keys together:`),
+      strip("A v", total, { tone: "query" }),
+    ];
+  },
+  concatenated(scene) {
+    const items = shown(scene, [["heads side by side", "concatenated"]]);
+    const width = scene.layer.get("queries")?.width ?? 1;
+    return items?.map((item) => (item.kind === "strip" ? { ...item, part: [scene.head * width, width] } : item));
+  },
+  heads_norm: (scene) => shown(scene, [["side by side", "concatenated"], ["normalised", "heads_norm"]]),
+  projected: (scene) => shown(scene, [["heads side by side", "concatenated"], ["times U_{msa}", "projected"]]),
+  layer_scale1: (scene) => scaled(scene, "projected", "layer_scale1"),
+  layer_scale2: (scene) => scaled(scene, "mlp", "layer_scale2"),
+  after_attention: (scene) =>
+    added(scene, "before", "after_attention", ["z_{ℓ−1}", "+ MSA", "= z′_{ℓ}"]),
+  hidden: (scene) => shown(scene, [["LN(z′_{ℓ})", "norm2"], ["hidden units", "hidden"]]),
+  activated(scene) {
+    const [before, after] = [row(scene, "hidden"), row(scene, "activated")];
+    if (!scene.layer.size) return undefined;
+    if (!before || !after) return PARTIAL;
+    const alike = before.length === after.length;
+    const limit = limitOf(before);
+    const low = before.filter((value) => value < 0).length / before.length;
+    return [
+      strip("before", before, { tone: "query", limit }),
+      strip("after", alike ? between(before, after, scene.t) : after, alike ? { limit } : {}),
+      line(`Of the ${before.length} numbers ${percent(low)} are negative before it.`),
+    ];
+  },
+  mlp: (scene) => shown(scene, [["hidden units", "activated"], ["MLP: out", "mlp"]]),
+  after: (scene) => added(scene, "after_attention", "after", ["z′_{ℓ}", "+ MLP", "= z_{ℓ}"]),
+};
+
+/** @param {Scene} scene @param {string} before @param {string} label @param {string} name
+ * @param {string} after */
+function normed(scene, before, label, name, after) {
+  if (!scene.layer.size) return undefined;
+  const [z, made] = [row(scene, before), row(scene, name)];
+  if (!z || !made) return PARTIAL;
+  return norm(scene, label, z, after, made, statistics(scene.layer, name, scene.token));
+}
+
+/** @param {Scene} scene @param {string} before @param {string} name */
+function scaled(scene, before, name) {
+  const items = shown(scene, [["before", before], ["times γ", name]]);
+  const gamma = scene.layer.get(`${name}.gamma`)?.row(0);
+  return items && gamma ? [items[0], strip("γ", gamma), ...items.slice(1)] : items;
+}

@@ -1,0 +1,116 @@
+// @ts-check
+// The elements of the page Anatomy: cards, equations, buttons of the walk, and what stands beside.
+
+import { range } from "../token_map/maps.js";
+import { element } from "../token_map/parts.js";
+import { rich } from "./drawing.js";
+
+/** @param {string} textContent @param {string} label @param {() => void} onclick */
+function button(textContent, label, onclick) {
+  return element("button", { type: "button", textContent, onclick, aria: { "aria-label": label } });
+}
+
+/** @param {string} label @param {string[]} options @param {(index: number) => void} choose */
+function menu(label, options, choose) {
+  const made = element("select", { aria: { "aria-label": label } },
+    ...options.map((textContent, value) => element("option", { textContent, value: `${value}` })));
+  made.onchange = () => choose(Number(made.value));
+  return made;
+}
+
+/** A step: its number, its title, the shape of its tensor, and the answer or a small picture.
+ * @param {any} card @param {number} index @param {number} count @param {() => void} onclick */
+function cardOf(card, index, count, onclick) {
+  const title = card.title.replace(/[_^{}]/g, "");
+  const label = `Step ${index + 1} of ${count}: ${title}, ${card.shape}`;
+  const properties = { type: "button", className: "card", onclick, aria: { "aria-label": label } };
+  return element("button", properties,
+    element("b", {}, `${index + 1} `, ...rich(card.title)),
+    element("code", { textContent: card.shape }),
+    card.answer
+      ? element("span", { className: "said", textContent: card.answer })
+      : element("canvas", { aria: { "aria-hidden": "true" } }));
+}
+
+/** The parts of the page by name, empty, and what holds them.
+ * @param {any} data what the host sent @param {Node | undefined} charts
+ * @param {{ choose: (card: any) => void, walk: (by: number) => void, play: () => void,
+ *   change: (part: Record<string, unknown>) => void }} act */
+export function pageOf({ cards, equations, shape, depth }, charts, act) {
+  /** @type {Record<string, any>} */
+  const parts = {};
+  /** @template {HTMLElement} Made @param {string} name @param {Made} made */
+  const part = (name, made) => {
+    made.dataset.part = name;
+    parts[name] = made;
+    return made;
+  };
+  const layers = range(depth).map((l) => `layer ${l + 1} of ${depth}`);
+  const heads = range(shape.heads).map((h) => `head ${h + 1} of ${shape.heads}`);
+  const walk = { role: "group", "aria-label": "Walk through the steps" };
+  const content = [
+    element("div", { className: "cards" },
+      ...cards.map((/** @type {any} */ card, /** @type {number} */ i) =>
+        part(`card${i}`, cardOf(card, i, cards.length, () => act.choose(card))))),
+    element("div", { className: "bar" },
+      ...equations.map((/** @type {string} */ text, /** @type {number} */ i) =>
+        part(`equation${i + 1}`, element("span", { className: "equation" }, ...rich(text)))),
+      element("div", { className: "transport", aria: walk },
+        part("back", button("◀", "One step back", () => act.walk(-1))),
+        part("play", button("▶ Play", "Play the steps", act.play)),
+        part("next", button("Next ▶", "One step forward", () => act.walk(1))))),
+    part("say", element("p", { className: "say", aria: { "aria-live": "polite" } })),
+    element("div", { className: "columns" },
+      element("section", { className: "photo" },
+        part("photoTitle", element("h4")),
+        part("photo", element("canvas", { tabIndex: 0, aria: { role: "img" } })),
+        part("tokens", element("div", { className: "tokens" })),
+        part("names", element("p", { className: "names" }))),
+      element("section", { className: "scene" },
+        element("div", { className: "over" },
+          part("sceneTitle", element("h4")),
+          part("menus", element("div", { className: "menus" },
+            part("layerMenu", menu("Layer", layers, (frame) => act.change({ frame }))),
+            part("headMenu", menu("Head", heads, (head) => act.change({ head })))))),
+        part("items", element("div", { className: "items" }))),
+      element("section", { className: "side" },
+        part("sideTitle", element("h4")),
+        part("side", element("div", { className: "flow" })),
+        ...(charts ? [charts] : []))),
+  ];
+  return { parts, content };
+}
+
+/** The layer as a diagram; each half has its residual line beside it.
+ * @param {any[]} boxes @param {(id: string) => void} go */
+export function diagram(boxes, go) {
+  /** @type {HTMLElement[]} */
+  const nodes = [];
+  /** @type {HTMLElement | null} */
+  let half = null;
+  for (const { id, title, shape, stream } of boxes) {
+    const node = element("button", { type: "button", onclick: () => go(id) },
+      element("span", {}, ...rich(title)), element("code", { textContent: shape }));
+    node.dataset.id = id;
+    if (stream) {
+      nodes.push(node);
+      half = null;
+      continue;
+    }
+    if (!half) {
+      const label = `${nodes.length > 1 ? "MLP" : "Attention"}, with a residual line around it`;
+      half = element("div", { className: "half", aria: { role: "group", "aria-label": label } });
+      nodes.push(half);
+    }
+    half.append(node);
+  }
+  return nodes;
+}
+
+/** The tensors of a step by name and shape.
+ * @param {[name: string, shape: string][]} shapes */
+export function listed(shapes) {
+  return shapes.map(([name, shape]) =>
+    element("div", { className: "shape" },
+      element("span", {}, ...rich(name)), element("code", { textContent: shape })));
+}

@@ -1,0 +1,166 @@
+// @ts-check
+// What is drawn of each step of a picture.
+
+import { percent } from "../token_map/maps.js";
+import { between, line, norm, statistics, strip } from "./scenes.js";
+import { length, limitOf, products, sum, written } from "./tensors.js";
+
+/** @import { Item, Maker, Scene } from "./scenes.js" */
+
+/** @type {Record<string, Maker>} */
+export const STEPS = {
+  picture(scene) {
+    const picture = scene.steps.get("picture");
+    if (!picture) return undefined;
+    const [height, width] = picture.shape;
+    const { mean, std, grid } = scene.data.facts;
+    const [row, col] = [Math.floor(scene.patch / grid[1]), scene.patch % grid[1]];
+    const [y, x] = [Math.floor(((row + 0.5) / grid[0]) * height), Math.floor(((col + 0.5) / grid[1]) * width)];
+    const value = picture.at(y * width + x, 0);
+    const raw = value * std[0] + mean[0];
+    return [
+      { kind: "channels", tensor: picture, label: "red, green, blue" },
+      line(`The red of the pixel at row ${y + 1}, column ${x + 1}: (${written(raw)} − ${written(mean[0])}) / ` +
+        `${written(std[0])} = **${written(value)}**`),
+      line(`where 0 is black and 1 is full red. Blue in the maps is below 0, red is above.`),
+    ];
+  },
+  patches(scene) {
+    const { costs } = scene.data;
+    const picture = scene.steps.get("picture");
+    if (!picture) return undefined;
+    return [
+      { kind: scene.data.facts.stem ? "patch" : "cut", tensor: picture, grown: scene.t },
+      { kind: "table", head: ["patch side P", "tokens N", "pairs N²", "against here"],
+        rows: costs.rows, mark: costs.here, shares: costs.shares },
+    ];
+  },
+  flatten(scene) {
+    const flat = scene.steps.get("flatten");
+    const row = flat?.row(scene.patch);
+    if (!flat || !row) return undefined;
+    const { channels } = scene.data.facts;
+    const each = row.length / channels;
+    const names = channels === 3 ? ["red", "green", "blue"] : [];
+    const limit = limitOf(row);
+    return [
+      { kind: "matrix", label: "all patches", tensor: flat, mark: scene.patch },
+      strip("one patch", row, { tone: "query", limit, end: Math.ceil(scene.t * row.length) }),
+      ...names.map((name, c) =>
+        strip(name, row.subarray(c * each, (c + 1) * each), {
+          limit, end: Math.max(0, Math.ceil((scene.t * channels - c) * each)) })),
+    ];
+  },
+  project(scene) {
+    const [flat, kernel, made] = ["flatten", "project.kernel", "project"].map((name) => scene.steps.get(name));
+    const patch = flat?.row(scene.patch);
+    const out = made?.row(scene.patch);
+    if (!kernel || !patch || !out) return undefined;
+    const dim = scene.dim % kernel.rows;
+    const filter = /** @type {Float32Array} */ (kernel.row(dim));
+    const bias = scene.steps.get("project.bias")?.row(0)?.[dim] ?? 0;
+    const product = products(patch, filter);
+    const end = Math.ceil(scene.t * product.length);
+    const total = sum(product, end);
+    return [
+      strip("x_{p}", patch, { tone: "query" }),
+      strip(`column ${dim + 1} of E`, filter),
+      strip("product", product, { end }),
+      line(`Σ = ${written(total)} + b ${written(bias)} = **${written(total + bias)}**, number ${dim + 1} of ` +
+        `this patch's ${out.length}. Click another one:`),
+      strip("x_{p} E", out, { mark: dim, pick: scene.pickDim }),
+    ];
+  },
+  prefix(scene) {
+    const made = scene.steps.get(scene.card.id);
+    const own = scene.steps.get("prefix.tokens");
+    if (!made || !own) return undefined;
+    const names = scene.data.shape.prefix;
+    const rows = names.slice(0, 6).map((/** @type {string} */ name, /** @type {number} */ i) => {
+      const row = /** @type {Float32Array} */ (own.row(i));
+      return strip(`[${name}]`, row, { end: Math.ceil(scene.t * row.length) });
+    });
+    const patch = made.row(names.length + scene.patch);
+    return [
+      { kind: "matrix", label: "all tokens", tensor: made, mark: 0 },
+      ...rows,
+      ...(patch ? [strip("a patch", patch, { tone: "query" })] : []),
+      line(`The first ${names.length === 1 ? "row is" : `${names.length} rows are`} learned and the same for every ` +
+        `picture; the others are the patches: ${made.rows} tokens.`),
+    ];
+  },
+  positions(scene) {
+    const made = scene.steps.get(scene.card.id);
+    const table = scene.steps.get("positions.table");
+    if (!made || !table) return undefined;
+    const row = scene.row - (made.rows - table.rows);
+    const place = table.row(Math.max(0, row));
+    const after = made.row(scene.row);
+    if (!place || !after) return undefined;
+    const token = Float64Array.from(after, (value, i) => value - place[i]);
+    const limit = Math.max(limitOf(after), limitOf(place));
+    return [
+      strip("token", token, { tone: "query", limit }),
+      strip("+ E_{pos}", place, { limit }),
+      strip("= z_{0}", between(token, after, scene.t), { limit }),
+      line(`Lengths: ‖token‖ = ${written(length(token))}, ‖E_{pos}‖ = ${written(length(place))}, ` +
+        `‖z_{0}‖ = **${written(length(after))}**`),
+      { kind: "matrix", label: "z_{0}, all tokens", tensor: made, mark: scene.row },
+    ];
+  },
+  output: answer,
+  output_distilled: answer,
+  output_mean_norm: answer,
+  head(scene) {
+    const read = scene.steps.get("head.read");
+    const [weight, bias] = ["head.weight", "head.bias"].map((name) => scene.steps.get(name));
+    const { answers, classes } = scene.data;
+    const mark = Math.min(scene.dim, answers.length - 1);
+    const y = read?.row(0);
+    if (!y) return undefined;
+    /** @type {Item[]} */
+    const items = [];
+    if (weight && bias) {
+      const heads = read?.rows ?? 1;
+      const row = /** @type {Float32Array} */ (weight.row(mark * heads));
+      const product = products(y, row);
+      const end = Math.ceil(scene.t * product.length);
+      const b = /** @type {Float32Array} */ (bias.row(mark));
+      const total = sum(product, end) + b[0];
+      items.push(
+        strip(heads > 1 ? "y of CLS" : "y", y, { tone: "query" }),
+        strip(`weights of ${answers[mark].label}`, row),
+        strip("product", product, { end }),
+        line(`Σ = ${written(sum(product, end))} + b ${written(b[0])} = **${written(total)}**` +
+          (heads > 1 ? `; DIST's head says ${written(2 * answers[mark].logit - total)}, and the mean of both counts`
+            : `: the logit of ${answers[mark].label}`)));
+    }
+    const temperature = `e^{logit} / Σ e^{logits}, over all ${classes}`;
+    items.push({ kind: "table", head: ["class", "logit", `softmax: ${temperature}`], mark,
+      rows: answers.map((/** @type {any} */ one) => [one.label, written(one.logit), percent(one.share * scene.t)]),
+      shares: answers.map((/** @type {any} */ one) => one.share * scene.t), pick: scene.pickDim });
+    return items;
+  },
+  no_head: ended,
+  embedding_head: ended,
+};
+
+/** Where there are no classes: what the model ends with. @param {Scene} scene */
+function ended(scene) {
+  const y = [...scene.steps].find(([name]) => /^output(?!\.)/.test(name))?.[1].row(0);
+  return y ? [strip("y", y, { end: Math.ceil(scene.t * y.length) }), line(`‖y‖ = **${written(length(y))}**`)] : undefined;
+}
+
+/** @type {Maker} */
+function answer(scene) {
+  const { name } = scene.card;
+  const y = scene.steps.get(name)?.row(0);
+  const last = scene.steps.get("output.read")?.row(0);
+  if (!y) return undefined;
+  if (!last) return [strip("y", y)];
+  const before = name === "output_mean_norm" ? "mean of z_{L}" : "z_{L}^{0}, CLS";
+  return [
+    ...norm(scene, before, last, "y", y, statistics(scene.steps, name, 0)),
+    ...(name === "output_distilled" ? [strip("y of DIST", scene.steps.get(name)?.row(1) ?? [])] : []),
+  ];
+}
