@@ -9,33 +9,30 @@ from .description import Family, Grid, Layer, Site, Windows, checked_grid, is_ti
 from .plain import timm_grid, timm_step
 from .windows import dilated_windows, neighbour_windows, one_window, shifted_windows
 
+# By class: timm's file, the class of its blocks, and the name of its stages.
 _SWIN = {
-    "SwinTransformer": ("swin_transformer", "SwinTransformerBlock"),
-    "SwinTransformerV2": ("swin_transformer_v2", "SwinTransformerV2Block"),
-    "SwinTransformerV2Cr": ("swin_transformer_v2_cr", "SwinTransformerV2CrBlock"),
+    "SwinTransformer": ("swin_transformer", "SwinTransformerBlock", "layers"),
+    "SwinTransformerV2": ("swin_transformer_v2", "SwinTransformerV2Block", "layers"),
+    "SwinTransformerV2Cr": ("swin_transformer_v2_cr", "SwinTransformerV2CrBlock", "stages"),
 }
 
 
 def _is_swin(module: Any) -> bool:
-    place, block = _SWIN.get(type(module).__name__, ("", ""))
-    return is_timm(module, place, type(module).__name__) and all(
-        type(part).__name__ == block for stage in _stages(module) for part in stage.blocks
+    file, block, stages = _SWIN.get(type(module).__name__, ("", "", ""))
+    return is_timm(module, file, type(module).__name__) and all(
+        type(part).__name__ == block for stage in getattr(module, stages) for part in stage.blocks
     )
-
-
-def _stages(module: Any) -> Any:
-    return module.layers if hasattr(module, "layers") else module.stages
 
 
 def _swin_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
     """Swin halves the grid at the start of each later stage, after padding it to even sides."""
-    place = "layers" if hasattr(module, "layers") else "stages"
-    if hasattr(module.patch_embed, "dynamic_feat_size"):
-        grid, step = timm_grid(module, input_size), timm_step(module)
-    else:
+    place = _SWIN[type(module).__name__][-1]
+    if type(module).__name__ == "SwinTransformerV2Cr":  # whose patch embedding is its own
         grid, step = module.patch_embed.grid_size, module.patch_embed.patch_size
+    else:
+        grid, step = timm_grid(module, input_size), timm_step(module)
     sites = []
-    for number, stage in enumerate(_stages(module)):
+    for number, stage in enumerate(getattr(module, place)):
         if not isinstance(stage.downsample, nn.Identity):
             grid, step = halved(grid), (2 * step[0], 2 * step[1])
         for index, block in enumerate(stage.blocks):
@@ -149,7 +146,7 @@ def _downsampling(block: Any) -> nn.Module:
     """What downsamples the grid in the first block of a stage of MaxViT or CoAtNet."""
     if type(block).__name__ == "TransformerBlock2d":
         return block.shortcut  # it pools as the path through its attention does
-    return getattr(block, "conv", block)
+    return block.conv if type(block).__name__ == "MaxxVitBlock" else block
 
 
 def _maxxvit_blocks(number: int, stage: Any, grid: Grid) -> Iterator[tuple[str, str, Any, Windows]]:

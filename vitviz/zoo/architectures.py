@@ -46,8 +46,8 @@ def create(architecture: str, options: dict[str, Any]) -> Any:
     try:
         return timm.create_model(architecture, pretrained=False, **options)
     except Exception as error:
-        wanted = " with ".join(["It", str(options)]) if options else "It"
-        raise ModelError(f"{wanted} is nothing that {architecture} of timm can be.") from error
+        wanted = f" with {options}" if options else ""
+        raise ModelError(f"timm cannot make {architecture}{wanted}.") from error
 
 
 def preprocessing_of(module: nn.Module, size: tuple[int, int] | None) -> Preprocessing:
