@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from examples import OWN, own_module, watched
 from streamlit.components.v2 import manifest_scanner
+from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 
 from pages.driver import listen
 from vitviz import Model
@@ -28,11 +29,13 @@ def _on_localhost() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _packages_read_once() -> Iterator[None]:
-    """Streamlit looks for components in all that is installed, anew for every AppTest."""
+def _read_once() -> Iterator[None]:
+    """A server does once what Streamlit does anew for every AppTest, or for every run of one: it
+    looks for components in all that is installed, and compiles the script."""
     with pytest.MonkeyPatch.context() as patch:
         scan = cache(manifest_scanner.scan_component_manifests)
         patch.setattr(manifest_scanner, "scan_component_manifests", scan)
+        patch.setattr(ScriptCache, "get_bytecode", staticmethod(ScriptCache().get_bytecode))
         yield
 
 
