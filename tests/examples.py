@@ -15,6 +15,7 @@ from numpy.testing import assert_allclose
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from vitviz.activations import Activations, capture, captures
 from vitviz.model import Model, Preprocessing
@@ -87,6 +88,22 @@ def watched(module: nn.Module, input_size: tuple[int, int], **options: Any) -> M
 def own_model(**options: Any) -> Model:
     module = own_module(**options)
     return watched(module, module.patch_embed.image_size)
+
+
+class _Undrawn(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        drawn = func in (Tensor.uniform_, Tensor.normal_, Tensor.erfinv_, Tensor.clamp_)
+        return args[0] if drawn else func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def undrawn() -> Iterator[None]:
+    """Modules that are made in this context have all their buffers, and weights that are not yet
+    drawn, which takes most of the time: for those that get weights of a test's own."""
+    with _Undrawn():
+        yield
 
 
 def timm_module(name: str, **options: Any) -> Any:
