@@ -429,8 +429,8 @@ def test_a_class_that_is_not_there_is_refused(index: int) -> None:
 
 def test_attention_that_is_not_global_is_refused() -> None:
     model = own_model()
-    model.layers = (*model.layers[:2], replace(model.layers[2], kind="window"))
-    assert "blocks.2 has window attention" in refusal(model)
+    model.layers = (*model.layers[:2], replace(model.layers[2], kind="pooled"))
+    assert "blocks.2 has pooled attention" in refusal(model)
 
 
 def test_a_layer_that_is_refused_refuses_the_map() -> None:

@@ -6,19 +6,21 @@ reaches it. The model is not changed: no gradient of a weight and no hook is lef
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from .activations.calls import fused_call
+from .activations.calls import FusedCall, expected_shape, fused_call, sealed_call
+from .activations.forward import PRODUCTS, SOFTMAX
 from .activations.maps import checked
 from .activations.proof import why_differs
-from .families import Layer, ModelError
+from .families import Layer, ModelError, Site
 from .memory import check, gradient_bytes
 from .model import RECORDER, Model, Recorder
 
@@ -32,6 +34,10 @@ def relevance(model: Model, image: Image.Image, class_index: int) -> np.ndarray:
     to A; negative entries become 0, and the mean is taken over heads. Beginning with R = I, each
     layer in the order of the forward pass adds its product with R to R.
 
+    Where attention stays within windows, as in Swin, it is that of all patches, with 0 between
+    patches of different windows; where a later stage merges patches, the row of R of the merged one
+    is the mean of their rows.
+
     Parameters
     ----------
     model : Model
@@ -42,15 +48,17 @@ def relevance(model: Model, image: Image.Image, class_index: int) -> np.ndarray:
     -------
     ndarray of shape (rows, cols)
         R where the head reads the answer (`Model.read_tokens`): the row of CLS, or the mean of the
-        rows of the patches where the head pools patches, whether or not there is a CLS token. Not
+        rows of the patches where the head pools patches, whether or not there is a CLS token; in
+        the grid of the first layer. Not
         negative, without unit and not normalised: compare where two maps are high, not how high.
 
     Raises
     ------
     ModelError
-        When the model has no head for classes, its layers are not global attention over the same
-        tokens or cannot be proved on this picture, it computes in half precision or checkpoints
-        its gradients, the memory does not suffice, or a gradient is missing or not finite.
+        When the model has no head for classes, its layers pool their keys, have convolutions
+        between them or cannot be proved on this picture, it computes in half precision or
+        checkpoints its gradients, the memory does not suffice, or a gradient is missing or not
+        finite.
     ValueError
         When there is no such class.
 
@@ -62,7 +70,8 @@ def relevance(model: Model, image: Image.Image, class_index: int) -> np.ndarray:
     begins with its own share 1 / N of R = I, which is the smallest possible value; they count
     equally, also where the head weighs them (attention pooling). What reaches the logits only
     through prefix tokens that the head reads beside CLS (the second head of a distilled model) or
-    beside the patches is not in the map.
+    beside the patches is not in the map. The stages of a Swin are not in the paper: what merges
+    patches has weights, which count them equally here.
 
     Keeps the attention and its gradient of all layers at once: 8 bytes a layer, head and pair of
     tokens, which is estimated first (`vitviz.memory`).
@@ -72,10 +81,10 @@ def relevance(model: Model, image: Image.Image, class_index: int) -> np.ndarray:
     Chefer, Gur and Wolf, "Generic Attention-model Explainability for Interpreting Bi-Modal and
     Encoder-Decoder Transformers", ICCV 2021, section 3, equations 5 and 6.
     """
-    layers = _weighted_layers(model, image, class_index)
-    row = _output_row(model, layers[0])
-    for matrix in reversed(layers):  # a row of the product, from its left
-        row = row + row @ matrix
+    row, layers = _weighted_layers(model, image, class_index)
+    for layer in reversed(layers):  # a row of the product, from its left
+        row = layer.split(row)
+        row = row + layer.through(row, layer.weights)
     return _map(row, model.layers[0])
 
 
@@ -118,18 +127,54 @@ def gradient_rollout(model: Model, image: Image.Image, class_index: int) -> np.n
     Abnar and Zuidema, "Quantifying Attention Flow in Transformers" (ACL 2020), for the product;
     Chefer, Gur and Wolf (ICCV 2021), for the weights.
     """
-    layers = _weighted_layers(model, image, class_index)
-    row = _output_row(model, layers[0])
-    for matrix in reversed(layers):
-        mass = matrix.sum(dim=1, keepdim=True)
-        identity = torch.eye(len(matrix)).to(matrix)
-        rows = torch.where(mass > 0, matrix / mass, identity)
-        row = (1 - RESIDUAL) * (row @ rows) + RESIDUAL * row
+    row, layers = _weighted_layers(model, image, class_index)
+    for layer in reversed(layers):
+        row = layer.split(row)
+        mass = layer.weights.sum(dim=2, keepdim=True)  # (W, n, 1)
+        shares = torch.where(mass > 0, layer.weights / mass, 0)
+        kept = row * (1 - layer.each((mass[..., 0] > 0).to(row)))
+        row = (1 - RESIDUAL) * (layer.through(row, shares) + kept) + RESIDUAL * row
     return _map(row, model.layers[0])
 
 
-def _weighted_layers(model: Model, image: Image.Image, class_index: int) -> list[Tensor]:
-    """Mean over heads of the positive part of gradient times A, for each layer: (T, T)."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Weighted:
+    """One layer's mean over heads of the positive part of gradient times A: (W, n, m).
+
+    Attributes
+    ----------
+    queries, keys : the token of each place of a window, (W, n) and (W, m); `tokens` for padding
+    parents : of each token, the one of the next stage that it is merged into; None within a stage
+    """
+
+    weights: Tensor
+    queries: Tensor
+    keys: Tensor
+    tokens: int
+    parents: Tensor | None
+
+    def through(self, row: Tensor, weights: Tensor) -> Tensor:
+        """A row vector (T,) times the matrix of all tokens that the windows' matrices make up."""
+        looking = F.pad(row, (0, 1))[self.queries]  # (W, n); padding has the weight 0
+        seen = torch.einsum("wn,wnm->wm", looking, weights)
+        return row.new_zeros(self.tokens + 1).index_add(0, self.keys.flatten(), seen.flatten())[:-1]
+
+    def each(self, values: Tensor) -> Tensor:
+        """Values of every window's queries (W, n) in the order of the tokens: (T,)."""
+        places = self.queries.flatten()
+        return values.new_zeros(self.tokens + 1).index_add(0, places, values.flatten())[:-1]
+
+    def split(self, row: Tensor) -> Tensor:
+        """Of the tokens of the next stage: shared equally among those that were merged into one."""
+        if self.parents is None:
+            return row
+        return (row / torch.bincount(self.parents))[self.parents]
+
+
+def _weighted_layers(
+    model: Model, image: Image.Image, class_index: int
+) -> tuple[Tensor, list[_Weighted]]:
+    """The row of R that the head reads (T,), and what each layer multiplies it with."""
     _check(model, class_index)
     watch = _Watch(model)
     # Gradients are computed also where the caller has disabled them for itself.
@@ -139,20 +184,48 @@ def _weighted_layers(model: Model, image: Image.Image, class_index: int) -> list
         attention = watch.attention()
         gradients = _gradients(logits[class_index], attention)
     weighted = []
-    for layer, own, gradient in zip(model.layers, attention, gradients, strict=True):
+    for site, own, gradient in zip(model.sites, attention, gradients, strict=True):
+        layer = site.layer
         if gradient is None:
             raise ModelError(
                 f"No gradient of the answer reaches the attention of {layer.name}, as where a part "
                 "after it computes without one, so no map is drawn."
             )
-        matrix = (gradient * own.detach()).clamp(min=0).mean(dim=0)
-        weighted.append(matrix)
+        matrix = (gradient * own.detach()).clamp(min=0).mean(dim=1)
         if not torch.isfinite(matrix).all():
             raise ModelError(
                 f"The gradient in {layer.name} has values that are not finite numbers, so no map "
                 "is drawn."
             )
-    return weighted
+        weighted.append(matrix)
+    with torch.inference_mode():
+        row = _output_row(model, watch.last, logits.detach()).to(weighted[-1])
+    after: Sequence[Site | None] = [*model.sites[1:], None]
+    return row, [
+        _placed(site, following, matrix)
+        for site, following, matrix in zip(model.sites, after, weighted, strict=True)
+    ]
+
+
+def _placed(site: Site, following: Site | None, weights: Tensor) -> _Weighted:
+    """A layer's weights with the places of its tokens, and the grid of the layer after it."""
+    rows, cols = site.layer.query_grid
+    tokens = len(site.layer.prefix) + rows * cols
+    queries = keys = np.arange(tokens)[None]
+    if site.windows is not None:
+        queries, keys = site.windows.queries, site.windows.keys
+
+    def tensor(places: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.where(places < 0, tokens, places)).to(weights.device)
+
+    parents = None
+    if following is not None and following.layer.query_grid != (rows, cols):
+        down, over = np.arange(rows)[:, None] // 2, np.arange(cols) // 2
+        parents = tensor((down * following.layer.query_grid[1] + over).ravel())
+    weights = weights * (tensor(keys) < tokens)[:, None]  # without the shares of padding
+    return _Weighted(
+        weights=weights, queries=tensor(queries), keys=tensor(keys), tokens=tokens, parents=parents
+    )
 
 
 def _gradients(logit: Tensor, attention: list[Tensor]) -> Sequence[Tensor | None]:
@@ -167,40 +240,65 @@ class _Watch(TorchFunctionMode, Recorder):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.layers = model.layers
+        self.sites = model.sites
         self.running: int | None = None
+        self.softmax: Tensor | None = None  # whose product with the values is still to come
         self.calls: list[list[Tensor]] = [[] for _ in model.layers]
 
     def entering(self, layer: int, tokens: Tensor) -> None:
         self.running = layer
 
+    def sealed(self, layer: int, tokens: Tensor, output: Tensor) -> Tensor:
+        attn = self.sites[layer].attn
+        _, heads = sealed_call(attn, tokens)  # whose kernel is replaced, too
+        own: Tensor = attn.out_proj(heads)
+        self._prove(layer, own, output)
+        return own
+
+    def attended(self, layer: int, tokens: Tensor) -> None:
+        self.softmax = None
+
     def leaving(self, layer: int, tokens: Tensor) -> None:
-        self.running = None
+        self.running, self.softmax = None, None
+        self.last = tokens.detach()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
         here = self.running if RECORDER.get() is self else None  # not a pass nested in this one
-        if func is not F.scaled_dot_product_attention or here is None:
+        if here is None:
             return output
-        call = fused_call(output, *args, **(kwargs or {}))
-        scores = (call.q[0] * call.scale) @ call.k[0].transpose(1, 2)
-        scores = scores if call.bias is None else scores + call.bias[0]
-        attention = scores.softmax(dim=-1).requires_grad_()  # (heads, T, T)
-        mixed = attention @ call.v[0]
-        (refusal,) = why_differs(self.layers[here], mixed.detach(), output[0].detach())
+        if func is F.scaled_dot_product_attention:
+            return self._computed(here, fused_call(output, *args, **(kwargs or {})), output)
+        if func in SOFTMAX:
+            self.softmax = output.requires_grad_()
+        elif func in PRODUCTS and self.softmax is not None and args[0].shape == self.softmax.shape:
+            self.calls[here].append(self.softmax)
+            self.softmax = None
+        return output
+
+    def _computed(self, layer: int, call: FusedCall, output: Tensor) -> Tensor:
+        """What the fused kernel gave, by way of an attention that has a gradient."""
+        scores = (call.q * call.scale) @ call.k.transpose(2, 3)
+        scores = scores if call.bias is None else scores + call.bias
+        attention = scores.softmax(dim=-1).requires_grad_()  # (W, h, n, m)
+        mixed = attention @ call.v
+        self._prove(layer, mixed, output)
+        self.calls[layer].append(attention)
+        return mixed
+
+    def _prove(self, layer: int, seen: Tensor, own: Tensor) -> None:
+        (refusal,) = why_differs(self.sites[layer].layer, seen.detach(), own.detach())
         if refusal:
             raise ModelError(refusal)
-        self.calls[here].append(attention)
-        return mixed[None]
 
     def attention(self) -> list[Tensor]:
-        """Of each layer: (heads, tokens, tokens); a ModelError where its shape is another."""
-        for layer, calls in zip(self.layers, self.calls, strict=True):
-            tokens = len(layer.prefix) + math.prod(layer.query_grid)
-            expected = [(layer.num_heads, tokens, tokens)]
-            if [tuple(attention.shape) for attention in calls] != expected:
+        """Of each layer: (W, heads, n, m); a ModelError where its shape is another."""
+        for site, calls in zip(self.sites, self.calls, strict=True):
+            expected = expected_shape(site.layer, site.windows, 0)
+            if [tuple(attention.shape) for attention in calls] != [expected]:
+                _, heads, tokens, _ = expected
                 raise ModelError(
-                    f"{layer.name} did not compute one attention of {layer.num_heads} heads and "
+                    f"{site.layer.name} did not compute one attention of {heads} heads and "
                     f"{tokens} tokens, so no gradient of it can be shown."
                 )
         return [attention for (attention,) in self.calls]
@@ -215,14 +313,15 @@ def _check(model: Model, class_index: int) -> None:
     for layer in model.layers:
         if layer.refusal:
             raise ModelError(layer.refusal)
-        if layer.kind != "global":
+        if layer.kind not in ("global", "window"):
             raise ModelError(
-                f"{layer.name} has {layer.kind} attention: only layers in which every token can "
-                "attend to every token can be multiplied."
+                f"{layer.name} has {layer.kind} attention: only layers in which each token attends "
+                "to tokens as they are, of the whole picture or of a window, can be multiplied."
             )
-    if not model.read_tokens:
+    if any(site.steps for site in model.sites) and not model.read_tokens:
         raise ModelError(
-            f"The layers of {model.name} differ in their tokens, so they cannot be multiplied."
+            f"The layers of {model.name} differ in their tokens, and convolutions lead from one to "
+            "the next, so they cannot be multiplied."
         )
     dtype = next(model.module.parameters()).dtype
     if dtype not in (torch.float32, torch.float64):
@@ -238,13 +337,30 @@ def _check(model: Model, class_index: int) -> None:
     check(gradient_bytes(model.sites), f"A map of one class of {model.name}", model.device)
 
 
-def _output_row(model: Model, like: Tensor) -> Tensor:
-    """The weights with which the head reads the rows of R: of CLS, or of all patches: (T,)."""
-    row, prefix = torch.zeros_like(like[0]), model.layers[0].prefix
-    if "patches" in model.read_tokens:
-        row[len(prefix) :] = 1 / (len(row) - len(prefix))
-    else:
+def _output_row(model: Model, last: Tensor, logits: Tensor) -> Tensor:
+    """The weights with which the head reads the rows of R: of CLS, or of all patches: (T,).
+
+    Raises
+    ------
+    ModelError
+        When the tokens differ from stage to stage, and the head reads other than their mean.
+    """
+    prefix = model.layers[-1].prefix
+    row = torch.zeros(len(prefix) + math.prod(model.layers[-1].query_grid))
+    if model.read_tokens and "patches" not in model.read_tokens:
         row[prefix.index("cls")] = 1.0
+        return row
+    row[len(prefix) :] = 1 / (len(row) - len(prefix))
+    if not model.read_tokens:
+        parts = model.parts
+        mean = (parts.norm or nn.Identity())(last).flatten(1, -2).mean(dim=1)
+        head: Any = model.module.get_submodule(parts.heads[0])
+        own = getattr(head, "fc", head)(mean)
+        if own.shape[1:] != logits.shape or any(why_differs(model.layers[-1], own[0], logits)):
+            raise ModelError(
+                f"The head of {model.name} does not read the mean of its last tokens, so it is not "
+                "known where a map of one class begins."
+            )
     return row
 
 

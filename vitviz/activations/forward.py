@@ -42,8 +42,9 @@ Picture = Image.Image | bytes | str | os.PathLike[str]
 LARGE = 1 << 26  # bytes of a capture that is copied into an arena
 
 _FUSED = F.scaled_dot_product_attention
-_SOFTMAX = {Tensor.softmax, torch.softmax, F.softmax}
-_WATCHED = {_FUSED, *_SOFTMAX, Tensor.matmul, Tensor.__matmul__, torch.matmul}
+SOFTMAX = {Tensor.softmax, torch.softmax, F.softmax}
+PRODUCTS = {Tensor.matmul, Tensor.__matmul__, torch.matmul}
+_WATCHED = {_FUSED, *SOFTMAX, *PRODUCTS}
 _FLAT: dict[str, Callable[[Tensor], Tensor]] = {  # the stream as (B, T, D)
     "tokens": lambda z: z,
     "rows": lambda z: z.flatten(1, 2),
@@ -201,7 +202,7 @@ class _Watch(TorchFunctionMode, Recorder):
             return output  # of another forward pass within this one
         if func is _FUSED:
             self.calls[here].append(fused_call(output, *args, **(kwargs or {})))
-        elif func in _SOFTMAX:
+        elif func in SOFTMAX:
             self.weights = output
         elif self.weights is not None:
             self._product(here, self.weights, output, *args)
