@@ -73,6 +73,12 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
     relevance = attribution.relevance(model, image, top)
     untrained = vitviz.load_model(MODEL, pretrained=False, seed=0)
     now, before = acts.measure(), vitviz.capture(untrained, image).measure()
+    moose = vitviz.open_image((assets() / "samples" / "moose.jpg").read_bytes())
+    others = vitviz.capture(model, moose)
+    alike = inspection.cross_similarity(acts, others)
+    matches = inspection.mutual_matches(alike)
+    both = inspection.joint_components(acts, others)[:2]
+    distances = [one.distance / max(model.preprocess.input_size) for one in (before, now)]
     side, bits = max(model.preprocess.input_size), math.log2(len(acts.tokens(0)))
 
     swin = toy_model("Swin")
@@ -129,6 +135,17 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
             before.distance / side,
             equal_sharing=inspection.uniform_distance(grid, acts.patch_size) / side,
         ),
+        "distance_by_depth": lambda: plots.distance_by_depth(
+            [one.mean(axis=1) for one in distances],
+            names=["random weights", "trained"],
+            equal_sharing=[
+                np.full(acts.depth, inspection.uniform_distance(grid, acts.patch_size) / side)
+            ]
+            * 2,
+        ),
+        "distance_difference": lambda: plots.distance_difference(
+            now.distance - before.distance, unit="px", names=("random weights", "trained")
+        ),
         "distance_histogram": lambda: plots.distance_histogram(acts, LAYER, HEAD),
         "enlarged": lambda: plots.enlarged(plots.class_probabilities(acts), 1.25),
         "entropy_by_layer": lambda: plots.entropy_by_layer(
@@ -143,9 +160,21 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
         ),
         "filter_tile": lambda: plots.filter_tile(components[0], name="Component 1"),
         "filters": lambda: plots.filters(kernel[:48]),
+        "joint_components": lambda: plots.joint_components(
+            (both[0].reshape(*grid, 3), both[1].reshape(*grid, 3)),
+            (image, moose),
+            crops=(crop, others.crop),
+        ),
         "logit_lens": lambda: plots.logit_lens(intervention.logit_lens(model, acts), labels),
         "muted_heads": lambda: plots.muted_heads(
             crossed, effects=intervention.head_effects(model, image)[..., top], name=name
+        ),
+        "mutual_matches": lambda: plots.mutual_matches(
+            matches,
+            alike[tuple(matches.T)],
+            (image, moose),
+            crops=(crop, others.crop),
+            grid=grid,
         ),
         "occlusion": lambda: plots.occlusion(
             intervention.occlusion(model, image, class_index=top, block=4),

@@ -204,6 +204,24 @@ EXAMPLES: dict[str, Callable[[], go.Figure]] = {
     "occlusion": lambda: occlusion_map(shares(*GRID) - 0.02),
     "removal_curves": lambda: plots.removal_curves(CURVES, name="dog", putting_back=False),
     "removed_patches": lambda: removed(planted() > 0.1),
+    "mutual_matches": lambda: plots.mutual_matches(
+        np.array([[0, 39], [14, 8]]),
+        np.array([0.5, 0.9]),
+        (WIDE, WIDE),
+        crops=(CROP, CROP),
+        grid=GRID,
+    ),
+    "joint_components": lambda: plots.joint_components(
+        (shares(*GRID, 3), shares(*GRID, 3, seed=1)), (WIDE, WIDE), crops=(CROP, CROP)
+    ),
+    "distance_difference": lambda: plots.distance_difference(
+        np.linspace(-4, 9, 12).reshape(3, 4), unit="px", names=("this one", "the other")
+    ),
+    "distance_by_depth": lambda: plots.distance_by_depth(
+        [np.array([0.2, 0.5]), np.array([0.3, 0.4, 0.5])],
+        names=["this one", "the other"],
+        equal_sharing=[np.full(2, 0.52), np.full(3, 0.5)],
+    ),
 }
 every_example = pytest.mark.parametrize("name", EXAMPLES)
 every_map = pytest.mark.parametrize("draw", MAPS.values(), ids=MAPS)

@@ -21,6 +21,15 @@ from .attention import (
     query_attention,
     uniform_distance,
 )
+from .comparison import (
+    cross_similarity,
+    joint_components,
+    map_correlation,
+    mutual_matches,
+    nearest_depth,
+    nearest_patches,
+    resampled,
+)
 from .cost import multiply_adds
 from .embeddings import filter_components, filter_response, token_components
 from .measurements import Measurements, batch_measurements, measurements
@@ -47,13 +56,19 @@ __all__ = [
     "attention_patterns",
     "attention_rollout",
     "batch_measurements",
+    "cross_similarity",
     "distance_histogram",
     "filter_components",
     "filter_response",
     "foreground",
+    "joint_components",
+    "map_correlation",
     "measurements",
     "mirror_similarity",
     "multiply_adds",
+    "mutual_matches",
+    "nearest_depth",
+    "nearest_patches",
     "neighbour_similarity",
     "norm_outliers",
     "offset_attention",
@@ -62,6 +77,7 @@ __all__ = [
     "position_table",
     "prefix_mass",
     "query_attention",
+    "resampled",
     "resized_positions",
     "rollout_steps",
     "token_components",

@@ -118,7 +118,7 @@ def source_of(
     ValueError
         When an argument contradicts the capture.
     """
-    layers: Any = attention.attention_layers() if _is_capture(attention) else attention
+    layers: Any = attention.attention_layers() if is_capture(attention) else attention
     if not hasattr(layers, "read_tokens"):  # plain arrays
         prefix = 1 if num_prefix_tokens is None else num_prefix_tokens
         return Source(layers, prefix, cls is not False and prefix > 0, grid, patch_size)
@@ -151,7 +151,7 @@ def layer_of(
     where: Any = dict(
         grid=grid, patch_size=patch_size, num_prefix_tokens=num_prefix_tokens, cls=cls
     )
-    if _is_capture(attention):
+    if is_capture(attention):
         source = source_of(attention, **where)
         values = as_floats(attention.attention(_required_layer(layer)))
     else:
@@ -166,7 +166,7 @@ def windows_of(
     windows: Iterable[tuple[ArrayLike, ArrayLike, ArrayLike]] | Captured, layer: int | None
 ) -> Iterable[tuple[ArrayLike, ArrayLike, ArrayLike]]:
     """Attention of each window with the places of its queries and keys."""
-    if _is_capture(windows):
+    if is_capture(windows):
         return windows.windows(_required_layer(layer))
     _for_captures_only("layer", layer)
     return windows  # type: ignore[return-value]
@@ -174,7 +174,7 @@ def windows_of(
 
 def table_of(tokens: Tokens, depth: int | None, *, normalised: bool) -> Array:
     """Tokens (tokens, D): an array's, or those of a capture after so many layers."""
-    if _is_capture(tokens):
+    if is_capture(tokens):
         depth = tokens.depth if depth is None else depth
         return as_floats(tokens.tokens(depth, normalised=normalised))
     _for_captures_only("depth", depth)
@@ -194,7 +194,7 @@ def patches_of(
 ) -> tuple[Array, int, Grid]:
     """Tokens as of `table_of`, the number of prefix tokens, and the grid, which they fit."""
     table = table_of(tokens, depth, normalised=normalised)
-    if _is_capture(tokens):
+    if is_capture(tokens):
         prefix = tokens.num_prefix_tokens
         _agree("number of prefix tokens", num_prefix_tokens, prefix)
         if grid is not None and tuple(grid) != tokens.grid:
@@ -230,5 +230,5 @@ def _agree(what: str, given: object, known: object) -> None:
         raise ValueError(f"Expected the {what} of the capture, {known}, got {given}.")
 
 
-def _is_capture(value: object) -> TypeGuard[Captured]:
+def is_capture(value: object) -> TypeGuard[Captured]:
     return hasattr(value, "attention_layers")

@@ -21,6 +21,12 @@ from .captures import (
     token_scatter,
 )
 from .charts import position_profile
+from .comparison import (
+    distance_by_depth,
+    distance_difference,
+    joint_components,
+    mutual_matches,
+)
 from .experiments import (
     answer_change,
     logit_lens,
@@ -55,7 +61,9 @@ __all__ = [
     "attention_rollout",
     "class_probabilities",
     "data_hunger",
+    "distance_by_depth",
     "distance_by_layer",
+    "distance_difference",
     "distance_histogram",
     "enlarged",
     "entropy_by_layer",
@@ -63,8 +71,10 @@ __all__ = [
     "filter_response",
     "filter_tile",
     "filters",
+    "joint_components",
     "logit_lens",
     "muted_heads",
+    "mutual_matches",
     "occlusion",
     "offset_attention",
     "patch_answers",

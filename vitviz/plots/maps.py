@@ -373,12 +373,8 @@ def _on_picture(figure: go.Figure, image: Image.Image, words: str) -> go.Figure:
 
 
 def _photo(figure: go.Figure, image: Image.Image) -> None:
-    small = image.copy()
-    small.thumbnail((_SHOWN_SIDE, _SHOWN_SIDE))
-    data = io.BytesIO()
-    small.save(data, "JPEG", quality=88)
     figure.add_layout_image(
-        source="data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode(),
+        source=photo_source(image),
         x=0,
         y=0,
         sizex=image.width,
@@ -388,6 +384,15 @@ def _photo(figure: go.Figure, image: Image.Image) -> None:
         sizing="stretch",
         layer="below",
     )
+
+
+def photo_source(image: Image.Image) -> str:
+    """The picture as a data address, no larger than the screen needs."""
+    small = image.copy()
+    small.thumbnail((_SHOWN_SIDE, _SHOWN_SIDE))
+    data = io.BytesIO()
+    small.save(data, "JPEG", quality=88)
+    return "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode()
 
 
 def _picture_axes(figure: go.Figure, image: Image.Image) -> None:

@@ -1,0 +1,259 @@
+"""Two pictures in one model, and two models on one picture, in one figure each."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+from PIL import Image
+
+from .maps import component_colours, photo_source
+from .template import (
+    BARE,
+    GREY,
+    KEY,
+    LINES,
+    QUERY,
+    SIGNED,
+    Box,
+    as_percent,
+    colorbar,
+    finish,
+    legend_above,
+    patch_name,
+)
+
+_GAP = 0.06  # between two pictures, in widths of both together
+_HEIGHT = 340  # pixels of a figure of two pictures, at most
+_COLUMN = 620  # pixels of its usual column on screen
+
+
+def mutual_matches(
+    pairs: np.ndarray,
+    cosines: np.ndarray,
+    images: tuple[Image.Image, Image.Image],
+    *,
+    crops: tuple[Box, Box],
+    grid: tuple[int, int],
+    most: int = 24,
+) -> go.Figure:
+    """Two pictures side by side, with a line from each patch to its match in the other.
+
+    Parameters
+    ----------
+    pairs : ndarray of int, shape (pairs, 2)
+        Numbers of the matched patches, row-major, in the first picture and in the second.
+    cosines : ndarray of shape (pairs,)
+    crops : (left, top, right, bottom) of each picture's grid, in its pixels
+    grid : (rows, columns) of both
+    most : lines that are drawn, of the pairs with the largest cosines
+    """
+    figure = go.Figure()
+    shown = np.argsort(-cosines, kind="stable")[:most]
+    ends, starts, sizes = [], _starts(images), [1 / image.height for image in images]
+    for side, (image, crop) in enumerate(zip(images, crops, strict=True)):
+        _place(figure, image, starts[side])
+        rows, cols = np.divmod(pairs[shown, side], grid[1])
+        left, top, right, bottom = crop
+        x = starts[side] + (left + (cols + 0.5) * (right - left) / grid[1]) * sizes[side]
+        y = (top + (rows + 0.5) * (bottom - top) / grid[0]) * sizes[side]
+        ends.append((x, y))
+    for colour, width in (("#000000", 4), ("#ffffff", 1.5)):  # seen on every picture
+        figure.add_scatter(
+            x=[x for pair in zip(ends[0][0], ends[1][0], strict=True) for x in (*pair, None)],
+            y=[y for pair in zip(ends[0][1], ends[1][1], strict=True) for y in (*pair, None)],
+            mode="lines",
+            line=dict(color=colour, width=width),
+            hoverinfo="skip",
+        )
+    texts = [
+        f"{patch_name(*divmod(int(i), grid[1]))} and {patch_name(*divmod(int(j), grid[1]))}: "
+        f"cosine {cosine:.2f}"
+        for (i, j), cosine in zip(pairs[shown], cosines[shown], strict=True)
+    ]
+    for (x, y), colour, symbol in zip(ends, (QUERY, KEY), ("circle", "square"), strict=True):
+        figure.add_scatter(
+            x=x,
+            y=y,
+            text=texts,
+            mode="markers",
+            marker=dict(color=colour, symbol=symbol, size=9, line=dict(color="#000000", width=2)),
+            hovertemplate="%{text}<extra></extra>",
+        )
+    words = f"{len(pairs)} pairs of patches are each other's most similar in the two pictures"
+    if len(shown) < len(pairs):
+        words += f"; the {len(shown)} with the largest cosines are joined"
+    best = f"; the best: {texts[0]}" if texts else ""
+    return _two_pictures(figure, images, f"{words}{best}.")
+
+
+def joint_components(
+    components: tuple[np.ndarray, np.ndarray],
+    images: tuple[Image.Image, Image.Image],
+    *,
+    crops: tuple[Box, Box],
+) -> go.Figure:
+    """Three components of two pictures' patches as red, green and blue, on one scale.
+
+    Each channel is clipped at its 2nd and 98th percentile over both pictures.
+
+    Parameters
+    ----------
+    components : two ndarrays of shape (rows, columns, 3), on the same axes
+    crops : (left, top, right, bottom) of each picture's grid, in its pixels
+    """
+    flat = [one.reshape(-1, 3) for one in components]
+    colours = component_colours(np.concatenate(flat)[None])[0]
+    figure, starts, first, largest = go.Figure(), _starts(images), 0, []
+    for start, image, crop, values in zip(starts, images, crops, components, strict=True):
+        rows, cols = values.shape[:2]
+        left, top, right, bottom = (edge / image.height for edge in crop)
+        dx, dy = (right - left) / cols, (bottom - top) / rows
+        figure.add_trace(
+            go.Image(
+                z=colours[first : first + rows * cols].reshape(rows, cols, 4),
+                colormodel="rgba",
+                x0=start + left + dx / 2,
+                dx=dx,
+                y0=top + dy / 2,
+                dy=dy,
+                hoverinfo="skip",
+            )
+        )
+        _frame(figure, image, start)
+        largest.append(patch_name(*divmod(int(values[..., 0].argmax()), cols)))
+        first += rows * cols
+    words = (
+        "Principal components of both pictures' patches together, as red, green and blue: "
+        f"component 1 is largest at {largest[0]} in the first picture and at {largest[1]} in the "
+        "second."
+    )
+    return _two_pictures(figure, images, words)
+
+
+def distance_difference(difference: np.ndarray, *, unit: str, names: tuple[str, str]) -> go.Figure:
+    """By how much farther each head attends in the second model than in the first.
+
+    Parameters
+    ----------
+    difference : ndarray of shape (layers, heads)
+        Of mean attention distances; NaN is a gap.
+    unit : of the difference
+    names : of the first and the second model
+    """
+    layers, heads = difference.shape
+    reach = float(np.nanmax(np.abs(difference), initial=0)) or 1.0
+    figure = go.Figure(
+        go.Heatmap(
+            z=difference,
+            x0=1,
+            y0=1,
+            zmin=-reach,
+            zmax=reach,
+            colorscale=SIGNED,
+            xgap=1,
+            ygap=1,
+            hoverongaps=False,
+            hovertemplate=f"layer %{{y}}, head %{{x}}: %{{z:+.1f}} {unit}<extra></extra>",
+            colorbar={
+                **colorbar(f"difference of distance, {unit}", below=False),
+                "title": dict(text=f"difference of distance, {unit}", side="right", font_size=14),
+                "tickvals": [-reach, 0, reach],
+                "ticktext": [f"{-reach:+.1f}", "0", f"{reach:+.1f}"],
+            },
+        )
+    )
+    figure.update_xaxes(title="head", dtick=max(1, heads // 8), showgrid=False)
+    figure.update_yaxes(
+        title="layer", dtick=max(1, layers // 8), autorange="reversed", showgrid=False
+    )
+    words = f"Attention distance of {names[1]} minus that of {names[0]}: no head has one."
+    if np.isfinite(difference).any():
+        low, high = int(np.nanargmin(difference)), int(np.nanargmax(difference))
+        said = [
+            f"{difference.flat[at]:+.1f} {unit} in layer {at // heads + 1}, head {at % heads + 1}"
+            for at in (low, high)
+        ]
+        words = (
+            f"Attention distance of {names[1]} minus that of {names[0]}, of each head: from "
+            f"{said[0]} to {said[1]}."
+        )
+    return finish(figure, words, height=320)
+
+
+def distance_by_depth(
+    distances: Sequence[np.ndarray], *, names: Sequence[str], equal_sharing: Sequence[np.ndarray]
+) -> go.Figure:
+    """The mean attention distance of each layer's heads, of models of different shapes.
+
+    Parameters
+    ----------
+    distances : of each model, ndarray of shape (layers,), share of the input's side
+    names : of the models
+    equal_sharing : as `distances`
+    """
+    figure, words = go.Figure(), []
+    for name, values, equal, (colour, symbol, dash) in zip(
+        names, distances, equal_sharing, LINES, strict=False
+    ):
+        depth = 100 * np.arange(1, len(values) + 1) / len(values)
+        figure.add_scatter(
+            x=depth,
+            y=100 * values,
+            name=name,
+            mode="lines+markers",
+            line=dict(color=colour, dash=dash, width=2),
+            marker=dict(symbol=symbol, size=9),
+            customdata=np.arange(1, len(values) + 1),
+            hovertemplate="layer %{customdata}: %{y:.1f} % of the side<extra>" + name + "</extra>",
+        )
+        figure.add_scatter(
+            x=depth,
+            y=100 * equal,
+            mode="lines",
+            line=dict(color=GREY, width=1, dash="dot"),
+            showlegend=False,
+            hoverinfo="skip",
+        )
+        known = values[np.isfinite(values)]
+        said = "in no layer" if not len(known) else f"from {as_percent(known[0])}"
+        if len(known) > 1:
+            said += f" to {as_percent(known[-1])} of the side"
+        words.append(f"{name} {said}")
+    highest = [np.nanmax(one, initial=0) for one in (*distances, *equal_sharing)]
+    figure.update_xaxes(title="depth, % of the layers", range=[0, 105])
+    figure.update_yaxes(title="distance, % of the side", range=[0, 115 * max(highest)])
+    alt = f"Mean attention distance from the first layer to the last: {'; '.join(words)}."
+    return legend_above(finish(figure, alt, height=340), top=56)
+
+
+def _starts(images: Sequence[Image.Image]) -> tuple[float, float]:
+    """Where both pictures begin, when each is 1 high."""
+    widths = [image.width / image.height for image in images]
+    return 0.0, widths[0] + _GAP * sum(widths)
+
+
+def _place(figure: go.Figure, image: Image.Image, start: float) -> None:
+    figure.add_layout_image(
+        source=photo_source(image),
+        x=start,
+        y=0,
+        sizex=image.width / image.height,
+        sizey=1,
+        xref="x",
+        yref="y",
+        sizing="stretch",
+        layer="below",
+    )
+    _frame(figure, image, start)
+
+
+def _frame(figure: go.Figure, image: Image.Image, start: float) -> None:
+    box = dict(x0=start, x1=start + image.width / image.height, y0=0, y1=1)
+    figure.add_shape(type="rect", line=dict(color=GREY, width=1), **box)
+
+
+def _two_pictures(figure: go.Figure, images: Sequence[Image.Image], words: str) -> go.Figure:
+    wide = _starts(images)[1] + images[1].width / images[1].height
+    figure.update_xaxes(range=[0, wide], constrain="domain", **BARE)
+    figure.update_yaxes(range=[1, 0], scaleanchor="x", constrain="domain", **BARE)
+    return finish(figure, words, height=round(min(_HEIGHT, _COLUMN / wide)) + 16)
