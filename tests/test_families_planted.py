@@ -53,7 +53,15 @@ def model_of(name: str, grid: tuple[int, int]) -> Model:
     return planted(module, size)
 
 
-@pytest.mark.parametrize(("grid", "targets"), [((10, 14), [(8, 3), (2, 9)]), ((10, 10), [(0, 9)])])
+@pytest.mark.parametrize(
+    ("grid", "targets"),
+    [
+        ((10, 14), [(8, 3), (2, 9)]),
+        ((13, 9), [(4, 7)]),
+        ((6, 17), [(5, 11)]),
+        ((10, 10), [(0, 9)]),
+    ],
+)
 @pytest.mark.parametrize("name", GLOBAL)
 def test_every_head_is_found_to_look_at_the_planted_patch(
     name: str, grid: tuple[int, int], targets: list[tuple[int, int]]

@@ -55,6 +55,18 @@ def test_weights_are_fetched_and_checked(
     assert zoo.fetch_weights(NAME).read_bytes() == data
 
 
+def test_a_lesson_is_tried_at_its_own_input_size(
+    server: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.safetensors"
+    save_file(timm_module(NAME).state_dict(), path)
+    words = (f"--checkpoint={NAME}={path}@64x96", "--image-size=48")
+    code, said = prepared(capsys, SHIPPED, *words)
+    assert code == 0
+    assert "positions resampled from 16x16 to 12x12" in said[SHIPPED]
+    assert "resampled from 10x10 to 4x6" in said[f"{NAME} · mine.safetensors @ 64x96"]
+
+
 def test_what_will_not_work_is_said_in_a_sentence_each_and_the_rest_is_prepared(
     server: HubServer, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

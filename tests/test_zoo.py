@@ -68,7 +68,15 @@ def test_load_model_is_public() -> None:
     assert vitviz.load_model is load_model
     assert vitviz.ModelError is ModelError
     parameters = inspect.signature(load_model).parameters
-    assert list(parameters) == ["name", "pretrained", "checkpoint", "image_size", "seed"]
+    assert list(parameters) == [
+        "name",
+        "pretrained",
+        "checkpoint",
+        "image_size",
+        "crop",
+        "seed",
+        "device",
+    ]
 
 
 def test_an_unknown_name_gets_a_suggestion() -> None:

@@ -40,6 +40,7 @@ def _app(arguments: argparse.Namespace) -> int:
     options = [f"--checkpoint={text}" for text in arguments.checkpoint]
     options += [f"--models={arguments.models}"] if arguments.models else []
     options += [f"--device={arguments.device}"] if arguments.device != "cpu" else []
+    options += [f"--image-size={arguments.image_size}"] if arguments.image_size else []
     sys.argv = ["vitviz", *options]  # the pages read it
     from .app.server import run
 
@@ -63,7 +64,7 @@ def _check_menu(options: Options) -> None:
 
     menu = [entry.name for entry in catalogue()]
     check(options, menu)
-    for name, _ in options.checkpoints.values():
+    for name, _, _ in options.checkpoints.values():
         if name not in menu:
             architecture_named(name)
 
@@ -168,16 +169,16 @@ def _prepare(arguments: argparse.Namespace) -> int:
     except (OptionError, ModelError) as error:
         return _refused(error)
     leave_cores_free()
-    wanted: dict[str, tuple[str, Path | None]] = {}
+    wanted: dict[str, tuple[str, Path | None, tuple[int, int] | None]] = {}
     for name in (*arguments.names, *(options.models or ())):
-        wanted[name] = (name, None)
+        wanted[name] = (name, None, None)
     wanted |= options.checkpoints
-    wanted = wanted or {name: (name, None) for name in shipped_names()}
+    wanted = wanted or {name: (name, None, None) for name in shipped_names()}
     width, code = max(map(len, wanted)), 0
     print(f"{'model':{width}}  works offline")
-    for title, (name, file) in wanted.items():
+    for title, (name, file, size) in wanted.items():
         try:
-            line = f"yes  {_tried(name, file, options.device)}"
+            line = f"yes  {_tried(name, file, size or options.image_size, options.device)}"
             if not file and name not in (entry.name for entry in catalogue()):
                 line += ", in Python alone: the menu does not have it"
         except ModelError as error:
@@ -189,7 +190,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _tried(name: str, file: Path | None, device: str) -> str:
+def _tried(name: str, file: Path | None, size: tuple[int, int] | None, device: str) -> str:
     """Load a model and capture one picture; returns the result in words.
 
     Raises
@@ -202,9 +203,10 @@ def _tried(name: str, file: Path | None, device: str) -> str:
     from .checkpoints import assets, shipped_names
 
     if file is None and name not in shipped_names():
-        load_model(name, pretrained=False)  # a model that cannot be read is not downloaded
+        # a model that cannot be read is not downloaded
+        load_model(name, pretrained=False, image_size=size)
         _fetched(name)
-    model = load_model(name, checkpoint=file, device=device)
+    model = load_model(name, checkpoint=file, image_size=size, device=device)
     image = open_image((assets() / "samples" / "dog.jpg").read_bytes())
     begun = time.monotonic()
     acts = capture(model, image)

@@ -79,6 +79,11 @@ def capture_bytes(sites: Sequence[Site]) -> int:
     return numbers * size
 
 
+def attention_weights(sites: Sequence[Site]) -> int:
+    """How many attention weights all layers and heads have together."""
+    return sum(map(_attention_size, sites))
+
+
 def gradient_bytes(sites: Sequence[Site]) -> int:
     """What a forward pass and a backward pass to the attention of all layers take, at most."""
     size = max(4, next(sites[0].block.parameters()).element_size())

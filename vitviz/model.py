@@ -214,9 +214,12 @@ class Model:
 
     @property
     def provenance(self) -> str:
-        """The model's part of the provenance line: its name, its size and its weights."""
+        """The model's part of the provenance line: name, size, weights and input."""
         size = f"{self.parameter_count / 1e6:.1f} M parameters"
-        return f"{self.name} ({self.family}, {size}) · {self.weights}"
+        height, width = self.preprocess.input_size
+        whole = self.preprocess.crop_mode == "squash" and self.preprocess.crop_pct == 1
+        seen = f"input {height} × {width} px{', the whole picture' if whole else ''}"
+        return f"{self.name} ({self.family}, {size}) · {self.weights}, {seen}"
 
     @contextmanager
     def watched(self, recorder: Recorder, projections: Iterable[int] = ()) -> Iterator[None]:

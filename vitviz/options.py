@@ -2,10 +2,28 @@
 
 import argparse
 import difflib
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
+
+
+class LocalFile(NamedTuple):
+    """A file of weights that the menu offers.
+
+    Attributes
+    ----------
+    name : str
+        Of its architecture.
+    path : Path
+    image_size : (height, width), optional
+        Of the input in pixels; the size that the file was trained at where it is left out.
+    """
+
+    name: str
+    path: Path
+    image_size: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -14,17 +32,20 @@ class Options:
 
     Attributes
     ----------
-    checkpoints : mapping of str to (str, Path)
-        By the title in the menu: the architecture's name, and the file with its weights.
+    checkpoints : mapping of str to LocalFile
+        By the title in the menu.
     models : tuple of str, or None
         The only models that the menu offers; all of the catalogue where it is None.
     device : str
         Where the models compute: "cpu", "cuda", "cuda:1", "mps", ...
+    image_size : (height, width), or None
+        Of the input in pixels, for every model of the catalogue that can have it.
     """
 
-    checkpoints: Mapping[str, tuple[str, Path]] = field(default_factory=dict)
+    checkpoints: Mapping[str, LocalFile] = field(default_factory=dict)
     models: tuple[str, ...] | None = None
     device: str = "cpu"
+    image_size: tuple[int, int] | None = None
 
 
 class OptionError(ValueError):
@@ -41,10 +62,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--checkpoint",
         action="append",
         default=[],
-        metavar="NAME=FILE",
+        metavar="NAME=FILE[@SIZE]",
         help="offer the weights of a local file, for an architecture of timm or of ours",
     )
     parser.add_argument("--models", metavar="NAME,...", help="offer these models alone")
+    parser.add_argument(
+        "--image-size",
+        metavar="SIZE",
+        help="height and width of the input in pixels, such as 224 or 320x480 "
+        "(default: each model's own)",
+    )
     add_device(parser)
 
 
@@ -52,6 +79,14 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", default="cpu", help="where models compute: cpu (default), cuda, cuda:1, mps"
     )
+
+
+def image_size_in(text: str) -> tuple[int, int] | None:
+    """Height and width written as "224" or "320x480"; None where the text is no size."""
+    found = re.fullmatch(r"(\d{1,5})(?:\s*[x×]\s*(\d{1,5}))?", text.strip())
+    if not found or not int(found[1]) or not int(found[2] or 1):
+        return None
+    return int(found[1]), int(found[2] or found[1])
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -80,24 +115,35 @@ def options_in(arguments: argparse.Namespace) -> Options:
         name, equals, file = (part.strip() for part in text.partition("="))
         if not (name and equals and file):
             raise OptionError(f"Expected --checkpoint NAME=FILE, got {text}.")
-        files.append((name, Path(file).expanduser().absolute()))
+        path, _, wanted = file.rpartition("@")
+        size = image_size_in(wanted) if path else None
+        files.append(LocalFile(name, Path(path if size else file).expanduser().absolute(), size))
     models = None
     if arguments.models is not None:
         models = tuple(name.strip() for name in arguments.models.split(",") if name.strip())
         if not models:
             raise OptionError(f"Expected --models NAME,NAME, got {arguments.models!r}.")
+    size = None
+    if arguments.image_size is not None:
+        size = image_size_in(arguments.image_size)
+        if size is None:
+            raise OptionError(
+                "Expected --image-size as 224 or as 320x480 (rows x columns), "
+                f"got {arguments.image_size!r}."
+            )
     titles = {_menu_title(each, files): each for each in files}
-    return Options(titles, models, device=arguments.device)
+    return Options(titles, models, device=arguments.device, image_size=size)
 
 
-def _menu_title(one: tuple[str, Path], files: Sequence[tuple[str, Path]]) -> str:
+def _menu_title(one: LocalFile, files: Sequence[LocalFile]) -> str:
     """The architecture and the file's name, with as many of its folders as make it unique."""
-    name, path = one
-    others = {other.parts for same, other in files if same == name} - {path.parts}
+    name, path, size = one
+    others = {other.path.parts for other in files if other.name == name} - {path.parts}
     length = 1
     while any(parts[-length:] == path.parts[-length:] for parts in others):
         length += 1
-    return f"{name} · {'/'.join(path.parts[-length:])}"
+    title = f"{name} · {'/'.join(path.parts[-length:])}"
+    return title if size is None else f"{title} @ {size[0]}x{size[1]}"
 
 
 def check(options: Options, menu: Collection[str]) -> None:
@@ -117,6 +163,6 @@ def check(options: Options, menu: Collection[str]) -> None:
             near = difflib.get_close_matches(name, menu, n=1)
             hint = f": did you mean {near[0]}?" if near else "."
             raise OptionError(f"The menu has no model named {name}{hint}")
-    for _, path in options.checkpoints.values():
+    for _, path, _ in options.checkpoints.values():
         if not path.is_file():
             raise OptionError(f"There is no file {path.name} in {path.parent}.")

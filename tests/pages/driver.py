@@ -207,6 +207,14 @@ def choose(at: AppTest, model: str) -> AppTest:
     return at.selectbox(key="model").set_value(model).run()
 
 
+def typed(at: AppTest, menu: str, text: str) -> AppTest:
+    """Type something that is none of the options of a menu that takes more; AppTest cannot."""
+    states = at._tree.get_widget_states()
+    (state,) = (state for state in states.widgets if state.id == at.selectbox(key=menu).proto.id)
+    state.string_value = text
+    return at._run(states)
+
+
 def settled(at: AppTest) -> AppTest:
     """The page once its download has ended, well or not."""
     deadline = time.monotonic() + 60

@@ -27,7 +27,7 @@ from pages.driver import (
 )
 from vitviz import Model, ModelError, memory
 from vitviz.app.shared import models, queue, results
-from vitviz.options import Options
+from vitviz.options import LocalFile, Options
 from vitviz.zoo import weights_of
 
 NAME = "deit_tiny_patch16_224"
@@ -89,7 +89,7 @@ def test_numbers_that_overflow_in_the_pass_are_told(
     file = tmp_path / "mine.safetensors"
     file.write_bytes(save(weights))
     name = f"{NAME} · mine.safetensors"
-    monkeypatch.setattr(models, "options", lambda: Options(checkpoints={name: (NAME, file)}))
+    monkeypatch.setattr(models, "options", lambda: Options({name: LocalFile(NAME, file)}))
     assert_told(opened(model=name), f"{NAME} (local file mine.safetensors, sha256")
 
 
@@ -162,7 +162,7 @@ def loading(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Models of 1 MB or more in the place of those of the menu; the names that were loaded."""
     loaded: list[str] = []
 
-    def make(name: str, pretrained: bool) -> Model:
+    def make(name: str, pretrained: bool, wanted: models.Input) -> Model:
         loaded.append(name)
         if name == "bad":
             raise ModelError("This one is bad.")
@@ -217,7 +217,7 @@ def test_a_model_that_could_not_be_loaded_is_tried_again(loading: list[str]) -> 
 def test_a_load_waits_for_no_pass_and_stops_none(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[tuple[int, int]] = []
 
-    def make(name: str, pretrained: bool) -> Model:
+    def make(name: str, pretrained: bool, wanted: models.Input) -> Model:
         lengths.append((models.loads().length, queue.passes().length))
         module = own_module(depth=1)
         return watched(module, module.patch_embed.image_size, name=name)
@@ -233,7 +233,7 @@ def test_a_load_waits_for_no_pass_and_stops_none(monkeypatch: pytest.MonkeyPatch
 def test_one_model_is_loaded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     running: list[str] = []
 
-    def make(name: str, pretrained: bool) -> Model:
+    def make(name: str, pretrained: bool, wanted: models.Input) -> Model:
         running.append(name)
         time.sleep(0.2)
         assert running == [name]

@@ -107,9 +107,9 @@ def test_random_filters_need_no_second_model(monkeypatch: pytest.MonkeyPatch) ->
     made: list[tuple[str, bool]] = []
     load = models._load
 
-    def counted(name: str, pretrained: bool) -> Model:
+    def counted(name: str, pretrained: bool, wanted: models.Input) -> Model:
         made.append((name, pretrained))
-        return load(name, pretrained)
+        return load(name, pretrained, wanted)
 
     monkeypatch.setattr(models, "_load", counted)
     models.cache.clear()

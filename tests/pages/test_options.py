@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from pages.driver import assert_works, opened, provenance
 from vitviz import cli
 from vitviz.app.shared import models
-from vitviz.options import OptionError, parse
+from vitviz.options import LocalFile, OptionError, parse
 
 
 @pytest.fixture(autouse=True)
@@ -119,8 +119,8 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(words: list[str]) -> None:
 
 def test_several_files_are_told_apart_by_their_names() -> None:
     found = parse(["--checkpoint", "a=/x/one.pth", "--checkpoint", "a=two.pth"]).checkpoints
-    assert found["a · one.pth"] == ("a", Path("/x/one.pth"))
-    assert found["a · two.pth"] == ("a", Path.cwd() / "two.pth")
+    assert found["a · one.pth"] == LocalFile("a", Path("/x/one.pth"))
+    assert found["a · two.pth"] == LocalFile("a", Path.cwd() / "two.pth")
 
 
 def test_files_of_one_name_are_told_apart_by_their_folders() -> None:
@@ -128,7 +128,8 @@ def test_files_of_one_name_are_told_apart_by_their_folders() -> None:
     words = [word for file in files for word in ("--checkpoint", f"a={file}")]
     found = parse([*words, "--checkpoint", "b=run1/model.safetensors", "--checkpoint", "a=c.pth"])
     here = Path.cwd()
-    assert dict(found.checkpoints) == {
+    files_by_title = {title: file[:2] for title, file in found.checkpoints.items()}
+    assert files_by_title == {
         "a · run1/model.safetensors": ("a", here / "run1" / "model.safetensors"),
         "a · run2/model.safetensors": ("a", here / "run2" / "model.safetensors"),
         "a · a/x/y.pth": ("a", Path("/a/x/y.pth")),
@@ -143,6 +144,36 @@ def test_a_file_that_is_named_twice_is_offered_once() -> None:
     assert list(found.checkpoints) == ["a · b.pth"]
 
 
+@pytest.mark.parametrize(
+    ("text", "title", "size"),
+    [
+        ("a=b.pth@96", "a · b.pth @ 96x96", (96, 96)),
+        ("a=b.pth@320x480", "a · b.pth @ 320x480", (320, 480)),
+        ("a=me@home/b.pth@32×48", "a · b.pth @ 32x48", (32, 48)),
+        ("a=me@home.pth", "a · me@home.pth", None),
+        ("a=b.pth@0x32", "a · b.pth@0x32", None),  # the name of no file, as is said of it
+    ],
+)
+def test_a_file_may_have_a_size(text: str, title: str, size: tuple[int, int] | None) -> None:
+    ((found, file),) = parse(["--checkpoint", text]).checkpoints.items()
+    assert (found, file.image_size) == (title, size)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("224", (224, 224)), ("320x480", (320, 480)), ("320 x 480", (320, 480))]
+)
+def test_an_input_size_is_one_number_or_two(text: str, size: tuple[int, int]) -> None:
+    assert parse(["--image-size", text]).image_size == size
+    assert parse([]).image_size is None
+
+
+@pytest.mark.parametrize("text", ["", "0", "x32", "32x", "32x0", "-32", "1e3", "32,48", "123456"])
+def test_what_is_no_input_size_is_refused_in_a_sentence(text: str) -> None:
+    with pytest.raises(OptionError, match="Expected --image-size") as caught:
+        parse([f"--image-size={text}"])
+    assert_one_sentence(caught.value)
+
+
 @pytest.mark.parametrize("text", ["a,b", "a, b", " a ,b,", "a,,b"])
 def test_blanks_around_the_names_of_models_are_no_part_of_them(text: str) -> None:
     assert parse(["--models", text]).models == ("a", "b")
@@ -152,8 +183,13 @@ def test_the_command_passes_the_options_on(weights: Path, monkeypatch: pytest.Mo
     started: list[list[str]] = []
     say(monkeypatch)
     monkeypatch.setattr("streamlit.App.run", lambda *_, **__: started.append(sys.argv))
-    said = [f"--checkpoint=vit_tiny_patch16_224={weights}", "--models=vitviz_tiny_cifar10"]
+    said = [
+        f"--checkpoint=vit_tiny_patch16_224={weights}",
+        "--models=vitviz_tiny_cifar10",
+        "--image-size=96",
+    ]
     assert cli.main(["app", *said]) == 0
     assert started == [["vitviz", *said]]
     models.options.clear()
     assert models.options().models == ("vitviz_tiny_cifar10",)
+    assert models.options().image_size == (96, 96)

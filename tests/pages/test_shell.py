@@ -101,7 +101,7 @@ def test_a_change_of_page_keeps_every_setting() -> None:
     at.slider(key="layer").set_value(2).run()
     commit(at, head=2, query=42, direction="column", view="spotlight", scale="log", leaveOut=True)
     before, state_before = provenance(at), token_map(at)["state"]
-    assert "random weights · layer 2 of 6 · head 3 · logarithmic scale" in before
+    assert "random weights, input 64 × 64 px · layer 2 of 6 · head 3 · logarithmic" in before
     at_page(at, "rollout").run()
     at.selectbox(key="fusion").set_value("max").run()
     parts = dict(zip(ALL, before.split(" · ")[2:], strict=False))
@@ -161,7 +161,7 @@ def test_a_link_shows_what_it_was_copied_from(page: str) -> None:
     line = provenance(at)
     told = {"layer": "layer 2 of 6", "head": "head 3", "scale": "one scale for all maps"}
     used = [told[name] for name in SETTINGS[page]]
-    assert line.split(" · ")[1:-1] == ["random weights", *used]
+    assert line.split(" · ")[1:-1] == ["random weights, input 64 × 64 px", *used]
     assert line.endswith("sample: moose")
     assert address(at) == {**LINK, **LOOKS, "smooth": "on", "fusion": "max", "residual": "0.3"}
 

@@ -27,6 +27,7 @@ from vitviz.app.shared.view import (
     placed_grid,
     token_text,
 )
+from vitviz.app.widgets import input_size
 from vitviz.app.widgets.caption import FOLD, boxes, caption
 from vitviz.app.widgets.class_menu import answer_words
 from vitviz.app.widgets.clipboard import paste_anywhere, paste_button
@@ -172,15 +173,15 @@ def _next_button(name: str) -> None:
 def _controls(name: str) -> View | None:
     """The shared controls that the page reads; None where there is no model to show."""
     with st.container(key="controls"):
-        row = st.columns([2, 1.7, 2.6, 1.7, 2.6], vertical_alignment="bottom")
+        row = st.columns([2, 1.7, 2.3, 1.5, 1.7, 2.1], vertical_alignment="bottom")
     picture = _picture_control(row[0], row[1])
-    chosen = _model_control(row[2], row[3])
+    chosen = _model_control(row[2], row[3], row[4], picture)
     if chosen is None:
         return None
     model, acts = _captured(chosen, picture)
     layer = _layer_setting(len(model.layers))
     if name in LAYERED:
-        _layer_control(row[4], len(model.layers))
+        _layer_control(row[5], len(model.layers))
     shown = model.layers[layer]
     _at_most("head", shown.num_heads, MEAN)
     head = setting("head", [MEAN, *range(1, shown.num_heads + 1)], MEAN)
@@ -245,7 +246,9 @@ def _picture_control(menu: DeltaGenerator, take: DeltaGenerator) -> pictures.Pic
     return pictures.picture(chosen)
 
 
-def _model_control(menu: DeltaGenerator, switch: DeltaGenerator) -> "Model | None":
+def _model_control(
+    menu: DeltaGenerator, sizes: DeltaGenerator, switch: DeltaGenerator, picture: pictures.Picture
+) -> "Model | None":
     from vitviz import ModelError
 
     names = models.model_names()
@@ -273,7 +276,9 @@ def _model_control(menu: DeltaGenerator, switch: DeltaGenerator) -> "Model | Non
             follow(name, last)
         else:
             leave()
-            shown, last = models.load(name, weights == WEIGHTS[0]), (name, weights)
+            shown = input_size.load(name, weights == WEIGHTS[0], picture)
+            last = (name, weights)
+            input_size.control(sizes, name, shown, picture)
     except ModelError as error:
         shown = shown or models.load(models.shipped_name(), True)
         st.error(f"{error} {shown.name} is shown.")

@@ -21,7 +21,8 @@ PRESENTER = 1.25  # how much larger everything is on a projector
 
 #: What the address may hold. Other words in it are dropped.
 NAMES = (
-    *("presenter", "picture", "model", "weights", "layer", "head", "query", "step", "key"),
+    *("presenter", "picture", "model", "weights", "size"),
+    *("layer", "head", "query", "step", "key"),
     *("read", "view", "scale", "leave_out", "smooth", "seen"),
     *(
         "filters",
@@ -59,7 +60,7 @@ NAMES = (
     ),
     *("family", "zoo_layer", "zoo_down", "zoo_across"),
 )
-_STAYING = ("presenter", "picture", "model", "weights")
+_STAYING = ("presenter", "picture", "model", "weights", "size")
 
 
 def setting(name: str, options: Sequence[T], default: T) -> T:

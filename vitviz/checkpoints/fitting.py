@@ -13,7 +13,7 @@ Grid = tuple[int, int]
 
 
 def load_state(
-    module: Any, state: Mapping[str, Tensor], *, prefix: int
+    module: Any, state: Mapping[str, Tensor], *, prefix: int, grid: Grid | None = None
 ) -> tuple[Grid, Grid] | None:
     """Copy `state` into `module`, its positions resized to the grid; every name must match.
 
@@ -21,6 +21,8 @@ def load_state(
     ----------
     prefix : int
         Tokens before the patches in the module's sequence.
+    grid : (rows, columns), optional
+        Of the positions in `state`, where they are known to fill it; else a square is assumed.
 
     Returns
     -------
@@ -31,11 +33,13 @@ def load_state(
     CheckpointError
         When names or shapes differ; the first difference is named.
     """
-    state, grids = _resized(module, dict(state), prefix)
+    state, grids = _resized(module, dict(state), prefix, grid)
     own = {key: part for key, part in module.state_dict().items() if part.is_floating_point()}
     for key in sorted(own.keys() ^ state.keys()):
         there = "lacks" if key in own else "has, and the model lacks,"
-        raise CheckpointError(f"The file {there} {key}.")
+        longer = next((name for name in state if name.endswith(f".{key}")), None)
+        instead = f", and has {longer} beside parts without such a prefix" if longer else ""
+        raise CheckpointError(f"The file {there} {key}{instead}.")
     for key, tensor in own.items():
         if state[key].shape != tensor.shape:
             raise CheckpointError(
@@ -47,7 +51,7 @@ def load_state(
 
 
 def _resized(
-    module: Any, state: dict[str, Tensor], prefix: int
+    module: Any, state: dict[str, Tensor], prefix: int, known: Grid | None
 ) -> tuple[dict[str, Tensor], tuple[Grid, Grid] | None]:
     own, table = module.state_dict().get("pos_embed"), state.get("pos_embed")
     if own is None or table is None or table.ndim != 3 or own.shape[::2] != table.shape[::2]:
@@ -59,6 +63,8 @@ def _resized(
         return state, None
     side = math.isqrt(count)
     old = (side, side) if side * side == count else grid
+    if known is not None and math.prod(known) == count:
+        old = known
     if math.prod(old) != count:
         raise CheckpointError(
             f"{count} patch positions fill neither a square nor the grid of {grid[0]} x {grid[1]}."

@@ -6,6 +6,7 @@ the checkpoints of google-research/vision_transformer.
 
 import re
 from collections.abc import Collection, Mapping
+from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -13,8 +14,6 @@ from torch import Tensor
 State = dict[str, Tensor]
 #: What a Hugging Face model with a head puts before the names of its backbone.
 _HF_BACKBONE = r"^(vit|deit|dinov2|dinov2_with_registers)\."
-#: What DataParallel, torch.compile and trainers put before each name.
-_WRAPPERS = ("module.", "_orig_mod.", "model.")
 _HF_PARTS = {
     "embeddings.cls_token": "cls_token",
     "embeddings.distillation_token": "dist_token",
@@ -54,11 +53,18 @@ _QKV = ("query", "key", "value")
 
 
 def wrapper_of(names: Collection[str]) -> str:
-    """The prefix that wrappers of the model put before every name, such as "module."; else ""."""
-    for wrapper in _WRAPPERS:
-        if names and all(name.startswith(wrapper) for name in names):
-            return wrapper + wrapper_of([name.removeprefix(wrapper) for name in names])
-    return ""
+    """The prefix that wrappers of the model put before every name, such as "module."; else "".
+
+    No model has all its parts in one, so that a prefix of all names is a wrapper's: that of
+    DataParallel, of torch.compile ("_orig_mod."), or the attribute of a trainer or a class of
+    one's own ("model.", "net.", "backbone.").
+    """
+    if not names:
+        return ""
+    # What the first and the last of them in the alphabet share, all have.
+    first, last = (name.split(".")[:-1] for name in (min(names), max(names)))
+    shared = takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    return "".join(f"{one}." for one, _ in shared)
 
 
 def to_timm(state: State) -> State:

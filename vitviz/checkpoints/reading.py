@@ -5,6 +5,7 @@ can claim 4 TB.
 """
 
 import math
+import pickle
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,12 @@ from .naming import to_timm, wrapper_of
 
 MAX_ENTRIES = 20_000  # files in an archive; the largest models have some thousand tensors
 _HEADS = ("head.weight", "head.fc.weight")  # where timm's models have their classes
-_COMPUTED = ("num_batches_tracked", "relative_position_index")  # buffers of whole numbers
+#: Buffers of whole numbers: a BatchNorm's, Swin's, and that of torch's moving average of weights.
+_COMPUTED = ("num_batches_tracked", "relative_position_index", "n_averaged")
+#: Where trainers keep the state dict in a torch file: a moving average (EMA) before the rest, as it
+#: is what they evaluate.
+_AVERAGES = ("state_dict_ema", "model_ema", "ema_state_dict", "ema")
+_PARTS = ("model", "state_dict", "model_state_dict", "net", "network", "module")
 MAX_PICKLE = 50_000_000  # bytes of the names and shapes in a torch file
 
 
@@ -37,6 +43,8 @@ class Checkpoint:
     Attributes
     ----------
     path : Path
+    part : str
+        The entry of the file with the weights, where that must be said: a moving average, "net".
     wrapper : str
         The prefix of every name that was removed, such as "module." of DataParallel; else "".
     shapes : mapping of str to tuple of int
@@ -52,7 +60,8 @@ class Checkpoint:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        found = {name: part for name, part in _open(path).items() if not name.endswith(_COMPUTED)}
+        self.part, tensors = _open(path)
+        found = {name: part for name, part in tensors.items() if not name.endswith(_COMPUTED)}
         self.wrapper = wrapper_of(found)
         self._found = {name.removeprefix(self.wrapper): part for name, part in found.items()}
         outlines = self._named(lambda part: torch.empty(part[0], device="meta"))
@@ -63,6 +72,11 @@ class Checkpoint:
         """How many classes the head of the file's model knows; 0 where it has none."""
         shape = next((self.shapes[name] for name in _HEADS if self.shapes.get(name)), (0,))
         return shape[0]
+
+    @property
+    def depth(self) -> int:
+        """How many blocks the file has, by timm's names."""
+        return len({name.split(".")[1] for name in self.shapes if name.startswith("blocks.")})
 
     def read(self, *, most: int | None = None) -> dict[str, Tensor]:
         """The state dict by timm's names, in float32.
@@ -90,7 +104,7 @@ class Checkpoint:
         try:
             made = {name: make(part) for name, part in self._found.items()}
         except Exception as error:
-            raise _unsafe(self.path) from error
+            raise _unsafe(self.path, error) from error
         for name, tensor in made.items():
             if not tensor.is_meta and not bool(torch.isfinite(tensor).all()):
                 raise CheckpointError(f"{name} of {self.path.name} is not made of finite numbers.")
@@ -103,24 +117,29 @@ class Checkpoint:
 _Stored = tuple[tuple[int, ...], Any]  # a shape, and a function that reads the tensor
 
 
-def _unsafe(path: Path) -> CheckpointError:
+def _unsafe(path: Path, error: Exception) -> CheckpointError:
     # Readers raise many kinds of errors, and the words of torch's own advise unsafe loading.
-    return CheckpointError(f"{path.name} holds no weights that can be read safely.")
+    advice = ""
+    if isinstance(error, pickle.UnpicklingError) and zipfile.is_zipfile(path):  # of torch
+        advice = ": a model that was saved as a whole must be saved as its state_dict()"
+    return CheckpointError(f"{path.name} holds no weights that can be read safely{advice}.")
 
 
-def _open(path: Path) -> dict[str, _Stored]:
+def _open(path: Path) -> tuple[str, dict[str, _Stored]]:
+    """The entry of the file that holds the weights, "" where nothing must be said, and they."""
     _check_place(path)
     try:
         if path.suffix == ".safetensors":
-            return _open_safetensors(path)
+            return "", _open_safetensors(path)
         if path.suffix == ".npz":
-            return _open_npz(path)
+            return "", _open_npz(path)
         content = _load_torch(path)
     except CheckpointError:
         raise
     except Exception as error:
-        raise _unsafe(path) from error
-    return _stored_tensors(path, content)
+        raise _unsafe(path, error) from error
+    part = _part_of(content)
+    return part if part not in _PARTS[:2] else "", _stored_tensors(path, content, part)
 
 
 def _check_place(path: Path) -> None:
@@ -195,11 +214,16 @@ def _load_torch(path: Path) -> Any:
     return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
 
 
-def _stored_tensors(path: Path, content: Any) -> dict[str, _Stored]:
-    for wrapper in ("model", "state_dict"):
-        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
-            content = content[wrapper]
-            break
+def _part_of(content: Any) -> str:
+    """The name of the dictionary of weights in a trainer's file; "" where it is one itself."""
+    if not isinstance(content, dict):
+        return ""
+    parts = (name for name in (*_AVERAGES, *_PARTS) if isinstance(content.get(name), dict))
+    return next(parts, "")
+
+
+def _stored_tensors(path: Path, content: Any, part: str) -> dict[str, _Stored]:
+    content = content[part] if part else content
     if not isinstance(content, dict) or not all(
         isinstance(key, str) and isinstance(tensor, Tensor) for key, tensor in content.items()
     ):

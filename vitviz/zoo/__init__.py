@@ -2,6 +2,7 @@
 
 from ..families import ModelError
 from .catalogue import Entry, architecture_named, catalogue, fetch_weights, on_disk, weights_of
+from .inputs import InputCost, input_cost, step_of, whole_picture
 from .loading import leave_cores_free, load_model, random_kernel, size_in
 from .sizes import PAPER_SIZES, PaperSize, Size, counted, size_of
 from .toys import TOYS, Toy, narrow_model, toy_model
@@ -11,6 +12,7 @@ __all__ = [
     "PAPER_SIZES",
     "TOYS",
     "Entry",
+    "InputCost",
     "ModelError",
     "PaperSize",
     "Size",
@@ -19,6 +21,7 @@ __all__ = [
     "catalogue",
     "counted",
     "fetch_weights",
+    "input_cost",
     "leave_cores_free",
     "load_model",
     "narrow_model",
@@ -26,7 +29,9 @@ __all__ = [
     "random_kernel",
     "size_in",
     "size_of",
+    "step_of",
     "toy_model",
     "watch",
     "weights_of",
+    "whole_picture",
 ]

@@ -1,6 +1,6 @@
 """`load_model`: a `Model` from a shipped file, from timm, or from a local file of weights."""
 
-import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,15 @@ from ..checkpoints import (
     shipped_names,
 )
 from ..devices import CPU, device_named
-from ..families import ModelError, family_of
+from ..families import ModelError
 from ..memory import check, footprint
 from ..model import Model, Preprocessing
 from ..vit import VisionTransformer
 from .architectures import create, embeds, labels_of, on_meta_device, outline_of, preprocessing_of
+from .building import check_memory, check_tables, checked_options, load_file, options_of
 from .catalogue import architecture_named, fetch_weights
 from .positions import MAX_SIDE, trained_size
+from .resampling import check_mixing, resampled_by_timm, resampling_words, timm_leaves_positions
 
 DEFAULT_SEED = 0
 
@@ -49,6 +51,7 @@ def load_model(
     pretrained: bool = True,
     checkpoint: str | Path | None = None,
     image_size: int | tuple[int, int] | None = None,
+    crop: bool = True,
     seed: int | None = None,
     device: str | torch.device = CPU,
 ) -> Model:
@@ -66,6 +69,9 @@ def load_model(
     image_size : int or (rows, columns), optional
         Of the input in pixels; positions are interpolated to it. Default: the one that a file's
         positions were trained at, else the model's own.
+    crop : bool
+        False gives the model the whole picture, resized to the input's shape, instead of the crop
+        that it was trained with; `vitviz.zoo.whole_picture` finds a shape near the picture's own.
     seed : int, optional
         Of random weights; 0 where left out.
     device : "cpu", "cuda", "cuda:1", "mps", ... or torch.device
@@ -92,12 +98,16 @@ def load_model(
             file = None if checkpoint is None else Checkpoint(Path(checkpoint))
             if file is not None and size is None:
                 size = _size_in(name, file)
+            elif file is not None and size is not None and name not in shipped_names():
+                _check_size(architecture_named(name), file, size)
             model = build(name, pretrained, file, size)
         except CheckpointError as error:
             raise ModelError(f"{name}: {error}") from error
     if place.type != "cpu":
         check(footprint(model.module, model.sites).total, name, place)
         model.module.to(place)
+    if not crop:
+        model.preprocess = replace(model.preprocess, crop_mode="squash", crop_pct=1.0)
     return model
 
 
@@ -120,8 +130,20 @@ def _size_in(name: str, file: Checkpoint) -> tuple[int, int] | None:
         with on_meta_device():
             own = VisionTransformer(**load_shipped(name).configuration)
         return trained_size(file.shapes, own, own.patch_embed.image_size)
-    outline = outline_of(architecture_named(name), {"num_classes": file.num_classes})
+    architecture = architecture_named(name)
+    outline = outline_of(architecture, options_of(architecture, file))
     return trained_size(file.shapes, outline, preprocessing_of(outline, None).input_size)
+
+
+def _check_size(architecture: str, file: Checkpoint, size: tuple[int, int]) -> None:
+    options = options_of(architecture, file)
+    outline = outline_of(architecture, options)
+    try:
+        trained = trained_size(file.shapes, outline, preprocessing_of(outline, None).input_size)
+    except CheckpointError:
+        return  # no square, so that no other shape is taken for it
+    if trained is not None and trained != size:
+        check_tables(architecture, options, file, trained, size)
 
 
 def _height_and_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
@@ -141,19 +163,22 @@ def _shipped(
 ) -> Model:
     shipped = load_shipped(name)
     configuration: dict[str, Any] = dict(shipped.configuration)
-    own_size = configuration["image_size"]
+    configuration["image_size"] = size or configuration["image_size"]
     try:
-        module = VisionTransformer(**{**configuration, "image_size": size or own_size})
+        with on_meta_device():
+            outline = VisionTransformer(**configuration)
     except ValueError as error:
         raise ModelError(str(error)) from error
+    check_memory(name, outline, outline.patch_embed.image_size)
+    module = VisionTransformer(**configuration)
     weights, labels = "random weights", None
     if file is not None:
-        weights, labels = _load_file(module, file), classes_named_in(file.path)
+        weights, labels = load_file(module, file), classes_named_in(file.path)
     elif pretrained:
         labels = shipped.classes
         grids = load_state(module, shipped.state, prefix=module.num_prefix_tokens)
         weights = f"shipped weights, {shipped.test_accuracy:.1%} on its test pictures"
-        weights += _resampling(grids)
+        weights += resampling_words(grids)
     return Model(
         module.eval().requires_grad_(False),
         name=name,
@@ -177,10 +202,10 @@ def _timm(
     options: dict[str, Any] = {} if size is None else {"img_size": size}
     size_note = ""
     if file is not None:
-        options["num_classes"] = file.num_classes
+        options |= options_of(architecture, file)
         if size is None:
             size_note = ", input size of the architecture, as the file tells none"
-    options = _checked_options(architecture, options)
+    options = checked_options(architecture, options)
     labels = None
     if file is None and pretrained:
         module, weights = _create_trained(architecture, options)
@@ -188,7 +213,7 @@ def _timm(
     else:
         module, weights = create(architecture, options), "random weights"
     if file is not None:
-        weights, labels = _load_file(module, file) + size_note, classes_named_in(file.path)
+        weights, labels = load_file(module, file) + size_note, classes_named_in(file.path)
     return Model(
         module.eval().requires_grad_(False),
         name=name,
@@ -198,62 +223,6 @@ def _timm(
         labels=labels,
         embeds=embeds(architecture, module.num_classes),
     )
-
-
-def _load_file(module: nn.Module, file: Checkpoint) -> str:
-    """Copy a file's weights into the module; returns the provenance in words."""
-    numbers = sum(tensor.numel() for tensor in module.state_dict().values())
-    prefix = getattr(module, "num_prefix_tokens", 0)
-    grids = load_state(module, file.read(most=numbers), prefix=prefix)
-    with file.path.open("rb") as data:
-        digest = hashlib.file_digest(data, "sha256").hexdigest()
-    words = f"local file {file.path.name}, sha256 {digest[:12]}"
-    if file.wrapper:
-        words += f", its names without {file.wrapper}"
-    return words + _resampling(grids)
-
-
-def _resampling(grids: tuple[tuple[int, int], tuple[int, int]] | None) -> str:
-    """The words of the provenance on resampled positions; "" where none were."""
-    if grids is None:
-        return ""
-    before, after = (f"{rows}x{cols}" for rows, cols in grids)
-    return f", positions resampled from {before} to {after}"
-
-
-def _checked_options(architecture: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options that the architecture takes, checked on the meta device.
-
-    Raises
-    ------
-    ModelError
-        When there is no such model, it cannot be read, or it needs more memory than is free.
-    """
-    size = options.get("img_size")
-    try:
-        outline = outline_of(architecture, options)
-    except ModelError:
-        if size is None:
-            raise
-        options = {key: value for key, value in options.items() if key != "img_size"}
-        outline = outline_of(architecture, options)
-        if not family_of(outline).any_size:
-            raise
-    family = family_of(outline)
-    height, width = preprocessing_of(outline, size).input_size
-    try:
-        sites = family.sites(outline, (height, width))
-        if size is not None:
-            with torch.no_grad():
-                outline.eval()(torch.empty(1, 3, height, width, device="meta"))
-    except ModelError:
-        raise
-    except Exception as error:  # patches or windows that the size does not fill, above all
-        raise ModelError(
-            f"{architecture} of timm cannot take pictures of {height} x {width} pixels."
-        ) from error
-    check(footprint(outline, sites).total, f"{architecture} at {height} x {width} pixels")
-    return options
 
 
 class _InitialisationCounter(TorchFunctionMode):
@@ -308,12 +277,20 @@ def _create_trained(architecture: str, options: dict[str, Any]) -> tuple[Any, st
     """The module with timm's own weights, and their provenance in words."""
     import timm
 
+    own = outline_of(architecture, {})
+    grown = outline_of(architecture, options)
+    if "img_size" in options:
+        check_mixing(architecture, own, options["img_size"], preprocessing_of(own, None).input_size)
     path = fetch_weights(architecture)
     # The file is always safetensors, whatever the place is that timm would have read from.
     where = dict(file=str(path), custom_load=False)
+    here = timm_leaves_positions(own, grown)
     try:
         module: Any = timm.create_model(
-            architecture, pretrained=True, pretrained_cfg_overlay=where, **options
+            architecture,
+            pretrained=True,
+            pretrained_cfg_overlay=where,
+            **({} if here else options),
         )
     except Exception as error:  # readers of broken files raise many kinds of errors
         asked = f" for pictures of {options['img_size']} pixels" if "img_size" in options else ""
@@ -322,18 +299,8 @@ def _create_trained(architecture: str, options: dict[str, Any]) -> tuple[Any, st
             f"run `vitviz fetch {architecture}` to have them checked and fetched anew."
         ) from error
     tag = module.pretrained_cfg.get("tag") or "default"
+    if here:
+        state, module = module.state_dict(), create(architecture, options)
+        load_state(module, state, prefix=getattr(module, "num_prefix_tokens", 0))
     words = f"trained weights of timm, {tag}, revision {path.parent.name[:7]}"
-    if "img_size" in options:
-        words += _resampling_by_timm(outline_of(architecture, {}), module)
-    return module, words
-
-
-def _resampling_by_timm(before: nn.Module, after: nn.Module) -> str:
-    """The words of the provenance where timm resampled positions to another input size."""
-    shapes = {name: tensor.shape for name, tensor in before.state_dict().items()}
-    if all(shapes[name] == tensor.shape for name, tensor in after.state_dict().items()):
-        return ""
-    embeds: list[Any] = [getattr(one, "patch_embed", None) for one in (before, after)]
-    if all(hasattr(embed, "grid_size") for embed in embeds):
-        return _resampling((embeds[0].grid_size, embeds[1].grid_size))
-    return ", relative positions resampled"
+    return module, words + resampled_by_timm(own, grown)

@@ -10,7 +10,7 @@ from vitviz import plots
 from vitviz.app import settings
 from vitviz.app.settings import setting
 from vitviz.app.shared import pictures, results
-from vitviz.app.shared.view import View
+from vitviz.app.shared.view import View, model_key
 from vitviz.app.widgets import cell_sets
 from vitviz.app.widgets.experiment import Pending, found_of, on_demand
 
@@ -90,7 +90,7 @@ def values_of(view: View, instead: str) -> Values:
         return found
 
     return results.captures().get(
-        (model.name, model.weights, "head outputs", instead),
+        (*model_key(model), "head outputs", instead),
         make,
         lambda made: sum(values.nbytes for values in made.values()),
     )

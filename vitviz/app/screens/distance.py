@@ -13,7 +13,7 @@ from vitviz import inspection, plots
 from vitviz.app import settings
 from vitviz.app.settings import setting
 from vitviz.app.shared import pictures, results
-from vitviz.app.shared.view import KINDS, MEAN, View
+from vitviz.app.shared.view import KINDS, MEAN, View, model_key
 from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
@@ -303,11 +303,11 @@ def _of_samples(view: View) -> Surveys:
             place.progress(done / len(names), f"Picture {done + 1} of {len(names)}: {name}")
             picture = pictures.sample(name)
             acts = results.capture(model, picture)
-            found.append(_of_picture(view, acts, (model.name, model.weights, picture.digest)))
+            found.append(_of_picture(view, acts, (*model_key(model), picture.digest)))
         place.empty()
         return {variant: _together([one[variant] for one in found]) for variant in VARIANTS}
 
-    key = (view.model.name, view.model.weights, "distances", "samples")
+    key = (*view.key[:2], "distances", "samples")
     return results.captures().get(key, make, _nbytes)
 
 

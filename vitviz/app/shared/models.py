@@ -3,6 +3,8 @@
 import atexit
 import gc
 import sys
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +60,24 @@ def loads() -> Queue:
     return Queue()
 
 
-def load(name: str, pretrained: bool) -> "Model":
+@dataclass(frozen=True)
+class Input:
+    """The input that a model of the menu shall have.
+
+    Attributes
+    ----------
+    size : (height, width) in pixels; None for the one that it comes with
+    crop : False where the whole picture is resized to it
+    """
+
+    size: tuple[int, int] | None = None
+    crop: bool = True
+
+
+OWN_INPUT = Input()
+
+
+def load(name: str, pretrained: bool, wanted: Input = OWN_INPUT) -> "Model":
     """A model, from memory where it is there.
 
     With trained weights, `name` may be that of a local file in the menu.
@@ -72,16 +91,34 @@ def load(name: str, pretrained: bool) -> "Model":
 
     def make() -> "Model":
         with turn(place, loads()), place, st.spinner("Loading the model …"):
-            return _load(name, pretrained)
+            return _load(name, pretrained, wanted)
 
     model = cache().get(
-        (name, pretrained),
+        (name, pretrained, wanted),
         make,
         _bytes_of,
         lambda: place.progress(0.0, "Loading the model …"),
     )
     place.empty()
     return model
+
+
+def outline(name: str, wanted: Input = OWN_INPUT) -> "Model":
+    """A model without weights, which takes no memory: what it costs is known before it is spent.
+
+    Raises
+    ------
+    ModelError
+        When there is no such model, or none with such an input, or it needs too much memory.
+    """
+
+    def make() -> "Model":
+        from vitviz.zoo.architectures import on_meta_device
+
+        with turn(st.empty(), loads()), on_meta_device():
+            return _usual(name, False, wanted, "cpu")
+
+    return cache().get((name, "outline", wanted), make, lambda made: 1000)
 
 
 def random_kernel(model: "Model") -> np.ndarray:
@@ -115,29 +152,51 @@ def initial_kernel(model: "Model") -> np.ndarray | None:
 def make_ready() -> None:
     """Load the model of the first page before it is asked for; nothing is drawn."""
     name = shipped_name()
-    cache().get((name, True), lambda: _load(name, True), _bytes_of)
+    cache().get((name, True, OWN_INPUT), lambda: _load(name, True, OWN_INPUT), _bytes_of)
 
 
 def _bytes_of(model: "Model") -> int:
     return sum(tensor.nbytes for tensor in model.module.state_dict().values())
 
 
-def _load(name: str, pretrained: bool) -> "Model":
-    from vitviz import load_model
+def _load(name: str, pretrained: bool, wanted: Input) -> "Model":
     from vitviz.memory import tune_malloc
-    from vitviz.zoo import leave_cores_free, size_in
+    from vitviz.zoo import leave_cores_free
 
     leave_cores_free()
     tune_malloc()
-    architecture, file = options().checkpoints.get(name, (name, None))
-    device = options().device
-    if pretrained or file is None:
-        model = load_model(architecture, pretrained=pretrained, checkpoint=file, device=device)
-    else:  # beside the file's weights, in the same grid
-        size = size_in(architecture, file)
-        model = load_model(architecture, pretrained=False, image_size=size, device=device)
+    model = _usual(name, pretrained, wanted, options().device)
     _settle("timm" in sys.modules)
     return model
+
+
+def _usual(name: str, pretrained: bool, wanted: Input, device: str) -> "Model":
+    """As `_made`, with the input that the options ask for where no other is wanted."""
+    from vitviz import ModelError
+
+    size = options().image_size
+    if size and wanted == OWN_INPUT and name not in options().checkpoints:
+        with suppress(ModelError):  # a model that cannot have it keeps its own
+            return _made(name, pretrained, Input(size), device)
+    return _made(name, pretrained, wanted, device)
+
+
+def _made(name: str, pretrained: bool, wanted: Input, device: str) -> "Model":
+    from vitviz import load_model
+    from vitviz.zoo import size_in
+
+    architecture, file, usual = options().checkpoints.get(name, (name, None, None))
+    size = wanted.size or usual
+    if not pretrained and file is not None:  # beside the file's weights, in the same grid
+        size, file = size or size_in(architecture, file), None
+    return load_model(
+        architecture,
+        pretrained=pretrained,
+        checkpoint=file,
+        image_size=size,
+        crop=wanted.crop,
+        device=device,
+    )
 
 
 @st.cache_resource(show_spinner=False)

@@ -11,7 +11,7 @@ import streamlit as st
 from vitviz.app.shared.cache import LRUCache
 from vitviz.app.shared.pictures import Picture
 from vitviz.app.shared.queue import turn
-from vitviz.app.shared.view import View
+from vitviz.app.shared.view import View, model_key
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -54,7 +54,7 @@ def capture(model: "Model", picture: Picture) -> "Activations":
             return vitviz.capture(model, picture.image, progress=progress)
 
     acts = captures().get(
-        (model.name, model.weights, picture.digest),
+        (*model_key(model), picture.digest),
         make,
         lambda made: made.nbytes,
         lambda: place.progress(0.0, "Another visitor has asked for the same; it is being computed"),

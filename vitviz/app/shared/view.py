@@ -77,7 +77,12 @@ class View:
     @property
     def key(self) -> tuple[Hashable, ...]:
         """Cache key: what the capture depends on."""
-        return (self.model.name, self.model.weights, self.picture.digest)
+        return (*model_key(self.model), self.picture.digest)
+
+
+def model_key(model: "Model") -> tuple[str, str]:
+    """What tells a model from others: its name, and its weights with the input they are shown."""
+    return model.name, f"{model.weights}, {model.preprocess}"
 
 
 def placed_grid(picture: Picture, acts: "Activations", layer: int) -> Placed:

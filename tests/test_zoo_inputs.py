@@ -1,0 +1,189 @@
+"""The size and shape of the input: what it costs, whole pictures, and what cannot be resampled."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from examples import assert_one_sentence, own_model, patch_box, picture, timm_module
+from hub_server import put_in_cache
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from planting import planted, spotlight
+from safetensors.torch import save, save_file
+from timm.layers import resample_abs_pos_embed
+
+from vitviz import ModelError, capture, load_model
+from vitviz.model import Model
+from vitviz.zoo import input_cost, step_of, weights_of, whole_picture
+from vitviz.zoo.architectures import on_meta_device
+from vitviz.zoo.resampling import resampled_by_timm
+
+TABLE = "blocks.0.attn.relative_position_bias_table"
+LIST = ("vit_tiny_patch16_224", "vit_small_patch14_dinov2", "swin_tiny_patch4_window7_224")
+
+
+def outline(name: str, **options: Any) -> Model:
+    with on_meta_device():
+        return load_model(name, pretrained=False, **options)
+
+
+# --- what it costs ------------------------------------------------------------------------------
+
+
+def test_where_all_attend_to_all_the_cost_is_the_square_of_the_tokens() -> None:
+    cost = input_cost(outline("vit_tiny_patch16_224", image_size=(160, 256)))
+    assert (cost.size, cost.grid, cost.tokens) == ((160, 256), (10, 16), 161)
+    assert cost.attention == 12 * 3 * 161**2  # layers, heads
+
+
+def test_windows_cost_as_much_as_their_tokens() -> None:
+    usual, twice = (
+        input_cost(outline("swin_tiny_patch4_window7_224", image_size=(height, 224)))
+        for height in (224, 448)
+    )
+    assert twice.tokens == 2 * usual.tokens == 2 * 56**2
+    assert twice.attention == 2 * usual.attention
+
+
+# --- the whole picture --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LIST)
+@pytest.mark.parametrize("size", [(300, 200), (200, 300), (1920, 1080), (500, 500), (999, 1000)])
+def test_the_input_has_the_shape_of_the_picture_at_about_the_same_cost(
+    name: str, size: tuple[int, int]
+) -> None:
+    model = outline(name)
+    height, width = found = whole_picture(model, size)
+    step, own = step_of(model), model.preprocess.input_size
+    assert (height % step[0], width % step[1]) == (0, 0)
+    assert height * width == pytest.approx(own[0] * own[1], rel=0.25)
+    assert width / height == pytest.approx(size[0] / size[1], rel=0.12)
+    if size[0] == size[1]:
+        assert found == own
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000))
+def test_no_picture_is_without_an_input(width: int, height: int) -> None:
+    model = own_model()  # 4 x 6 patches of 4 pixels
+    size = whole_picture(model, (width, height))
+    assert size[0] % 4 == size[1] % 4 == 0
+    assert 12 <= size[0] * size[1] / 16 <= 48
+
+
+def test_nothing_of_the_picture_is_cut_off() -> None:
+    usual = outline("vit_tiny_patch16_224").preprocess.place(picture(300, 200)).crop
+    assert usual[0] > 30
+    model = outline("vit_tiny_patch16_224", image_size=(192, 288), crop=False)
+    assert model.preprocess.place(picture(300, 200)).crop == (0, 0, 300, 200)
+    assert model.preprocess.input_size == (192, 288)
+    x = model.preprocess(picture(300, 200))
+    assert x.shape == (3, 192, 288)
+
+
+@pytest.mark.parametrize("size", [(300, 200), (160, 250)])
+def test_what_is_planted_at_the_edge_of_a_whole_picture_is_found(size: tuple[int, int]) -> None:
+    """The last patch lies in a corner that a centre crop would have cut off."""
+    model = outline("vit_tiny_patch16_224")
+    shape = whole_picture(model, size)
+    module = timm_module("vit_tiny_patch16_224", img_size=shape, embed_dim=64, num_heads=2, depth=2)
+    seen = planted(module, shape)
+    rows, cols = seen.layers[0].query_grid
+    whole = outline("vit_tiny_patch16_224", image_size=shape, crop=False).preprocess
+    brightness: Any = dict(mean=(0.0,) * 3, std=(1.0,) * 3, interpolation="nearest")
+    seen.preprocess = replace(whole, **brightness)
+    box = patch_box((0, 0, *size), (rows, cols), rows - 1, cols - 1)
+    left, top, right, bottom = (round(edge) for edge in box)
+    acts = capture(seen, spotlight(size[1], size[0], (left, top, right, bottom)))
+    assert acts.crop == (0, 0, *size)
+    for layer in range(acts.depth):
+        for head in acts.attention_map(layer, 0):
+            assert np.unravel_index(head.argmax(), head.shape) == (rows - 1, cols - 1)
+            assert head[-1, -1] > 0.999
+    assert_allclose(patch_box(acts.crop, acts.grid, rows - 1, cols - 1), box)
+
+
+# --- resampled, or refused ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("test_vit", (96, 160)),
+        ("test_vit", (80, 320)),  # as many patches as before
+        ("cait_xxs24_224", (96, 160)),
+        ("cait_xxs24_224", (112, 448)),
+    ],
+)
+def test_trained_positions_are_resampled_to_the_grid_and_that_is_said(
+    name: str, size: tuple[int, int], hub: Path
+) -> None:
+    module = timm_module(name)
+    put_in_cache(hub, weights_of(name), save(module.state_dict()))
+    model = load_model(name, image_size=size)
+    grid = (size[0] // 16, size[1] // 16)
+    before = "x".join(map(str, module.patch_embed.grid_size))
+    assert model.weights.endswith(f", positions resampled from {before} to {grid[0]}x{grid[1]}")
+    assert model.layers[0].query_grid == grid
+    table = module.state_dict()["pos_embed"]
+    patches = module.patch_embed.num_patches
+    expected = resample_abs_pos_embed(table, list(grid), num_prefix_tokens=table.shape[1] - patches)
+    found = model.module.state_dict()["pos_embed"]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    assert torch.equal(model.module.state_dict()["head.weight"], module.state_dict()["head.weight"])
+
+
+def test_relative_positions_of_timms_weights_are_resampled_and_that_is_said() -> None:
+    name = "beit_base_patch16_224"
+    before, after = (outline(name, image_size=size).module for size in (224, (160, 256)))
+    assert resampled_by_timm(before, after) == ", relative positions resampled"
+    assert resampled_by_timm(before, before) == ""
+    # Windows of 5 x 13 and of 8 x 8 have tables of one length.
+    before, after = (outline(name, image_size=size).module for size in (128, (80, 208)))
+    tables = [module.state_dict()[TABLE].shape for module in (before, after)]
+    assert tables[0] == tables[1]
+    assert resampled_by_timm(before, after) == ", relative positions resampled"
+
+
+def test_relative_positions_of_a_file_are_not_taken_for_those_of_another_grid(
+    tmp_path: Path,
+) -> None:
+    name = "beit_base_patch16_224"
+    path = tmp_path / "mine.safetensors"
+    save_file(timm_module(name, img_size=128).state_dict(), path)
+    assert load_model(name, checkpoint=path).layers[0].query_grid == (8, 8)
+    with pytest.raises(ModelError, match="are for an input of 128 x 128 pixels") as caught:
+        load_model(name, checkpoint=path, image_size=(80, 208))  # whose table is as long
+    assert_one_sentence(caught.value)
+
+
+@pytest.mark.parametrize("size", [(96, 160), (32, 1568)])  # the second has as many patches: 1 x 49
+def test_weights_that_mix_one_grid_are_for_no_other(size: tuple[int, int], hub: Path) -> None:
+    name = "mixer_s32_224"
+    with pytest.raises(ModelError, match="with weights for an input of 224 x 224") as caught:
+        load_model(name, image_size=size)
+    assert_one_sentence(caught.value)
+    assert outline(name, image_size=size).layers[0].query_grid == (size[0] // 32, size[1] // 32)
+    path = hub.parent / "mine.safetensors"
+    save_file(timm_module(name).state_dict(), path)
+    with pytest.raises(ModelError, match="with weights for an input of 224 x 224"):
+        load_model(name, checkpoint=path, image_size=size)
+
+
+def test_a_shipped_model_too_is_refused_before_memory_is_spent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("vitviz.memory.free_bytes", lambda: 10**9)
+    with pytest.raises(ModelError, match=r"at 2048 x 2048 pixels needs about .* GB") as caught:
+        load_model("vitviz_tiny_cifar10", image_size=2048)
+    assert_one_sentence(caught.value)

@@ -1,0 +1,130 @@
+"""Modules of timm, made with or without a file of weights: its options, its memory, its loading."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..checkpoints import Checkpoint, CheckpointError, load_state
+from ..families import ModelError, family_of
+from ..memory import check, footprint
+from .architectures import outline_of, preprocessing_of
+from .positions import Size
+from .resampling import check_mixing, relative_tables, resampling_words
+
+_KERNEL = "patch_embed.proj.weight"
+
+
+def options_of(
+    architecture: str, file: Checkpoint, given: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What a file says of its model: the number of classes, and of layers where it has others.
+
+    Parameters
+    ----------
+    given : options beside them, which are kept
+
+    Raises
+    ------
+    CheckpointError
+        When its width is another: the number of heads is in no file of weights.
+    """
+    options: dict[str, Any] = {**(given or {}), "num_classes": file.num_classes}
+    outline = outline_of(architecture, options)
+    own, found = outline.state_dict().get(_KERNEL), file.shapes.get(_KERNEL, ())
+    if own is not None and len(found) == own.ndim and found[0] != own.shape[0]:
+        raise CheckpointError(
+            f"{file.path.name} is of a model of width {found[0]}, and {architecture} has "
+            f"{own.shape[0]}: the number of heads, which no file of weights tells, is in the "
+            "config.json that timm and transformers save beside it."
+        )
+    blocks: Any = getattr(outline, "blocks", None)
+    counted = isinstance(blocks, nn.Sequential | nn.ModuleList)
+    if counted and file.depth not in (0, len(blocks)):
+        options["depth"] = file.depth
+    return options
+
+
+def check_tables(
+    architecture: str, options: Mapping[str, Any], file: Checkpoint, trained: Size, size: Size
+) -> None:
+    """Refuse a file whose tables are for another input, where they are not resampled.
+
+    Parameters
+    ----------
+    trained, size : (height, width) of the input that the file was trained at, and that is wanted
+    """
+    outline = outline_of(architecture, dict(options))
+    check_mixing(architecture, outline, size, trained)
+    if not relative_tables(outline):
+        return
+    before, after = (outline_of(architecture, {**options, "img_size": s}) for s in (trained, size))
+    if relative_tables(before) != relative_tables(after):
+        raise CheckpointError(
+            f"The relative positions in {file.path.name} are for an input of {trained[0]} x "
+            f"{trained[1]} pixels, and are not resampled."
+        )
+
+
+def load_file(
+    module: nn.Module, file: Checkpoint, *, source: str | None = None, grid: Size | None = None
+) -> str:
+    """Copy a file's weights into the module; returns the provenance in words.
+
+    Parameters
+    ----------
+    source : where the file comes from; "local file" and its name where left out
+    grid : rows and columns of its positions, where they are known; else they are a square
+    """
+    numbers = sum(tensor.numel() for tensor in module.state_dict().values())
+    prefix = getattr(module, "num_prefix_tokens", 0)
+    grids = load_state(module, file.read(most=numbers), prefix=prefix, grid=grid)
+    with file.path.open("rb") as data:
+        digest = hashlib.file_digest(data, "sha256").hexdigest()
+    words = f"{source or f'local file {file.path.name}'}, sha256 {digest[:12]}"
+    if file.part:
+        words += f", its {file.part}"
+    if file.wrapper:
+        words += f", its names without {file.wrapper}"
+    return words + resampling_words(grids)
+
+
+def checked_options(architecture: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options that the architecture takes, checked on the meta device.
+
+    Raises
+    ------
+    ModelError
+        When there is no such model, it cannot be read, or it needs more memory than is free.
+    """
+    size = options.get("img_size")
+    try:
+        outline = outline_of(architecture, options)
+    except ModelError:
+        if size is None:
+            raise
+        options = {key: value for key, value in options.items() if key != "img_size"}
+        outline = outline_of(architecture, options)
+        if not family_of(outline).any_size:
+            raise
+    height, width = preprocessing_of(outline, size).input_size
+    try:
+        check_memory(f"{architecture} of timm", outline, (height, width))
+        if size is not None:
+            with torch.no_grad():
+                outline.eval()(torch.empty(1, 3, height, width, device="meta"))
+    except ModelError:
+        raise
+    except Exception as error:  # patches or windows that the size does not fill, above all
+        raise ModelError(
+            f"{architecture} of timm cannot take pictures of {height} x {width} pixels."
+        ) from error
+    return options
+
+
+def check_memory(what: str, outline: nn.Module, size: tuple[int, int]) -> None:
+    """Refuse a model that, with one capture of it, needs more memory than is free."""
+    sites = family_of(outline).sites(outline, size)
+    check(footprint(outline, sites).total, f"{what} at {size[0]} x {size[1]} pixels")
