@@ -122,6 +122,8 @@ def test_caption_and_main_figure_stand_in_the_first_screen(name: str, screen: "P
     assert caption["bottom"] < end
     words = box(page, ".st-key-caption p")
     assert words["top"] >= caption["top"]
+    for part in (".katex-display", "[data-testid=stColumn]:nth-child(2) [data-testid=stMarkdown]"):
+        assert box(page, f".st-key-caption {part}")["bottom"] <= caption["bottom"]
     if name in MAPS:
         assert box(page, "main canvas[data-part=map]")["bottom"] <= end
     elif name not in RECORDS:
@@ -223,6 +225,24 @@ def test_photo_and_map_grow_with_the_window_and_type_does_not(page: "Page", serv
     page.get_by_text("Presenter").click()
     until(page, lambda: "presenter=True" in page.url)
     until(page, lambda: box(page, "main canvas[data-part=photo]")["width"] > 1.05 * widths[0])
+
+
+def test_pictures_of_charts_grow_with_the_window_and_type_does_not(
+    page: "Page", server: Server
+) -> None:
+    opened(page, server, "rollout")
+    chart = "main .stPlotlyChart:has(.colorbar)"
+    photo = "main .stPlotlyChart:not(:has(.colorbar)) .imagelayer image"
+    heights, photos, types = [], [], []
+    for width, height in ((1440, 900), (1920, 1080)):
+        resized(page, width, height)
+        heights.append(box(page, f"{chart} .main-svg")["bottom"] - box(page, chart)["top"])
+        photos.append(box(page, photo)["width"])
+        types.append(box(page, f"{chart} .colorbar text")["bottom"])
+        types[-1] -= box(page, f"{chart} .colorbar text")["top"]
+    assert heights[1] > 1.2 * heights[0]
+    assert photos[1] > 1.2 * photos[0]
+    assert types[1] == pytest.approx(types[0])
 
 
 def test_parts_stand_under_one_another_where_there_is_no_room(page: "Page", server: Server) -> None:

@@ -25,7 +25,7 @@ from .template import (
 )
 
 _SHOWN_SIDE = 640  # pixels of the photo's longer side as it is sent to the browser
-_COLORBAR = 80  # pixels that a horizontal colour bar takes below a map
+_COLORBAR = 66  # pixels that a horizontal colour bar takes below a map
 _COLUMN = 360  # pixels of a usual column on screen
 
 
@@ -151,7 +151,7 @@ def patch_answers(
     )
     words = (
         f"Probability of {labels[index]} as each patch alone would answer: {_strongest(values)}; "
-        f"{(best == index).mean():.0%} of the patches answer {labels[index]}."
+        f"{100 * (best == index).mean():.0f} % of the patches answer {labels[index]}."
     )
     return _on_picture(go.Figure(heat), image, words)
 
