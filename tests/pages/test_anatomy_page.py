@@ -242,7 +242,7 @@ def test_a_layer_of_windows_is_not_opened_and_says_what_it_does() -> None:
     assert_works(at)
     data = shown(at)
     assert ids(data["boxes"]) == ["before", "after_attention", "after"]
-    assert "each patch within its window" in data["boxes"][1]["say"]
+    assert "attention within windows" in data["boxes"][1]["say"]
     assert [card["id"] for card in data["cards"] if card["layers"]] == [
         f"stage{number}" for number in (1, 2, 3, 4)
     ]

@@ -37,41 +37,41 @@ STEPS: Mapping[str, Words] = {
     "picture": Words(
         "Picture",
         1,
-        "The model gets {H} × {W} pixels with {C} numbers each: red, green and blue. From every "
-        "number a mean is subtracted, and the rest is divided by a standard deviation, so that the "
-        "numbers lie around 0.",
+        "The model gets {H} × {W} pixels with {C} channels: red, green and blue. Each channel is "
+        "normalised: a fixed mean is subtracted, and the result is divided by a fixed standard "
+        "deviation, so that the numbers lie around 0.",
     ),
     "stem": Words(
         "CNN stem",
         0,
-        "This is a hybrid model: a CNN turns the picture into a feature map of {shape} first. The "
+        "This is a hybrid model: a CNN first turns the picture into a feature map of {shape}. The "
         "patches are cut from this map, not from the picture.",
     ),
     "embedding": Words(
         "Convolutions",
         0,
-        "This family does not cut the picture into patches. Convolutions that overlap turn it into "
+        "This family does not cut the picture into patches. Overlapping convolutions turn it into "
         "the first tokens, {shape}.",
     ),
     "patches": Words(
         "Patches",
         1,
-        "A grid cuts the {source} into N = {N} patches of {P} × {P} {cells}, which become the "
-        "tokens. Patches of half the side would be four times as many, and attention would compare "
-        "sixteen times as many pairs.",
+        "A grid cuts the {source} into N = {N} patches of {P} × {P} {cells}. Each patch becomes "
+        "one token. Patches of half the side would be four times as many, and attention would "
+        "compare sixteen times as many pairs.",
     ),
     "flatten": Words(
         "Flatten",
         1,
-        "Each patch is written as one row of {flat} numbers, channel after channel. What lay above "
-        "what is no longer seen from the row itself; the matrix E has to learn it.",
+        "Each patch is written as one row of {flat} numbers, channel after channel. The row does "
+        "not say which pixels were neighbours: the matrix E has to learn that.",
     ),
     "project": Words(
         "Project · E",
         1,
-        "One learned matrix E turns the {flat} numbers of each patch into D = {D}, the same matrix "
-        "for every patch. A convolution whose kernel and stride are both P is this matrix, and "
-        "that is how it is computed.",
+        "One learned matrix E turns the {flat} numbers of each patch into D = {D} numbers; it is "
+        "the same for every patch. A convolution whose kernel size and stride are both P does the "
+        "same, and that is how it is computed.",
     ),
     "embedding_norm": Words(
         "LayerNorm",
@@ -83,25 +83,26 @@ STEPS: Mapping[str, Words] = {
     "positions": Words(
         "+ E_{pos}",
         1,
-        "Attention alone does not know where a patch lies. So a {learned} vector for each place is "
-        "added, and the same patch at another place becomes another token.",
+        "Attention alone does not know where a patch lies. So a {learned} vector for each "
+        "position is added, and the same patch at another position becomes a different token.",
     ),
     "pre_norm": Words(
         "LayerNorm",
         0,
-        "This model normalises every token once more before the first layer, as CLIP's do.",
+        "This model normalises every token once more before the first layer, as CLIP does.",
     ),
     "encoder": Words(
         "Encoder × {L}",
         2,
-        "{L} layers of the same build, each with weights of its own, turn z_{0} into z_{L}. The "
+        "{L} layers of the same structure, each with its own weights, turn z_{0} into z_{L}. The "
         "number of tokens and their width stay the same.",
     ),
     "mixer": Words(
         "Layers × {L}",
         0,
-        "{L} layers mix the tokens by an MLP across the patches and then work on each token alone. "
-        "There is no attention: the mixing weights are the same for every picture.",
+        "Each of the {L} layers first mixes the tokens by an MLP across the patches, and then "
+        "processes each token on its own. There is no attention: the mixing weights are the same "
+        "for every picture.",
     ),
     "stage": Words(
         "Stage {number}",
@@ -111,14 +112,14 @@ STEPS: Mapping[str, Words] = {
     "class_attention": Words(
         "Class attention",
         0,
-        "In layers {first} to {last} CLS joins the patches: it alone asks, and the patches stay as "
-        "they are. What leaves these layers is one token.",
+        "In layers {first} to {last}, CLS joins the patches. It is the only query: it reads from "
+        "the patches, which no longer change. One token leaves these layers.",
     ),
     "output": Words(
         "y = LN(z_{L}^{0})",
         4,
-        "Of the {T} tokens only CLS is kept, and normalised once more. These {D} numbers are all "
-        "that the head learns about the picture.",
+        "Of the {T} tokens, only CLS is kept, and normalised once more. These {D} numbers are all "
+        "that the head receives.",
     ),
     "output_distilled": Words(
         "y = LN(z_{L})",
@@ -129,43 +130,43 @@ STEPS: Mapping[str, Words] = {
     "output_mean": Words(
         "y: mean",
         4,
-        "Every token is normalised once more, and the mean of the patches is taken: this model's "
-        "head reads all patches alike.",
+        "Every token is normalised once more. The head of this model reads the mean of all "
+        "patches.",
     ),
     "output_mean_norm": Words(
         "y: LN of mean",
         4,
-        "The mean of the patches is taken and then normalised: this model's head reads all patches "
-        "alike.",
+        "The mean of all patches is taken and then normalised. This is what the head of this "
+        "model reads.",
     ),
     "output_features": Words(
         "y",
         4,
-        "The tokens of the last layer become one vector y: these {D} numbers are all that the head "
-        "learns about the picture.",
+        "The tokens of the last layer are combined into one vector y. These {D} numbers are all "
+        "that the head receives.",
     ),
     "head_hidden": Words(
         "tanh",
         4,
-        "This head has a hidden layer with tanh, as the paper uses while pre-training.",
+        "This head has a hidden layer with tanh, as the paper uses during pre-training.",
     ),
     "head": Words(
         "Head",
         4,
-        "One linear layer turns y into {K} numbers, one for each class: the logits. Softmax makes "
-        "shares of them that add up to 100 %. In the paper this head is for fine-tuning; while "
-        "pre-training it has one hidden layer with tanh.",
+        "One linear layer turns y into {K} numbers, one for each class: the logits. Softmax turns "
+        "these into probabilities, which add up to 100 %. In the paper this is the head for "
+        "fine-tuning; during pre-training it has one hidden layer with tanh.",
     ),
     "no_head": Words(
         "Head",
         4,
-        "These weights have no head: the model ends with y, and other models build on it. Nothing "
-        "is put in its place.",
+        "These weights have no head: the model ends with y, on which other models can build.",
     ),
     "embedding_head": Words(
         "Head",
         4,
-        "This head gives no classes but an embedding, which is compared with those of texts.",
+        "This head does not name classes. It gives an embedding, which is compared with the "
+        "embeddings of texts.",
     ),
 }
 
@@ -173,12 +174,12 @@ STEPS: Mapping[str, Words] = {
 PREFIX: Mapping[str, str] = {
     "cls": "A learned vector, [CLS], is put in front of the patches; it is the same for every "
     "picture. The idea comes from BERT, a language model: a token that stands for no word gathers "
-    "what the whole sentence says, and the head reads the answer there.",
+    "information from the whole sentence. The head reads this token.",
     "cls unread": "A learned vector, [CLS], is put in front of the patches, as BERT does with "
-    "sentences. This model's head does not read it: it takes the mean of the patches.",
-    "dist": "DIST is a second one, which learns what a teacher model says (DeiT).",
-    "reg": "Registers are further learned vectors, which nothing reads: they give the layers room "
-    "to work in, so that they need not use patches for it.",
+    "sentences. The head of this model does not read it: it reads the mean of the patches.",
+    "dist": "DIST is a second such vector, which learns the answers of a teacher model (DeiT).",
+    "reg": "Registers are further learned vectors, which the head does not read: the layers can "
+    "store intermediate results in them, and need no patches for that.",
 }
 
 #: Boxes of an encoder layer. `qkv` stands for queries, keys and values.
@@ -193,22 +194,23 @@ BOXES: Mapping[str, Words] = {
         "LN",
         2,
         "LayerNorm brings each token to mean 0 and standard deviation 1, then multiplies by γ and "
-        "adds β. It stands before attention (pre-norm), so the stream itself is passed on as it is "
-        "along the line at the left; the first Transformer had it after each addition (post-norm).",
+        "adds β. It stands before attention (pre-norm), so the stream itself is passed on "
+        "unchanged along the line at the left. The first Transformer had it after each addition "
+        "(post-norm).",
     ),
     "qkv": Words(
         "q k v",
         2,
-        "Three matrices make a query q, a key k and a value v of every token: what it looks for, "
-        "what it can be found by, and what it hands over. They are split into {h} heads of "
-        "D_{h} = {d} numbers.",
+        "Three matrices turn every token into a query q, a key k and a value v: what it looks "
+        "for, what it is found by, and what it passes on. They are split into {h} heads of D_{h} "
+        "= {d} numbers.",
     ),
     "scores": Words(
         "q kᵀ / √D_{h}",
         2,
-        "Query and key are multiplied number by number, and the products are summed: the sum is "
-        "large where both point the same way. A sum of D_{h} such products spreads about √D_{h} "
-        "times as widely as one; dividing by √D_{h} = {root} undoes that.{bias}",
+        "Query and key are multiplied number by number, and the products are summed. The sum is "
+        "large if both point in the same direction. The sum of D_{h} products spreads about "
+        "√D_{h} times as widely as one product; dividing by √D_{h} = {root} undoes that.{bias}",
     ),
     "attention": Words(
         "softmax: A",
@@ -219,14 +221,14 @@ BOXES: Mapping[str, Words] = {
     "heads": Words(
         "A v",
         2,
-        "The query takes the value v of every token, multiplied by its share, and adds them up. "
-        "Only here do tokens exchange information; all else works on each token alone.",
+        "The output for this query is the sum of all values v, each multiplied by its share. Only "
+        "here do tokens exchange information; everything else processes each token on its own.",
     ),
     "concatenated": Words(
         "heads side by side",
         2,
-        "All {h} heads did this at the same time, each with its own q, k and v. Their results are "
-        "put side by side: {h} × {d} numbers.",
+        "All {h} heads work at the same time, each with its own q, k and v. Their results are put "
+        "side by side: {h} × {d} numbers.",
     ),
     "heads_norm": Words(
         "LN", 2, "This family normalises the heads' results before they are mixed."
@@ -240,21 +242,21 @@ BOXES: Mapping[str, Words] = {
     "layer_scale1": Words(
         "LayerScale",
         2,
-        "Each number is multiplied by a learned factor, so that training can begin with layers "
-        "that add almost nothing.",
+        "Each number is multiplied by a learned factor. The factors begin small, so that at first "
+        "the layers add almost nothing.",
     ),
     "after_attention": Words(
         "+ → z′_{ℓ}",
         2,
-        "The result is added to what the layer got, number by number. Attention changes the stream "
-        "here by {attention} of its length (mean of all tokens).",
+        "The result is added to the input of the layer, number by number. Attention changes the "
+        "stream here by {attention} of its length (mean over all tokens).",
     ),
     "norm2": Words("LN", 3, "LayerNorm again, with a γ and a β of its own, before the MLP."),
     "hidden": Words(
         "MLP: hidden",
         3,
-        "The MLP works on each token alone, with the same weights for all: it moves nothing from "
-        "patch to patch. Its first matrix makes {M} numbers of {D}.",
+        "The MLP processes each token on its own, with the same weights for all: it moves no "
+        "information between patches. Its first matrix turns {D} numbers into {M}.",
     ),
     "activated": Words(
         "{activation}",
@@ -264,36 +266,37 @@ BOXES: Mapping[str, Words] = {
     "mlp": Words(
         "MLP: out",
         3,
-        "A second matrix brings the hidden units back to {D} numbers.",
+        "A second matrix turns the hidden units back into {D} numbers.",
     ),
     "layer_scale2": Words("LayerScale", 3, "Again each number is multiplied by a learned factor."),
     "after": Words(
         "+ → z_{ℓ}",
         3,
-        "This is added to the stream too: the MLP changes it here by {mlp} of its length. z_{ℓ} "
-        "goes to {next}.",
+        "The result is added to the stream too: the MLP changes it here by {mlp} of its length. "
+        "z_{ℓ} goes to {next}.",
     ),
 }
 ACTIVATING: Mapping[str, str] = {
-    "plain": "{activation} lets large positive numbers pass and brings negative ones near 0; "
-    "without it, two matrices in a row would be no more than one.",
-    "gated": "One half of the hidden units goes through {activation} and is multiplied with the "
+    "plain": "{activation} lets large positive numbers pass and brings negative ones close to 0. "
+    "Without it, one matrix could do the work of both.",
+    "gated": "One half of the hidden units goes through {activation} and is multiplied by the "
     "other half: a gate for each number.",
 }
-BIAS = " Then this family adds a bias for the pair's places."
+BIAS = " This family then adds a bias that depends on the positions of query and key."
 #: Of a layer that is not opened.
 CLOSED: Mapping[str, str] = {
     "before": "Layer {l} gets {T} tokens of {D} numbers, the residual stream.",
-    "after_attention": "What the first half of the layer made is added: {closed}.",
-    "after": "The second half of the layer works on each token alone, and its result is added too.",
+    "after_attention": "The result of the first half of the layer is added: {closed}.",
+    "after": "The second half of the layer processes each token on its own, and its result is "
+    "added too.",
 }
 KINDS_CLOSED: Mapping[str, str] = {
-    "mixing": "an MLP mixed the patches",
-    "window": "attention, each patch within its window",
-    "grid": "attention, each patch within a window of spread patches",
-    "pooled": "attention of every patch to pooled keys",
+    "mixing": "an MLP across the patches",
+    "window": "attention within windows",
+    "grid": "attention within windows of spread patches",
+    "pooled": "attention to pooled keys",
     "class": "attention of CLS to all patches",
-    "global": "attention, in a build of its own that is not opened here",
+    "global": "attention, in a form that is not opened here",
 }
 
 #: Shapes in letters, by the names of steps and of what they are made with.
