@@ -655,7 +655,7 @@ def test_models_and_captures_say_what_they_are() -> None:
     acts = capture(model, picture())
     assert acts.probabilities is not None
     best = int(acts.probabilities.argmax())
-    share = f"{acts.probabilities[best]:.0%}"
+    share = f"{100 * acts.probabilities[best]:.0f} %"
     assert (
         repr(acts) == f"Activations(3 layers (global), 25 tokens at the end, output {best} {share})"
     )

@@ -386,7 +386,9 @@ def test_a_model_in_half_precision_proves_itself_as_well_as_it_computes() -> Non
         assert acts.attention(layer).dtype == np.float32
         assert_allclose(acts.attention(layer).sum(axis=2), 1, atol=1e-5)
     assert_allclose(acts.attention(0), expected.attention(0), atol=0.05)
-    assert_only_refused(capture(in_half(ChangesValuesAfterwards), picture()), 1, "allowed are 2.0%")
+    assert_only_refused(
+        capture(in_half(ChangesValuesAfterwards), picture()), 1, "allowed are 2.0 %"
+    )
 
 
 def in_half(kind: type[Mutated]) -> Model:
@@ -405,7 +407,7 @@ def test_a_model_in_double_precision_proves_itself_as_well_as_one_in_single() ->
     for kind in (IsOffALittle, ChangesValuesAfterwards):
         model = mutated(kind)
         model.module.double()
-        assert_only_refused(capture(model, picture()), 1, "allowed are 0.1%")
+        assert_only_refused(capture(model, picture()), 1, "allowed are 0.1 %")
 
 
 @pytest.mark.parametrize(

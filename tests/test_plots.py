@@ -920,7 +920,7 @@ def test_a_patch_says_its_own_answer_beside_the_class_in_question() -> None:
         ["row 1, column 1: cat 75 %", "row 1, column 2: dog 75 %"]
     ]
     np.testing.assert_allclose(heat.z, [[25, 75]])
-    assert "50% of the patches answer dog" in figure.layout.meta["alt"]
+    assert "50 % of the patches answer dog" in figure.layout.meta["alt"]
 
 
 def test_fields_of_a_cnn_grow_by_two_pixels_a_layer() -> None:

@@ -34,7 +34,7 @@ def test_a_run_shows_accuracy_loss_test_and_the_line_to_compare_with() -> None:
     texts = [note.text for note in figure.layout.annotations]
     assert texts == ["input 64 px", "a ViT written for a course, 25.00 %"]
     alt = figure.layout.meta["alt"]
-    for words in ("30.0 % after epoch 1", "60.0 % of the held-out", "58.0%", "25.00%"):
+    for words in ("30.0 % after epoch 1", "60.0 % of the held-out", "58.0 %", "25.00 %"):
         assert words in alt
 
 
@@ -72,4 +72,4 @@ def test_hunger_shows_both_networks_with_their_intervals() -> None:
     assert vit.error_y.array == pytest.approx([2, 1])
     assert cnn.error_y.array == pytest.approx([3])
     assert list(figure.layout.xaxis.ticktext) == ["100", "1,000"]
-    assert "ViT 20.0% with 100 pictures and 60.0% with 1,000" in figure.layout.meta["alt"]
+    assert "ViT 20.0 % with 100 pictures and 60.0 % with 1,000" in figure.layout.meta["alt"]

@@ -513,7 +513,7 @@ def test_a_shipped_model_describes_itself(shipped: str) -> None:
     model = load_model(shipped)
     assert model.name == shipped
     assert model.trained is True
-    assert model.weights == "shipped weights, 87.5% on its test pictures"
+    assert model.weights == "shipped weights, 87.5 % on its test pictures"
     assert model.labels == ("cat", "dog", "fox", "owl", "bat")
     assert model.preprocess.mean == (0.1, 0.2, 0.3)
     assert model.preprocess.std == (0.4, 0.5, 0.6)

@@ -27,7 +27,7 @@ def test_each_patch_answers_after_the_layer_asked_for(
     at = opened("anatomy", depth=str(depth))
     assert_works(at)
     right = (found.argmax(axis=-1) == best).mean()
-    assert f"**{right:.0%}** of the patches would answer **output {best}**" in prose(at)
+    assert f"**{100 * right:.0f} %** of the patches would answer **output {best}**" in prose(at)
     assert f"Probability of output {best} as each patch alone would answer" in alts(at)
     at = open_data(at, "anatomy")
     table = at.dataframe[-1].value
@@ -59,9 +59,9 @@ def test_locality_is_told_by_its_numbers(serve: Callable[..., Model]) -> None:
     whole, half = translate(model, image, 4), translate(model, image, 2)
     twins = repeat_patch(model, image, (1, 2), (2, 3))
     text = prose(at)
-    assert f"change by **{whole.embedded:.1%}**" in text
-    assert f"they change by **{half.embedded:.0%}**" in text
-    assert f"the two differ by **{twins.last:.0%}** with E_pos" in text
+    assert f"change by **{100 * whole.embedded:.1f} %**" in text
+    assert f"they change by **{100 * half.embedded:.0f} %**" in text
+    assert f"the two differ by **{100 * twins.last:.0f} %** with E_pos" in text
     assert "sees its own pixels in the embedding" in alts(at)
 
 

@@ -271,7 +271,7 @@ def test_the_answer_is_told_at_the_temperature_of_the_held_out_pictures() -> Non
     assert logits is not None
     cooled = np.exp(logits / model.temperature)
     best = int(cooled.argmax())
-    words = f"*{model.labels[best]}* with {cooled[best] / cooled.sum():.0%}"  # type: ignore[index]
+    words = f"*{model.labels[best]}* with {100 * (cooled[best] / cooled.sum()):.0f} %"  # type: ignore[index]
     assert words in prose(at)
     assert f"temperature {model.temperature:.2f}" in prose(at)
     assert "temperature" not in prose(opened("classify", weights="random"))

@@ -57,8 +57,8 @@ def test_the_run_of_the_model_on_screen_is_shown() -> None:
     assert_works(at)
     run = json.loads((CURVES / f"{CIFAR100}.json").read_text())
     curve, filters, positions, distance = alts(at)[:4]
-    assert f"{run['test_accuracy']:.1%} of the test pictures" in curve
-    assert "44.08%" in curve
+    assert f"{100 * run['test_accuracy']:.1f} % of the test pictures" in curve
+    assert "44.08 %" in curve
     assert "12 principal components" in filters
     record = np.load(CURVES / f"{CIFAR100}.npz")
     last = len(record["epoch"]) - 1
@@ -179,7 +179,7 @@ def test_with_and_without_a_teacher(records: Path) -> None:
     at = opened("training")
     assert_works(at)
     assert "with a teacher, from 60.0 %" in alts(at)[1]
-    assert "a test accuracy of 76.5%" in prose(at)
+    assert "a test accuracy of 76.5 %" in prose(at)
     assert "With labels only: 2.0 epochs in 1 minutes." in prose(at)
     assert "With a teacher: 2.0 epochs in 131 minutes, and 15 more for the teacher" in prose(at)
     assert "budget" not in prose(at)
@@ -197,7 +197,7 @@ def test_data_hunger_has_intervals(records: Path) -> None:
     (records / "data_hunger.json").write_text(json.dumps(found))
     at = opened("training")
     assert_works(at)
-    assert "ViT 30.0% with 4,500 pictures and 60.0% with 45,000" in alts(at)[-1]
+    assert "ViT 30.0 % with 4,500 pictures and 60.0 % with 45,000" in alts(at)[-1]
     mean, half = training._interval(runs, "vit", 0.1)
     assert (mean, half) == pytest.approx((0.3, 4.303 * 0.1 / 3**0.5))
     assert training._interval(runs, "cnn", 1.0)[1] == pytest.approx(0.0096, abs=1e-4)

@@ -85,7 +85,7 @@ class Activations:
         parts = [f"{self.depth} layers ({kinds})", f"{len(self._stream[-1])} tokens at the end"]
         if self.probabilities is not None:
             best = int(self.probabilities.argmax())
-            parts.append(f"{self.output_names[best]} {self.probabilities[best]:.0%}")
+            parts.append(f"{self.output_names[best]} {100 * self.probabilities[best]:.0f} %")
         return f"Activations({', '.join(parts)})"
 
     def measure(self) -> "Measurements":

@@ -153,5 +153,5 @@ def _why(layer: Layer, error: float, largest: float, half: bool) -> str | None:
         return None
     return (
         f"The attention read from {layer.name} does not reproduce the block's own output: "
-        f"it is off by {share:.1%}, allowed are {allowed:.1%}."
+        f"it is off by {100 * share:.1f} %, allowed are {100 * allowed:.1f} %."
     )

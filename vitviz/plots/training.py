@@ -52,7 +52,7 @@ def training_curves(
         )
         words.append(
             f"{called}from {accuracy[0]:.1f} % after epoch {epochs[0]:g} to {accuracy[-1]:.1f} % "
-            f"of the held-out pictures, {test_accuracy[name]:.1%} of the test pictures"
+            f"of the held-out pictures, {100 * test_accuracy[name]:.1f} % of the test pictures"
         )
         if with_loss:
             losses += [row["loss"] for row in rows]
@@ -74,7 +74,7 @@ def training_curves(
             annotation_font_size=14,
             annotation_position="top left",
         )
-        words.append(f"a ViT written for a course reached {reference:.2%}")
+        words.append(f"a ViT written for a course reached {100 * reference:.2f} %")
     if chosen is not None:
         figure.add_vline(x=chosen, line=dict(color=QUERY, width=3))
     figure.update_xaxes(title="epoch", rangemode="tozero")
@@ -185,8 +185,8 @@ def data_hunger(results: Mapping[str, Sequence[tuple[float, float, float]]]) -> 
             hovertemplate="%{x:,} pictures: %{y:.1f} %<extra>" + name + "</extra>",
         )
         words.append(
-            f"{name} {accuracy[0]:.1%} with {pictures[0]:,} pictures and {accuracy[-1]:.1%} with "
-            f"{pictures[-1]:,}"
+            f"{name} {100 * accuracy[0]:.1f} % with {pictures[0]:,} pictures and "
+            f"{100 * accuracy[-1]:.1f} % with {pictures[-1]:,}"
         )
     ticks = [count for count, _, _ in next(iter(results.values()))]
     figure.update_xaxes(

@@ -50,8 +50,8 @@ def attention(
             where = f"from everywhere to row {row + 1}, column {col + 1}"
         said = (
             f"**Layer {layers[at]}, head {head + 1}** attends {where}: "
-            f"{_percent(shares[at][name][head])} of its attention among patches; uniform attention "
-            f"would give {_percent(uniform[name])}."
+            f"{_percent(shares[at][name][head])} of its attention among patches (uniform: "
+            f"{_percent(uniform[name])})."
         )
     counts = [int((each < ALMOST_UNIFORM).sum()) for each in moved]
     at = int(np.argmax([count / len(each) for count, each in zip(counts, moved, strict=True)]))

@@ -177,7 +177,7 @@ def _shipped(
     elif pretrained:
         labels = shipped.classes
         grids = load_state(module, shipped.state, prefix=module.num_prefix_tokens)
-        weights = f"shipped weights, {shipped.test_accuracy:.1%} on its test pictures"
+        weights = f"shipped weights, {100 * shipped.test_accuracy:.1f} % on its test pictures"
         weights += resampling_words(grids)
     return Model(
         module.eval().requires_grad_(False),

@@ -79,7 +79,7 @@ def _patch_answers(view: View) -> list[Table]:
         right = (found.argmax(axis=-1) == index).mean()
         st.markdown(
             f"The final LayerNorm and the head are applied to each patch's token after layer "
-            f"{depth} (0: the embedding). **{right:.0%}** of the patches would answer "
+            f"{depth} (0: the embedding). **{100 * right:.0f} %** of the patches would answer "
             f"**{labels[index]}**; the model answers with {as_percent(acts.probabilities[index])}. "
             "The head was trained on the last layer and on the tokens that it reads. A low "
             "probability elsewhere does not mean that a patch lacks the information: the head may "
@@ -208,15 +208,16 @@ def _locality(view: View) -> list[Table]:
         "only the patch embedding and the MLPs are local and treat all places alike. Attention is "
         "global, and must learn from data which patches lie beside each other (Dosovitskiy et al., "
         "section 3.1).\n\n"
-        f"Measured here, as a share of the length of a token: when the picture moves by **one "
-        f"patch**, the embedded patches move along and change by **{whole.embedded:.1%}**; by "
-        f"**half a patch**, they change by **{half.embedded:.0%}**, because each patch now holds "
-        f"other pixels. After the last layer, where E_pos was added, the move by one patch changes "
-        f"tokens by **{whole.last:.0%}**.\n\n"
+        "Measured here, as a share of the length of a token: when the picture moves by **one "
+        "patch**, the embedded patches move along and change by "
+        f"**{100 * whole.embedded:.1f} %**; by **half a patch**, they change by "
+        f"**{100 * half.embedded:.0f} %**, because each patch now holds other pixels. After the "
+        "last layer, where E_pos was added, the move by one patch changes tokens by "
+        f"**{100 * whole.last:.0f} %**.\n\n"
         f"The patch at row {patch[0] + 1}, column {patch[1] + 1}, copied to row {other[0] + 1}, "
         f"column {other[1] + 1}, gives the same token there before E_pos (difference "
-        f"{twins.embedded:.2g}). After the last layer the two differ by **{twins.last:.0%}** with "
-        f"E_pos, and by {twins.last_without:.2g} without."
+        f"{twins.embedded:.2g}). After the last layer the two differ by "
+        f"**{100 * twins.last:.0f} %** with E_pos, and by {twins.last_without:.2g} without."
     )
     columns: dict[str, Sequence[object]] = {
         "experiment": list(found),

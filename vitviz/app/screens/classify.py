@@ -224,27 +224,19 @@ def _calibrated(after: np.ndarray, temperature: float, labels: tuple[str, ...]) 
     """The answer at the temperature that was fitted on held-out pictures."""
     powers = after ** (1 / temperature)  # the softmax of logits divided by the temperature
     best = int(powers.argmax())
+    share = 100 * powers[best] / powers.sum()
     return (
         f"Calibrated on pictures like those it was trained on (temperature {temperature:.2f}), it "
-        f"would say *{labels[best]}* with {powers[best] / powers.sum():.0%}. A photo is often out "
-        "of distribution for it, and its confidence then means little."
+        f"would say *{labels[best]}* with {share:.0f} %. A photo is often out of distribution for "
+        "it, and its confidence then means little."
     )
 
 
 def _patches(view: View, edits: "list[Edit]", painted: np.ndarray, removal: "Removal") -> None:
     from vitviz.activations import edited_input
 
-    title, choice = st.columns([5, 3], vertical_alignment="center")
-    title.subheader("Patches: take some away", anchor=False)
+    st.subheader("Patches: take some away", anchor=False)
     brush = setting("brush", BRUSHES, BRUSHES[0])
-    choice.segmented_control(
-        "Choose patches by",
-        BRUSHES,
-        key="brush",
-        width="stretch",
-        required=True,
-        label_visibility="collapsed",
-    )
     pixels = edited_input(view.model, view.picture.image, edits)
     figure = plots.removed_patches(
         pixels,
@@ -254,6 +246,15 @@ def _patches(view: View, edits: "list[Edit]", painted: np.ndarray, removal: "Rem
         drag=brush == "drag",
     )
     cell_sets.choose(figure, "painted", painted)
+    st.segmented_control(
+        "Choose patches by",
+        BRUSHES,
+        key="brush",
+        format_func=lambda name: f"{name} over patches" if name == "drag" else f"{name} on patches",
+        width="stretch",
+        required=True,
+        label_visibility="collapsed",
+    )
     st.segmented_control(
         "Removed patches become",
         list(REMOVALS),

@@ -37,7 +37,7 @@ def page(view: View) -> Data:
     run = runs[name]
     moments = _moments(name)
     moment = _slider(moments) if moments else 0
-    curve, filters, positions = st.columns([5, 3, 4])
+    curve, *beside = st.columns([5, 3, 4] if moments else [8, 4])
     with curve:
         st.subheader(f"The run of {name}", anchor=False)
         dataset = name.removeprefix("vitviz_tiny_").removesuffix("_distilled")
@@ -49,16 +49,17 @@ def page(view: View) -> Data:
                 chosen=moments[moment][0] if moments else None,
             )
         )
-        st.markdown(_growth_words(run))
-    st.markdown(_loss_words(run))
     if moments:
-        _as_it_was(name, moment, filters, positions)
+        curve.markdown(_growth_words(run))
+        st.markdown(_loss_words(run))
+        _as_it_was(name, moment, *beside)
     else:
         kept = [other for other in runs if other != name and _record(other)]
-        filters.info(
+        beside[0].info(
             f"No weights were kept during the run of {name}, so only its curve is shown; there are "
             f"some of {' and '.join(kept)}."
         )
+        beside[0].markdown(f"{_growth_words(run)}\n\n{_loss_words(run)}")
     _beside(name, runs)
     _hunger()
     line = f"{name} · recorded during training"
@@ -184,8 +185,8 @@ def _growth_words(run: dict[str, Any]) -> str:
     return (
         f"The last {after['epoch']:.1f} epochs were on {pictures}, with {_side_factor(rows)} times "
         f"as many patches and the position embeddings interpolated: held-out accuracy was "
-        f"{before:.1%} before and {after['held_out_accuracy']:.1%} after. The test pictures were "
-        "used only once, after the last step."
+        f"{100 * before:.1f} % before and {100 * after['held_out_accuracy']:.1f} % after. The test "
+        "pictures were used only once, after the last step."
     )
 
 
@@ -216,7 +217,7 @@ def _beside(name: str, runs: dict[str, Any]) -> None:
     st.markdown(
         f"With labels only: {alone}. With a teacher: {both}, and {teacher['minutes']} more for "
         "the teacher's own training. The distillation token learns the answers of the teacher, a "
-        f"small CNN with a test accuracy of {teacher['test_accuracy']:.1%}."
+        f"small CNN with a test accuracy of {100 * teacher['test_accuracy']:.1f} %."
     )
 
 

@@ -87,8 +87,8 @@ def _live(
     described, site = acts.layers[layer], model.sites[layer]
     which, down, across = st.columns([3, 2, 2], vertical_alignment="bottom")
     which.slider(f"Layer of {family}", 1, acts.depth, key="zoo_layer")
-    down.slider("Query from the top, %", 0, 99, key="zoo_down")
-    across.slider("Query from the left, %", 0, 99, key="zoo_across")
+    down.slider("Row, %", 0, 99, key="zoo_down")
+    across.slider("Column, %", 0, 99, key="zoo_across")
     query = None if described.kind == "class" else _patch(place, described.query_grid)
     name = "CLS" if query is None else f"the patch at row {query[0] + 1}, column {query[1] + 1}"
     allowed = _allowed(model, acts, layer, query)
