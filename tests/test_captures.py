@@ -197,7 +197,7 @@ def test_memory_of_a_batch_is_counted_once_and_freed() -> None:
     found = list(captures(example("plain"), PICTURES))
     alone = capture(example("plain"), PICTURES[0])
     assert abs(found[0].nbytes - alone.nbytes) < 1024
-    references = [weakref.ref(acts._batch) for acts in found]
+    references = [weakref.ref(acts.batch) for acts in found]
     del found
     gc.collect()
     assert [reference() for reference in references] == [None] * 5

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .families import Layer, ModelError
     from .images import ImageError, open_image
     from .model import Model
+    from .profiling import Profile, load_profile, profile
     from .zoo import load_model, watch
 
 __version__ = "0.1.0"
@@ -41,12 +42,15 @@ __all__ = [
     "Model",
     "ModelError",
     "MuteHeads",
+    "Profile",
     "SwapTokens",
     "capture",
     "captures",
     "load_activations",
     "load_model",
+    "load_profile",
     "open_image",
+    "profile",
     "watch",
 ]
 
@@ -59,12 +63,15 @@ _HOMES = {
     "Model": "model",
     "ModelError": "families",
     "MuteHeads": "activations",
+    "Profile": "profiling",
     "SwapTokens": "activations",
     "capture": "activations",
     "captures": "activations",
     "load_activations": "activations",
     "load_model": "zoo",
+    "load_profile": "profiling",
     "open_image": "images",
+    "profile": "profiling",
     "watch": "zoo",
 }
 _MODULES = ("attribution", "inspection", "intervention", "plots", "vit")

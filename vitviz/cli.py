@@ -1,4 +1,4 @@
-"""The `vitviz` command: app, train, evaluate, fetch, prepare."""
+"""The `vitviz` command: app, profile, train, evaluate, fetch, prepare."""
 
 import argparse
 import sys
@@ -75,6 +75,67 @@ def _check_device(name: str) -> None:
         from .devices import device_named
 
         device_named(name)
+
+
+def _profile(arguments: argparse.Namespace) -> int:
+    """Profile a model; the exit code is 1 where a picture was skipped, 130 after Ctrl-C."""
+    from . import load_model
+    from .profiling import ProfileError, profile
+    from .zoo import ModelError
+
+    begun: list[float] = []  # when the first batch began, and how many pictures were done by then
+
+    def progress(done: int, total: int) -> None:
+        begun.extend([] if begun else [time.monotonic(), done])
+        rate = (done - begun[1]) / max(time.monotonic() - begun[0], 1e-9)
+        left = f", {rate:,.1f} a second, {_duration((total - done) / rate)} left" if rate else ""
+        line = f"{done:,} of {total:,} pictures{left}"
+        if sys.stderr.isatty():
+            print(f"{_CLEAR}{line}", end="", file=sys.stderr, flush=True)
+
+    try:
+        model = load_model(
+            arguments.model,
+            checkpoint=arguments.checkpoint,
+            image_size=arguments.image_size,
+            device=arguments.device,
+        )
+        found = profile(
+            model,
+            arguments.pictures,
+            labels=arguments.labels,
+            limit=arguments.limit,
+            seed=arguments.seed,
+            batch_size=arguments.batch,
+            out=arguments.out,
+            resume=arguments.resume,
+            progress=progress,
+        )
+    except (ProfileError, ModelError) as error:
+        return _refused(error)
+    except KeyboardInterrupt:
+        again = "the same command with --resume goes on"
+        print(f"\nStopped; what was done is kept in {arguments.out}: {again}.", file=sys.stderr)
+        return 130
+    print(_CLEAR if sys.stderr.isatty() else "", end="", file=sys.stderr)
+    skipped = [
+        f"{name}: {why}"
+        for name, why in zip(found.pictures["picture"], found.pictures["skipped"], strict=True)
+        if why
+    ]
+    for line in skipped[:10]:
+        print(line, file=sys.stderr)
+    if len(skipped) > 10:
+        print(f"and {len(skipped) - 10:,} more, see profile.parquet", file=sys.stderr)
+    measured = found.about["pictures"] - len(skipped)
+    print(f"{measured:,} pictures measured, {len(skipped):,} skipped: {arguments.out}")
+    return 1 if skipped else 0
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -229,6 +290,27 @@ def _parser() -> argparse.ArgumentParser:
     app.add_argument("--port", type=int, default=8501)
     add_options(app)
     app.set_defaults(run=_app)
+
+    profile = commands.add_parser("profile", help="measure a model over many pictures")
+    profile.add_argument("model", metavar="MODEL", help="a shipped model, or an architecture")
+    profile.add_argument(
+        "pictures",
+        nargs="+",
+        metavar="PICTURES",
+        help="picture files, folders, globs, parquet files or tar shards",
+    )
+    profile.add_argument("--checkpoint", type=Path, metavar="FILE", help="weights of a local file")
+    profile.add_argument("--image-size", type=int, metavar="N", help="pixels of a side")
+    profile.add_argument("--labels", type=Path, metavar="FILE", help="CSV of names and labels")
+    profile.add_argument(
+        "--limit", type=int, metavar="N", help="so many pictures, chosen by --seed"
+    )
+    profile.add_argument("--seed", type=int, default=0)
+    profile.add_argument("--batch", type=int, default=16, help="pictures in one forward pass")
+    profile.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
+    profile.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
+    add_device(profile)
+    profile.set_defaults(run=_profile)
 
     train = commands.add_parser("train", help="train a model of our own, or resume its run")
     train.add_argument("--data", type=Path, required=True, help="folder with the dataset")

@@ -77,7 +77,8 @@ class Activations:
         self.picture_size = picture_size
         #: Which model it was, and where its weights come from.
         self.provenance = provenance
-        self._batch = batch
+        #: What it shares with the other pictures of its pass; None of one that was loaded.
+        self.batch = batch
         self._number = number
 
     def __repr__(self) -> str:
@@ -95,7 +96,7 @@ class Activations:
         """
         from ..inspection import measurements
 
-        together = None if self._batch is None else self._batch.measurements
+        together = None if self.batch is None else self.batch.measurements
         return measurements(self) if together is None else together[self._number]
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -198,7 +199,7 @@ class Activations:
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
         photo = 4 * self.photo.width * self.photo.height  # Pillow's bytes of a pixel in RGB
         unused = 0 if self._arena is None else self._arena.unused
-        pictures = 1 if self._batch is None else self._batch.pictures
+        pictures = 1 if self.batch is None else self.batch.pictures
         return (sum(storages.values()) - unused) // pictures + photo
 
     def attention(self, layer: int) -> np.ndarray:

@@ -14,8 +14,8 @@ from .streaming import RowBlocks
 if TYPE_CHECKING:
     from ..inspection import Measurements
 
-#: A layer's call in all pictures, and why it is not shown, of each picture.
-Read = tuple[Call, Sequence[str | None]]
+#: A layer's call in all pictures; of each why it is not shown, and how far off the proof was.
+Read = tuple[Call, Sequence[tuple[str | None, float]]]
 
 
 class Batch:
@@ -44,20 +44,21 @@ class Batch:
     def layers_of(self, number: int) -> tuple[Layer, ...]:
         """The layers, of which those are refused that do not prove themselves on one picture."""
         return tuple(
-            layer if read is None else replace(layer, refusal=read[1][number])
+            layer if read is None else replace(layer, refusal=read[1][number][0])
             for layer, read in zip(self._layers, self._read, strict=True)
         )
 
     def calls_of(self, number: int) -> tuple[Call | None, ...]:
         """The calls of one picture, in the memory of the batch."""
         return tuple(
-            None if read is None or read[1][number] else read[0].of(number, self.pictures)
+            None if read is None or read[1][number][0] else read[0].of(number, self.pictures)
             for read in self._read
         )
 
     def attention_layers(self) -> RowBlocks | None:
         """The attention of all pictures in blocks; None where it is no plain softmax of q k^T."""
-        calls = [read[0] for read in self._read if read is not None and not any(read[1])]
+        proved = [read for read in self._read if read and not any(why for why, _ in read[1])]
+        calls = [call for call, _ in proved]
         plain = tuple(call for call in calls if isinstance(call, FusedCall) and call.bias is None)
         same = {(layer.kind, layer.query_grid, layer.prefix) for layer in self._layers}
         if len(plain) < len(self._layers) or len(same) > 1 or self._layers[0].kind != "global":
@@ -69,6 +70,12 @@ class Batch:
             calls=plain,
             pictures=self.pictures,
         )
+
+    @property
+    def proof_error(self) -> float:
+        """The largest difference in the proofs of the layers that are shown, as a share of 1."""
+        errors = [error for read in self._read if read for why, error in read[1] if not why]
+        return max(errors, default=0.0)
 
     @cached_property
     def measurements(self) -> "tuple[Measurements, ...] | None":

@@ -253,7 +253,7 @@ class _Watch(TorchFunctionMode, Recorder):
                 continue
             sealed = self.refusals.get(number, [None] * count)
             both = zip(sealed, next(differing), strict=True)
-            found.append((calls[0], [first or second for first, second in both]))
+            found.append((calls[0], [(known or why, error) for known, (why, error) in both]))
         return layers, found
 
 

@@ -112,8 +112,10 @@ def _directions(size: int) -> Tensor:
 
 def why_rows_differ(
     read: Sequence[tuple[Layer, Tensor, Tensor, bool]], pictures: int
-) -> Iterator[list[str | None]]:
+) -> Iterator[list[tuple[str | None, float]]]:
     """Of each (layer, rows of A v, rows of the block's output, half precision), as `why_differs`.
+
+    And by which share of the largest number they differ.
 
     Layers of one shape are compared together: in a small model a call takes longer than its work.
     """
@@ -125,7 +127,10 @@ def why_rows_differ(
             *(_largest(values, len(rows), pictures) for values in (seen - own, own)), strict=True
         )
     for (layer, _, _, half), (errors, largest) in zip(read, compared, strict=True):
-        yield [_why(layer, *both, half) for both in zip(errors, largest, strict=True)]
+        yield [
+            (_why(layer, error, most, half), error / max(most, 1e-12))
+            for error, most in zip(errors, largest, strict=True)
+        ]
 
 
 def why_differs(

@@ -60,7 +60,7 @@ def offset_attention(
     )
     maps = []
     for sums, lacking, _ in _offset_sums(attention, source.grid, source.prefix, variant):
-        counts = _pairs(source.grid) - lacking
+        counts = offset_pairs(source.grid) - lacking
         enough = counts >= max(1, min_queries)
         maps.append(np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=enough))
     return np.stack(maps)
@@ -128,7 +128,7 @@ def distance_histogram(
 
 def uniform_histogram(grid: Grid, patch_size: PatchSize, *, bin_width: float) -> Array:
     """The `distance_histogram` of equal sharing: ndarray of shape (bins,), which sums to 1."""
-    bins, pairs = _bins(grid, patch_size, bin_width), _pairs(grid)
+    bins, pairs = _bins(grid, patch_size, bin_width), offset_pairs(grid)
     weight: Array = np.bincount(bins.ravel(), pairs.ravel()) / pairs.sum()
     return weight
 
@@ -138,7 +138,7 @@ def _offset_sums(
 ) -> list[tuple[np.ndarray, np.ndarray, int]]:
     """Of each head: attention summed by offset, the pairs of rows left out, and the rows kept."""
     check_choice("variant", variant, ("renormalised", "paper"))
-    offset, shape = _offsets(grid), (2 * grid[0] - 1, 2 * grid[1] - 1)
+    offset, shape = offset_numbers(grid), (2 * grid[0] - 1, 2 * grid[1] - 1)
     size = shape[0] * shape[1]
     found: list[tuple[np.ndarray, np.ndarray, int]] = []
     for head in layer[:, prefix:, prefix:]:
@@ -153,7 +153,7 @@ def _offset_sums(
     return found
 
 
-def _offsets(grid: Grid) -> np.ndarray:
+def offset_numbers(grid: Grid) -> np.ndarray:
     """Number of the offset from each query to each key, row by row: (N, N)."""
     rows, cols = checked_grid(grid)
     down = np.subtract.outer(np.arange(rows), np.arange(rows)).T + rows - 1  # key less query
@@ -162,7 +162,7 @@ def _offsets(grid: Grid) -> np.ndarray:
     return number.reshape(rows * cols, rows * cols)
 
 
-def _pairs(grid: Grid) -> np.ndarray:
+def offset_pairs(grid: Grid) -> np.ndarray:
     """How many queries have a key at each offset: (2 R - 1, 2 S - 1)."""
     rows, cols = checked_grid(grid)
     return np.outer(rows - abs(np.arange(1 - rows, rows)), cols - abs(np.arange(1 - cols, cols)))

@@ -1,0 +1,461 @@
+"""Every measure of a profile against a closed form, or a reference that is written out here."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from examples import example, own_model, picture, seeded, watched
+from numpy.testing import assert_allclose, assert_array_equal
+from PIL import Image
+from scipy import stats
+from sklearn.decomposition import PCA
+from test_families_staged import staged_model
+
+from vitviz.activations import Activations, capture
+from vitviz.inspection import (
+    attention_distance,
+    attention_entropy,
+    norm_outliers,
+    offset_attention,
+    prefix_mass,
+    token_norms,
+    uniform_distance,
+    windowed_distance,
+)
+from vitviz.model import Model
+from vitviz.profiling import MEASURES, Moments, Profile, ProfileError, State, profile
+from vitviz.profiling.heads import measured_heads
+from vitviz.profiling.similarity import cka, gram, hsic
+from vitviz.training.evaluation import calibration_error
+
+COUNT = 530  # two minibatches of 256, and one of 18
+LABELS = [number % 5 for number in range(COUNT)]
+
+
+def noisy(count: int) -> list[Image.Image]:
+    """Pictures of the size of the own model's input, no two of them alike."""
+    rng = np.random.default_rng(5)
+    blobs = rng.integers(0, 256, (count, 4, 6, 3)).repeat(4, 1).repeat(4, 2)
+    noise = rng.integers(-40, 41, (count, 16, 24, 3))
+    return [Image.fromarray(each) for each in np.clip(blobs + noise, 0, 255).astype(np.uint8)]
+
+
+PICTURES = noisy(COUNT)
+
+
+@pytest.fixture(scope="module")
+def whole() -> Profile:
+    return profile(example("distilled"), PICTURES, labels=LABELS)
+
+
+@pytest.fixture(scope="module")
+def captured() -> list[Activations]:
+    """Each picture captured on its own."""
+    return [capture(example("distilled"), image) for image in PICTURES]
+
+
+# --- measures of heads -------------------------------------------------------------------------
+
+
+def test_rows_are_those_of_single_captures(whole: Profile, captured: list[Activations]) -> None:
+    references: dict[str, Any] = {
+        "distance": attention_distance,
+        "entropy": attention_entropy,
+        "prefix_mass": prefix_mass,
+    }
+    for name, reference in references.items():
+        expected = np.stack([reference(acts) for acts in captured])
+        assert_allclose(whole.values(name), expected, rtol=1e-5, atol=1e-6, err_msg=name)
+    paper = np.stack([attention_distance(acts, variant="paper") for acts in captured])
+    assert_allclose(whole.mean("distance_paper"), paper.mean(axis=0), rtol=1e-5)
+    assert (whole.mean("distance_paper") < whole.mean("distance")).all()
+
+
+def test_self_and_outlier_mass_are_shares_of_the_patches_attention(
+    whole: Profile, captured: list[Activations]
+) -> None:
+    for number in range(0, COUNT, 50):
+        acts = captured[number]
+        for layer in range(acts.depth):
+            of_patches = acts.attention(layer)[:, 2:, 2:]
+            own = np.trace(of_patches, axis1=1, axis2=2) / of_patches.shape[1]
+            assert_allclose(whole.values("self_mass")[number, layer], own, rtol=1e-5)
+            outliers = norm_outliers(token_norms(acts, depth=layer)[0]).ravel()
+            mass = of_patches[:, :, outliers].sum(axis=2).mean(axis=1)
+            assert_allclose(whole.values("outlier_mass")[number, layer], mass, atol=1e-6)
+
+
+def test_outlier_mass_is_what_goes_to_outliers() -> None:
+    acts = capture(example("plain"), PICTURES[0])
+    outliers = np.zeros((1, 25), bool)
+    outliers[0, [3, 20]] = True
+    found = measured_heads([acts], [outliers] * 4).values["outlier_mass"][0]
+    expected = [
+        acts.attention(layer)[:, 1:][:, :, [3, 20]].sum(axis=2).mean(axis=1) for layer in range(3)
+    ]
+    assert_allclose(found, expected, rtol=1e-5)
+    assert found.min() > 0.01
+
+
+def test_mutual_information_is_that_of_its_definition(
+    whole: Profile, captured: list[Activations]
+) -> None:
+    expected = np.zeros((COUNT, 3, 4))
+    for number, acts in enumerate(captured):
+        for layer in range(3):
+            for head, attention in enumerate(acts.attention(layer).astype(np.float64)):
+                joint = attention / len(attention)  # p(query) = 1 / tokens
+                key = joint.sum(axis=0)
+                both = np.sum(joint * np.log(joint / (key / len(attention))))
+                entropies = np.log(len(attention)) * -np.sum(key * np.log(key))
+                expected[number, layer, head] = both / np.sqrt(entropies)
+    assert_allclose(whole.mean("mutual_information"), expected.mean(axis=0), rtol=1e-4, atol=1e-6)
+    assert whole.mean("mutual_information").max() > 0.05
+
+
+def test_spread_and_interval_are_those_of_numpy_and_scipy(whole: Profile) -> None:
+    values = whole.values("entropy").astype(np.float64)
+    assert_allclose(whole.mean("entropy"), values.mean(axis=0), rtol=1e-6)
+    assert_allclose(whole.std("entropy"), values.std(axis=0, ddof=1), rtol=1e-4)
+    assert_allclose(whole.sem("entropy"), stats.sem(values, axis=0), rtol=1e-4)
+    low, high = stats.t.interval(0.95, COUNT - 1, values.mean(axis=0), stats.sem(values, axis=0))
+    assert_allclose(whole.interval("entropy"), (low, high), rtol=1e-5)
+
+
+def of_uniform_attention() -> Model:
+    model = own_model()
+    with torch.no_grad():
+        for name, parameter in model.module.named_parameters():
+            if "qkv" in name:
+                parameter[:32] = 0  # no query asks for anything
+    return model
+
+
+def test_uniform_attention_has_the_numbers_of_equal_sharing() -> None:
+    found = profile(of_uniform_attention(), PICTURES[:5])
+    tokens, patches = 25, 24
+    closed = {
+        "distance": uniform_distance((4, 6), 4),
+        "distance_paper": uniform_distance((4, 6), 4) * patches / tokens,
+        "entropy": np.log2(tokens),
+        "prefix_mass": 1 / tokens,
+        "self_mass": 1 / tokens,
+        "mutual_information": 0,
+    }
+    for name, value in closed.items():
+        assert_allclose(found.mean(name), np.full((3, 4), value), rtol=1e-5, atol=1e-6)
+        assert_allclose(found.std(name), 0, atol=1e-5)
+    for layer in range(3):
+        assert_allclose(found.offset_attention(layer), 1 / patches, rtol=1e-5)
+
+
+class Fixed:
+    """A capture of one layer with one head on a grid of 2 x 2, whose attention (5, 5) is given."""
+
+    def __init__(self, attention: np.ndarray) -> None:
+        self.layers = own_model(image_size=8, depth=1, num_heads=1).layers
+        self.batch = None
+        self._attention = attention[None].astype(np.float32)
+
+    def attention(self, layer: int) -> np.ndarray:
+        return self._attention
+
+
+def test_attention_to_one_token_each_has_its_closed_forms() -> None:
+    to_itself, to_the_next = np.eye(5), np.roll(np.eye(5), 1, axis=1)  # the last looks at CLS
+    acts: list[Any] = [Fixed(to_itself), Fixed(to_the_next)]
+    outliers = np.zeros((2, 5), bool)
+    outliers[:, 2] = True
+    found = {
+        name: values[:, 0, 0] for name, values in measured_heads(acts, [outliers]).values.items()
+    }
+    assert_allclose(found["distance"], [0, (4 + np.sqrt(32) + 4) / 3], rtol=1e-6)
+    assert_allclose(found["distance_paper"], [0, (4 + np.sqrt(32) + 4) / 4], rtol=1e-6)
+    assert_allclose(found["entropy"], 0, atol=1e-6)
+    assert_allclose(found["prefix_mass"], [0, 1 / 4])
+    assert_allclose(found["self_mass"], [1, 0])
+    assert_allclose(found["outlier_mass"], 1 / 4)
+    assert_allclose(found["mutual_information"], 1, rtol=1e-6)
+
+
+def test_the_map_by_offset_is_the_mean_of_those_of_pictures(
+    whole: Profile, captured: list[Activations]
+) -> None:
+    for layer in range(3):
+        each = [offset_attention(acts, layer=layer) for acts in captured]
+        assert_allclose(whole.offset_attention(layer), np.mean(each, axis=0), rtol=1e-4)
+
+
+def test_rows_wholly_on_the_prefix_are_left_out_of_the_map() -> None:
+    on_prefix = np.zeros((5, 5))
+    on_prefix[..., 0] = 1
+    half = np.full((5, 5), 0.2)
+    half[1:3] = on_prefix[1:3]
+    acts: list[Any] = [Fixed(on_prefix), Fixed(half)]
+    found = measured_heads(acts, [np.zeros((2, 5), bool)])
+    attention, pairs = found.offsets[0]
+    assert pairs.sum() == 2 * 4  # the lower two patches of the second picture
+    assert_allclose(attention[pairs > 0] / pairs[pairs > 0], 0.25)
+    assert np.isnan(found.values["distance"][0]).all()
+    assert_allclose(found.values["prefix_mass"][:, 0, 0], [1, 0.6])
+
+
+# --- measures of tokens ------------------------------------------------------------------------
+
+
+def hsic_of(X: np.ndarray, Y: np.ndarray) -> float:
+    """The unbiased estimate, written out (Nguyen et al. 2021, eq. 3)."""
+    n = len(X)
+    K, L = X @ X.T, Y @ Y.T
+    np.fill_diagonal(K, 0)
+    np.fill_diagonal(L, 0)
+    one = np.ones(n)
+    total = np.trace(K @ L) + (one @ K @ one) * (one @ L @ one) / ((n - 1) * (n - 2))
+    return float((total - 2 / (n - 2) * (one @ K @ L @ one)) / (n * (n - 3)))
+
+
+def direct_cka(features: list[np.ndarray], parts: Sequence[slice]) -> np.ndarray:
+    """CKA of all pairs of layers from the features (n, tokens * D) of each."""
+    found = np.zeros((len(features), len(features)))
+    for i, X in enumerate(features):
+        for j, Y in enumerate(features):
+            for part in parts:
+                weight = len(X[part])
+                found[i, j] += weight * hsic_of(X[part], Y[part])
+    return found / np.sqrt(np.outer(np.diag(found), np.diag(found)))
+
+
+def features_of(captured: list[Activations]) -> list[np.ndarray]:
+    return [
+        np.stack([acts.tokens(depth).ravel() for acts in captured]).astype(np.float64)
+        for depth in range(captured[0].depth + 1)
+    ]
+
+
+def test_cka_is_that_of_the_minibatches_in_the_order_of_the_list(
+    whole: Profile, captured: list[Activations]
+) -> None:
+    features = features_of(captured)
+    minibatches = [slice(0, 256), slice(256, 512), slice(512, 530)]
+    assert_allclose(whole.cka(), direct_cka(features, minibatches), rtol=1e-4, atol=1e-5)
+    assert 0.1 < whole.cka()[0, 3] < 0.99
+    full = direct_cka(features, [slice(None)])
+    assert np.abs(whole.cka() - full).max() < 0.01
+
+
+def test_cka_does_not_ask_for_the_size_of_batches(whole: Profile) -> None:
+    other = profile(example("distilled"), PICTURES, labels=LABELS, batch_size=7)
+    assert_allclose(other.cka(), whole.cka(), rtol=1e-5)
+
+
+def test_cka_has_its_closed_forms() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 12)) + 3
+    turned = 5 * X @ np.linalg.qr(rng.normal(size=(12, 12)))[0] + 100  # the same but for a rotation
+    alone = rng.normal(size=(40, 12))
+    found = cka(hsic(np.stack([gram(each) for each in (X, turned, alone)])))
+    assert_allclose(found[:2, :2], 1, rtol=1e-9)
+    assert abs(found[0, 2]) < 0.2
+    same = np.zeros((40, 12))
+    assert np.isnan(cka(hsic(np.stack([gram(each) for each in (X, same)])))[0, 1])
+
+
+def test_components_are_those_of_scikit_learn_on_all_tokens(
+    whole: Profile, captured: list[Activations]
+) -> None:
+    stacked = np.concatenate([acts.tokens(3, normalised=True)[2:] for acts in captured])
+    reference = PCA(n_components=3).fit(stacked.astype(np.float64))
+    axes, mean, explained = whole.token_components(3)
+    assert_allclose(mean, reference.mean_, atol=1e-5)
+    assert_allclose(explained, reference.explained_variance_ratio_, rtol=1e-4)
+    signs = np.sign(np.sum(axes * reference.components_, axis=1, keepdims=True))
+    assert_allclose(axes, signs * reference.components_, atol=1e-3)
+    assert (axes[np.arange(3), np.abs(axes).argmax(axis=1)] > 0).all()
+
+
+def test_lengths_are_counted_in_bins(whole: Profile, captured: list[Activations]) -> None:
+    counts, edges = whole.norms
+    for depth in range(4):
+        lengths = np.stack([np.linalg.norm(acts.tokens(depth), axis=1) for acts in captured])
+        for part, some in enumerate((lengths[:, :2], lengths[:, 2:])):
+            # a length on the edge of a bin may round to either side
+            expected = np.histogram(some, edges)[0]
+            assert np.abs(counts[part, depth] - expected).sum() <= 4
+            assert counts[part, depth].sum() == some.size
+        share = np.mean([norm_outliers(each[2:]).mean() for each in lengths])
+        assert whole.outlier_share.mean[depth] == pytest.approx(share)
+
+
+def test_skip_ratio_is_that_of_lengths(whole: Profile, captured: list[Activations]) -> None:
+    for layer in range(3):
+        ratios = []
+        for acts in captured:
+            before, middle, after = (
+                acts.tokens(layer),
+                acts.tokens_after_attention(layer),
+                acts.tokens(layer + 1),
+            )
+            attention = np.linalg.norm(before, axis=1) / np.linalg.norm(middle - before, axis=1)
+            mlp = np.linalg.norm(middle, axis=1) / np.linalg.norm(after - middle, axis=1)
+            ratios.append(
+                [part.mean() for each in (attention, mlp) for part in (each[:2], each[2:])]
+            )
+        found = [*whole.skip_ratio("attention").means[layer], *whole.skip_ratio("mlp").means[layer]]
+        assert_allclose(found, np.mean(ratios, axis=0), rtol=1e-4)
+
+
+# --- answers -----------------------------------------------------------------------------------
+
+
+def test_accuracy_and_calibration_are_those_of_the_logits(
+    whole: Profile, captured: list[Activations]
+) -> None:
+    shares = np.stack([acts.probabilities for acts in captured])  # type: ignore[misc]
+    labels = np.array(LABELS)
+    answers = shares.argmax(axis=1)
+    assert whole.accuracy == pytest.approx((np.mean(answers == labels), 1.0))
+    expected = calibration_error(torch.from_numpy(shares), torch.from_numpy(labels))
+    assert whole.calibration_error == pytest.approx(expected, abs=1e-5)
+    loss = -np.log(shares[np.arange(COUNT), labels]).sum()
+    assert whole.state.sums["answers/loss"] == pytest.approx(loss, rel=1e-4)
+    assert whole.pictures["answer"] == answers.tolist()
+    assert whole.pictures["label"] == LABELS
+
+
+def test_pictures_without_labels_have_no_accuracy() -> None:
+    found = profile(example("plain"), PICTURES[:3])
+    assert (found.accuracy, found.calibration_error, found.labelled) == (None, None, 0)
+    headless = profile(example("no head"), PICTURES[:3])
+    assert headless.accuracy is None
+    assert headless.pictures["answer"] == [None] * 3
+
+
+# --- merging -----------------------------------------------------------------------------------
+
+
+def arrays_of(found: Profile) -> dict[str, np.ndarray]:
+    return found.state.arrays()
+
+
+def test_two_parts_merge_into_the_whole(whole: Profile) -> None:
+    model = example("distilled")
+    first = profile(model, PICTURES[:256], labels=LABELS[:256])
+    second = profile(model, PICTURES[256:], labels=LABELS[256:])
+    merged, expected = arrays_of(first.merge(second)), arrays_of(whole)
+    assert merged.keys() == expected.keys()
+    for name, values in merged.items():
+        scale = np.abs(expected[name]).max()
+        assert_allclose(values, expected[name], rtol=0, atol=1e-12 * scale, err_msg=name)
+    assert_array_equal(first.merge(second).values("distance"), whole.values("distance"))
+    assert first.merge(second).pictures["label"] == LABELS
+
+
+def test_batches_of_another_size_agree(whole: Profile) -> None:
+    other = profile(example("distilled"), PICTURES, labels=LABELS, batch_size=5)
+    for name in MEASURES:
+        assert_allclose(other.mean(name), whole.mean(name), rtol=1e-5, atol=1e-7, err_msg=name)
+        assert_allclose(other.std(name), whole.std(name), rtol=1e-3, atol=1e-6, err_msg=name)
+
+
+def test_profiles_of_other_models_do_not_merge() -> None:
+    first = profile(example("plain"), PICTURES[:2])
+    second = profile(own_model(depth=2), PICTURES[:2])
+    with pytest.raises(ProfileError, match="differ in"):
+        first.merge(second)
+
+
+@pytest.mark.parametrize("cut", [1, 30, 99])
+def test_moments_of_parts_are_those_of_all(cut: int) -> None:
+    rows = np.random.default_rng(1).normal(1e4, 1e-2, (100, 3))
+    rows[7, 1] = np.nan
+    whole, parts = Moments.of(rows), Moments.of(rows[:cut]).merged(Moments.of(rows[cut:]))
+    assert_array_equal(parts.count, [100, 99, 100])
+    assert_allclose(parts.mean, np.nanmean(rows, axis=0), rtol=1e-14)
+    assert_allclose(parts.std, np.nanstd(rows, axis=0, ddof=1), rtol=1e-9)
+    assert_allclose(parts.m2, whole.m2, rtol=1e-9)
+    vectors = np.nan_to_num(rows)
+    merged = Moments.of_vectors(vectors[:cut]).merged(Moments.of_vectors(vectors[cut:]))
+    assert_allclose(merged.m2 / 99, np.cov(vectors.T), rtol=1e-9, atol=1e-9)
+
+
+def test_moments_of_nothing_are_no_numbers() -> None:
+    nothing = Moments.of(np.full((3, 2), np.nan))
+    assert np.isnan(nothing.means).all()
+    assert np.isnan(nothing.std).all()
+    one = nothing.merged(Moments.of([[1.0, np.nan]]))
+    assert_array_equal(one.means, [1.0, np.nan])
+    assert np.isnan(one.std).all()
+
+
+def test_a_state_survives_its_arrays() -> None:
+    state = State({"a/b": Moments.of([[1.0, 2.0], [3.0, 5.0]])}, {"c": np.arange(3.0)})
+    again = State.of_arrays(state.arrays())
+    for name, values in state.merged(again).arrays().items():
+        assert_array_equal(values, state.merged(state).arrays()[name])
+
+
+# --- families ----------------------------------------------------------------------------------
+
+
+def test_relative_positions_are_measured_too() -> None:
+    with seeded():
+        model = watched(timm.create_model("test_vit_relpos").eval(), (160, 160))
+    images = [picture(seed=seed) for seed in range(4)]
+    found = profile(model, images)
+    each = [capture(model, image) for image in images]
+    assert_allclose(
+        found.values("distance"), np.stack([attention_distance(acts) for acts in each]), rtol=1e-4
+    )
+    assert_allclose(
+        found.values("entropy"), np.stack([attention_entropy(acts) for acts in each]), rtol=1e-4
+    )
+    assert found.about["refused_layers"] == {}
+
+
+@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "pvt_v2_b0", "coatnet_0_rw_224"])
+def test_windows_and_pooled_keys_have_distance_and_entropy(name: str) -> None:
+    model = staged_model(name, (224, 224))
+    images = [picture(seed=seed) for seed in range(4)]
+    found = profile(model, images)
+    acts = capture(model, images[2])
+    for layer, described in enumerate(acts.layers):
+        if described.num_heads:
+            distance = windowed_distance(acts, layer=layer)
+            seen = found.values("distance")[2, layer, : described.num_heads]
+            assert_allclose(seen, distance, rtol=1e-4)
+            assert np.isnan(found.values("distance")[2, layer, described.num_heads :]).all()
+    assert found.cka().shape == (acts.depth + 1, acts.depth + 1)
+    assert found.about["refused_layers"] == {}
+
+
+def test_a_layer_that_is_refused_is_said_and_left_out() -> None:
+    model = own_model()
+    module: Any = model.module
+    attn = module.blocks[1].attn
+    plain = attn.forward
+    attn.forward = lambda z: plain(z) + plain(z)  # attends twice
+    found = profile(model, PICTURES[:3])
+    assert list(found.about["refused_layers"]) == ["blocks.1"]
+    assert np.isnan(found.mean("distance")[1]).all()
+    assert np.isfinite(found.mean("distance")[[0, 2]]).all()
+
+
+def test_a_picture_that_gives_no_numbers_is_skipped() -> None:
+    model = watched(own_model().module, (16, 24))
+
+    def spoil(_: object, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        z = inputs[0].clone()
+        z[1] = torch.nan
+        return (z,)
+
+    handle = model.module.get_submodule("blocks.0").register_forward_pre_hook(spoil)
+    found = profile(model, PICTURES[:6])
+    handle.remove()
+    assert found.about["skipped"] == 1
+    assert [bool(why) for why in found.pictures["skipped"]] == [False, True, *[False] * 4]
+    assert "no finite numbers" in found.pictures["skipped"][1]
+    assert np.isfinite(found.cka()).all()
+    assert np.isfinite(found.mean("distance")).all()

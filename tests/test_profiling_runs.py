@@ -1,0 +1,309 @@
+"""Runs of a profile: its files, going on where it was stopped, and the command."""
+
+import csv
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cifar import coloured, write_sheets
+from examples import assert_one_sentence, example, own_model, picture
+from numpy.testing import assert_allclose, assert_array_equal
+from pyarrow import parquet
+
+import vitviz
+from vitviz import cli
+from vitviz.profiling import KEPT, MEASURES, Piece, Profile, ProfileError, profile, running
+
+FILES = {"heads.csv", "profile.html", "profile.npz", "profile.parquet", "run.json"}
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "PIECE", 8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """20 pictures of noise, of which the fifth cannot be read, and their labels."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for seed in range(20):
+        picture(24, 16, seed=seed).save(folder / f"{seed:02}.png")
+    (folder / "04.png").write_bytes(b"no picture")
+    (folder / "labels.csv").write_text("".join(f"{n:02}.png,{n % 5}\n" for n in range(20)))
+    return folder
+
+
+def profiled(folder: Path, out: Path | None, **options: Any) -> Profile:
+    return profile(
+        example("distilled"),
+        folder,
+        labels=folder / "labels.csv",
+        batch_size=3,
+        **{"out": out, **options},
+    )
+
+
+def assert_same(found: Profile, expected: Profile) -> None:
+    arrays, others = found.state.arrays(), expected.state.arrays()
+    assert arrays.keys() == others.keys()
+    for name, values in arrays.items():
+        assert_array_equal(values, others[name], err_msg=name)
+    for name in KEPT:
+        assert_array_equal(found.values(name), expected.values(name))
+    assert found.pictures == expected.pictures
+
+
+# --- files -------------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_what_was_measured(folder: Path, tmp_path: Path) -> None:
+    found = profiled(folder, tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
+    assert_same(found, profiled(folder, None))
+    assert_same(vitviz.load_profile(tmp_path / "out"), found)
+
+
+def test_a_profile_of_memory_can_be_saved(folder: Path, tmp_path: Path) -> None:
+    found = profiled(folder, None)
+    found.save(tmp_path / "out")
+    assert_same(vitviz.load_profile(tmp_path / "out"), found)
+
+
+def test_the_table_of_pictures_says_what_was_skipped(folder: Path, tmp_path: Path) -> None:
+    profiled(folder, tmp_path)
+    table = parquet.read_table(tmp_path / "profile.parquet")
+    assert table["picture"].to_pylist() == [str(folder / f"{n:02}.png") for n in range(20)]
+    assert table["label"].to_pylist() == [n % 5 for n in range(20)]
+    skipped = table["skipped"].to_pylist()
+    assert [n for n, why in enumerate(skipped) if why] == [4]
+    assert_one_sentence(skipped[4])
+    assert [len(digest or "") for digest in table["sha256"].to_pylist()] == [64] * 4 + [0] + [
+        64
+    ] * 15
+    rows = np.stack(table["distance"].to_pylist()).reshape(20, 3, 4)
+    assert np.isnan(rows[4]).all()
+    assert np.isfinite(np.delete(rows, 4, axis=0)).all()
+
+
+def test_heads_csv_has_a_line_for_each_head(folder: Path, tmp_path: Path) -> None:
+    found = profiled(folder, tmp_path)
+    with (tmp_path / "heads.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [(int(each["layer"]), int(each["head"])) for each in lines] == [
+        (layer + 1, head + 1) for layer, head in np.ndindex(3, 4)
+    ]
+    for name in MEASURES:
+        for kind, values in (("mean", found.mean(name)), ("high", found.interval(name)[1])):
+            column = [float(each[f"{name}_{kind}"]) for each in lines]
+            assert_allclose(column, values.ravel(), rtol=1e-6)
+
+
+def test_run_json_says_how_it_came_to_be(folder: Path, tmp_path: Path) -> None:
+    profiled(folder, tmp_path)
+    about = json.loads((tmp_path / "run.json").read_text())
+    assert set(about["versions"]) == {"python", "vitviz", "torch", "timm", "numpy", "pillow"}
+    assert len(about["weights_sha256"]) == len(about["list_sha256"]) == 64
+    assert about["preprocessing"]["mean"] == [0.5, 0.4, 0.3]
+    assert (about["pictures"], about["skipped"], about["batch_size"]) == (20, 1, 3)
+    assert about["refused_layers"] == {}
+    assert 0 < about["proof_error"] < 1e-4
+
+
+def test_the_digest_of_weights_is_of_their_numbers() -> None:
+    one, same, other = own_model(), own_model(), own_model(registers=4)
+    assert running.weights_digest(one) == running.weights_digest(same)
+    assert running.weights_digest(one) != running.weights_digest(other)
+    next(same.module.parameters()).data.flatten()[0] += 1e-3
+    assert running.weights_digest(one) != running.weights_digest(same)
+
+
+class Tags(HTMLParser):
+    """The tags of a page with what they refer to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attributes)))
+
+
+def test_the_page_has_all_figures_and_refers_to_no_other_file(folder: Path, tmp_path: Path) -> None:
+    profiled(folder, tmp_path)
+    text = (tmp_path / "profile.html").read_text()
+    page = Tags()
+    page.feed(text)
+    named = [attributes for tag, attributes in page.found if tag == "figure"]
+    assert len(named) == len(MEASURES) + 7
+    assert all(attributes["aria-label"] for attributes in named)
+    for _, attributes in page.found:
+        assert "src" not in attributes
+        assert (attributes.get("href") or "data:").startswith("data:")
+    assert "random weights" in text
+    assert text.count("Plotly.newPlot(") >= len(named)
+
+
+# --- stopping and going on ---------------------------------------------------------------------
+
+
+def stopped_after(folder: Path, out: Path, done: int) -> None:
+    def progress(pictures: int, total: int) -> None:
+        if pictures > done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        profiled(folder, out, progress=progress)
+
+
+def test_a_run_goes_on_where_it_was_stopped(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped_after(folder, tmp_path, 12)  # within the second piece
+    assert not (tmp_path / "run.json").exists()
+    measured, done = running.measured, []
+
+    def watching(model: Any, entries: Any, **options: Any) -> Piece:
+        done.append(len(entries))
+        return measured(model, entries, **options)
+
+    monkeypatch.setattr(running, "measured", watching)
+    told: list[int] = []
+    found = profiled(folder, tmp_path, resume=True, progress=lambda n, of: told.append(n))
+    assert done == [8, 4]
+    assert told[0] == 8
+    assert told[-1] == 20
+    assert_same(found, profiled(folder, None))
+    done.clear()
+    assert_same(profiled(folder, tmp_path, resume=True), found)  # there is nothing left to do
+    assert done == []
+
+
+def test_a_folder_is_not_written_over(folder: Path, tmp_path: Path) -> None:
+    stopped_after(folder, tmp_path, 9)
+    with pytest.raises(ProfileError, match="holds a profile already") as caught:
+        profiled(folder, tmp_path)
+    assert_one_sentence(caught.value)
+    profiled(folder, tmp_path, resume=True)
+    with pytest.raises(ProfileError, match="holds a profile already"):
+        profiled(folder, tmp_path)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (dict(limit=7), "another list"),
+        (dict(batch_size=4), "another batch size"),
+        (dict(labels=None), "another list"),
+    ],
+)
+def test_another_run_does_not_go_on(
+    folder: Path, tmp_path: Path, change: dict[str, Any], words: str, finished: bool
+) -> None:
+    stopped_after(folder, tmp_path, 9)
+    if finished:
+        profiled(folder, tmp_path, resume=True)
+    options: dict[str, Any] = dict(labels=folder / "labels.csv", batch_size=3, **{}) | change
+    with pytest.raises(ProfileError, match=words) as caught:
+        profile(example("distilled"), folder, out=tmp_path, resume=True, **options)
+    assert_one_sentence(caught.value)
+
+
+def test_no_picture_that_can_be_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"no picture")
+    with pytest.raises(ProfileError, match="None of the 1 pictures could be measured"):
+        profile(example("plain"), tmp_path)
+
+
+# --- labels ------------------------------------------------------------------------------------
+
+
+def test_labels_that_are_no_class_of_the_model_are_refused_where_they_were_asked_for(
+    folder: Path,
+) -> None:
+    for label in (5, "owl"):
+        with pytest.raises(ProfileError, match=r"none of the 5 classes of example\.") as caught:
+            profile(example("plain"), folder / "00.png", labels=[label])
+        assert_one_sentence(caught.value)
+
+
+def test_labels_of_other_classes_that_come_with_the_pictures_are_left_out(tmp_path: Path) -> None:
+    write_sheets(tmp_path / "packed.parquet", coloured(10, seed=1))
+    found = profile(example("plain"), tmp_path)
+    assert found.pictures["label"] == [None] * 10
+
+
+# --- the command -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("packed") / "packed.parquet"
+    write_sheets(path, coloured(20, seed=1))
+    return path
+
+
+def command(*words: object) -> int:
+    return cli.main(["profile", "vitviz_tiny_cifar10", *map(str, words)])
+
+
+def test_the_command_writes_a_profile(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (packed, "--limit", 6, "--seed", 3, "--batch", 4, "--out", tmp_path / "out")
+    assert command(*words) == 0
+    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
+    assert "6 pictures measured, 0 skipped" in capsys.readouterr().out
+
+
+def test_a_skipped_picture_is_said_and_is_exit_code_1(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(folder / "03.png", folder / "04.png", "--out", tmp_path / "out") == 1
+    said = capsys.readouterr()
+    assert "1 pictures measured, 1 skipped" in said.out
+    assert "04.png: " in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nothing.png"], "There is no file nothing.png."),
+        (["nothing.png", "--device", "no"], "Expected a device"),
+        (["nothing.png", "--checkpoint", "none.safetensors"], "none.safetensors"),
+    ],
+)
+def test_what_cannot_begin_is_exit_code_2(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(*words, "--out", tmp_path / "out") == 2
+    error = capsys.readouterr().err.strip()
+    assert said in error
+    assert_one_sentence(error)
+    assert not (tmp_path / "out").exists()
+
+
+def test_ctrl_c_keeps_what_is_done(
+    packed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    measured, calls = running.measured, []
+
+    def stopping(model: Any, entries: Any, **options: Any) -> Piece:
+        calls.append(len(entries))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return measured(model, entries, **options)
+
+    monkeypatch.setattr(running, "measured", stopping)
+    words = (packed, "--limit", 12, "--out", tmp_path / "out")
+    assert command(*words) == 130
+    assert "with --resume goes on" in capsys.readouterr().err
+    assert command(*words, "--resume") == 0
+    assert calls == [8, 4, 4]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES

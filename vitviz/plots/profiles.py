@@ -1,0 +1,325 @@
+"""Figures of a profile, a model over a set of pictures; and all of them on one page."""
+
+import html
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from .template import GREY, LINES, SHARES, as_percent, beside_each_other, finish, legend_above
+
+_COLUMNS = 4  # maps beside each other
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;"
+    "color:#222;background:#fff}table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;"
+    "text-align:left;vertical-align:top;overflow-wrap:anywhere}figure{margin:0 0 2rem}"
+)
+
+
+def head_means(
+    mean: np.ndarray,
+    spread: np.ndarray,
+    *,
+    num_heads: Sequence[int],
+    what: str,
+    unit: str,
+    reference: float | None = None,
+) -> go.Figure:
+    """A measure of every head: mean over pictures, and standard deviation between them as bars.
+
+    Parameters
+    ----------
+    mean, spread : ndarray of shape (layers, heads), in `unit`; NaN is a gap
+    num_heads : of each layer
+    what : what is measured
+    unit : "px", "bit" or "share", which is drawn in per cent
+    reference : what equal sharing has, drawn as a line
+    """
+    factor, shown = (100, "%") if unit == "share" else (1, {"bit": "bits"}.get(unit, unit))
+    where = beside_each_other(num_heads)
+    y, bars = factor * mean, factor * spread
+    names = [f"layer {layer + 1}, head {head + 1}" for layer, head in np.ndindex(*where.shape)]
+    figure = go.Figure(
+        go.Scatter(
+            x=where.ravel(),
+            y=y.ravel(),
+            error_y=dict(array=np.nan_to_num(bars).ravel(), color=GREY, thickness=1, width=0),
+            mode="markers",
+            marker=dict(size=7, color=LINES[0][0]),
+            text=names,
+            hovertemplate="%{text}: %{y:.3g} " + shown + "<extra></extra>",
+        )
+    )
+    if reference is not None:
+        figure.add_hline(y=factor * reference, line=dict(color=GREY, dash="dash"))
+    top = float(np.nanmax(y + np.nan_to_num(bars), initial=0))
+    figure.update_xaxes(title="layer", dtick=max(1, len(num_heads) // 12))
+    figure.update_yaxes(title=f"{what}, {shown}", range=[0, 1.05 * max(top, 1e-9)])
+    seen = y[np.isfinite(y)]
+    words = f"{what} of every head".capitalize()
+    said = f", from {seen.min():.3g} to {seen.max():.3g} {shown}" if seen.size else ", of none"
+    return finish(figure, f"{words}{said}.", height=340)
+
+
+def layer_similarity(cka: np.ndarray) -> go.Figure:
+    """Linear CKA between the tokens after all layers: ndarray (depth + 1, depth + 1)."""
+    depth = len(cka) - 1
+    figure = go.Figure(
+        go.Heatmap(
+            z=cka,
+            zmin=0,
+            zmax=1,
+            colorscale=SHARES,
+            colorbar=dict(title="CKA", thickness=12),
+            hovertemplate="after layers %{x} and %{y}: %{z:.3f}<extra></extra>",
+        )
+    )
+    figure.update_xaxes(title="after layer", constrain="domain", showgrid=False)
+    figure.update_yaxes(title="after layer", scaleanchor="x", constrain="domain", showgrid=False)
+    ends = "unknown" if np.isnan(cka[0, -1]) else f"{cka[0, -1]:.2f}"
+    return finish(
+        figure,
+        f"CKA between {depth + 1} depths; of the embedding and the last: {ends}.",
+        height=420,
+    )
+
+
+def mean_offsets(maps: Sequence[np.ndarray], names: Sequence[str]) -> go.Figure:
+    """Mean attention by offset from query to key, one map a layer, each on a scale of its own.
+
+    Parameters
+    ----------
+    maps : ndarrays of shape (2 rows - 1, 2 cols - 1), shares of 1; NaN is a gap
+    names : of the layers
+    """
+    rows = -(-len(maps) // _COLUMNS)
+    figure = make_subplots(
+        rows, min(_COLUMNS, len(maps)), subplot_titles=names, vertical_spacing=0.12 / rows
+    )
+    for number, values in enumerate(maps):
+        tall, wide = values.shape
+        place = dict(row=number // _COLUMNS + 1, col=number % _COLUMNS + 1)
+        heat = go.Heatmap(
+            z=100 * values,
+            x0=-(wide // 2),
+            dx=1,
+            y0=-(tall // 2),
+            dy=1,
+            zmin=0,
+            colorscale=SHARES,
+            showscale=False,
+            hovertemplate="%{x:+d} columns, %{y:+d} rows: %{z:.2f} %<extra></extra>",
+        )
+        figure.add_trace(heat, **place)
+    figure.update_xaxes(showgrid=False, zeroline=False, constrain="domain")
+    figure.update_yaxes(showgrid=False, zeroline=False, autorange="reversed")
+    highest = max(float(np.nanmax(values, initial=0)) for values in maps)
+    words = f"Mean attention by offset in {len(maps)} layers; the largest cell has "
+    return finish(figure, f"{words}{as_percent(highest)}.", height=60 + 210 * rows, top=30)
+
+
+def norm_histogram(counts: np.ndarray, edges: np.ndarray) -> go.Figure:
+    """How long the tokens are after each layer.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (depth + 1, bins)
+    edges : ndarray of shape (bins + 1,), lengths, evenly spaced in their logarithm
+    """
+    total = counts.sum(axis=1, keepdims=True)
+    shares = np.divide(counts, total, out=np.zeros(counts.shape), where=total > 0)
+    there = np.flatnonzero(counts.any(axis=0))
+    some = slice(int(there[0]), int(there[-1]) + 1) if there.size else slice(0, 1)
+    centres = np.log10(edges[:-1] * edges[1:]) / 2
+    figure = go.Figure(
+        go.Heatmap(
+            z=100 * shares[:, some].T,
+            y=centres[some],
+            colorscale=SHARES,
+            colorbar=dict(title="%", thickness=12),
+            customdata=np.repeat(10 ** centres[some, None], len(counts), axis=1),
+            hovertemplate="after layer %{x}, length %{customdata:.3g}: %{z:.2f} %<extra></extra>",
+        )
+    )
+    decades = np.arange(np.floor(centres[some][0]), np.ceil(centres[some][-1]) + 1)
+    figure.update_xaxes(title="after layer", showgrid=False)
+    figure.update_yaxes(
+        title="length of a token",
+        tickvals=decades,
+        ticktext=[f"{10.0**decade:g}" for decade in decades],
+        range=[centres[some][0] - 0.05, centres[some][-1] + 0.05],
+        showgrid=False,
+    )
+    low, high = edges[some.start], edges[some.stop]
+    words = f"Lengths of tokens after {len(counts) - 1} layers, between {low:.3g} and {high:.3g}."
+    return finish(figure, words, height=360)
+
+
+def by_layer(
+    lines: dict[str, np.ndarray], *, what: str, unit: str = "", first: int = 1
+) -> go.Figure:
+    """Lines over layers, the first of which has the number `first`; NaN is a gap."""
+    figure = go.Figure()
+    for (name, values), (colour, symbol, dash) in zip(lines.items(), LINES, strict=False):
+        figure.add_scatter(
+            x=first + np.arange(len(values)),
+            y=values,
+            name=name,
+            mode="lines+markers",
+            line=dict(color=colour, dash=dash),
+            marker_symbol=symbol,
+            hovertemplate=f"{name}: %{{y:.3g}} {unit}<extra></extra>",
+        )
+    figure.update_xaxes(title="layer" if first else "after layer")
+    figure.update_yaxes(title=f"{what}, {unit}" if unit else what, rangemode="tozero")
+    finish(figure, f"{what.capitalize()} by layer: {', '.join(lines)}.", height=340)
+    return legend_above(figure, top=34) if len(lines) > 1 else figure
+
+
+def reliability(
+    confidence: np.ndarray, right: np.ndarray, count: np.ndarray, *, error: float
+) -> go.Figure:
+    """Accuracy against confidence, over equal bins of confidence.
+
+    Parameters
+    ----------
+    confidence, right : sums over the pictures of each bin
+    count : pictures of each bin
+    error : expected calibration error
+    """
+    there = count > 0
+    figure = go.Figure(
+        go.Scatter(
+            x=100 * confidence[there] / count[there],
+            y=100 * right[there] / count[there],
+            mode="lines+markers",
+            customdata=count[there],
+            hovertemplate="%{x:.1f} % sure, %{y:.1f} % right of %{customdata}<extra></extra>",
+        )
+    )
+    figure.add_scatter(
+        x=[0, 100], y=[0, 100], mode="lines", line=dict(color=GREY, dash="dash"), hoverinfo="skip"
+    )
+    figure.update_xaxes(title="confidence, %", range=[0, 101])
+    figure.update_yaxes(title="accuracy, %", range=[0, 101])
+    words = f"Accuracy against confidence; expected calibration error {as_percent(error)}."
+    return finish(figure, words, height=360)
+
+
+def page(profile: Any) -> str:
+    """A profile as one HTML file, which loads nothing: figures, and how they came to be.
+
+    Parameters
+    ----------
+    profile : `vitviz.profiling.Profile`
+    """
+    about = profile.about
+    parts = [_table(_facts(profile))]
+    plotly: Any = True  # the library is written out once, before the first figure
+    for title, words, figure in _figures(profile):
+        drawn = figure.to_html(
+            full_html=False, include_plotlyjs=plotly, config={"displaylogo": False}
+        )
+        plotly = False
+        alt = html.escape(figure.layout.meta["alt"])
+        parts.append(
+            f"<h2>{html.escape(title)}</h2><p>{html.escape(words)}</p>"
+            f'<figure role="img" aria-label="{alt}">{drawn}</figure>'
+        )
+    title = html.escape(f"Profile of {about['model']} over {about['pictures']:,} pictures")
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f'<link rel="icon" href="data:,"><style>{_STYLE}</style></head>'
+        f"<body><h1>{title}</h1>{''.join(parts)}</body></html>\n"
+    )
+
+
+def _facts(profile: Any) -> dict[str, str]:
+    about = profile.about
+    measured = about["pictures"] - about["skipped"]
+    found = {
+        "model": about["provenance"],
+        "weights": "" if about["trained"] else "random weights",
+        "sha256 of the weights": about["weights_sha256"],
+        "pictures": f"{measured:,} measured, {about['skipped']:,} skipped",
+        "input": " x ".join(map(str, about["preprocessing"]["input_size"])) + " pixels",
+        "largest error of a proof": f"{about['proof_error']:.1e} of the largest number",
+        "versions": ", ".join(f"{name} {number}" for name, number in about["versions"].items()),
+    }
+    if profile.accuracy is not None:
+        first, five = profile.accuracy
+        found["accuracy"] = (
+            f"{first:.2%} of {profile.labelled:,} labelled pictures, {five:.2%} among five; "
+            f"expected calibration error {profile.calibration_error:.2%}"
+        )
+    found |= {f"not measured: {name}": why for name, why in about["refused_layers"].items()}
+    return {name: text for name, text in found.items() if text}
+
+
+def _table(facts: dict[str, str]) -> str:
+    rows = (
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>"
+        for name, text in facts.items()
+    )
+    return f"<table>{''.join(rows)}</table>"
+
+
+_HEADS = (
+    ("distance", "Attention distance", "px"),
+    ("distance_paper", "Attention distance, prefix columns cut off", "px"),
+    ("entropy", "Attention entropy", "bit"),
+    ("prefix_mass", "Share of the patches' attention on the prefix tokens", "share"),
+    ("self_mass", "Share of a patch's attention on itself", "share"),
+    ("outlier_mass", "Share of the patches' attention on outliers", "share"),
+    ("mutual_information", "Normalised mutual information of queries and keys", "share"),
+)
+
+
+def _figures(profile: Any) -> Iterator[tuple[str, str, go.Figure]]:
+    """Title, words and figure of each measure that the profile has."""
+    layers = profile.about["layers"]
+    heads = [layer["num_heads"] for layer in layers]
+    bars = "Each dot is the mean of one head over the pictures; bars are one standard deviation."
+    for name, title, unit in _HEADS:
+        mean = profile.mean(name)
+        if np.isfinite(mean).any():
+            figure = head_means(
+                mean, profile.std(name), num_heads=heads, what=title.lower(), unit=unit
+            )
+            yield title, bars, figure
+    sums = profile.state.sums
+    known = [number for number in range(len(layers)) if f"offset/{number}" in sums]
+    if known:
+        maps = [np.nanmean(profile.offset_attention(number), axis=0) for number in known]
+        names = [f"layer {number + 1}" for number in known]
+        words = "Mean over heads, queries and pictures; the query is in the middle of each map."
+        yield "Attention by offset", words, mean_offsets(maps, names)
+    if "hsic" in sums:
+        words = "Linear CKA of all tokens, unbiased, over minibatches of 256 pictures."
+        yield "Similarity of layers", words, layer_similarity(profile.cka())
+    counts, edges = profile.norms
+    words = "Length of the patches' tokens before the final LayerNorm; each column sums to 100 %."
+    yield "Lengths of tokens", words, norm_histogram(counts[1], edges)
+    words = "Patches that are at least five times as long as the median of their picture."
+    share = {"outliers": 100 * profile.outlier_share.means}
+    yield "Outliers", words, by_layer(share, what="share of patches", unit="%", first=0)
+    ratios = {}
+    for branch, label in (("attention", "attention"), ("mlp", "MLP")):
+        means = profile.skip_ratio(branch).means
+        for part, name in enumerate(("prefix", "patches")):
+            if np.isfinite(means[:, part]).any():
+                ratios[f"{label}, {name}"] = means[:, part]
+    if ratios:
+        words = "Length of a token, divided by the length of what the branch adds to it."
+        yield "Skip connections", words, by_layer(ratios, what="skip to branch")
+    shares = profile.token_components(min(10, len(profile.state.moments["tokens"].mean)))[2]
+    words = "Of all patches' last tokens over all pictures."
+    lines = {"components": 100 * shares}
+    figure = by_layer(lines, what="explained variance", unit="%")
+    yield "Principal components of tokens", words, figure.update_xaxes(title="component")
+    bins = profile.calibration
+    if bins is not None:
+        words = "Of the labelled pictures; on the dashed line confidence is accuracy."
+        yield "Calibration", words, reliability(**bins, error=profile.calibration_error)

@@ -1,0 +1,27 @@
+"""Profiles: what a model does over a set of pictures, measured as it streams by.
+
+A profile is a sum over pictures: parts of a list can be measured anywhere, and merged.
+"""
+
+from .heads import KEPT, MEASURES
+from .measuring import PIECE, Piece, measured
+from .pictures import Entry, ProfileError, listed
+from .results import Profile, load_profile
+from .running import profile
+from .state import Moments, State
+
+__all__ = [
+    "KEPT",
+    "MEASURES",
+    "PIECE",
+    "Entry",
+    "Moments",
+    "Piece",
+    "Profile",
+    "ProfileError",
+    "State",
+    "listed",
+    "load_profile",
+    "measured",
+    "profile",
+]

@@ -1,0 +1,250 @@
+"""`profile`: measure a list of pictures piece by piece, and go on where a run was stopped."""
+
+import hashlib
+import json
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from importlib.metadata import PackageNotFoundError, version
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..model import Model
+from .measuring import PIECE, Piece, measured
+from .pictures import Entry, ProfileError, Source, listed
+from .results import Part, Profile, load_profile
+from .state import State
+from .writing import replace as replace_file
+
+#: Called as progress(pictures done, pictures in all) after each batch; what it raises stops.
+Progress = Callable[[int, int], object]
+#: What a run that goes on must share with the one that was stopped.
+_SETTINGS = ("model", "weights_sha256", "preprocessing", "list_sha256", "batch_size", "minibatch")
+
+
+def profile(
+    model: Model,
+    pictures: Source | Iterable[Source],
+    *,
+    labels: str | PathLike[str] | Mapping[str, int | str] | Sequence[int | str] | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    batch_size: int = 16,
+    out: str | PathLike[str] | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> Profile:
+    """Measure a model over many pictures.
+
+    Parameters
+    ----------
+    model : Model
+    pictures : pictures, paths of files and folders, or globs
+        Picture files; parquet files with a column of them, or with packed sheets; tar shards of
+        WebDataset. A folder stands for all of these in it. Those that cannot be read are skipped
+        and listed in `Profile.pictures`.
+    labels : path, mapping or sequence, optional
+        A CSV file of names and labels, or of labels alone in the order of the list, or the same in
+        Python: numbers or names of classes. Parquet files and shards have their own.
+    limit : int, optional
+        So many of the pictures are chosen by `seed`.
+    batch_size : int
+        Pictures in one forward pass.
+    out : path, optional
+        A folder that is written, see `Profile.save`. Then what is done is kept when the run is
+        stopped, and no number of pictures takes more memory.
+    resume : bool
+        Go on with the run that was stopped in `out`.
+    progress : callable, optional
+        Called as progress(done, total) before the first batch and after each; what it raises
+        stops the run.
+
+    Returns
+    -------
+    Profile
+
+    Raises
+    ------
+    ProfileError
+        When the pictures, labels or settings do not fit, or `out` holds another run.
+    ModelError
+        When the model cannot be watched.
+    """
+    if batch_size < 1:
+        raise ProfileError(f"Expected batches of at least one picture, got {batch_size}.")
+    entries = listed(pictures, labels=labels, limit=limit, seed=seed)
+    entries = numbered(entries, model, asked=labels is not None)
+    about = described(model, entries, batch_size)
+    folder = None if out is None else Path(out)
+    if folder is not None:
+        if resume and (folder / "run.json").is_file():
+            return _finished(folder, about)
+        _prepare(folder, about, resume)
+    begun, pieces = time.monotonic(), []
+    for number, first in enumerate(range(0, len(entries), PIECE)):
+        some = entries[first : first + PIECE]
+        path = None if folder is None else folder / "pieces" / f"{number:06}.npz"
+        if path is None or not path.is_file():
+
+            def told(done: int, first: int = first) -> None:
+                if progress is not None:
+                    progress(first + done, len(entries))
+
+            told(0)
+            piece = measured(model, some, batch_size=batch_size, progress=told)
+            if path is None:
+                pieces.append(piece)
+            else:
+                replace_file(path, piece.saved())
+    return _gathered(about, pieces, folder, time.monotonic() - begun)
+
+
+def _gathered(
+    about: dict[str, Any], pieces: Sequence[Piece], folder: Path | None, seconds: float
+) -> Profile:
+    """The profile of all pieces, in order; where they lie in a folder it is written."""
+
+    def each() -> Iterator[Piece]:
+        if folder is None:
+            yield from pieces
+        else:
+            for path in sorted((folder / "pieces").glob("*.npz")):
+                yield Piece.of_saved(path.read_bytes())
+
+    def parts() -> Iterator[Part]:
+        return ((piece.table, piece.rows) for piece in each())
+
+    state = State()
+    about |= {"seconds": round(seconds, 1), "skipped": 0, "proof_error": 0.0, "refused_layers": {}}
+    for piece in each():
+        state = state.merged(piece.state)
+        about["skipped"] += sum(why is not None for why in piece.table["skipped"])
+        about["proof_error"] = max(about["proof_error"], piece.proof_error)
+        about["refused_layers"] |= piece.refusals
+    if about["skipped"] == about["pictures"]:
+        first = next(why for table, _ in parts() for why in table["skipped"])
+        raise ProfileError(f"None of the {about['pictures']} pictures could be measured: {first}")
+    found = Profile(about, state, parts)
+    if folder is None:
+        return found
+    found.save(folder)
+    shutil.rmtree(folder / "pieces")
+    return load_profile(folder)
+
+
+def _prepare(folder: Path, about: Mapping[str, Any], resume: bool) -> None:
+    """Make the folder of a run, or check that the run in it is this one."""
+    pieces = folder / "pieces"
+    known = pieces / "run.json"
+    if not resume:
+        if known.is_file() or (folder / "run.json").is_file():
+            raise ProfileError(
+                f"{folder} holds a profile already: resume it, or name another folder."
+            )
+    elif known.is_file():
+        _check_same(folder, json.loads(known.read_text(encoding="utf-8")), about)
+    try:
+        pieces.mkdir(parents=True, exist_ok=True)
+        replace_file(known, json.dumps(about).encode())
+    except OSError as error:
+        raise ProfileError(f"{folder} cannot be written: {error}.") from error
+
+
+def _finished(folder: Path, about: Mapping[str, Any]) -> Profile:
+    """The profile in a folder whose run had come to its end."""
+    found = load_profile(folder)
+    _check_same(folder, found.about, about)
+    return found
+
+
+def _check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for key in _SETTINGS:
+        if before.get(key) != now[key]:
+            raise ProfileError(
+                f"The run in {folder} has another {key.replace('_', ' ')}, so it cannot go on."
+            )
+
+
+def numbered(entries: Sequence[Entry], model: Model, *, asked: bool) -> list[Entry]:
+    """The entries with the numbers of their classes.
+
+    Labels that came with the pictures are left out where one of them is no class of the model.
+
+    Raises
+    ------
+    ProfileError
+        When a label that was `asked` for is no class of the model.
+    """
+    names = {name: number for number, name in enumerate(model.labels or ())}
+    found = []
+    for entry in entries:
+        label = names.get(entry.label) if isinstance(entry.label, str) else entry.label
+        if entry.label is None or (label is not None and 0 <= label < model.num_classes):
+            found.append(replace(entry, label=label))
+        elif asked:
+            raise ProfileError(
+                f"The label {entry.label} of {entry.name} is none of the {model.num_classes} "
+                f"classes of {model.name}."
+            )
+        else:
+            return [replace(entry, label=None) for entry in entries]
+    return found
+
+
+def described(model: Model, entries: Sequence[Entry], batch_size: int) -> dict[str, Any]:
+    """What `run.json` says before anything was measured, as JSON gives it back."""
+    weight = next(model.module.parameters())
+    about = {
+        "model": model.name,
+        "provenance": model.provenance,
+        "trained": model.trained,
+        "weights_sha256": weights_digest(model),
+        "dtype": str(weight.dtype).removeprefix("torch."),
+        "labels": model.labels,
+        "preprocessing": asdict(model.preprocess),
+        "layers": [asdict(layer) for layer in model.layers],
+        "pictures": len(entries),
+        "list_sha256": list_digest(entries),
+        "batch_size": batch_size,
+        "minibatch": PIECE,
+        "threads": torch.get_num_threads(),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: _version(name) for name in ("vitviz", "torch", "timm", "numpy", "pillow")},
+        },
+    }
+    found: dict[str, Any] = json.loads(json.dumps(about))
+    return found
+
+
+def weights_digest(model: Model) -> str:
+    """sha256 of all parameters and buffers, with their names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.module.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def list_digest(entries: Sequence[Entry]) -> str:
+    """sha256 of the names and labels; of pictures without a file their bytes count, too."""
+    digest = hashlib.sha256()
+    for entry in entries:
+        digest.update(f"{entry.name}\0{entry.label}\0".encode(errors="surrogateescape"))
+        if isinstance(entry.source, bytes):
+            digest.update(entry.source)
+        elif not isinstance(entry.source, str):
+            digest.update(entry.source.tobytes())
+    return digest.hexdigest()
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
