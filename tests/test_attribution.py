@@ -478,13 +478,6 @@ def test_layers_of_different_tokens_are_refused() -> None:
     assert "differ in their tokens" in refusal(watched(module, (224, 224)))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_refused(dtype: torch.dtype) -> None:
-    model = own_model()
-    model.module.to(dtype)
-    assert f"is in {str(dtype)[6:]}" in refusal(model)
-
-
 def test_a_gradient_that_is_checkpointed_is_refused() -> None:
     model = timm_model("test_vit")
     module: Any = model.module

@@ -18,17 +18,19 @@ from vitviz.text import PAGES
 PACKAGE = Path(__file__).parents[1] / "vitviz"
 
 # A layer is a module of vitviz, or a package of that name with all its parts.
-_MODEL = {"images", "vit", "families", "devices", "memory", "model"}
+_MODEL = {"images", "vit", "families", "devices", "memory", "words", "model"}
 LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "images": set(),
     "vit": set(),
     "families": {"images", "vit"},
     "devices": {"families"},
     "memory": {"images", "vit", "families", "devices"},
-    "model": {"images", "vit", "families", "devices", "memory"},
+    "words": {"families"},
+    "model": {"images", "vit", "families", "devices", "memory", "words"},
     "activations": _MODEL,
-    "attribution": {*_MODEL, "activations"},
-    "intervention": {*_MODEL, "activations"},
+    "targets": {*_MODEL, "activations"},
+    "attribution": {*_MODEL, "activations", "targets"},
+    "intervention": {*_MODEL, "activations", "targets"},
     "profiling": {*_MODEL, "activations", "inspection", "plots"},
     "equivariance": _MODEL,
     "anatomy": {*_MODEL, "activations"},
@@ -61,6 +63,7 @@ THIRD_PARTY: Mapping[str, set[str]] = {
         "checkpoints",
         "zoo",
         "activations",
+        "targets",
         "attribution",
         "intervention",
         "profiling",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .images import ImageError, open_image
     from .model import Model
     from .profiling import Profile, load_profile, profile
+    from .words import Words
     from .zoo import load_model, watch
 
 __version__ = "0.1.0"
@@ -44,6 +45,7 @@ __all__ = [
     "MuteHeads",
     "Profile",
     "SwapTokens",
+    "Words",
     "capture",
     "captures",
     "load_activations",
@@ -65,6 +67,7 @@ _HOMES = {
     "MuteHeads": "activations",
     "Profile": "profiling",
     "SwapTokens": "activations",
+    "Words": "words",
     "capture": "activations",
     "captures": "activations",
     "load_activations": "activations",

@@ -1,4 +1,4 @@
-"""Attribution to one class: attention weighted by the gradient of the class's logit.
+"""Attribution to one target: attention weighted by the gradient of a class's logit, say.
 
 The forward pass computes the attention of every layer without the fused kernel, so that a gradient
 reaches it. The model is not changed: no gradient of a weight and no hook is left in it.
@@ -18,21 +18,30 @@ from torch.overrides import TorchFunctionMode
 
 from .activations.calls import FusedCall, expected_shape, fused_call, sealed_call
 from .activations.forward import PRODUCTS, SOFTMAX
-from .activations.maps import checked
 from .activations.proof import why_differs
 from .families import Layer, ModelError, Site
 from .memory import check, gradient_bytes
 from .model import RECORDER, Model, Recorder
+from .targets import Question, Seen, Similarity, Target, Token, one_of
+
+__all__ = ["Similarity", "Target", "Token", "gradient_rollout", "relevance"]
 
 RESIDUAL = 0.5  # weight of the skip connection in `gradient_rollout`
+LOSS_SCALE = 4096.0  # of the target, a power of two: it changes no digit of a gradient
 
 
-def relevance(model: Model, image: Image.Image, class_index: int) -> np.ndarray:
-    """How relevant each patch is for one class, by attention and its gradient.
+def relevance(
+    model: Model,
+    image: Image.Image,
+    target: Target | None = None,
+    *,
+    class_index: int | None = None,
+) -> np.ndarray:
+    """How relevant each patch is for one target, by attention and its gradient.
 
-    In each layer, A is multiplied elementwise with the gradient of the class's logit with respect
-    to A; negative entries become 0, and the mean is taken over heads. Beginning with R = I, each
-    layer in the order of the forward pass adds its product with R to R.
+    In each layer, A is multiplied elementwise with the gradient of the target with respect to A;
+    negative entries become 0, and the mean is taken over heads. Beginning with R = I, each layer in
+    the order of the forward pass adds its product with R to R.
 
     Where attention stays within windows, as in Swin, it is that of all patches, with 0 between
     patches of different windows; where a later stage merges patches, the row of R of the merged one
@@ -42,30 +51,36 @@ def relevance(model: Model, image: Image.Image, class_index: int) -> np.ndarray:
     ----------
     model : Model
     image : PIL.Image, upright
+    target : int, str, array, callable, Token or Similarity
+        A class by its index or name: its logit is differentiated. A vector as long as the output
+        (a text embedding, a direction of regression, the difference of two classes): the output
+        projected on it, and of a model that gives an embedding their cosine. A function that takes
+        the output (K,) and returns one number, both tensors. Of models without a head, a `Token` or
+        the `Similarity` to a patch.
     class_index : int, from 0 to K - 1
+        An older name of the target, for a class alone.
 
     Returns
     -------
     ndarray of shape (rows, cols)
         R where the head reads the answer (`Model.read_tokens`): the row of CLS, or the mean of the
-        rows of the patches where the head pools patches, whether or not there is a CLS token; in
-        the grid of the first layer. Not
-        negative, without unit and not normalised: compare where two maps are high, not how high.
+        rows of the patches where the head pools patches, whether or not there is a CLS token; of a
+        `Token` its own row. In the grid of the first layer. Not negative, without unit and not
+        normalised: compare where two maps are high, not how high.
 
     Raises
     ------
     ModelError
-        When the model has no head for classes, its layers pool their keys, have convolutions
-        between them or cannot be proved on this picture, it computes in half precision or
-        checkpoints its gradients, the memory does not suffice, or a gradient is missing or not
-        finite.
+        When the model has no such output, its layers pool their keys, have convolutions between
+        them or cannot be proved on this picture, it checkpoints its gradients, the memory does not
+        suffice, or a gradient is missing or not finite.
     ValueError
-        When there is no such class.
+        When there is no such class, or the target does not fit the output.
 
     Notes
     -----
-    This is not attention: a patch that gets much attention, but changes nothing for the class, has
-    0. Evidence against the class is clipped, and a gradient holds for small changes only: to see
+    This is not attention: a patch that gets much attention, but changes nothing for the target, has
+    0. Evidence against the target is clipped, and a gradient holds for small changes only: to see
     what happens without a patch, remove it (`vitviz.intervention`). Where patches are pooled, each
     begins with its own share 1 / N of R = I, which is the smallest possible value; they count
     equally, also where the head weighs them (attention pooling). What reaches the logits only
@@ -81,15 +96,21 @@ def relevance(model: Model, image: Image.Image, class_index: int) -> np.ndarray:
     Chefer, Gur and Wolf, "Generic Attention-model Explainability for Interpreting Bi-Modal and
     Encoder-Decoder Transformers", ICCV 2021, section 3, equations 5 and 6.
     """
-    row, layers = _weighted_layers(model, image, class_index)
+    row, layers = _weighted_layers(model, image, Question(model, one_of(target, class_index)))
     for layer in reversed(layers):  # a row of the product, from its left
         row = layer.split(row)
         row = row + layer.through(row, layer.weights)
     return _map(row, model.layers[0])
 
 
-def gradient_rollout(model: Model, image: Image.Image, class_index: int) -> np.ndarray:
-    """Attention rollout in which each layer is weighted by the gradient for one class.
+def gradient_rollout(
+    model: Model,
+    image: Image.Image,
+    target: Target | None = None,
+    *,
+    class_index: int | None = None,
+) -> np.ndarray:
+    """Attention rollout in which each layer is weighted by the gradient for one target.
 
     As `vitviz.inspection.attention_rollout`, with heads fused as in `relevance`: the rows of the
     mean over heads of the positive part of gradient times attention are normalised, and each layer
@@ -98,7 +119,7 @@ def gradient_rollout(model: Model, image: Image.Image, class_index: int) -> np.n
 
     Parameters
     ----------
-    model, image, class_index
+    model, image, target, class_index
         As in `relevance`.
 
     Returns
@@ -127,7 +148,7 @@ def gradient_rollout(model: Model, image: Image.Image, class_index: int) -> np.n
     Abnar and Zuidema, "Quantifying Attention Flow in Transformers" (ACL 2020), for the product;
     Chefer, Gur and Wolf (ICCV 2021), for the weights.
     """
-    row, layers = _weighted_layers(model, image, class_index)
+    row, layers = _weighted_layers(model, image, Question(model, one_of(target, class_index)))
     for layer in reversed(layers):
         row = layer.split(row)
         mass = layer.weights.sum(dim=2, keepdim=True)  # (W, n, 1)
@@ -172,17 +193,23 @@ class _Weighted:
 
 
 def _weighted_layers(
-    model: Model, image: Image.Image, class_index: int
+    model: Model, image: Image.Image, question: Question
 ) -> tuple[Tensor, list[_Weighted]]:
-    """The row of R that the head reads (T,), and what each layer multiplies it with."""
-    _check(model, class_index)
+    """The row of R that is asked for (T,), and what each layer multiplies it with."""
+    _check(model)
     watch = _Watch(model)
     # Gradients are computed also where the caller has disabled them for itself.
     with torch.inference_mode(False), torch.enable_grad():
         with model.watched(watch), watch:
-            logits = model.run(model.placed(model.preprocess(image))[None])[0]
+            output = model.run(model.placed(model.preprocess(image))[None])[0]
         attention = watch.attention()
-        gradients = _gradients(logits[class_index], attention)
+        seen = Seen(
+            output=_wide(output),
+            tokens=_wide(watch.last[0]),
+            normalised=lambda: _wide(_normed(model, watch.last)[0]),
+            patches=np.arange(math.prod(model.layers[0].query_grid)),
+        )
+        gradients = _gradients(question.value(seen, question.reference(seen)), attention)
     weighted = []
     for site, own, gradient in zip(model.sites, attention, gradients, strict=True):
         layer = site.layer
@@ -191,7 +218,7 @@ def _weighted_layers(
                 f"No gradient of the answer reaches the attention of {layer.name}, as where a part "
                 "after it computes without one, so no map is drawn."
             )
-        matrix = (gradient * own.detach()).clamp(min=0).mean(dim=1)
+        matrix = (_wide(gradient) * _wide(own.detach())).clamp(min=0).mean(dim=1)
         if not torch.isfinite(matrix).all():
             raise ModelError(
                 f"The gradient in {layer.name} has values that are not finite numbers, so no map "
@@ -199,7 +226,8 @@ def _weighted_layers(
             )
         weighted.append(matrix)
     with torch.inference_mode():
-        row = _output_row(model, watch.last, logits.detach()).to(weighted[-1])
+        row = _output_row(model, question, watch.last.detach(), output.detach())
+        row = row.to(weighted[-1])
     after: Sequence[Site | None] = [*model.sites[1:], None]
     return row, [
         _placed(site, following, matrix)
@@ -228,11 +256,34 @@ def _placed(site: Site, following: Site | None, weights: Tensor) -> _Weighted:
     )
 
 
-def _gradients(logit: Tensor, attention: list[Tensor]) -> Sequence[Tensor | None]:
-    """Of the logit with respect to each layer's attention; None where there is no gradient."""
-    if not logit.requires_grad:
+def _gradients(value: Tensor, attention: list[Tensor]) -> Sequence[Tensor | None]:
+    """Of the target with respect to each layer's attention; None where there is no gradient.
+
+    In half precision a gradient below 6e-8 would become 0, so it is scaled, unless it overflows.
+
+    References
+    ----------
+    Micikevicius et al., "Mixed Precision Training" (ICLR 2018), section 3.2.
+    """
+    if not value.requires_grad:
         return [None] * len(attention)
-    return torch.autograd.grad(logit, attention, allow_unused=True)
+    for scale in (LOSS_SCALE, 1.0):
+        found = torch.autograd.grad(scale * value, attention, allow_unused=True, retain_graph=True)
+        if all(each is None or torch.isfinite(each).all() for each in found):
+            break
+    return [None if each is None else _wide(each) / scale for each in found]
+
+
+def _wide(values: Tensor) -> Tensor:
+    """The same values in single precision at least."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def _normed(model: Model, tokens: Tensor) -> Tensor:
+    if model.final_norm is None:
+        raise ModelError(f"{model.name} has no final norm, after which tokens could be compared.")
+    normed: Tensor = model.final_norm(tokens)
+    return normed
 
 
 class _Watch(TorchFunctionMode, Recorder):
@@ -252,7 +303,7 @@ class _Watch(TorchFunctionMode, Recorder):
         attn = self.sites[layer].attn
         _, heads = sealed_call(attn, tokens)  # whose kernel is replaced, too
         own: Tensor = attn.out_proj(heads)
-        self._prove(layer, own, output)
+        self._prove(layer, own, output, own.dtype.itemsize < 4)
         return own
 
     def attended(self, layer: int, tokens: Tensor) -> None:
@@ -260,7 +311,7 @@ class _Watch(TorchFunctionMode, Recorder):
 
     def leaving(self, layer: int, tokens: Tensor) -> None:
         self.running, self.softmax = None, None
-        self.last = tokens.detach()
+        self.last = tokens
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
@@ -278,16 +329,17 @@ class _Watch(TorchFunctionMode, Recorder):
 
     def _computed(self, layer: int, call: FusedCall, output: Tensor) -> Tensor:
         """What the fused kernel gave, by way of an attention that has a gradient."""
-        scores = (call.q * call.scale) @ call.k.transpose(2, 3)
-        scores = scores if call.bias is None else scores + call.bias
+        scores = (_wide(call.q) * call.scale) @ _wide(call.k).transpose(2, 3)
+        scores = scores if call.bias is None else scores + _wide(call.bias)
         attention = scores.softmax(dim=-1).requires_grad_()  # (W, h, n, m)
-        mixed = attention @ call.v
-        self._prove(layer, mixed, output)
+        mixed = attention @ _wide(call.v)
+        self._prove(layer, mixed, output, call.half)
         self.calls[layer].append(attention)
-        return mixed
+        return mixed.to(output.dtype)
 
-    def _prove(self, layer: int, seen: Tensor, own: Tensor) -> None:
-        (refusal,) = why_differs(self.sites[layer].layer, seen.detach(), own.detach())
+    def _prove(self, layer: int, seen: Tensor, own: Tensor, half: bool) -> None:
+        described = self.sites[layer].layer
+        (refusal,) = why_differs(described, _wide(seen.detach()), _wide(own.detach()), half)
         if refusal:
             raise ModelError(refusal)
 
@@ -304,12 +356,7 @@ class _Watch(TorchFunctionMode, Recorder):
         return [attention for (attention,) in self.calls]
 
 
-def _check(model: Model, class_index: int) -> None:
-    if not model.num_classes:
-        raise ModelError(
-            f"{model.name} has no head that names classes, so none can be asked about."
-        )
-    checked(class_index, model.num_classes, "class_index")
+def _check(model: Model) -> None:
     for layer in model.layers:
         if layer.refusal:
             raise ModelError(layer.refusal)
@@ -323,12 +370,6 @@ def _check(model: Model, class_index: int) -> None:
             f"The layers of {model.name} differ in their tokens, and convolutions lead from one to "
             "the next, so they cannot be multiplied."
         )
-    dtype = next(model.module.parameters()).dtype
-    if dtype not in (torch.float32, torch.float64):
-        raise ModelError(
-            f"The gradient is computed in single or double precision, and {model.name} is in "
-            f"{str(dtype).removeprefix('torch.')}: call float() on its module first."
-        )
     if getattr(model.module, "grad_checkpointing", False):
         raise ModelError(
             f"{model.name} keeps no attention for its gradient while checkpointing is on: call "
@@ -337,8 +378,8 @@ def _check(model: Model, class_index: int) -> None:
     check(gradient_bytes(model.sites), f"A map of one class of {model.name}", model.device)
 
 
-def _output_row(model: Model, last: Tensor, logits: Tensor) -> Tensor:
-    """The weights with which the head reads the rows of R: of CLS, or of all patches: (T,).
+def _output_row(model: Model, question: Question, last: Tensor, output: Tensor) -> Tensor:
+    """The weights with which the rows of R are read: of CLS, a token, or all patches: (T,).
 
     Raises
     ------
@@ -347,6 +388,9 @@ def _output_row(model: Model, last: Tensor, logits: Tensor) -> Tensor:
     """
     prefix = model.layers[-1].prefix
     row = torch.zeros(len(prefix) + math.prod(model.layers[-1].query_grid))
+    if question.place is not None:
+        row[question.place] = 1.0
+        return row
     if model.read_tokens and "patches" not in model.read_tokens:
         row[prefix.index("cls")] = 1.0
         return row
@@ -356,7 +400,10 @@ def _output_row(model: Model, last: Tensor, logits: Tensor) -> Tensor:
         mean = (parts.norm or nn.Identity())(last).flatten(1, -2).mean(dim=1)
         head: Any = model.module.get_submodule(parts.heads[0])
         own = getattr(head, "fc", head)(mean)
-        if own.shape[1:] != logits.shape or any(why_differs(model.layers[-1], own[0], logits)):
+        half = output.dtype.itemsize < 4
+        if own.shape[1:] != output.shape or any(
+            why_differs(model.layers[-1], own[0], output, half)
+        ):
             raise ModelError(
                 f"The head of {model.name} does not read the mean of its last tokens, so it is not "
                 "known where a map of one class begins."

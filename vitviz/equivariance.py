@@ -91,7 +91,7 @@ def shuffle_patches(model: Model, image: Image.Image, *, seed: int = 0) -> Shuff
         [torch.cat([_run(model, module, one) for one in pictures]) for module in modules]
     )
     if model.num_classes:
-        outputs = outputs.softmax(dim=-1)
+        outputs = model.probabilities(outputs)
     return Shuffled(order=_read_only(order), outputs=_read_only(outputs.numpy()))
 
 
@@ -177,8 +177,7 @@ def _without_positions(model: Model) -> nn.Module:
 
 def _run(model: Model, module: nn.Module, x: Tensor) -> Tensor:
     with torch.inference_mode():
-        output = model.run(model.placed(x)[None], module)
-    return output.float().cpu()
+        return model.run(model.placed(x)[None], module).float().cpu()
 
 
 class _Ends(Recorder):

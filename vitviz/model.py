@@ -7,11 +7,12 @@ so that any number of threads can share one Model.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import attrgetter
 from threading import Lock
-from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -34,6 +35,7 @@ from .families import (
 )
 from .images import Placement, fit, place
 from .memory import capture_bytes
+from .words import Words
 
 __all__ = ["RECORDER", "Model", "ModelError", "Preprocessing", "Recorder"]
 
@@ -199,6 +201,7 @@ class Model:
         self.temperature = temperature
         self.positional_attention = family.positional_attention(module)
         self._family = family
+        self.words: Words | None = None
         self.sites = sites
         self.capture_bytes = capture_bytes(sites)  # asked for before each capture
         self.layers: tuple[Layer, ...] = tuple(site.layer for site in sites)
@@ -312,15 +315,56 @@ class Model:
         return self._family.parts(self.module)
 
     def run(self, x: Tensor, module: nn.Module | None = None) -> Tensor:
-        """What the module gives for inputs (B, 3, H, W): logits or embeddings (B, K).
+        """What the model gives for inputs (B, 3, H, W): logits or embeddings (B, K).
 
         `module` is left out, or one in which something was exchanged.
         """
-        return self._family.run(self.module if module is None else module, x)
+        return self._in_words(self._family.run(self.module if module is None else module, x))
 
     def answer(self, tokens: Tensor) -> Tensor:
-        """What the module computes after its last block, of tokens (B, T, D): as `run`."""
-        return self._family.answer(self.module, tokens)
+        """What the model computes after its last block, of tokens (B, T, D): as `run`."""
+        return self._in_words(self._family.answer(self.module, tokens))
+
+    def _in_words(self, output: Tensor) -> Tensor:
+        return output if self.words is None else self.words.logits(output)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Of logits (..., K): their softmax, or the sigmoid of each (`Words.activation`)."""
+        return logits.sigmoid() if self.activation == "sigmoid" else logits.softmax(dim=-1)
+
+    @property
+    def activation(self) -> Literal["softmax", "sigmoid"]:
+        """What makes probabilities of logits."""
+        return "softmax" if self.words is None else self.words.activation
+
+    def with_words(self, words: Words) -> Self:
+        """The same model with words for its classes: its logits are those of the words.
+
+        Parameters
+        ----------
+        words : Words
+            Made by the text tower that was trained with this model, which is not checked.
+
+        Raises
+        ------
+        ModelError
+            When the model gives no embedding of the picture, or one of another width.
+        """
+        if not self.embeds:
+            raise ModelError(
+                f"{self.name} gives no embedding of the picture that words could be compared with, "
+                "as CLIP and SigLIP do."
+            )
+        width = words.vectors.shape[1]
+        if width != self.parts.outputs:
+            raise ModelError(
+                f"{self.name} gives {self.parts.outputs} numbers, and the vectors of the words "
+                f"have {width}: they belong to another model."
+            )
+        other = copy(self)
+        other.words, other.embeds, other._labels = words, False, words.names
+        other.weights = f"{self.weights}, {words.provenance}"
+        return other
 
     def pooled(self, tokens: Tensor) -> Tensor:
         """What the head reads: as `answer`, of the module without the last linear layer."""
@@ -339,6 +383,8 @@ class Model:
     @property
     def num_classes(self) -> int:
         """How many classes the head has; 0 without a head, or where it gives an embedding."""
+        if self.words is not None:
+            return len(self.words.names)
         return 0 if self.embeds else self.parts.outputs
 
     @property

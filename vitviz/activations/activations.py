@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -38,7 +38,9 @@ class Activations:
         read_tokens: tuple[str, ...],
         crops: tuple[tuple[float, float, float, float], ...],
         offsets: tuple[Offset, ...],
-        logits: Tensor | None,
+        output: Tensor | None,
+        headless: bool,
+        activation: Literal["softmax", "sigmoid"],
         calls: tuple[Call | None, ...],
         windows: tuple[Windows | None, ...],
         stream: tuple[Tensor, ...],
@@ -57,9 +59,14 @@ class Activations:
         self.read_tokens = read_tokens
         self._crops = crops
         self._offsets = offsets
+        #: What the model gives, shape (K,): as `logits`, or without a head the features it would
+        #: read.
+        self.output = None if output is None else _read_only(output)
         #: What the head gives, shape (K,): logits, or an embedding; None where there is no head.
-        self.logits = None if logits is None else _read_only(logits)
-        known = labels is not None and logits is not None and len(labels) == len(logits)
+        self.logits = None if headless else self.output
+        #: What makes probabilities of logits: "softmax", or "sigmoid" of each for itself.
+        self.activation = activation
+        known = labels is not None and self.logits is not None and len(labels) == len(self.logits)
         #: Names of the classes, where they are known.
         self.labels = labels if known else None
         self._embeds = embeds
@@ -142,10 +149,16 @@ class Activations:
 
     @property
     def probabilities(self) -> np.ndarray | None:
-        """softmax of the logits, shape (K,); None where the model has no head for classes."""
+        """softmax of the logits, shape (K,); None where the model has no head for classes.
+
+        Of words compared with a sigmoid, as in SigLIP, each has a probability of its own, and they
+        do not sum to 1.
+        """
         if self.logits is None or self._embeds:
             return None
-        return _read_only(torch.from_numpy(self.logits.copy()).softmax(dim=-1))
+        logits = torch.from_numpy(self.logits.copy())
+        both = logits.sigmoid() if self.activation == "sigmoid" else logits.softmax(dim=-1)
+        return _read_only(both)
 
     @property
     def output_names(self) -> tuple[str, ...]:

@@ -352,7 +352,7 @@ def _captured(
     watch = _Watch(model, len(images), arena, edits, progress)
     try:
         with torch.inference_mode(), model.watched(watch, watch.muted):
-            logits = model.run(x)
+            output = model.run(x)
     except Exception as error:
         if watch.interrupting or isinstance(error, ModelError):
             raise
@@ -383,7 +383,9 @@ def _captured(
                 read_tokens=model.read_tokens,
                 crops=_crops(model, image),
                 offsets=model.offsets,
-                logits=logits[number] if model.parts.outputs else None,
+                output=output[number],
+                headless=not model.parts.outputs,
+                activation=model.activation,
                 calls=batch.calls_of(number),
                 windows=tuple(site.windows for site in model.sites),
                 stream=tuple(z[number] for z in watch.stream),

@@ -41,8 +41,8 @@ def written(acts: "Activations") -> bytes:
             tensor = tensor.contiguous().view(torch.int16)
         arrays[name] = tensor.numpy()
 
-    if acts.logits is not None:
-        arrays["logits"] = acts.logits
+    if acts.output is not None:
+        arrays["features" if acts.logits is None else "logits"] = acts.output
     arrays["patches"] = acts.patches
     for depth, z in enumerate(acts._stream):
         put(f"tokens_{depth}", z)
@@ -79,6 +79,7 @@ def written(acts: "Activations") -> bytes:
         "layers": [asdict(layer) for layer in acts.layers],
         "labels": acts.labels,
         "embeds": acts._embeds,
+        "activation": acts.activation,
         "read_tokens": acts.read_tokens,
         "crops": acts._crops,
         "offsets": acts._offsets,

@@ -141,7 +141,7 @@ def _answer(model: Model, x: Tensor, acts: Activations) -> Iterator[Box]:
         features = (model.parts.norm or nn.Identity())(last[None])
     output = _output(model, last, features)
     yield output
-    if acts.logits is None or acts.probabilities is None:
+    if acts.logits is None or acts.probabilities is None or model.words is not None:
         yield Box(name="no_head" if acts.logits is None else "embedding_head", shape=())
         return
     y = tensor(output.values, x).reshape(-1, output.shape[-1])  # of each head

@@ -189,6 +189,8 @@ class Parts:
 def timm_parts(module: Any) -> Parts:
     """The parts by timm's names, which are vitviz's own too."""
     embedding = _first(module, "patch_embed", "stem")
+    outputs, width = (int(getattr(module, name, 0)) for name in ("num_classes", "embed_dim"))
+    pools = not outputs and _first(module, "attn_pool") is not None  # SigLIP's embedding
     return Parts(
         embedding=embedding,
         kernel=None if _first(embedding, "backbone") else _first(embedding, "proj"),
@@ -201,8 +203,9 @@ def timm_parts(module: Any) -> Parts:
             if isinstance(token := _first(module, f"{name}_token"), Tensor)
         ),
         heads=tuple(name for name in ("head", "head_dist") if _first(module, name) is not None),
-        width=int(getattr(module, "embed_dim", 0)),
-        outputs=int(getattr(module, "num_classes", 0)),
+        width=width,
+        outputs=width if pools else outputs,
+        embeds=pools,
     )
 
 

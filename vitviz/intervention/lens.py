@@ -93,7 +93,7 @@ def _answers(model: Model, tokens: np.ndarray) -> np.ndarray:
     """Probabilities (B, K) from tokens before the final norm (B, T, D)."""
     with torch.inference_mode():
         z = model.placed(torch.tensor(tokens))
-        answers = model.answer(z).float().softmax(dim=-1)
+        answers = model.probabilities(model.answer(z).float())
     return np.asarray(answers.cpu().numpy())
 
 

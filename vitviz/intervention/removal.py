@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from PIL import Image
 
-from ..activations import DropPatches, Edit, FillPatches
+from ..activations import DropPatches, Edit, FillPatches, capture
 from ..families import ModelError
 from ..model import Model
-from .lens import check_head, read_only
+from ..targets import Question, Similarity, Target, Token, one_of, seen_in
+from .lens import read_only
 from .muting import Progress, passes
 
 #: How patches are removed: painted over ("mean", "blur": `FillPatches`), or their tokens dropped.
@@ -22,14 +23,14 @@ Removal = Literal["mean", "blur", "drop"]
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The probability of one class while patches are removed or put back; arrays are read-only.
+    """A probability, or the value of another target, as patches are removed or put back.
 
     Attributes
     ----------
     shares : ndarray of shape (steps + 1,)
         Share of the patches that were removed (deletion) or put back (insertion), from 0 to 1.
     probabilities : ndarray of shape (steps + 1,)
-        Probability of the class at each share, from 0 to 1.
+        Probability of the class at each share, from 0 to 1; of another target, its own value.
     """
 
     shares: np.ndarray
@@ -41,7 +42,7 @@ class Curve:
 
     @property
     def area(self) -> float:
-        """Area under the curve by the trapezoidal rule, from 0 to 1."""
+        """Area under the curve by the trapezoidal rule; of a class from 0 to 1."""
         return float(np.trapezoid(self.probabilities, self.shares))
 
 
@@ -49,18 +50,22 @@ def occlusion(
     model: Model,
     image: Image.Image,
     *,
-    class_index: int,
+    target: Target | None = None,
+    class_index: int | None = None,
     block: int = 1,
     removal: Removal = "mean",
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """How far the probability of a class falls when each block of patches is hidden.
+    """How far the probability of a class, or another target, falls as each block is hidden.
 
     Parameters
     ----------
     model : Model
     image : PIL.Image, upright
+    target : int, str, array, callable, Token or Similarity
+        As in `vitviz.attribution.relevance`; of a class it is the probability.
     class_index : int, from 0 to K - 1
+        An older name of the target, for a class alone.
     block : int
         Side of a block in patches. Blocks lie side by side from the top left; those at the right
         and the bottom are smaller where the grid is no multiple of the side.
@@ -75,14 +80,15 @@ def occlusion(
     ndarray of shape (rows, cols)
         In the grid of patches; every patch holds the value of its block, so `[::block, ::block]`
         has one value a block. Probability with nothing hidden minus probability with the block
-        hidden, from -1 to 1: positive where the class needs the block.
+        hidden, from -1 to 1: positive where the class needs the block. Of another target its own
+        value in place of the probability.
 
     Raises
     ------
     ModelError
-        When the model has no head for classes, or dropping a block leaves it nothing to read.
+        When the model has no such output, or dropping a block leaves nothing to read.
     ValueError
-        When there is no such class or removal, or the block is smaller than one patch.
+        When there is no such target or removal, or the block is smaller than one patch.
 
     Notes
     -----
@@ -95,7 +101,7 @@ def occlusion(
     Zeiler and Fergus, "Visualizing and Understanding Convolutional Networks", ECCV 2014,
     section 4.2.
     """
-    _check_class(model, class_index)
+    question = Question(model, one_of(target, class_index))
     if block < 1:
         raise ValueError(f"Expected a block of at least 1 patch, got {block}.")
     rows, cols = model.layers[0].query_grid
@@ -103,7 +109,7 @@ def occlusion(
     masks = np.zeros((1 + len(corners), rows, cols), bool)  # the first hides nothing
     for mask, (top, left) in zip(masks[1:], corners, strict=True):
         mask[top : top + block, left : left + block] = True
-    plain, *hidden = _probabilities(model, image, masks, class_index, removal, progress)
+    plain, *hidden = _values(model, image, masks, question, removal, progress)
     effect = np.empty((rows, cols), np.float32)
     for mask, probability in zip(masks[1:], hidden, strict=True):
         effect[mask] = plain - probability
@@ -115,12 +121,13 @@ def deletion_curve(
     image: Image.Image,
     importance: ArrayLike,
     *,
-    class_index: int,
+    target: Target | None = None,
+    class_index: int | None = None,
     steps: int = 10,
     removal: Removal = "mean",
     progress: Progress | None = None,
 ) -> Curve:
-    """The probability of a class while patches are removed, the most important first.
+    """The probability of a class, or another target, without the most important patches.
 
     Parameters
     ----------
@@ -129,7 +136,10 @@ def deletion_curve(
     importance : array of shape (rows, cols)
         A map in the grid of patches. Only its order counts; of equal patches the first in
         row-major order goes first.
+    target : int, str, array, callable, Token or Similarity
+        As in `occlusion`.
     class_index : int, from 0 to K - 1
+        An older name of the target, for a class alone.
     steps : int
         Steps from the whole picture to none of it, of about equally many patches; there are at
         most as many as patches.
@@ -148,9 +158,9 @@ def deletion_curve(
     Raises
     ------
     ModelError
-        When the model has no head for classes, or dropping every patch leaves it nothing to read.
+        When the model has no such output, or dropping every patch leaves nothing to read.
     ValueError
-        When the map does not fit the grid or is not finite, when there is no such class or
+        When the map does not fit the grid or is not finite, when there is no such target or
         removal, or with less than one step.
 
     Notes
@@ -165,10 +175,10 @@ def deletion_curve(
     BMVC 2018, section 4. Dropped tokens: Jain et al., "Missingness Bias in Model Debugging",
     ICLR 2022, section 2.
     """
-    _check_class(model, class_index)
+    question = Question(model, one_of(target, class_index))
     masks, shares = _removals(importance, model.layers[0].query_grid, steps)
     # All patches removed first: a model that cannot do without patches is refused at once.
-    found = _probabilities(model, image, masks[::-1], class_index, removal, progress)
+    found = _values(model, image, masks[::-1], question, removal, progress)
     return Curve(shares, found[::-1])
 
 
@@ -177,12 +187,13 @@ def insertion_curve(
     image: Image.Image,
     importance: ArrayLike,
     *,
-    class_index: int,
+    target: Target | None = None,
+    class_index: int | None = None,
     steps: int = 10,
     removal: Removal = "mean",
     progress: Progress | None = None,
 ) -> Curve:
-    """The probability of a class while patches are put back, the most important first.
+    """The probability of a class, or another target, with the most important patches alone.
 
     Parameters, errors, notes and references are those of `deletion_curve`.
 
@@ -192,9 +203,9 @@ def insertion_curve(
         From none of the picture (share 0) to the whole picture (share 1). A map that finds what
         the class depends on gives a large area.
     """
-    _check_class(model, class_index)
+    question = Question(model, one_of(target, class_index))
     masks, shares = _removals(importance, model.layers[0].query_grid, steps)
-    return Curve(shares, _probabilities(model, image, ~masks, class_index, removal, progress))
+    return Curve(shares, _values(model, image, ~masks, question, removal, progress))
 
 
 def random_map(grid: tuple[int, int], *, seed: int = 0) -> np.ndarray:
@@ -215,23 +226,31 @@ def random_map(grid: tuple[int, int], *, seed: int = 0) -> np.ndarray:
     return read_only(ranks.reshape(grid).astype(np.float32))
 
 
-def _probabilities(
+def _values(
     model: Model,
     image: Image.Image,
     masks: np.ndarray,
-    class_index: int,
+    question: Question,
     removal: Removal,
     progress: Progress | None,
 ) -> np.ndarray:
-    """The class's probability without the patches of each mask (count, rows, cols): (count,)."""
+    """The target's value without the patches of each mask (count, rows, cols): (count,)."""
     edits = [_removed(mask, removal) for mask in masks]
+    reference, what = None, "finite probability"
+    if question.class_index is None:
+        what = "finite number"
+        if isinstance(question.target, Token | Similarity):  # compared with the picture as it is
+            reference = question.reference(seen_in(capture(model, image)))
     found = []
     for acts in passes(model, image, edits, progress):
-        assert acts.probabilities is not None  # as the model has a head
-        found.append(acts.probabilities[class_index])
+        if question.class_index is None:
+            found.append(float(question.value(seen_in(acts), reference)))
+        else:
+            assert acts.probabilities is not None  # as the model has a head
+            found.append(acts.probabilities[question.class_index])
         if not np.isfinite(found[-1]):
             raise ModelError(
-                f"{model.name} gives no finite probability with {masks[len(found) - 1].sum()} of "
+                f"{model.name} gives no {what} with {masks[len(found) - 1].sum()} of "
                 f"{masks[0].size} patches removed."
             )
     return np.array(found, np.float32)
@@ -263,9 +282,3 @@ def _removals(
     counts = np.arange(steps + 1) * values.size // steps
     masks = rank.reshape(grid) < counts[:, None, None]
     return masks, (counts / values.size).astype(np.float32)
-
-
-def _check_class(model: Model, class_index: int) -> None:
-    classes = check_head(model)
-    if not 0 <= class_index < classes:
-        raise ValueError(f"Expected a class_index in 0..{classes - 1}, got {class_index}.")

@@ -9,7 +9,7 @@ from torch import nn
 from ..families import FAMILIES, ModelError, family_of
 from ..model import Model, Preprocessing
 from ..vit import VisionTransformer
-from .architectures import preprocessing_of
+from .architectures import embeds, preprocessing_of
 from .processors import ImageProcessor, Preset, labels_from, preprocessing_beside, preprocessing_in
 
 
@@ -90,10 +90,17 @@ def watch(
             trained=True,
             weights="weights in memory",
             labels=None if labels is None else tuple(labels),
+            embeds=labels is None and _embeds(part, outputs),
         )
     except BaseException:
         _restore(modes)
         raise
+
+
+def _embeds(part: Any, outputs: int) -> bool:
+    """Whether a head of timm gives an embedding, as CLIP's does, by timm's configurations."""
+    known: Any = getattr(part, "pretrained_cfg", None) or {}
+    return embeds(known["architecture"], outputs) if known.get("architecture") else False
 
 
 def _own_preprocessing(part: Any) -> Preprocessing:
