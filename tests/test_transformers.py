@@ -217,3 +217,52 @@ def test_a_module_that_does_not_know_its_pictures_is_refused() -> None:
 def test_each_picture_of_a_batch_equals_its_own_capture(attention: str) -> None:
     model = small("ViTForImageClassification", attention)
     assert_same_in_a_batch(model, [picture(seed=seed) for seed in range(4)])
+
+
+class Net(nn.Module):
+    """A wrapper, as people write them."""
+
+    def __init__(self, **parts: nn.Module) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+
+def test_the_parts_of_a_wrapper_are_listed() -> None:
+    processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
+    pair = Net(student=module_of("ViTForImageClassification"), teacher=module_of("Dinov2Model"))
+    with pytest.raises(ModelError, match="2 parts that can be watched: student, teacher") as caught:
+        vitviz.watch(pair, preprocessing=processor)
+    assert_one_sentence(caught.value)
+    masked = transformers.ViTForMaskedImageModeling(
+        transformers.ViTConfig(**SMALL, image_size=32)
+    ).eval()
+    model = vitviz.watch(Net(net=masked), preprocessing=processor)
+    assert model.name == "Net.net.vit"
+    assert vitviz.capture(model, picture()).logits is None
+
+
+def test_a_head_that_was_exchanged_is_the_one_that_answers() -> None:
+    module = module_of("ViTForImageClassification", id2label=dict(enumerate("abcde")))
+    module.classifier = nn.Linear(32, 3)
+    processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
+    model = vitviz.watch(module, preprocessing=processor)
+    acts = vitviz.capture(model, picture())
+    assert acts.logits is not None
+    assert (acts.logits.shape, model.num_classes, acts.labels) == ((3,), 3, None)
+    module.classifier = nn.Identity()
+    assert vitviz.capture(vitviz.watch(module, preprocessing=processor), picture()).logits is None
+
+
+def test_attention_of_another_kernel_is_refused() -> None:
+    """One that calls neither the fused kernel nor a softmax, as flash attention does not."""
+
+    def hidden(module: Any, q: Any, k: Any, v: Any, mask: Any, scaling: float, **_: Any) -> Any:
+        weights = (q @ k.transpose(2, 3) * scaling).exp()
+        heads = weights / weights.sum(dim=-1, keepdim=True) @ v
+        return heads.transpose(1, 2).contiguous(), None
+
+    transformers.AttentionInterface.register("vitviz_hidden", hidden)
+    acts = vitviz.capture(small("CLIPVisionModel", "vitviz_hidden"), picture())
+    assert all("0 times instead of once" in str(layer.refusal) for layer in acts.layers)
+    assert_one_sentence(str(acts.layers[0].refusal))
