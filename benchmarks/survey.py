@@ -1,16 +1,18 @@
-"""How many of timm's transformers and mixers vitviz reads.
+"""How many transformers and mixers of timm, transformers and torchvision vitviz reads.
 
-    python benchmarks/survey.py [PATTERN]
+    python benchmarks/survey.py [PATTERN] [--library timm|transformers|torchvision]
 
 Each architecture is made at random weights, for a small picture where it takes one, run once
 plainly and once watched. It counts as proved when every layer proves its whole attention against
-the block's own output and the logits are bit-identical to the plain run. Of models above LARGE
-parameters, the blocks after the second of each stage are left out, as they repeat it. A refusal
-is a ModelError of one sentence; anything else is a failure, and makes the exit status 1.
+the block's own output and the logits are bit-identical to the plain run; a class of transformers,
+when it does so with each attention that it has, eager and fused. Of models of timm and torchvision
+above LARGE parameters, the blocks after the second of each stage are left out, as they repeat it;
+of those of transformers, which are classes and no sizes, always. A refusal is a ModelError of one
+sentence; anything else is a failure, and makes the exit status 1.
 
-Beside each that counts as proved stands how many layers timm's own `AttentionExtract` has maps of,
-by its hooks on dropout: the place that tools for rollout hook too, and that fused attention never
-calls.
+Beside each of timm's that counts as proved stands how many layers timm's own `AttentionExtract`
+has maps of, by its hooks on dropout: the place that tools for rollout hook too, and that fused
+attention never calls.
 """
 
 import argparse
@@ -18,13 +20,20 @@ import re
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Iterator
+from fnmatch import fnmatch
 from typing import Any
 
 import timm
 import torch
+import torchvision
+import transformers
 from PIL import Image
 from timm.utils import AttentionExtract
 from torch import nn
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES as CLASSIFIERS,
+)
 
 from vitviz import capture
 from vitviz.families import family_of
@@ -85,6 +94,47 @@ MODULES = (
     "vitamin",
     "volo",
     "xcit",
+)
+#: The folders of transformers whose classifiers attend to tokens; the others are CNNs, poolings,
+#: and models of language. DiNAT is left out, as it needs a library of its own.
+CLASSIFYING = (
+    "beit",
+    "clip",
+    "cvt",
+    "data2vec-vision",
+    "deit",
+    "dinov2",
+    "dinov2_with_registers",
+    "donut-swin",
+    "hiera",
+    "ijepa",
+    "imagegpt",
+    "levit",
+    "metaclip_2",
+    "mobilevit",
+    "mobilevitv2",
+    "perceiver",
+    "pvt",
+    "pvt_v2",
+    "segformer",
+    "siglip",
+    "siglip2",
+    "swiftformer",
+    "swin",
+    "swinv2",
+    "vit",
+    "vit_msn",
+)
+#: Image encoders of transformers that have no class with a head.
+ENCODERS = (
+    "Aimv2VisionModel",
+    "CLIPVisionModelWithProjection",
+    "DINOv3ViTModel",
+    "MLCDVisionModel",
+    "SiglipVisionModel",
+    "Siglip2VisionModel",
+    "ViTMAEModel",
+    "VitDetModel",
 )
 LARGE = 120_000_000  # parameters
 SIDES = (112, 128, 160)  # pixels; tried in turn, before the architecture's own
@@ -159,10 +209,63 @@ def layers_extracted(module: nn.Module, x: torch.Tensor) -> int:
     return sum(maps is not None for maps in found.values())
 
 
-def verdict(name: str, image: Image.Image) -> tuple[str, str]:
-    """The outcome in one word, and its detail."""
+def of_timm(name: str) -> Iterator[tuple[nn.Module, tuple[int, int], bool]]:
     family_of(on_meta(name, None))  # refused before any weight is made
-    module, size, cut = smallest(name)
+    yield smallest(name)
+
+
+def of_torchvision(name: str) -> Iterator[tuple[nn.Module, tuple[int, int], bool]]:
+    """The architecture; of a large ViT, which has no buffers, two blocks."""
+    make = torchvision.models.get_model_builder(name)
+    with torch.device("meta"):
+        outline: Any = make()
+    family_of(outline)
+    cut = sum(p.numel() for p in outline.parameters()) > LARGE
+    if cut:
+        outline.encoder.layers = outline.encoder.layers[:2]
+        yield filled(outline), (224, 224), cut
+    else:
+        yield make().eval(), (224, 224), cut
+
+
+def of_transformers(name: str) -> Iterator[tuple[nn.Module, tuple[int, int], bool]]:
+    """The class with two layers a stage, with each attention that it has."""
+    kind = getattr(transformers, name)
+    config = kind.config_class()
+    for part in (config, getattr(config, "vision_config", None)):
+        if hasattr(part, "depths"):
+            part.depths = [2] * len(part.depths)
+        elif hasattr(part, "num_hidden_layers"):
+            part.num_hidden_layers = 2
+        if hasattr(part, "num_cross_attention_heads"):  # of Perceiver, as its files have it
+            part.num_cross_attention_heads = 1
+    side = getattr(getattr(config, "vision_config", config), "image_size", 224)
+    height, width = (side, side) if isinstance(side, int) else side
+    with torch.device("meta"):
+        family_of(kind(config))
+    torch.manual_seed(0)
+    for attention in ("eager", "sdpa") if kind._supports_sdpa else ("eager",):
+        config._attn_implementation = attention
+        yield kind(config).eval(), (height, width), False
+
+
+LIBRARIES = {"timm": of_timm, "transformers": of_transformers, "torchvision": of_torchvision}
+
+
+def verdict(library: str, name: str, image: Image.Image) -> tuple[str, str]:
+    """The outcome in one word, and its detail."""
+    word, detail = "failed", "nothing was made"
+    for module, size, cut in LIBRARIES[library](name):
+        word, detail = proved(library, name, module, size, image)
+        if word == "failed":
+            break
+        word = "proved in part" if cut and word == "proved" else word
+    return word, detail
+
+
+def proved(
+    library: str, name: str, module: nn.Module, size: tuple[int, int], image: Image.Image
+) -> tuple[str, str]:
     model = Model(
         module,
         name=name,
@@ -171,7 +274,9 @@ def verdict(name: str, image: Image.Image) -> tuple[str, str]:
         weights="random weights",
     )
     with torch.inference_mode():
-        plain = module(model.preprocess(image)[None])
+        plain: Any = module(model.preprocess(image)[None])
+    for answer in ("logits", "image_embeds", "pooler_output"):  # of transformers
+        plain = getattr(plain, answer, plain)
     acts = capture(model, image)
     detail = f"{model.family}, {size[0]} x {size[1]}"
     if acts.logits is not None and not (acts.logits == plain[0].numpy()).all():
@@ -183,47 +288,68 @@ def verdict(name: str, image: Image.Image) -> tuple[str, str]:
             return "failed", f"{detail}: {layer.refusal}"
         for _ in acts.windows(number):  # proves the whole layer
             break
-    with torch.inference_mode():
-        maps = layers_extracted(module, model.preprocess(image)[None])
-    detail = f"{detail}, {acts.depth} layers, {maps} by AttentionExtract"
-    return ("proved in part" if cut else "proved"), detail
+    detail = f"{detail}, {acts.depth} layers"
+    if library == "timm":
+        with torch.inference_mode():
+            maps = layers_extracted(module, model.preprocess(image)[None])
+        detail = f"{detail}, {maps} by AttentionExtract"
+    return "proved", detail
 
 
-def names(pattern: str) -> list[str]:
-    return [name for module in MODULES for name in timm.list_models(pattern, module=module)]
+def names(library: str) -> list[str]:
+    if library == "timm":
+        return [name for module in MODULES for name in timm.list_models(module=module)]
+    if library == "torchvision":
+        known = torchvision.models.list_models(module=torchvision.models)
+        return [name for name in known if "vit" in name or "swin" in name]
+    listed = [CLASSIFIERS[place] for place in CLASSIFYING]
+    classes = [name for each in listed for name in ([each] if isinstance(each, str) else each)]
+    return [*classes, *ENCODERS]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=str(__doc__).split(".")[0])
-    parser.add_argument("pattern", nargs="?", default="")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # timm's own, on outdated names
-    image = Image.effect_noise((300, 260), 90).convert("RGB")
+def surveyed(library: str, pattern: str, image: Image.Image) -> Counter[str]:
+    """Print each architecture of a library, and count the outcomes."""
     counts: Counter[str] = Counter()
     by_timm: Counter[str] = Counter()
-    for name in names(arguments.pattern):
+    for name in names(library):
+        if not fnmatch(name, pattern):
+            continue
         try:
-            word, detail = verdict(name, image)
+            word, detail = verdict(library, name, image)
         except ModelError as error:
             word, detail = "refused", str(error)
         except Exception as error:
             word, detail = "failed", f"{type(error).__name__}: {error}".splitlines()[0]
         counts[word] += 1
-        if word.startswith("proved"):
+        if word.startswith("proved") and library == "timm":
             layers, maps = map(int, re.findall(r"(\d+) layers, (\d+) by", detail)[0])
             by_timm["every layer" if maps >= layers else "some" if maps else "none"] += 1
         print(f"{word:14} {name:50} {detail}", flush=True)
-    total = sum(counts.values())
-    print(f"\n{total} architectures of timm {timm.__version__}")
+    version = {"timm": timm, "transformers": transformers, "torchvision": torchvision}[library]
+    print(f"\n{counts.total()} architectures of {library} {version.__version__}")
     for word in ("proved", "proved in part", "weights", "refused", "failed"):
         print(f"{counts[word]:5} {word}")
-    print(
-        f"\nOf the {by_timm.total()} proved, timm's AttentionExtract has by its hooks maps of "
-        f"every layer for {by_timm['every layer']}, of some for {by_timm['some']}, of none for "
-        f"{by_timm['none']}"
-    )
-    return 1 if counts["failed"] else 0
+    if by_timm:
+        print(
+            f"\nOf the {by_timm.total()} proved, timm's AttentionExtract has by its hooks maps of "
+            f"every layer for {by_timm['every layer']}, of some for {by_timm['some']}, of none for "
+            f"{by_timm['none']}"
+        )
+    return counts
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=str(__doc__).split(".")[0])
+    parser.add_argument("pattern", nargs="?", default="*")
+    parser.add_argument("--library", choices=LIBRARIES, help="one of them only")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # timm's own, on outdated names
+    transformers.logging.set_verbosity_error()
+    image = Image.effect_noise((300, 260), 90).convert("RGB")
+    chosen = [arguments.library] if arguments.library else [*LIBRARIES]
+    failed = [surveyed(library, arguments.pattern, image)["failed"] for library in chosen]
+    return 1 if any(failed) else 0
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ REGISTERS = ("cls", "reg1", "reg2", "reg3")
 #: of its configuration, and the prefix.
 GLOBAL: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "ViTForImageClassification": ("ViTModel", {}, ("cls",)),
+    "ViTMSNForImageClassification": ("ViTMSNModel", {}, ("cls",)),
+    "IJepaForImageClassification": ("IJepaModel", {}, ()),
     "DeiTForImageClassification": ("DeiTModel", {}, ("cls", "dist")),
     "DeiTForImageClassificationWithTeacher": ("DeiTModel", {}, ("cls", "dist")),
     "Dinov2ForImageClassification": ("Dinov2Model", {}, ("cls",)),
@@ -44,6 +46,7 @@ GLOBAL: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "BeitForImageClassification": ("BeitModel", {}, ("cls",)),
     "CLIPVisionModelWithProjection": ("CLIPVisionModel", dict(projection_dim=6), ("cls",)),
     "CLIPForImageClassification": ("CLIPVisionModel", {}, ("cls",)),
+    "MetaClip2ForImageClassification": ("MetaClip2VisionModel", {}, ("cls",)),
     "SiglipForImageClassification": ("SiglipVisionModel", {}, ()),
 }
 CLASSES = [*GLOBAL, *dict.fromkeys(base for base, _, _ in GLOBAL.values())]
@@ -55,7 +58,7 @@ def module_of(name: str, attention: str = "sdpa", size: Any = 32, **options: Any
     kind = getattr(transformers, name)
     own = next(own for whole, (base, own, _) in GLOBAL.items() if name in (whole, base))
     settings = {**SMALL, **own, "image_size": size, **options}
-    if kind.config_class.__name__ in ("CLIPConfig", "SiglipConfig"):
+    if kind.config_class.__name__ in ("CLIPConfig", "MetaClip2Config", "SiglipConfig"):
         settings = {"vision_config": settings}
     settings["num_labels"] = 5
     module = kind(kind.config_class(**settings)).eval()
@@ -150,6 +153,7 @@ def test_what_the_head_reads() -> None:
         return small(name).read_tokens
 
     assert read("ViTForImageClassification") == ("cls",)
+    assert read("IJepaForImageClassification") == ("patches",)
     assert read("DeiTForImageClassification") == ("cls",)
     assert read("DeiTForImageClassificationWithTeacher") == ("cls", "dist")
     assert read("Dinov2ForImageClassification") == ("cls", "patches")

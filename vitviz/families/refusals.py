@@ -7,6 +7,9 @@ from torch import nn
 
 #: By the class of the module, or of one of its parts: why it cannot be read.
 _REASONS: Mapping[str, str] = {
+    "Siglip2VisionEmbeddings": (
+        "takes pictures as lists of patches, whose places are not followed yet"
+    ),
     "AttentionDownsample": "shrinks the grid inside its attention, which is not undone yet",
     "BottleneckAttn": "attends in single blocks of a CNN, whose places are not followed yet",
     "CascadedGroupAttention": "feeds each head with the output of the one before",

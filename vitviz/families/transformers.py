@@ -4,7 +4,7 @@ Nothing here imports transformers: a module that comes from there is known by it
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -126,7 +126,12 @@ class _Plain(Encoder):
         )
 
     def run(self, module: Any, x: Tensor) -> Tensor:
-        return run(module, x, image_size(self.of(module).config) if self.resizes else None)
+        encoder = self.of(module)
+        answer = run(module, x, image_size(encoder.config) if self.resizes else None)
+        if answer.ndim == 2:
+            return answer
+        # An encoder that pools nothing returns its tokens.
+        return answer[:, 0] if self.prefix(encoder) else answer.mean(dim=1)
 
     def answer(self, module: Any, tokens: Tensor) -> Tensor:
         picture = torch.zeros(1, 3, *image_size(self.of(module).config)).to(tokens)
@@ -214,6 +219,21 @@ _VIT = _Plain(
     middle="layernorm_after",
     resizes=True,
 )
+_MSN = replace(
+    _VIT,
+    place="vit_msn",
+    name="ViTMSNModel",
+    wholes={"ViTMSNForImageClassification": "vit"},
+    block="ViTMSNLayer",
+)
+_IJEPA = replace(
+    _VIT,
+    place="ijepa",
+    name="IJepaModel",
+    wholes={"IJepaForImageClassification": "ijepa"},
+    block="IJepaLayer",
+    prefix=lambda encoder: (),
+)
 _DEIT = _Plain(
     place="deit",
     name="DeiTModel",
@@ -287,6 +307,17 @@ _CLIP = _Plain(
     unnormed=("CLIPForImageClassification",),
     **_TOWER,
 )
+_METACLIP = replace(
+    _CLIP,
+    place="metaclip_2",
+    name="MetaClip2VisionModel",
+    wholes={
+        "MetaClip2VisionModelWithProjection": "vision_model",
+        "MetaClip2ForImageClassification": "vision_model",
+    },
+    block="MetaClip2EncoderLayer",
+    unnormed=("MetaClip2ForImageClassification",),
+)
 _SIGLIP = _Plain(
     place="siglip",
     name="SiglipVisionModel",
@@ -299,12 +330,12 @@ _SIGLIP = _Plain(
 )
 
 TRANSFORMERS = (
-    _family("ViT", _VIT),
+    *(_family("ViT", row) for row in (_VIT, _MSN, _IJEPA)),
     _family("DeiT distilled", _DEIT),
     _family("ViT", _DINOV2),
     _family("ViT", _DINOV2_REGISTERS),
     _family("DINOv3", _DINOV3, positional=lambda encoder: True),
     _family("BEiT", _BEIT, positional=_knows_places),
-    _family("CLIP", _CLIP),
+    *(_family("CLIP", row) for row in (_CLIP, _METACLIP)),
     _family("SigLIP", _SIGLIP),
 )
