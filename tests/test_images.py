@@ -27,6 +27,7 @@ from vitviz.images import (
     ImageError,
     fit,
     open_image,
+    patch_mask,
     place,
 )
 
@@ -802,3 +803,23 @@ def test_a_file_may_be_given_by_its_path(tmp_path: Path) -> None:
     assert refusal(tmp_path).endswith("cannot be read: Is a directory.")
     path.write_bytes(bytes(MAX_BYTES + 1))
     assert refusal(path) == "The file has 25,000,001 bytes; at most 25,000,000 are read."
+
+
+# --- a choice of patches in the picture ---------------------------------------------------------
+
+
+def test_a_mask_of_patches_lies_where_the_patches_do() -> None:
+    mask = np.zeros((2, 3), bool)
+    mask[0, 1] = mask[1, 2] = True
+    drawn = np.asarray(patch_mask(mask, size=(40, 30), crop=(5, 4, 35, 24)))
+    wanted = np.zeros((30, 40), np.uint8)
+    wanted[4:14, 15:25] = wanted[14:24, 25:35] = 255
+    np.testing.assert_array_equal(drawn, wanted)
+
+
+def test_a_mask_may_reach_beyond_the_picture_and_need_not_meet_its_pixels() -> None:
+    mask = np.array([[True, False], [False, True]])
+    drawn = np.asarray(patch_mask(mask, size=(9, 7), crop=(-1.5, -2, 10.5, 9)))
+    for y, x in np.ndindex(7, 9):
+        row, col = int((y + 0.5 + 2) / 5.5), int((x + 0.5 + 1.5) / 6)
+        assert drawn[y, x] == (255 if mask[row, col] else 0)

@@ -1,5 +1,6 @@
 """The Tokens page: similarity in the browser, components, foreground, thumbnails and lengths."""
 
+import io
 import json
 from collections.abc import Callable
 from itertools import pairwise
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from streamlit.testing.v1 import AppTest
 
 from pages.driver import (
@@ -153,6 +155,35 @@ def test_the_threshold_keeps_one_end_of_the_first_component(
     assert f"Fitted again on the {kept.sum()} of 24 patches that are kept." in prose(at)
     _, explained = inspection.token_scatter(after(acts, 3), grid=acts.grid, kept=kept)
     assert f"Red is component 1 ({100 * explained[0]:.0f} % of the variance)" in prose(at)
+
+
+def test_the_mask_is_a_picture_of_the_size_of_the_original(
+    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acts = seen(serve("plain"))
+    components, _ = inspection.token_components(after(acts, 3), grid=acts.grid)
+    kept = inspection.foreground(components[..., 0], threshold=0.4)
+    made: list[bytes] = []
+
+    def button(label: str, data: Callable[[], bytes], **options: Any) -> None:
+        made.append(data())
+
+    monkeypatch.setattr("streamlit.download_button", button)
+    opened("tokens")
+    assert not made  # while all are kept there is nothing to cut out
+    assert_works(opened("tokens", threshold="0.4"))
+    (file,) = made
+    mask = Image.open(io.BytesIO(file))
+    width, height = mask.size
+    assert mask.size == pictures.sample("dog").size
+    assert mask.mode == "L"
+    left, top, right, bottom = acts.crop
+    for row, col in np.ndindex(4, 6):
+        x = left + (col + 0.5) * (right - left) / 6
+        y = top + (row + 0.5) * (bottom - top) / 4
+        assert (mask.getpixel((int(x), int(y))) == 255) == kept[row, col]
+    share = (right - left) * (bottom - top) / (width * height)
+    assert np.mean(np.asarray(mask) == 255) == pytest.approx(kept.mean() * share, rel=0.02)
 
 
 def test_too_few_patches_beyond_the_threshold_are_said_and_all_are_shown(

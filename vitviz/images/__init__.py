@@ -2,7 +2,7 @@
 
 from .decoding import LONG_SIDE, MAX_BYTES, MAX_SCANS, MAX_SIDE, ImageError
 from .opening import open_image
-from .placement import SHOWN_SIDE, Box, Placement, fit, place, reduced
+from .placement import SHOWN_SIDE, Box, Placement, fit, patch_mask, place, reduced
 
 __all__ = [
     "LONG_SIDE",
@@ -15,6 +15,7 @@ __all__ = [
     "Placement",
     "fit",
     "open_image",
+    "patch_mask",
     "place",
     "reduced",
 ]

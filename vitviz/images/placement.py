@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
 from PIL import Image
 
 Box = tuple[float, float, float, float]
@@ -131,3 +132,25 @@ def fit(
     canvas = Image.new("RGB", (right - left, bottom - top), fill)
     canvas.paste(part, (seen[0] - left, seen[1] - top))
     return canvas
+
+
+def patch_mask(patches: np.ndarray, *, size: tuple[int, int], crop: Box) -> Image.Image:
+    """A choice of patches in the pixels of the picture.
+
+    Parameters
+    ----------
+    patches : ndarray of bool, shape (rows, columns)
+    size : (width, height) of the upright picture in pixels
+    crop : (left, top, right, bottom) of the grid in these pixels, as of a capture
+
+    Returns
+    -------
+    PIL.Image in mode "L"
+        255 where the middle of the pixel lies in a chosen patch, else 0, as beyond the grid.
+    """
+    (rows, cols), (width, height), (left, top, right, bottom) = patches.shape, size, crop
+    down = np.floor((np.arange(height) + 0.5 - top) / (bottom - top) * rows).astype(int)
+    over = np.floor((np.arange(width) + 0.5 - left) / (right - left) * cols).astype(int)
+    within = ((down >= 0) & (down < rows))[:, None] & ((over >= 0) & (over < cols))
+    chosen = patches[np.ix_(down.clip(0, rows - 1), over.clip(0, cols - 1))]
+    return Image.fromarray(np.where(within & chosen, np.uint8(255), np.uint8(0)))

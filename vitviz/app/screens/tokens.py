@@ -1,5 +1,6 @@
 """The page Tokens: cosine similarity, principal components and norms of the tokens."""
 
+import io
 from collections.abc import Sequence
 
 import numpy as np
@@ -64,6 +65,8 @@ def page(view: View) -> Data | None:
     points, explained = _scatter(view, view.layer, kept)
     chosen = slice(first, first + CHANNELS)
     _colours(view, points, explained, kept, chosen)
+    if not kept.all():
+        _mask(view, kept)
     scatter, norms = st.columns([3, 2])
     with scatter:
         _thumbnails(view, points, explained, kept, chosen)
@@ -189,6 +192,28 @@ def _colours(
         st.markdown(words)
     with all_layers:
         _film(view, chosen)
+
+
+def _mask(view: View, kept: np.ndarray) -> None:
+    """Offer the patches that are kept as a picture of the size of the one that was given."""
+
+    def content() -> bytes:
+        from vitviz.images import patch_mask
+
+        file = io.BytesIO()
+        patch_mask(kept, size=view.picture.size, crop=view.acts.crop).save(file, "PNG")
+        return file.getvalue()
+
+    st.download_button(
+        "Foreground mask, PNG",
+        content,
+        file_name="vitviz_foreground.png",
+        mime="image/png",
+        key="mask",
+        on_click="ignore",
+        icon=":material/download:",
+        help="White where a patch is kept, black elsewhere, in the size of the picture itself.",
+    )
 
 
 def _numbers(chosen: slice) -> tuple[int, int, int]:
