@@ -3,9 +3,12 @@
 import base64
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -48,6 +51,7 @@ async ([js, css, stack, view]) => {
   await new Promise((done) => setTimeout(done, 100));  // until the picture is decoded
 }
 """
+SVG = "{http://www.w3.org/2000/svg}"
 SIZE = (640, 400)  # of the picture: width, height
 CROP = (70.0, 20.0, 560.0, 370.0)
 GRID = (10, 14)  # a swap of rows and columns shows
@@ -120,6 +124,7 @@ def show(page: "Page") -> Callable[..., None]:
             "lut": colour_table(kind == "cosine"),
             "queryColour": QUERY,
             "keyColour": KEY,
+            "provenance": "",
             **view,
         }
         stack = sent_stack(frames, shapes, kind)
@@ -898,3 +903,68 @@ def test_where_cls_alone_looks_no_patch_is_asked(page: "Page", show: Callable[..
     assert label(page).startswith("query CLS")
     page.keyboard.press("p")
     assert label(page).startswith("key row 2 column 7, ")
+
+
+# --- saved as a picture -------------------------------------------------------------------------
+
+
+def saved(page: "Page", label: str) -> bytes:
+    menu = page.locator(".tools details")
+    menu.locator("summary").click()
+    with page.expect_download() as download:
+        menu.get_by_role("button", name=label, exact=True).click()
+    assert download.value.suggested_filename.startswith("vitviz_where_it_looks_layer_1_head_2")
+    return Path(download.value.path()).read_bytes()
+
+
+def fills(svg: ElementTree.Element) -> list[tuple[int, ...]]:
+    """The colour of each patch, row by row."""
+    (group,) = (one for one in svg.iter(f"{SVG}g") if one.get("class") == "patches")
+    found = [re.findall(r"\d+", one.get("fill") or "") for one in group]
+    return [tuple(map(int, colour)) for colour in found]
+
+
+def wanted_colours(row: np.ndarray) -> np.ndarray:
+    """Of shares on a scale of their own: the colour table at their place from 0 to the largest."""
+    table = bytes.fromhex(colour_table(False))
+    places = np.rint(255 * row / row.max()).astype(int)
+    return np.frombuffer(table, np.uint8).reshape(256, 3)[places]
+
+
+def test_the_map_is_saved_with_the_colours_of_its_numbers(
+    show: Callable[..., None], page: "Page"
+) -> None:
+    values = np.random.default_rng(0).random((3, 141, 141), np.float32) ** 3
+    values /= values.sum(axis=2, keepdims=True)
+    show(values, state={"head": 1, "query": 20, "pinned": True}, provenance="a model · mine.png")
+    shares = values[1, 20, 1:]
+    table = np.frombuffer(bytes.fromhex(colour_table(False)), np.uint8).reshape(256, 3).astype(int)
+    step = np.abs(np.diff(table, axis=0)).max()
+    for label, bare in (("SVG, with title", False), ("SVG, bare, transparent", True)):
+        svg = ElementTree.fromstring(saved(page, label))
+        # a byte's rounding moves a colour by at most two steps of the table
+        np.testing.assert_allclose(fills(svg), wanted_colours(shares), atol=2 * step)
+        assert fills(svg)[int(shares.argmax())] == tuple(table[-1])
+        words = " ".join(text.text or "" for text in svg.iter(f"{SVG}text"))
+        assert ("a model · mine.png" in words) != bare
+        assert ("Where it looks layer 1, head 2" in words) != bare
+        assert (svg.find(f".//{SVG}linearGradient") is not None) != bare
+        boxes = [one for one in svg.iter(f"{SVG}rect") if one.get("fill") == "none"]
+        assert [one.get("stroke") for one in boxes] == ["#000", QUERY]
+    for scale in (1, 2):
+        label = "PNG × 2, bare, transparent" if scale == 2 else "PNG, bare, transparent"
+        image = Image.open(io.BytesIO(saved(page, label)))
+        assert image.size == (scale * 640, scale * 400)
+        left, top, right, bottom = CROP
+        corner = image.getpixel((0, 0))
+        assert isinstance(corner, tuple)
+        assert corner[3] == 0
+        for patch, wanted in enumerate(fills(svg)):
+            row, col = divmod(patch, GRID[1])
+            if abs(row - 1) <= 1 and abs(col - 5) <= 1:
+                continue  # beside the outline of the query, patch 19
+            x = left + (col + 0.5) * (right - left) / GRID[1]
+            y = top + (row + 0.5) * (bottom - top) / GRID[0]
+            found = image.getpixel((int(scale * x), int(scale * y)))
+            assert isinstance(found, tuple)
+            np.testing.assert_allclose(found[:3], wanted, atol=1)

@@ -33,6 +33,7 @@ from vitviz.app.widgets.class_menu import answer_words
 from vitviz.app.widgets.clipboard import paste_anywhere, paste_button
 from vitviz.app.widgets.copy_link import copy_link
 from vitviz.app.widgets.data_table import Data, disclose, provenance
+from vitviz.app.widgets.figure_pictures import figure_pictures
 from vitviz.options import OptionError
 from vitviz.text import OPENING, PAGES, lesson, page_after, tab
 from vitviz.token_map import Placed, moved
@@ -130,9 +131,10 @@ def _page(name: str, views: list[View]) -> None:
     else:
         boxes(words)
         disclose(view, name, data)
+    line = provenance(view, name, data)
+    figure_pictures(line)
     with st.container(key="provenance"):
-        # plain text: a file's name must never become markup
-        st.text(provenance(view, name, data))
+        st.text(line)  # plain text: a file's name must never become markup
         st.html(FOLD.format("The whole line"))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from .frames import Frame, Kind, Placed, Shape, encode, encode_windows, moved, packed, photo
 
 __all__ = [
+    "SAVING",
     "SHARED",
     "Frame",
     "Kind",
@@ -28,9 +29,11 @@ __all__ = [
 ]
 
 _HERE = Path(__file__).parent
+#: The module that saves a drawing as a picture; it imports nothing.
+SAVING = _HERE / "saving.js"
 # Each imports from those before it; the page Anatomy takes the first ones too.
 SHARED = [_HERE / f"{name}.js" for name in ("maps", "parts", "commits", "component", "keys")]
-_MODULES = [*SHARED, _HERE / "distance.js", _HERE / "view.js"]
+_MODULES = [*SHARED, SAVING, *(_HERE / f"{name}.js" for name in ("distance", "drawing", "view"))]
 
 
 def script() -> str:

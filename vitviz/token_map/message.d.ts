@@ -52,6 +52,7 @@ export interface ViewMessage {
   lut: string; // 256 colours from the least to the most, six hexadecimal digits each
   queryColour: string;
   keyColour: string;
+  provenance: string; // goes into each picture that is saved
 }
 
 export interface State {

@@ -191,7 +191,7 @@ export function drawPixels(canvas, patches, { rows, cols }, { scale, lut, spotli
 
 /** Red, green and blue of a position on the colour bar.
  * @param {number} position @param {Paint} paint */
-function colourAt(position, { lut, spotlight }) {
+export function colourAt(position, { lut, spotlight }) {
   const grey = Math.round(255 * (FLOOR + (1 - FLOOR) * position));
   const first = 3 * Math.round(255 * position);
   return spotlight ? [grey, grey, grey] : [...lut.subarray(first, first + 3)];

@@ -7,15 +7,18 @@
 
 import { Component, Stacks, mounting, views } from "./component.js";
 import { DistanceChart } from "./distance.js";
+import { mapDrawing } from "./drawing.js";
 import { isTaken, keyed } from "./keys.js";
 import { MEAN, Scale, Stack, fitted, reading, selected, tilesOf } from "./maps.js";
 import {
   drawBar, drawCells, drawGrid, drawPixels, drawTile, element, fillStrip, layout, outline, toolbar,
 } from "./parts.js";
+import { saveMenu } from "./saving.js";
 
 /** @import { Grid, Role, Selected, Tile } from "./maps.js" */
 /** @import { State, ViewMessage } from "./message.js" */
 /** @import { Paint } from "./parts.js" */
+/** @import { Drawing } from "./saving.js" */
 
 /** @type {Stacks<Stack>} */
 const stacks = new Stacks(4, (message) => new Stack(message));
@@ -33,6 +36,8 @@ class View extends Component {
   /** @type {number | null} */ hover = null; // query under the pointer
   /** @type {number | null} */ pointed = null; // patch under the pointer on the map
   small = element("canvas"); // the map, one pixel a patch
+  /** @type {{ selection: Selected, paint: Paint } | null} */ map = null; // as it was last drawn
+  saveMenu = saveMenu((bare) => this.drawing(bare));
 
   /** @param {HTMLElement} root */
   constructor(root) {
@@ -89,6 +94,24 @@ class View extends Component {
     if (!change) return;
     this.change(change);
     event.preventDefault();
+  }
+
+  /** The map on screen, to be saved.
+   * @param {boolean} bare @returns {Drawing} */
+  drawing(bare) {
+    const { data, parts, small, shape, state } = this;
+    const { selection, paint } = /** @type {NonNullable<View["map"]>} */ (this.map);
+    const { role, grid: asked, mapGrid: grid, patch } = selection;
+    const made = mapDrawing({
+      ...{ picture: data.picture, small, grid, asked, patch, paint, bare, smooth: state.smooth },
+      photo: stacks.get(data.stackId)?.photo?.src,
+      colour: data[`${role}Colour`],
+      dashed: role === "key",
+      equalShare: shape.equalShare,
+    });
+    const title = `${parts.mapTitle.textContent}, ${selection.name}`;
+    return { ...made, title, words: parts.map.getAttribute("aria-label"),
+      provenance: data.provenance };
   }
 
   // ---- building
@@ -181,7 +204,8 @@ class View extends Component {
     const shown = JSON.stringify([columns, direction, view, scale, leaveOut, smooth]);
     if (this.shown.tools === shown) return;
     this.shown.tools = shown;
-    this.refill(parts.tools, toolbar(data.kind === "share", columns, state, (part) => this.change(part)));
+    const tools = toolbar(data.kind === "share", columns, state, (part) => this.change(part));
+    this.refill(parts.tools, [...tools, this.saveMenu]);
   }
 
   /** @param {HTMLCanvasElement} canvas */
@@ -269,6 +293,7 @@ class View extends Component {
     const [left, top, right, bottom] = selection.mapGrid.crop;
     const { context, line } = this.#onPicture(parts.map);
     drawPixels(this.small, tile.map.patches, selection.mapGrid, paint);
+    this.map = { selection, paint };
     context.imageSmoothingEnabled = state.smooth;
     context.drawImage(this.small, left, top, right - left, bottom - top);
     this.#markPatches(context, line, selection);

@@ -170,6 +170,7 @@ def token_map(
             "lut": colour_table(kind == "cosine"),
             "queryColour": QUERY,
             "keyColour": KEY,
+            "provenance": f"{view.model.provenance} · {picture.name}",
         },
     )
 

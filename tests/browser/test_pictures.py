@@ -1,0 +1,144 @@
+"""Pictures of what is on screen: every file is opened, and its colours are those of the numbers."""
+
+import base64
+import io
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from app_server import Server
+from PIL import Image
+from plotly.colors import get_colorscale, sample_colorscale
+
+import vitviz
+from vitviz import Activations, inspection
+from vitviz.app.shared import pictures
+
+from .walk import opened, settled
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+SVG = "{http://www.w3.org/2000/svg}"
+HREF = "{http://www.w3.org/1999/xlink}href"
+
+
+@pytest.fixture(scope="module")
+def acts() -> Activations:
+    """What the app shows when it is opened."""
+    return vitviz.capture(
+        vitviz.load_model("vitviz_tiny_cifar10"), pictures.sample(pictures.DEFAULT).image
+    )
+
+
+def saved(page: "Page", menu: "Locator", label: str) -> tuple[str, bytes]:
+    """The name and the content of the file that a choice of the menu gives."""
+    menu.locator("summary").click()
+    with page.expect_download() as download:
+        menu.get_by_role("button", name=label, exact=True).click()
+    return download.value.suggested_filename, Path(download.value.path()).read_bytes()
+
+
+def norms_menu(page: "Page", server: Server) -> "Locator":
+    """The menu of the norms, the last figure of the page Tokens."""
+    opened(page, server, "tokens")
+    settled(page)
+    chart = page.locator("[data-testid=stPlotlyChart]").last
+    chart.locator(".heatmaplayer image").wait_for()
+    return chart.locator("details")
+
+
+def heat_map(svg: bytes) -> np.ndarray:
+    """The colours of the heat map in a figure's SVG: (height, width, 3)."""
+    (layer,) = [
+        group
+        for group in ElementTree.fromstring(svg).iter(f"{SVG}g")
+        if group.get("class") == "heatmaplayer mlayer"
+    ]
+    (image,) = layer.iter(f"{SVG}image")
+    address = image.get("href") or image.get(HREF) or ""
+    png = base64.b64decode(address.removeprefix("data:image/png;base64,"))
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
+
+
+def colours(values: np.ndarray, scale: str) -> np.ndarray:
+    """What a colour scale gives these numbers, from their least to their largest."""
+    shares = ((values - values.min()) / np.ptp(values)).ravel().tolist()
+    found = sample_colorscale(get_colorscale(scale), shares, colortype="tuple")
+    return 255 * np.array(found).reshape(*values.shape, 3)
+
+
+def middles(pixels: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+    """The colour in the middle of each cell."""
+    height, width = pixels.shape[:2]
+    rows, cols = ((np.arange(n) + 0.5) / n for n in grid)
+    return pixels[np.ix_((rows * height).astype(int), (cols * width).astype(int))]
+
+
+def test_a_figure_is_saved_as_svg_with_its_numbers(
+    page: "Page", server: Server, acts: Activations
+) -> None:
+    menu = norms_menu(page, server)
+    name, svg = saved(page, menu, "SVG, with title")
+    assert name == "vitviz_norm_of_the_tokens_after_layer_6_before_the_layernorm.svg"
+    norms, _, _ = inspection.token_norms(acts)
+    np.testing.assert_allclose(middles(heat_map(svg), acts.grid), colours(norms, "Cividis"), atol=2)
+    words = [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+    line = page.locator(".st-key-provenance").inner_text()
+    assert line in " ".join(words)
+    assert words.count("norm") == 1  # of the colour bar
+    (title, *_) = ElementTree.fromstring(svg).iter(f"{SVG}title")
+    assert title.text is not None
+    assert title.text.startswith("norm of each patch")
+
+
+def test_bare_figures_have_no_words_around_them_and_no_ground(
+    page: "Page", server: Server, acts: Activations
+) -> None:
+    menu = norms_menu(page, server)
+    name, svg = saved(page, menu, "SVG, bare, transparent")
+    assert name.endswith("_bare.svg")
+    assert not list(ElementTree.fromstring(svg).iter(f"{SVG}text"))
+    norms, _, _ = inspection.token_norms(acts)
+    np.testing.assert_allclose(middles(heat_map(svg), acts.grid), colours(norms, "Cividis"), atol=2)
+    _, png = saved(page, menu, "PNG, bare, transparent")
+    image = Image.open(io.BytesIO(png))
+    assert image.mode == "RGBA"
+    assert image.getpixel((1, image.height - 2))[3] == 0  # type: ignore[index]
+
+
+def test_the_two_scales_differ_by_two(page: "Page", server: Server, acts: Activations) -> None:
+    menu = norms_menu(page, server)
+    sizes: list[Any] = []
+    for label in ("PNG, with title", "PNG × 2, with title"):
+        name, png = saved(page, menu, label)
+        image = Image.open(io.BytesIO(png)).convert("RGB")
+        assert re.search(r"_2x\.png$", name) if "2" in label else name.endswith("norm.png")
+        assert image.getpixel((1, 1)) == (255, 255, 255)
+        sizes.append(image.size)
+        # The brightest patch of Cividis is yellow, and nothing else in the picture is.
+        red, green, blue = np.moveaxis(np.asarray(image).astype(int), 2, 0)
+        yellow = np.argwhere((red > 245) & (green > 220) & (blue < 100))
+        assert len(yellow) > 4
+    assert sizes[1] == (2 * sizes[0][0], 2 * sizes[0][1])
+
+
+def test_every_figure_has_one_menu(page: "Page", server: Server) -> None:
+    opened(page, server, "tokens")
+    settled(page)
+    charts = page.locator("[data-testid=stPlotlyChart]:has(.main-svg)")
+    menus = page.locator("[data-testid=stPlotlyChart] summary")
+    charts.last.locator("summary").wait_for()
+    assert menus.count() == charts.count() >= 4
+    page.locator(".st-key-layer input").press("ArrowLeft")
+    settled(page)
+    page.wait_for_timeout(300)
+    assert menus.count() == charts.count() >= 4
+    menu = charts.last.locator("details")
+    menu.locator("summary").press("Enter")
+    assert menu.get_by_role("button").count() == 6
+    page.keyboard.press("Escape")
+    assert not menu.get_by_role("button").first.is_visible()

@@ -1,0 +1,54 @@
+// A menu at each figure of the page that saves it as a picture. A figure is drawn by Streamlit; what
+// is saved is what stands on the screen, layer on layer, without what belongs to the pointer.
+
+import { INK, drawn, saveMenu } from "../../token_map/saving.js";
+
+let line = ""; // the provenance line of the page
+
+export default function mount({ data }) {
+  line = data.provenance;
+  offer();
+  const observer = new MutationObserver(offer);
+  observer.observe(document.querySelector("[data-testid=stMain]") ?? document.body,
+    { childList: true, subtree: true });
+  return () => observer.disconnect();
+}
+
+function offer() {
+  for (const figure of document.querySelectorAll(".js-plotly-plot .main-svg:first-of-type")) {
+    const plot = figure.closest(".js-plotly-plot");
+    const place = plot.closest(".stPlotlyChart");
+    if (!place || place.saveMenu?.isConnected) continue;
+    place.saveMenu = saveMenu((bare) => drawing(place.querySelector(".js-plotly-plot"), bare));
+    place.append(place.saveMenu);
+  }
+}
+
+function drawing(plot, bare) {
+  const [first, ...others] = plot.querySelectorAll(".main-svg");
+  const { width, height } = first.getBoundingClientRect();
+  const inner = drawn("g");
+  const colour = bare ? getComputedStyle(plot.querySelector("text") ?? plot).fill : INK; // on white
+  for (const layer of [first, ...others])
+    for (const part of layer.children) {
+      if (part.matches(".hoverlayer, .zoomlayer, .selectionlayer")) continue;
+      const copy = part.cloneNode(true);
+      if (bare) for (const bar of copy.querySelectorAll(".colorbar")) bar.remove();
+      for (const text of copy.querySelectorAll("text")) text.style.fill = colour;
+      inner.append(copy);
+    }
+  for (const part of inner.querySelectorAll("[clip-path]")) { // named by the page, where it has a base
+    const clip = part.getAttribute("clip-path").match(/#[^"')]+/);
+    if (clip) part.setAttribute("clip-path", `url(${clip[0]})`);
+  }
+  const words = plot.layout?.meta?.alt ?? "";
+  const title = heading(plot);
+  return { drawn: inner, width, height, title, words, provenance: line };
+}
+
+/** The last heading above the figure. */
+function heading(plot) {
+  const above = [...document.querySelectorAll("[data-testid=stMain] :is(h1, h2, h3, h4)")]
+    .filter((one) => one.compareDocumentPosition(plot) & Node.DOCUMENT_POSITION_FOLLOWING);
+  return above.at(-1)?.textContent.trim() ?? "Figure";
+}

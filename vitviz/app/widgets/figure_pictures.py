@@ -1,0 +1,22 @@
+"""A menu at each figure of the page that saves it as a picture."""
+
+from pathlib import Path
+
+import streamlit as st
+
+from vitviz.token_map import SAVING, joined
+
+_component = st.components.v2.component(
+    "vitviz_figure_pictures",
+    js=joined([SAVING, Path(__file__).with_suffix(".js")]),
+)
+
+
+def figure_pictures(provenance: str) -> None:
+    """Offer the menus; one call a page.
+
+    Parameters
+    ----------
+    provenance : the line that goes into each picture
+    """
+    _component(key="figure_pictures", data={"provenance": provenance}, height=1)
