@@ -42,6 +42,7 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "text": set(),
     "token_map": set(),
     "anatomy_map": {"token_map"},
+    "report": {*_MODEL, "activations", "inspection", "plots", "text", "token_map"},
     "options": set(),
     "training": {"vit", "checkpoints", "devices", "inspection", "model"},
 }
@@ -54,7 +55,7 @@ RULES: Mapping[str, set[str]] = {
 }
 THIRD_PARTY: Mapping[str, set[str]] = {
     "streamlit": {"app"},
-    "plotly": {"plots"},
+    "plotly": {"plots", "report"},  # which puts its script into a file
     "timm": {"zoo"},
     "huggingface_hub": {"hub"},
     "sklearn": {"inspection"},
@@ -84,6 +85,8 @@ EXCEPTIONS: set[tuple[str, str, When]] = {
     ("activations", "inspection", "lazy"),  # acts.measure()
     ("activations", "inspection", "hint"),
     ("plots", "activations", "hint"),
+    ("token_map", "activations", "hint"),
+    ("token_map", "families", "hint"),
     ("plots", "inspection", "lazy"),  # plots.attention_rollout(acts) and its like
 }
 LAZY_ONLY = {("cli", "training"), *(("vitviz", layer) for layer in _ALL)}

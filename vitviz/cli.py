@@ -1,4 +1,4 @@
-"""The `vitviz` command: app, profile, train, evaluate, fetch, prepare."""
+"""The `vitviz` command: app, report, profile, train, evaluate, fetch, prepare."""
 
 import argparse
 import sys
@@ -136,6 +136,24 @@ def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    """Write what a model does with some photos into one HTML file."""
+    from . import load_model
+    from .images import ImageError
+    from .report import html
+    from .zoo import ModelError
+
+    try:
+        model = load_model(arguments.model)
+        found = {photo.name: photo.read_bytes() for photo in arguments.photos}
+        content = html(model, found)
+        arguments.out.write_text(content, encoding="utf-8")
+    except (ModelError, ImageError, OSError) as error:
+        return _refused(error)
+    print(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.1f} MB")
+    return 0
 
 
 def _train(arguments: argparse.Namespace) -> int:
@@ -311,6 +329,12 @@ def _parser() -> argparse.ArgumentParser:
     profile.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
     add_device(profile)
     profile.set_defaults(run=_profile)
+
+    report = commands.add_parser("report", help="write what a model sees into one HTML file")
+    report.add_argument("photos", nargs="+", type=Path, metavar="PHOTO", help="files of pictures")
+    report.add_argument("--model", default="vitviz_tiny_cifar10", help="as in load_model")
+    report.add_argument("-o", "--out", type=Path, default=Path("report.html"), metavar="FILE")
+    report.set_defaults(run=_report)
 
     train = commands.add_parser("train", help="train a model of our own, or resume its run")
     train.add_argument("--data", type=Path, required=True, help="folder with the dataset")

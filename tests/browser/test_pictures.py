@@ -17,7 +17,7 @@ import vitviz
 from vitviz import Activations, inspection
 from vitviz.app.shared import pictures
 
-from .walk import opened, settled
+from .walk import opened, settled, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -131,12 +131,11 @@ def test_every_figure_has_one_menu(page: "Page", server: Server) -> None:
     settled(page)
     charts = page.locator("[data-testid=stPlotlyChart]:has(.main-svg)")
     menus = page.locator("[data-testid=stPlotlyChart] summary")
-    charts.last.locator("summary").wait_for()
-    assert menus.count() == charts.count() >= 4
+    until(page, lambda: menus.count() == charts.count() >= 4)
     page.locator(".st-key-layer input").press("ArrowLeft")
+    until(page, lambda: "layer 5 of 6" in page.locator(".st-key-provenance").inner_text())
     settled(page)
-    page.wait_for_timeout(300)
-    assert menus.count() == charts.count() >= 4
+    until(page, lambda: menus.count() == charts.count() >= 4)
     menu = charts.last.locator("details")
     menu.locator("summary").press("Enter")
     assert menu.get_by_role("button").count() == 6

@@ -44,7 +44,7 @@ def address(at: AppTest) -> dict[str, str]:
 
 def drawn(at: AppTest) -> tuple[str, ...]:
     """All that is on screen of the data: charts, and the token map with its numbers."""
-    own = ("session", "version")  # of messages
+    own = ("session", "version", "provenance")  # of messages, and of the files that are saved
     shown = {name: value for name, value in token_map(at).items() if name not in own}
     numbers = [values.tobytes().hex() for values in stack(at).values()]
     way = [json.dumps(data) for data in components(at, "vitviz_anatomy") if "stack" in data]

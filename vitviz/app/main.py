@@ -19,11 +19,9 @@ from vitviz.app.shared.downloads import follow, leave
 from vitviz.app.shared.queue import BusyError
 from vitviz.app.shared.traits import traits
 from vitviz.app.shared.view import (
-    KINDS,
     MEAN,
     MapStyle,
     View,
-    default_query,
     placed_grid,
     token_text,
 )
@@ -36,7 +34,7 @@ from vitviz.app.widgets.data_table import Data, disclose, provenance
 from vitviz.app.widgets.figure_pictures import figure_pictures
 from vitviz.options import OptionError
 from vitviz.text import OPENING, PAGES, lesson, page_after, tab
-from vitviz.token_map import Placed, moved
+from vitviz.token_map import KINDS, Placed, default_query, moved
 
 if TYPE_CHECKING:
     from vitviz import Activations, Model

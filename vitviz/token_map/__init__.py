@@ -9,23 +9,31 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from .captures import KINDS, TITLES, default_query, frames_of, layer_names, shape_of, view_message
 from .frames import Frame, Kind, Placed, Shape, encode, encode_windows, moved, packed, photo
 
 __all__ = [
+    "KINDS",
     "SAVING",
     "SHARED",
+    "TITLES",
     "Frame",
     "Kind",
     "Placed",
     "Shape",
+    "default_query",
     "encode",
     "encode_windows",
+    "frames_of",
     "joined",
+    "layer_names",
     "moved",
     "packed",
     "photo",
     "script",
+    "shape_of",
     "style",
+    "view_message",
 ]
 
 _HERE = Path(__file__).parent

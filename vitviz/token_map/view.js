@@ -316,4 +316,5 @@ class View extends Component {
   }
 }
 
-export default mounting(View, stacks);
+const mount = mounting(View, stacks);
+export default mount;

@@ -5,13 +5,13 @@ import streamlit as st
 
 from vitviz import inspection, plots
 from vitviz.app.shared import results
-from vitviz.app.shared.view import KINDS, View
+from vitviz.app.shared.view import View
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
-from vitviz.app.widgets.token_map import MAX_BYTES, shape_of, token_map
+from vitviz.app.widgets.token_map import MAX_BYTES, token_map
 from vitviz.text import findings
-from vitviz.token_map import Frame, Shape, encode, encode_windows
+from vitviz.token_map import TITLES, Frame, Shape, frames_of, layer_names, shape_of
 
 SHOWN_UNITS = 28
 MOST_MEASURED = 50_000_000  # numbers of A that are searched for patterns
@@ -27,23 +27,15 @@ def page(view: View) -> Data | None:
     if acts.all_to_all:
         finding(_pattern(view))
     shapes = [shape_of(acts, layer) for layer in range(acts.depth)]
-    alike = all(layer.kind == "global" for layer in acts.layers)
     token_map(
         view,
         _frames(view),
         name="attention",
         kind="share",
         strip="heads",
-        titles={
-            "row": "What it attends to",
-            "column": "Who attends to it",
-            "strip": "All heads of",
-        },
+        titles=TITLES,
         frame_setting=("layer", range(1, acts.depth + 1)),
-        frame_names=[
-            f"layer {number}" + ("" if alike else f" ({KINDS[layer.kind]})")
-            for number, layer in enumerate(acts.layers, start=1)
-        ],
+        frame_names=layer_names(acts),
         shapes=shapes,
         distance=None if acts.refusal else _distance(view),
     )
@@ -132,17 +124,9 @@ def _frames(view: View) -> list[Frame]:
     all_fit = sum(bytes_of) <= MAX_BYTES and not acts.refusal
     wanted = range(acts.depth) if all_fit else [view.layer]
 
-    def frame(number: int) -> Frame:
-        layer = acts.layers[number]
-        if layer.kind in ("global", "class"):
-            return encode(number, acts.attention(number), len(layer.prefix), "share")
-        windows = acts.layout(number)
-        attention = acts.attention_by_window(number)
-        return encode_windows(number, attention, windows.queries, windows.keys)
-
     return results.captures().get(
         (*view.key, "token map", tuple(wanted)),
-        lambda: [frame(number) for number in wanted],
+        lambda: frames_of(acts, wanted),
         lambda frames: sum(frame.nbytes for frame in frames),
     )
 

@@ -13,12 +13,13 @@ from vitviz import inspection, plots
 from vitviz.app import settings
 from vitviz.app.settings import setting
 from vitviz.app.shared import pictures, results
-from vitviz.app.shared.view import KINDS, MEAN, View, model_key
+from vitviz.app.shared.view import MEAN, View, model_key
 from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
 from vitviz.checkpoints import assets
 from vitviz.text import findings
+from vitviz.token_map import KINDS
 
 if TYPE_CHECKING:
     from vitviz import Activations

@@ -1,6 +1,7 @@
 """What is true of the model on screen, by the names that the captions ask for."""
 
-from vitviz.app.shared.view import View, default_query
+from vitviz.app.shared.view import View
+from vitviz.token_map import default_query
 
 
 def traits(view: View) -> frozenset[str]:

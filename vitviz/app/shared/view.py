@@ -12,13 +12,6 @@ if TYPE_CHECKING:
     from vitviz.families import Layer
 
 MEAN = "mean"  # as a head: the mean of heads; as a query: the mean of the patches
-KINDS = {  # of attention, in words
-    "global": "every patch attends to every patch",
-    "class": "only CLS attends",
-    "window": "patches attend within windows",
-    "grid": "patches attend within spread-out windows",
-    "pooled": "patches attend to pooled keys",
-}
 
 
 @dataclass(frozen=True)
@@ -89,11 +82,6 @@ def placed_grid(picture: Picture, acts: "Activations", layer: int) -> Placed:
     """The grid of a layer's queries, and its box in parts of the picture's width and height."""
     crop = zip(acts.crop_of(layer), 2 * picture.size, strict=True)
     return acts.layers[layer].query_grid, tuple(pixels / side for pixels, side in crop)
-
-
-def default_query(acts: "Activations", layer: "Layer") -> int | None:
-    """The query while none is chosen: CLS, or the mean of the patches where the head pools them."""
-    return 0 if "cls" in layer.prefix and "patches" not in acts.read_tokens else None
 
 
 def read_at(acts: "Activations") -> str:

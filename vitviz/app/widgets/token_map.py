@@ -10,37 +10,15 @@ import streamlit as st
 
 from vitviz.app import settings
 from vitviz.app.shared import results
-from vitviz.app.shared.view import default_query, placed_grid, token_text
+from vitviz.app.shared.view import placed_grid, token_text
 from vitviz.plots.template import KEY, QUERY, colour_table
-from vitviz.token_map import Frame, Kind, Shape, packed, script, style
+from vitviz.token_map import Frame, Kind, Shape, default_query, packed, script, shape_of, style
 
 if TYPE_CHECKING:
-    from vitviz import Activations
     from vitviz.app.shared.view import View
 
 MAX_BYTES = 16_000_000  # of all frames' maps; where they take more, send one frame at a time
 _component = st.components.v2.component("vitviz_token_map", css=style(), js=script())
-
-
-def shape_of(acts: "Activations", layer: int, *, patches_only: bool = False) -> Shape:
-    """Where the tokens of a layer lie; without the prefix tokens where only patches have maps."""
-    described = acts.layers[layer]
-    prefix = () if patches_only else tuple(token.upper() for token in described.prefix)
-    home = default_query(acts, described)
-    if patches_only:
-        home = _number(described.query_grid, middle(described.query_grid))
-    return Shape(
-        grid=described.query_grid,
-        key_grid=described.key_grid,
-        crop=acts.crop_of(layer),
-        key_crop=acts.crop_of(layer, keys=True),
-        prefix=prefix,
-        home=-1 if home is None else home,
-        heads=described.num_heads,
-        prefix_only=described.kind == "class",
-        equal_share=1 / acts.layout(layer).keys.shape[1],
-        within=described.kind in ("window", "grid"),
-    )
 
 
 def token_map(
@@ -86,7 +64,9 @@ def token_map(
     acts, picture = view.acts, view.picture
     key, values = f"token_map_{name}", list(frame_setting[1])
     if shapes is None:
-        one = shape_of(acts, 0, patches_only=patches_only)
+        one = shape_of(acts, 0)
+        if patches_only:
+            one = replace(one, prefix=(), home=_number(one.grid, middle(one.grid)))
         heads = frames[0].codes.shape[0]
         shapes = [
             replace(one, heads=heads, equal_share=one.equal_share if kind == "share" else None)

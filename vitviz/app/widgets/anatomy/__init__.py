@@ -11,7 +11,7 @@ from vitviz.anatomy_map import script, style
 from vitviz.app import settings
 from vitviz.app.settings import setting, text_setting
 from vitviz.app.shared import results
-from vitviz.app.shared.view import default_query, token_text
+from vitviz.app.shared.view import token_text
 from vitviz.app.widgets.anatomy.numbers import (
     answers,
     layer_of,
@@ -24,6 +24,7 @@ from vitviz.app.widgets.anatomy.numbers import (
 from vitviz.app.widgets.anatomy.words import boxes_of, cards_of
 from vitviz.plots.template import KEY, QUERY, colour_table
 from vitviz.text import anatomy as text
+from vitviz.token_map import default_query
 
 if TYPE_CHECKING:
     from vitviz.anatomy import Box

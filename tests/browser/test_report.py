@@ -1,0 +1,142 @@
+"""The report of a picture, opened from disk with the network cut: it is whole, live and exact."""
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import vitviz
+from vitviz import Activations, cli, inspection, report
+from vitviz.checkpoints import assets
+from vitviz.token_map import script
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+PHOTO = assets() / "samples" / "dog.jpg"
+MODEL = "vitviz_tiny_cifar10"
+
+
+@pytest.fixture(scope="module")
+def acts() -> Activations:
+    return vitviz.capture(vitviz.load_model(MODEL), PHOTO)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Written by the command."""
+    path = tmp_path_factory.mktemp("report") / "dog <1>.html"
+    assert cli.main(["report", str(PHOTO), "--model", MODEL, "-o", str(path)]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def opened(file: Path, browser: "Browser") -> "Iterator[tuple[Page, list[str], list[str]]]":
+    """The page, what it asked for, and what the browser complained about."""
+    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 900})
+    page, asked, wrong = context.new_page(), [], []  # type: Page, list[str], list[str]
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda line: wrong.append(line.text) if line.type == "error" else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto(file.as_uri())
+    page.locator("body[data-ready]").wait_for(state="attached")
+    yield page, asked, wrong
+    context.close()
+
+
+Opened = tuple["Page", list[str], list[str]]
+
+
+def test_it_asks_for_nothing_and_breaks_no_policy(opened: Opened, file: Path) -> None:
+    page, asked, wrong = opened
+    assert asked == [file.as_uri()]
+    assert not wrong
+    text = file.read_text(encoding="utf-8")
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "eval" not in policy
+    assert "http" not in policy
+    (module,) = re.findall(r'<script type="module">(.*?)</script>', text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(module.encode()).digest()).decode()
+    assert f"'sha256-{digest}'" in policy
+    page.evaluate(
+        """() => document.head.append(
+          Object.assign(document.createElement("script"), { textContent: "window.other = 1" }))"""
+    )
+    assert page.evaluate("() => typeof window.other") == "undefined"  # no script but its own
+
+
+def test_the_token_map_is_the_module_of_the_app_byte_for_byte(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert f'<script type="module">{script()}' in text
+
+
+def test_it_is_no_larger_than_it_may_be(file: Path) -> None:
+    assert file.stat().st_size < 8e6
+
+
+def test_the_map_is_live_and_its_numbers_are_those_of_the_capture(
+    opened: Opened, acts: Activations
+) -> None:
+    page, _, _ = opened
+    map_ = page.locator("canvas[data-part=map]")
+
+    def strongest(layer: int, head: int, query: int) -> str:
+        shares = acts.attention(layer)[head, query, 1:]
+        row, col = divmod(int(shares.argmax()), acts.grid[1])
+        return f"strongest key row {row + 1} column {col + 1}, {100 * shares.max():.1f} %"
+
+    assert strongest(5, 0, 0) in str(map_.get_attribute("aria-label"))
+    page.locator(".strip button", has_text="head 3").click()
+    page.locator(".sections h4", has_text="layer 6, head 3").wait_for()
+    assert strongest(5, 2, 0) in str(map_.get_attribute("aria-label"))
+    page.keyboard.press("p")  # the layer before
+    page.locator(".sections h4", has_text="layer 5, head 3").wait_for()
+    assert strongest(4, 2, 0) in str(map_.get_attribute("aria-label"))
+
+
+def test_the_figures_hold_the_numbers_of_the_capture(opened: Opened, acts: Activations) -> None:
+    page, _, _ = opened
+    heat: list[Any] = page.evaluate(
+        """() => [...document.querySelectorAll(".js-plotly-plot")].flatMap((plot) =>
+          plot.calcdata.filter(([first]) => first.trace.type === "heatmap")
+            .map(([first]) => first.z.map((row) => [...row])))"""
+    )
+    rollout, norms, *_ = (np.array(one) for one in heat)
+    found = 100 * inspection.attention_rollout(acts)[1:].reshape(acts.grid)
+    np.testing.assert_allclose(rollout, found, rtol=1e-5)
+    np.testing.assert_allclose(norms, inspection.token_norms(acts)[0], rtol=1e-5)
+    words = page.locator("body").inner_text()
+    assert acts.provenance in words
+    assert hashlib.sha256(PHOTO.read_bytes()).hexdigest() in words
+    assert f"vitviz {vitviz.__version__}" in words
+
+
+def test_it_prints_on_a4(opened: Opened) -> None:
+    page, _, _ = opened
+    pdf = page.pdf(prefer_css_page_size=True)
+    assert pdf.startswith(b"%PDF")
+    sizes = set(re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", pdf))
+    assert {(round(float(w)), round(float(h))) for w, h in sizes} == {(595, 842)}  # points
+    assert 2 <= len(re.findall(rb"/Type /Page\b", pdf)) <= 9
+
+
+def test_names_of_pictures_and_weights_are_no_markup(acts: Activations) -> None:
+    model = vitviz.load_model(MODEL, pretrained=False, seed=0)
+    text = report.html(model, {"<img src=x>.png": acts.photo})
+    assert "<img" not in text
+    assert "&lt;img src=x&gt;.png" in text
+    assert "random weights" in text
+
+
+def test_a_family_that_has_no_rollout_says_so(acts: Activations) -> None:
+    model = vitviz.load_model("swin_tiny_patch4_window7_224", pretrained=False)
+    text = report.html(model, {"dog": acts.photo})
+    assert "rollout is not defined." in text
+    assert '"map-0"' in text
+    assert len(text.encode()) < 16e6
