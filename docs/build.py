@@ -16,7 +16,7 @@ MODULES = (
     "vitviz",
     *("vitviz.activations", "vitviz.attribution", "vitviz.equivariance", "vitviz.families"),
     *("vitviz.images", "vitviz.inspection", "vitviz.intervention", "vitviz.model", "vitviz.plots"),
-    *("vitviz.vit", "vitviz.zoo"),
+    *("vitviz.profiling", "vitviz.report", "vitviz.vit", "vitviz.zoo"),
 )
 #: The same for pdoc, without the modules below them: a package offers all by its own name.
 SHOWN = ("vitviz", "!vitviz[.].*", *MODULES[1:], *(f"!{module}[.].*" for module in MODULES[1:]))

@@ -306,7 +306,7 @@ def test_the_joined_module_is_valid(component: Any, node: str, tmp_path: Path) -
     file.write_text(source, encoding="utf-8")
     printed([node, "--check", str(file)])
     found = re.findall(r"^(?:im|ex)port .*", source, re.MULTILINE)
-    assert found == ["export default mounting(View, stacks);"]
+    assert found == ["export default mount;"]
 
 
 @components

@@ -429,4 +429,5 @@ class View extends Component {
   }
 }
 
-export default mounting(View, stacks);
+const mount = mounting(View, stacks);
+export default mount;
