@@ -11,15 +11,11 @@ import pdoc
 
 import vitviz
 
-#: The modules that the README names; the app and the training are no library.
-MODULES = (
-    "vitviz",
-    *("vitviz.activations", "vitviz.attribution", "vitviz.equivariance", "vitviz.families"),
-    *("vitviz.images", "vitviz.inspection", "vitviz.intervention", "vitviz.model", "vitviz.plots"),
-    *("vitviz.profiling", "vitviz.report", "vitviz.vit", "vitviz.zoo"),
-)
+_ALSO = ("equivariance", "report")  # which hold no public name of their own
+#: Those of the public names; the app and the training are no library.
+MODULES = sorted({f"vitviz.{name}" for name in (*vitviz._HOMES.values(), *vitviz._MODULES, *_ALSO)})
 #: The same for pdoc, without the modules below them: a package offers all by its own name.
-SHOWN = ("vitviz", "!vitviz[.].*", *MODULES[1:], *(f"!{module}[.].*" for module in MODULES[1:]))
+SHOWN = ("vitviz", "!vitviz[.].*", *MODULES, *(f"!{module}[.].*" for module in MODULES))
 
 
 def build(folder: Path) -> None:
