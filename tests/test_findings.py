@@ -118,7 +118,7 @@ def test_a_grid_of_another_size_is_refused() -> None:
             [[95.0, 105.0], [100.0, 20.0]],
             "Most heads attend **as far as uniform attention** would.",
         ),
-        ([[70.0, 150.0], [100.0, 20.0]], "Neither near nor as far"),
+        ([[70.0, 150.0], [100.0, 20.0]], "The heads are **mixed**."),
     ],
 )
 def test_local_or_global(pixels: list[list[float]], begins: str) -> None:
@@ -126,9 +126,12 @@ def test_local_or_global(pixels: list[list[float]], begins: str) -> None:
     assert sentence.startswith(begins)
     values = np.array(pixels)
     even, near = (np.abs(values - 100) <= 10).sum(), (values < 50).sum()
-    assert f" {even} of 4 are within 10 % of its distance, 100.0 px; {near} are below" in sentence
+    counted = (
+        f" {even} of 4 are within 10 % of the distance of uniform attention (100.0 px), {near}"
+    )
+    assert f"{counted} below half of it." in sentence
     layer, one = np.unravel_index(values.argmin(), values.shape)
-    assert sentence.endswith(f"layer {layer + 1}, head {one + 1}, with {values.min():.1f} px.")
+    assert sentence.endswith(f"layer {layer + 1}, head {one + 1} ({values.min():.1f} px).")
 
 
 def test_heads_that_attend_to_no_patch_are_not_counted() -> None:

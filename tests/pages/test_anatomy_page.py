@@ -193,6 +193,13 @@ def test_every_sentence_is_filled_for_every_kind(serve: Callable[..., Model], ki
     )
 
 
+def test_names_keep_their_letters_where_no_positions_are_added() -> None:
+    at = opened("anatomy", model="vit_small_patch16_dinov3", weights="random")
+    said = "".join(card["say"] for card in shown(at)["cards"])
+    assert "vit_small_patch16_dinov3 where a patch lies" in said
+    assert "(RoPE)" in said
+
+
 def test_fixed_positions_are_not_said_to_be_learned(serve: Callable[..., Model]) -> None:
     serve("sincos2d")
     (card,) = [card for card in shown(opened("anatomy"))["cards"] if card["id"] == "positions"]

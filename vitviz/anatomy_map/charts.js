@@ -71,7 +71,7 @@ export function residualCharts({ cls, patches, attention, mlp }) {
     `Length of the tokens by layer: ${lines.map(({ name, values }) => `${name} ends at ${written(last(values) ?? 0)}`).join(", ")}.`,
     lines, 0, false)];
   if (shares.length)
-    charts.push(chart("What each layer adds, of ‖z‖",
+    charts.push(chart("Added by each layer, share of ‖z‖",
       `Share of a token's length that each layer adds: ${shares.map(({ name, values }) =>
         `${name} of the last layer ${written(100 * (last(values) ?? 0))} %`).join(", ")}.`,
       shares, 1, true));

@@ -78,16 +78,16 @@ def distance(pixels: np.ndarray, uniform: float) -> str:
         return ""
     near = int((known < LOCAL * uniform).sum())
     even = int((np.abs(known - uniform) <= NEAR_UNIFORM * uniform).sum())
-    verdict = "Neither near nor as far as uniform attention is the rule here."
+    verdict = "The heads are **mixed**."
     if 2 * near > len(known):
-        verdict = "Most heads attend **near**, compared with uniform attention."
+        verdict = "Most heads attend **near**."
     elif 2 * even > len(known):
         verdict = "Most heads attend **as far as uniform attention** would."
     layer, head = np.unravel_index(np.nanargmin(pixels), pixels.shape)
     return (
-        f"{verdict} {even} of {len(known)} are within {_percent(NEAR_UNIFORM)} of its distance, "
-        f"{uniform:.1f} px; {near} are below half of it. The nearest is layer {layer + 1}, head "
-        f"{head + 1}, with {pixels[layer, head]:.1f} px."
+        f"{verdict} {even} of {len(known)} are within {_percent(NEAR_UNIFORM)} of the distance of "
+        f"uniform attention ({uniform:.1f} px), {near} below half of it. The nearest is layer "
+        f"{layer + 1}, head {head + 1} ({pixels[layer, head]:.1f} px)."
     )
 
 

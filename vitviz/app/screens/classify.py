@@ -124,8 +124,9 @@ def _of_other_families(view: View, labels: tuple[str, ...]) -> Data:
         block = max(1, view.model.layers[0].query_grid[0] // BLOCKS_ALONG)
         pending = _occlusion(view, index, labels[index], block, "mean")
         st.markdown(
-            "To mute heads, paint patches away or read the answer layer by layer, choose a model "
-            f"in which all patches look at all in every layer, such as {models.shipped_name()}."
+            "To mute heads, remove patches or read the answer layer by layer, choose a model "
+            "in which every patch attends to every patch in each layer, such as "
+            f"{models.shipped_name()}."
         )
     if pending is not None:
         place, make = pending
@@ -235,7 +236,7 @@ def _calibrated(after: np.ndarray, temperature: float, labels: tuple[str, ...]) 
 def _patches(view: View, edits: "list[Edit]", painted: np.ndarray, removal: "Removal") -> None:
     from vitviz.activations import edited_input
 
-    st.subheader("Patches: take some away", anchor=False)
+    st.subheader("Patches: remove some", anchor=False)
     brush = setting("brush", BRUSHES, BRUSHES[0])
     pixels = edited_input(view.model, view.picture.image, edits)
     figure = plots.removed_patches(
@@ -325,7 +326,7 @@ def _curves(view: View, index: int, name: str, removal: "Removal") -> Pending | 
     passes = 1 + min(STEPS, view.acts.grid[0] * view.acts.grid[1])
     return on_demand(
         view,
-        f"Remove and put back ({2 * 4 * passes} passes)",
+        f"Deletion and insertion ({2 * 4 * passes} passes)",
         called,
         lambda progress: _both_curves(view, index, removal, progress),
     )

@@ -88,5 +88,5 @@ def buttons(name: str, mask: np.ndarray, how: str) -> None:
         kwargs={name: written(~mask)},
         width="stretch",
     )
-    with typed.popover("Type", width="stretch"):
+    with typed.popover("As text", width="stretch"):
         st.text_input(how, key=name)

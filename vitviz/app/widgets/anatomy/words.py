@@ -28,7 +28,8 @@ def cards_of(view: "View", steps: "tuple[Box, ...]") -> list[dict[str, Any]]:
         last = not any(b.name in ("positions",) for b in steps) and (
             number + 1 < len(steps) and bool(steps[number + 1].layers) and not box.layers
         )
-        where = f" {places.known_by(view.model).capitalize()}." if last else ""
+        known = places.known_by(view.model)
+        where = f" {known[0].upper()}{known[1:]}." if last else ""
         cards.append(
             {
                 "id": name,
