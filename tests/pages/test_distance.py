@@ -311,7 +311,8 @@ def test_a_layer_that_refuses_leaves_its_sentence(
     serve("plain")
     results.captures.clear()
     monkeypatch.setattr(
-        "vitviz.activations.forward.why_rows_differ", lambda read: iter([SENTENCE] * len(read))
+        "vitviz.activations.forward.why_rows_differ",
+        lambda read, pictures: iter([[(SENTENCE, 1.0)] * pictures] * len(read)),
     )
     at = opened("distance")
     assert not at.exception
@@ -327,7 +328,7 @@ def test_attention_that_fails_its_whole_proof_leaves_its_sentence(
 ) -> None:
     serve("plain")
     results.captures.clear()
-    monkeypatch.setattr("vitviz.activations.activations.why_differs", lambda *_: SENTENCE)
+    monkeypatch.setattr("vitviz.activations.activations.why_differs", lambda *_: [SENTENCE])
     at = opened("distance", over=over)
     assert not at.exception
     assert [warning.value for warning in at.warning][1:] == [SENTENCE]  # the first: random weights
