@@ -356,20 +356,27 @@ class _Watch(TorchFunctionMode, Recorder):
         return [attention for (attention,) in self.calls]
 
 
-def _check(model: Model) -> None:
+def why_not_multiplied(model: Model) -> str | None:
+    """Why the layers of a model cannot be multiplied, in one sentence; None where they can."""
     for layer in model.layers:
         if layer.refusal:
-            raise ModelError(layer.refusal)
+            return layer.refusal
         if layer.kind not in ("global", "window"):
-            raise ModelError(
+            return (
                 f"{layer.name} has {layer.kind} attention: only layers in which each token attends "
                 "to tokens as they are, of the whole picture or of a window, can be multiplied."
             )
     if any(site.steps for site in model.sites) and not model.read_tokens:
-        raise ModelError(
+        return (
             f"The layers of {model.name} differ in their tokens, and convolutions lead from one to "
             "the next, so they cannot be multiplied."
         )
+    return None
+
+
+def _check(model: Model) -> None:
+    if refusal := why_not_multiplied(model):
+        raise ModelError(refusal)
     if getattr(model.module, "grad_checkpointing", False):
         raise ModelError(
             f"{model.name} keeps no attention for its gradient while checkpointing is on: call "

@@ -20,7 +20,7 @@ from pages.driver import (
     specs,
     token_map,
 )
-from vitviz import capture, inspection, intervention, load_model
+from vitviz import attribution, capture, inspection, intervention, load_model
 from vitviz.app.shared import pictures
 from vitviz.text import PAGES
 from vitviz.token_map import encode_windows
@@ -31,7 +31,7 @@ SWIN, PVT, CAIT, COATNET, MAXVIT, MIXER = OTHERS = (
 )
 other = pytest.mark.parametrize("model", OTHERS)
 DRAWN = {  # the pages that have a figure for each; the others say why they have none
-    SWIN: {"anatomy", "filters", "attention", "distance", "classify"},
+    SWIN: {"anatomy", "filters", "attention", "distance", "classify", "rollout"},
     PVT: {"anatomy", "filters", "attention", "distance", "classify"},
     CAIT: {"anatomy", "filters", "positions", "attention", "distance", "classify"},
     COATNET: {"anatomy", "attention", "distance", "classify"},
@@ -65,6 +65,21 @@ def test_a_page_that_does_not_apply_leads_to_a_model_that_it_shows() -> None:
     assert_works(button.click().run())
     assert provenance(at).startswith(SHIPPED)
     assert address(at) == {"weights": "random"}
+
+
+def test_swin_has_maps_of_one_class_where_it_has_no_rollout() -> None:
+    at = opened("rollout", model=SWIN, weights="random")
+    assert len(at.info) == 1
+    words = [said.value for said in at.markdown]
+    assert any("read at the mean of the patches" in said for said in words)
+    table = open_data(at, "rollout").dataframe[0].value
+    assert (table["row"].max(), len(table)) == (56, 56 * 56)
+    model, image = load_model(SWIN, pretrained=False), pictures.sample("dog").image
+    best = int(capture(model, image).logits.argmax())  # type: ignore[union-attr]
+    expected = attribution.relevance(model, image, best)
+    (name,) = (column for column in table if column.startswith("relevance for "))
+    shown = table[name].to_numpy(dtype=float)
+    np.testing.assert_allclose(shown, expected.ravel(), rtol=1e-4)
 
 
 @pytest.mark.parametrize("direction", ["row", "column"])

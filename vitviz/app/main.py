@@ -120,6 +120,10 @@ def _page(name: str, views: list[View]) -> None:
         st.info(refusal)
         other = models.shipped_name()
         st.button(f"Show {other}", on_click=settings.change, kwargs={"model": other})
+        if name == "rollout":
+            from vitviz.app.screens import rollout
+
+            data = _or_error(partial(rollout.of_one_class, view))
     else:
         with card.container():
             caption(words)

@@ -46,7 +46,7 @@ def draw(view: View) -> dict[str, np.ndarray]:
         st.markdown(_said(view, values, f"**{name}** ({as_percent(probability)})", method))
     image, crop = results.photo(view), view.acts.crop
     with photo:
-        grid = view.acts.grid
+        grid = values.shape
         show(plots.picture(image, crop=crop, grid=grid, query=None, width=PHOTO_WIDTH))
     with map_:
         if method == "relevance":
@@ -102,6 +102,8 @@ def _said(view: View, values: np.ndarray, name: str, method: Method) -> str:
         f"attended to but does not raise the logit of {name} counts as 0.\n\nLargest: "
         f"row {row + 1}, column {col + 1}, {largest}."
     )
+    if not view.acts.all_to_all:  # then there is no rollout beside it
+        return words
     rollout = results.measurements(view).rollout[len(view.prefix) :]
     if np.ptp(rollout) > 0 and np.ptp(values) > 0:
         like = np.corrcoef(rollout, values.ravel())[0, 1]

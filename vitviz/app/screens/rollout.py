@@ -63,6 +63,23 @@ def page(view: View) -> Data | None:
     return Data(tables)
 
 
+def of_one_class(view: View) -> Data | None:
+    """The class-specific maps alone, of a model in which rollout is not defined."""
+    from vitviz.attribution import why_not_multiplied
+
+    if view.acts.probabilities is None or why_not_multiplied(view.model):
+        return None
+    of_class = class_map.draw(view)
+    grid = view.model.layers[0].query_grid
+
+    def tables() -> list[Table]:
+        columns = {name: values.ravel() for name, values in of_class.items()}
+        about = "Class-specific map, in the grid of the first layer."
+        return [Table(about, {**patch_columns(view, grid=grid), **columns})]
+
+    return Data(tables) if of_class else None
+
+
 def _said(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> str:
     """Where the answer is read, how concentrated the map is, and how the fusions differ."""
     tokens = len(view.prefix) + view.grid[0] * view.grid[1]

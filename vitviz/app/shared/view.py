@@ -86,7 +86,8 @@ def placed_grid(picture: Picture, acts: "Activations", layer: int) -> Placed:
 
 def read_at(acts: "Activations") -> str:
     """At which token maps of the answer are read, in words, and what else the head reads."""
-    where = "at the mean of the patches" if "patches" in acts.read_tokens else "at CLS"
+    patches = "patches" in acts.read_tokens or not acts.read_tokens
+    where = "at the mean of the patches" if patches else "at CLS"
     also = [name.upper() for name in acts.read_tokens if name not in ("cls", "patches")]
     if "patches" in acts.read_tokens and "cls" in acts.layers[0].prefix:
         if "cls" not in acts.read_tokens:
