@@ -112,7 +112,7 @@ def test_the_whitened_layer_is_not_trained(data: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["cifar10_next", "cifar100_next"])
 def test_the_next_recipes_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a handful of pictures and for a step or two, the teacher first."""
+    """On a handful of pictures and for a step of each stage, the teacher first."""
 
     def short(recipe: Recipe) -> Recipe:
         stages = tuple(replace(stage, epochs=1) for stage in recipe.stages)
@@ -124,7 +124,7 @@ def test_the_next_recipes_run(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     count = recipe.configuration["num_classes"]
     write = write_cifar10 if count == 10 else write_cifar100
     write(
-        tmp_path, coloured(60, seed=1, num_classes=count), coloured(20, seed=2, num_classes=count)
+        tmp_path, coloured(40, seed=1, num_classes=count), coloured(20, seed=2, num_classes=count)
     )
     path = train(recipe, data=tmp_path, out=tmp_path / "run", report=silent)
     assert history(path) == [(32, 1.0), (64, 1.0)]

@@ -35,6 +35,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def for_others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One that others reach, who may choose one of two models; nobody has been there."""
+    words = ["--server.address", "0.0.0.0", "--", f"--models={SHIPPED},deit_tiny_patch16_224"]
+    with serving(tmp_path_factory.mktemp("server") / "log", *words) as server:
+        yield server
+
+
 @pytest.fixture
 def visitor(server: Server) -> Iterator[Visitor]:
     with Visitor(server.url) as visitor:
@@ -51,11 +59,17 @@ def codes_of(data: bytes) -> np.ndarray:
 # --- a first start --------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="what a process follows is told by Linux alone")
-def test_a_server_follows_no_file_and_its_log_is_quiet(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process does is told by Linux alone")
+def test_a_server_loads_torch_before_anybody_asks_follows_no_file_and_its_log_is_quiet(
+    tmp_path: Path,
+) -> None:
     """Started as the README says; where it followed files, a virtual environment flooded it."""
     log = tmp_path / "log"
     with serving(log) as server, Visitor(server.url) as visitor:
+        deadline = time.monotonic() + 60
+        while "libtorch" not in Path(f"/proc/{server.pid}/maps").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
         visitor.run()
         assert visitor.provenance
         opened = os.listdir(f"/proc/{server.pid}/fd")
@@ -87,15 +101,6 @@ def test_every_page_is_at_its_name(asked: str, place: str, server: Server) -> No
         assert answer.url == server.url + place
         said = answer.read().decode()
     assert said.index("st-key-presenter") < said.index("</head>")  # the style comes first
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="what a process has loaded is told by Linux")
-def test_torch_is_loaded_before_anybody_asks(tmp_path: Path) -> None:
-    with serving(tmp_path / "log") as server:
-        deadline = time.monotonic() + 60
-        while "libtorch" not in Path(f"/proc/{server.pid}/maps").read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
 
 
 # --- who may --------------------------------------------------------------------------------------
@@ -177,13 +182,14 @@ def test_a_files_name_and_its_exif_never_become_markup(visitor: Visitor) -> None
     assert "onerror" not in said
 
 
-def test_a_file_that_another_takes_the_place_of_is_not_kept(tmp_path: Path) -> None:
-    with serving(tmp_path / "log") as server, Visitor(server.url) as visitor:
+def test_a_file_that_another_takes_the_place_of_is_not_kept(for_others: Server) -> None:
+    """On a server that holds no files of other tests."""
+    with Visitor(for_others.url) as visitor:
         visitor.run()
         for number, data in enumerate(PICTURES):
             visitor.upload(f"{number}.png", data)
         assert visitor.run().provenance.endswith(f" · {number}.png")
-        with urlopen(f"{server.url}/_stcore/metrics") as answer:
+        with urlopen(f"{for_others.url}/_stcore/metrics") as answer:
             told = answer.read().decode()
     (kept,) = re.findall(r'cache_type="UploadedFileManager".*} (\d+)', told)
     assert int(kept) == len(PICTURES[-1])
@@ -240,20 +246,18 @@ def test_a_server_that_was_killed_and_comes_back_shows_the_same_view(tmp_path: P
 # --- a class on the LAN ---------------------------------------------------------------------------
 
 
-def test_a_server_for_others_offers_what_is_allowed_and_there(tmp_path: Path) -> None:
-    words = ["--server.address", "0.0.0.0", "--", f"--models={SHIPPED},deit_tiny_patch16_224"]
-    with serving(tmp_path / "log", *words) as server:
-        with Visitor(server.url, "model=deit_tiny_patch16_224&layer=2") as visitor:
-            visitor.run()
-            (menu,) = (one for one in visitor.elements("selectbox") if one.label == "Model")
-            assert list(menu.options) == [SHIPPED]
-            (said,) = visitor.complaints
-            assert_one_sentence(said)
-            assert "`vitviz fetch deit_tiny_patch16_224`" in said
-            assert visitor.provenance.startswith(SHIPPED)
-            assert "layer 2 of 6" in visitor.provenance
-        with pytest.raises(InvalidStatus):
-            Visitor(server.url, origin=EVIL)
+def test_a_server_for_others_offers_what_is_allowed_and_there(for_others: Server) -> None:
+    with Visitor(for_others.url, "model=deit_tiny_patch16_224&layer=2") as visitor:
+        visitor.run()
+        (menu,) = (one for one in visitor.elements("selectbox") if one.label == "Model")
+        assert list(menu.options) == [SHIPPED]
+        (said,) = visitor.complaints
+        assert_one_sentence(said)
+        assert "`vitviz fetch deit_tiny_patch16_224`" in said
+        assert visitor.provenance.startswith(SHIPPED)
+        assert "layer 2 of 6" in visitor.provenance
+    with pytest.raises(InvalidStatus):
+        Visitor(for_others.url, origin=EVIL)
 
 
 # --- a long lesson --------------------------------------------------------------------------------

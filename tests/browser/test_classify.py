@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 from app_server import Server
 
-from .walk import opened, settled, turn, until
+from .walk import opened, settled, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -16,9 +16,7 @@ HEAD_COUNT, COLUMNS = 6, 16  # of the shipped model: heads a layer, columns of p
 
 @pytest.fixture
 def classify(page: "Page", server: Server) -> "Page":
-    opened(page, server)
-    turn(page, "classify")
-    return page
+    return opened(page, server, "classify")
 
 
 def figure(page: "Page", words: str) -> "Locator":

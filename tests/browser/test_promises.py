@@ -25,8 +25,7 @@ LINK = "picture=moose&weights=random&layer=2&head=3&query=4.9&read=column&scale=
 def test_a_copied_link_shows_the_same(
     name: str, visit: "Callable[[], Page]", server: Server
 ) -> None:
-    first = opened(visit(), server)
-    turn(first, name)
+    first = opened(visit(), server, name)
     photo = first.locator("main canvas[data-part=photo]")
     photo.focus()
     for key in ("p", "p", "ArrowUp", "ArrowRight"):

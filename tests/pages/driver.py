@@ -217,10 +217,8 @@ def typed(at: AppTest, menu: str, text: str) -> AppTest:
 
 def settled(at: AppTest) -> AppTest:
     """The page once its download has ended, well or not."""
-    deadline = time.monotonic() + 60
     while downloading(at):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+        until(lambda: not at.session_state["download"].running)
         at.run()
     return at
 

@@ -5,46 +5,12 @@ import re
 from collections.abc import Callable
 
 import pytest
-from streamlit.testing.v1 import AppTest
 
-from pages.driver import at_page, choose, components, opened, prose, specs, token_map
-from pages.test_other_families import DRAWN, MIXER, OTHERS, PVT, SWIN
+from pages.driver import choose, opened, prose
+from pages.test_other_families import KINDS, MIXER, OTHERS, RECORDS, latex
 from vitviz import Model
 from vitviz.app.widgets.caption import with_definitions
 from vitviz.text import PAGES, TRAITS, glossary, lesson
-
-RECORDS = ("training", "zoo")
-KINDS = {
-    SWIN: {"window", "relative bias"},
-    PVT: {"pooled", "global", "overlap"},
-    "cait_xxs24_224": {"global", "class", "prefix"},
-    "coatnet_0_rw_224": {"global", "relative bias"},
-    "maxvit_tiny_tf_224": {"window", "grid", "relative bias"},
-    MIXER: {"mixing"},
-    "deit_tiny_distilled_patch16_224": {"global", "all-to-all", "prefix", "cls"},
-    "beit_base_patch16_224": {"global", "all-to-all", "prefix", "relative bias"},
-    "vit_small_patch16_dinov3": {"global", "all-to-all", "prefix", "rotary"},
-    "vit_base_patch16_siglip_224": {"global", "all-to-all"},
-}
-
-
-def latex(at: AppTest) -> list[str]:
-    return [formula.value.strip("$\n ") for formula in at.latex]
-
-
-@pytest.mark.parametrize("model", OTHERS)
-def test_the_card_is_that_of_the_model_and_stands_where_something_is_shown(model: str) -> None:
-    traits = frozenset({*KINDS[model], "classes"})
-    at = opened(model=model, weights="random")
-    for page in [page for page in PAGES if page not in RECORDS]:
-        at_page(at, page).run()
-        words = lesson(page, traits)
-        shown = page in DRAWN[model]
-        assert (words.see in prose(at)) == shown, page
-        assert (words.try_this in prose(at)) == shown, page
-        assert (words.equation in latex(at)) == shown, page
-        figures = specs(at) or token_map(at) or components(at, "vitviz_anatomy")
-        assert bool(figures) == shown, page
 
 
 @pytest.mark.parametrize("model", [name for name in KINDS if name not in OTHERS])

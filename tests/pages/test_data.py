@@ -90,19 +90,14 @@ def test_columns_of_different_lengths_are_no_table() -> None:
 
 
 @every_page
-def test_nothing_is_made_before_it_is_opened(page: str, files: list[str]) -> None:
-    at = opened(page)
+def test_files_are_made_when_asked_for_and_hold_the_table_and_the_provenance(
+    page: str, files: list[str], archives: list[bytes]
+) -> None:
+    at = upload(opened(page, weights="random", scale="log", layer="2"), "mine, too.png", MINE)
     assert_works(at)
     assert not files
     assert not at.dataframe
     assert not at.get("download_button")
-
-
-@every_page
-def test_the_file_holds_the_table_and_the_provenance(
-    page: str, files: list[str], archives: list[bytes]
-) -> None:
-    at = upload(opened(page, weights="random", scale="log", layer="2"), "mine, too.png", MINE)
     shown = tables(at, page)
     assert len(shown) == len(files) == len(archives) == len(at.get("download_button")) / 2 > 0
     for frame, text in zip(shown, files, strict=True):

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from examples import assert_one_sentence, patch_box
+from streamlit.testing.v1 import AppTest
 
 from pages.driver import (
     SHIPPED,
@@ -16,13 +17,14 @@ from pages.driver import (
     components,
     open_data,
     opened,
+    prose,
     provenance,
     specs,
     token_map,
 )
 from vitviz import attribution, capture, inspection, intervention, load_model
 from vitviz.app.shared import pictures
-from vitviz.text import PAGES
+from vitviz.text import PAGES, lesson
 from vitviz.token_map import encode_windows
 
 SWIN, PVT, CAIT, COATNET, MAXVIT, MIXER = OTHERS = (
@@ -30,6 +32,19 @@ SWIN, PVT, CAIT, COATNET, MAXVIT, MIXER = OTHERS = (
     *("coatnet_0_rw_224", "maxvit_tiny_tf_224", "mixer_b16_224"),
 )
 other = pytest.mark.parametrize("model", OTHERS)
+RECORDS = ("training", "zoo")  # which show no model of the menu
+KINDS = {  # the traits of each that choose its captions
+    SWIN: {"window", "relative bias"},
+    PVT: {"pooled", "global", "overlap"},
+    "cait_xxs24_224": {"global", "class", "prefix"},
+    "coatnet_0_rw_224": {"global", "relative bias"},
+    "maxvit_tiny_tf_224": {"window", "grid", "relative bias"},
+    MIXER: {"mixing"},
+    "deit_tiny_distilled_patch16_224": {"global", "all-to-all", "prefix", "cls"},
+    "beit_base_patch16_224": {"global", "all-to-all", "prefix", "relative bias"},
+    "vit_small_patch16_dinov3": {"global", "all-to-all", "prefix", "rotary"},
+    "vit_base_patch16_siglip_224": {"global", "all-to-all"},
+}
 DRAWN = {  # the pages that have a figure for each; the others say why they have none
     SWIN: {"anatomy", "filters", "attention", "distance", "classify", "rollout"},
     PVT: {"anatomy", "filters", "attention", "distance", "classify"},
@@ -40,21 +55,29 @@ DRAWN = {  # the pages that have a figure for each; the others say why they have
 }
 
 
+def latex(at: AppTest) -> list[str]:
+    return [formula.value.strip("$\n ") for formula in at.latex]
+
+
 @other
-def test_every_page_draws_or_says_why_not(model: str) -> None:
-    for page in PAGES:
-        if page in ("training", "zoo"):  # which show no model of the menu
-            continue
-        at = opened(page, model=model, weights="random")
+def test_every_page_draws_under_the_card_of_the_model_or_says_why_not(model: str) -> None:
+    traits = frozenset({*KINDS[model], "classes"})
+    at = opened(model=model, weights="random")
+    for page in [page for page in PAGES if page not in RECORDS]:
+        at_page(at, page).run()
         assert not at.exception
         assert not at.error
         assert provenance(at).startswith(f"{model} (")
-        shown = bool(specs(at) or components(at, "vitviz_token_map"))
-        shown = shown or bool(components(at, "vitviz_anatomy"))
-        assert shown == (page in DRAWN[model]), page
+        shown = page in DRAWN[model]
+        figures = specs(at) or token_map(at) or components(at, "vitviz_anatomy")
+        assert bool(figures) == shown, page
         for said in at.info:
             assert_one_sentence(said.value.split(". ")[-1])
         assert bool(at.info) or shown or bool(at.warning[1:])
+        words = lesson(page, traits)
+        assert (words.see in prose(at)) == shown, page
+        assert (words.try_this in prose(at)) == shown, page
+        assert (words.equation in latex(at)) == shown, page
 
 
 def test_a_page_that_does_not_apply_leads_to_a_model_that_it_shows() -> None:
