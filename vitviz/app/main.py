@@ -124,6 +124,9 @@ def _page(name: str, views: list[View]) -> None:
             from vitviz.app.screens import rollout
 
             data = _or_error(partial(rollout.of_one_class, view))
+        if data is not None:
+            with card.container():
+                caption(words)
     else:
         with card.container():
             caption(words)
