@@ -243,7 +243,7 @@ export function fillStrip(strip, count, few) {
   if (strip.childElementCount === count) return;
   const columns = count > 20 ? 6 : count > 8 ? 5 : count > few ? 4 : 2;
   strip.style.setProperty("--columns", String(columns));
-  strip.style.setProperty("--tile", columns === 2 ? "150px" : "110px");
+  strip.style.setProperty("--tile", columns === 2 ? "max(150px, 11cqi)" : "max(110px, 9cqi)");
   strip.replaceChildren(...range(count).map(() =>
     element("button", { type: "button" },
       element("span", {}, element("b"), element("br"), element("span")),
