@@ -34,6 +34,8 @@ MODELS: dict[str, frozenset[str]] = {
     "PVT": frozenset(("pooled", "global", "overlap", "classes")),
     "CaiT": frozenset(("global", "class", "prefix", "classes", "trained")),
     "Mixer": frozenset(("mixing", "classes", "trained")),
+    "CLIP": frozenset(("global", "all-to-all", "prefix", "cls", "classes", "words", "trained")),
+    "SigLIP": frozenset(("global", "all-to-all", "classes", "words", "sigmoid", "trained")),
     "random Mixer": frozenset(("mixing", "classes")),
 }
 CASES = [(page, model) for page in PAGES for model in MODELS]

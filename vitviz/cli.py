@@ -41,6 +41,7 @@ def _app(arguments: argparse.Namespace) -> int:
     options += [f"--models={arguments.models}"] if arguments.models else []
     options += [f"--device={arguments.device}"] if arguments.device != "cpu" else []
     options += [f"--image-size={arguments.image_size}"] if arguments.image_size else []
+    options += [f"--words={arguments.words}"] if arguments.words else []
     sys.argv = ["vitviz", *options]  # the pages read it
     from .app.server import run
 
@@ -58,6 +59,10 @@ def _check_menu(options: Options) -> None:
         When a model, a file or a device that was named is not there.
     """
     _check_device(options.device)
+    if options.words:
+        from .words import Words
+
+        Words.read(options.words)
     if not (options.models or options.checkpoints):
         return  # the usual start needs no import of timm
     from .zoo import architecture_named, catalogue

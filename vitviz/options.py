@@ -40,12 +40,15 @@ class Options:
         Where the models compute: "cpu", "cuda", "cuda:1", "mps", ...
     image_size : (height, width), or None
         Of the input in pixels, for every model of the catalogue that can have it.
+    words : Path, or None
+        File with the vectors of words, the classes of models that give an embedding.
     """
 
     checkpoints: Mapping[str, LocalFile] = field(default_factory=dict)
     models: tuple[str, ...] | None = None
     device: str = "cpu"
     image_size: tuple[int, int] | None = None
+    words: Path | None = None
 
 
 class OptionError(ValueError):
@@ -71,6 +74,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="height and width of the input in pixels, such as 224 or 320x480 "
         "(default: each model's own)",
+    )
+    parser.add_argument(
+        "--words",
+        type=Path,
+        metavar="FILE.npz",
+        help="text vectors of words, as the classes of CLIP and SigLIP",
     )
     add_device(parser)
 
@@ -132,7 +141,8 @@ def options_in(arguments: argparse.Namespace) -> Options:
                 f"got {arguments.image_size!r}."
             )
     titles = {_menu_title(each, files): each for each in files}
-    return Options(titles, models, device=arguments.device, image_size=size)
+    words = arguments.words and arguments.words.expanduser().absolute()
+    return Options(titles, models, device=arguments.device, image_size=size, words=words)
 
 
 def _menu_title(one: LocalFile, files: Sequence[LocalFile]) -> str:

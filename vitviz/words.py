@@ -86,7 +86,6 @@ class Words:
                 f"Expected a logit_scale above 0 and a finite logit_bias, got {logit_scale} and "
                 f"{bias}."
             )
-        table /= lengths[:, None]
         table.setflags(write=False)
         for name, value in (
             ("names", words),
@@ -122,10 +121,13 @@ class Words:
         missing = [field for field in _FIELDS if field not in found]
         if missing:
             raise ModelError(f"{name} has no {' and no '.join(missing)}.")
+        for field in ("logit_scale", "logit_bias"):
+            if field in found and found[field].size != 1:
+                raise ModelError(f"{name} has {found[field].size} numbers as {field}, expected 1.")
         digest = hashlib.sha256(data).hexdigest()[:12]
         try:
             return cls(
-                found["names"].ravel().tolist(),
+                found["names"].astype(str).ravel().tolist(),
                 found["vectors"],
                 logit_scale=float(found["logit_scale"].item()),
                 logit_bias=float(found["logit_bias"].item()) if "logit_bias" in found else None,
@@ -150,6 +152,8 @@ class Words:
 
     def logits(self, embeddings: Tensor) -> Tensor:
         """Logits (B, K) of embeddings (B, E)."""
-        pictures = F.normalize(embeddings.float(), dim=-1)
-        vectors = from_numpy(self.vectors.copy()).to(pictures.device)
-        return self.logit_scale * (pictures @ vectors.T) + self.logit_bias
+        # A scale of 100 takes two digits off those of single precision, which is all that MPS has.
+        wide = embeddings.float() if embeddings.device.type == "mps" else embeddings.double()
+        vectors = F.normalize(from_numpy(self.vectors.copy()).to(wide), dim=-1)
+        cosines = F.normalize(wide, dim=-1) @ vectors.T
+        return (self.logit_scale * cosines + self.logit_bias).float()

@@ -29,6 +29,8 @@ TRAITS = frozenset(
         "prefix",  # there are tokens beside the patches
         "cls",  # the head reads the CLS token
         "classes",  # there is a head that names classes
+        "words",  # the classes are words, with whose vectors the picture's embedding is compared
+        "sigmoid",  # each of them has a probability of its own
         "overlap",  # neighbouring patches share pixels
         "trained",
         "shipped",  # trained here, so that the initial weights are known

@@ -28,10 +28,7 @@ def draw(view: View) -> dict[str, np.ndarray]:
 
     st.subheader("For one class: attention times its gradient", anchor=False)
     if view.acts.probabilities is None:
-        st.markdown(
-            f"{view.model.name} has no head that names classes, so there is none to ask about: "
-            f"choose a model that has one, such as {models.shipped_name()}."
-        )
+        st.markdown(models.why_no_classes(view.model))
         return {}
     words, photo, map_ = st.columns([3, 4, 4])
     with words:

@@ -38,10 +38,7 @@ SOFTMAX_ROWS = 3
 def page(view: View) -> Data | None:
     acts = view.acts
     if acts.probabilities is None:
-        st.info(
-            f"{view.model.name} has no head that names classes. Choose a model that does, such as "
-            f"{models.shipped_name()}."
-        )
+        st.info(models.why_no_classes(view.model))
         return None
     labels = class_menu.names(acts)
     if not acts.all_to_all:
@@ -187,6 +184,9 @@ def _softmax(view: View, labels: tuple[str, ...]) -> None:
     logits = view.acts.logits
     assert logits is not None
     best = np.argsort(-logits, kind="stable")[:SOFTMAX_ROWS]
+    if view.acts.activation == "sigmoid":
+        _sigmoid(view, labels, best)
+        return
     powers = np.exp(logits.astype(np.float64) - logits.max())
     total = powers.sum()
     with st.expander("From logits to probabilities"):
@@ -205,6 +205,25 @@ def _softmax(view: View, labels: tuple[str, ...]) -> None:
         )
 
 
+def _sigmoid(view: View, labels: tuple[str, ...], best: np.ndarray) -> None:
+    """The same where each word has a probability of its own."""
+    logits, probabilities = view.acts.logits, view.acts.probabilities
+    assert logits is not None
+    assert probabilities is not None
+    with st.expander("From logits to probabilities"):
+        st.table(
+            {
+                "class": [labels[at] for at in best],
+                "logit y": [f"{logits[at]:.2f}" for at in best],
+                "1 / (1 + exp(-y))": [as_percent(probabilities[at]) for at in best],
+            }
+        )
+        st.markdown(
+            "Sigmoid: each logit becomes 1 / (1 + exp(-y)) by itself. The probabilities of all "
+            "words need not add up to 100 %: none of them may fit, or several."
+        )
+
+
 def _worth(view: View, after: np.ndarray, labels: tuple[str, ...]) -> None:
     """Say which classes the model knows and how well calibrated it is."""
     random = (
@@ -212,6 +231,15 @@ def _worth(view: View, after: np.ndarray, labels: tuple[str, ...]) -> None:
     )
     if view.acts.labels is None:
         st.markdown(f"{random}Its {len(labels):,} outputs have no names that are known here.")
+        return
+    if view.model.words is not None:
+        listed = f": {', '.join(labels)}" if len(labels) <= LISTED_CLASSES else ""
+        none = "" if view.acts.activation == "sigmoid" else " One of them always comes first."
+        st.markdown(
+            f"{random}It compares the picture with {len(labels):,} words{listed}. They are "
+            f"{view.model.words.source}; nothing proves that their text tower belongs to this "
+            f"model.{none}"
+        )
         return
     known = f"It knows {len(labels):,} classes."
     if len(labels) <= LISTED_CLASSES:

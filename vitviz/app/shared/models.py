@@ -17,7 +17,7 @@ from vitviz.app.shared.queue import Queue, turn
 from vitviz.options import OptionError, Options, check, parse
 
 if TYPE_CHECKING:
-    from vitviz import Model
+    from vitviz import Model, Words
 
 MAX_BYTES = 2_000_000_000  # of weights
 ON_DISK = "on disk"
@@ -33,15 +33,46 @@ def options() -> Options:
         from vitviz.zoo import catalogue
 
         check(said, [entry.name for entry in catalogue()])
-    if said.device != "cpu":
-        from vitviz import ModelError
+    if said.device != "cpu" or said.words:
+        from vitviz import ModelError, Words
         from vitviz.devices import device_named
 
         try:
             device_named(said.device)
+            if said.words:
+                Words.read(said.words)
         except ModelError as error:
             raise OptionError(str(error)) from error
     return said
+
+
+@st.cache_resource(show_spinner=False)
+def words() -> "Words | None":
+    """The words that the options name, as classes of models that give an embedding."""
+    from vitviz import Words
+
+    file = options().words
+    return None if file is None else Words.read(file)
+
+
+def why_no_classes(model: "Model") -> str:
+    """Why a model names no classes, and what would help, for a page that needs them."""
+    name, said = model.name, words()
+    if not model.embeds:
+        return (
+            f"{name} has no head that names classes. Choose a model that does, such as "
+            f"{shipped_name()}."
+        )
+    what = f"{name} gives an embedding of the picture, and no classes"
+    if said is None:
+        return (
+            f"{what}. The operator can start the app with --words and a file of text vectors, "
+            "which then are its classes."
+        )
+    return (
+        f"{what}: its embedding has {model.parts.outputs} numbers, and the vectors of the words "
+        f"have {said.vectors.shape[1]}, so they belong to another model."
+    )
 
 
 @st.cache_resource(show_spinner=False)
@@ -166,6 +197,9 @@ def _load(name: str, pretrained: bool, wanted: Input) -> "Model":
     leave_cores_free()
     tune_malloc()
     model = _usual(name, pretrained, wanted, options().device)
+    said = words()
+    if said is not None and model.embeds and model.parts.outputs == said.vectors.shape[1]:
+        model = model.with_words(said)
     _settle("timm" in sys.modules)
     return model
 

@@ -18,6 +18,8 @@ def traits(view: View) -> frozenset[str]:
         "prefix": any(layer.prefix for layer in acts.layers),
         "cls": default_query(acts, first) == 0,
         "classes": acts.probabilities is not None,
+        "words": model.words is not None,
+        "sigmoid": acts.activation == "sigmoid",
         "overlap": kernel is not None and kernel.shape[2:] != first.patch_side,
         "trained": model.trained,
         "shipped": model.weights.startswith("shipped"),

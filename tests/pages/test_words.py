@@ -1,0 +1,114 @@
+"""Classify and Rollout with words as the classes of models like CLIP and SigLIP."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+from examples import assert_one_sentence, randomise, timm_module, watched
+from safetensors.torch import save_file
+from streamlit.testing.v1 import AppTest
+
+from pages.driver import assert_works, at_page, complaints, opened, prose, provenance
+from vitviz import Words, cli
+from vitviz.app.shared import models
+
+NAMES = ("a cat", "a dog", "a teapot")
+ARCHITECTURE = "vit_xsmall_patch16_clip_224"
+TITLE = f"{ARCHITECTURE} · clip.safetensors"
+
+
+@pytest.fixture(autouse=True)
+def _read_anew() -> Iterator[None]:
+    for resource in (models.options, models.words, models.cache):
+        resource.clear()
+    yield
+    for resource in (models.options, models.words, models.cache):
+        resource.clear()
+
+
+def vectors(width: int) -> np.ndarray:
+    made = np.random.default_rng(0).normal(size=(len(NAMES), width)).astype(np.float32)
+    return made / np.linalg.norm(made, axis=1, keepdims=True)
+
+
+def start(monkeypatch: pytest.MonkeyPatch, folder: Path, width: int | None) -> None:
+    """Start the app with a CLIP of random weights in a file, and with words of some width."""
+    module = timm_module(ARCHITECTURE, img_size=64, num_classes=512)
+    save_file(module.state_dict(), folder / "clip.safetensors")
+    said = ["--checkpoint", f"{ARCHITECTURE}={folder / 'clip.safetensors'}"]
+    if width:
+        np.savez(
+            folder / "animals.npz", names=NAMES, vectors=vectors(width), logit_scale=np.array(100.0)
+        )
+        said += ["--words", str(folder / "animals.npz")]
+    monkeypatch.setattr(sys, "argv", ["/somewhere/app.py", *said])
+
+
+def test_clip_answers_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start(monkeypatch, tmp_path, 512)
+    at = opened("classify", model=TITLE)
+    assert_works(at)
+    assert "It compares the picture with 3 words: a cat, a dog, a teapot." in prose(at)
+    assert "words of animals.npz, sha256 " in provenance(at)
+    assert "scale 100, softmax" in provenance(at)
+    assert list(at.selectbox(key="class").options)[1:] == list(NAMES)
+    assert any(r"s \cos(y, t_1)" in formula.value for formula in at.latex)
+    at.selectbox(key="class").set_value(1).run()
+    at_page(at, "rollout").run()
+    assert_works(at)
+    assert "logit of **a dog**" in prose(at)
+
+
+def test_siglip_gives_each_word_a_probability_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = timm.create_model(
+        "vit_base_patch16_siglip_224", img_size=64, embed_dim=48, depth=2, num_heads=3
+    ).eval()
+    randomise(module)
+    said = Words(NAMES, vectors(48), logit_scale=10.0, logit_bias=-3.0)
+    model = watched(module, (64, 64), name="small SigLIP").with_words(said)
+    monkeypatch.setattr(models, "load", lambda *_: model)
+    at = opened("classify")
+    assert_works(at)
+    assert "need not add up to 100 %" in prose(at)
+    assert "bias -3, sigmoid" in provenance(at)
+    table = at.table[0].value
+    assert "1 / (1 + exp(-y))" in table.columns
+    at_page(at, "rollout").run()
+    assert_works(at)
+    at_page(at, "anatomy").run()
+    assert_works(at)
+
+
+@pytest.mark.parametrize(
+    ("width", "words"),
+    [
+        (None, "The operator can start the app with --words"),
+        (768, "has 512 numbers, and the vectors of the words have 768"),
+    ],
+)
+def test_an_embedding_without_words_that_fit_says_what_would_help(
+    width: int | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(monkeypatch, tmp_path, width)
+    at = opened("classify", model=TITLE)
+    assert not at.exception
+    (said,) = [info.value for info in at.info]
+    assert words in said
+
+
+def test_a_file_that_holds_no_words_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "words.npz"
+    path.write_text("cat")
+    assert cli.main(["app", "--words", str(path)]) == 2
+    said = capsys.readouterr().err.strip()
+    assert_one_sentence(said.replace(".npz", ""))
+    monkeypatch.setattr(sys, "argv", ["/somewhere/app.py", "--words", str(path)])
+    at = AppTest.from_file(str(Path(models.__file__).parents[1] / "main.py"), default_timeout=120)
+    at.run()
+    assert complaints(at) == [said]
