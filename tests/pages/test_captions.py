@@ -117,7 +117,10 @@ def test_the_card_defines_its_terms(page: str) -> None:
 
 
 def test_the_table_of_traits_is_complete() -> None:
-    assert set().union(*KINDS.values()) | {"classes", "trained", "shipped"} == TRAITS
+    assert (
+        set().union(*KINDS.values()) | {"classes", "trained", "shipped", "words", "sigmoid"}
+        == TRAITS
+    )
 
 
 def test_another_model_has_another_caption() -> None:
