@@ -49,11 +49,14 @@ class Prepared:
     """A preprocessing that returns pictures prepared before."""
 
     def __init__(self, preprocess: Any, images: Sequence[Image.Image]) -> None:
-        self.input_size, self.place = preprocess.input_size, preprocess.place
+        self.preprocess = preprocess
         self.prepared = {id(image): preprocess(image) for image in images}
 
     def __call__(self, image: Image.Image) -> Tensor:
         return self.prepared[id(image)]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.preprocess, name)
 
 
 def ways(name: str, side: int) -> dict[str, Callable[[], Any]]:

@@ -29,7 +29,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import vitviz
-from vitviz.activations import Activations, Picture, capture, captures, forward
+from vitviz.activations import (
+    Activations,
+    DropPatches,
+    Edit,
+    FillPatches,
+    MuteHeads,
+    Picture,
+    SwapTokens,
+    capture,
+    captures,
+    forward,
+)
 from vitviz.families import ModelError
 from vitviz.images import ImageError
 from vitviz.inspection import measurements
@@ -132,6 +143,24 @@ def test_a_picture_that_is_refused_keeps_no_other_from_being_measured(row: int) 
         assert np.isfinite(acts.measure().distance).all()
     with pytest.raises(ModelError, match=r"blocks\.1 does not reproduce"):
         second.measure()
+
+
+def test_edits_are_made_in_every_picture() -> None:
+    model = example("plain")
+    mask = np.zeros((4, 6), bool)
+    mask[1:3, 2:] = True
+    values = {(2, 0): np.random.default_rng(0).normal(size=(25, 8)).astype(np.float32)}
+    muted, swapped = MuteHeads([(1, 2), (2, 0)], values), SwapTokens([(0, 9)])
+    both: list[list[Edit]] = [[muted, FillPatches(mask), swapped], [DropPatches(mask)]]
+    for edits in both:
+        for image, acts in zip(PICTURES, captures(model, PICTURES, edits=edits), strict=True):
+            alone = capture(model, image, edits=edits)
+            assert acts.logits is not None
+            assert alone.logits is not None
+            assert_allclose(acts.logits, alone.logits, rtol=0, atol=1e-5)
+            assert_array_equal(acts.patches, alone.patches)
+            for layer in range(acts.depth):
+                assert_allclose(acts.attention(layer), alone.attention(layer), rtol=0, atol=1e-6)
 
 
 def test_logits_of_a_batch_are_those_of_the_plain_forward() -> None:

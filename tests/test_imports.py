@@ -31,7 +31,7 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "targets": {*_MODEL, "activations"},
     "attribution": {*_MODEL, "activations", "targets"},
     "intervention": {*_MODEL, "activations", "targets"},
-    "profiling": {*_MODEL, "activations", "inspection", "plots"},
+    "profiling": {*_MODEL, "activations", "inspection", "intervention", "plots"},
     "equivariance": _MODEL,
     "anatomy": {*_MODEL, "activations"},
     "checkpoints": {"vit"},

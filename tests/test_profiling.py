@@ -15,6 +15,7 @@ from sklearn.decomposition import PCA
 from test_families_staged import staged_model
 
 from vitviz.activations import Activations, capture
+from vitviz.families import ModelError
 from vitviz.inspection import (
     attention_distance,
     attention_entropy,
@@ -25,6 +26,7 @@ from vitviz.inspection import (
     uniform_distance,
     windowed_distance,
 )
+from vitviz.intervention import head_effects, mean_head_outputs
 from vitviz.model import Model
 from vitviz.profiling import MEASURES, Moments, Profile, ProfileError, State, profile
 from vitviz.profiling.heads import measured_heads
@@ -331,6 +333,30 @@ def test_pictures_without_labels_have_no_accuracy() -> None:
     headless = profile(example("no head"), PICTURES[:3])
     assert headless.accuracy is None
     assert headless.pictures["answer"] == [None] * 3
+
+
+@pytest.mark.parametrize("kind", ["zero", "mean"])
+def test_importance_is_what_happens_to_the_answer_without_a_head(kind: Any) -> None:
+    model, some = example("plain"), PICTURES[:9]
+    found = profile(model, some, importance=[kind], batch_size=4)
+    values = mean_head_outputs(capture(model, image) for image in some) if kind == "mean" else None
+    changed, lost = np.empty((2, 9, 3, 4))
+    for number, image in enumerate(some):
+        before = torch.tensor(capture(model, image).logits).log_softmax(0)
+        after = torch.tensor(head_effects(model, image, values=values)).log_softmax(2)
+        answer = before.argmax()
+        changed[number] = after.argmax(2) != answer
+        lost[number] = before[answer] - after[:, :, answer]
+    assert_allclose(found.importance(kind)[0].means, changed.mean(axis=0))
+    assert_allclose(found.importance(kind)[1].means, lost.mean(axis=0), atol=1e-5)
+    assert np.abs(lost).max() > 0.01
+    with pytest.raises(ProfileError, match="was not measured"):
+        found.importance("zero" if kind == "mean" else "mean")
+
+
+def test_importance_needs_a_head_for_classes() -> None:
+    with pytest.raises(ModelError, match="has no head for classes"):
+        profile(example("no head"), PICTURES[:3], importance=["zero"])
 
 
 # --- merging -----------------------------------------------------------------------------------

@@ -112,6 +112,7 @@ def _profile(arguments: argparse.Namespace) -> int:
             limit=arguments.limit,
             seed=arguments.seed,
             batch_size=arguments.batch,
+            importance=arguments.importance,
             out=arguments.out,
             resume=arguments.resume,
             progress=progress,
@@ -330,6 +331,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     profile.add_argument("--seed", type=int, default=0)
     profile.add_argument("--batch", type=int, default=16, help="pictures in one forward pass")
+    profile.add_argument(
+        "--importance",
+        action="append",
+        default=[],
+        choices=["zero", "mean"],
+        help="mute every head in turn, to zero or to its mean: a forward pass a head",
+    )
     profile.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
     profile.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
     add_device(profile)

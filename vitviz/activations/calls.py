@@ -67,7 +67,7 @@ class FusedCall:
         no memory is allocated.
         """
         q = (self.q.flatten(0, 1).float() * self.scale).numpy()
-        k = self.k.flatten(0, 1).float().transpose(1, 2).contiguous().numpy()  # (h, d, m)
+        k = self.k.flatten(0, 1).float().contiguous().numpy().swapaxes(1, 2)  # (h, d, m)
         (heads, queries, _), keys = q.shape, k.shape[2]
         rows = min(queries, max(1, BLOCK // keys))
         together = max(1, BLOCK // (rows * keys)) if rows == queries else 1  # heads in a block

@@ -298,7 +298,11 @@ def capture(
 
 
 def captures(
-    model: Model, pictures: Iterable[Picture], *, batch_size: int = 16
+    model: Model,
+    pictures: Iterable[Picture],
+    *,
+    batch_size: int = 16,
+    edits: Sequence[Edit] = (),
 ) -> Iterator[Activations]:
     """`capture` of many pictures, several of them in one forward pass.
 
@@ -309,6 +313,8 @@ def captures(
         Read as they are needed, a batch at a time.
     batch_size : int
         Pictures in one pass. The last batch may be smaller.
+    edits : sequence of MuteHeads, DropPatches, FillPatches, SwapTokens
+        As of `capture`, the same in every picture.
 
     Yields
     ------
@@ -327,9 +333,11 @@ def captures(
     """
     if batch_size < 1:
         raise ValueError(f"Expected batches of at least one picture, got {batch_size}.")
+    edits = tuple(edits)
+    _check_edits(edits, model)
     remaining = iter(pictures)
     while some := list(islice(remaining, batch_size)):
-        yield from _captured(model, some)
+        yield from _captured(model, some, edits)
 
 
 def _captured(
@@ -374,7 +382,7 @@ def _captured(
             patches=watch.patches,
             read_tokens=model.read_tokens,
         )
-        final_norm = copy.deepcopy(model.final_norm)
+        final_norm, provenance = copy.deepcopy(model.final_norm), model.provenance
         return [
             Activations(
                 layers=batch.layers_of(number),
@@ -397,7 +405,7 @@ def _captured(
                 arena=arena,
                 photo=reduced(image),
                 picture_size=image.size,
-                provenance=model.provenance,
+                provenance=provenance,
                 batch=batch,
                 number=number,
             )

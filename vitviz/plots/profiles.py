@@ -33,7 +33,7 @@ def head_means(
     ----------
     mean, spread : ndarray of shape (layers, heads), in `unit`; NaN is a gap
     num_heads : of each layer
-    what : what is measured
+    what : what is measured, which the words of the figure say
     unit : "px", "bit" or "share", which is drawn in per cent
     reference : what equal sharing has, drawn as a line
     """
@@ -56,7 +56,9 @@ def head_means(
         figure.add_hline(y=factor * reference, line=dict(color=GREY, dash="dash"))
     top = float(np.nanmax(y + np.nan_to_num(bars), initial=0))
     figure.update_xaxes(title="layer", dtick=max(1, len(num_heads) // 12))
-    figure.update_yaxes(title=f"{what}, {shown}", range=[0, 1.05 * max(top, 1e-9)])
+    lowest = {"px": 1, "bit": 0.1, "share": 1}[unit]  # what is 0 everywhere has a scale, too
+    title = {"px": "pixels", "bit": "bits", "share": "share, %"}[unit]
+    figure.update_yaxes(title=title, range=[0, 1.05 * max(top, lowest)])
     seen = y[np.isfinite(y)]
     words = f"{what} of every head".capitalize()
     said = f", from {seen.min():.3g} to {seen.max():.3g} {shown}" if seen.size else ", of none"
@@ -96,7 +98,7 @@ def mean_offsets(maps: Sequence[np.ndarray], names: Sequence[str]) -> go.Figure:
     """
     rows = -(-len(maps) // _COLUMNS)
     figure = make_subplots(
-        rows, min(_COLUMNS, len(maps)), subplot_titles=names, vertical_spacing=0.12 / rows
+        rows, min(_COLUMNS, len(maps)), subplot_titles=names, vertical_spacing=0.25 / rows
     )
     for number, values in enumerate(maps):
         tall, wide = values.shape
@@ -117,7 +119,7 @@ def mean_offsets(maps: Sequence[np.ndarray], names: Sequence[str]) -> go.Figure:
     figure.update_yaxes(showgrid=False, zeroline=False, autorange="reversed")
     highest = max(float(np.nanmax(values, initial=0)) for values in maps)
     words = f"Mean attention by offset in {len(maps)} layers; the largest cell has "
-    return finish(figure, f"{words}{as_percent(highest)}.", height=60 + 210 * rows, top=30)
+    return finish(figure, f"{words}{as_percent(highest)}.", height=60 + 230 * rows, top=30)
 
 
 def norm_histogram(counts: np.ndarray, edges: np.ndarray) -> go.Figure:
@@ -158,7 +160,7 @@ def norm_histogram(counts: np.ndarray, edges: np.ndarray) -> go.Figure:
 
 
 def by_layer(
-    lines: dict[str, np.ndarray], *, what: str, unit: str = "", first: int = 1
+    lines: dict[str, np.ndarray], *, what: str, unit: str = "", first: int = 1, axis: str = "layer"
 ) -> go.Figure:
     """Lines over layers, the first of which has the number `first`; NaN is a gap."""
     figure = go.Figure()
@@ -172,9 +174,9 @@ def by_layer(
             marker_symbol=symbol,
             hovertemplate=f"{name}: %{{y:.3g}} {unit}<extra></extra>",
         )
-    figure.update_xaxes(title="layer" if first else "after layer")
+    figure.update_xaxes(title=axis)
     figure.update_yaxes(title=f"{what}, {unit}" if unit else what, rangemode="tozero")
-    finish(figure, f"{what.capitalize()} by layer: {', '.join(lines)}.", height=340)
+    finish(figure, f"{what.capitalize()} by {axis}: {', '.join(lines)}.", height=340)
     return legend_above(figure, top=34) if len(lines) > 1 else figure
 
 
@@ -279,7 +281,8 @@ _HEADS = (
 
 def _figures(profile: Any) -> Iterator[tuple[str, str, go.Figure]]:
     """Title, words and figure of each measure that the profile has."""
-    layers = profile.about["layers"]
+    about = profile.about
+    layers = about["layers"]
     heads = [layer["num_heads"] for layer in layers]
     bars = "Each dot is the mean of one head over the pictures; bars are one standard deviation."
     for name, title, unit in _HEADS:
@@ -289,6 +292,14 @@ def _figures(profile: Any) -> Iterator[tuple[str, str, go.Figure]]:
                 mean, profile.std(name), num_heads=heads, what=title.lower(), unit=unit
             )
             yield title, bars, figure
+    for kind in about["importance"]:
+        changed, _ = profile.importance(kind)
+        to = {"zero": "nothing", "mean": "the mean of what it gives"}[kind]
+        figure = head_means(
+            changed.means, changed.sem, num_heads=heads, what="answers changed", unit="share"
+        )
+        words = f"Share of the answers that change when the head gives {to}; bars: standard error."
+        yield f"Importance of heads, muted to {kind}", words, figure
     sums = profile.state.sums
     known = [number for number in range(len(layers)) if f"offset/{number}" in sums]
     if known:
@@ -304,7 +315,11 @@ def _figures(profile: Any) -> Iterator[tuple[str, str, go.Figure]]:
     yield "Lengths of tokens", words, norm_histogram(counts[1], edges)
     words = "Patches that are at least five times as long as the median of their picture."
     share = {"outliers": 100 * profile.outlier_share.means}
-    yield "Outliers", words, by_layer(share, what="share of patches", unit="%", first=0)
+    yield (
+        "Outliers",
+        words,
+        by_layer(share, what="share of patches", unit="%", first=0, axis="after layer"),
+    )
     ratios = {}
     for branch, label in (("attention", "attention"), ("mlp", "MLP")):
         means = profile.skip_ratio(branch).means
@@ -317,8 +332,8 @@ def _figures(profile: Any) -> Iterator[tuple[str, str, go.Figure]]:
     shares = profile.token_components(min(10, len(profile.state.moments["tokens"].mean)))[2]
     words = "Of all patches' last tokens over all pictures."
     lines = {"components": 100 * shares}
-    figure = by_layer(lines, what="explained variance", unit="%")
-    yield "Principal components of tokens", words, figure.update_xaxes(title="component")
+    figure = by_layer(lines, what="explained variance", unit="%", axis="component")
+    yield "Principal components of tokens", words, figure
     bins = profile.calibration
     if bins is not None:
         words = "Of the labelled pictures; on the dashed line confidence is accuracy."

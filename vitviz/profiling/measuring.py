@@ -10,6 +10,7 @@ import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from ..inspection import norm_outliers
 from ..memory import free_bytes
 from ..model import Model
 from .heads import KEPT, Heads, measured_heads
+from .importance import Muting, head_importance
 from .pictures import Entry
 from .similarity import gram, hsic
 from .state import Moments, State
@@ -76,6 +78,7 @@ def measured(
     entries: Sequence[Entry],
     *,
     batch_size: int = 16,
+    muting: Muting = MappingProxyType({}),
     progress: Callable[[int], object] | None = None,
 ) -> Piece:
     """Measure one piece.
@@ -85,6 +88,7 @@ def measured(
     model : Model
     entries : at most `PIECE` entries; their labels are numbers of classes, or None
     batch_size : pictures in one forward pass
+    muting : what heads give whose importance is measured, see `muting_of`
     progress : callable, optional
         Called as progress(pictures done) after each batch; what it raises stops.
 
@@ -105,11 +109,12 @@ def measured(
     for start in range(0, len(entries), batch_size):
         end = min(start + batch_size, len(entries))
         places, images = _opened(entries, range(start, end), table)
-        captured = []
-        for place, acts in zip([*places], _captured(model, images), strict=True):
+        captured, shown = [], []
+        for place, image, acts in zip([*places], images, _captured(model, images), strict=True):
             try:
                 check_finite(model, acts)
                 captured.append(acts)
+                shown.append(image)
             except ModelError as error:
                 table["skipped"][place] = str(error)
                 places.remove(place)
@@ -125,6 +130,10 @@ def measured(
         answers = _answers(captured, places, table)
         for more in (_of_heads(heads), _of_tokens(captured, lengths), answers):
             state = state.merged(more)
+        for kind, values in muting.items():
+            changed, lost = map(Moments.of, head_importance(model, shown, captured, values))
+            moments = {f"importance/{kind}/changed": changed, f"importance/{kind}/lost": lost}
+            state = state.merged(State(moments))
         if not features:
             sizes = [captured[0].tokens(depth).size for depth in range(captured[0].depth + 1)]
             features = room(sizes, len(entries))

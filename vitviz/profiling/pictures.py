@@ -8,6 +8,7 @@ import io
 import json
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from glob import glob
@@ -118,6 +119,13 @@ def listed(
         chosen = np.random.default_rng(seed).choice(len(entries), limit, replace=False)
         entries = [entries[number] for number in sorted(chosen)]
     return entries
+
+
+def readable(entries: Iterable[Entry]) -> Iterator[tuple[Image.Image, str]]:
+    """`Entry.read` of those that can be read."""
+    for entry in entries:
+        with suppress(ImageError):
+            yield entry.read()
 
 
 def _entries(source: Source) -> Iterator[Entry]:

@@ -18,7 +18,7 @@ from .state import Moments, State
 #: The table of some pictures, and their rows: by measure (pictures, layers, heads).
 Part = tuple[Mapping[str, Sequence[Any]], Mapping[str, np.ndarray]]
 #: What two profiles of one model agree in.
-SAME = ("model", "weights_sha256", "preprocessing", "layers", "minibatch")
+SAME = ("model", "weights_sha256", "preprocessing", "layers", "minibatch", "importance")
 
 
 class Profile:
@@ -195,6 +195,29 @@ class Profile:
         axes = axes * np.sign(axes[np.arange(n_components), np.abs(axes).argmax(axis=1)])[:, None]
         total = max(float(variances.sum()), np.finfo(float).tiny)
         return axes, moments.mean, np.maximum(variances[::-1][:n_components], 0) / total
+
+    def importance(self, kind: str) -> tuple[Moments, Moments]:
+        """What muting a head does to the answer, of a profile for which it was asked.
+
+        Parameters
+        ----------
+        kind : "zero" or "mean"
+
+        Returns
+        -------
+        changed, lost : Moments of values of shape (layers, heads)
+            Whether the answer is another one (0 or 1), and by how many nats the log-probability of
+            the answer falls.
+
+        Notes
+        -----
+        Other heads may compensate for one that is muted. The means are over the first 256 pictures
+        of the list: two parts that are merged have a mean each.
+        """
+        known = self.state.moments
+        if f"importance/{kind}/changed" not in known:
+            raise ProfileError(f"The importance {kind!r} of heads was not measured.")
+        return known[f"importance/{kind}/changed"], known[f"importance/{kind}/lost"]
 
     @property
     def labelled(self) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..model import Model
+from .importance import Kind, muting_of
 from .measuring import PIECE, Piece, measured
 from .pictures import Entry, ProfileError, Source, listed
 from .results import Part, Profile, load_profile
@@ -24,7 +25,15 @@ from .writing import replace as replace_file
 #: Called as progress(pictures done, pictures in all) after each batch; what it raises stops.
 Progress = Callable[[int, int], object]
 #: What a run that goes on must share with the one that was stopped.
-_SETTINGS = ("model", "weights_sha256", "preprocessing", "list_sha256", "batch_size", "minibatch")
+_SETTINGS = (
+    "model",
+    "weights_sha256",
+    "preprocessing",
+    "list_sha256",
+    "batch_size",
+    "minibatch",
+    "importance",
+)
 
 
 def profile(
@@ -35,6 +44,7 @@ def profile(
     limit: int | None = None,
     seed: int = 0,
     batch_size: int = 16,
+    importance: Sequence[Kind] = (),
     out: str | PathLike[str] | None = None,
     resume: bool = False,
     progress: Progress | None = None,
@@ -55,6 +65,9 @@ def profile(
         So many of the pictures are chosen by `seed`.
     batch_size : int
         Pictures in one forward pass.
+    importance : "zero" and "mean"
+        Mute every head in turn, to 0 or to the mean of what it gives over the first 256 pictures,
+        and measure what happens to the answer. It takes a forward pass a head.
     out : path, optional
         A folder that is written, see `Profile.save`. Then what is done is kept when the run is
         stopped, and no number of pictures takes more memory.
@@ -79,12 +92,13 @@ def profile(
         raise ProfileError(f"Expected batches of at least one picture, got {batch_size}.")
     entries = listed(pictures, labels=labels, limit=limit, seed=seed)
     entries = numbered(entries, model, asked=labels is not None)
-    about = described(model, entries, batch_size)
+    about = described(model, entries, batch_size, importance)
     folder = None if out is None else Path(out)
     if folder is not None:
         if resume and (folder / "run.json").is_file():
             return _finished(folder, about)
         _prepare(folder, about, resume)
+    muting = muting_of(model, importance, entries[:PIECE], batch_size)
     begun, pieces = time.monotonic(), []
     for number, first in enumerate(range(0, len(entries), PIECE)):
         some = entries[first : first + PIECE]
@@ -96,7 +110,7 @@ def profile(
                     progress(first + done, len(entries))
 
             told(0)
-            piece = measured(model, some, batch_size=batch_size, progress=told)
+            piece = measured(model, some, batch_size=batch_size, muting=muting, progress=told)
             if path is None:
                 pieces.append(piece)
             else:
@@ -196,7 +210,9 @@ def numbered(entries: Sequence[Entry], model: Model, *, asked: bool) -> list[Ent
     return found
 
 
-def described(model: Model, entries: Sequence[Entry], batch_size: int) -> dict[str, Any]:
+def described(
+    model: Model, entries: Sequence[Entry], batch_size: int, importance: Sequence[Kind]
+) -> dict[str, Any]:
     """What `run.json` says before anything was measured, as JSON gives it back."""
     weight = next(model.module.parameters())
     about = {
@@ -212,6 +228,7 @@ def described(model: Model, entries: Sequence[Entry], batch_size: int) -> dict[s
         "list_sha256": list_digest(entries),
         "batch_size": batch_size,
         "minibatch": PIECE,
+        "importance": list(importance),
         "threads": torch.get_num_threads(),
         "versions": {
             "python": platform.python_version(),

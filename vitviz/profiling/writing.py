@@ -43,11 +43,16 @@ def heads_csv(profile: "Profile") -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     kinds = ("mean", "std", "sem", "low", "high")
-    table.writerow(["layer", "head", *(f"{name}_{kind}" for name in MEASURES for kind in kinds)])
+    names = [f"{name}_{kind}" for name in MEASURES for kind in kinds]
+    for kind in profile.about["importance"]:
+        names += [f"changed_by_{kind}", f"nats_lost_by_{kind}"]
+    table.writerow(["layer", "head", *names])
     columns = []
     for name in MEASURES:
         columns += [profile.mean(name), profile.std(name), profile.sem(name)]
         columns += profile.interval(name)
+    for kind in profile.about["importance"]:
+        columns += [moments.means for moments in profile.importance(kind)]
     for number, layer in enumerate(profile.about["layers"]):
         for head in range(layer["num_heads"]):
             values = (float(column[number, head]) for column in columns)
