@@ -42,7 +42,8 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "text": set(),
     "token_map": set(),
     "anatomy_map": {"token_map"},
-    "report": {*_MODEL, "activations", "inspection", "plots", "text", "token_map"},
+    "report": {*_MODEL, "inspection", "plots", "text", "token_map"},
+    "notebook": {"report"},
     "options": set(),
     "training": {"vit", "checkpoints", "devices", "inspection", "model"},
 }
@@ -84,6 +85,10 @@ EXCEPTIONS: set[tuple[str, str, When]] = {
     ("cli", "torch", "lazy"),
     ("activations", "inspection", "lazy"),  # acts.measure()
     ("activations", "inspection", "hint"),
+    ("activations", "notebook", "lazy"),  # acts.show()
+    ("activations", "notebook", "hint"),
+    ("notebook", "activations", "hint"),
+    ("report", "activations", "hint"),
     ("plots", "activations", "hint"),
     ("token_map", "activations", "hint"),
     ("token_map", "families", "hint"),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         capture,
         captures,
         load_activations,
+        show,
     )
     from .families import Layer, ModelError
     from .images import ImageError, open_image
@@ -53,6 +54,7 @@ __all__ = [
     "load_profile",
     "open_image",
     "profile",
+    "show",
     "watch",
 ]
 
@@ -74,6 +76,7 @@ _HOMES = {
     "load_model": "zoo",
     "load_profile": "profiling",
     "open_image": "images",
+    "show": "activations",
     "profile": "profiling",
     "watch": "zoo",
 }

@@ -146,15 +146,23 @@ def _duration(seconds: float) -> str:
 
 def _report(arguments: argparse.Namespace) -> int:
     """Write what a model does with some photos into one HTML file."""
-    from . import load_model
+    import hashlib
+
+    from . import capture, load_model
+    from .activations import check_finite
     from .images import ImageError
     from .report import html
     from .zoo import ModelError
 
+    captures, checksums = {}, {}
     try:
         model = load_model(arguments.model)
-        found = {photo.name: photo.read_bytes() for photo in arguments.photos}
-        content = html(model, found)
+        for photo in arguments.photos:
+            data = photo.read_bytes()
+            captures[photo.name] = capture(model, data)
+            check_finite(model, captures[photo.name])
+            checksums[photo.name] = hashlib.sha256(data).hexdigest()
+        content = html(model, captures, checksums=checksums)
         arguments.out.write_text(content, encoding="utf-8")
     except (ModelError, ImageError, OSError) as error:
         return _refused(error)

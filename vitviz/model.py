@@ -4,12 +4,13 @@ Hooks are in the module for the time of one pass only, and a context variable sa
 so that any number of threads can share one Model.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
+from html import escape
 from operator import attrgetter
 from threading import Lock
 from typing import Any, Literal, Self
@@ -214,6 +215,17 @@ class Model:
             f"Model({self.name!r}, {self.family}, {len(self.layers)} layers, "
             f"{self.parameter_count / 1e6:.1f} M parameters, {height} x {width} px, {self.weights})"
         )
+
+    def _repr_html_(self) -> str:
+        height, width = self.preprocess.input_size
+        rows = {
+            "weights": self.weights,
+            "family": self.family,
+            "parameters": f"{self.parameter_count / 1e6:.1f} M",
+            "input": f"{height} x {width} pixels",
+            "layers": str(len(self.layers)),
+        }
+        return html_table(self.name, rows)
 
     @property
     def provenance(self) -> str:
@@ -479,6 +491,14 @@ class Model:
     @property
     def positions_learned(self) -> bool:
         return isinstance(self.positions, nn.Parameter)
+
+
+def html_table(title: str, rows: Mapping[str, str]) -> str:
+    """A small table for notebooks; nothing in it is markup."""
+    lines = "".join(
+        f"<tr><th>{escape(name)}</th><td>{escape(words)}</td></tr>" for name, words in rows.items()
+    )
+    return f"<table><caption>{escape(title)}</caption>{lines}</table>"
 
 
 def _read_only(tensor: Tensor) -> np.ndarray:

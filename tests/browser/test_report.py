@@ -128,7 +128,7 @@ def test_it_prints_on_a4(opened: Opened) -> None:
 
 def test_names_of_pictures_and_weights_are_no_markup(acts: Activations) -> None:
     model = vitviz.load_model(MODEL, pretrained=False, seed=0)
-    text = report.html(model, {"<img src=x>.png": acts.photo})
+    text = report.html(model, {"<img src=x>.png": vitviz.capture(model, acts.photo)})
     assert "<img" not in text
     assert "&lt;img src=x&gt;.png" in text
     assert "random weights" in text
@@ -136,7 +136,7 @@ def test_names_of_pictures_and_weights_are_no_markup(acts: Activations) -> None:
 
 def test_a_family_that_has_no_rollout_says_so(acts: Activations) -> None:
     model = vitviz.load_model("swin_tiny_patch4_window7_224", pretrained=False)
-    text = report.html(model, {"dog": acts.photo})
+    text = report.html(model, {"dog": vitviz.capture(model, acts.photo)})
     assert "rollout is not defined." in text
     assert '"map-0"' in text
     assert len(text.encode()) < 16e6

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..families import Layer, ModelError, Offset, Windows
+from ..model import html_table
 from .arena import Arena
 from .batches import Batch
 from .calls import Call, FusedCall, expanded
@@ -21,6 +22,7 @@ from .streaming import AttentionLayers
 
 if TYPE_CHECKING:
     from ..inspection import Measurements
+    from ..notebook import Shown
 
 
 class Activations:
@@ -95,6 +97,46 @@ class Activations:
             best = int(self.probabilities.argmax())
             parts.append(f"{self.output_names[best]} {100 * self.probabilities[best]:.0f} %")
         return f"Activations({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        rows = {
+            "picture": f"{self.picture_size[0]} x {self.picture_size[1]} pixels",
+            "layers": f"{self.depth} ({', '.join(sorted({one.kind for one in self.layers}))})",
+            "tokens at the end": str(len(self._stream[-1])),
+        }
+        if self.probabilities is not None:
+            best = (-self.probabilities).argsort(kind="stable")[:3]
+            named = [f"{self.output_names[n]} {self.probabilities[n]:.1%}" for n in best]
+            rows["answer"] = ", ".join(named)
+        return html_table(self.provenance, rows)
+
+    def show(
+        self, *, layer: int | None = None, head: int | None = 0, query: Query | None = None
+    ) -> "Shown":
+        """The token map of all layers and heads, live in the output of a notebook.
+
+        It is a page of HTML in a frame of its own, and needs neither a kernel nor a network: it
+        stays live in a notebook that was saved.
+
+        Parameters
+        ----------
+        layer : int, optional
+            The first on screen; the last layer where left out.
+        head : int or None
+            None for the mean of the heads.
+        query : int or (row, column), optional
+            As in `attention_map`.
+
+        Raises
+        ------
+        ModelError
+            When a layer has no attention to show.
+        ValueError
+            When there is no such layer, head or token.
+        """
+        from ..notebook import Shown
+
+        return Shown(self, layer=layer, head=head, query=query)
 
     def measure(self) -> "Measurements":
         """All measurements of attention in one pass over the layers: `inspection.measurements`.

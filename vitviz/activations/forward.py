@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -34,10 +34,13 @@ from .calls import (
     why_unexpected,
 )
 from .edits import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens, filled, mask_of
-from .maps import checked
+from .maps import Query, checked
 from .proof import Output, why_differs, why_rows_differ
 
 Picture = Image.Image | bytes | str | os.PathLike[str]
+
+if TYPE_CHECKING:
+    from ..notebook import Shown
 
 LARGE = 1 << 26  # bytes of a capture that is copied into an arena
 
@@ -411,6 +414,24 @@ def _captured(
             )
             for number, image in enumerate(images)
         ]
+
+
+def show(
+    model: Model,
+    image: Picture,
+    *,
+    layer: int | None = None,
+    head: int | None = 0,
+    query: Query | None = None,
+) -> "Shown":
+    """Capture one picture and show its token map in a notebook, as `Activations.show` does.
+
+    Raises
+    ------
+    ModelError, ImageError, TypeError, ValueError
+        As `capture` and `Activations.show`.
+    """
+    return capture(model, image).show(layer=layer, head=head, query=query)
 
 
 def check_finite(model: Model, acts: Activations) -> None:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import inspection, plots
-from ..activations import Activations, capture, check_finite
 from ..families import ModelError
 from ..plots.template import KEY, QUERY, colour_table
 from ..text import lesson
@@ -27,15 +26,15 @@ from ..token_map import frames_of, packed, photo, script, shape_of, style, view_
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-    from PIL import Image
 
+    from ..activations import Activations
     from ..model import Model
 
 LOOK = {"lut": colour_table(False), "queryColour": QUERY, "keyColour": KEY}
 _TYPES = {"uint8": "Uint8Array", "float32": "Float32Array", "int32": "Int32Array"}
 _PACKAGES = ("torch", "timm", "numpy", "plotly")
 #: Figures of a capture, each with the page of the lesson that explains it.
-_FIGURES: tuple[tuple[str, Callable[[Activations], "go.Figure"]], ...] = (
+_FIGURES: tuple[tuple[str, "Callable[[Activations], go.Figure]"], ...] = (
     ("classify", lambda acts: plots.class_probabilities(acts)),
     ("distance", lambda acts: plots.attention_distance(acts, selected=(acts.depth - 1, None))),
     ("rollout", lambda acts: plots.attention_rollout(acts)),
@@ -45,26 +44,27 @@ _FIGURES: tuple[tuple[str, Callable[[Activations], "go.Figure"]], ...] = (
 )
 
 
-def html(model: "Model", pictures: Mapping[str, "Image.Image | bytes"]) -> str:
-    """The report of some pictures in one model.
+def html(
+    model: "Model",
+    captures: "Mapping[str, Activations]",
+    *,
+    checksums: Mapping[str, str] | None = None,
+) -> str:
+    """The report of some captures of one model.
 
     Parameters
     ----------
     model : Model
-    pictures : mapping of a picture's name to it, or to the bytes of its file
-        Of bytes, the checksum is in the report.
+    captures : mapping of a picture's name to its capture
+    checksums : mapping of a picture's name to the SHA-256 of its file, optional
 
     Returns
     -------
     str
         The file. For each picture it has the token map of all layers and heads, live, and the
         figures of the capture; then those of the weights. All have captions, equations and the
-        line that says what was measured. It prints on A4.
-
-    Raises
-    ------
-    ModelError, ImageError
-        As `vitviz.capture`.
+        line that says what was measured. It prints on A4. What cannot be shown of this model says
+        so in a sentence.
     """
     from plotly.offline import get_plotlyjs
 
@@ -72,33 +72,53 @@ def html(model: "Model", pictures: Mapping[str, "Image.Image | bytes"]) -> str:
     data: dict[str, Any] = {"maps": {}, "figures": {}, "mapStyle": style()}
     data["plotly"] = _compressed(np.frombuffer(plotly.encode(), np.uint8))
     sections = []
-    for number, (name, picture) in enumerate(pictures.items()):
-        acts = capture(model, picture)
-        check_finite(model, acts)
-        digest = (
-            f"SHA-256 {hashlib.sha256(picture).hexdigest()}" if isinstance(picture, bytes) else ""
-        )
+    for number, (name, acts) in enumerate(captures.items()):
+        checksum = (checksums or {}).get(name)
+        digest = f"SHA-256 {checksum}" if checksum else ""
         sections.append(_picture_section(number, name, digest, acts, data))
     sections.append(_weights_section(model, data))
-    module = script() + _asset("page.js")
     packages = ", ".join(f"{package} {version(package)}" for package in _PACKAGES)
     about = (
         f"{model.provenance}. Made with vitviz {version('vitviz')} on Python "
         f"{platform.python_version()} with {packages}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
     )
+    title = escape(f"{model.name}: {', '.join(captures)}")
+    warning = "" if model.trained else "<p class=warning>These are random weights.</p>"
+    head = f"<h1>{title}</h1><p class=line>{escape(about)}</p>{warning}"
+    return _file(title, head + "".join(sections), data, plotly)
+
+
+def map_html(acts: "Activations", **chosen: int | None) -> str:
+    """The token map of a capture alone, as a file like that of `html`.
+
+    Parameters
+    ----------
+    chosen : layer, head and query to begin with, as in `token_map.view_message`
+
+    Raises
+    ------
+    ModelError
+        When a layer has no attention to show.
+    """
+    data = {"maps": {"map-0": map_data(acts, "map-0", **chosen)}, "figures": {}}
+    body = f'<div id="map-0"></div><p class=line>{escape(acts.provenance)}</p>'
+    return _file("Attention", body, {**data, "mapStyle": style(), "plotly": None})
+
+
+def _file(title: str, body: str, data: dict[str, Any], *scripts: str) -> str:
+    """An HTML file that runs the component, and these scripts where its data holds them."""
+    module = script() + _asset("page.js")
     return _asset("page.html").format(
-        policy=_policy(plotly, module),
-        title=escape(f"{model.name}: {', '.join(pictures)}"),
-        about=escape(about),
-        warning="" if model.trained else "<p class=warning>These are random weights.</p>",
-        sections="\n".join(sections),
-        data=json.dumps(data).replace("<", "\\u003c"),
+        policy=_policy(*scripts, module),
+        title=title,
         style=_asset("page.css"),
+        body=body,
+        data=json.dumps(data).replace("<", "\\u003c"),
         module=module,
     )
 
 
-def map_data(acts: Activations, stack_id: str, **chosen: int | None) -> dict[str, Any]:
+def map_data(acts: "Activations", stack_id: str, **chosen: int | None) -> dict[str, Any]:
     """The token map of all layers as JSON can hold it: arrays compressed, then in base64.
 
     Raises
@@ -130,7 +150,7 @@ def _compressed(values: np.ndarray) -> list[str]:
 
 
 def _picture_section(
-    number: int, name: str, digest: str, acts: Activations, data: dict[str, Any]
+    number: int, name: str, digest: str, acts: "Activations", data: dict[str, Any]
 ) -> str:
     width, height = acts.picture_size
     line = f"{acts.provenance} · {name}"
