@@ -4,14 +4,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from examples import assert_one_sentence, picture, watched
 from numpy.testing import assert_allclose
+from torch.nn import functional as F
 
 import vitviz
 from vitviz import ModelError
 from vitviz.anatomy import layer_boxes, residual_stream, steps
-from vitviz.equivariance import repeat_patch, shuffle_patches, translate
+from vitviz.equivariance import rearranged, repeat_patch, shuffle_patches, translate
 from vitviz.families import position_encodings
+from vitviz.intervention import head_effects
 from vitviz.model import Model
 from vitviz.zoo import size_of
 
@@ -100,3 +103,44 @@ def test_its_size_is_counted(name: str) -> None:
     heads = [name for name in ("classifier", "heads", "head") if hasattr(model.module, name)]
     if heads and not model.embeds:
         assert size.head_parameters >= 5 * size.embed_dims[-1]
+
+
+EDITED = ["ViTForImageClassification", "CLIPForImageClassification", "torchvision's ViT"]
+
+
+@pytest.mark.parametrize("name", EDITED)
+def test_heads_can_be_muted_and_patches_left_out(name: str) -> None:
+    model = other(name)
+    whole = vitviz.capture(model, picture())
+    muted = vitviz.capture(model, picture(), edits=[vitviz.MuteHeads([(0, 1)])])
+    projection: Any = model.sites[0].projection
+    kept = torch.tensor(whole.attention(0)[0] @ whole.values(0)[0])  # of head 0 alone
+    weight = projection.weight.detach()[:, : kept.shape[1]]
+    expected = whole.tokens(0) + F.linear(kept, weight, projection.bias.detach()).numpy()
+    assert_allclose(muted.tokens_after_attention(0), expected, atol=1e-5)
+    mask = np.zeros(whole.grid, bool)
+    mask[1, 2] = True
+    without = vitviz.capture(model, picture(), edits=[vitviz.DropPatches(mask)])
+    assert without.attention(0).shape == (2, 16, 16)
+    assert_allclose(without.tokens(0), np.delete(whole.tokens(0), 1 + 4 + 2, axis=0))
+    effects = head_effects(model, picture())
+    assert muted.logits is not None
+    assert_allclose(effects[0, 1], muted.logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [*EDITED, "DINOv3ViTModel", "SiglipVisionModel"])
+def test_patches_are_exchanged_where_they_are_embedded(name: str) -> None:
+    """As if the picture's patches had been exchanged; where the embedding is a convolution, too."""
+    model = other(name)
+    swapped = vitviz.capture(model, picture(), edits=[vitviz.SwapTokens([(1, 14)])])
+    order = np.arange(16)
+    order[[1, 14]] = 14, 1
+    x = rearranged(model.preprocess(picture()), (4, 4), order)
+    with torch.inference_mode():
+        expected = model.run(x[None])[0].numpy()
+        plain = model.run(model.preprocess(picture())[None])[0].numpy()
+    own = swapped.logits
+    if own is None:  # an encoder alone: its CLS
+        own = swapped.tokens(swapped.depth, normalised=True)[0]
+    assert_allclose(own, expected, atol=1e-5)
+    assert np.abs(own - plain).max() > 1e-4
