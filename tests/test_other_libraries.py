@@ -56,6 +56,23 @@ def test_every_step_from_the_picture_to_the_answer_is_there(name: str) -> None:
     assert np.isfinite(residual_stream(acts).patches).all()
 
 
+@pytest.mark.parametrize("name", [*CLASSES, "torchvision's ViT"])
+def test_a_layer_opens_into_its_boxes(name: str) -> None:
+    model = other(name)
+    block: Any = model.sites[1].block
+    seen: list[torch.Tensor] = []
+    handle = block.mlp.register_forward_hook(lambda *args: seen.append(args[-1][0]))
+    acts = vitviz.capture(model, picture())
+    handle.remove()
+    boxes = {box.name: box for box in layer_boxes(model, acts, 1)}
+    wanted = ("before", "norm1", "queries", "attention", "concatenated", "projected", "hidden")
+    assert {*wanted, "after_attention", "norm2", "activated", "mlp", "after"} <= set(boxes)
+    mlp = boxes["mlp"].values
+    assert mlp is not None
+    assert_allclose(mlp, seen[0].numpy(), atol=1e-4)
+    assert boxes["hidden"].shape == (acts.tokens(0).shape[0], boxes["activated"].shape[1])
+
+
 @pytest.mark.parametrize("name", ["ViTForImageClassification", "torchvision's ViT"])
 def test_positions_are_added_and_named(name: str) -> None:
     model = other(name)

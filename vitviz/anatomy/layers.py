@@ -14,11 +14,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..activations import Activations
-from ..families import Layer, ModelError
+from ..families import Layer, ModelError, Site
 from ..model import Model
 from .boxes import Box, agree, box, normed, numbers, tensor
 
-_PRE_NORM = ("Block", "EvaBlock", "RelPosBlock")  # vitviz's own is a Block, too
+_PRE_NORM = (
+    *("Block", "EvaBlock", "RelPosBlock"),  # vitviz's own is a Block, too
+    *("ViTLayer", "ViTMSNLayer", "IJepaLayer", "DeiTLayer", "BeitLayer", "DINOv3ViTLayer"),
+    *("Dinov2Layer", "Dinov2WithRegistersLayer"),
+    *("CLIPEncoderLayer", "MetaClip2EncoderLayer", "SiglipEncoderLayer"),
+    "EncoderBlock",  # of torchvision
+)
+#: The names of a block's parts in timm, transformers and torchvision.
+_NORM1 = ("norm1", "layernorm_before", "layer_norm1", "ln_1")
+_NORM2 = ("norm2", "layernorm_after", "layer_norm2", "ln_2")
+_UP, _DOWN = ("fc1", "up_proj", "0"), ("fc2", "down_proj", "3")
+_ACTIVATION = ("act", "activation_fn", "act_fn", "1")
+_SCALES = ("ls{}.gamma", "gamma_{}", "layer_scale{}.lambda1", "lambda_{}")
 
 
 def layer_boxes(model: Model, acts: Activations, layer: int) -> tuple[Box, ...]:
@@ -64,43 +76,55 @@ def _opened(model: Model, acts: Activations, layer: int) -> tuple[list[Box], lis
     with torch.inference_mode():
         heads = torch.from_numpy(attention @ v)  # (h, T, d)
         pairs = (len(q), q.shape[1], k.shape[1])
+        norm1, norm2 = _named(block, *_NORM1), _named(block, *_NORM2)
         attending = [
-            normed("norm1", block.norm1, before, block.norm1(before)),
+            normed("norm1", norm1, before, norm1(before)),
             *(box(name, values) for name, values in zip(("queries", "keys"), (q, k), strict=True)),
             box("values", v),
             Box(name="scores", shape=pairs),
             Box(name="attention", shape=pairs),
             box("heads", heads),
-            *_projected(block, heads.transpose(0, 1).flatten(1).to(weight)),
+            *_projected(site, heads.transpose(0, 1).flatten(1).to(weight)),
         ]
-        second = block.norm2(middle)
-        mixing = [normed("norm2", block.norm2, middle, second), *_perceptron(block, second)]
+        second = norm2(middle)
+        mixing = [normed("norm2", norm2, middle, second), *_perceptron(block, second)]
     for start, boxes, end in ((before, attending, middle), (middle, mixing, after)):
         if not agree(numbers(start) + boxes[-1].values, numbers(end)):
             return None
     return attending, mixing
 
 
-def _projected(block: Any, concatenated: Tensor) -> Iterator[Box]:
+def _named(module: Any, *paths: str) -> Any:
+    """The first part or parameter that there is at one of these paths, or None."""
+    for path in paths:
+        found = module
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        if found is not None:
+            return found
+    return None
+
+
+def _projected(site: Site, concatenated: Tensor) -> Iterator[Box]:
     """Heads side by side (T, h d), U_msa, and LayerScale where there is one."""
     yield box("concatenated", concatenated)
-    norm = getattr(block.attn, "norm", None)
+    norm = getattr(site.attn, "norm", None)
     if isinstance(norm, nn.Module) and not isinstance(norm, nn.Identity):
         before, concatenated = concatenated, norm(concatenated)
         yield normed("heads_norm", norm, before, concatenated)
-    yield from _scaled(block, "1", box("projected", block.attn.proj(concatenated)))
+    yield from _scaled(site.block, "1", box("projected", site.projection(concatenated)))
 
 
 def _perceptron(block: Any, z: Tensor) -> Iterator[Box]:
     """The MLP: hidden units before and after their activation, and what it gives."""
     mlp: Any = block.mlp
-    act = getattr(mlp, "act", F.gelu)  # vitviz's own calls GELU itself
+    act = _named(mlp, *_ACTIVATION) or F.gelu  # vitviz's own calls GELU itself
     if type(mlp).__name__ == "SwiGLU":
         hidden = torch.cat([mlp.fc1_g(z), mlp.fc1_x(z)], dim=-1)
         gate, value = hidden.chunk(2, dim=-1)
         activated = act(gate) * value
     else:
-        hidden = mlp.fc1(z)
+        hidden = _named(mlp, *_UP)(z)
         activated = hidden
         if type(mlp).__name__ == "GluMlp":
             first, second = hidden.chunk(2, dim=-1)
@@ -110,15 +134,14 @@ def _perceptron(block: Any, z: Tensor) -> Iterator[Box]:
     yield box("hidden", hidden)
     activated = getattr(mlp, "norm", nn.Identity())(activated)
     yield box("activated", activated)
-    yield from _scaled(block, "2", box("mlp", mlp.fc2(activated)))
+    yield from _scaled(block, "2", box("mlp", _named(mlp, *_DOWN)(activated)))
 
 
 def _scaled(block: Any, number: str, branch: Box) -> Iterator[Box]:
     """What a branch gives, and the same times LayerScale where the block has one."""
     yield branch
-    gamma = getattr(getattr(block, f"ls{number}", None), "gamma", None)
-    gamma = getattr(block, f"gamma_{number}", None) if gamma is None else gamma
-    if gamma is not None:
+    gamma = _named(block, *(path.format(number) for path in _SCALES))
+    if isinstance(gamma, Tensor):
         factor = numbers(gamma)
         yield box(f"layer_scale{number}", branch.values * factor, {"gamma": factor})
 
