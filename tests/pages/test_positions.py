@@ -333,7 +333,7 @@ def test_mirror_images_are_told_with_their_numbers() -> None:
     across, down = mirror_similarity(similarity)
     text = prose(at)
     assert f"mirror image left to right: **{across:.2f}**; top to bottom: **{down:.2f}**" in text
-    assert "flipped left to right at random" in text
+    assert "flipped at random is not needed" in text
     fixed = prose(opened("positions", kind="sincos2d"))
     assert "mirror image left to right" in fixed
     assert "flipped" not in fixed
