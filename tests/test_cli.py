@@ -37,7 +37,7 @@ def unserved(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--checkpoint", "missing"], "Expected --checkpoint NAME=FILE, got missing."),
+        (["--checkpoint", "missing"], "Expected --checkpoint NAME=FILE or a folder, got missing."),
         (["--checkpoint", "vit_tiny_patch16_224=missing.pth"], "There is no file missing.pth in "),
         (["--checkpoint", f"vit_tinny_patch16_224={__file__}"], "did you mean vit_tiny_patch16"),
         (["--models", "nope"], "The menu has no model named nope."),

@@ -74,6 +74,7 @@ def test_load_model_is_public() -> None:
         "checkpoint",
         "image_size",
         "crop",
+        "labels",
         "seed",
         "device",
     ]
@@ -91,7 +92,7 @@ def test_a_shipped_model_is_suggested_too(shipped: str) -> None:
         load_model("litle")
 
 
-@pytest.mark.parametrize("name", ["", "???", "hf-hub:nobody/nothing", "../../etc/passwd"])
+@pytest.mark.parametrize("name", ["", "???", "hf-hub:nobody", "../../etc/passwd"])
 def test_a_name_like_no_other_gets_no_suggestion(name: str) -> None:
     with pytest.raises(ModelError, match="There is no model named") as caught:
         load_model(name)

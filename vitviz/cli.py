@@ -39,6 +39,8 @@ def _app(arguments: argparse.Namespace) -> int:
     }
     options = [f"--checkpoint={text}" for text in arguments.checkpoint]
     options += [f"--models={arguments.models}"] if arguments.models else []
+    options += [f"--labels={arguments.labels}"] if arguments.labels else []
+    options += ["--hub"] if arguments.hub else []
     options += [f"--device={arguments.device}"] if arguments.device != "cpu" else []
     options += [f"--image-size={arguments.image_size}"] if arguments.image_size else []
     options += [f"--words={arguments.words}"] if arguments.words else []
@@ -63,14 +65,14 @@ def _check_menu(options: Options) -> None:
         from .words import Words
 
         Words.read(options.words)
-    if not (options.models or options.checkpoints):
+    if not (options.models or options.checkpoints or options.labels):
         return  # the usual start needs no import of timm
     from .zoo import architecture_named, catalogue
 
     menu = [entry.name for entry in catalogue()]
     check(options, menu)
-    for name, _, _ in options.checkpoints.values():
-        if name not in menu:
+    for name, path, _ in options.checkpoints.values():
+        if name not in menu and not path.is_dir():
             architecture_named(name)
 
 
@@ -271,7 +273,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
     print(f"{'model':{width}}  works offline")
     for title, (name, file, size) in wanted.items():
         try:
-            line = f"yes  {_tried(name, file, size or options.image_size, options.device)}"
+            line = f"yes  {_tried(name, file, size, options)}"
             if not file and name not in (entry.name for entry in catalogue()):
                 line += ", in Python alone: the menu does not have it"
         except ModelError as error:
@@ -283,7 +285,7 @@ def _prepare(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _tried(name: str, file: Path | None, size: tuple[int, int] | None, device: str) -> str:
+def _tried(name: str, file: Path | None, size: tuple[int, int] | None, options: Options) -> str:
     """Load a model and capture one picture; returns the result in words.
 
     Raises
@@ -295,11 +297,18 @@ def _tried(name: str, file: Path | None, size: tuple[int, int] | None, device: s
     from .activations import check_finite
     from .checkpoints import assets, shipped_names
 
+    size = size or options.image_size
     if file is None and name not in shipped_names():
         # a model that cannot be read is not downloaded
         load_model(name, pretrained=False, image_size=size)
         _fetched(name)
-    model = load_model(name, checkpoint=file, image_size=size, device=device)
+    model = load_model(
+        name,
+        checkpoint=file,
+        image_size=size,
+        labels=options.labels if file else None,
+        device=options.device,
+    )
     image = open_image((assets() / "samples" / "dog.jpg").read_bytes())
     begun = time.monotonic()
     acts = capture(model, image)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from html import escape
 from operator import attrgetter
+from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, Self
 
@@ -200,6 +201,7 @@ class Model:
         self._labels = labels
         self.embeds = embeds or family.parts(module).embeds
         self.temperature = temperature
+        self.folder: Path | None = None  # of the files it was made of, where it has one
         self.positional_attention = family.positional_attention(module)
         self._family = family
         self.words: Words | None = None
@@ -404,6 +406,14 @@ class Model:
         """Names of the classes; None where they are unknown, as after the head was replaced."""
         known = self._labels is not None and len(self._labels) == self.num_classes
         return self._labels if known else None
+
+    @labels.setter
+    def labels(self, names: tuple[str, ...] | None) -> None:
+        if names is not None and len(names) != self.num_classes:
+            raise ModelError(
+                f"{self.name} has {self.num_classes} classes, and {len(names)} names are given."
+            )
+        self._labels = names
 
     @property
     def parameter_count(self) -> int:

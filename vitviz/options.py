@@ -10,12 +10,12 @@ from typing import NamedTuple, NoReturn
 
 
 class LocalFile(NamedTuple):
-    """A file of weights that the menu offers.
+    """A file of weights that the menu offers, or a folder as timm or transformers saves it.
 
     Attributes
     ----------
     name : str
-        Of its architecture.
+        Of its architecture; of a folder, what it is called.
     path : Path
     image_size : (height, width), optional
         Of the input in pixels; the size that the file was trained at where it is left out.
@@ -38,6 +38,10 @@ class Options:
         The only models that the menu offers; all of the catalogue where it is None.
     device : str
         Where the models compute: "cpu", "cuda", "cuda:1", "mps", ...
+    labels : Path, or None
+        A file of class names, for local files and repositories without names of their own.
+    hub : bool
+        Whether names of repositories may be typed into the menu, where only localhost is served.
     image_size : (height, width), or None
         Of the input in pixels, for every model of the catalogue that can have it.
     words : Path, or None
@@ -49,6 +53,8 @@ class Options:
     device: str = "cpu"
     image_size: tuple[int, int] | None = None
     words: Path | None = None
+    labels: Path | None = None
+    hub: bool = False
 
 
 class OptionError(ValueError):
@@ -66,7 +72,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=FILE[@SIZE]",
-        help="offer the weights of a local file, for an architecture of timm or of ours",
+        help="offer the weights of a local file, for an architecture of timm or of ours; or a "
+        "folder as timm or transformers saves it, for which NAME= may be left out",
+    )
+    parser.add_argument(
+        "--labels",
+        type=Path,
+        metavar="FILE",
+        help="names of the classes of local files without any",
+    )
+    parser.add_argument(
+        "--hub",
+        action="store_true",
+        help="let names of the hub, hf-hub:owner/name, be typed into the menu (localhost only)",
     )
     parser.add_argument("--models", metavar="NAME,...", help="offer these models alone")
     parser.add_argument(
@@ -122,11 +140,14 @@ def options_in(arguments: argparse.Namespace) -> Options:
     files = []
     for text in arguments.checkpoint:
         name, equals, file = (part.strip() for part in text.partition("="))
-        if not (name and equals and file):
-            raise OptionError(f"Expected --checkpoint NAME=FILE, got {text}.")
-        path, _, wanted = file.rpartition("@")
-        size = image_size_in(wanted) if path else None
-        files.append(LocalFile(name, Path(path if size else file).expanduser().absolute(), size))
+        start, _, wanted = text.strip().rpartition("@")
+        size = image_size_in(wanted) if start else None
+        if not equals and Path(start if size else text).expanduser().is_dir():
+            file = text.strip()
+        elif not (name and equals and file):
+            raise OptionError(f"Expected --checkpoint NAME=FILE or a folder, got {text}.")
+        path = Path(file.rpartition("@")[0] if size else file).expanduser().absolute()
+        files.append(LocalFile(name if equals else path.name, path, size))
     models = None
     if arguments.models is not None:
         models = tuple(name.strip() for name in arguments.models.split(",") if name.strip())
@@ -140,9 +161,19 @@ def options_in(arguments: argparse.Namespace) -> Options:
                 "Expected --image-size as 224 or as 320x480 (rows x columns), "
                 f"got {arguments.image_size!r}."
             )
-    titles = {_menu_title(each, files): each for each in files}
-    words = arguments.words and arguments.words.expanduser().absolute()
-    return Options(titles, models, device=arguments.device, image_size=size, words=words)
+    return Options(
+        {_menu_title(each, files): each for each in files},
+        models,
+        device=arguments.device,
+        image_size=size,
+        words=_absolute(arguments.words),
+        labels=_absolute(arguments.labels),
+        hub=arguments.hub,
+    )
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return None if path is None else path.expanduser().absolute()
 
 
 def _menu_title(one: LocalFile, files: Sequence[LocalFile]) -> str:
@@ -152,7 +183,8 @@ def _menu_title(one: LocalFile, files: Sequence[LocalFile]) -> str:
     length = 1
     while any(parts[-length:] == path.parts[-length:] for parts in others):
         length += 1
-    title = f"{name} · {'/'.join(path.parts[-length:])}"
+    place = "/".join(path.parts[-length:])
+    title = place if name == path.name else f"{name} · {place}"
     return title if size is None else f"{title} @ {size[0]}x{size[1]}"
 
 
@@ -173,6 +205,12 @@ def check(options: Options, menu: Collection[str]) -> None:
             near = difflib.get_close_matches(name, menu, n=1)
             hint = f": did you mean {near[0]}?" if near else "."
             raise OptionError(f"The menu has no model named {name}{hint}")
+    if options.labels is not None and not options.labels.is_file():
+        raise OptionError(f"There is no file {options.labels.name} in {options.labels.parent}.")
     for _, path, _ in options.checkpoints.values():
-        if not path.is_file():
+        if path.is_dir() and not (path / "config.json").is_file():
+            raise OptionError(
+                f"The folder {path} has no config.json, which says what its model is."
+            )
+        if not path.exists():
             raise OptionError(f"There is no file {path.name} in {path.parent}.")

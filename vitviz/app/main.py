@@ -258,7 +258,7 @@ def _model_control(
 ) -> "Model | None":
     from vitviz import ModelError
 
-    names = models.model_names()
+    names = [*models.model_names(), *models.typed_names(_typed_model())]
     if told := models.missing(settings.kept("model")):
         settings.tell(told)
         settings.change(model=names[0])
@@ -272,13 +272,15 @@ def _model_control(
         format_func=lambda name: (
             f"{families[name]}: {name} · {marks[name]}" if name in marks else name
         ),
-        help="↓ marks trained weights that are downloaded when the model is first chosen.",
+        accept_new_options=models.hub_allowed(),
+        help="↓ marks trained weights that are downloaded when the model is first chosen."
+        + (" Or type a name of the hub: hf-hub:owner/name." if models.hub_allowed() else ""),
     )
     switch.segmented_control("Weights", WEIGHTS, key="weights", width="stretch", required=True)
     shown: Model | None = st.session_state.get("loaded")
     last: tuple[str, str] = st.session_state.get("loaded_by", (models.shipped_name(), WEIGHTS[0]))
     try:
-        if weights == WEIGHTS[0] and marks.get(name, models.ON_DISK) != models.ON_DISK:
+        if weights == WEIGHTS[0] and models.needs_download(name, marks):
             shown = shown or models.load(models.shipped_name(), True)
             follow(name, last)
         else:
@@ -291,6 +293,24 @@ def _model_control(
         st.error(f"{error} {shown.name} is shown.")
     st.session_state.loaded, st.session_state.loaded_by = shown, last
     return shown
+
+
+def _typed_model() -> str | None:
+    """What the menu holds; a text that names no model is replaced by the model before, and told."""
+    from vitviz.zoo import repository
+
+    said: str | None = st.session_state.get("model")
+    if said is None:
+        return settings.kept("model")
+    if said not in models.model_names() and models.hub_allowed() and not repository(said):
+        settings.tell(
+            f"Model: {settings.plain(said)} is neither in the menu nor a name of the hub, such as "
+            "hf-hub:owner/name."
+        )
+        before = settings.kept("model")
+        st.session_state.pop("model")
+        return before
+    return said
 
 
 def _captured(chosen: "Model", picture: pictures.Picture) -> "tuple[Model, Activations]":

@@ -96,10 +96,15 @@ def _fitting(name: str, fits: Callable[[str], bool], default: object) -> str | N
     if text is None or fits(text):
         return text
     called = name.replace("_", " ").capitalize()
-    said = re.sub(r"[^\w. -]", "?", text[:40])  # a link may carry markup
+    said = plain(text)
     shown = "none" if default == "" else default
     tell(f"{called}: {said} is not valid here; {shown} is used.")
     return None
+
+
+def plain(text: str) -> str:
+    """The beginning of a text that somebody typed or linked, which may carry markup."""
+    return re.sub(r"[^\w. -]", "?", text[:40])
 
 
 def _keep(name: str, value: object, default: object) -> None:

@@ -145,7 +145,9 @@ def _open(path: Path) -> tuple[str, dict[str, _Stored]]:
 def _check_place(path: Path) -> None:
     if not path.is_file():  # also a pipe or a device, on which reading would block
         raise CheckpointError(f"{path.name} is not a file.")
-    if path.is_symlink() and path.resolve().parent != path.parent.resolve():
+    folder = path.parent.resolve()
+    blobs = folder.parent.parent / "blobs"  # where the hub's cache has the bytes of its files
+    if path.is_symlink() and path.resolve().parent not in (folder, blobs):
         raise CheckpointError(f"{path.name} is a link out of its folder: name the file itself.")
 
 

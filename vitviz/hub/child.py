@@ -93,7 +93,8 @@ def explained(error: Exception, otherwise: str) -> HubError:
         return HubError("the folder of the hub's cache cannot be written", local=True)
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in WITHHELD:
-        return HubError("the hub does not have them, or not for everyone")
+        missing = status == 404
+        return HubError("the hub does not have them, or not for everyone", missing=missing)
     return HubError(otherwise if status is None else f"the hub answers with error {status}")
 
 
@@ -103,7 +104,7 @@ def main(order: list[str]) -> None:
     try:
         say(path=str(fetch(*order)))
     except HubError as failure:
-        say(failed=str(failure), local=failure.local)
+        say(failed=str(failure), local=failure.local, missing=failure.missing)
 
 
 if __name__ == "__main__":

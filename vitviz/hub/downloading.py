@@ -104,7 +104,7 @@ def _follow(
             progress(done, total)
             return Path(event["path"])
         if "failed" in event:
-            raise HubError(event["failed"], local=event["local"])
+            raise HubError(event["failed"], local=event["local"], missing=event["missing"])
         total = event.get("total", total)
         # A transfer that starts again counts as progress only beyond the bytes it had before.
         if event["stage"] != "transfer":

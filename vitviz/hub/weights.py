@@ -29,12 +29,13 @@ class HubError(ValueError):
     """Weights that cannot be had.
 
     The message is a clause that goes on from "because"; `local` is true where the cause is this
-    machine's disk, and no network would help.
+    machine's disk, and no network would help; `missing` where the hub has no such file.
     """
 
-    def __init__(self, reason: str, *, local: bool = False) -> None:
+    def __init__(self, reason: str, *, local: bool = False, missing: bool = False) -> None:
         super().__init__(reason)
         self.local = local
+        self.missing = missing
 
 
 def cached(weights: Weights) -> Path | None:

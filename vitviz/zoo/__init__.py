@@ -1,9 +1,12 @@
 """`load_model`, `watch` and the catalogue of models; the only package that imports timm."""
 
 from ..families import ModelError
-from .catalogue import Entry, architecture_named, catalogue, fetch_weights, on_disk, weights_of
+from .architectures import architecture_named
+from .catalogue import Entry, catalogue, fetch_weights, on_disk, weights_of
+from .files import read_labels
 from .inputs import InputCost, input_cost, step_of, whole_picture
 from .loading import leave_cores_free, load_model, random_kernel, size_in
+from .repositories import repository
 from .sizes import PAPER_SIZES, PaperSize, Size, counted, size_of
 from .toys import TOYS, Toy, narrow_model, toy_model
 from .watching import watch
@@ -27,6 +30,8 @@ __all__ = [
     "narrow_model",
     "on_disk",
     "random_kernel",
+    "read_labels",
+    "repository",
     "size_in",
     "size_of",
     "step_of",

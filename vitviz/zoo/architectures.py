@@ -1,5 +1,6 @@
 """timm's architectures: made with or without memory, and what timm's configurations say of them."""
 
+import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from ..checkpoints import shipped_names
 from ..families import ModelError
 from ..model import Preprocessing
 
@@ -90,3 +92,16 @@ def labels_of(module: nn.Module) -> tuple[str, ...] | None:
         return None
     info = ImageNetInfo(subset)
     return tuple(info.index_to_description(index) for index in range(info.num_classes()))
+
+
+def architecture_named(name: str) -> str:
+    """timm's name of an architecture, with its tag where it has one."""
+    import timm
+
+    architecture = name.removeprefix("timm/")
+    if timm.is_model(architecture):
+        return architecture
+    known = [*shipped_names(), *timm.list_models()]
+    near = difflib.get_close_matches(architecture, known, n=1)
+    hint = f": did you mean {near[0]}?" if near else "."
+    raise ModelError(f"There is no model named {name}{hint}")

@@ -1,6 +1,5 @@
 """The catalogue of models that the app offers, and the trained weights of timm on the hub."""
 
-import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +8,8 @@ from pathlib import Path
 from ..checkpoints import shipped_names
 from ..families import ModelError
 from ..hub import TIMEOUT, HubError, Weights, cached, download, remove, undamaged
+from .architectures import architecture_named
+from .repositories import cached_folder, fetch_repository, repository
 
 SAFE_FILE = "model.safetensors"  # what timm calls weights on the hub
 
@@ -142,13 +143,15 @@ def weights_of(name: str) -> Weights:
 
 
 def on_disk(name: str) -> bool:
-    """Whether trained weights of an architecture of timm need no download.
+    """Whether trained weights of an architecture of timm or a repository need no download.
 
     Raises
     ------
     ModelError
         As `weights_of` does.
     """
+    if repository(name):
+        return cached_folder(name) is not None
     return cached(weights_of(name)) is not None
 
 
@@ -163,6 +166,8 @@ def fetch_weights(
 
     Parameters
     ----------
+    name : str
+        Of an architecture, or of a repository of the hub as "hf-hub:owner/name".
     progress : callable, optional
         Called several times a second during a download, with the bytes that are here and how many
         there are (None until that is known); what it raises ends the download.
@@ -177,6 +182,8 @@ def fetch_weights(
     ModelError
         When they cannot be had.
     """
+    if repository(name):
+        return fetch_repository(name, progress=progress, timeout=timeout, verify=verify)
     weights = weights_of(name)
     there = cached(weights)
     if there is not None and verify and not undamaged(there):
@@ -195,16 +202,3 @@ def fetch_weights(
             f"The trained weights of {architecture} could not be downloaded, because {error}: "
             f"choose the shipped model or random weights, or {remedy}."
         ) from error
-
-
-def architecture_named(name: str) -> str:
-    """timm's name of an architecture, with its tag where it has one."""
-    import timm
-
-    architecture = name.removeprefix("timm/")
-    if timm.is_model(architecture):
-        return architecture
-    known = [*shipped_names(), *timm.list_models()]
-    near = difflib.get_close_matches(architecture, known, n=1)
-    hint = f": did you mean {near[0]}?" if near else "."
-    raise ModelError(f"There is no model named {name}{hint}")

@@ -1,5 +1,6 @@
 """`load_model`: a `Model` from a shipped file, from timm, or from a local file of weights."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,21 @@ from ..families import ModelError
 from ..memory import check, footprint
 from ..model import Model, Preprocessing
 from ..vit import VisionTransformer
-from .architectures import create, embeds, labels_of, on_meta_device, outline_of, preprocessing_of
+from .architectures import (
+    architecture_named,
+    create,
+    embeds,
+    labels_of,
+    on_meta_device,
+    outline_of,
+    preprocessing_of,
+)
 from .building import check_memory, check_tables, checked_options, load_file, options_of
-from .catalogue import architecture_named, fetch_weights
+from .catalogue import fetch_weights
+from .files import CONFIG, read_labels
+from .folders import load_folder
 from .positions import MAX_SIDE, trained_size
+from .repositories import fetch_configuration, repository
 from .resampling import check_mixing, resampled_by_timm, resampling_words, timm_leaves_positions
 
 DEFAULT_SEED = 0
@@ -46,12 +58,13 @@ def leave_cores_free() -> None:
 
 
 def load_model(
-    name: str,
+    name: str | Path,
     *,
     pretrained: bool = True,
     checkpoint: str | Path | None = None,
     image_size: int | tuple[int, int] | None = None,
     crop: bool = True,
+    labels: str | Path | Sequence[str] | None = None,
     seed: int | None = None,
     device: str | torch.device = CPU,
 ) -> Model:
@@ -59,19 +72,23 @@ def load_model(
 
     Parameters
     ----------
-    name : str
-        A shipped model, such as "vitviz_tiny_cifar10", or the name of a timm architecture.
+    name : str or path
+        A shipped model, such as "vitviz_tiny_cifar10"; the name of a timm architecture; a
+        repository of the hub, "hf-hub:owner/name"; or a folder as timm or transformers saves it.
     pretrained : bool
         False gives random weights; they depend on `seed` alone.
     checkpoint : path, optional
         A local file of weights: safetensors, a torch file without code, or the JAX ViT's .npz; in
-        timm's names, or in those of Hugging Face or JAX for a ViT, DeiT or DINOv2.
+        timm's names, or in those of Hugging Face or JAX for a ViT, DeiT or DINOv2; or a folder with
+        a config.json, which says what the model is, and `name` what it is called.
     image_size : int or (rows, columns), optional
         Of the input in pixels; positions are interpolated to it. Default: the one that a file's
         positions were trained at, else the model's own.
     crop : bool
         False gives the model the whole picture, resized to the input's shape, instead of the crop
         that it was trained with; `vitviz.zoo.whole_picture` finds a shape near the picture's own.
+    labels : path or sequence of str, optional
+        Names of the classes, where the weights come without: a file with one a line, or JSON.
     seed : int, optional
         Of random weights; 0 where left out.
     device : "cpu", "cuda", "cuda:1", "mps", ... or torch.device
@@ -93,22 +110,60 @@ def load_model(
         raise ModelError("A seed belongs to random weights: add pretrained=False.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(DEFAULT_SEED if seed is None else seed)
-        build = _shipped if name in shipped_names() else _timm
+        folder = _folder(name, checkpoint, pretrained)
+        called = str(name)
+        if folder is not None and checkpoint is None and not repository(called):
+            called = folder.resolve().name
         try:
-            file = None if checkpoint is None else Checkpoint(Path(checkpoint))
-            if file is not None and size is None:
-                size = _size_in(name, file)
-            elif file is not None and size is not None and name not in shipped_names():
-                _check_size(architecture_named(name), file, size)
-            model = build(name, pretrained, file, size)
+            if folder is not None:
+                model = _in_folder(called, folder, pretrained, size)
+            else:
+                model = _named(called, pretrained, checkpoint, size)
         except CheckpointError as error:
-            raise ModelError(f"{name}: {error}") from error
+            raise ModelError(f"{called}: {error}") from error
     if place.type != "cpu":
-        check(footprint(model.module, model.sites).total, name, place)
+        check(footprint(model.module, model.sites).total, called, place)
         model.module.to(place)
     if not crop:
         model.preprocess = replace(model.preprocess, crop_mode="squash", crop_pct=1.0)
+    if labels is not None and model.trained and model.labels is None:
+        if isinstance(labels, str | Path):
+            model.labels = read_labels(Path(labels))
+            model.weights += f", class names from {Path(labels).name}"
+        else:
+            model.labels = tuple(labels)
     return model
+
+
+def _folder(name: str | Path, checkpoint: str | Path | None, pretrained: bool) -> Path | None:
+    """The folder that is asked for, by its path or by a name on the hub; None where none is."""
+    if checkpoint is not None:
+        return Path(checkpoint) if Path(checkpoint).is_dir() else None
+    if repository(str(name)):
+        return fetch_weights(str(name)).parent if pretrained else fetch_configuration(str(name))
+    if str(name) in shipped_names() or not str(name):
+        return None
+    path = Path(name)
+    named = isinstance(name, Path) or len(path.parts) > 1 or (path / CONFIG).is_file()
+    return path if named and path.is_dir() else None
+
+
+def _in_folder(name: str, folder: Path, pretrained: bool, size: tuple[int, int] | None) -> Model:
+    source = f"folder {folder.resolve().name}"
+    if repository(name):
+        source = f"{name}, revision {folder.name[:7]}"
+    return load_folder(folder, name=name, source=source, pretrained=pretrained, size=size)
+
+
+def _named(
+    name: str, pretrained: bool, checkpoint: str | Path | None, size: tuple[int, int] | None
+) -> Model:
+    file = None if checkpoint is None else Checkpoint(Path(checkpoint))
+    if file is not None and size is None:
+        size = _size_in(name, file)
+    elif file is not None and size is not None and name not in shipped_names():
+        _check_size(architecture_named(name), file, size)
+    return (_shipped if name in shipped_names() else _timm)(name, pretrained, file, size)
 
 
 def size_in(name: str, checkpoint: Path) -> tuple[int, int] | None:
@@ -262,6 +317,12 @@ def random_kernel(model: Model) -> np.ndarray:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(DEFAULT_SEED)
         alone = nn.Conv2d(channels, filters, tuple(size))
+    if model.folder is not None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(DEFAULT_SEED)
+            whole = _in_folder(model.name, model.folder, False, None).patch_kernel
+        assert whole is not None
+        return whole
     if model.name not in shipped_names():
         counter = _InitialisationCounter(alone.weight.shape)
         with torch.random.fork_rng(devices=[]), torch.device("meta"), counter:

@@ -29,7 +29,7 @@ def options() -> Options:
     script, *words = sys.argv
     # Under pytest, for example, sys.argv holds the options of another program.
     said = parse(words if Path(script).name in ("app.py", "vitviz") else [])
-    if said.models or said.checkpoints:
+    if said.models or said.checkpoints or said.labels:
         from vitviz.zoo import catalogue
 
         check(said, [entry.name for entry in catalogue()])
@@ -217,11 +217,11 @@ def _usual(name: str, pretrained: bool, wanted: Input, device: str) -> "Model":
 
 def _made(name: str, pretrained: bool, wanted: Input, device: str) -> "Model":
     from vitviz import load_model
-    from vitviz.zoo import size_in
+    from vitviz.zoo import repository, size_in
 
     architecture, file, usual = options().checkpoints.get(name, (name, None, None))
     size = wanted.size or usual
-    if not pretrained and file is not None:  # beside the file's weights, in the same grid
+    if not pretrained and file is not None and not file.is_dir():  # in the grid of its weights
         size, file = size or size_in(architecture, file), None
     return load_model(
         architecture,
@@ -229,6 +229,7 @@ def _made(name: str, pretrained: bool, wanted: Input, device: str) -> "Model":
         checkpoint=file,
         image_size=size,
         crop=wanted.crop,
+        labels=options().labels if file is not None or repository(name) else None,
         device=device,
     )
 
@@ -256,8 +257,35 @@ def model_names() -> list[str]:
     return names
 
 
+def hub_allowed() -> bool:
+    """Whether names of the hub may be typed: where the operator said so, on localhost."""
+    return options().hub and downloads.allowed()
+
+
+def typed_names(said: str | None) -> list[str]:
+    """The repositories of the hub that this session has named, the last one among them."""
+    from vitviz.zoo import repository
+
+    names: list[str] = st.session_state.setdefault("hub_names", [])
+    if hub_allowed() and said and repository(said) and said not in names:
+        names.append(said)
+    return list(names) if hub_allowed() else []
+
+
+def needs_download(name: str, marks: dict[str, str]) -> bool:
+    """Whether the trained weights of a model in the menu, which has these marks, are not here."""
+    from vitviz.zoo import on_disk, repository
+
+    return not on_disk(name) if repository(name) else marks.get(name, ON_DISK) != ON_DISK
+
+
 def missing(name: str | None) -> str | None:
     """The message for a linked model that is off the menu only because its weights are missing."""
+    if name is not None and name.startswith("hf-hub:") and not hub_allowed():
+        return (
+            f"{name} is a name of the hub, and this server takes none: its operator can start it "
+            "with --hub, for this machine alone."
+        )
     if name in model_names() or name not in _allowed_names():
         return None
     return (

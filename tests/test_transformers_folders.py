@@ -1,0 +1,229 @@
+"""Folders as transformers' own function saves them, with random weights made on the spot."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from examples import assert_one_sentence, picture, seeded
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from vitviz import Model, ModelError, capture, load_model
+from vitviz.families import family_of
+from vitviz.zoo import random_kernel
+
+transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
+
+SMALL: dict[str, Any] = dict(
+    hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48
+)
+PLAIN: dict[str, Any] = dict(SMALL, image_size=32, patch_size=8)
+STAGED: dict[str, Any] = dict(image_size=32, patch_size=4, embed_dim=16, window_size=4)
+KINDS: dict[str, dict[str, Any]] = {
+    "ViTForImageClassification": PLAIN,
+    "ViTMSNForImageClassification": PLAIN,
+    "IJepaForImageClassification": PLAIN,
+    "DeiTForImageClassificationWithTeacher": PLAIN,
+    "Dinov2ForImageClassification": PLAIN,
+    "Dinov2WithRegistersForImageClassification": PLAIN,
+    "DINOv3ViTModel": PLAIN,
+    "BeitForImageClassification": PLAIN,
+    "SwinForImageClassification": dict(STAGED, depths=[2, 2], num_heads=[2, 4]),
+    "Swinv2ForImageClassification": dict(STAGED, depths=[2, 2], num_heads=[2, 4]),
+    "CLIPVisionModelWithProjection": dict(PLAIN, projection_dim=16),
+    "MetaClip2VisionModel": PLAIN,
+    "SiglipVisionModel": PLAIN,
+}
+PROCESSOR: dict[str, Any] = dict(
+    size={"height": 32, "width": 32},
+    resample=2,
+    image_mean=[0.1, 0.2, 0.3],
+    image_std=[0.4, 0.5, 0.6],
+)
+
+
+def fill(module: nn.Module) -> None:
+    with seeded(), torch.no_grad():
+        for parameter in module.parameters():
+            parameter.uniform_(-0.5, 0.5)
+
+
+def module_of(kind: str, **options: Any) -> Any:
+    """A small module of this class of transformers, all parameters random."""
+    made = getattr(transformers, kind)
+    settings = {**KINDS.get(kind, PLAIN), **options}
+    if kind.endswith("Classification") or kind.endswith("Teacher"):
+        settings["id2label"] = {0: "cat", 1: "dog", 2: "fox"}
+    module = made(made.config_class(**settings)).eval()
+    fill(module)
+    return module
+
+
+def saved(module: Any, folder: Path, processor: dict[str, Any] | None = PROCESSOR) -> Path:
+    """The folder that `save_pretrained` writes."""
+    module.save_pretrained(folder)
+    if processor is not None:
+        kind = getattr(transformers, "ViTImageProcessorPil", transformers.ViTImageProcessor)
+        kind(**processor).save_pretrained(folder)
+    return folder
+
+
+def assert_same_answer(model: Model, module: nn.Module) -> None:
+    with torch.inference_mode():
+        expected = family_of(module).run(module, model.preprocess(picture())[None])[0]
+    logits = capture(model, picture()).logits
+    if logits is not None:
+        np.testing.assert_allclose(logits, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_says_all_that_its_model_is(kind: str, tmp_path: Path) -> None:
+    module = module_of(kind)
+    model = load_model(saved(module, tmp_path / "mine"))
+    assert model.name == "mine"
+    assert model.weights.startswith("folder mine, model.safetensors, sha256 ")
+    assert "preprocessing" not in model.weights
+    assert "resampled" not in model.weights
+    assert model.trained
+    assert model.preprocess.input_size == (32, 32)
+    assert model.preprocess.mean == (0.1, 0.2, 0.3)
+    assert model.preprocess.interpolation == "bilinear"
+    if "Classification" in kind:
+        assert model.labels == ("cat", "dog", "fox")
+    own = module.state_dict()
+    for key, tensor in model.module.state_dict().items():
+        assert torch.equal(tensor, own[key]), key
+    assert_same_answer(model, module)
+    acts = capture(model, picture())
+    for layer in range(acts.depth):
+        acts.attention_map(layer, 0)  # proved
+
+
+def test_both_towers_of_clip_give_the_image_tower(tmp_path: Path) -> None:
+    tower = dict(PLAIN, image_size=32, patch_size=8)
+    config = transformers.CLIPConfig(
+        vision_config=tower, text_config=dict(SMALL, vocab_size=99), projection_dim=16
+    )
+    module = transformers.CLIPModel(config).eval()
+    fill(module)
+    model = load_model(saved(module, tmp_path / "mine"))
+    assert (model.labels, model.embeds) == (None, True)
+    x = model.preprocess(picture())[None]
+    with torch.inference_mode():
+        hidden = module.vision_model(x).pooler_output
+        expected = module.visual_projection(hidden)[0]
+    logits = capture(model, picture()).logits
+    assert logits is not None
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+
+
+def test_an_encoder_without_a_head_has_no_answer(tmp_path: Path) -> None:
+    model = load_model(saved(module_of("ViTModel"), tmp_path / "mine"))
+    acts = capture(model, picture())
+    assert acts.probabilities is None
+    assert acts.attention(1).shape == (4, 17, 17)
+
+
+def test_a_folder_without_a_processor_gets_timms_defaults_and_that_is_said(
+    tmp_path: Path,
+) -> None:
+    model = load_model(saved(module_of("ViTForImageClassification"), tmp_path / "mine", None))
+    told = ", with timm's default preprocessing, as the folder tells none"
+    assert model.weights.endswith(told)
+    assert model.preprocess.mean == (0.485, 0.456, 0.406)
+
+
+def test_positions_that_are_resampled_are_told(tmp_path: Path) -> None:
+    module = module_of("ViTForImageClassification")
+    folder = saved(module, tmp_path / "mine")
+    model = load_model(folder, image_size=(32, 48))
+    assert model.weights.endswith(", positions resampled from 4x4 to 4x6")
+    assert model.layers[0].query_grid == (4, 6)
+    assert_same_answer(model, module)
+    whole = load_model(folder, image_size=(16, 64), crop=False)  # as many patches as before
+    assert whole.weights.endswith(", positions resampled from 4x4 to 2x8")
+    assert whole.preprocess.place(picture(300, 75)).crop == (0, 0, 300, 75)
+    assert_same_answer(whole, module)
+
+
+def test_random_weights_are_of_the_same_architecture(tmp_path: Path) -> None:
+    folder = saved(module_of("ViTForImageClassification"), tmp_path / "mine")
+    model = load_model(folder, pretrained=False)
+    assert (model.weights, model.labels, model.trained) == ("random weights", None, False)
+    again = load_model(folder, pretrained=False)
+    assert model.patch_kernel is not None
+    np.testing.assert_array_equal(model.patch_kernel, again.patch_kernel)
+    np.testing.assert_array_equal(random_kernel(load_model(folder)), model.patch_kernel)
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+def changed(folder: Path, **values: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **values}))
+
+
+def lacking(folder: Path) -> None:
+    state = load_file(folder / "model.safetensors")
+    state.pop("classifier.weight")
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("break_it", "said"),
+    [
+        (lambda f: changed(f, model_type="resnet"), "of the type resnet, which vitviz does not"),
+        (lambda f: changed(f, num_hidden_layers=10**9), "cannot be read by transformers"),
+        (lambda f: changed(f, num_hidden_layers="many"), "cannot be read by transformers"),
+        (lambda f: changed(f, hidden_size=30), "cannot"),
+        (lambda f: changed(f, hidden_size=64), "transformers cannot read model.safetensors"),
+        (lambda f: (f / "model.safetensors").write_bytes(b"no"), "transformers cannot read"),
+        (lacking, "model.safetensors lacks classifier.weight"),
+        (
+            lambda f: (f / "preprocessor_config.json").write_text('{"do_resize": false}'),
+            "does not resize its pictures",
+        ),
+    ],
+)
+def test_a_folder_that_cannot_be_read_is_refused_in_a_sentence(
+    break_it: Any, said: str, tmp_path: Path
+) -> None:
+    folder = saved(module_of("ViTForImageClassification"), tmp_path / "mine")
+    break_it(folder)
+    with pytest.raises(ModelError, match=said) as caught:
+        load_model(folder)
+    assert_one_sentence(caught.value)
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_no_code_of_a_folder_is_run(tmp_path: Path) -> None:
+    folder = saved(module_of("ViTForImageClassification"), tmp_path / "mine")
+    trace = tmp_path / "trace"
+    (folder / "modeling_mine.py").write_text(f"open({str(trace)!r}, 'w')\nclass Mine: ...\n")
+    changed(
+        folder,
+        auto_map={"AutoModelForImageClassification": "modeling_mine.Mine"},
+        architectures=["Mine"],
+    )
+    model = load_model(folder)  # transformers' own ViT, without a head
+    assert model.labels is None
+    assert not trace.exists()
+    changed(folder, model_type="mine")
+    with pytest.raises(ModelError, match="of the type mine") as caught:
+        load_model(folder)
+    assert_one_sentence(caught.value)
+    assert not trace.exists()
+
+
+def test_without_transformers_there_is_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = saved(module_of("ViTForImageClassification"), tmp_path / "mine")
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    with pytest.raises(ModelError, match="`pip install transformers`") as caught:
+        load_model(folder)
+    assert_one_sentence(caught.value)

@@ -1,0 +1,275 @@
+"""Folders as timm's own function saves them: what config.json says is believed, or refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from examples import assert_one_sentence, picture, randomise
+from safetensors.torch import load_file, save_file
+from timm.data import create_transform, resolve_model_data_config
+from timm.models import save_for_hf
+from torch import nn
+
+from vitviz import Model, ModelError, capture, load_model
+from vitviz.zoo import random_kernel
+
+NAME = "test_vit"
+LABELS = ["cat", "dog", "fox"]
+
+
+def module_of(**options: Any) -> Any:
+    module = timm.create_model(NAME, num_classes=3, **options).eval()
+    randomise(module)
+    return module
+
+
+def saved(module: Any, folder: Path, **config: Any) -> Path:
+    """The folder that timm's own function writes."""
+    save_for_hf(module, str(folder), model_config=config, safe_serialization=True)
+    return folder
+
+
+def assert_same_answer(model: Model, module: nn.Module) -> None:
+    with torch.inference_mode():
+        expected = module(model.preprocess(picture())[None])[0]
+    logits = capture(model, picture()).logits
+    assert logits is not None
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        dict(img_size=96),
+        dict(img_size=(64, 112)),
+        dict(img_size=(64, 144)),  # 4 x 9 patches, as many as 6 x 6
+        dict(depth=2, embed_dim=48, num_heads=3),
+        dict(patch_size=8, img_size=32, global_pool="avg", class_token=False),
+    ],
+)
+def test_a_folder_says_all_that_its_model_is(options: dict[str, Any], tmp_path: Path) -> None:
+    module = module_of(**options)
+    folder = saved(module, tmp_path / "mine", label_names=LABELS)
+    model = load_model(folder)
+    assert model.name == "mine"
+    assert model.weights.startswith("folder mine, model.safetensors, sha256 ")
+    assert "resampled" not in model.weights
+    assert "preprocessing" not in model.weights
+    assert (model.trained, model.labels) == (True, tuple(LABELS))
+    assert len(model.layers) == len(module.blocks)
+    assert model.layers[0].query_grid == module.patch_embed.grid_size
+    assert model.layers[0].num_heads == module.blocks[0].attn.num_heads
+    assert model.preprocess.input_size == module.patch_embed.img_size
+    for key, tensor in module.state_dict().items():
+        assert torch.equal(model.module.state_dict()[key], tensor), key
+    assert_same_answer(model, module)
+
+
+@pytest.mark.parametrize("form", [str, Path, lambda path: f"{path}/"])
+def test_a_folder_is_named_by_its_path(form: Callable[[Path], Any], tmp_path: Path) -> None:
+    folder = saved(module_of(), tmp_path / "mine")
+    assert load_model(form(folder)).name == "mine"
+    assert load_model("my model", checkpoint=form(folder)).name == "my model"
+
+
+def test_a_folder_without_a_path_needs_a_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(module_of(), tmp_path / "mine")
+    (tmp_path / "vit_tiny_patch16_224").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert load_model("mine").trained
+    assert load_model("vit_tiny_patch16_224", pretrained=False).weights == "random weights"
+
+
+def test_its_preprocessing_is_timms(tmp_path: Path) -> None:
+    module = module_of()
+    module.pretrained_cfg = {
+        **module.pretrained_cfg,
+        **dict(mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), crop_pct=0.8, interpolation="bilinear"),
+    }
+    folder = saved(module, tmp_path / "mine")
+    model = load_model(folder)
+    config = json.loads((folder / "config.json").read_text())["pretrained_cfg"]
+    assert (config["crop_pct"], config["interpolation"]) == (0.8, "bilinear")
+    transform = create_transform(**resolve_model_data_config(module), is_training=False)
+    image = picture(300, 200)
+    levels = (model.preprocess(image) - transform(image)).abs() * 0.6 * 255
+    assert levels.mean() < 0.5
+    assert levels.max() < 8
+
+
+def test_positions_are_resampled_from_the_folders_own_grid(tmp_path: Path) -> None:
+    folder = saved(module_of(img_size=(64, 144)), tmp_path / "mine")
+    model = load_model(folder, image_size=(96, 96))
+    assert model.weights.endswith(", positions resampled from 4x9 to 6x6")
+
+
+def test_what_a_configuration_leaves_out_is_said(tmp_path: Path) -> None:
+    folder = saved(module_of(), tmp_path / "mine")
+    config = json.loads((folder / "config.json").read_text())
+    config["pretrained_cfg"] = {}
+    (folder / "config.json").write_text(json.dumps(config))
+    model = load_model(folder)
+    assert model.weights.endswith(", with the preprocessing of timm's architecture")
+    assert model.labels is None
+
+
+def test_names_of_classes_are_told_in_full_where_they_are_described(tmp_path: Path) -> None:
+    described = dict(zip(LABELS, ("a house cat", "a dog", "a red fox"), strict=True))
+    folder = saved(module_of(), tmp_path / "mine", label_names=LABELS, label_descriptions=described)
+    assert load_model(folder).labels == ("a house cat", "a dog", "a red fox")
+
+
+def test_random_weights_are_those_of_the_folders_architecture(tmp_path: Path) -> None:
+    folder = saved(module_of(depth=2), tmp_path / "mine", label_names=LABELS)
+    model = load_model(folder, pretrained=False)
+    assert (model.weights, model.labels, len(model.layers)) == ("random weights", None, 2)
+    assert model.patch_kernel is not None
+    np.testing.assert_array_equal(random_kernel(load_model(folder)), model.patch_kernel)
+
+
+def test_a_torch_file_is_read_where_there_is_no_safer_one(tmp_path: Path) -> None:
+    module = module_of()
+    folder = saved(module, tmp_path / "mine")
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    assert "model.safetensors" in load_model(folder).weights
+    (folder / "model.safetensors").unlink()
+    model = load_model(folder)
+    assert model.weights.startswith("folder mine, pytorch_model.bin, sha256 ")
+    assert_same_answer(model, module)
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+def rewritten(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        change(config)
+        (folder / "config.json").write_text(json.dumps(config))
+
+    return make
+
+
+WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "no configuration": (lambda f: (f / "config.json").unlink(), "has no config.json"),
+    "no weights": (
+        lambda f: (f / "model.safetensors").unlink(),
+        "neither model.safetensors nor pytorch_model.bin",
+    ),
+    "no JSON": (lambda f: (f / "config.json").write_text("<html>"), "is no JSON"),
+    "a list": (lambda f: (f / "config.json").write_text("[1]"), "is no JSON object"),
+    "deep": (lambda f: (f / "config.json").write_text("[" * 100_000), "is no JSON"),
+    "no architecture": (rewritten(lambda c: c.pop("architecture")), "names no architecture"),
+    "another": (rewritten(lambda c: c.update(architecture="vit_no")), "no model named vit_no"),
+    "no family": (rewritten(lambda c: c.update(architecture="resnet18")), "resnet18|no family"),
+    "a path": (
+        rewritten(lambda c: c.update(model_args={"checkpoint_path": "/etc/passwd"})),
+        "checkpoint_path in the model_args",
+    ),
+    "an object": (
+        rewritten(lambda c: c.update(model_args={"norm_layer": {"a": 1}})),
+        "norm_layer in the model_args",
+    ),
+    "giant": (
+        rewritten(lambda c: c.update(model_args={"depth": 10**9})),
+        "depth in the model_args",
+    ),
+    "unknown": (rewritten(lambda c: c.update(model_args={"colour": 3})), "timm cannot make"),
+    "mean": (
+        rewritten(lambda c: c["pretrained_cfg"].update(mean=[1, "a", 2])),
+        "The preprocessing in the config.json of mine cannot be read",
+    ),
+    "crop": (
+        rewritten(lambda c: c["pretrained_cfg"].update(crop_mode="mirror")),
+        "The preprocessing in the config.json of mine cannot be read",
+    ),
+    "interpolation": (
+        rewritten(lambda c: c["pretrained_cfg"].update(interpolation="magic")),
+        "The preprocessing in the config.json of mine cannot be read",
+    ),
+    "other weights": (
+        lambda f: save_file({"a": torch.ones(2)}, f / "model.safetensors"),
+        "The file ",
+    ),
+    "not finite": (
+        lambda f: save_file(
+            {k: v / 0 for k, v in load_file(f / "model.safetensors").items()},
+            f / "model.safetensors",
+        ),
+        "not made of finite numbers",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_folder_that_cannot_be_read_is_refused_in_a_sentence(what: str, tmp_path: Path) -> None:
+    folder = saved(module_of(), tmp_path / "mine")
+    break_it, said = WRONG[what]
+    break_it(folder)
+    with pytest.raises(ModelError, match=said) as caught:
+        load_model(folder)
+    assert_one_sentence(caught.value)
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_a_whole_model_in_a_folder_is_refused(tmp_path: Path) -> None:
+    folder = saved(module_of(), tmp_path / "mine")
+    (folder / "model.safetensors").unlink()
+    torch.save(module_of(), folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="must be saved as its state_dict") as caught:
+        load_model(folder)
+    assert_one_sentence(caught.value)
+
+
+# --- names of classes ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cat\ndog\nfox\n",
+        "cat\ndog\nfox",
+        '["cat", "dog", "fox"]',
+        '{"1": "dog", "0": "cat", "2": "fox"}',
+    ],
+)
+def test_names_come_from_a_file_where_the_weights_have_none(text: str, tmp_path: Path) -> None:
+    folder = saved(module_of(), tmp_path / "mine")
+    file = tmp_path / "names.txt"
+    file.write_text(text)
+    model = load_model(folder, labels=file)
+    assert model.labels == tuple(LABELS)
+    assert model.weights.endswith(", class names from names.txt")
+    assert load_model(folder, labels=LABELS).labels == tuple(LABELS)
+    assert load_model(folder, pretrained=False, labels=file).labels is None
+    own = load_model(saved(module_of(), tmp_path / "own", label_names=["a", "b", "c"]), labels=file)
+    assert own.labels == ("a", "b", "c")
+    checkpoint = load_model(NAME, checkpoint=folder / "model.safetensors", labels=file)
+    assert checkpoint.labels == tuple(LABELS)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cat\ndog", "has 3 classes, and 2 names are given"),
+        ("", "has 3 classes, and 0 names are given"),
+        ('{"a": "cat"}', "does not name classes"),
+        ("[1, 2", "does not name classes"),
+        (None, "There is no file of class names names.txt"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(text: str | None, said: str, tmp_path: Path) -> None:
+    folder = saved(module_of(), tmp_path / "mine")
+    if text is not None:
+        (tmp_path / "names.txt").write_text(text)
+    with pytest.raises(ModelError, match=said) as caught:
+        load_model(folder, labels=tmp_path / "names.txt")
+    assert_one_sentence(caught.value)

@@ -1,0 +1,171 @@
+"""Repositories of the hub by their name, against a server of the tests."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from examples import assert_one_sentence, picture, randomise
+from hub_server import COMMIT, HubServer, contents
+from timm.models import save_for_hf
+
+from vitviz import ModelError, capture, cli, load_model, zoo
+
+NAME = "hf-hub:somebody/my_vit"
+
+
+@pytest.fixture
+def module() -> Any:
+    module = timm.create_model("test_vit", num_classes=3, depth=2).eval()
+    randomise(module)
+    return module
+
+
+def put(server: HubServer, folder: Path, repo: str = "somebody/my_vit") -> None:
+    """Serve the files of a folder as a repository."""
+    for path in folder.iterdir():
+        server.files[f"{repo}/{path.name}"] = path.read_bytes()
+
+
+@pytest.fixture
+def repo(server: HubServer, module: Any, tmp_path: Path) -> HubServer:
+    config: dict[str, Any] = {"label_names": ["cat", "dog", "fox"]}
+    save_for_hf(module, str(tmp_path / "saved"), model_config=config, safe_serialization="both")
+    put(server, tmp_path / "saved")
+    server.files["somebody/my_vit/modeling.py"] = b"raise SystemExit"
+    return server
+
+
+def asked(server: HubServer) -> set[str]:
+    return {path.rpartition("/")[2] for _, path, _ in server.asked}
+
+
+def test_a_repository_of_timm_is_downloaded_once(repo: HubServer, cache: Path, module: Any) -> None:
+    assert not zoo.on_disk(NAME)
+    model = load_model(NAME)
+    assert model.name == NAME
+    assert model.weights.startswith(f"{NAME}, revision {COMMIT[:7]}, model.safetensors, sha256 ")
+    assert model.labels == ("cat", "dog", "fox")
+    assert len(model.layers) == 2
+    with torch.inference_mode():
+        expected = module(model.preprocess(picture())[None])[0]
+    logits = capture(model, picture()).logits
+    assert logits is not None
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+    assert asked(repo) == {"config.json", "model.safetensors"}  # no code, and no pickle
+    assert zoo.on_disk(NAME)
+    repo.close()
+    before = len(repo.asked)
+    assert load_model(NAME, image_size=96).layers[0].query_grid == (6, 6)
+    assert load_model(NAME, pretrained=False).weights == "random weights"
+    assert len(repo.asked) == before
+
+
+def test_a_repository_with_a_torch_file_alone_is_read(repo: HubServer, cache: Path) -> None:
+    del repo.files["somebody/my_vit/model.safetensors"]
+    assert "pytorch_model.bin, sha256" in load_model(NAME).weights
+
+
+def test_random_weights_need_no_download_of_trained_ones(repo: HubServer, cache: Path) -> None:
+    assert len(load_model(NAME, pretrained=False).layers) == 2
+    assert asked(repo) == {"config.json"}
+    assert not zoo.on_disk(NAME)
+
+
+def test_a_repository_of_transformers_is_read(
+    server: HubServer, cache: Path, tmp_path: Path
+) -> None:
+    transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
+    config = transformers.ViTConfig(
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=48,
+        image_size=32,
+        patch_size=8,
+        id2label={0: "cat", 1: "dog"},
+    )
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path / "saved")
+    (tmp_path / "saved" / "preprocessor_config.json").write_text(
+        '{"size": {"height": 32, "width": 32}, "resample": 3, '
+        '"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}'
+    )
+    put(server, tmp_path / "saved")
+    model = load_model(NAME)
+    assert model.labels == ("cat", "dog")
+    assert "preprocessing" not in model.weights
+    assert asked(server) == {"config.json", "preprocessor_config.json", "model.safetensors"}
+    server.asked.clear()
+    del server.files["somebody/my_vit/preprocessor_config.json"]
+    other = "hf-hub:somebody/other"
+    put(server, tmp_path / "saved", "somebody/other")
+    del server.files["somebody/other/preprocessor_config.json"]
+    assert "timm's default preprocessing" in load_model(other).weights
+
+
+@pytest.mark.parametrize("mode", ["503", "cut", "corrupt"])
+def test_a_download_that_fails_is_one_sentence(mode: str, repo: HubServer, cache: Path) -> None:
+    repo.mode = mode
+    with pytest.raises(ModelError, match=r"could not be downloaded, because .*: choose") as caught:
+        load_model(NAME)
+    assert_one_sentence(caught.value)
+    assert "http" not in str(caught.value)
+
+
+def test_a_repository_that_is_not_there_is_one_sentence(repo: HubServer, cache: Path) -> None:
+    name = "hf-hub:nobody/nothing@v2"
+    with pytest.raises(ModelError, match="the hub does not have them, or not for ev") as caught:
+        load_model(name)
+    assert str(caught.value).startswith(f"config.json of {name} could not be downloaded")
+    assert_one_sentence(caught.value)
+    assert repo.asked[0][1] == "nobody/nothing/resolve/v2/config.json"
+
+
+def test_what_cannot_be_shown_is_not_downloaded(repo: HubServer, cache: Path) -> None:
+    repo.files["somebody/my_vit/config.json"] = b'{"architecture": "resnet18", "num_classes": 3}'
+    with pytest.raises(ModelError, match=r"resnet18|no family") as caught:
+        load_model(NAME)
+    assert_one_sentence(caught.value)
+    assert asked(repo) == {"config.json"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hf-hub:",
+        "hf-hub:a",
+        "hf-hub:a/b/c",
+        "hf-hub:../b",
+        "hf-hub:a/..",
+        "hf-hub:a/b@",
+        "hf-hub:a/b c",
+    ],
+)
+def test_no_other_name_is_a_repositorys(name: str, repo: HubServer, cache: Path) -> None:
+    assert zoo.repository(name) is None
+    with pytest.raises(ModelError, match="There is no model named") as caught:
+        load_model(name)
+    assert_one_sentence(caught.value)
+    assert not repo.asked
+
+
+def test_fetch_and_prepare_take_repositories(
+    repo: HubServer, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["fetch", NAME]) == 0
+    assert capsys.readouterr().out.endswith("on disk.\n")
+    damaged = zoo.fetch_weights(NAME).resolve()
+    damaged.write_bytes(damaged.read_bytes()[:-4] + b"evil")
+    assert cli.main(["prepare", NAME]) == 0
+    assert "2 of 2 layers proved" in capsys.readouterr().out
+    assert cli.main(["fetch", "hf-hub:nobody/nothing"]) == 1
+    assert_one_sentence(capsys.readouterr().err.strip())
+
+
+def test_a_failed_download_leaves_no_weights(repo: HubServer, cache: Path) -> None:
+    repo.mode, repo.times = "cut", 10
+    with pytest.raises(ModelError):
+        load_model(NAME)
+    assert not {name for name in contents(cache) if "safetensors" in name}
