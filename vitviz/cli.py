@@ -119,7 +119,7 @@ def _profile(arguments: argparse.Namespace) -> int:
             resume=arguments.resume,
             progress=progress,
         )
-    except (ProfileError, ModelError) as error:
+    except (ProfileError, ModelError, OSError) as error:  # the last: a disk that is full, say
         return _refused(error)
     except KeyboardInterrupt:
         again = "the same command with --resume goes on"

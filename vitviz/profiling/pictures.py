@@ -216,7 +216,8 @@ def _parquet_entries(path: str) -> Iterator[Entry]:
     classes = None if known is None else json.loads(known)
 
     def named(label: Any) -> Any:
-        return classes[label] if classes and isinstance(label, int) else label
+        known = classes is not None and isinstance(label, int) and 0 <= label < len(classes)
+        return classes[label] if known else label
 
     if "sheet" in names:
         for row, tiles in enumerate(labels or ()):
