@@ -213,11 +213,10 @@ def _parquet_entries(path: str) -> Iterator[Entry]:
     labels = file.read(["label"])["label"].to_pylist() if "label" in names else None
     metadata = file.schema_arrow.metadata or {}
     known = metadata.get(b"classes") or metadata.get(b"names")
-    classes = None if known is None else json.loads(known)
+    classes = [] if known is None else json.loads(known)
 
     def named(label: Any) -> Any:
-        known = classes is not None and isinstance(label, int) and 0 <= label < len(classes)
-        return classes[label] if known else label
+        return classes[label] if isinstance(label, int) and 0 <= label < len(classes) else label
 
     if "sheet" in names:
         for row, tiles in enumerate(labels or ()):
