@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from app_server import Server
 
 import vitviz
 from vitviz import Activations, cli, inspection, report
 from vitviz.checkpoints import assets
 from vitviz.token_map import script
+
+from .walk import opened as opened_app
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -140,3 +143,25 @@ def test_a_family_that_has_no_rollout_says_so(acts: Activations) -> None:
     assert "rollout is not defined." in text
     assert '"map-0"' in text
     assert len(text.encode()) < 16e6
+
+
+def test_maps_that_are_too_large_for_a_file_are_refused(
+    acts: Activations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "MAX_BYTES", 1_000_000)
+    with pytest.raises(vitviz.ModelError, match="take 2 MB, more than the 1 MB"):
+        acts.show()
+    text = report.html(vitviz.load_model(MODEL), {"dog": acts})
+    assert "the app shows them by layer." in text
+    assert '"maps": {}' in text
+
+
+def test_every_page_offers_the_report(page: "Page", server: Server) -> None:
+    opened_app(page, server, "attention")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Report").click()
+    text = Path(download.value.path()).read_text(encoding="utf-8")
+    assert download.value.suggested_filename == "vitviz_report.html"
+    line = page.locator(".st-key-provenance").inner_text()
+    assert line.split(" · ")[0] in text
+    assert line.split(" · ")[-1] in text

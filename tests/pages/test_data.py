@@ -47,6 +47,12 @@ def archives(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return made
 
 
+def offered(at: AppTest) -> list[str]:
+    """The buttons that save tables."""
+    labels = [button.proto.label for button in at.get("download_button")]
+    return [label for label in labels if label in ("CSV", "NPZ")]
+
+
 def tables(at: AppTest, page: str) -> list[Any]:
     at = open_data(at, page)
     assert_works(at)
@@ -97,9 +103,9 @@ def test_files_are_made_when_asked_for_and_hold_the_table_and_the_provenance(
     assert_works(at)
     assert not files
     assert not at.dataframe
-    assert not at.get("download_button")
+    assert not offered(at)
     shown = tables(at, page)
-    assert len(shown) == len(files) == len(archives) == len(at.get("download_button")) / 2 > 0
+    assert len(shown) == len(files) == len(archives) == len(offered(at)) / 2 > 0
     for frame, text in zip(shown, files, strict=True):
         first, about, *rest = text.splitlines()
         assert first == f"# {provenance(at)}"

@@ -32,6 +32,7 @@ from vitviz.app.widgets.clipboard import paste_anywhere, paste_button
 from vitviz.app.widgets.copy_link import copy_link
 from vitviz.app.widgets.data_table import Data, disclose, provenance
 from vitviz.app.widgets.figure_pictures import figure_pictures
+from vitviz.app.widgets.report_button import report_button
 from vitviz.options import OptionError
 from vitviz.text import OPENING, PAGES, lesson, page_after, tab
 from vitviz.token_map import KINDS, Placed, default_query, moved
@@ -136,6 +137,7 @@ def _page(name: str, views: list[View]) -> None:
     else:
         boxes(words)
         disclose(view, name, data)
+    report_button(view)
     line = provenance(view, name, data)
     figure_pictures(line)
     with st.container(key="provenance"):

@@ -22,7 +22,7 @@ from .. import inspection, plots
 from ..families import ModelError
 from ..plots.template import KEY, QUERY, colour_table
 from ..text import lesson
-from ..token_map import frames_of, packed, photo, script, shape_of, style, view_message
+from ..token_map import bytes_of, frames_of, packed, photo, script, shape_of, style, view_message
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ..model import Model
 
 LOOK = {"lut": colour_table(False), "queryColour": QUERY, "keyColour": KEY}
+MAX_BYTES = 12_000_000  # of the maps in a file, before they are compressed
 _TYPES = {"uint8": "Uint8Array", "float32": "Float32Array", "int32": "Int32Array"}
 _PACKAGES = ("torch", "timm", "numpy", "plotly")
 #: Figures of a capture, each with the page of the lesson that explains it.
@@ -124,10 +125,15 @@ def map_data(acts: "Activations", stack_id: str, **chosen: int | None) -> dict[s
     Raises
     ------
     ModelError
-        When a layer has no attention to show.
+        When a layer has no attention to show, or the maps are too large for a file.
     """
     if acts.refusal:
         raise ModelError(acts.refusal)
+    if (size := bytes_of(acts)) > MAX_BYTES:
+        raise ModelError(
+            f"The maps of all layers take {size / 1e6:,.0f} MB, more than the "
+            f"{MAX_BYTES / 1e6:.0f} MB that a file may hold of them: the app shows them by layer."
+        )
     layers = range(acts.depth)
     stack = packed(
         stack_id,

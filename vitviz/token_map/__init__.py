@@ -9,7 +9,16 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from .captures import KINDS, TITLES, default_query, frames_of, layer_names, shape_of, view_message
+from .captures import (
+    KINDS,
+    TITLES,
+    bytes_of,
+    default_query,
+    frames_of,
+    layer_names,
+    shape_of,
+    view_message,
+)
 from .frames import Frame, Kind, Placed, Shape, encode, encode_windows, moved, packed, photo
 
 __all__ = [
@@ -21,6 +30,7 @@ __all__ = [
     "Kind",
     "Placed",
     "Shape",
+    "bytes_of",
     "default_query",
     "encode",
     "encode_windows",

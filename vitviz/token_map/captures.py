@@ -55,6 +55,15 @@ def layer_names(acts: "Activations") -> list[str]:
     ]
 
 
+def bytes_of(acts: "Activations") -> int:
+    """How many numbers the maps of all layers have, each a byte for the browser."""
+    layouts = (acts.layout(layer) for layer in range(acts.depth))
+    return sum(
+        described.num_heads * windows.queries.size * windows.keys.shape[1]
+        for described, windows in zip(acts.layers, layouts, strict=True)
+    )
+
+
 def frames_of(acts: "Activations", layers: Iterable[int]) -> list[Frame]:
     """The attention of some layers."""
 

@@ -11,7 +11,7 @@ from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
 from vitviz.app.widgets.token_map import MAX_BYTES, token_map
 from vitviz.text import findings
-from vitviz.token_map import TITLES, Frame, Shape, frames_of, layer_names, shape_of
+from vitviz.token_map import TITLES, Frame, Shape, bytes_of, frames_of, layer_names, shape_of
 
 SHOWN_UNITS = 28
 MOST_MEASURED = 50_000_000  # numbers of A that are searched for patterns
@@ -116,12 +116,7 @@ def _table(view: View, shape: Shape) -> Table:
 def _frames(view: View) -> list[Frame]:
     """The frames of all layers where these are small enough, else of the one on screen."""
     acts = view.acts
-    # of every layer: heads x queries x keys in a query's window
-    bytes_of = [
-        layer.num_heads * windows.queries.size * windows.keys.shape[1]
-        for layer, windows in ((acts.layers[n], acts.layout(n)) for n in range(acts.depth))
-    ]
-    all_fit = sum(bytes_of) <= MAX_BYTES and not acts.refusal
+    all_fit = bytes_of(acts) <= MAX_BYTES and not acts.refusal
     wanted = range(acts.depth) if all_fit else [view.layer]
 
     return results.captures().get(
