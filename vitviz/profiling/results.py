@@ -147,8 +147,8 @@ class Profile:
         -----
         The ratio of two means over minibatches is not quite that of the full batch, which would
         need all tokens of all pictures at once. Of `vitviz_tiny_cifar10` over 1,024 test pictures
-        of CIFAR-10 it is off by 0.003 at most, and by 0.0013 on average; a single minibatch of them
-        by up to 0.045.
+        of CIFAR-10 it is off by 0.003 at most, and by 0.0013 on average, a single minibatch of them
+        by up to 0.045; of a trained ViT-S/14 over 512 pictures of Tiny-ImageNet by 0.008 at most.
 
         References
         ----------
