@@ -36,6 +36,7 @@ from vitviz.activations import (
     MuteHeads,
     SwapTokens,
     capture,
+    captures,
     proof,
 )
 from vitviz.attribution import gradient_rollout, relevance
@@ -148,6 +149,18 @@ def test_what_is_captured_stays_on_the_device_until_it_is_asked_for() -> None:
         assert {tensor.device for tensor in (*kept, *acts._stream)} == {device}
         acts.attention(0)
         assert all(call is not None and call.v.device == device for call in acts._calls)
+
+
+def test_a_batch_is_captured_and_measured_on_a_device() -> None:
+    pictures = [picture(seed=seed) for seed in range(3)]
+    expected = list(captures(made("plain"), pictures))
+    with second_device() as device:
+        model = made("plain")
+        model.module.to(device)
+        found = list(captures(model, pictures))
+        for one, other in zip(found, expected, strict=True):
+            assert equal_captures(one, other)
+            assert_array_equal(one.measure().distance, other.measure().distance)
 
 
 def test_a_capture_of_a_device_is_saved(tmp_path: Path) -> None:
