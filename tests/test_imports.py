@@ -44,6 +44,7 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "anatomy_map": {"token_map"},
     "report": {*_MODEL, "inspection", "plots", "text", "token_map"},
     "notebook": {"report"},
+    "widget": {"notebook", "report", "token_map"},
     "options": set(),
     "training": {"vit", "checkpoints", "devices", "inspection", "model"},
 }
@@ -58,6 +59,8 @@ THIRD_PARTY: Mapping[str, set[str]] = {
     "streamlit": {"app"},
     "plotly": {"plots", "report"},  # which puts its script into a file
     "timm": {"zoo"},
+    "anywidget": {"widget"},
+    "traitlets": {"widget"},
     "huggingface_hub": {"hub"},
     "sklearn": {"inspection"},
     "torch": {
@@ -87,6 +90,9 @@ EXCEPTIONS: set[tuple[str, str, When]] = {
     ("activations", "inspection", "hint"),
     ("activations", "notebook", "lazy"),  # acts.show()
     ("activations", "notebook", "hint"),
+    ("activations", "widget", "lazy"),  # acts.widget()
+    ("activations", "widget", "hint"),
+    ("widget", "activations", "hint"),
     ("notebook", "activations", "hint"),
     ("report", "activations", "hint"),
     ("plots", "activations", "hint"),

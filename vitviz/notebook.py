@@ -23,7 +23,7 @@ class Shown:
         query: int | tuple[int, int] | None,
     ) -> None:
         layer = acts.depth - 1 if layer is None else layer
-        self._page = map_html(acts, **_checked(acts, layer, head, query))
+        self._page = map_html(acts, **checked(acts, layer, head, query))
         self._about = repr(acts)
 
     def __repr__(self) -> str:
@@ -37,7 +37,7 @@ class Shown:
         )
 
 
-def _checked(
+def checked(
     acts: "Activations", layer: int, head: int | None, query: int | tuple[int, int] | None
 ) -> dict[str, int | None]:
     """The choice as numbers; a ValueError where there is no such layer, head or token."""

@@ -23,6 +23,7 @@ from .streaming import AttentionLayers
 if TYPE_CHECKING:
     from ..inspection import Measurements
     from ..notebook import Shown
+    from ..widget import TokenMap
 
 
 class Activations:
@@ -137,6 +138,27 @@ class Activations:
         from ..notebook import Shown
 
         return Shown(self, layer=layer, head=head, query=query)
+
+    def widget(
+        self, *, layer: int | None = None, head: int | None = 0, query: Query | None = None
+    ) -> "TokenMap":
+        """`show` as a widget: `layer`, `head` and `query` say what is chosen, and can be set.
+
+        It needs a kernel, and anywidget: `pip install "vitviz[notebook]"`.
+
+        Raises
+        ------
+        ImportError
+            Without anywidget.
+        ModelError, ValueError
+            As `show`.
+        """
+        from ..notebook import checked
+        from ..widget import TokenMap
+
+        return TokenMap(
+            self, checked(self, self.depth - 1 if layer is None else layer, head, query)
+        )
 
     def measure(self) -> "Measurements":
         """All measurements of attention in one pass over the layers: `inspection.measurements`.
