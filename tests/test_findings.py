@@ -195,3 +195,39 @@ def test_components_that_do_not_reach_half() -> None:
     assert findings.filters(np.array([0.2, 0.1]), None, 9) == (
         "The first 2 of 9 components hold less than half of the variance."
     )
+
+
+# --- two maps, two pictures ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("correlation", "words"),
+    [
+        (0.93, "much alike: their correlation is **0.93**"),
+        (0.5, "partly alike: their correlation is **0.50**"),
+        (-0.1, "hardly alike: their correlation is **-0.10**"),
+        (-0.6, "opposed to each other: their correlation is **-0.60**"),
+    ],
+)
+def test_two_maps_are_said_to_be_as_alike_as_they_correlate(correlation: float, words: str) -> None:
+    assert findings.maps(correlation, [GRID, GRID], GRID) == f"The two maps are {words}."
+
+
+def test_maps_of_two_grids_say_in_which_they_are_compared() -> None:
+    said = findings.maps(0.5, [(16, 16), (14, 7)], (14, 7))
+    assert said.endswith(
+        "They lie in grids of 16 x 16 and of 14 x 7 patches and are compared on the picture, "
+        "resampled by area to 14 x 7."
+    )
+    even = findings.maps(float("nan"), [GRID, GRID], GRID)
+    assert even == "One of the two maps is the same everywhere, so they have no correlation."
+
+
+def test_mutual_matches_are_counted_and_those_at_one_place_too() -> None:
+    pairs, cosines = np.array([[0, 0], [3, 5], [7, 7]]), np.array([0.2, 0.4, 0.9])
+    assert findings.matches(pairs, cosines, COUNT) == (
+        "**3 of 30** patches have a mutual match in the other picture, with a median cosine of "
+        "0.40; 2 of them at the same place."
+    )
+    nothing = findings.matches(pairs[:0], cosines[:0], COUNT)
+    assert nothing == "None of the 30 patches has a mutual match in the other picture."

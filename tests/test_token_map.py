@@ -287,6 +287,33 @@ def test_the_query_is_asked_for_in_the_grid_of_the_keys(run: Node) -> None:
     assert (found["role"], found["other"]) == ("key", "query")
 
 
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [(-1, -1), (0, 1), (1, -1), (2 + 3, None)],  # the mean; CLS; what is not there; a patch
+)
+def test_in_another_model_a_token_is_the_one_of_its_name(
+    query: int, expected: int | None, run: Node
+) -> None:
+    before, after = shape(("CLS", "DIST")), shape(("REG1", "CLS"))
+    shapes = {"before": before.sent("layer 1"), "after": after.sent("layer 1")}
+    found = run("fitted({ head: 0, query }, before, after, 'heads')", query=query, **shapes)
+    assert found == {"head": 0, "query": query if expected is None else expected}
+
+
+def test_across_two_pictures_the_same_place_is_another_patch(run: Node) -> None:
+    given = {"shape": shape().sent("layer 1"), "state": {"query": 6, "direction": "row"}}
+    assert run("selected(shape, state, null).itself", **given) == 6
+    assert run("selected(shape, state, null, true).itself", **given) == -1
+
+
+def test_a_match_is_the_one_that_was_found_in_all_digits(run: Node) -> None:
+    """Two patches may have one code: the map alone would name the first of them."""
+    tile = {"map": {"patches": [0.5, 0.9, 0.9]}, "strongest": {"at": 1, "value": 0.9}}
+    matches = {"nearest": [[0, 1], [2, 1]], "mutual": [False, True]}
+    found = run("matched(tile, matches, 1).strongest", tile=tile, matches=matches)
+    assert found == {"at": 2, "value": 0.9}
+
+
 def test_the_message_holds_what_its_schema_states() -> None:
     frame, _, where = kinds_of_frames()["windows"]
     sent = packed("id", [frame], [where], "share", "")

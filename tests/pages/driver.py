@@ -17,7 +17,7 @@ from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
 import vitviz
-from vitviz import token_map as token_maps
+from vitviz import token_map as component
 from vitviz.text import OPENING
 
 APP = str(Path(vitviz.__file__).with_name("app") / "main.py")
@@ -70,28 +70,44 @@ def components(at: AppTest, name: str) -> list[dict[str, Any]]:
 def token_map(at: AppTest) -> dict[str, Any]:
     """What the token map is told to show, and of the frame on screen; empty where there is none.
 
-    `shapes` are those of all frames, `frames` their names.
+    `shapes` are those of all frames, `frames` their names. Of two it is the first.
     """
-    shown = [data for data in components(at, "vitviz_token_map") if "state" in data]
-    assert len(shown) <= 1
-    if not shown:
-        return {}
-    (data,), shapes = shown, shown[0]["frames"]
-    names = [shape["name"] for shape in shapes]
-    return {**shapes[data["state"]["frame"]], **data, "frames": names, "shapes": shapes}
+    return next(iter(token_maps(at)), {})
+
+
+def token_maps(at: AppTest) -> list[dict[str, Any]]:
+    """The same of all that are on screen."""
+    found = []
+    for data in components(at, "vitviz_token_map"):
+        if "state" not in data:
+            continue
+        shapes = data["frames"]
+        shown = {**shapes[data["state"]["frame"]], **data, "shapes": shapes}
+        found.append(shown | {"frames": [shape["name"] for shape in shapes]})
+    assert len(found) <= 1 or len({data["link"] for data in found} - {""}) == 1
+    return found
 
 
 def stack(at: AppTest) -> dict[str, np.ndarray]:
-    """The numbers that the token map gets: `codes`, `peaks` and `prefix`, flat."""
+    """The numbers that the first token map gets: `codes`, `peaks` and `prefix`, flat."""
+    return next(iter(stacks(at)), {})
+
+
+def stacks(at: AppTest) -> list[dict[str, np.ndarray]]:
+    """The same of all that are on screen."""
+    found = []
     for element in at.get("bidi_component"):
         sent = json.loads(element.proto.mixed.json or "{}")
         if "stack" in sent:
-            return {
-                name: _table(element.proto.mixed.arrow_blobs[ref["__streamlit_arrow_ref__"]].data)
-                for name, ref in sent.items()
-                if name != "stack"
-            }
-    return {}
+            blobs = element.proto.mixed.arrow_blobs
+            found.append(
+                {
+                    name: _table(blobs[ref["__streamlit_arrow_ref__"]].data)
+                    for name, ref in sent.items()
+                    if name != "stack"
+                }
+            )
+    return found
 
 
 def _table(data: bytes) -> np.ndarray:
@@ -101,25 +117,25 @@ def _table(data: bytes) -> np.ndarray:
 
 def schema(name: str) -> set[str]:
     """What the token map states that an object of its message holds."""
-    text = Path(token_maps.__file__).with_name("message.d.ts").read_text(encoding="utf-8")
+    text = Path(component.__file__).with_name("message.d.ts").read_text(encoding="utf-8")
     (body,) = re.findall(rf"^export interface {name} {{(.*?)^}}", text, re.DOTALL | re.MULTILINE)
     return set(re.findall(r"^  (\w+):", body, re.MULTILINE))
 
 
-def commit(at: AppTest, **changes: object) -> AppTest:
+def commit(at: AppTest, which: int = 0, **changes: object) -> AppTest:
     """What the browser tells the server after a click or a key in the token map."""
-    shown = token_map(at)
+    shown = token_maps(at)[which]
     payload = {**shown["state"], **changes, "version": shown["version"] + 1}
-    return trigger(at, "vitviz_token_map", "commit", payload)
+    return trigger(at, "vitviz_token_map", "commit", payload, which)
 
 
-def trigger(at: AppTest, name: str, event: str, value: object) -> AppTest:
-    """What the browser sends of a component's event; of two mounts, the one with a state does."""
+def trigger(at: AppTest, name: str, event: str, value: object, which: int = 0) -> AppTest:
+    """What the browser sends of a component's event; of its mounts, one with a state does."""
     mounts = [e.proto for e in at.get("bidi_component") if e.proto.component_name == name]
-    component = next((proto for proto in mounts if '"state"' in proto.json), mounts[0])
+    sender = ([proto for proto in mounts if '"state"' in proto.json] or mounts)[which]
     states = at._tree.get_widget_states()
-    states.widgets.add(id=component.id).json_value = "{}"
-    events = states.widgets.add(id=f"$$STREAMLIT_INTERNAL_KEY_{component.id}__events")
+    states.widgets.add(id=sender.id).json_value = "{}"
+    events = states.widgets.add(id=f"$$STREAMLIT_INTERNAL_KEY_{sender.id}__events")
     events.json_trigger_value = json.dumps([{"event": event, "value": value}])
     return at._run(states)
 

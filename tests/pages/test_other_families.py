@@ -46,12 +46,12 @@ KINDS = {  # the traits of each that choose its captions
     "vit_base_patch16_siglip_224": {"global", "all-to-all"},
 }
 DRAWN = {  # the pages that have a figure for each; the others say why they have none
-    SWIN: {"anatomy", "filters", "attention", "distance", "classify", "rollout"},
-    PVT: {"anatomy", "filters", "attention", "distance", "classify"},
-    CAIT: {"anatomy", "filters", "positions", "attention", "distance", "classify"},
-    COATNET: {"anatomy", "attention", "distance", "classify"},
-    MAXVIT: {"anatomy", "attention", "distance", "classify"},
-    MIXER: {"anatomy", "filters", "positions", "attention", "classify"},
+    SWIN: {"anatomy", "filters", "attention", "distance", "classify", "rollout", "compare"},
+    PVT: {"anatomy", "filters", "attention", "distance", "classify", "compare"},
+    CAIT: {"anatomy", "filters", "positions", "attention", "distance", "classify", "compare"},
+    COATNET: {"anatomy", "attention", "distance", "classify", "compare"},
+    MAXVIT: {"anatomy", "attention", "distance", "classify", "compare"},
+    MIXER: {"anatomy", "filters", "positions", "attention", "classify", "compare"},
 }
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from examples import OWN, assert_one_sentence, picture
 from PIL import Image
+from streamlit.testing.v1 import AppTest
 
 import vitviz
 from pages.driver import (
@@ -32,6 +33,7 @@ from pages.driver import (
     settled,
     stack,
     token_map,
+    token_maps,
     upload,
 )
 from vitviz import Model
@@ -53,7 +55,13 @@ SETTINGS = {page: dict[str, str]() for page in SHOWN} | {
     "distance": {name: ALL[name] for name in ("layer", "head")},
     "rollout": {name: ALL[name] for name in ("layer", "scale")},
     "tokens": {"layer": ALL["layer"]},
+    "compare": {name: ALL[name] for name in ("layer", "head")},
 }
+
+
+def own_line(at: AppTest) -> str:
+    """The provenance line without the model that Compare puts beside the one that was chosen."""
+    return re.sub(r" · beside .* · (?=sample)", " · ", provenance(at))
 
 
 # --- pages --------------------------------------------------------------------------------------
@@ -67,7 +75,7 @@ def test_a_page_opens_on_the_sample_with_the_shipped_model(page: str) -> None:
     (title,) = at.title
     assert title.value == f"{words.title}: {words.question}"
     assert not at.info
-    line = provenance(at)
+    line = own_line(at)
     assert line.startswith(SHIPPED)
     assert "shipped weights" in line
     assert "random weights" not in line
@@ -158,7 +166,7 @@ def test_a_link_shows_what_it_was_copied_from(page: str) -> None:
     at = opened(page, **LINK, **LOOKS, smooth="on", fusion="max", residual="0.3")
     assert_works(at)
     assert not at.info
-    line = provenance(at)
+    line = own_line(at)
     told = {"layer": "layer 2 of 6", "head": "head 3", "scale": "one scale for all maps"}
     used = [told[name] for name in SETTINGS[page]]
     assert line.split(" · ")[1:-1] == ["random weights, input 64 × 64 px", *used]
@@ -505,6 +513,8 @@ def test_the_message_to_the_token_map_holds_what_its_schema_states() -> None:
     assert set(sent) == schema("ViewMessage")
     assert set(sent["state"]) == schema("State")
     assert set(sent["distance"]) == schema("Distance")
+    matched = token_maps(opened("compare", compare="pictures"))[1]
+    assert set(matched["matches"]) == schema("Matches")
     assert (sent["queryColour"], sent["keyColour"]) == (QUERY, KEY)  # of the other figures
 
 

@@ -44,7 +44,7 @@ T = TypeVar("T")
 WEIGHTS = ("trained", "random")
 ALL_TO_ALL = ("rollout", "tokens")  # pages that draw no other attention
 RECORDS = ("training", "zoo")  # pages that show nothing of the weights on screen
-LAYERED = ("anatomy", "attention", "distance", "rollout", "tokens")  # pages of one layer
+LAYERED = ("anatomy", "attention", "distance", "rollout", "tokens", "compare")  # pages of one layer
 
 
 def main() -> None:
@@ -266,14 +266,12 @@ def _model_control(
         settings.change(model=names[0])
     name = setting("model", names, names[0])
     weights = setting("weights", WEIGHTS, WEIGHTS[0])
-    marks, families = models.weights_marks(), models.families()
+    marks = models.weights_marks()
     menu.selectbox(
         "Model",
         names,
         key="model",
-        format_func=lambda name: (
-            f"{families[name]}: {name} · {marks[name]}" if name in marks else name
-        ),
+        format_func=models.menu_text(),
         accept_new_options=models.hub_allowed(),
         help="↓ marks trained weights that are downloaded when the model is first chosen."
         + (" Or type a name of the hub: hf-hub:owner/name." if models.hub_allowed() else ""),

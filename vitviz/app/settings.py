@@ -59,6 +59,7 @@ NAMES = (
         "mute_to",
     ),
     *("family", "zoo_layer", "zoo_down", "zoo_across"),
+    *("compare", "other_model", "other_weights", "other_picture", "matches"),
 )
 _STAYING = ("presenter", "picture", "model", "weights", "size")
 

@@ -22,6 +22,7 @@ from .attention import (
     uniform_distance,
 )
 from .comparison import (
+    common_maps,
     cross_similarity,
     joint_components,
     map_correlation,
@@ -56,6 +57,7 @@ __all__ = [
     "attention_patterns",
     "attention_rollout",
     "batch_measurements",
+    "common_maps",
     "cross_similarity",
     "distance_histogram",
     "filter_components",

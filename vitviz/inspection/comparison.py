@@ -146,8 +146,7 @@ def map_correlation(
     correlation : float
         From -1 to 1; NaN where one of the maps has the same value everywhere.
     grid : (rows, cols)
-        In which they were compared: over the part of the picture that both grids cover, as many
-        rows and columns as the coarser of the two has, each the mean of a map over its area.
+        In which they were compared, that of `common_maps`.
 
     Raises
     ------
@@ -158,23 +157,49 @@ def map_correlation(
     -----
     It says nothing of sizes: maps of which one is ten times the other correlate by 1.
     """
-    first, second = as_floats(values), as_floats(others)
-    left, top = np.maximum(crop[:2], other_crop[:2])
-    right, bottom = np.minimum(crop[2:], other_crop[2:])
-    if left >= right or top >= bottom:
-        raise ValueError(f"Expected grids that overlap, got {crop} and {other_crop}.")
-    box: Box = (float(left), float(top), float(right), float(bottom))
-    grid = (min(len(first), len(second)), min(first.shape[1], second.shape[1]))
-    flat = [
-        resampled(one, crop=where, to_grid=grid, to_crop=box).ravel()
-        for one, where in ((first, crop), (second, other_crop))
-    ]
+    maps = common_maps(values, others, crop=crop, other_crop=other_crop)
+    grid, flat = maps[0].shape, [one.ravel() for one in maps]
     centred = [one - one.mean() for one in flat]
     lengths = [float(np.linalg.norm(one)) for one in centred]
     rounding = [1e-9 * float(np.linalg.norm(one)) for one in flat]
     if any(length <= least for length, least in zip(lengths, rounding, strict=True)):
-        return float("nan"), grid
-    return float(np.clip(centred[0] @ centred[1] / (lengths[0] * lengths[1]), -1, 1)), grid
+        return float("nan"), (grid[0], grid[1])
+    correlation = float(np.clip(centred[0] @ centred[1] / (lengths[0] * lengths[1]), -1, 1))
+    return correlation, (grid[0], grid[1])
+
+
+def common_maps(
+    values: ArrayLike, others: ArrayLike, *, crop: Box, other_crop: Box
+) -> tuple[Array, Array]:
+    """Two maps of one picture in one grid, resampled by area.
+
+    Parameters
+    ----------
+    values, others, crop, other_crop
+        As in `map_correlation`.
+
+    Returns
+    -------
+    two ndarrays of float64, of one shape (rows, cols)
+        Over the part of the picture that both grids cover, with as many rows and columns as the
+        coarser of the two has; each cell has the mean of a map over its area.
+
+    Raises
+    ------
+    ValueError
+        When the two grids have no part of the picture in common.
+    """
+    first, second = _checked_table(values), _checked_table(others)
+    left, top = np.maximum(crop[:2], other_crop[:2])
+    right, bottom = np.minimum(crop[2:], other_crop[2:])
+    if left >= right or top >= bottom:
+        raise ValueError(f"Expected grids that overlap, got {crop} and {other_crop}.")
+    grid = (min(len(first), len(second)), min(first.shape[1], second.shape[1]))
+    box: Box = (float(left), float(top), float(right), float(bottom))
+    return (
+        resampled(first, crop=crop, to_grid=grid, to_crop=box),
+        resampled(second, crop=other_crop, to_grid=grid, to_crop=box),
+    )
 
 
 def resampled(values: ArrayLike, *, crop: Box, to_grid: Grid, to_crop: Box) -> Array:

@@ -16,7 +16,7 @@ from pathlib import Path
 #: Pages in the order in which a class goes through them.
 PAGES = (
     *("anatomy", "filters", "positions", "attention", "distance", "rollout", "tokens", "classify"),
-    *("training", "zoo"),
+    *("training", "zoo", "compare"),
 )
 OPENING = PAGES[0]  #: the page that the app opens with
 #: What a caption may ask about the model on screen. The first six are kinds of its layers.

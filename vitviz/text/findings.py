@@ -7,6 +7,7 @@ import numpy as np
 CLEAR = 0.1  # of all attention among patches: what a pattern gets beyond uniform attention
 ALMOST_UNIFORM = 0.1  # of all attention: what would have to move
 NEAR_UNIFORM, LOCAL = 0.1, 0.5  # of the distance of uniform attention
+MUCH, ALMOST = 0.3, 0.8  # correlations
 ALIKE = 0.1  # a smaller difference of cosines is not told
 _PLACES = {
     "row": "along the row of the query",
@@ -107,6 +108,52 @@ def tokens(cosines: Sequence[float], shown: int) -> str:
     if here - first >= ALIKE:
         change = "more alike than"
     return f"{said}, {change} after layer 1 ({first:.2f})."
+
+
+def maps(correlation: float, grids: Sequence[tuple[int, int]], common: tuple[int, int]) -> str:
+    """How alike two maps of one picture are.
+
+    Parameters
+    ----------
+    correlation : NaN where there is none
+    grids : of the two maps, (rows, columns)
+    common : in which they were compared
+    """
+    if np.isnan(correlation):
+        said = "One of the two maps is the same everywhere, so they have no correlation."
+    else:
+        verdict = "hardly alike"
+        if correlation >= MUCH:
+            verdict = "much alike" if correlation >= ALMOST else "partly alike"
+        elif correlation <= -MUCH:
+            verdict = "opposed to each other"
+        said = f"The two maps are {verdict}: their correlation is **{correlation:.2f}**."
+    if len({*grids, common}) > 1:
+        first, second, third = (f"{rows} x {cols}" for rows, cols in (*grids, common))
+        said += (
+            f" They lie in grids of {first} and of {second} patches and are compared on the "
+            f"picture, resampled by area to {third}."
+        )
+    return said
+
+
+def matches(pairs: np.ndarray, cosines: np.ndarray, count: int) -> str:
+    """How many patches have a mutual match in another picture, and whether at the same place.
+
+    Parameters
+    ----------
+    pairs : ndarray of shape (pairs, 2)
+        Numbers of patches in the two pictures, in grids of one shape.
+    cosines : ndarray of shape (pairs,)
+    count : of all patches of a picture
+    """
+    if not len(pairs):
+        return f"None of the {count} patches has a mutual match in the other picture."
+    same = int((pairs[:, 0] == pairs[:, 1]).sum())
+    return (
+        f"**{len(pairs)} of {count}** patches have a mutual match in the other picture, with a "
+        f"median cosine of {np.median(cosines):.2f}; {same} of them at the same place."
+    )
 
 
 def positions(similarity: np.ndarray) -> str:

@@ -64,15 +64,18 @@ def bytes_of(acts: "Activations") -> int:
     )
 
 
-def frames_of(acts: "Activations", layers: Iterable[int]) -> list[Frame]:
-    """The attention of some layers."""
+def frames_of(acts: "Activations", layers: Iterable[int], *, mean: bool = False) -> list[Frame]:
+    """The attention of some layers, of all heads or of their mean."""
 
     def frame(number: int) -> Frame:
         layer = acts.layers[number]
         if layer.kind in ("global", "class"):
-            return encode(number, acts.attention(number), len(layer.prefix), "share")
+            attention = acts.attention(number)
+            shown = attention.mean(axis=0, keepdims=True) if mean else attention
+            return encode(number, shown, len(layer.prefix), "share")
         windows, attention = acts.layout(number), acts.attention_by_window(number)
-        return encode_windows(number, attention, windows.queries, windows.keys)
+        shown = attention.mean(axis=1, keepdims=True) if mean else attention
+        return encode_windows(number, shown, windows.queries, windows.keys)
 
     return [frame(number) for number in layers]
 
@@ -117,6 +120,8 @@ def view_message(
         "titles": {**TITLES, "slider": "Layer"},
         "picture": {"width": width, "height": height, "crop": list(acts.crop)},
         "distance": None,
+        "link": "",
+        "matches": None,
         "provenance": acts.provenance,
         **look,
     }

@@ -42,6 +42,13 @@ export class Commits {
     this.#later();
   }
 
+  /** Take what was chosen in another component, which tells the host.
+   * @param {Commits} other @param {Record<string, unknown>} part of the state */
+  follow(other, part) {
+    Object.assign(this.state, part);
+    this.version = other.version;
+  }
+
   #later() {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.#tell(), COMMIT_AFTER);

@@ -2,8 +2,8 @@
 // The numbers of the token map: stacks of maps, scales, words, and the geometry of the patches.
 // Nothing here touches the page, so that it is tested without a browser.
 
-/** @import { Box, Direction, FrameInfo, Kind, Shape, StackMessage, State } from "./message.js" */
-/** @import { ViewMessage } from "./message.js" */
+/** @import { Box, Direction, FrameInfo, Kind, Matches, Shape } from "./message.js" */
+/** @import { StackMessage, State, ViewMessage } from "./message.js" */
 /**
  * @typedef {{ rows: number, cols: number, crop: Box }} Grid
  * @typedef {{ patches: Float64Array, prefix: Float64Array }} TokenMap of one token
@@ -242,8 +242,9 @@ export function patchBox(index, { rows, cols, crop: [left, top, right, bottom] }
  * @param {Shape} shape
  * @param {State} state
  * @param {number | null} hover the token under the pointer
+ * @param {boolean} across whether the keys lie in another picture
  * @typedef {ReturnType<typeof selected>} Selected */
-export function selected(shape, state, hover) {
+export function selected(shape, state, hover, across = false) {
   const { rows, cols, crop, keyRows, keyCols, keyCrop, prefix, prefixOnly } = shape;
   const direction = prefixOnly ? "row" : state.direction;
   const query = prefixOnly ? 0 : hover ?? state.query;
@@ -261,11 +262,12 @@ export function selected(shape, state, hover) {
     role, // of the token
     other, // what the tokens on its map are
     query, // the token, counted as the queries are
+    across,
     grid, // that the token is chosen in
     patch, // its number there, -1 where it is no patch
     token: isPatch ? patch + prefix.length : query,
     mapGrid, // that its map lies in
-    itself: isPatch && same ? query - prefix.length : -1, // the same patch on the map
+    itself: isPatch && same && !across ? query - prefix.length : -1, // the same patch on the map
     name: isPatch ? place(patch, grid.cols) : token,
   };
 }
@@ -287,13 +289,20 @@ export function tilesOf(stack, { kind, strip, frames }, state, { token, directio
   });
 }
 
+/** A tile across two pictures with the match that was found in all digits.
+ * @param {Tile} tile @param {Matches} matches @param {number} query @returns {Tile} */
+export function matched(tile, { nearest }, query) {
+  const [at] = nearest[query];
+  return { ...tile, strongest: { at, value: tile.map.patches[at] } };
+}
+
 /** Head and query for a frame of another shape; the query keeps its place in the picture.
  * @param {State} state @param {Shape} before @param {Shape} shape @param {"heads" | "frames"} strip
  * @returns {{ head: number, query: number }} */
 export function fitted({ head, query }, before, shape, strip) {
   const patch = query - before.prefix.length;
   if (query !== MEAN && patch >= 0) query = moved(patch, before, shape) + shape.prefix.length;
-  else if (query >= shape.prefix.length) query = MEAN;
+  else if (query !== MEAN) query = shape.prefix.indexOf(before.prefix[query]); // or MEAN
   if (query === MEAN && shape.prefix.length && !before.prefix.length) query = shape.home;
   return { head: head >= shape.heads && strip === "heads" ? MEAN : head, query };
 }
@@ -328,7 +337,8 @@ export function reading(kind, shape, selection, tile, pointed) {
   const { value, at } = tile.strongest;
   const cosine = kind === "cosine"; // the query, the same as itself, is left out
   const { role, other } = selection;
-  const best = cosine ? "most similar other" : `strongest ${other}`;
+  const alike = selection.across ? "most similar" : "most similar other";
+  const best = cosine ? alike : `strongest ${other}`;
   const unit = cosine ? "cosine " : "";
   const said = (/** @type {number} */ number) => `${unit}${asText(kind, number)}`;
   const of = `${role} ${selection.name}, ${tile.name}`;

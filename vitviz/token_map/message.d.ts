@@ -46,7 +46,9 @@ export interface ViewMessage {
   kind: Kind;
   strip: "heads" | "frames"; // what the small maps are
   frames: Shape[];
-  titles: { row: string; column?: string; strip: string; slider?: string };
+  titles: { row: string; column?: string; strip: string; slider?: string; photo?: string };
+  link: string; // views with the same link show one place on one scale; empty for none
+  matches: Matches | null; // where the keys lie in another picture
   picture: { width: number; height: number; crop: Box }; // the crop is what the model saw
   distance: Distance | null;
   lut: string; // 256 colours from the least to the most, six hexadecimal digits each
@@ -83,6 +85,11 @@ export interface Shape {
   prefixOnly: boolean; // whether the first prefix token alone is a query
   equalShare: number | null; // what each key has where all are looked at alike
   within: boolean; // whether that is in a window
+}
+
+export interface Matches { // of each query in the other picture
+  nearest: number[][]; // the patches that are most similar, these first
+  mutual: boolean[]; // whether the query is the most similar to the first of them
 }
 
 export interface Distance { // in pixels; null where there is none

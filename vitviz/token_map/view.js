@@ -9,7 +9,7 @@ import { Component, Stacks, mounting, views } from "./component.js";
 import { DistanceChart } from "./distance.js";
 import { mapDrawing } from "./drawing.js";
 import { isTaken, keyed } from "./keys.js";
-import { MEAN, Scale, Stack, fitted, reading, selected, tilesOf } from "./maps.js";
+import { MEAN, Scale, Stack, fitted, matched, reading, selected, tilesOf } from "./maps.js";
 import {
   drawBar, drawCells, drawGrid, drawPixels, drawTile, element, fillStrip, layout, outline, toolbar,
 } from "./parts.js";
@@ -55,6 +55,29 @@ class View extends Component {
     if (!views.size) document.removeEventListener("keydown", press);
   }
 
+  /** @param {ViewMessage} data @param {any} send */
+  receive(data, send) {
+    super.receive(data, send);
+    for (const view of this.linked) view.redraw(); // their scale may be another now
+  }
+
+  /** The other views that show the same place.
+   * @returns {View[]} */
+  get linked() {
+    const { link } = this.data;
+    const all = /** @type {View[]} */ ([...views]);
+    return link ? all.filter((view) => view !== this && view.data.link === link) : [];
+  }
+
+  /** Whether the keys lie in another picture. */
+  get across() {
+    return Boolean(this.data.matches);
+  }
+
+  get selection() {
+    return selected(this.shape, this.state, this.hover, this.across);
+  }
+
   get stack() {
     return stacks.get(this.data.stackId)?.numbers;
   }
@@ -85,6 +108,17 @@ class View extends Component {
     const shape = this.data.frames[state.frame];
     const kept = shape === before ? {} : fitted(state, before, shape, this.data.strip);
     this.commits.change({ ...part, ...kept });
+    for (const view of this.linked) view.follow(this, true);
+    this.redraw();
+  }
+
+  /** Look where a linked view looks; in its own grid.
+   * @param {View} view @param {boolean} chosen whether it was chosen there, not pointed at alone */
+  follow(view, chosen) {
+    const there = { ...view.state, query: view.hover ?? view.state.query };
+    const { head, query } = fitted(there, view.shape, this.shape, this.data.strip);
+    if (chosen) this.commits.follow(view.commits, { head, query, pinned: there.pinned });
+    this.hover = view.hover === null ? null : query;
     this.redraw();
   }
 
@@ -101,11 +135,14 @@ class View extends Component {
   drawing(bare) {
     const { data, parts, small, shape, state } = this;
     const { selection, paint } = /** @type {NonNullable<View["map"]>} */ (this.map);
-    const { role, grid: asked, mapGrid: grid, patch } = selection;
+    const { mapGrid: grid } = selection;
+    const [match] = data.matches?.nearest[selection.query] ?? [];
+    const { role, grid: asked, patch } = data.matches
+      ? { role: "key", grid, patch: match } : selection;
     const made = mapDrawing({
       ...{ picture: data.picture, small, grid, asked, patch, paint, bare, smooth: state.smooth },
       photo: stacks.get(data.stackId)?.photo?.src,
-      colour: data[`${role}Colour`],
+      colour: role === "key" ? data.keyColour : data.queryColour,
       dashed: role === "key",
       equalShare: shape.equalShare,
     });
@@ -123,6 +160,7 @@ class View extends Component {
     this.chart = data.distance &&
       new DistanceChart(data.distance, (frame, head) => this.change({ frame, head }));
     if (this.chart) parts.strip.parentElement.append(this.chart.node);
+    this.box.classList.toggle("compact", Boolean(data.link));
     this.box.style.setProperty("--query", data.queryColour);
     this.box.style.setProperty("--key", data.keyColour);
     this.box.replaceChildren(...content, element("div", { className: "room" }, this.measured));
@@ -137,6 +175,7 @@ class View extends Component {
       if (query === this.hover) return;
       this.hover = query;
       this.redraw();
+      for (const view of this.linked) view.follow(this, false);
     };
     /** @param {number | null} patch */
     const point = (patch) => {
@@ -144,28 +183,30 @@ class View extends Component {
       this.pointed = patch;
       this.redraw();
     };
+    /** @param {HTMLCanvasElement} canvas @param {PointerEvent} event */
+    const pointAt = (canvas, event) => {
+      if (this.here) point(this.patchUnder(canvas, event, this.data.picture, this.selection.mapGrid));
+    };
     photo.onpointermove = (/** @type {PointerEvent} */ event) => {
+      if (this.across) return pointAt(photo, event);
       const { pinned, query } = this.state;
       const found = this.#queryAt(photo, event);
       hover(pinned && found === query ? null : found);
     };
-    photo.onpointerleave = () => hover(null);
+    photo.onpointerleave = () => (this.across ? point(null) : hover(null));
     for (const canvas of [photo, map])
       canvas.onclick = (/** @type {MouseEvent} */ event) => {
         const query = this.#queryAt(canvas, event);
         if (query !== null) this.change({ query, pinned: true });
       };
-    map.onpointermove = (/** @type {PointerEvent} */ event) => {
-      const { mapGrid } = selected(this.shape, this.state, this.hover);
-      if (this.here) point(this.patchUnder(map, event, this.data.picture, mapGrid));
-    };
+    map.onpointermove = (/** @type {PointerEvent} */ event) => pointAt(map, event);
     map.onpointerleave = () => point(null);
   }
 
   /** The token that is chosen under the pointer, counted as the queries are.
    * @param {HTMLCanvasElement} canvas @param {MouseEvent} event */
   #queryAt(canvas, event) {
-    if (this.shape.prefixOnly) return null;
+    if (this.shape.prefixOnly || this.across) return null;
     const patch = this.patchUnder(canvas, event, this.data.picture, this.shape);
     return patch === null ? null : patch + this.shape.prefix.length;
   }
@@ -174,7 +215,7 @@ class View extends Component {
 
   draw() {
     const begun = performance.now();
-    const selection = selected(this.shape, this.state, this.hover);
+    const { selection } = this;
     const { rows, cols } = selection.mapGrid;
     if (this.pointed !== null && this.pointed >= rows * cols) this.pointed = null; // of another map
     this.box.dataset.role = selection.role;
@@ -204,7 +245,8 @@ class View extends Component {
     const shown = JSON.stringify([columns, direction, view, scale, leaveOut, smooth]);
     if (this.shown.tools === shown) return;
     this.shown.tools = shown;
-    const tools = toolbar(data.kind === "share", columns, state, (part) => this.change(part));
+    const change = (/** @type {Partial<State>} */ part) => this.change(part);
+    const tools = data.link ? [] : toolbar(data.kind === "share", columns, state, change);
     this.refill(parts.tools, [...tools, this.saveMenu]);
   }
 
@@ -220,6 +262,11 @@ class View extends Component {
   #markPatches(context, line, { role, other, patch, grid, mapGrid }) {
     const box = (/** @type {number} */ patch, /** @type {Grid} */ grid, /** @type {Role} */ role) =>
       outline(context, line, patch, grid, this.data[`${role}Colour`], role === "key");
+    if (this.across) {
+      for (const one of this.data.matches?.nearest[patch] ?? []) box(one, mapGrid, "key");
+      if (this.pointed !== null) box(this.pointed, mapGrid, "query");
+      return;
+    }
     if (this.previewed) {
       context.globalAlpha = 0.5;
       box(selected(this.shape, this.state, null).patch, grid, role);
@@ -234,8 +281,9 @@ class View extends Component {
     const { context, pixel, line } = this.#onPicture(this.parts.photo);
     context.strokeStyle = "rgb(255 255 255 / 0.35)";
     context.lineWidth = pixel;
-    drawGrid(context, selection.grid);
+    drawGrid(context, this.across ? selection.mapGrid : selection.grid);
     this.#markPatches(context, line, selection);
+    if (this.across) return this.parts.photoTitle.replaceChildren(this.data.titles.photo ?? "");
     const { role, name, query } = selection;
     const pinned = this.previewed ? " · preview" : this.state.pinned ? " · pinned" : "";
     const token = element("em", { textContent: name });
@@ -261,18 +309,30 @@ class View extends Component {
       })));
   }
 
-  /** @param {Selected} selection */
-  #drawMaps(selection) {
-    const { data, lut, parts, shape, state } = this;
-    const { kind } = data;
+  /** The maps of the strip, and which of them is the large one.
+   * @param {Selected} selection */
+  tiles(selection) {
+    const { data, shape, state } = this;
     const byHead = data.strip === "heads";
     const tiles = tilesOf(/** @type {Stack} */ (this.stack), data, state, selection);
     const head = shape.heads === 1 ? 0 : state.head;
     const chosen = tiles.find((tile) =>
       byHead ? tile.head === head : tile.frame === state.frame) ?? tiles[0];
+    const { matches } = data;
+    return { tiles, chosen: matches ? matched(chosen, matches, selection.query) : chosen };
+  }
+
+  /** @param {Selected} selection */
+  #drawMaps(selection) {
+    const { data, lut, parts, shape, state } = this;
+    const { kind } = data;
+    const byHead = data.strip === "heads";
+    const { tiles, chosen } = this.tiles(selection);
+    const others = this.linked.filter((view) => view.here);
+    const all = data.link ? [chosen, ...others.map((view) => view.tiles(view.selection).chosen)] : tiles;
     /** @param {Tile} tile @param {boolean} spotlight */
     const paint = (tile, spotlight) => {
-      const scale = new Scale(kind, state.scale, state.scale === "map" ? [tile] : tiles);
+      const scale = new Scale(kind, state.scale, state.scale === "map" ? [tile] : all);
       return { kind, scale, lut, spotlight };
     };
     this.#drawMap(selection, chosen, paint(chosen, state.view === "spotlight" && kind === "share"));
@@ -282,7 +342,7 @@ class View extends Component {
     tiles.forEach((tile, index) => {
       const button = parts.strip.children[index];
       button.onclick = () => this.change(byHead ? { head: tile.head } : { frame: tile.frame });
-      button.setAttribute("aria-pressed", String(tile === chosen));
+      button.setAttribute("aria-pressed", String(tile.head === chosen.head && tile.frame === chosen.frame));
       drawTile(button, tile, selection, paint(tile, false), state.smooth);
     });
   }
@@ -312,7 +372,8 @@ class View extends Component {
     parts.photo.setAttribute("aria-label", said.line);
     parts.map.setAttribute("aria-label", said.line);
     if (this.hover === null) parts.live.textContent = said.line;
-    parts.reading.textContent = said.words;
+    const mutual = data.matches?.mutual[selection.query] && this.pointed === null;
+    parts.reading.textContent = said.words + (mutual ? " Each is the other's most similar." : "");
   }
 }
 

@@ -92,16 +92,7 @@ def _mixing(view: View) -> Data:
 def _table(view: View, shape: Shape) -> Table:
     """One row or column of A for every head, in per cent."""
     row = view.style.direction == "row" or shape.prefix_only
-    if view.acts.layers[view.layer].kind in ("global", "class"):
-        attention, prefix = view.acts.attention(view.layer), len(view.prefix)
-        looking = attention if row else attention.swapaxes(1, 2)
-        shares = looking[:, prefix:].mean(axis=1) if view.query is None else looking[:, view.query]
-    else:
-        query = view.query_patch
-        if query is not None and not row:  # the key that covers this patch
-            query = shape.key_of(query)
-        maps = view.acts.attention_map(view.layer, query, direction="row" if row else "column")
-        shares = maps.reshape(len(maps), -1)
+    shares = results.query_shares(view)
     shares = 100 * shares
     columns = {"mean of heads, %": shares.mean(axis=0)}
     columns |= {f"head {number + 1}, %": share for number, share in enumerate(shares)}

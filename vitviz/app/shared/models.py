@@ -3,6 +3,7 @@
 import atexit
 import gc
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -320,6 +321,12 @@ def families() -> dict[str, str]:
     from vitviz.zoo import catalogue
 
     return {entry.name: entry.family for entry in catalogue() if not entry.shipped}
+
+
+def menu_text() -> Callable[[str], str]:
+    """What the menu says of each model: its name, with family and weights of timm's."""
+    marks, named = weights_marks(), families()
+    return lambda name: f"{named[name]}: {name} · {marks[name]}" if name in marks else name
 
 
 def weights_marks() -> dict[str, str]:

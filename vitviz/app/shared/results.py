@@ -12,6 +12,7 @@ from vitviz.app.shared.cache import LRUCache
 from vitviz.app.shared.pictures import Picture
 from vitviz.app.shared.queue import turn
 from vitviz.app.shared.view import View, model_key
+from vitviz.token_map import moved
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -132,6 +133,31 @@ def distances(view: View) -> tuple[list[np.ndarray], np.ndarray]:
     return captures().get(
         (*view.key, "distances by layer"), make, lambda made: 8 * sum(map(len, made[0]))
     )
+
+
+def query_shares(view: View) -> np.ndarray:
+    """The row or the column of A of the query (heads, tokens), or of the patches (heads, patches).
+
+    Prefix tokens come first, where all attention is in one matrix.
+    """
+    acts, described, prefix = view.acts, view.acts.layers[view.layer], len(view.prefix)
+    row = view.style.direction == "row" or described.kind == "class"
+    if described.kind in ("global", "class"):
+        attention = acts.attention(view.layer)
+        looking = attention if row else attention.swapaxes(1, 2)
+        shares: np.ndarray = (
+            looking[:, prefix:].mean(axis=1) if view.query is None else looking[:, view.query]
+        )
+        return shares
+    query = view.query_patch
+    if query is not None and not row:  # the key that covers this patch
+        at, to = (
+            (grid, acts.crop_of(view.layer, keys=keys))
+            for grid, keys in ((described.query_grid, False), (described.key_grid, True))
+        )
+        query = moved(query, at, to)
+    maps = acts.attention_map(view.layer, query, direction="row" if row else "column")
+    return maps.reshape(len(maps), -1)
 
 
 def answer(view: View, edits: "Sequence[Edit]") -> tuple[np.ndarray, np.ndarray]:

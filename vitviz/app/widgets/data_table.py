@@ -22,6 +22,7 @@ _USED = {
     "distance": ("layer", "head"),
     "rollout": ("layer", "scale"),
     "tokens": ("layer",),
+    "compare": ("layer",),
 }
 _DIGITS = 6  # significant ones of a number in a table
 

@@ -1,6 +1,6 @@
 """The token map on a page: what it is told to show, and what is committed in it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
@@ -66,7 +66,7 @@ def token_map(
     if shapes is None:
         one = shape_of(acts, 0)
         if patches_only:
-            one = replace(one, prefix=(), home=_number(one.grid, middle(one.grid)))
+            one = replace(one, prefix=(), home=patch_number(one.grid, middle(one.grid)))
         heads = frames[0].codes.shape[0]
         shapes = [
             replace(one, heads=heads, equal_share=one.equal_share if kind == "share" else None)
@@ -74,7 +74,9 @@ def token_map(
         shapes *= len(values)
     query = -1 if view.query is None else view.query
     if patches_only:
-        query = _number(shapes[0].grid, view.query_patch) if view.query_patch else shapes[0].home
+        query = (
+            patch_number(shapes[0].grid, view.query_patch) if view.query_patch else shapes[0].home
+        )
     stack_id = "-".join(
         (
             name,
@@ -110,22 +112,10 @@ def token_map(
             changes["query"] = token_text(layer, default_query(acts, layer))
         settings.change(**changes)  # what does not fit falls back there
 
-    stack = packed(stack_id, frames, shapes, kind, results.encoded_photo(view))
-    _component(
-        key=f"{key}_stack",
-        height=1,
-        data={
-            name: value if name == "stack" else pa.table({"values": value})
-            for name, value in stack.items()
-        },
-    )
-    _component(
-        key=key,
-        on_commit_change=commit,
-        data={
-            "stackId": stack_id,
-            "session": st.session_state.setdefault("map_session", uuid4().hex),
-            "version": st.session_state.setdefault("map_version", 0),
+    mount(
+        key,
+        packed(stack_id, frames, shapes, kind, results.encoded_photo(view)),
+        {
             "state": {
                 "frame": values.index(st.session_state[frame_setting[0]]),
                 "head": -1 if view.head is None else view.head,
@@ -137,22 +127,59 @@ def token_map(
                 "leaveOut": view.style.leave_out,
                 "smooth": view.style.smooth,
             },
-            "kind": kind,
             "strip": strip,
             "frames": [shape.sent(name) for shape, name in zip(shapes, frame_names, strict=True)],
             "titles": titles,
-            "picture": {
-                "width": picture.size[0],
-                "height": picture.size[1],
-                "crop": list(acts.crop),
-            },
+            "picture": sent_picture(view),
             "distance": distance,
+            "link": "",
+            "matches": None,
+            "provenance": f"{view.model.provenance} · {picture.name}",
+        },
+        commit,
+    )
+
+
+def mount(
+    key: str, stack: dict[str, Any], message: dict[str, Any], commit: Callable[[], None]
+) -> None:
+    """Draw the component: one mount of the numbers, one of what to show of them.
+
+    Parameters
+    ----------
+    stack : as `packed` makes it
+    message : what is special in the view's message
+    commit : called when something is chosen, `st.session_state[key]["commit"]`
+    """
+    _component(
+        key=f"{key}_stack",
+        height=1,
+        data={
+            name: value if name == "stack" else pa.table({"values": value})
+            for name, value in stack.items()
+        },
+    )
+    kind: Kind = stack["stack"]["kind"]
+    _component(
+        key=key,
+        on_commit_change=commit,
+        data={
+            "stackId": stack["stack"]["id"],
+            "session": st.session_state.setdefault("map_session", uuid4().hex),
+            "version": st.session_state.setdefault("map_version", 0),
+            "kind": kind,
             "lut": colour_table(kind == "cosine"),
             "queryColour": QUERY,
             "keyColour": KEY,
-            "provenance": f"{view.model.provenance} · {picture.name}",
+            **message,
         },
     )
+
+
+def sent_picture(view: "View") -> dict[str, Any]:
+    """The size of the picture on screen, and what of it the model saw."""
+    width, height = view.picture.size
+    return {"width": width, "height": height, "crop": list(view.acts.crop)}
 
 
 def middle(grid: tuple[int, int]) -> tuple[int, int]:
@@ -160,5 +187,5 @@ def middle(grid: tuple[int, int]) -> tuple[int, int]:
     return grid[0] // 2, grid[1] // 2
 
 
-def _number(grid: tuple[int, int], patch: tuple[int, int]) -> int:
+def patch_number(grid: tuple[int, int], patch: tuple[int, int]) -> int:
     return patch[0] * grid[1] + patch[1]

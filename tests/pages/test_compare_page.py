@@ -1,0 +1,341 @@
+"""The page Compare: two columns whose numbers are those of both captures."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from examples import assert_one_sentence
+from streamlit.testing.v1 import AppTest
+
+from pages.driver import (
+    MINE,
+    SHIPPED,
+    address,
+    assert_works,
+    charts,
+    commit,
+    open_data,
+    opened,
+    prose,
+    provenance,
+    stacks,
+    token_maps,
+    upload,
+)
+from vitviz import Activations, Model, capture, inspection
+from vitviz.app.shared import models, pictures
+from vitviz.token_map import moved
+
+OTHER = "vitviz_tiny_cifar100"
+SMALLER = "vit_tiny_patch16_224"  # another grid, and another crop
+SWIN, MIXER = "swin_tiny_patch4_window7_224", "mixer_b16_224"
+
+
+def acts_of(name: str = SHIPPED, pretrained: bool = True, picture: str = "dog") -> Activations:
+    return capture(models.load(name, pretrained), pictures.sample(picture).image)
+
+
+def frames(at: AppTest, which: int) -> np.ndarray:
+    """The attention or the cosines that a side was sent, (heads, queries, patches)."""
+    sent, shown = stacks(at)[which], token_maps(at)[which]
+    keys = shown["keyRows"] * shown["keyCols"]
+    codes = sent["codes"].astype(np.float64).reshape(shown["heads"], -1, keys)
+    if shown["kind"] == "cosine":
+        return (codes - 127) / 127
+    return (codes / 255) ** 2 * sent["peaks"].reshape(*codes.shape[:2], 1)
+
+
+def tables(at: AppTest) -> list[Any]:
+    found = [frame.value for frame in open_data(at, "compare").dataframe]
+    assert not at.exception
+    return found
+
+
+def said(at: AppTest) -> str:
+    (sentence,) = [
+        m.value for m in at.markdown if "correlation is" in m.value or "match in" in m.value
+    ]
+    return str(sentence)
+
+
+# --- two models ---------------------------------------------------------------------------------
+
+
+def test_it_opens_with_trained_and_random_weights_of_the_model() -> None:
+    at = opened("compare")
+    assert_works(at)
+    left, right = token_maps(at)
+    assert left["link"] == right["link"] != ""
+    assert left["state"] == right["state"]
+    for which, trained in enumerate((True, False)):
+        acts = acts_of(pretrained=trained)
+        whole = acts.attention(acts.depth - 1)
+        shown = frames(at, which)
+        np.testing.assert_allclose(shown, whole[..., 1:], atol=0.004 * whole.max())
+    assert f"**{SHIPPED}, trained**" in prose(at)
+    assert f"**{SHIPPED}, random weights**" in prose(at)
+    assert "beside" in provenance(at)
+    assert provenance(at).count("random weights") == 1
+    assert address(at) == {}
+
+
+def test_with_random_weights_on_the_left_the_trained_ones_stand_on_the_right() -> None:
+    at = opened("compare", weights="random")
+    assert "shipped weights" in provenance(at).split("beside")[1]
+    assert "random weights" in provenance(at).split("beside")[0]
+
+
+def test_the_correlation_is_that_of_the_two_maps() -> None:
+    at = opened("compare", compare="models", layer="3", head="2", query="4.7")
+    query = 1 + 3 * 16 + 6
+    first, second = (acts_of(name).attention(2)[1, query, 1:] for name in (SHIPPED, OTHER))
+    expected = np.corrcoef(first, second)[0, 1]
+    assert f"**{expected:.2f}**" in said(at)
+    table = tables(at)[1]
+    np.testing.assert_allclose(table.iloc[:, 2], 100 * first, rtol=1e-5)
+    np.testing.assert_allclose(table.iloc[:, 3], 100 * second, rtol=1e-5)
+    assert OTHER in provenance(at)
+    assert "head 2 · beside" in provenance(at)
+
+
+def test_where_the_grids_differ_the_place_and_the_relative_depth_are_kept() -> None:
+    link = dict(compare="models", other_model=SMALLER, other_weights="random")
+    at = opened("compare", **link, layer="2", query="4.13", head="2")
+    first, second = acts_of(), acts_of(SMALLER, False)
+    left, right = token_maps(at)
+    size = pictures.sample("dog").size
+    boxes = [np.array(acts.crop) / (*size, *size) for acts in (first, second)]
+    row, col = moved((3, 12), ((16, 16), tuple(boxes[0])), ((14, 14), tuple(boxes[1])))
+    assert left["state"]["query"] == 1 + 3 * 16 + 12
+    assert right["state"]["query"] == 1 + row * 14 + col
+    assert right["frames"] == ["layer 4, mean of heads"]  # 2 of 6 is 4 of 12
+    maps = [
+        acts.attention(layer)[:, query, 1:].mean(axis=0).reshape(acts.grid)
+        for acts, layer, query in (
+            (first, 1, left["state"]["query"]),
+            (second, 3, right["state"]["query"]),
+        )
+    ]
+    expected, common = inspection.map_correlation(*maps, crop=first.crop, other_crop=second.crop)
+    assert common == (14, 14)
+    assert f"**{expected:.2f}**" in said(at)
+    assert "16 x 16 and of 14 x 14 patches" in said(at)
+    assert "resampled by area to 14 x 14" in said(at)
+    assert "Mean of heads: there are 6 and 3" in prose(at)
+    assert frames(at, 0).shape[0] == frames(at, 1).shape[0] == 1
+    np.testing.assert_allclose(
+        frames(at, 1)[0], second.attention(3).mean(axis=0)[:, 1:], atol=0.004
+    )
+
+
+def test_the_difference_of_distances_is_that_of_both_captures() -> None:
+    at = opened("compare")
+    trained, random = (acts_of(pretrained=one).measure().distance for one in (True, False))
+    (heat,) = json.loads(charts(at)[0].spec)["data"]
+    assert heat["type"] == "heatmap"
+    table = tables(at)[2]
+    np.testing.assert_allclose(
+        table["difference, px"], (random - trained).ravel(), rtol=1e-3, atol=1e-4
+    )
+    assert list(table["layer"][:7]) == [1] * 6 + [2]
+
+
+def test_models_of_different_shapes_are_compared_by_layer() -> None:
+    at = opened("compare", compare="models", other_model=SMALLER, other_weights="random")
+    assert "so the means of their layers are compared" in prose(at)
+    table = tables(at)[2]
+    acts = acts_of(SMALLER, False)
+    other = table[table["model"] == f"{SMALLER}, random weights"]
+    expected = acts.measure().distance.mean(axis=1)
+    np.testing.assert_allclose(other["mean distance, px of its input"], expected, rtol=1e-4)
+    np.testing.assert_allclose(
+        other["mean distance, % of the side"], 100 * expected / 224, rtol=1e-4
+    )
+
+
+def test_both_answers_stand_side_by_side() -> None:
+    at = opened("compare", compare="models")
+    answers = [acts_of(name) for name in (SHIPPED, OTHER)]
+    table = tables(at)[0]
+    for acts, chart in zip(answers, charts(at)[-2:], strict=True):
+        assert acts.probabilities is not None
+        top = acts.output_names[int(acts.probabilities.argmax())]
+        assert chart.alt.startswith(
+            f"Most probable classes: {top} {100 * acts.probabilities.max():.1f} %"
+        )
+        assert top in list(table["class"])
+    assert table["probability, %"].sum() == pytest.approx(200, abs=0.01)
+
+
+def test_a_click_on_either_side_is_taken_by_both() -> None:
+    link = dict(compare="models", other_model=SMALLER, other_weights="random")
+    at = opened("compare", **link)
+    commit(at, query=1 + 5 * 16 + 4, pinned=True)
+    assert address(at)["query"] == "6.5"
+    before = token_maps(at)
+    right = before[1]["state"]["query"]
+    commit(at, 1, query=right + 14, pinned=True)  # a row further down on the right
+    after = token_maps(at)
+    assert after[1]["state"]["query"] == right + 14
+    assert after[0]["state"]["query"] - 1 == (before[0]["state"]["query"] - 1) + 16
+    assert after[0]["version"] == after[1]["version"] == 2
+    assert not at.info
+
+
+def test_a_head_that_is_chosen_in_the_browser_is_kept() -> None:
+    at = opened("compare")
+    commit(at, head=3)
+    assert address(at)["head"] == "4"
+    assert [one["state"]["head"] for one in token_maps(at)] == [3, 3]
+    assert at.selectbox(key="head").value == 4
+
+
+def test_what_other_pages_chose_for_their_maps_stays_theirs() -> None:
+    at = opened("compare", view="spotlight", scale="log", smooth="on")
+    assert token_maps(at)[0]["state"]["view"] == "heat"
+    assert token_maps(at)[0]["state"]["scale"] == "shared"
+    commit(at, query=9, pinned=True)
+    kept = {"view": "spotlight", "scale": "log", "smooth": "on"}
+    assert kept.items() <= address(at).items()
+
+
+def test_windows_are_compared_with_whole_pictures() -> None:
+    at = opened("compare", model=SWIN, weights="random", layer="5", query="3.3")
+    assert not at.exception
+    acts = acts_of(SWIN, False)
+    expected = acts.attention_map(4, (2, 2)).mean(axis=0)
+    windows, other = token_maps(at)
+    assert windows["within"]
+    table = tables(at)[1]
+    common = inspection.common_maps(
+        expected, np.ones((16, 16)), crop=acts.crop_of(4), other_crop=acts_of().crop
+    )[0]
+    np.testing.assert_allclose(table.iloc[:, 2], 100 * common.ravel(), rtol=1e-4, atol=1e-5)
+    assert "on the left and" not in prose(at)
+    assert other["state"]["query"] > 0
+
+
+def test_a_model_without_attention_is_refused_in_one_sentence_and_answers() -> None:
+    for link in (
+        {"model": MIXER, "weights": "random"},
+        {"compare": "models", "other_model": MIXER, "other_weights": "random"},
+    ):
+        at = opened("compare", **link)
+        assert not at.exception
+        (refusal,) = at.info
+        assert refusal.value == f"{MIXER} has no attention, so there are no maps to compare."
+        assert not token_maps(at)
+        assert len(charts(at)) == 2
+        assert len(tables(at)) == 1
+
+
+def test_weights_that_would_be_downloaded_are_refused_in_one_sentence() -> None:
+    at = opened("compare", compare="models", other_model=SMALLER)
+    assert not at.exception
+    (refusal,) = at.info
+    assert_one_sentence(refusal.value)
+    assert f"The trained weights of {SMALLER} are not on this server" in refusal.value
+    assert len(charts(at)) == 1  # its own answer
+
+
+def test_a_model_without_a_head_has_no_answer(serve: Callable[..., Model]) -> None:
+    serve("no head")
+    at = opened("compare", compare="models")
+    assert not at.exception
+    assert prose(at).count("No answer: this model has no head.") == 2
+    assert "**1.00**" in said(at)
+
+
+# --- two pictures -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pair() -> AppTest:
+    return opened("compare", compare="pictures", other_picture="horse", layer="4", query="6.9")
+
+
+def patches(picture: str) -> np.ndarray:
+    return acts_of(picture=picture).tokens(4, normalised=True)[1:]
+
+
+def test_the_right_map_holds_the_cosines_of_both_pictures(pair: AppTest) -> None:
+    assert_works(pair)
+    expected = inspection.cross_similarity(patches("dog"), patches("horse"))
+    np.testing.assert_allclose(frames(pair, 1)[0], expected, atol=0.5 / 127 + 1e-6)
+    own = inspection.token_similarity(patches("dog"))
+    np.testing.assert_allclose(frames(pair, 0)[0], own, atol=0.5 / 127 + 1e-6)
+    left, right = token_maps(pair)
+    assert left["state"]["query"] == right["state"]["query"] == 5 * 16 + 8
+    assert left["picture"] != right["picture"]
+    assert (right["crop"], right["keyCrop"]) == (left["crop"], right["picture"]["crop"])
+    assert left["matches"] is None
+
+
+def test_the_outlined_patches_are_the_nearest(pair: AppTest) -> None:
+    similarity = inspection.cross_similarity(patches("dog"), patches("horse"))
+    matches = token_maps(pair)[1]["matches"]
+    assert matches["nearest"] == inspection.nearest_patches(similarity, k=5).tolist()
+    pairs = inspection.mutual_matches(similarity)
+    assert np.flatnonzero(matches["mutual"]).tolist() == pairs[:, 0].tolist()
+    assert f"**{len(pairs)} of 256** patches" in said(pair)
+    assert charts(pair)[0].alt.startswith(f"{len(pairs)} pairs of patches")
+    assert provenance(pair).endswith("layer 4 of 6 · sample: dog and sample: horse")
+
+
+def test_the_table_has_matches_and_joint_components() -> None:
+    link = dict(compare="pictures", other_picture="horse", layer="4", matches="2")
+    table = tables(opened("compare", **link))[1]
+    similarity = inspection.cross_similarity(patches("dog"), patches("horse"))
+    nearest = inspection.nearest_patches(similarity, k=2)
+    second = 16 * (table["row of match 2"] - 1) + table["column of match 2"] - 1
+    assert list(second) == nearest[:, 1].tolist()
+    first, other, _ = inspection.joint_components(patches("dog"), patches("horse"))
+    np.testing.assert_allclose(table["component 1"], first[:, 0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        table["component 1 of the other picture here"], other[:, 0], rtol=1e-4, atol=1e-4
+    )
+
+
+def test_a_picture_matches_itself_everywhere() -> None:
+    at = opened("compare", compare="pictures", other_picture="dog")
+    assert "**256 of 256** patches" in said(at)
+    assert "median cosine of 1.00; 256 of them at the same place" in said(at)
+
+
+def test_the_pictures_are_swapped() -> None:
+    at = opened("compare", compare="pictures", other_picture="horse", query="6.9")
+    (swap,) = [button for button in at.button if button.label == "Swap the pictures"]
+    assert_works(swap.click().run())
+    assert provenance(at).endswith("sample: horse and sample: dog")
+
+
+def test_a_click_on_the_right_side_is_a_query_of_the_left() -> None:
+    at = opened("compare", compare="pictures")
+    commit(at, 1, query=33, pinned=True)  # by a key: the pointer chooses on the left
+    assert address(at)["query"] == "3.2"
+    commit(at, 0, query=136, pinned=False)
+    assert "query" not in address(at)
+
+
+def test_an_upload_is_compared_with_a_sample() -> None:
+    at = opened("compare", compare="pictures")
+    upload(at, "mine.png", MINE)
+    assert_works(at)
+    assert provenance(at).endswith("mine.png and sample: cat")
+
+
+def test_patches_of_windows_are_not_matched() -> None:
+    at = opened("compare", compare="pictures", model=SWIN, weights="random")
+    assert not at.exception
+    (refusal,) = at.info
+    assert_one_sentence(refusal.value)
+    assert not token_maps(at)
+    assert len(charts(at)) == 2  # the answers
+
+
+def test_random_weights_are_named_for_two_pictures_too() -> None:
+    at = opened("compare", compare="pictures", weights="random")
+    assert any("**random weights**" in warning.value for warning in at.warning)
+    assert "random weights" in provenance(at)

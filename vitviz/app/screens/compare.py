@@ -1,0 +1,118 @@
+"""The page Compare: two models on one picture, or two pictures in one model."""
+
+from typing import TYPE_CHECKING
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from vitviz import plots
+from vitviz.app.screens import compare_maps, compare_pictures
+from vitviz.app.settings import setting
+from vitviz.app.shared import models, results
+from vitviz.app.shared.view import View
+from vitviz.app.widgets import class_menu, input_size
+from vitviz.app.widgets.data_table import Data, Table
+from vitviz.app.widgets.figure import show
+
+if TYPE_CHECKING:
+    from vitviz import Model
+
+MODES = {
+    "weights": "trained and random weights",
+    "models": "two models",
+    "pictures": "two pictures",
+}
+WEIGHTS = ("trained", "random")
+
+
+def page(view: View) -> Data | None:
+    name = _menu_name(view)
+    menus = st.columns([2, 2.6, 1.7, 1.7], vertical_alignment="bottom")
+    absent = models.needs_download(name, models.weights_marks())
+    mode = setting("compare", list(MODES), "models" if absent else "weights")
+    menus[0].selectbox("Compare", list(MODES), key="compare", format_func=MODES.__getitem__)
+    if mode == "pictures":
+        other: View | None = compare_pictures.other_view(view, menus[1], menus[3])
+    else:
+        other = _other_model(view, name, mode, menus[1], menus[2])
+    if other is None:
+        _answer(view, _called(view), "left")
+        return Data(lambda: [_answers([view], [_called(view)])])
+    names = [one.picture.name if mode == "pictures" else _called(one) for one in (view, other)]
+    if mode == "pictures":
+        compared = compare_pictures.draw(view, other, menus[2])
+    else:
+        compared = compare_maps.draw(view, other, names, menus[1 if mode == "weights" else 3])
+    sides = zip(st.columns(2), (view, other), names, ("left", "right"), strict=True)
+    for place, one, called, side in sides:
+        with place:
+            _answer(one, called, side)
+    return Data(
+        lambda: [_answers([view, other], names), *compared.tables()], pictures=compared.measured
+    )
+
+
+def _called(view: View) -> str:
+    return f"{view.model.name}, {'trained' if view.model.trained else 'random weights'}"
+
+
+def _menu_name(view: View) -> str:
+    """What the menu calls the model on screen."""
+    loaded: Model | None = st.session_state.get("loaded")
+    name: str = st.session_state.loaded_by[0] if loaded is view.model else view.model.name
+    return name
+
+
+def _other_model(
+    view: View, name: str, mode: str, menu: DeltaGenerator, switch: DeltaGenerator
+) -> View | None:
+    """The same picture in the other model; None where it cannot be had, and the reader is told."""
+    from vitviz import ModelError
+
+    trained = not view.model.trained
+    if mode == "models":
+        names = models.model_names()
+        others = [one for one in names if one != name]
+        name = setting("other_model", names, (others or names)[0])
+        menu.selectbox("with", names, key="other_model", format_func=models.menu_text())
+        trained = setting("other_weights", WEIGHTS, WEIGHTS[0]) == WEIGHTS[0]
+        switch.segmented_control(
+            "Its weights", WEIGHTS, key="other_weights", width="stretch", required=True
+        )
+    if trained and models.needs_download(name, models.weights_marks()):
+        st.info(
+            f"The trained weights of {name} are not on this server, so only its random weights can "
+            "be compared here."
+        )
+        return None
+    try:
+        if mode == "weights":  # in the same size, if one was chosen
+            model = input_size.load(name, trained, view.picture)
+        else:
+            model = models.load(name, trained)
+        return compare_maps.beside(view, model, results.capture(model, view.picture))
+    except ModelError as error:
+        st.error(str(error))
+        return None
+
+
+def _answer(view: View, called: str, side: str) -> None:
+    st.subheader(f"Answer: {called}", anchor=False)
+    acts = view.acts
+    if acts.probabilities is None:
+        st.markdown(class_menu.answer_words(acts, trained=view.model.trained))
+    else:
+        figure = plots.class_probabilities(acts.probabilities, class_menu.names(acts))
+        show(figure, key=f"answer_{side}")  # the two may be the same
+
+
+def _answers(views: list[View], names: list[str]) -> Table:
+    columns: dict[str, list[object]] = {"column": [], "class": [], "probability, %": []}
+    for view, called in zip(views, names, strict=True):
+        if view.acts.probabilities is None:
+            continue
+        for index in (-view.acts.probabilities).argsort(kind="stable"):
+            columns["column"].append(called)
+            columns["class"].append(view.acts.output_names[index])
+            columns["probability, %"].append(100 * float(view.acts.probabilities[index]))
+    return Table("The answers, the most probable class first.", columns)

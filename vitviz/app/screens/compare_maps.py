@@ -1,0 +1,264 @@
+"""Two models on one picture: one row or column of A in both, and the distances of their heads."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from vitviz import inspection, plots
+from vitviz.app.shared import results
+from vitviz.app.shared.view import MEAN, View, placed_grid
+from vitviz.app.widgets.data_table import Table
+from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.finding import finding
+from vitviz.app.widgets.linked_map import linked_map
+from vitviz.text import findings
+from vitviz.token_map import Frame, default_query, frames_of, moved, shape_of
+
+if TYPE_CHECKING:
+    from vitviz import Activations, Model
+
+Grid = tuple[int, int]
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What was compared.
+
+    Attributes
+    ----------
+    measured : the end of the provenance line
+    tables : makes the tables
+    """
+
+    measured: str
+    tables: Callable[[], Sequence[Table]]
+
+
+def beside(view: View, model: "Model", acts: "Activations") -> View:
+    """The same place of the same picture in another model, at the nearest relative depth."""
+    layer = inspection.nearest_depth(view.layer, view.acts.depth, acts.depth)
+    described = acts.layers[layer]
+    other = replace(view, model=model, acts=acts, layer=layer)
+    if view.query_patch is not None:
+        at = placed_grid(view.picture, view.acts, view.layer)
+        row, col = moved(view.query_patch, at, placed_grid(view.picture, acts, layer))
+        query: int | None = len(described.prefix) + row * described.query_grid[1] + col
+    elif view.query is not None and view.prefix[view.query] in described.prefix:
+        query = described.prefix.index(view.prefix[view.query])
+    else:
+        query = None if view.prefix else default_query(acts, described)
+    return replace(other, query=0 if described.kind == "class" else query)
+
+
+def draw(view: View, other: View, names: Sequence[str], menu: DeltaGenerator) -> Compared:
+    """Draw both maps, what they have in common, and the difference of distances."""
+    heads = [one.acts.layers[one.layer].num_heads for one in (view, other)]
+    mean = heads[0] != heads[1]
+    if mean:
+        menu.markdown(f"Mean of heads: there are {heads[0]} and {heads[1]}")
+        view, other = (replace(one, head=None) for one in (view, other))
+    elif heads[0] > 1:
+        options = [MEAN, *range(1, heads[0] + 1)]
+        menu.selectbox("Head", options, key="head", format_func=_head_words)
+    both = (view, other)
+    refusals = [words for words in map(_why_no_map, both) if words]
+    for words in dict.fromkeys(refusals):
+        st.info(words)
+    if not refusals:
+        correlation, common = _correlation(view, other)
+        grids = [_map(one)[0].shape for one in both]
+        finding(findings.maps(correlation, grids, common))
+        if view.query_patch is None and view.query_name != other.query_name:
+            st.markdown(
+                f"The query is {view.query_name} on the left and {other.query_name} on the right."
+            )
+        places = st.container(key="compared").columns(2)
+        for place, one, called, side in zip(places, both, names, ("left", "right"), strict=True):
+            with place:
+                st.markdown(f"**{called}** · layer {one.layer + 1} of {one.acts.depth}")
+                _linked(one, side, mean)
+    measured = (
+        [_distances(one) for one in both] if not any(_attentionless(one) for one in both) else []
+    )
+    if measured:
+        _distance_figure(both, names, measured)
+
+    def tables() -> list[Table]:
+        made = [] if refusals else [_map_table(view, other, names)]
+        return made + ([_distance_table(both, names, measured)] if measured else [])
+
+    head = _head_words(MEAN if view.head is None else view.head + 1)
+    line = (
+        *([] if refusals else [head]),
+        f"beside {other.model.provenance}",
+        f"layer {other.layer + 1} of {other.acts.depth}",
+        view.picture.name,
+    )
+    return Compared(" · ".join(line), tables)
+
+
+def _head_words(head: str | int) -> str:
+    return "mean of heads" if head == MEAN else f"head {head}"
+
+
+def _attentionless(view: View) -> bool:
+    return any(layer.kind == "mixing" or layer.refusal for layer in view.acts.layers)
+
+
+def _why_no_map(view: View) -> str | None:
+    """Why this layer has no map to compare, in one sentence."""
+    layer = view.acts.layers[view.layer]
+    if layer.kind == "mixing":
+        return f"{view.model.name} has no attention, so there are no maps to compare."
+    return layer.refusal
+
+
+def _linked(view: View, side: str, mean: bool) -> None:
+    def make() -> Frame:
+        (frame,) = frames_of(view.acts, [view.layer], mean=mean)
+        return replace(frame, index=0)
+
+    frame = results.captures().get(
+        (*view.key, "compared", view.layer, mean), make, lambda made: made.nbytes
+    )
+    shape = shape_of(view.acts, view.layer)
+    alone = frame.codes.shape[0] == 1
+    linked_map(
+        view,
+        frame,
+        replace(shape, heads=1) if mean else shape,
+        name=side,
+        kind="share",
+        title="What it attends to" if view.style.direction == "row" else "Who attends to it",
+        map_name=f"layer {view.layer + 1}" + (", mean of heads" if alone and mean else ""),
+        version=(view.layer, mean),
+    )
+
+
+def _map(view: View) -> tuple[np.ndarray, Box]:
+    """The shares of each patch (rows, cols), of the head or the mean, and where they lie."""
+    acts, described = view.acts, view.acts.layers[view.layer]
+    row = view.style.direction == "row" or described.kind == "class"
+    grid = described.key_grid if row else described.query_grid
+    shares = results.query_shares(view)
+    shown = shares.mean(axis=0) if view.head is None else shares[view.head]
+    return shown[-grid[0] * grid[1] :].reshape(grid), acts.crop_of(view.layer, keys=row)
+
+
+def _correlation(view: View, other: View) -> tuple[float, Grid]:
+    (first, crop), (second, other_crop) = _map(view), _map(other)
+    return inspection.map_correlation(first, second, crop=crop, other_crop=other_crop)
+
+
+def _map_table(view: View, other: View, names: Sequence[str]) -> Table:
+    (values, crop), (others, other_crop) = _map(view), _map(other)
+    first, second = inspection.common_maps(values, others, crop=crop, other_crop=other_crop)
+    rows, cols = np.indices(first.shape).reshape(2, -1) + 1
+    return Table(
+        f"The maps of {view.query_name} in the grid in which they are compared: the mean share of "
+        f"a patch there. Their correlation is {_correlation(view, other)[0]:.4f}.",
+        {
+            "row": rows,
+            "column": cols,
+            f"{names[0]}, %": 100 * first.ravel(),
+            f"{names[1]} (other), %": 100 * second.ravel(),
+        },
+    )
+
+
+# --- distances ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Distances:
+    """Of one model: by layer the mean distance of each head, that of equal sharing, and the side of
+    the input; all in pixels of the input."""
+
+    heads: list[np.ndarray]
+    equal: np.ndarray
+    side: int
+
+
+def _distances(view: View) -> _Distances:
+    found, equal = results.distances(view)
+    return _Distances(found, equal, max(view.model.preprocess.input_size))
+
+
+def _alike(measured: Sequence[_Distances]) -> bool:
+    """Whether each layer of one has as many heads as the same layer of the other."""
+    first, second = ([len(heads) for heads in one.heads] for one in measured)
+    return first == second
+
+
+def _unit(measured: Sequence[_Distances]) -> tuple[str, list[float]]:
+    """The unit in which both are compared, and what a pixel of each is in it."""
+    if measured[0].side == measured[1].side:
+        return "px", [1.0, 1.0]
+    return "% of the side", [100 / one.side for one in measured]
+
+
+def _table_of(one: _Distances, pixel: float) -> np.ndarray:
+    """(layers, most heads of a layer), NaN where a layer has fewer."""
+    table = np.full((len(one.heads), max(map(len, one.heads))), np.nan)
+    for layer, heads in enumerate(one.heads):
+        table[layer, : len(heads)] = pixel * np.asarray(heads)
+    return table
+
+
+def _distance_figure(
+    both: Sequence[View], names: Sequence[str], measured: Sequence[_Distances]
+) -> None:
+    unit, pixels = _unit(measured)
+    if _alike(measured):
+        first, second = (_table_of(*one) for one in zip(measured, pixels, strict=True))
+        st.subheader("How much farther each head attends in the second", anchor=False)
+        show(plots.distance_difference(second - first, unit=unit, names=(names[0], names[1])))
+        return
+    st.subheader("Mean attention distance from the first layer to the last", anchor=False)
+    st.markdown(
+        "The models have different layers or heads, so the means of their layers are compared."
+    )
+    show(
+        plots.distance_by_depth(
+            [np.array([_mean(heads) for heads in one.heads]) / one.side for one in measured],
+            names=names,
+            equal_sharing=[one.equal / one.side for one in measured],
+        )
+    )
+
+
+def _mean(heads: np.ndarray) -> float:
+    known = np.asarray(heads)[np.isfinite(heads)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def _distance_table(
+    both: Sequence[View], names: Sequence[str], measured: Sequence[_Distances]
+) -> Table:
+    if not _alike(measured):
+        rows = [
+            (name, layer, _mean(heads), 100 * _mean(heads) / one.side)
+            for name, one in zip(names, measured, strict=True)
+            for layer, heads in enumerate(one.heads, start=1)
+        ]
+        named = ("model", "layer", "mean distance, px of its input", "mean distance, % of the side")
+        columns = dict(zip(named, map(list, zip(*rows, strict=True)), strict=True))
+        return Table("Mean attention distance of each layer's heads.", columns)
+    unit, pixels = _unit(measured)
+    first, second = (_table_of(*one) for one in zip(measured, pixels, strict=True))
+    layer, head = np.indices(first.shape).reshape(2, -1) + 1
+    return Table(
+        "Mean attention distance of each head, and the second's minus the first's.",
+        {
+            "layer": layer,
+            "head": head,
+            f"{names[0]}, {unit}": first.ravel(),
+            f"{names[1]} (other), {unit}": second.ravel(),
+            f"difference, {unit}": (second - first).ravel(),
+        },
+    )

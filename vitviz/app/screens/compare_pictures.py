@@ -1,0 +1,172 @@
+"""Two pictures in one model: patches that match, and colours that mean the same in both."""
+
+from dataclasses import replace
+
+import numpy as np
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from vitviz import inspection, plots
+from vitviz.app import settings
+from vitviz.app.screens.compare_maps import Compared
+from vitviz.app.settings import setting
+from vitviz.app.shared import pictures, results
+from vitviz.app.shared.view import View
+from vitviz.app.widgets.data_table import Table, patch_columns
+from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.finding import finding
+from vitviz.app.widgets.linked_map import linked_map
+from vitviz.app.widgets.token_map import middle, patch_number
+from vitviz.plots.template import as_percent
+from vitviz.text import findings
+from vitviz.token_map import encode, shape_of
+
+MOST_MATCHES = 10
+MATCHES = 5
+CHANNELS = 3
+
+
+def other_view(view: View, menu: DeltaGenerator, swap: DeltaGenerator) -> View | None:
+    """The other picture in the same model; None where it cannot be had, and the reader is told."""
+    from vitviz import ModelError
+
+    shown = settings.kept("picture") or pictures.DEFAULT
+    names = list(pictures.samples())
+    uploaded: pictures.Picture | None = st.session_state.get("uploaded")
+    titles = dict(pictures.samples())
+    if uploaded is not None:
+        names.insert(0, pictures.UPLOAD)
+        titles[pictures.UPLOAD] = uploaded.name
+    others = [name for name in names if name != shown]
+    chosen = setting("other_picture", names, others[0])
+    menu.selectbox("with", names, key="other_picture", format_func=titles.__getitem__)
+    swap.button(
+        "Swap the pictures",
+        on_click=settings.change,
+        kwargs={"picture": chosen, "other_picture": shown},
+        icon=":material/swap_horiz:",
+    )
+    picture = pictures.picture(chosen)
+    try:
+        return replace(view, picture=picture, acts=results.capture(view.model, picture))
+    except ModelError as error:
+        st.error(str(error))
+        return None
+
+
+def draw(view: View, other: View, menu: DeltaGenerator) -> Compared:
+    """Draw the maps of both, the mutual pairs and the joint components."""
+    measured = f"{view.picture.name} and {other.picture.name}"
+    if not view.acts.all_to_all:
+        st.info(
+            f"Patches are matched where every token attends to every token, the same ones in each "
+            f"layer, which is not so in {view.model.name}."
+        )
+        return Compared(measured, lambda: [])
+    count = view.grid[0] * view.grid[1]
+    options = range(1, min(MOST_MATCHES, count) + 1)
+    k = setting("matches", options, min(MATCHES, count))
+    if len(options) > 1:
+        menu.slider("Most similar patches", 1, options[-1], key="matches")
+    first, second = (_patches(one) for one in (view, other))
+    similarity = _similarity(view, other)
+    nearest = inspection.nearest_patches(similarity, k=k)
+    pairs = inspection.mutual_matches(similarity)
+    mutual = np.isin(np.arange(count), pairs[:, 0])
+    cosines = similarity[tuple(pairs.T)]
+    finding(findings.matches(pairs, cosines, count), of=f"After layer {view.layer + 1}")
+    _maps(view, other, similarity, nearest, mutual)
+    matched, coloured = st.columns(2)
+    images, crops = (results.photo(view), results.photo(other)), (view.acts.crop, other.acts.crop)
+    with matched:
+        st.subheader("Mutual pairs", anchor=False)
+        show(plots.mutual_matches(pairs, cosines, images, crops=crops, grid=view.grid))
+    components: tuple[np.ndarray, np.ndarray] | None = None
+    with coloured:
+        if min(2 * count, first.shape[1]) >= CHANNELS:
+            one, two, explained = inspection.joint_components(first, second)
+            components = one, two
+            st.subheader("Principal components of both together", anchor=False)
+            shapes = tuple(points.reshape(*view.grid, CHANNELS) for points in components)
+            show(plots.joint_components((shapes[0], shapes[1]), images, crops=crops))
+            shares = [as_percent(share) for share in explained]
+            st.markdown(
+                f"Equal colours mean equal components in both pictures: red explains {shares[0]} "
+                f"of the variance of all patches, green {shares[1]}, blue {shares[2]}."
+            )
+
+    def tables() -> list[Table]:
+        rows, cols = np.divmod(nearest, view.grid[1])
+        columns = {**patch_columns(view)}
+        for place in range(k):
+            columns[f"row of match {place + 1}"] = (rows[:, place] + 1).tolist()
+            columns[f"column of match {place + 1}"] = (cols[:, place] + 1).tolist()
+            columns[f"cosine of match {place + 1}"] = similarity[
+                np.arange(count), nearest[:, place]
+            ].tolist()
+        columns["mutual"] = mutual.tolist()
+        for number in range(CHANNELS if components else 0):
+            assert components is not None
+            columns[f"component {number + 1}"] = components[0][:, number].tolist()
+            columns[f"component {number + 1} of the other picture here"] = components[1][
+                :, number
+            ].tolist()
+        about = (
+            f"Each patch of {view.picture.name} after layer {view.layer + 1}: its most similar "
+            f"patches in {other.picture.name}, whether the first is mutual, and the joint "
+            "components of the patch here and of that at the same place in the other picture."
+        )
+        return [Table(about, columns)]
+
+    return Compared(measured, tables)
+
+
+def _patches(view: View) -> np.ndarray:
+    """The patch tokens after the layer and the final LayerNorm: (N, D)."""
+    return view.acts.tokens(view.layer + 1, normalised=True)[len(view.prefix) :]
+
+
+def _similarity(view: View, other: View) -> np.ndarray:
+    return results.captures().get(
+        (*view.key, "cross similarity", other.picture.digest, view.layer),
+        lambda: inspection.cross_similarity(_patches(view), _patches(other)),
+        lambda made: made.nbytes,
+    )
+
+
+def _maps(
+    view: View, other: View, similarity: np.ndarray, nearest: np.ndarray, mutual: np.ndarray
+) -> None:
+    own = inspection.token_similarity(_patches(view))
+    version = (view.layer, view.picture.digest)
+    layer = f"layer {view.layer + 1}"
+    shapes = [shape_of(one.acts, one.layer) for one in (view, other)]
+    home = patch_number(view.grid, middle(view.grid))
+    shape = replace(shapes[0], prefix=(), home=home, heads=1, equal_share=None)
+    left, right = st.container(key="compared").columns(2)
+    with left:
+        st.markdown(f"**{view.picture.name}**: choose a patch here")
+        linked_map(
+            view,
+            encode(0, own[None], 0, "cosine"),
+            shape,
+            name="left",
+            kind="cosine",
+            title="Similarity to the query",
+            map_name=layer,
+            version=version,
+        )
+    with right:
+        st.markdown(f"**{other.picture.name}**: its {nearest.shape[1]} most similar patches")
+        linked_map(
+            other,
+            encode(0, similarity[None], 0, "cosine"),
+            replace(shape, key_grid=shapes[1].grid, key_crop=shapes[1].crop),
+            name="right",
+            kind="cosine",
+            title="Similarity to it",
+            map_name=layer,
+            version=version,
+            asked=view,
+            matches=(nearest, mutual),
+        )
