@@ -97,7 +97,9 @@ LOOK = """() => {
       range.selectNode(node);
       const text = range.getBoundingClientRect();
       if (text.width < 2 || text.height < 2) continue;  // for screen readers
-      const under = behind(element, text.width, text.height);
+      const cut = style.overflowX === "hidden";  // what is cut off is not seen
+      const width = cut ? Math.min(text.width, element.clientWidth) : text.width;
+      const under = behind(element, width, text.height);
       const ink = element.closest("svg text") ? style.fill : style.color;
       const lights = [luminance(over(rgba(ink), under)), luminance(under)];
       texts.push({

@@ -87,6 +87,12 @@ def test_with_random_weights_on_the_left_the_trained_ones_stand_on_the_right() -
     assert "random weights" in provenance(at).split("beside")[0]
 
 
+def test_other_weights_get_the_input_that_was_chosen() -> None:
+    at = opened("compare", size="32x48")
+    assert not at.exception
+    assert [(shown["rows"], shown["cols"]) for shown in token_maps(at)] == [(8, 12)] * 2
+
+
 def test_the_correlation_is_that_of_the_two_maps() -> None:
     at = opened("compare", compare="models", layer="3", head="2", query="4.7")
     query = 1 + 3 * 16 + 6

@@ -86,8 +86,8 @@ def _other_model(
         )
         return None
     try:
-        if mode == "weights":  # in the same size, if one was chosen
-            model = input_size.load(name, trained, view.picture)
+        if mode == "weights":
+            model = input_size.load_beside(name, trained, view.picture)
         else:
             model = models.load(name, trained)
         return compare_maps.beside(view, model, results.capture(model, view.picture))

@@ -44,6 +44,20 @@ def load(name: str, pretrained: bool, picture: Picture) -> "Model":
         return model
 
 
+def load_beside(name: str, pretrained: bool, picture: Picture) -> "Model":
+    """The model with other weights, and the input of the one on screen.
+
+    Raises
+    ------
+    ModelError
+        When it cannot be loaded.
+    """
+    size = settings.kept("size") or OWN
+    if size == OWN:
+        return models.load(name, pretrained)
+    return models.load(name, pretrained, _wanted(name, size, picture))
+
+
 def control(place: DeltaGenerator, name: str, shown: "Model", picture: Picture) -> None:
     """Draw the control beneath the size that the model on screen has."""
     size = settings.text_setting("size", _fits, OWN)
