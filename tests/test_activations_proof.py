@@ -26,7 +26,7 @@ from planting import mean_distance, planted, spotlight
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitviz.activations import Activations, DropPatches, calls, capture, forward
+from vitviz.activations import Activations, DropPatches, calls, capture, watch
 from vitviz.families import ModelError
 from vitviz.inspection import attention_distance, attention_rollout
 from vitviz.model import Model
@@ -164,13 +164,13 @@ def test_a_layer_that_does_not_prove_itself_is_refused(kind: type[Mutated], word
 
 
 def test_a_wrong_scale_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = forward.fused_call
+    read = watch.fused_call
 
     def wrong(*args: Any, **kwargs: Any) -> Any:
         call = read(*args, **kwargs)
         return replace(call, scale=call.scale * 1.5)
 
-    monkeypatch.setattr(forward, "fused_call", wrong)
+    monkeypatch.setattr(watch, "fused_call", wrong)
     acts = capture(own_model(depth=1), picture())
     assert_only_refused(acts, 0, "does not reproduce")
 

@@ -34,7 +34,7 @@ from vitviz.activations import (
     DropPatches,
     SwapTokens,
     capture,
-    forward,
+    watch,
 )
 from vitviz.families import ModelError
 from vitviz.intervention import head_effects, logit_lens
@@ -272,7 +272,7 @@ def test_a_softmax_that_is_not_what_is_multiplied_is_refused(
     assert acts.layers[0].refusal is None
     assert acts.layers[1].refusal is not None
     assert "does not reproduce" in acts.layers[1].refusal
-    monkeypatch.setattr(forward, "_SOFTMAX", set())
+    monkeypatch.setattr(watch, "SOFTMAX", set())
     acts = capture(model, picture())
     assert acts.layers[0].refusal is not None
     assert "0 times" in acts.layers[0].refusal

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from .activations.calls import FusedCall, expected_shape, fused_call, sealed_call
-from .activations.forward import PRODUCTS, SOFTMAX
 from .activations.proof import why_differs
+from .activations.watch import PRODUCTS, SOFTMAX
 from .families import Layer, ModelError, Site
 from .memory import check, gradient_bytes
 from .model import RECORDER, Model, Recorder

@@ -311,7 +311,7 @@ def test_a_layer_that_refuses_leaves_its_sentence(
     serve("plain")
     results.captures.clear()
     monkeypatch.setattr(
-        "vitviz.activations.forward.why_rows_differ",
+        "vitviz.activations.watch.why_rows_differ",
         lambda read, pictures: iter([[(SENTENCE, 1.0)] * pictures] * len(read)),
     )
     at = opened("distance")
