@@ -165,3 +165,10 @@ def test_every_page_offers_the_report(page: "Page", server: Server) -> None:
     line = page.locator(".st-key-provenance").inner_text()
     assert line.split(" · ")[0] in text
     assert line.split(" · ")[-1] in text
+
+
+def test_a_base_model_fits_in_a_file() -> None:
+    model = vitviz.load_model("vit_base_patch16_224", pretrained=False, seed=0)
+    text = report.html(model, {"dog": vitviz.capture(model, PHOTO)})
+    assert '"map-0": {"stack"' in text
+    assert len(text.encode()) < 16e6
