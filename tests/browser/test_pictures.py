@@ -141,3 +141,21 @@ def test_every_figure_has_one_menu(page: "Page", server: Server) -> None:
     assert menu.get_by_role("button").count() == 6
     page.keyboard.press("Escape")
     assert not menu.get_by_role("button").first.is_visible()
+
+
+def test_a_files_name_is_text_in_a_picture(page: "Page", server: Server) -> None:
+    name = "<b>dog & cat<img src=x>.png"
+    file = io.BytesIO()
+    Image.new("RGB", (40, 30), "teal").save(file, "PNG")
+    chart = norms_menu(page, server)
+    page.get_by_role("button", name="Your picture").click()
+    picture: Any = {"name": name, "mimeType": "image/png", "buffer": file.getvalue()}
+    page.locator("input[type=file]").set_input_files(picture)
+    page.locator(".st-key-provenance").filter(has_text=name).wait_for()
+    page.keyboard.press("Escape")
+    settled(page)
+    for menu in (chart, page.locator(".token-map").first.locator("details")):
+        _, svg = saved(page, menu, "SVG, with title")
+        found = ElementTree.fromstring(svg)
+        assert name in " ".join(text.text or "" for text in found.iter(f"{SVG}text"))
+        assert not {f"{SVG}{tag}" for tag in ("b", "img")} & {one.tag for one in found.iter()}

@@ -138,10 +138,10 @@ def _page(name: str, views: list[View]) -> None:
         boxes(words)
         disclose(view, name, data)
     report_button(view)
-    line = provenance(view, name, data)
-    figure_pictures(line)
+    figure_pictures()
     with st.container(key="provenance"):
-        st.text(line)  # plain text: a file's name must never become markup
+        # plain text: a file's name must never become markup
+        st.text(provenance(view, name, data))
         st.html(FOLD.format("The whole line"))
 
 

@@ -3,10 +3,7 @@
 
 import { INK, drawn, saveMenu } from "../../token_map/saving.js";
 
-let line = ""; // the provenance line of the page
-
-export default function mount({ data }) {
-  line = data.provenance;
+export default function mount() {
   offer();
   const observer = new MutationObserver(offer);
   observer.observe(document.querySelector("[data-testid=stMain]") ?? document.body,
@@ -42,8 +39,9 @@ function drawing(plot, bare) {
     if (clip) part.setAttribute("clip-path", `url(${clip[0]})`);
   }
   const words = plot.layout?.meta?.alt ?? "";
+  const line = document.querySelector(".st-key-provenance [data-testid=stText]");
   const title = heading(plot);
-  return { drawn: inner, width, height, title, words, provenance: line };
+  return { drawn: inner, width, height, title, words, provenance: line?.textContent.trim() ?? "" };
 }
 
 /** The last heading above the figure. */

@@ -12,11 +12,6 @@ _component = st.components.v2.component(
 )
 
 
-def figure_pictures(provenance: str) -> None:
-    """Offer the menus; one call a page.
-
-    Parameters
-    ----------
-    provenance : the line that goes into each picture
-    """
-    _component(key="figure_pictures", data={"provenance": provenance}, height=1)
+def figure_pictures() -> None:
+    """Offer the menus; one call a page. Each picture gets the page's provenance line."""
+    _component(key="figure_pictures", height=1)
