@@ -51,6 +51,10 @@ SECOND = """([stack, change]) => {
   });
   window.other = host.view;
 }"""
+SAVED = """(colour) => {
+  const boxes = component.drawing(false).drawn.querySelectorAll(`rect[stroke="${colour}"]`);
+  return [...boxes].map((box) => ["x", "y"].map((name) => Number(box.getAttribute(name))));
+}"""
 STATES = "[component, other].map(({ state, hover }) => [hover, state.query, state.head])"
 
 
@@ -181,6 +185,9 @@ def test_matches_are_outlined_in_the_other_picture(page: "Page", show: Callable[
             )
     words = page.locator("[data-part=reading]").inner_text()
     row, col = divmod(int(nearest[40, 0]), GRID[1])
+    outlined = page.evaluate(SAVED, KEY)  # the best one, in a picture that is saved
+    expected = [CROP[0] + col * (CROP[2] - CROP[0]) / 14, CROP[1] + row * (CROP[3] - CROP[1]) / 10]
+    assert outlined == [pytest.approx(expected)]
     assert words.startswith(f"Most similar: row {row + 1} column {col + 1}, cosine")
     assert words.endswith("Each is the other's most similar.")
     before = page.evaluate("component.state.query")
