@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from examples import assert_one_sentence, timm_module
+from examples import assert_one_sentence, randomise, timm_module
 from safetensors.torch import save_file
 
-from pages.driver import assert_works, opened, provenance
+from pages.driver import assert_works, opened, prose, provenance, stacks
 from vitviz import cli
 from vitviz.app.shared import models
 from vitviz.options import LocalFile, OptionError, parse
@@ -45,6 +45,26 @@ def test_a_local_file_is_in_the_menu_and_is_shown(
     at.segmented_control(key="weights").set_value("random").run()
     assert_works(at)
     assert "random weights" in provenance(at)
+
+
+def test_two_local_files_are_compared_by_their_names(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "later.safetensors"
+    module = timm_module("vit_tiny_patch16_224", num_classes=3)
+    randomise(module, seed=1)
+    save_file(module.state_dict(), other)
+    files = [f"--checkpoint=vit_tiny_patch16_224={path}" for path in (weights, other)]
+    say(monkeypatch, *files)
+    names = [f"vit_tiny_patch16_224 · {path.name}" for path in (weights, other)]
+    at = opened("compare", model=names[0], compare="models", other_model=names[1])
+    assert_works(at)
+    assert all(f"**{name}, trained** · layer 12 of 12" in prose(at) for name in names)
+    own, beside = provenance(at).split("beside")
+    assert "local file mine.safetensors" in own
+    assert "local file later.safetensors" in beside
+    first, second = (sent["codes"] for sent in stacks(at))
+    assert (first != second).any()
 
 
 def test_random_weights_stand_beside_those_of_a_file_in_the_same_grid(

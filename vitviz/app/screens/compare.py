@@ -6,6 +6,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from vitviz import plots
+from vitviz.app import settings
 from vitviz.app.screens import compare_maps, compare_pictures
 from vitviz.app.settings import setting
 from vitviz.app.shared import models, results
@@ -36,9 +37,13 @@ def page(view: View) -> Data | None:
     else:
         other = _other_model(view, name, mode, menus[1], menus[2])
     if other is None:
-        _answer(view, _called(view), "left")
-        return Data(lambda: [_answers([view], [_called(view)])])
-    names = [one.picture.name if mode == "pictures" else _called(one) for one in (view, other)]
+        called = _called(view, name)
+        _answer(view, called, "left")
+        return Data(lambda: [_answers([view], [called])])
+    beside = settings.kept("other_model") if mode == "models" else name
+    names = [_called(view, name), _called(other, beside or other.model.name)]
+    if mode == "pictures":
+        names = [view.picture.name, other.picture.name]
     if mode == "pictures":
         compared = compare_pictures.draw(view, other, menus[2])
     else:
@@ -52,8 +57,9 @@ def page(view: View) -> Data | None:
     )
 
 
-def _called(view: View) -> str:
-    return f"{view.model.name}, {'trained' if view.model.trained else 'random weights'}"
+def _called(view: View, name: str) -> str:
+    """What a model with this name in the menu is called above its column."""
+    return f"{name}, trained" if view.model.trained else f"{view.model.name}, random weights"
 
 
 def _menu_name(view: View) -> str:
