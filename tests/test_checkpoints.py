@@ -427,11 +427,19 @@ def test_anything_but_named_tensors_is_refused(content: Any, tmp_path: Path) -> 
     assert_one_sentence(caught.value)
 
 
-@pytest.mark.parametrize("name", ["missing.safetensors", "folder", "folder.pth", "no/such/folder"])
-def test_what_is_no_file_is_refused(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("missing.safetensors", "is not a file"),
+        ("folder", "has no config.json"),
+        ("folder.pth", "has no config.json"),
+        ("no/such/folder", "is not a file"),
+    ],
+)
+def test_what_is_no_file_is_refused(name: str, why: str, tmp_path: Path) -> None:
     if name.startswith("folder"):
         (tmp_path / name).mkdir()
-    with pytest.raises(ModelError, match="is not a file") as caught:
+    with pytest.raises(ModelError, match=why) as caught:
         load_model("test_vit", checkpoint=tmp_path / name)
     assert_one_sentence(caught.value)
     assert str(tmp_path) not in str(caught.value)

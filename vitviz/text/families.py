@@ -32,9 +32,10 @@ POSITION_ENCODINGS: Mapping[str, str] = {
     "mixing": "the MLP that mixes the patches, with weights for each position",
 }
 _STEM = "Filters: the first layers are convolutions, and no filter is as large as a patch."
+_NO_POSITIONS = "And Positions: no position embedding is added to its tokens."
 _STAGES = (
     "Rollout and Tokens, which need the same tokens in every layer: they change from stage to "
-    "stage. And Positions: no position embedding is added to its tokens."
+    f"stage. {_NO_POSITIONS}"
 )
 CARDS: Mapping[str, Card] = {
     "ViT": Card(
@@ -72,7 +73,11 @@ CARDS: Mapping[str, Card] = {
             "a mask keeps apart what the shift brings together from opposite borders. Each later "
             "stage halves the grid's sides."
         ),
-        hidden=_STAGES,
+        hidden=(
+            "Tokens, which needs the same tokens in every layer: they change from stage to stage. "
+            "There is no attention rollout for the same reason; in its place its page shows the "
+            f"map of one class. {_NO_POSITIONS}"
+        ),
         source="Liu et al., ICCV 2021, sections 3.1 and 3.2, Fig. 4",
     ),
     "PVT": Card(
