@@ -1,7 +1,9 @@
 """The page Compare: two columns whose numbers are those of both captures."""
 
 import json
+import re
 from collections.abc import Callable
+from html import unescape
 from typing import Any
 
 import numpy as np
@@ -74,8 +76,8 @@ def test_it_opens_with_trained_and_random_weights_of_the_model() -> None:
         whole = acts.attention(acts.depth - 1)
         shown = frames(at, which)
         np.testing.assert_allclose(shown, whole[..., 1:], atol=0.004 * whole.max())
-    assert f"**{SHIPPED}, trained**" in prose(at)
-    assert f"**{SHIPPED}, random weights**" in prose(at)
+    assert f"**{SHIPPED}, trained**" in unescape(prose(at))
+    assert f"**{SHIPPED}, random weights**" in unescape(prose(at))
     assert "beside" in provenance(at)
     assert provenance(at).count("random weights") == 1
     assert address(at) == {}
@@ -330,6 +332,16 @@ def test_an_upload_is_compared_with_a_sample() -> None:
     upload(at, "mine.png", MINE)
     assert_works(at)
     assert provenance(at).endswith("mine.png and sample: cat")
+
+
+def test_the_name_of_a_file_is_no_markup() -> None:
+    name = "![x](y) <b> :red[z] *a* `c`.png"
+    at = upload(opened("compare", compare="pictures"), name, MINE)
+    assert_works(at)
+    said = [text.value for text in (*at.markdown, *at.subheader) if name in unescape(text.value)]
+    assert len(said) == 2  # above the map and above the answer
+    for text in said:
+        assert not re.search(r"!\[|<b>|:red|`|\*a", text)
 
 
 def test_patches_of_windows_are_not_matched() -> None:

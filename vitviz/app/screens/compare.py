@@ -12,6 +12,7 @@ from vitviz.app.settings import setting
 from vitviz.app.shared import models, results
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import class_menu, input_size
+from vitviz.app.widgets.caption import literal
 from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.figure import show
 
@@ -103,7 +104,7 @@ def _other_model(
 
 
 def _answer(view: View, called: str, side: str) -> None:
-    st.subheader(f"Answer: {called}", anchor=False)
+    st.subheader(f"Answer: {literal(called)}", anchor=False)
     acts = view.acts
     if acts.probabilities is None:
         st.markdown(class_menu.answer_words(acts, trained=view.model.trained))

@@ -11,6 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 from vitviz import inspection, plots
 from vitviz.app.shared import results
 from vitviz.app.shared.view import MEAN, View, placed_grid
+from vitviz.app.widgets.caption import literal
 from vitviz.app.widgets.data_table import Table
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
@@ -80,7 +81,7 @@ def draw(view: View, other: View, names: Sequence[str], menu: DeltaGenerator) ->
         places = st.container(key="compared").columns(2)
         for place, one, called, side in zip(places, both, names, ("left", "right"), strict=True):
             with place:
-                st.markdown(f"**{called}** · layer {one.layer + 1} of {one.acts.depth}")
+                st.markdown(f"**{literal(called)}** · layer {one.layer + 1} of {one.acts.depth}")
                 _linked(one, side, mean)
     measured = (
         [_distances(one) for one in both] if not any(_attentionless(one) for one in both) else []

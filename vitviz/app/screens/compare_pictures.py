@@ -12,6 +12,7 @@ from vitviz.app.screens.compare_maps import Compared
 from vitviz.app.settings import setting
 from vitviz.app.shared import pictures, results
 from vitviz.app.shared.view import View
+from vitviz.app.widgets.caption import literal
 from vitviz.app.widgets.data_table import Table, patch_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
@@ -145,7 +146,7 @@ def _maps(
     shape = replace(shapes[0], prefix=(), home=home, heads=1, equal_share=None)
     left, right = st.container(key="compared").columns(2)
     with left:
-        st.markdown(f"**{view.picture.name}**: choose a patch here")
+        st.markdown(f"**{literal(view.picture.name)}**: choose a patch here")
         linked_map(
             view,
             encode(0, own[None], 0, "cosine"),
@@ -157,7 +158,9 @@ def _maps(
             version=version,
         )
     with right:
-        st.markdown(f"**{other.picture.name}**: its {nearest.shape[1]} most similar patches")
+        st.markdown(
+            f"**{literal(other.picture.name)}**: its {nearest.shape[1]} most similar patches"
+        )
         linked_map(
             other,
             encode(0, similarity[None], 0, "cosine"),

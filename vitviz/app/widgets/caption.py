@@ -46,12 +46,12 @@ def with_definitions(*texts: str) -> list[str]:
         met.add(meaning)
         return (
             f'<span class="term" tabindex="0">{found[0]}'
-            f'<span class="meaning" role="tooltip">{_plain(meaning)}</span></span>'
+            f'<span class="meaning" role="tooltip">{literal(meaning)}</span></span>'
         )
 
     return [pattern.sub(defined, text) for text in texts]
 
 
-def _plain(text: str) -> str:
+def literal(text: str) -> str:
     """Text in which nothing is HTML or Markdown: all but letters, digits and spaces as entities."""
     return re.sub(r"[^\w ]|_", lambda found: f"&#{ord(found[0])};", text)
