@@ -342,6 +342,9 @@ def test_the_name_of_a_file_is_no_markup() -> None:
     assert len(said) == 2  # above the map and above the answer
     for text in said:
         assert not re.search(r"!\[|<b>|:red|`|\*a", text)
+    before = {text.value for text in at.markdown}
+    tables(at)
+    assert all("[x]" not in text.value for text in at.markdown if text.value not in before)
 
 
 def test_patches_of_windows_are_not_matched() -> None:

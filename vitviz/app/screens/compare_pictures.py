@@ -113,9 +113,9 @@ def draw(view: View, other: View, menu: DeltaGenerator) -> Compared:
                 :, number
             ].tolist()
         about = (
-            f"Each patch of {view.picture.name} after layer {view.layer + 1}: its most similar "
-            f"patches in {other.picture.name}, whether the first is mutual, and the joint "
-            "components of the patch here and of that at the same place in the other picture."
+            f"Each patch of the first picture after layer {view.layer + 1}: its most similar "
+            "patches in the second, whether the first of them is mutual, and the joint components "
+            "of the patch here and of that at the same place in the other picture."
         )
         return [Table(about, columns)]
 
