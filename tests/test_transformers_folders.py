@@ -33,6 +33,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "BeitForImageClassification": PLAIN,
     "SwinForImageClassification": dict(STAGED, depths=[2, 2], num_heads=[2, 4]),
     "Swinv2ForImageClassification": dict(STAGED, depths=[2, 2], num_heads=[2, 4]),
+    "PvtV2ForImageClassification": dict(
+        image_size=32, hidden_sizes=[8, 8, 16, 16], num_attention_heads=[1, 2, 2, 4]
+    ),
     "CLIPVisionModelWithProjection": dict(PLAIN, projection_dim=16),
     "MetaClip2VisionModel": PLAIN,
     "SiglipVisionModel": PLAIN,
