@@ -4,6 +4,7 @@ python docs/build.py FOLDER
 """
 
 import sys
+from contextlib import chdir
 from pathlib import Path
 
 import gallery
@@ -28,7 +29,9 @@ def build(folder: Path) -> None:
         footer_text=f"vitviz {vitviz.__version__}",
         show_source=True,
     )
-    pdoc.pdoc(*SHOWN, output_directory=folder)
+    folder = folder.absolute()
+    with chdir(Path(__file__).parent):  # where no folder has the name of the package
+        pdoc.pdoc(*SHOWN, output_directory=folder)
     gallery.write(folder)
 
 
