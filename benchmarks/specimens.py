@@ -133,7 +133,7 @@ def deletions(model: vitviz.Model, samples: Path, orders: int) -> dict[str, list
     for name, image in pictures(samples):
         acts = vitviz.capture(model, image)
         answer = int(np.argmax(acts.logits))
-        layers = [inspection.query_attention(layer) for layer in acts.attention_layers()]
+        layers = [inspection.query_attention(acts, layer=n) for n in range(acts.depth)]
         maps = {
             "CLS attention": np.mean(layers, axis=(0, 1)),
             "relevance": attribution.relevance(model, image, answer),
