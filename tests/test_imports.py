@@ -18,7 +18,10 @@ from vitviz.text import PAGES
 PACKAGE = Path(__file__).parents[1] / "vitviz"
 
 # A layer is a module of vitviz, or a package of that name with all its parts.
-_MODEL = {"images", "vit", "families", "devices", "memory", "words", "model"}
+_MODEL = {
+    *("images", "vit", "families", "devices", "memory", "words"),
+    *("preprocessing", "recording", "model"),
+}
 LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "images": set(),
     "vit": set(),
@@ -26,7 +29,9 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "devices": {"families"},
     "memory": {"images", "vit", "families", "devices"},
     "words": {"families"},
-    "model": {"images", "vit", "families", "devices", "memory", "words"},
+    "preprocessing": {"images"},
+    "recording": {"families"},
+    "model": _MODEL - {"model"},
     "activations": _MODEL,
     "targets": {*_MODEL, "activations"},
     "attribution": {*_MODEL, "activations", "targets"},

@@ -1,27 +1,17 @@
-"""`Model`: a module with its layers, preprocessing and labels, whose forward pass can be watched.
+"""`Model`: a module with its layers, preprocessing and labels, whose pass can be watched."""
 
-Hooks are in the module for the time of one pass only, and a context variable says whose pass it is,
-so that any number of threads can share one Model.
-"""
-
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from copy import copy
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from html import escape
 from operator import attrgetter
 from pathlib import Path
-from threading import Lock
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.utils.hooks import RemovableHandle
 
 from .families import (
     Layer,
@@ -35,119 +25,12 @@ from .families import (
     token_weights,
     why_unready,
 )
-from .images import Placement, fit, place
 from .memory import capture_bytes
+from .preprocessing import Preprocessing
+from .recording import RECORDER, Recorder, recorded
 from .words import Words
 
 __all__ = ["RECORDER", "Model", "ModelError", "Preprocessing", "Recorder"]
-
-
-class Recorder:
-    """Callbacks of one forward pass; the tensor that one returns replaces the one it was given."""
-
-    def embedded(self, patches: Tensor) -> Tensor | None:
-        """The patches of the picture, before anything is added to them."""
-
-    def entering(self, layer: int, tokens: Tensor) -> Tensor | None:
-        """The residual stream before a block."""
-
-    def projecting(self, layer: int, heads: Tensor) -> Tensor | None:
-        """The concatenated heads before the output projection, of the layers asked for."""
-
-    def sealed(self, layer: int, tokens: Tensor, output: Tensor) -> Tensor | None:
-        """What goes into an `nn.MultiheadAttention` and what comes out, both (B, T, D)."""
-
-    def attended(self, layer: int, tokens: Tensor) -> None:
-        """The residual stream between attention and MLP."""
-
-    def leaving(self, layer: int, tokens: Tensor) -> None:
-        """The residual stream after a block."""
-
-
-#: The recorder of the forward pass under way in this context.
-RECORDER: ContextVar[Recorder | None] = ContextVar("vitviz_recorder", default=None)
-
-_INSTALLING = Lock()  # torch numbers its hooks by a counter that is not thread-safe
-
-
-class _Hook:
-    """A hook that acts in the passes of one recorder only; copied or unpickled, it does nothing."""
-
-    def __init__(
-        self, recorder: Recorder | None = None, callback: Callable[[Any, Any], Any] | None = None
-    ) -> None:
-        self.recorder = recorder
-        self.callback = callback
-
-    def __call__(self, part: nn.Module, inputs: Any, output: Any = None) -> Any:
-        if self.callback is None or RECORDER.get() is not self.recorder:
-            return None
-        return self.callback(inputs, output)
-
-    def __reduce__(self) -> tuple[type["_Hook"], tuple[()]]:
-        return _Hook, ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Preprocessing:
-    """How a picture becomes the model's input.
-
-    Attributes
-    ----------
-    input_size : (height, width) in pixels
-    mean, std : of each colour channel, for values in 0..1
-    interpolation : "bicubic", "bilinear", "lanczos" or "nearest"
-    crop_pct : share of the shorter side that a centre crop keeps
-    crop_mode : "center", "squash" or "border"
-    detail : float
-        Share of the input's resolution that a picture keeps: 0.5 where a model was trained on
-        pictures enlarged twofold. A picture is fitted to that size, and then enlarged as it was in
-        training, so that one of the training's size is not resampled before.
-    """
-
-    input_size: tuple[int, int]
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
-    interpolation: str = "bicubic"
-    crop_pct: float = 1.0
-    crop_mode: str = "center"
-    detail: float = 1.0
-
-    def place(self, image: Image.Image) -> Placement:
-        """Where the model's input lies in the picture; `box` is in pixels before enlarging."""
-        if not isinstance(image, Image.Image):
-            raise TypeError(
-                f"Expected a picture of PIL, got {type(image).__name__}: open_image makes one of "
-                "the bytes of a file."
-            )
-        return place(
-            image.size,
-            input_size=self._fitted,
-            crop_pct=self.crop_pct,
-            crop_mode=self.crop_mode,
-        )
-
-    def __call__(self, image: Image.Image) -> Tensor:
-        red, green, blue = (round(255 * value) for value in self.mean)
-        where = self.place(image)
-        picture = fit(
-            image.convert("RGB"),
-            where,
-            interpolation=self.interpolation,
-            fill=(red, green, blue),
-        )
-        x = torch.from_numpy(np.array(picture)).permute(2, 0, 1).float() / 255  # (3, H, W)
-        if self._fitted != self.input_size:
-            x = F.interpolate(x[None], size=self.input_size, mode="bicubic", antialias=True)[0]
-            x = x.clamp(0, 1)
-        mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
-        return (x - mean) / std
-
-    @property
-    def _fitted(self) -> tuple[int, int]:
-        """Height and width to which a picture is fitted before it is enlarged."""
-        height, width = self.input_size
-        return max(1, round(self.detail * height)), max(1, round(self.detail * width))
 
 
 class Model:
@@ -255,59 +138,8 @@ class Model:
             than the Model was; after it, when the blocks did not run once each in their order.
         """
         self._check_ready()
-        ran: list[int] = []
-        handles = []
-
-        def install(register: Callable[..., RemovableHandle], callback: Callable[..., Any]) -> None:
-            handles.append(register(_Hook(recorder, callback)))
-
-        def embedded(inputs: Any, output: Any) -> Tensor | None:
-            if not isinstance(embedding, nn.Conv2d):
-                return recorder.embedded(_tensor(output))
-            changed = recorder.embedded(output.movedim(1, -1))  # (B, R, S, D)
-            return None if changed is None else changed.movedim(-1, 1)
-
-        def entering(layer: int, inputs: Any, output: None) -> tuple[Any, ...] | None:
-            ran.append(layer)
-            return _replaced(recorder.entering(layer, inputs[0]), inputs)
-
-        def projecting(layer: int, inputs: Any, output: None) -> tuple[Any, ...] | None:
-            return _replaced(recorder.projecting(layer, inputs[0]), inputs)
-
-        def sealed(layer: int, inputs: Any, output: Any) -> tuple[Any, ...] | None:
-            return _replaced(recorder.sealed(layer, inputs[0], output[0]), output)
-
-        def attended(layer: int, inputs: Any, output: None) -> None:
-            recorder.attended(layer, inputs[0])
-
-        def leaving(layer: int, inputs: Any, output: Any) -> None:
-            recorder.leaving(layer, _tensor(output))
-
-        embedding = self.parts.embedding
-        token = RECORDER.set(recorder)
-        try:
-            with _INSTALLING:
-                install(embedding.register_forward_hook, embedded)
-                for layer, site in enumerate(self.sites):
-                    block = site.block
-                    install(block.register_forward_pre_hook, partial(entering, layer))
-                    install(block.register_forward_hook, partial(leaving, layer))
-                    if site.sealed:
-                        install(site.attn.register_forward_hook, partial(sealed, layer))
-                    if site.middle:
-                        middle = block.get_submodule(site.middle)
-                        install(middle.register_forward_pre_hook, partial(attended, layer))
-                for layer in projections:
-                    projection = self.sites[layer].projection
-                    assert projection is not None
-                    if self.sites[layer].sealed:
-                        continue
-                    install(projection.register_forward_pre_hook, partial(projecting, layer))
+        with recorded(self.parts.embedding, self.sites, recorder, projections) as ran:
             yield
-        finally:
-            RECORDER.reset(token)
-            for handle in handles:
-                handle.remove()
         if ran != [*range(len(self.sites))]:
             raise ModelError(
                 f"The blocks of {self.name} did not run once each in their order, so what they "
@@ -531,13 +363,3 @@ def _children(module: nn.Module, path: str) -> tuple[nn.Module | None, ...]:
             return ()
         module = part
     return tuple(module._modules.values())
-
-
-def _replaced(first: Tensor | None, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    return None if first is None else (first, *inputs[1:])
-
-
-def _tensor(output: Any) -> Tensor:
-    """The tokens in what a part returns, beside which transformers may put other things."""
-    tokens: Tensor = output[0] if isinstance(output, tuple) else output
-    return tokens
