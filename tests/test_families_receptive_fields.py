@@ -217,3 +217,20 @@ def test_cells_that_look_nowhere_lie_where_patches_would(value: float) -> None:
         for parameter in model.module.parameters():
             parameter.fill_(value)
     assert set(model.offsets) == {(0.0, 0.0)}
+
+
+@pytest.mark.parametrize("name", ["own hybrid", "coatnet_0_rw_224"])
+def test_a_module_that_was_made_in_inference_mode_is_measured_too(name: str) -> None:
+    def made() -> nn.Module:
+        if name == "own hybrid":
+            return own_module(image_size=(96, 160), patch_size=16, stem_width=8, depth=2)
+        with seeded():
+            return timm.create_model(name, **OVERLAPPING[name]).eval()
+
+    with torch.inference_mode():
+        module = made()
+    size = (96, 160) if name == "own hybrid" else (224, 224)
+    offsets = watched(module, size).offsets
+    assert offsets == watched(made(), size).offsets
+    assert any(offsets[0])
+    assert all(weight.is_inference() for weight in module.parameters())  # it is left as it is

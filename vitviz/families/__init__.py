@@ -12,7 +12,7 @@ from .mixer import MIXER, token_weights
 from .plain import PLAIN
 from .pooling import read_tokens
 from .position_encoding import position_encodings
-from .receptive_fields import Offset, receptive_field_offsets
+from .receptive_fields import Offset, receptive_field_offsets, without_gradients
 from .refusals import is_compiled, why_unknown, why_unready
 from .rest import exchanged
 from .staged import STAGED
@@ -36,6 +36,7 @@ __all__ = [
     "receptive_field_offsets",
     "token_weights",
     "why_unready",
+    "without_gradients",
 ]
 
 FAMILIES: tuple[Family, ...] = (

@@ -1,5 +1,6 @@
 """Where the receptive fields of a grid's cells are centred, when convolutions have made it."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,8 @@ def receptive_field_offsets(
     found: dict[int, Offset] = {}  # by the number of steps
     random = torch.Generator().manual_seed(0)
     with torch.inference_mode(False), torch.enable_grad():
+        if without_gradients(*steps):
+            steps = copy.deepcopy(steps)  # whose tensors are made here, outside of that mode
         noise = torch.randn(1, 3, *input_size, generator=random)
         noise = noise.to(next(module.parameters())).requires_grad_()
         x: Any = noise
@@ -58,6 +61,16 @@ def receptive_field_offsets(
                     _centroid(share.sum(dim=0)) - size[1] * x.shape[3] / 2,
                 )
     return tuple(found.get(len(site.steps), (0.0, 0.0)) for site in sites)
+
+
+def without_gradients(*modules: nn.Module) -> bool:
+    """Whether a tensor of them was made under `torch.inference_mode`, so that torch keeps it for no
+    gradient."""
+    return any(
+        tensor.is_inference()
+        for module in modules
+        for tensor in (*module.parameters(), *module.buffers())
+    )
 
 
 def _effective_receptive_field(grid: Tensor, picture: Tensor, random: torch.Generator) -> Tensor:
