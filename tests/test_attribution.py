@@ -487,6 +487,12 @@ def test_a_gradient_that_is_checkpointed_is_refused() -> None:
     assert relevance(model, picture(), 0).max() > 0
 
 
+def test_a_module_that_was_made_in_inference_mode_is_refused() -> None:
+    with torch.inference_mode():
+        model = own_model()
+    assert "under torch.inference_mode" in refusal(model)
+
+
 def test_a_gradient_that_does_not_arrive_is_refused() -> None:
     """As through what was quantised: it computes, and has no gradient."""
 
