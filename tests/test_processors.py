@@ -1,5 +1,6 @@
 """Image processors of transformers and their files become a `Preprocessing`, or one sentence."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,17 @@ def test_a_crop_keeps_the_size_that_it_is_cut_out_of(crop: int, resized: int) ->
         (dict(image_std=[0.5]), "image_std"),
         (dict(resample=5), "resample is 5"),
         (dict(resample=None), "resample is None"),
+        (dict(resample=[]), "settings cannot be used"),
+        (dict(size={"height": 0, "width": 0}), "settings cannot be used"),
+        (dict(size={"height": -3, "width": 5}), "settings cannot be used"),
+        (dict(size={"height": 10**9, "width": 10**9}), "settings cannot be used"),
+        (dict(size={"shortest_edge": 224}, crop_pct="all"), "settings cannot be used"),
+        (dict(do_center_crop=True, crop_size={"shortest_edge": 5}), "settings cannot be used"),
+        (dict(image_mean=["r", "g", "b"]), "settings cannot be used"),
+        (dict(image_mean=[math.inf] * 3), "settings cannot be used"),
+        (dict(image_std=[0.0] * 3), "settings cannot be used"),
+        (dict(image_std=[math.nan] * 3), "settings cannot be used"),
+        (dict(rescale_factor="1/255"), "settings cannot be used"),
         (dict(do_resize=False), "does not resize"),
         (dict(do_pad=True), "pads or scales"),
         (dict(rescale_factor=1 / 127.5), "pads or scales"),
@@ -121,3 +133,7 @@ def test_a_module_from_a_folder_knows_its_pictures(tmp_path: Path) -> None:
     assert acts.labels == ("cat", "dog")
     processor = transformers.ViTImageProcessor.from_pretrained(tmp_path)
     assert vitviz.watch(loaded, preprocessing=processor).preprocess == model.preprocess
+    (tmp_path / "preprocessor_config.json").write_text("{")
+    with pytest.raises(ModelError, match="is no JSON") as caught:
+        vitviz.watch(loaded)
+    assert_one_sentence(caught.value)

@@ -54,6 +54,13 @@ def test_every_head_of_a_vit_is_found_to_look_at_the_planted_patch(
     assert patch_box(acts.crop, acts.grid, *target) == pytest.approx(box, abs=1)
 
 
+@pytest.mark.parametrize("size", [(32, 48), (64, 64), (33, 33)])
+def test_a_vit_takes_pictures_of_its_own_size_alone(size: tuple[int, int]) -> None:
+    with pytest.raises(ModelError, match="32 x 32 pixels and no others") as caught:
+        watched(vit(), size)
+    assert_one_sentence(caught.value)
+
+
 @pytest.mark.parametrize("heads", [2, 1])  # torch's kernel for inference takes even numbers only
 def test_watching_a_vit_changes_nothing(heads: int) -> None:
     model = watched(vit(num_heads=heads), (32, 32))

@@ -51,6 +51,8 @@ GLOBAL: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
 }
 CLASSES = [*GLOBAL, *dict.fromkeys(base for base, _, _ in GLOBAL.values())]
 ATTENTION = ("sdpa", "eager")
+#: Three that are no squares, and the planted patch in each.
+GRIDS = [((10, 14), (8, 3)), ((12, 10), (2, 9)), ((6, 17), (5, 11))]
 
 
 def module_of(name: str, attention: str = "sdpa", size: Any = 32, **options: Any) -> Any:
@@ -76,7 +78,7 @@ def prefix_of(name: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("attention", ATTENTION)
-@pytest.mark.parametrize(("grid", "target"), [((10, 14), (8, 3)), ((12, 10), (2, 9))])
+@pytest.mark.parametrize(("grid", "target"), GRIDS)
 @pytest.mark.parametrize("name", GLOBAL)
 def test_every_head_is_found_to_look_at_the_planted_patch(
     name: str, grid: tuple[int, int], target: tuple[int, int], attention: str

@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from examples import picture, randomise, seeded, watched
+from examples import assert_one_sentence, picture, randomise, seeded, watched
 from numpy.testing import assert_allclose, assert_array_equal
 from planting import in_brightness
 from planting_stages import CELL, assert_found_in_stages
 
 import vitviz
+from vitviz import ModelError
 from vitviz.activations import Activations
 from vitviz.model import Model
 
@@ -79,3 +80,16 @@ def test_attention_is_what_transformers_returns(random: tuple[Model, Activations
     layers = range(1, 8, 2) if len(flat) == 4 else range(8)  # Swin gives the last of each stage
     for layer, attention in zip(layers, flat, strict=True):
         assert_allclose(acts.attention_by_window(layer), attention.numpy(), atol=1e-6)
+
+
+def test_a_grid_smaller_than_a_window_of_swin_is_refused() -> None:
+    """Its table of relative positions fits whole windows alone; Swin V2 makes smaller ones."""
+    at_least = 3 * CELL  # 3 x 3 patches in the last stage
+    for size in ((at_least - CELL, 2 * at_least), (2 * at_least, at_least - CELL)):
+        with pytest.raises(ModelError, match="windows of 3 x 3 patches") as caught:
+            watched(module_of("swin, sdpa"), size)
+        assert_one_sentence(caught.value)
+        acts = vitviz.capture(watched(module_of("swin v2"), size), picture())
+        assert [layer.refusal for layer in acts.layers] == [None] * 8
+    acts = vitviz.capture(watched(module_of("swin, sdpa"), (at_least, 2 * at_least)), picture())
+    assert [layer.refusal for layer in acts.layers] == [None] * 8

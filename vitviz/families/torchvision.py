@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .description import Family, Grid, Layer, Parts, Site, checked_grid, side
+from .description import Family, Grid, Layer, ModelError, Parts, Site, checked_grid, side
 from .rest import given_tokens
 from .staged import halved
 from .windows import shifted_windows
@@ -31,7 +31,12 @@ def _is_vit(module: Any) -> bool:
 
 
 def _vit_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
-    patch = module.patch_size
+    patch, own = module.patch_size, module.image_size
+    if input_size != (own, own):
+        raise ModelError(
+            f"This ViT of torchvision takes pictures of {own} x {own} pixels and no others, got "
+            f"{input_size[0]} x {input_size[1]}."
+        )
     grid = checked_grid((input_size[0] // patch, input_size[1] // patch), input_size)
     return tuple(
         Site(

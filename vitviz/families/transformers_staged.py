@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .description import Family, Grid, Layer, Parts, Site, checked_grid, side
+from .description import Family, Grid, Layer, ModelError, Parts, Site, checked_grid, side
 from .staged import convolved, halved
 from .transformers import Encoder, heads_of, image_size, outputs_of, run, table_at
 from .windows import Windows, one_window, shifted_windows
@@ -58,7 +58,13 @@ def _swin_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
             )
             window, shift = int(block.window_size), int(block.shift_size)
             if type(block).__name__ == "SwinLayer" and min(grid) <= window:
-                window, shift = min(grid), 0
+                if min(grid) < window:  # its table of relative positions is for whole windows
+                    raise ModelError(
+                        f"This Swin of transformers attends in windows of {window} x {window} "
+                        f"patches, and a picture of {input_size[0]} x {input_size[1]} pixels has "
+                        f"{grid[0]} x {grid[1]} in stage {number + 1}: give it larger pictures."
+                    )
+                shift = 0
             windows = shifted_windows(grid, (window,) * 2, (shift,) * 2, padded_first=True)
             middle = "layernorm_after" if type(block).__name__ == "SwinLayer" else "intermediate"
             sites.append(Site(layer=layer, block=block, middle=middle, windows=windows))

@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from ..checkpoints import Checkpoint
 from ..families import ModelError
 from ..model import Model, Preprocessing
@@ -23,12 +21,12 @@ from .architectures import (
 )
 from .building import check_tables, checked_options, load_file, options_of
 from .files import CONFIG, read_json, weights_in
-from .positions import MAX_SIDE, Size, trained_size
+from .positions import Size, trained_size
+from .processors import checked
 
 _LARGEST = 10_000  # of the numbers in a configuration of timm
 #: Arguments of timm that name files, or are none of the architecture's.
 _FOREIGN = ("checkpoint_path", "cache_dir", "pretrained", "pretrained_cfg", "scriptable")
-_INTERPOLATIONS = ("bicubic", "bilinear", "lanczos", "nearest")
 _TABLES = ("pos_embed", "relative_position_bias_table", "mlp_tokens.fc1.weight")
 
 
@@ -142,12 +140,7 @@ def _preprocessing(
                 red, green, blue = map(float, found[key])
                 found[key] = (red, green, blue)
         height, width = (int(side) for side in sides)
-        made = replace(usual, input_size=(height, width), **found)
-        if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE and min(made.std) > 0):
-            raise ValueError
-        if made.interpolation not in _INTERPOLATIONS:
-            raise ValueError
-        made.place(Image.new("RGB", (8, 8)))
+        made = checked(replace(usual, input_size=(height, width), **found))
     except (TypeError, ValueError) as error:
         raise ModelError(f"The preprocessing in the {CONFIG} of {name} cannot be read.") from error
     return made, set(names[:4]) <= found.keys()

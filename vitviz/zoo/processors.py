@@ -1,17 +1,19 @@
 """Preprocessing and labels as transformers and torchvision write them down."""
 
-import json
 import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from PIL import Image
+
 from ..families import ModelError
 from ..model import Preprocessing
+from .files import PROCESSOR, read_json
+from .positions import MAX_SIDE
 
 _RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # PIL's numbers
-_FILE = "preprocessor_config.json"
 
 
 class ImageProcessor(Protocol):
@@ -68,8 +70,33 @@ def preprocessing_from(settings: Mapping[str, Any]) -> Preprocessing:
     Raises
     ------
     ModelError
-        When they ask for something else than to resize, crop and normalise, or leave a number out.
+        When they ask for something else than to resize, crop and normalise, leave a number out, or
+        hold one that cannot be.
     """
+    try:
+        return checked(_described(settings))
+    except ModelError:
+        raise
+    except (TypeError, ValueError, KeyError, ZeroDivisionError) as error:
+        raise ModelError(
+            "The image processor's settings cannot be used: expected positive sizes and standard "
+            "deviations, and numbers where numbers belong."
+        ) from error
+
+
+def checked(made: Preprocessing) -> Preprocessing:
+    """The preprocessing itself; a ValueError or TypeError where no picture can go through it."""
+    if not all(0 < side <= MAX_SIDE for side in made.input_size):
+        raise ValueError
+    if not all(0 < std < math.inf for std in made.std) or not all(map(math.isfinite, made.mean)):
+        raise ValueError
+    if made.interpolation not in _RESAMPLE.values():
+        raise ValueError
+    made.place(Image.new("RGB", (8, 8)))
+    return made
+
+
+def _described(settings: Mapping[str, Any]) -> Preprocessing:
     if not settings.get("do_resize", True):
         raise ModelError("The image processor does not resize its pictures, so no size is known.")
     if settings.get("do_pad") or not math.isclose(settings.get("rescale_factor", 1 / 255), 1 / 255):
@@ -98,8 +125,9 @@ def preprocessing_from(settings: Mapping[str, Any]) -> Preprocessing:
     shares = {_share(kept, of) for kept, of in zip(input_size, resized, strict=True)}
     if len(shares) > 1:
         raise ModelError(
-            f"The image processor cuts {input_size} pixels out of {tuple(resized)}: the two shapes "
-            "differ, which vitviz does not do."
+            f"The image processor resizes pictures to {resized[0]} x {resized[1]} pixels and cuts "
+            f"{input_size[0]} x {input_size[1]} out of them: the two shapes differ, and vitviz "
+            "crops to the same shape only."
         )
     return Preprocessing(
         input_size=input_size,
@@ -114,9 +142,9 @@ def preprocessing_from(settings: Mapping[str, Any]) -> Preprocessing:
 def preprocessing_beside(config: Any) -> Preprocessing | None:
     """That of the image processor in the folder from which a configuration was loaded, or None."""
     folder = getattr(config, "_name_or_path", None)
-    if not folder or not (path := Path(folder, _FILE)).is_file():
+    if not folder or not (path := Path(folder, PROCESSOR)).is_file():
         return None
-    return preprocessing_from(json.loads(path.read_text()))
+    return preprocessing_from(read_json(path))
 
 
 def labels_from(id2label: Mapping[Any, str] | None) -> tuple[str, ...] | None:
