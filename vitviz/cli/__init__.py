@@ -7,16 +7,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from . import __version__
-from .options import OptionError, Options, add_device, add_options, check, options_in
-
-_CLEAR = "\r\x1b[K"  # to the beginning of a terminal's line, and wipe it
-
-
-def _refused(error: object) -> int:
-    """Print why a command is refused; returns its exit code."""
-    print(error, file=sys.stderr)
-    return 2
+from .. import __version__
+from ..options import Options, add_device, add_options, check, options_in
+from .lesson import fetch, prepare
+from .terminal import CLEAR, refused
 
 
 def _app(arguments: argparse.Namespace) -> int:
@@ -24,7 +18,7 @@ def _app(arguments: argparse.Namespace) -> int:
     try:
         _check_menu(options_in(arguments))
     except ValueError as error:
-        return _refused(error)
+        return refused(error)
     settings = {
         "server.address": "127.0.0.1",
         "server.port": arguments.port,
@@ -45,7 +39,7 @@ def _app(arguments: argparse.Namespace) -> int:
     options += [f"--image-size={arguments.image_size}"] if arguments.image_size else []
     options += [f"--words={arguments.words}"] if arguments.words else []
     sys.argv = ["vitviz", *options]  # the pages read it
-    from .app.server import run
+    from ..app.server import run
 
     with suppress(KeyboardInterrupt):  # which ends this process
         run(settings)
@@ -62,12 +56,12 @@ def _check_menu(options: Options) -> None:
     """
     _check_device(options.device)
     if options.words:
-        from .words import Words
+        from ..words import Words
 
         Words.read(options.words)
     if not (options.models or options.checkpoints or options.labels):
         return  # the usual start needs no import of timm
-    from .zoo import architecture_named, catalogue
+    from ..zoo import architecture_named, catalogue
 
     menu = [entry.name for entry in catalogue()]
     check(options, menu)
@@ -79,16 +73,16 @@ def _check_menu(options: Options) -> None:
 def _check_device(name: str) -> None:
     """Raise a ModelError when there is no such device."""
     if name != "cpu":  # the usual start needs no import of torch
-        from .devices import device_named
+        from ..devices import device_named
 
         device_named(name)
 
 
 def _profile(arguments: argparse.Namespace) -> int:
     """Profile a model; the exit code is 1 where a picture was skipped, 130 after Ctrl-C."""
-    from . import load_model
-    from .profiling import ProfileError, profile
-    from .zoo import ModelError
+    from .. import load_model
+    from ..profiling import ProfileError, profile
+    from ..zoo import ModelError
 
     begun: list[float] = []  # when the first batch began, and how many pictures were done by then
 
@@ -98,7 +92,7 @@ def _profile(arguments: argparse.Namespace) -> int:
         left = f", {rate:,.1f} a second, {_duration((total - done) / rate)} left" if rate else ""
         line = f"{done:,} of {total:,} pictures{left}"
         if sys.stderr.isatty():
-            print(f"{_CLEAR}{line}", end="", file=sys.stderr, flush=True)
+            print(f"{CLEAR}{line}", end="", file=sys.stderr, flush=True)
 
     try:
         model = load_model(
@@ -120,12 +114,12 @@ def _profile(arguments: argparse.Namespace) -> int:
             progress=progress,
         )
     except (ProfileError, ModelError, OSError) as error:  # the last: a disk that is full, say
-        return _refused(error)
+        return refused(error)
     except KeyboardInterrupt:
         again = "the same command with --resume goes on"
         print(f"\nStopped; what was done is kept in {arguments.out}: {again}.", file=sys.stderr)
         return 130
-    print(_CLEAR if sys.stderr.isatty() else "", end="", file=sys.stderr)
+    print(CLEAR if sys.stderr.isatty() else "", end="", file=sys.stderr)
     skipped = [
         f"{name}: {why}"
         for name, why in zip(found.pictures["picture"], found.pictures["skipped"], strict=True)
@@ -150,11 +144,11 @@ def _report(arguments: argparse.Namespace) -> int:
     """Write what a model does with some photos into one HTML file."""
     import hashlib
 
-    from . import capture, load_model
-    from .activations import check_finite
-    from .images import ImageError
-    from .report import html
-    from .zoo import ModelError
+    from .. import capture, load_model
+    from ..activations import check_finite
+    from ..images import ImageError
+    from ..report import html
+    from ..zoo import ModelError
 
     captures, checksums = {}, {}
     try:
@@ -167,7 +161,7 @@ def _report(arguments: argparse.Namespace) -> int:
         content = html(model, captures, checksums=checksums)
         arguments.out.write_text(content, encoding="utf-8")
     except (ModelError, ImageError, OSError) as error:
-        return _refused(error)
+        return refused(error)
     print(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.1f} MB")
     return 0
 
@@ -175,10 +169,10 @@ def _report(arguments: argparse.Namespace) -> int:
 def _train(arguments: argparse.Namespace) -> int:
     import torch
 
-    from .training import RECIPES, train
+    from ..training import RECIPES, train
 
     if arguments.recipe not in RECIPES:
-        return _refused(
+        return refused(
             f"There is no recipe {arguments.recipe}: expected one of {', '.join(RECIPES)}."
         )
     if arguments.threads:
@@ -186,140 +180,25 @@ def _train(arguments: argparse.Namespace) -> int:
     try:
         print(train(RECIPES[arguments.recipe], data=arguments.data, out=arguments.out))
     except ValueError as error:
-        return _refused(error)
+        return refused(error)
     return 0
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    from .training import evaluate
+    from ..training import evaluate
 
     try:
         found = evaluate(
             arguments.model, data=arguments.data, split=arguments.split, device=arguments.device
         )
     except ValueError as error:
-        return _refused(error)
+        return refused(error)
     print(f"accuracy                      {found.accuracy:7.2%}")
     print(f"mean confidence               {found.confidence:7.2%}")
     print(f"expected calibration error    {found.error:7.2%}")
     print(f"fitted temperature            {found.temperature:7.3f}")
     print(f"calibration error with it     {found.error_at_temperature:7.2%}")
     return 0
-
-
-def _fetched(name: str) -> Path:
-    """Trained weights of timm in the cache, checked; a terminal shows the progress.
-
-    Raises
-    ------
-    ModelError
-        When they cannot be had.
-    """
-    from .zoo import fetch_weights
-
-    live = sys.stdout.isatty()
-
-    def progress(done: int, total: int | None) -> None:
-        of = "" if total is None else f" of {total / 1e6:,.1f}"
-        if live:
-            print(f"{_CLEAR}{name}: {done / 1e6:,.1f}{of} MB", end="", flush=True)
-
-    try:
-        return fetch_weights(name, progress=progress, verify=True)
-    finally:
-        print(_CLEAR if live else "", end="")
-
-
-def _fetch(arguments: argparse.Namespace) -> int:
-    """Download into the cache; the exit code is 1 where a download failed, 130 after Ctrl-C."""
-    from .checkpoints import shipped_names
-    from .zoo import ModelError
-
-    code = 0
-    for name in arguments.names:
-        if name in shipped_names():
-            print(f"{name}: comes with vitviz.")
-            continue
-        try:
-            path = _fetched(name)
-        except ModelError as error:
-            print(error, file=sys.stderr)
-            code = 1
-        except KeyboardInterrupt:
-            print(f"{name}: cancelled.", file=sys.stderr)
-            return 130
-        else:
-            print(f"{name}: {path.stat().st_size / 1e6:,.1f} MB, on disk.")
-    return code
-
-
-def _prepare(arguments: argparse.Namespace) -> int:
-    """Download a lesson's models and run each once; the exit code is 1 where one fails."""
-    from .checkpoints import shipped_names
-    from .zoo import ModelError, catalogue, leave_cores_free
-
-    try:
-        options = options_in(arguments)
-        _check_device(options.device)
-    except (OptionError, ModelError) as error:
-        return _refused(error)
-    leave_cores_free()
-    wanted: dict[str, tuple[str, Path | None, tuple[int, int] | None]] = {}
-    for name in (*arguments.names, *(options.models or ())):
-        wanted[name] = (name, None, None)
-    wanted |= options.checkpoints
-    wanted = wanted or {name: (name, None, None) for name in shipped_names()}
-    width, code = max(map(len, wanted)), 0
-    print(f"{'model':{width}}  works offline")
-    for title, (name, file, size) in wanted.items():
-        try:
-            line = f"yes  {_tried(name, file, size, options)}"
-            if not file and name not in (entry.name for entry in catalogue()):
-                line += ", in Python alone: the menu does not have it"
-        except ModelError as error:
-            line, code = f"no   {error}", 1
-        except KeyboardInterrupt:
-            print(f"{title}: cancelled.", file=sys.stderr)
-            return 130
-        print(f"{title:{width}}  {line}", flush=True)
-    return code
-
-
-def _tried(name: str, file: Path | None, size: tuple[int, int] | None, options: Options) -> str:
-    """Load a model and capture one picture; returns the result in words.
-
-    Raises
-    ------
-    ModelError
-        When it cannot be had, or the app could not show it.
-    """
-    from . import capture, load_model, open_image
-    from .activations import check_finite
-    from .checkpoints import assets, shipped_names
-
-    size = size or options.image_size
-    if file is None and name not in shipped_names():
-        # a model that cannot be read is not downloaded
-        load_model(name, pretrained=False, image_size=size)
-        _fetched(name)
-    model = load_model(
-        name,
-        checkpoint=file,
-        image_size=size,
-        labels=options.labels if file else None,
-        device=options.device,
-    )
-    image = open_image((assets() / "samples" / "dog.jpg").read_bytes())
-    begun = time.monotonic()
-    acts = capture(model, image)
-    seconds = time.monotonic() - begun
-    check_finite(model, acts)
-    readable = [layer for layer in range(acts.depth) if acts.layers[layer].refusal is None]
-    for layer in readable:
-        acts.attention(layer)  # proved as a whole
-    return (
-        f"{model.weights}, {len(readable)} of {acts.depth} layers proved, {seconds:.2f} s a picture"
-    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -380,18 +259,18 @@ def _parser() -> argparse.ArgumentParser:
     add_device(evaluate)
     evaluate.set_defaults(run=_evaluate)
 
-    fetch = commands.add_parser("fetch", help="download trained weights of timm, to work offline")
-    fetch.add_argument("names", nargs="+", metavar="NAME", help="architectures of timm")
-    fetch.set_defaults(run=_fetch)
+    fetching = commands.add_parser("fetch", help="download trained weights of timm, to work offline")
+    fetching.add_argument("names", nargs="+", metavar="NAME", help="architectures of timm")
+    fetching.set_defaults(run=fetch)
 
-    prepare = commands.add_parser(
+    preparing = commands.add_parser(
         "prepare", help="fetch, check and try a lesson's models, and say what will work offline"
     )
-    prepare.add_argument(
+    preparing.add_argument(
         "names", nargs="*", metavar="NAME", help="models (default: those that come with vitviz)"
     )
-    add_options(prepare)
-    prepare.set_defaults(run=_prepare)
+    add_options(preparing)
+    preparing.set_defaults(run=prepare)
     return parser
 
 
@@ -399,7 +278,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     code: int = arguments.run(arguments)
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,125 @@
+"""`vitviz fetch` and `vitviz prepare`: the models of a lesson, ready to work offline."""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from ..options import OptionError, Options, options_in
+from .terminal import CLEAR, refused
+
+
+def fetch(arguments: argparse.Namespace) -> int:
+    """Download into the cache; the exit code is 1 where a download failed, 130 after Ctrl-C."""
+    from ..checkpoints import shipped_names
+    from ..zoo import ModelError
+
+    code = 0
+    for name in arguments.names:
+        if name in shipped_names():
+            print(f"{name}: comes with vitviz.")
+            continue
+        try:
+            path = _fetched(name)
+        except ModelError as error:
+            print(error, file=sys.stderr)
+            code = 1
+        except KeyboardInterrupt:
+            print(f"{name}: cancelled.", file=sys.stderr)
+            return 130
+        else:
+            print(f"{name}: {path.stat().st_size / 1e6:,.1f} MB, on disk.")
+    return code
+
+
+def _fetched(name: str) -> Path:
+    """Trained weights of timm in the cache, checked; a terminal shows the progress.
+
+    Raises
+    ------
+    ModelError
+        When they cannot be had.
+    """
+    from ..zoo import fetch_weights
+
+    live = sys.stdout.isatty()
+
+    def progress(done: int, total: int | None) -> None:
+        of = "" if total is None else f" of {total / 1e6:,.1f}"
+        if live:
+            print(f"{CLEAR}{name}: {done / 1e6:,.1f}{of} MB", end="", flush=True)
+
+    try:
+        return fetch_weights(name, progress=progress, verify=True)
+    finally:
+        print(CLEAR if live else "", end="")
+
+
+def prepare(arguments: argparse.Namespace) -> int:
+    """Download a lesson's models and run each once; the exit code is 1 where one fails."""
+    from ..checkpoints import shipped_names
+    from ..devices import device_named
+    from ..zoo import ModelError, catalogue, leave_cores_free
+
+    try:
+        options = options_in(arguments)
+        device_named(options.device)
+    except (OptionError, ModelError) as error:
+        return refused(error)
+    leave_cores_free()
+    wanted: dict[str, tuple[str, Path | None, tuple[int, int] | None]] = {}
+    for name in (*arguments.names, *(options.models or ())):
+        wanted[name] = (name, None, None)
+    wanted |= options.checkpoints
+    wanted = wanted or {name: (name, None, None) for name in shipped_names()}
+    width, code = max(map(len, wanted)), 0
+    print(f"{'model':{width}}  works offline")
+    for title, (name, file, size) in wanted.items():
+        try:
+            line = f"yes  {_tried(name, file, size, options)}"
+            if not file and name not in (entry.name for entry in catalogue()):
+                line += ", in Python alone: the menu does not have it"
+        except ModelError as error:
+            line, code = f"no   {error}", 1
+        except KeyboardInterrupt:
+            print(f"{title}: cancelled.", file=sys.stderr)
+            return 130
+        print(f"{title:{width}}  {line}", flush=True)
+    return code
+
+
+def _tried(name: str, file: Path | None, size: tuple[int, int] | None, options: Options) -> str:
+    """Load a model and capture one picture; returns the result in words.
+
+    Raises
+    ------
+    ModelError
+        When it cannot be had, or the app could not show it.
+    """
+    from .. import capture, load_model, open_image
+    from ..activations import check_finite
+    from ..checkpoints import assets, shipped_names
+
+    size = size or options.image_size
+    if file is None and name not in shipped_names():
+        # a model that cannot be read is not downloaded
+        load_model(name, pretrained=False, image_size=size)
+        _fetched(name)
+    model = load_model(
+        name,
+        checkpoint=file,
+        image_size=size,
+        labels=options.labels if file else None,
+        device=options.device,
+    )
+    image = open_image((assets() / "samples" / "dog.jpg").read_bytes())
+    begun = time.monotonic()
+    acts = capture(model, image)
+    seconds = time.monotonic() - begun
+    check_finite(model, acts)
+    readable = [layer for layer in range(acts.depth) if acts.layers[layer].refusal is None]
+    for layer in readable:
+        acts.attention(layer)  # proved as a whole
+    return (
+        f"{model.weights}, {len(readable)} of {acts.depth} layers proved, {seconds:.2f} s a picture"
+    )
