@@ -626,7 +626,8 @@ def test_a_capture_is_made_of_a_picture_its_file_or_its_bytes(tmp_path: Path) ->
     model, path = example("plain"), tmp_path / "picture.png"
     picture().save(path)
     expected = capture(model, picture()).logits
-    for given in (path, str(path), path.read_bytes()):
+    data = path.read_bytes()
+    for given in (path, str(path), data, bytearray(data), memoryview(data)):
         assert_array_equal(capture(model, given).logits, expected)
 
 

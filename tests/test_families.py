@@ -199,7 +199,7 @@ def test_a_picture_smaller_than_a_patch_is_refused() -> None:
         ("convit_tiny", "blends content and position attention"),
         ("crossvit_9_240", "two grids of patches"),
         ("volo_d1_224", "makes its weights from one token each"),
-        ("resnet18", "ResNet is no family that vitviz can read"),
+        ("resnet18", "ResNet is not of a family that vitviz can read"),
     ],
 )
 def test_other_families_are_refused_with_what_is_missing(name: str, words: str) -> None:

@@ -87,7 +87,7 @@ def test_what_will_not_work_is_said_in_a_sentence_each_and_the_rest_is_prepared(
     assert said.pop(SHIPPED).startswith("yes")
     expected = {
         "no_such_model": "no model named",
-        "resnet18": "ResNet is no family",
+        "resnet18": "ResNet is not of a family",
         NAME: "could not be downloaded",
         OFFERED: "no finite numbers",
         f"{NAME} · bad.pth": "that can be read safely",

@@ -114,6 +114,13 @@ def test_what_cannot_be_watched_is_refused_in_one_sentence(
     assert all(part.training for part in module.modules())
 
 
+def test_a_name_is_no_module() -> None:
+    name: Any = "vit_tiny_patch16_224"
+    with pytest.raises(ModelError, match="a module of torch, got str: load_model") as caught:
+        vitviz.watch(name)
+    assert_one_sentence(caught.value)
+
+
 def test_the_oracle_sees_what_the_wrapper_computes() -> None:
     """A backbone inside a wrapper: tokens equal those that a hook of one's own reads."""
     with seeded():

@@ -41,7 +41,7 @@ class Preprocessing:
         if not isinstance(image, Image.Image):
             raise TypeError(
                 f"Expected a picture of PIL, got {type(image).__name__}: open_image makes one of "
-                "the bytes of a file."
+                "a file's path or bytes."
             )
         return place(
             image.size,

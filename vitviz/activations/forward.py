@@ -25,7 +25,8 @@ from .edits import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens, filled
 from .maps import Query, checked
 from .watch import Watch
 
-Picture = Image.Image | bytes | str | os.PathLike[str]
+Picture = Image.Image | bytes | bytearray | memoryview | str | os.PathLike[str]
+_FILE = (bytes, bytearray, memoryview, str, os.PathLike)
 
 if TYPE_CHECKING:
     from ..notebook import Shown
@@ -123,8 +124,7 @@ def _captured(
     progress: Callable[[int, int], object] | None = None,
 ) -> list[Activations]:
     images = [
-        open_image(picture) if isinstance(picture, (bytes, str, os.PathLike)) else picture
-        for picture in pictures
+        open_image(picture) if isinstance(picture, _FILE) else picture for picture in pictures
     ]
     size = len(images) * model.capture_bytes
     together = f" of {len(images)} pictures together" if len(images) > 1 else ""

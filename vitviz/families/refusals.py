@@ -91,7 +91,7 @@ def why_unknown(module: nn.Module, families: Sequence[str]) -> str:
         if kind in parts:
             return f"{name} cannot be read, as it {reason}."
     known = ", ".join(sorted(set(families)))
-    return f"{name} is no family that vitviz can read: it reads {known}."
+    return f"{name} is not of a family that vitviz can read, which are {known}."
 
 
 def is_compiled(module: nn.Module) -> bool:

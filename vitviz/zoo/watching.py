@@ -69,9 +69,14 @@ def watch(
     Raises
     ------
     ModelError
-        When no part of the module is of a known family, or several are, or when its preprocessing
-        or a label for each output is missing.
+        When it is no module, no part of it is of a known family, or several are, or when its
+        preprocessing or a label for each output is missing.
     """
+    if not isinstance(module, nn.Module):
+        raise ModelError(
+            f"Expected a module of torch, got {type(module).__name__}: load_model takes names and "
+            "files."
+        )
     path, part = _readable(module)
     how = _own_preprocessing(part) if preprocessing is None else preprocessing_in(preprocessing)
     outputs = family_of(part).parts(part).outputs
