@@ -92,7 +92,7 @@ def test_a_figure_is_saved_as_svg_with_its_numbers(
     assert words.count("norm") == 1  # of the colour bar
     (title, *_) = ElementTree.fromstring(svg).iter(f"{SVG}title")
     assert title.text is not None
-    assert title.text.startswith("norm of each patch")
+    assert title.text.startswith("Norm of each patch")
 
 
 def test_bare_figures_have_no_words_around_them_and_no_ground(

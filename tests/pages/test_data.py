@@ -22,28 +22,25 @@ every_page = pytest.mark.parametrize("page", [page for page in PAGES if page not
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the files hold that a page offers, in their order."""
-    made: list[str] = []
-    write = Table.csv
-
-    def kept(table: Table, line: str) -> str:
-        made.append(write(table, line))
-        return made[-1]
-
-    monkeypatch.setattr(Table, "csv", kept)
-    return made
+    return written(monkeypatch, "csv")
 
 
 @pytest.fixture
 def archives(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The same of the files for numpy."""
-    made: list[bytes] = []
-    write = Table.npz
+    return written(monkeypatch, "npz")
 
-    def kept(table: Table, line: str) -> bytes:
+
+def written(monkeypatch: pytest.MonkeyPatch, kind: str) -> list[Any]:
+    """A list that gets whatever tables write as files of this kind."""
+    made: list[Any] = []
+    write = getattr(Table, kind)
+
+    def kept(table: Table, line: str) -> Any:
         made.append(write(table, line))
         return made[-1]
 
-    monkeypatch.setattr(Table, "npz", kept)
+    monkeypatch.setattr(Table, kind, kept)
     return made
 
 

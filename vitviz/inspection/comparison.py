@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .embeddings import principal_components
-from .inputs import Array, Grid, as_floats, checked_grid
+from .inputs import Array, Grid, as_floats, checked_grid, unit_rows
 from .sources import Tokens, is_capture, patches_of, table_of
 
 Box = tuple[float, float, float, float]
@@ -36,7 +36,7 @@ def cross_similarity(patches: Tokens, others: Tokens, *, depth: int | None = Non
     alike than their content makes them. A token of zeros is similar to none: its cosines are 0.
     """
     first, second = _tables(patches, others, depth)
-    return np.clip(_unit(first) @ _unit(second).T, -1, 1)
+    return np.clip(unit_rows(first) @ unit_rows(second).T, -1, 1)
 
 
 def nearest_patches(similarity: ArrayLike, *, k: int = 1) -> NDArray[np.intp]:
@@ -278,11 +278,6 @@ def _patches(tokens: Tokens, depth: int | None) -> Array:
         return table_of(tokens, depth, normalised=True)
     table, prefix, _ = patches_of(tokens, depth, normalised=True, grid=None, num_prefix_tokens=None)
     return table[prefix:]
-
-
-def _unit(table: Array) -> Array:
-    length = np.linalg.norm(table, axis=1, keepdims=True)
-    return np.divide(table, length, out=np.zeros_like(table), where=length > 0)
 
 
 def _checked_table(values: ArrayLike) -> Array:

@@ -20,6 +20,12 @@ def as_floats(values: ArrayLike) -> Array:
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)
 
 
+def unit_rows(table: Array) -> Array:
+    """The rows of a table divided by their lengths; a row of zeros stays one."""
+    length = np.linalg.norm(table, axis=1, keepdims=True)
+    return np.divide(table, length, out=np.zeros_like(table), where=length > 0)
+
+
 def checked_layers(
     attention: Iterable[ArrayLike], num_prefix_tokens: int = 0, grid: Grid | None = None
 ) -> Iterator[Array]:

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .inputs import Array, Grid, as_floats, check_choice, checked_grid
+from .inputs import Array, Grid, as_floats, check_choice, checked_grid, unit_rows
 
 PositionKind = Literal["sincos1d", "sincos2d", "random"]
 Interpolation = Literal["bicubic", "bilinear", "nearest"]
@@ -44,9 +44,7 @@ def position_similarity(pos_embed: ArrayLike, *, grid: Grid) -> Array:
     """
     rows, cols = checked_grid(grid)
     table = _checked_table(pos_embed, grid)
-    patches = table[-rows * cols :].astype(np.float64)  # (N, D)
-    length = np.linalg.norm(patches, axis=1, keepdims=True)
-    patches = np.divide(patches, length, out=np.zeros_like(patches), where=length > 0)
+    patches = unit_rows(table[-rows * cols :].astype(np.float64))  # (N, D)
     similarity = np.clip(patches @ patches.T, -1.0, 1.0)  # (N, N)
     return similarity.reshape(rows, cols, rows, cols).astype(table.dtype)
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .embeddings import principal_components
-from .inputs import Array, Grid, as_floats, check_share
+from .inputs import Array, Grid, as_floats, check_share, unit_rows
 from .sources import Tokens, patches_of, table_of
 
 LONG = 5.0  # from so many median absolute deviations above the median
@@ -36,9 +36,7 @@ def token_similarity(tokens: Tokens, *, depth: int | None = None) -> Array:
     A token of zeros has no direction: its similarity to all, itself included, is 0. A direction
     that all tokens share makes all of them alike: compare patches with each other, not with 1.
     """
-    table = table_of(tokens, depth, normalised=True)
-    length = np.linalg.norm(table, axis=1, keepdims=True)
-    unit = np.divide(table, length, out=np.zeros_like(table), where=length > 0)
+    unit = unit_rows(table_of(tokens, depth, normalised=True))
     return np.clip(unit @ unit.T, -1, 1)
 
 

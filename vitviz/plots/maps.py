@@ -266,7 +266,8 @@ def token_norms(
     heat = _heat(
         norms,
         crop,
-        "norm",
+        "norm, no unit",
+        {low: f"{low:.2f}", high: f"{high:.2f} max"},
         zmin=low,
         zmax=high,
         colorscale="Cividis",
@@ -280,7 +281,7 @@ def token_norms(
         marked["large one"] = (long & ~outliers, "circle-open", 11, 2)
     left, top, right, bottom = crop
     largest = patch_name(*divmod(int(norms.argmax()), norms.shape[1]))
-    words = [f"norm of each patch; the largest is {high:.2f} at {largest}"]
+    words = [f"Norm of each patch; the largest is {high:.2f} at {largest}"]
     for called, (mask, symbol, size, width) in marked.items():
         rows, cols = np.nonzero(mask)
         figure.add_scatter(

@@ -1,6 +1,7 @@
 """Figures of a profile, a model over a set of pictures; and all of them on one page."""
 
 import html
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ _COLUMNS = 4  # maps beside each other
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;"
     "color:#222;background:#fff}table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;"
-    "text-align:left;vertical-align:top;overflow-wrap:anywhere}figure{margin:0 0 2rem}"
+    "text-align:left;vertical-align:top;overflow-wrap:anywhere}"
+    "figure{margin:0 0 2rem;overflow-x:auto}figure>div{min-width:36rem}"
 )
 
 
@@ -74,7 +76,7 @@ def layer_similarity(cka: np.ndarray) -> go.Figure:
             zmin=0,
             zmax=1,
             colorscale=SHARES,
-            colorbar=dict(title="CKA", thickness=12),
+            colorbar=dict(title="CKA, 0 to 1", thickness=12),
             hovertemplate="after layers %{x} and %{y}: %{z:.3f}<extra></extra>",
         )
     )
@@ -89,17 +91,28 @@ def layer_similarity(cka: np.ndarray) -> go.Figure:
 
 
 def mean_offsets(maps: Sequence[np.ndarray], names: Sequence[str]) -> go.Figure:
-    """Mean attention by offset from query to key, one map a layer, each on a scale of its own.
+    """Mean attention by offset from query to key, one map a layer.
+
+    Each map has a scale from 0 to its own maximum, which stands above it.
 
     Parameters
     ----------
     maps : ndarrays of shape (2 rows - 1, 2 cols - 1), shares of 1; NaN is a gap
     names : of the layers
     """
-    rows = -(-len(maps) // _COLUMNS)
+    rows, cols = -(-len(maps) // _COLUMNS), min(_COLUMNS, len(maps))
+    largest = [float(np.nanmax(values, initial=0)) for values in maps]
     figure = make_subplots(
-        rows, min(_COLUMNS, len(maps)), subplot_titles=names, vertical_spacing=0.25 / rows
+        rows,
+        cols,
+        subplot_titles=[
+            f"{name}<br>{as_percent(most)} max" for name, most in zip(names, largest, strict=True)
+        ],
+        x_title="offset, columns of patches",
+        y_title="offset, rows of patches",
+        vertical_spacing=0.25 / rows,
     )
+    figure.update_annotations(font_size=12)
     for number, values in enumerate(maps):
         tall, wide = values.shape
         place = dict(row=number // _COLUMNS + 1, col=number % _COLUMNS + 1)
@@ -110,6 +123,7 @@ def mean_offsets(maps: Sequence[np.ndarray], names: Sequence[str]) -> go.Figure:
             y0=-(tall // 2),
             dy=1,
             zmin=0,
+            zmax=100 * largest[number] or 1,
             colorscale=SHARES,
             showscale=False,
             hovertemplate="%{x:+d} columns, %{y:+d} rows: %{z:.2f} %<extra></extra>",
@@ -117,9 +131,9 @@ def mean_offsets(maps: Sequence[np.ndarray], names: Sequence[str]) -> go.Figure:
         figure.add_trace(heat, **place)
     figure.update_xaxes(showgrid=False, zeroline=False, constrain="domain")
     figure.update_yaxes(showgrid=False, zeroline=False, autorange="reversed")
-    highest = max(float(np.nanmax(values, initial=0)) for values in maps)
     words = f"Mean attention by offset in {len(maps)} layers; the largest cell has "
-    return finish(figure, f"{words}{as_percent(highest)}.", height=60 + 230 * rows, top=30)
+    finish(figure, f"{words}{as_percent(max(largest))}.", height=100 + 230 * rows, top=44)
+    return figure.update_layout(margin=dict(l=60, b=56))
 
 
 def norm_histogram(counts: np.ndarray, edges: np.ndarray) -> go.Figure:
@@ -140,17 +154,18 @@ def norm_histogram(counts: np.ndarray, edges: np.ndarray) -> go.Figure:
             z=100 * shares[:, some].T,
             y=centres[some],
             colorscale=SHARES,
-            colorbar=dict(title="%", thickness=12),
+            colorbar=dict(title="share of<br>tokens, %", thickness=12),
             customdata=np.repeat(10 ** centres[some, None], len(counts), axis=1),
             hovertemplate="after layer %{x}, length %{customdata:.3g}: %{z:.2f} %<extra></extra>",
         )
     )
-    decades = np.arange(np.floor(centres[some][0]), np.ceil(centres[some][-1]) + 1)
+    decades = range(math.floor(centres[some][0]), math.ceil(centres[some][-1]) + 1)
+    lengths = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]
     figure.update_xaxes(title="after layer", showgrid=False)
     figure.update_yaxes(
-        title="length of a token",
-        tickvals=decades,
-        ticktext=[f"{10.0**decade:g}" for decade in decades],
+        title="length of a token, no unit",
+        tickvals=np.log10(lengths),
+        ticktext=[f"{length:g}" for length in lengths],
         range=[centres[some][0] - 0.05, centres[some][-1] + 0.05],
         showgrid=False,
     )
@@ -232,7 +247,8 @@ def page(profile: Any) -> str:
         )
     title = html.escape(f"Profile of {about['model']} over {about['pictures']:,} pictures")
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width"><title>{title}</title>'
         f'<link rel="icon" href="data:,"><style>{_STYLE}</style></head>'
         f"<body><h1>{title}</h1>{''.join(parts)}</body></html>\n"
     )
@@ -247,14 +263,18 @@ def _facts(profile: Any) -> dict[str, str]:
         "sha256 of the weights": about["weights_sha256"],
         "pictures": f"{measured:,} measured, {about['skipped']:,} skipped",
         "input": " x ".join(map(str, about["preprocessing"]["input_size"])) + " pixels",
-        "largest error of a proof": f"{about['proof_error']:.1e} of the largest number",
+        "check of the attention": (
+            "computed again from the attention that was read, the output of each layer differs "
+            f"from the model's own by at most {about['proof_error']:.1e} of its largest number"
+        ),
         "versions": ", ".join(f"{name} {number}" for name, number in about["versions"].items()),
     }
     if profile.accuracy is not None:
         first, five = profile.accuracy
         found["accuracy"] = (
-            f"{first:.2%} of {profile.labelled:,} labelled pictures, {five:.2%} among five; "
-            f"expected calibration error {profile.calibration_error:.2%}"
+            f"for {100 * first:.2f} % of {profile.labelled:,} labelled pictures the label is the "
+            f"most probable class, for {100 * five:.2f} % one of the five most probable; expected "
+            f"calibration error {100 * profile.calibration_error:.2f} %"
         )
     found |= {f"not measured: {name}": why for name, why in about["refused_layers"].items()}
     return {name: text for name, text in found.items() if text}
@@ -269,13 +289,52 @@ def _table(facts: dict[str, str]) -> str:
 
 
 _HEADS = (
-    ("distance", "Attention distance", "px"),
-    ("distance_paper", "Attention distance, prefix columns cut off", "px"),
-    ("entropy", "Attention entropy", "bit"),
-    ("prefix_mass", "Share of the patches' attention on the prefix tokens", "share"),
-    ("self_mass", "Share of a patch's attention on itself", "share"),
-    ("outlier_mass", "Share of the patches' attention on outliers", "share"),
-    ("mutual_information", "Normalised mutual information of queries and keys", "share"),
+    (
+        "distance",
+        "Attention distance",
+        "px",
+        "Mean distance from a patch to the patches that it attends to, in pixels of the model's "
+        "input; attention to the prefix tokens does not count.",
+    ),
+    (
+        "distance_paper",
+        "Attention distance, prefix columns cut off",
+        "px",
+        "The same without sharing the attention to the prefix tokens among the patches: the more "
+        "goes to the prefix tokens, the smaller it is.",
+    ),
+    (
+        "entropy",
+        "Attention entropy",
+        "bit",
+        "How evenly a token spreads its attention: 0 bits is all on one token, and each further "
+        "bit doubles the number of tokens that share it evenly.",
+    ),
+    (
+        "prefix_mass",
+        "Share of the patches' attention on the prefix tokens",
+        "share",
+        "Prefix tokens are those that are no patches, such as CLS and registers.",
+    ),
+    (
+        "self_mass",
+        "Share of a patch's attention on itself",
+        "share",
+        "How much of its attention a patch gives to itself.",
+    ),
+    (
+        "outlier_mass",
+        "Share of the patches' attention on outliers",
+        "share",
+        "Outliers are patches whose token is at least five times as long as the median.",
+    ),
+    (
+        "mutual_information",
+        "Normalised mutual information of queries and keys",
+        "share",
+        "How much the query decides which keys are attended to: 0 % where all queries attend "
+        "alike.",
+    ),
 )
 
 
@@ -285,38 +344,48 @@ def _figures(profile: Any) -> Iterator[tuple[str, str, go.Figure]]:
     layers = about["layers"]
     heads = [layer["num_heads"] for layer in layers]
     bars = "Each dot is the mean of one head over the pictures; bars are one standard deviation."
-    for name, title, unit in _HEADS:
+    for name, title, unit, words in _HEADS:
         mean = profile.mean(name)
         if np.isfinite(mean).any():
             figure = head_means(
                 mean, profile.std(name), num_heads=heads, what=title.lower(), unit=unit
             )
-            yield title, bars, figure
+            yield title, f"{words} {bars}", figure
     for kind in about["importance"]:
         changed, _ = profile.importance(kind)
-        to = {"zero": "nothing", "mean": "the mean of what it gives"}[kind]
+        to = {"zero": "nothing", "mean": "its mean over pictures"}[kind]
         figure = head_means(
             changed.means, changed.sem, num_heads=heads, what="answers changed", unit="share"
         )
-        words = f"Share of the answers that change when the head gives {to}; bars: standard error."
+        words = (
+            f"Share of the pictures whose answer changes when the head gives {to}. Bars are one "
+            "standard error."
+        )
         yield f"Importance of heads, muted to {kind}", words, figure
     sums = profile.state.sums
     known = [number for number in range(len(layers)) if f"offset/{number}" in sums]
     if known:
         maps = [np.nanmean(profile.offset_attention(number), axis=0) for number in known]
         names = [f"layer {number + 1}" for number in known]
-        words = "Mean over heads, queries and pictures; the query is in the middle of each map."
+        words = (
+            "How much a query attends to a patch so many columns and rows away from it, as the "
+            "mean over heads, queries and pictures. The query is in the middle of each map."
+        )
         yield "Attention by offset", words, mean_offsets(maps, names)
     if "hsic" in sums:
         words = (
-            "Linear CKA of all tokens, unbiased, over minibatches of 256 pictures; of two models "
-            "that were tried it was within 0.01 of that of all pictures at once."
+            "Linear CKA of all tokens, from 0 (unrelated) to 1 (alike), by the unbiased estimate "
+            "over minibatches of 256 pictures. In two models that were tried it was within 0.01 of "
+            "that of all pictures at once."
         )
         yield "Similarity of layers", words, layer_similarity(profile.cka())
     counts, edges = profile.norms
     words = "Length of the patches' tokens before the final LayerNorm; each column sums to 100 %."
     yield "Lengths of tokens", words, norm_histogram(counts[1], edges)
-    words = "Patches that are at least five times as long as the median of their picture."
+    words = (
+        "Share of the patches whose token is at least five times as long as the median of the "
+        "patches of its picture."
+    )
     share = {"outliers": 100 * profile.outlier_share.means}
     yield (
         "Outliers",
@@ -330,14 +399,23 @@ def _figures(profile: Any) -> Iterator[tuple[str, str, go.Figure]]:
             if np.isfinite(means[:, part]).any():
                 ratios[f"{label}, {name}"] = means[:, part]
     if ratios:
-        words = "Length of a token, divided by the length of what the branch adds to it."
-        yield "Skip connections", words, by_layer(ratios, what="skip to branch")
+        words = (
+            "Mean length of a token before attention or MLP, divided by the length of what that "
+            "branch adds to it: above 1 the skip connection outweighs the branch."
+        )
+        yield "Skip connections", words, by_layer(ratios, what="ratio of lengths", unit="no unit")
     shares = profile.token_components(min(10, len(profile.state.moments["tokens"].mean)))[2]
-    words = "Of all patches' last tokens over all pictures."
+    words = (
+        "How much of the variance of the patches' last tokens, over all pictures, lies along each "
+        "principal component."
+    )
     lines = {"components": 100 * shares}
     figure = by_layer(lines, what="explained variance", unit="%", axis="component")
     yield "Principal components of tokens", words, figure
     bins = profile.calibration
     if bins is not None:
-        words = "Of the labelled pictures; on the dashed line confidence is accuracy."
+        words = (
+            "The labelled pictures in 15 equal bins of confidence, the probability of the answer. "
+            "On the dashed line the model is right as often as it is sure."
+        )
         yield "Calibration", words, reliability(**bins, error=profile.calibration_error)

@@ -29,8 +29,9 @@ MEASURES = {
 #: Of which the numbers of every picture are kept.
 KEPT = ("distance", "entropy", "prefix_mass", "self_mass", "outlier_mass")
 
-#: Heads, rows, scores where they are known, and attention (heads, rows, T).
-Block = tuple[slice, slice, np.ndarray | None, np.ndarray]
+#: Heads, rows, scores where they are known, attention (heads, rows, T), and what each row spends on
+#: the prefix tokens and on the patches (heads, 2, rows).
+Block = tuple[slice, slice, np.ndarray | None, np.ndarray, np.ndarray]
 
 
 @dataclass
@@ -79,7 +80,7 @@ def measured_heads(captured: Sequence[Activations], outliers: Sequence[np.ndarra
     for number, layer in enumerate(layers):
         if together is not None:
             try:
-                blocks = (block[:4] for block in together.row_blocks(number))
+                blocks = together.row_blocks(number)
                 _measure(found, layer, number, slice(pictures), blocks, outliers[number])
                 continue
             except ModelError:  # of one of the pictures: each is asked on its own
@@ -102,7 +103,9 @@ def _measure_one(
     if layer.kind == "global":
         attention = acts.attention(number)
         heads, tokens, _ = attention.shape
-        block: Block = slice(0, heads), slice(0, tokens), None, attention
+        parts = np.split(attention, [len(layer.prefix)], axis=2)
+        shares = np.stack([part.sum(axis=2) for part in parts], axis=1)
+        block: Block = slice(0, heads), slice(0, tokens), None, attention, shares
         _measure(found, layer, number, some, [block], outliers[some])
         return
     windows = acts.attention_by_window(number)  # (W, h, n, m)
@@ -130,20 +133,18 @@ def _measure(
     outliers = outliers if known else np.zeros((pictures, tokens), bool)
     pixels = np.pad(patch_distances(layer.query_grid, layer.patch_size, np.float32), (prefix, 0))
     count = pictures * heads
-    columns = np.zeros((2, tokens), np.float32)
-    columns[0, :prefix] = columns[1, prefix:] = 1
     marked = np.repeat(np.float32(outliers), heads, axis=0)[:, None]  # (H, 1, T)
     of_rows = np.zeros((6, count, tokens), np.float32)
     far, bits, own, on_prefix, on_patches, on_outliers = of_rows
     received = np.zeros((count, tokens))
     summed = np.zeros((heads, tokens, tokens), np.float32)
     kept = np.zeros((heads, tokens))
-    for which, rows, scores, block in blocks:
+    for which, rows, scores, block, shares in blocks:
         here = which, rows
         far[here] = np.vecdot(block, pixels[rows])
         bits[here] = _row_entropy(block) if scores is None else entropy_of_scores(scores, block)
         own[here] = np.diagonal(block[:, :, rows], axis1=1, axis2=2)
-        on_prefix[here], on_patches[here] = (columns @ block.swapaxes(1, 2)).swapaxes(0, 1)
+        on_prefix[here], on_patches[here] = shares.swapaxes(0, 1)
         on_outliers[here] = (marked[which] @ block.swapaxes(1, 2))[:, 0]
         received[which] += block.sum(axis=1)
         mass = on_patches[here]

@@ -1,10 +1,11 @@
 """How much each head matters to the answer: what happens when it is muted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 from PIL import Image
+from scipy.special import log_softmax
 
 from ..activations import Activations, MuteHeads, captures
 from ..families import ModelError
@@ -34,9 +35,10 @@ def muting_of(
     for kind in dict.fromkeys(kinds):
         if kind not in ("zero", "mean"):
             raise ModelError(f'Expected the importance "zero" or "mean", got {kind!r}.')
+        found[kind] = {}
+    if "mean" in found:
         images = (image for image, _ in readable(entries))
-        captured = captures(model, images, batch_size=batch_size)
-        found[kind] = mean_head_outputs(captured) if kind == "mean" else {}
+        found["mean"] = mean_head_outputs(captures(model, images, batch_size=batch_size))
     return found
 
 
@@ -61,7 +63,7 @@ def head_importance(
     """
     shape = len(images), len(model.layers), max(layer.num_heads for layer in model.layers)
     changed, lost = np.full(shape, np.nan), np.full(shape, np.nan)
-    before = np.stack([log_softmax(acts) for acts in captured])
+    before = _log_probabilities(captured)
     answers, rows = before.argmax(axis=1), np.arange(len(images))
     for layer, described in enumerate(model.layers):
         for head in range(described.num_heads):
@@ -69,15 +71,14 @@ def head_importance(
                 continue  # what is not read there is not muted either
             edit = MuteHeads([(layer, head)], values)
             muted = captures(model, images, batch_size=len(images), edits=[edit])
-            after = np.stack([log_softmax(acts) for acts in muted])
+            after = _log_probabilities(muted)
             changed[:, layer, head] = after.argmax(axis=1) != answers
             lost[:, layer, head] = before[rows, answers] - after[rows, answers]
     return changed, lost
 
 
-def log_softmax(acts: Activations) -> np.ndarray:
-    """Of the logits, which a head for classes has: (K,)."""
-    assert acts.logits is not None
-    above = acts.logits.astype(np.float64) - acts.logits.max()
-    found: np.ndarray = above - np.log(np.exp(above).sum())
+def _log_probabilities(captured: Iterable[Activations]) -> np.ndarray:
+    """Of the classes of each picture: (pictures, K), of float64."""
+    logits = np.array([acts.logits for acts in captured], np.float64)
+    found: np.ndarray = log_softmax(logits, axis=1)
     return found

@@ -145,8 +145,7 @@ def measured(
             progress(end)
     if held >= 4:  # HSIC needs as many
         grams = np.stack([gram(each[:held]) for each in features])
-        weight = np.array(float(held))
-        state = state.merged(State({}, {"hsic": weight * hsic(grams), "hsic_weight": weight}))
+        state = state.merged(State({}, {"hsic": held * hsic(grams)}))
     return Piece(state, table, rows, refusals, proof_error)
 
 

@@ -42,7 +42,7 @@ class Moments:
         count = there.sum(axis=0).astype(np.float64)
         total = np.where(there, rows, 0).sum(axis=0)
         mean = np.divide(total, count, out=np.zeros_like(total), where=count > 0)
-        return cls(count, mean, np.where(there, rows - mean, 0).__pow__(2).sum(axis=0))
+        return cls(count, mean, (np.where(there, rows - mean, 0) ** 2).sum(axis=0))
 
     @classmethod
     def of_vectors(cls, rows: np.ndarray) -> "Moments":
