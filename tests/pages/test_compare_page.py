@@ -131,7 +131,7 @@ def test_where_the_grids_differ_the_place_and_the_relative_depth_are_kept() -> N
     assert f"**{expected:.2f}**" in said(at)
     assert "16 x 16 and of 14 x 14 patches" in said(at)
     assert "resampled by area to 14 x 14" in said(at)
-    assert "Mean of heads: there are 6 and 3" in prose(at)
+    assert "Mean of heads: 6 on the left, 3 on the right" in prose(at)
     assert frames(at, 0).shape[0] == frames(at, 1).shape[0] == 1
     np.testing.assert_allclose(
         frames(at, 1)[0], second.attention(3).mean(axis=0)[:, 1:], atol=0.004

@@ -157,7 +157,8 @@ def _refusal(page: str, view: View) -> str | None:
         )
     if page not in ALL_TO_ALL or view.acts.all_to_all:
         return None
-    needs = "This page needs every token to attend to every token, the same ones in each layer"
+    what = "Attention rollout" if page == "rollout" else "This page"
+    needs = f"{what} needs every token to attend to every token, the same ones in each layer"
     if kinds == ["mixing"]:
         return f"{needs}; {name} has no attention."
     has = " and ".join(KINDS[kind] for kind in kinds)
@@ -189,7 +190,7 @@ def _controls(name: str) -> View | None:
         return None
     model, acts = _captured(chosen, picture)
     layer = _layer_setting(len(model.layers))
-    if name in LAYERED:
+    if name in LAYERED and (name not in ALL_TO_ALL or acts.all_to_all):
         _layer_control(row[5], len(model.layers))
     shown = model.layers[layer]
     _at_most("head", shown.num_heads, MEAN)

@@ -209,9 +209,10 @@ def distance_by_depth(
         figure.add_scatter(
             x=depth,
             y=100 * equal,
+            name="equal sharing",
             mode="lines",
             line=dict(color=GREY, width=1, dash="dot"),
-            showlegend=False,
+            showlegend=name == names[-1],
             hoverinfo="skip",
         )
         known = values[np.isfinite(values)]

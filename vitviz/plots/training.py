@@ -70,9 +70,8 @@ def training_curves(
         figure.add_hline(
             y=100 * reference,
             line=dict(dash="dash", color=GREY),
-            annotation_text=f"a ViT written for a course, {100 * reference:.2f} %",
-            annotation_font_size=14,
-            annotation_position="top left",
+            name=f"a ViT written for a course, {100 * reference:.2f} %",
+            showlegend=True,
         )
         words.append(f"a ViT written for a course reached {100 * reference:.2f} %")
     if chosen is not None:

@@ -9,7 +9,7 @@ export const INK = "#31333f"; // of words on white
 const TEXT = 13; // pixels
 const EDGE = 10;
 const MENU = `
-  details { position: relative; font-size: 14px; }
+  details { position: relative; font-size: 0.875rem; }
   summary { cursor: pointer; list-style: none; padding: 2px 8px; border-radius: 6px;
     background: color-mix(in srgb, currentColor 10%, transparent); }
   summary:focus-visible, button:focus-visible { outline: 3px solid currentColor; outline-offset: 1px; }
@@ -48,6 +48,7 @@ export function saveMenu(draw) {
       button.setAttribute("aria-label", `${label}, ${words.toLowerCase()}`);
       button.onclick = async () => {
         details.open = false;
+        summary.focus(); // which the closed menu would lose
         await save(draw(bare), bare, scale);
       };
       box.append(button);

@@ -39,20 +39,19 @@ def page(view: View) -> Data | None:
         other = _other_model(view, name, mode, menus[1], menus[2])
     if other is None:
         called = _called(view, name)
-        _answer(view, called, "left")
+        _answer(view, f"of {called}", "left")
         return Data(lambda: [_answers([view], [called])])
     beside = settings.kept("other_model") if mode == "models" else name
     names = [_called(view, name), _called(other, beside or other.model.name)]
     if mode == "pictures":
         names = [view.picture.name, other.picture.name]
-    if mode == "pictures":
         compared = compare_pictures.draw(view, other, menus[2])
     else:
         compared = compare_maps.draw(view, other, names, menus[1 if mode == "weights" else 3])
     sides = zip(st.columns(2), (view, other), names, ("left", "right"), strict=True)
     for place, one, called, side in sides:
         with place:
-            _answer(one, called, side)
+            _answer(one, f"{'for' if mode == 'pictures' else 'of'} {called}", side)
     return Data(
         lambda: [_answers([view, other], names), *compared.tables()], pictures=compared.measured
     )
@@ -103,8 +102,8 @@ def _other_model(
         return None
 
 
-def _answer(view: View, called: str, side: str) -> None:
-    st.subheader(f"Answer: {literal(called)}", anchor=False)
+def _answer(view: View, whose: str, side: str) -> None:
+    st.subheader(f"Answer {literal(whose)}", anchor=False)
     acts = view.acts
     if acts.probabilities is None:
         st.markdown(class_menu.answer_words(acts, trained=view.model.trained))

@@ -58,16 +58,17 @@ def beside(view: View, model: "Model", acts: "Activations") -> View:
 
 def draw(view: View, other: View, names: Sequence[str], menu: DeltaGenerator) -> Compared:
     """Draw both maps, what they have in common, and the difference of distances."""
+    refusals = [words for words in map(_why_no_map, (view, other)) if words]
     heads = [one.acts.layers[one.layer].num_heads for one in (view, other)]
     mean = heads[0] != heads[1]
     if mean:
-        menu.markdown(f"Mean of heads: there are {heads[0]} and {heads[1]}")
+        if not refusals:
+            menu.markdown(f"Mean of heads: {heads[0]} on the left, {heads[1]} on the right")
         view, other = (replace(one, head=None) for one in (view, other))
     elif heads[0] > 1:
         options = [MEAN, *range(1, heads[0] + 1)]
         menu.selectbox("Head", options, key="head", format_func=_head_words)
     both = (view, other)
-    refusals = [words for words in map(_why_no_map, both) if words]
     for words in dict.fromkeys(refusals):
         st.info(words)
     if not refusals:
@@ -217,7 +218,7 @@ def _distance_figure(
     unit, pixels = _unit(measured)
     if _alike(measured):
         first, second = (_table_of(*one) for one in zip(measured, pixels, strict=True))
-        st.subheader("How much farther each head attends in the second", anchor=False)
+        st.subheader("How much farther each head attends on the right than on the left", anchor=False)
         show(plots.distance_difference(second - first, unit=unit, names=(names[0], names[1])))
         return
     st.subheader("Mean attention distance from the first layer to the last", anchor=False)

@@ -158,16 +158,14 @@ def _maps(
             version=version,
         )
     with right:
-        st.markdown(
-            f"**{literal(other.picture.name)}**: its {nearest.shape[1]} most similar patches"
-        )
+        st.markdown(f"**{literal(other.picture.name)}**: the patches most similar to the query")
         linked_map(
             other,
             encode(0, similarity[None], 0, "cosine"),
             replace(shape, key_grid=shapes[1].grid, key_crop=shapes[1].crop),
             name="right",
             kind="cosine",
-            title="Similarity to it",
+            title="Similarity to the query",
             map_name=layer,
             version=version,
             asked=view,

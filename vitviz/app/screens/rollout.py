@@ -77,7 +77,8 @@ def of_one_class(view: View) -> Data | None:
         about = "Class-specific map, in the grid of the first layer."
         return [Table(about, {**patch_columns(view, grid=grid), **columns})]
 
-    return Data(tables) if of_class else None
+    line = f"{view.model.provenance} · all layers · {view.picture.name}"
+    return Data(tables, record=line) if of_class else None
 
 
 def _said(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> str:

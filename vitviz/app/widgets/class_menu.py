@@ -22,11 +22,13 @@ def names(acts: "Activations") -> tuple[str, ...]:
 
 def answer_words(acts: "Activations", *, trained: bool) -> str:
     """What the model answers for the picture, in one line."""
+    from vitviz.plots.template import as_percent
+
     if acts.probabilities is None:
         return "No answer: this model has no head."
     top = _top(acts)
     what = "Answer" if trained else "Answer of random weights"
-    words = f"{what}: {names(acts)[top]}, {100 * acts.probabilities[top]:.0f} %"
+    words = f"{what}: {names(acts)[top]}, {as_percent(acts.probabilities[top])}"
     return words if acts.labels else f"{words} (its outputs have no names)"
 
 
