@@ -50,7 +50,9 @@ def test_the_size_of_the_input_is_chosen_by_keys_and_can_be_read(page: Page) -> 
     page.get_by_role("button", name=re.compile("^Input 64 × 64")).focus()
     page.keyboard.press("Enter")
     expect(page.locator(POPOVER)).to_contain_text("16 × 16 patches, 257 tokens.")
-    look: Any = page.evaluate(LOOK.replace('querySelector("main")', f'querySelector("{POPOVER}")', 1))
+    look: Any = page.evaluate(
+        LOOK.replace('querySelector("main")', f'querySelector("{POPOVER}")', 1)
+    )
     assert len(look["texts"]) >= 2
     assert all(text["contrast"] >= 4.5 and text["size"] >= SMALLEST for text in look["texts"])
     typed(page, "Size of the input", "48x64")

@@ -259,7 +259,7 @@ def _parser() -> argparse.ArgumentParser:
     add_device(evaluate)
     evaluate.set_defaults(run=_evaluate)
 
-    fetching = commands.add_parser("fetch", help="download trained weights of timm, to work offline")
+    fetching = commands.add_parser("fetch", help="download weights of timm, to work offline")
     fetching.add_argument("names", nargs="+", metavar="NAME", help="architectures of timm")
     fetching.set_defaults(run=fetch)
 

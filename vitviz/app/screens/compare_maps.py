@@ -218,7 +218,9 @@ def _distance_figure(
     unit, pixels = _unit(measured)
     if _alike(measured):
         first, second = (_table_of(*one) for one in zip(measured, pixels, strict=True))
-        st.subheader("How much farther each head attends on the right than on the left", anchor=False)
+        st.subheader(
+            "How much farther each head attends on the right than on the left", anchor=False
+        )
         show(plots.distance_difference(second - first, unit=unit, names=(names[0], names[1])))
         return
     st.subheader("Mean attention distance from the first layer to the last", anchor=False)
