@@ -191,6 +191,17 @@ def test_the_map_by_offset_is_the_mean_of_those_of_pictures(
         assert_allclose(whole.offset_attention(layer), np.mean(each, axis=0), rtol=1e-4)
 
 
+def test_the_map_of_cls_is_the_mean_of_those_of_pictures(
+    whole: Profile, captured: list[Activations]
+) -> None:
+    for layer in range(3):
+        each = [acts.attention(layer)[:, 0, 2:].reshape(4, 4, 6) for acts in captured]
+        assert_allclose(whole.cls_attention(layer), np.mean(each, axis=0), rtol=1e-4)
+    without = profile(example("no class token"), PICTURES[:3])
+    with pytest.raises(ProfileError, match="no map of CLS"):
+        without.cls_attention(0)
+
+
 def test_rows_wholly_on_the_prefix_are_left_out_of_the_map() -> None:
     on_prefix = np.zeros((5, 5))
     on_prefix[..., 0] = 1

@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from .. import __version__
 from ..options import Options, add_device, add_options, check, options_in
 from .lesson import fetch, prepare
-from .terminal import CLEAR, refused
+from .terminal import pictures_done, print_skipped, refused
 
 
 def _app(arguments: argparse.Namespace) -> int:
@@ -84,16 +83,6 @@ def _profile(arguments: argparse.Namespace) -> int:
     from ..profiling import ProfileError, profile
     from ..zoo import ModelError
 
-    begun: list[float] = []  # when the first batch began, and how many pictures were done by then
-
-    def progress(done: int, total: int) -> None:
-        begun.extend([] if begun else [time.monotonic(), done])
-        rate = (done - begun[1]) / max(time.monotonic() - begun[0], 1e-9)
-        left = f", {rate:,.1f} a second, {_duration((total - done) / rate)} left" if rate else ""
-        line = f"{done:,} of {total:,} pictures{left}"
-        if sys.stderr.isatty():
-            print(f"{CLEAR}{line}", end="", file=sys.stderr, flush=True)
-
     try:
         model = load_model(
             arguments.model,
@@ -111,7 +100,7 @@ def _profile(arguments: argparse.Namespace) -> int:
             importance=arguments.importance,
             out=arguments.out,
             resume=arguments.resume,
-            progress=progress,
+            progress=pictures_done(),
         )
     except (ProfileError, ModelError, OSError) as error:  # the last: a disk that is full, say
         return refused(error)
@@ -119,25 +108,14 @@ def _profile(arguments: argparse.Namespace) -> int:
         again = "the same command with --resume goes on"
         print(f"\nStopped; what was done is kept in {arguments.out}: {again}.", file=sys.stderr)
         return 130
-    print(CLEAR if sys.stderr.isatty() else "", end="", file=sys.stderr)
+    table = found.pictures
     skipped = [
-        f"{name}: {why}"
-        for name, why in zip(found.pictures["picture"], found.pictures["skipped"], strict=True)
-        if why
+        (name, why) for name, why in zip(table["picture"], table["skipped"], strict=True) if why
     ]
-    for line in skipped[:10]:
-        print(line, file=sys.stderr)
-    if len(skipped) > 10:
-        print(f"and {len(skipped) - 10:,} more, see profile.parquet", file=sys.stderr)
+    print_skipped(skipped, "profile.parquet")
     measured = found.about["pictures"] - len(skipped)
     print(f"{measured:,} pictures measured, {len(skipped):,} skipped: {arguments.out}")
     return 1 if skipped else 0
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def _report(arguments: argparse.Namespace) -> int:

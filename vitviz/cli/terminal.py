@@ -1,6 +1,8 @@
 """What every command writes to the terminal alike."""
 
 import sys
+import time
+from collections.abc import Callable, Sequence
 
 CLEAR = "\r\x1b[K"  # to the beginning of a terminal's line, and wipe it
 
@@ -9,3 +11,33 @@ def refused(error: object) -> int:
     """Print why a command is refused; returns its exit code."""
     print(error, file=sys.stderr)
     return 2
+
+
+def pictures_done() -> Callable[[int, int], None]:
+    """What prints the pictures that are done, their rate and the time left onto a terminal."""
+    begun: list[float] = []  # when the first batch began, and how many pictures were done by then
+
+    def progress(done: int, total: int) -> None:
+        begun.extend([] if begun else [time.monotonic(), done])
+        rate = (done - begun[1]) / max(time.monotonic() - begun[0], 1e-9)
+        left = f", {rate:,.1f} a second, {_duration((total - done) / rate)} left" if rate else ""
+        line = f"{done:,} of {total:,} pictures{left}"
+        if sys.stderr.isatty():
+            print(f"{CLEAR}{line}", end="", file=sys.stderr, flush=True)
+
+    return progress
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def print_skipped(skipped: Sequence[tuple[str, str]], more: str) -> None:
+    """Name the first ten pictures that were skipped; `more` is where the others are."""
+    print(CLEAR if sys.stderr.isatty() else "", end="", file=sys.stderr)
+    for name, reason in skipped[:10]:
+        print(f"{name}: {reason}", file=sys.stderr)
+    if len(skipped) > 10:
+        print(f"and {len(skipped) - 10:,} more, see {more}", file=sys.stderr)

@@ -2,7 +2,7 @@
 
 import html
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -233,19 +233,27 @@ def page(profile: Any) -> str:
     profile : `vitviz.profiling.Profile`
     """
     about = profile.about
-    parts = [_table(_facts(profile))]
+    title = f"Profile of {about['model']} over {about['pictures']:,} pictures"
+    return document(title, _facts(profile), _figures(profile))
+
+
+def document(
+    title: str, facts: dict[str, str], figures: Iterable[tuple[str, str, go.Figure]]
+) -> str:
+    """One HTML file, which loads nothing: a table of facts, and figures with title and words."""
+    parts = [_table(facts)]
     plotly: Any = True  # the library is written out once, before the first figure
-    for title, words, figure in _figures(profile):
+    for heading, words, figure in figures:
         drawn = figure.to_html(
             full_html=False, include_plotlyjs=plotly, config={"displaylogo": False}
         )
         plotly = False
         alt = html.escape(figure.layout.meta["alt"])
         parts.append(
-            f"<h2>{html.escape(title)}</h2><p>{html.escape(words)}</p>"
+            f"<h2>{html.escape(heading)}</h2><p>{html.escape(words)}</p>"
             f'<figure role="img" aria-label="{alt}">{drawn}</figure>'
         )
-    title = html.escape(f"Profile of {about['model']} over {about['pictures']:,} pictures")
+    title = html.escape(title)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width"><title>{title}</title>'

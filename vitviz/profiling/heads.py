@@ -43,11 +43,14 @@ class Heads:
     values : by name, ndarray of shape (P, L, most heads of a layer); NaN where there is none
     offsets : by number of the layer: attention by offset summed over pictures and queries, and the
         pairs that were summed, both (h, 2 rows - 1, 2 cols - 1)
+    from_cls : by number of the layer: attention from CLS to the patches summed over pictures
+        (h, rows, cols), and how many they are
     refusals : by the layer's name, why it was not measured in a picture
     """
 
     values: dict[str, np.ndarray]
     offsets: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    from_cls: dict[int, tuple[np.ndarray, int]] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
 
 
@@ -137,6 +140,8 @@ def _measure(
     of_rows = np.zeros((6, count, tokens), np.float32)
     far, bits, own, on_prefix, on_patches, on_outliers = of_rows
     received = np.zeros((count, tokens))
+    cls = layer.prefix.index("cls") if "cls" in layer.prefix else tokens
+    from_cls = np.zeros((count, tokens))
     summed = np.zeros((heads, tokens, tokens), np.float32)
     kept = np.zeros((heads, tokens))
     for which, rows, scores, block, shares in blocks:
@@ -147,6 +152,9 @@ def _measure(
         on_prefix[here], on_patches[here] = shares.swapaxes(0, 1)
         on_outliers[here] = (marked[which] @ block.swapaxes(1, 2))[:, 0]
         received[which] += block.sum(axis=1)
+        first, last, _ = rows.indices(tokens)
+        if first <= cls < last:
+            from_cls[which] = block[:, cls - first]
         mass = on_patches[here]
         share = np.divide(1, mass, out=np.zeros_like(mass), where=mass != 0)
         for place, head in enumerate(range(*which.indices(count))):
@@ -170,6 +178,10 @@ def _measure(
     sums = _by_offset(summed[:, prefix:, prefix:], kept[:, prefix:], layer.query_grid)
     before = found.offsets.get(number)
     found.offsets[number] = sums if before is None else (before[0] + sums[0], before[1] + sums[1])
+    if cls < tokens:
+        maps = from_cls[:, prefix:].reshape(pictures, heads, *layer.query_grid).sum(axis=0)
+        summed_maps, of = found.from_cls.get(number, (0, 0))
+        found.from_cls[number] = summed_maps + maps, of + pictures
 
 
 def _by_offset(

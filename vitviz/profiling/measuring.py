@@ -49,6 +49,8 @@ class Piece:
     rows : by measure, float32 ndarray of shape (pictures, layers, heads), NaN where skipped
     refusals : by the layer's name, why it was not measured in one of the pictures
     proof_error : the largest share by which a proof was off
+    grams : ndarray of shape (depth + 1, n, n) of the n pictures that were measured, or None
+        `similarity.gram` of the tokens at each depth, where they were asked for.
     """
 
     state: State
@@ -56,6 +58,7 @@ class Piece:
     rows: dict[str, np.ndarray]
     refusals: dict[str, str]
     proof_error: float
+    grams: np.ndarray | None = None
 
     def saved(self) -> bytes:
         about = dict(table=self.table, refusals=self.refusals, proof_error=self.proof_error)
@@ -80,6 +83,7 @@ def measured(
     batch_size: int = 16,
     muting: Muting = MappingProxyType({}),
     progress: Callable[[int], object] | None = None,
+    keep_grams: bool = False,
 ) -> Piece:
     """Measure one piece.
 
@@ -91,6 +95,8 @@ def measured(
     muting : what heads give whose importance is measured, see `muting_of`
     progress : callable, optional
         Called as progress(pictures done) after each batch; what it raises stops.
+    keep_grams : bool
+        Whether the piece has its Gram matrices, for CKA with another model. `saved` drops them.
 
     Raises
     ------
@@ -143,10 +149,11 @@ def measured(
             held += 1
         if progress is not None:
             progress(end)
+    grams = None
     if held >= 4:  # HSIC needs as many
         grams = np.stack([gram(each[:held]) for each in features])
         state = state.merged(State({}, {"hsic": held * hsic(grams)}))
-    return Piece(state, table, rows, refusals, proof_error)
+    return Piece(state, table, rows, refusals, proof_error, grams if keep_grams else None)
 
 
 def _opened(
@@ -195,6 +202,8 @@ def _of_heads(heads: Heads) -> State:
     sums: dict[str, np.ndarray] = {}
     for layer, (attention, pairs) in heads.offsets.items():
         sums |= {f"offset/{layer}": attention, f"offset_pairs/{layer}": pairs}
+    for layer, (maps, pictures) in heads.from_cls.items():
+        sums |= {f"cls/{layer}": maps, f"cls_pictures/{layer}": np.array(float(pictures))}
     return State(moments, sums)
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
 
 from .heads import KEPT, MEASURES
 from .measuring import COLUMNS, NORM_BINS
@@ -70,9 +69,7 @@ class Profile:
 
         Two ndarrays of shape (layers, heads). It holds for pictures that are a random sample.
         """
-        moments = self._moments(measure)
-        reach = stdtrit(np.maximum(moments.count - 1, 1), (1 + share) / 2) * moments.sem
-        return moments.means - reach, moments.means + reach
+        return self._moments(measure).interval(share)
 
     def values(self, measure: str) -> np.ndarray:
         """The measure in every picture, float32 of shape (pictures, layers, heads).
@@ -115,6 +112,19 @@ class Profile:
             raise ProfileError(f"There is no map by offset of layer {layer}.")
         attention, pairs = sums[f"offset/{layer}"], sums[f"offset_pairs/{layer}"]
         return np.divide(attention, pairs, out=np.full_like(attention, np.nan), where=pairs > 0)
+
+    def cls_attention(self, layer: int) -> np.ndarray:
+        """Mean attention from CLS to the patches, over pictures, where every token attends.
+
+        Returns
+        -------
+        ndarray of shape (heads, rows, cols)
+            Shares of 1; what goes to the prefix tokens is not in it.
+        """
+        sums = self.state.sums
+        if f"cls/{layer}" not in sums:
+            raise ProfileError(f"There is no map of CLS of layer {layer}.")
+        return sums[f"cls/{layer}"] / sums[f"cls_pictures/{layer}"]
 
     @property
     def norms(self) -> tuple[np.ndarray, np.ndarray]:

@@ -222,6 +222,7 @@ def described(
         "weights_sha256": weights_digest(model),
         "dtype": str(weight.dtype).removeprefix("torch."),
         "labels": model.labels,
+        "num_classes": model.num_classes,
         "preprocessing": asdict(model.preprocess),
         "layers": [asdict(layer) for layer in model.layers],
         "pictures": len(entries),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import stdtrit
 
 _MOMENTS = ("count", "mean", "m2")
 
@@ -79,6 +80,11 @@ class Moments:
     def means(self) -> np.ndarray:
         """The mean, NaN where there is no value."""
         return np.where(self.count > 0, self.mean, np.nan)
+
+    def interval(self, share: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """The interval that holds the mean with that confidence, by Student's t."""
+        reach = stdtrit(np.maximum(self.count - 1, 1), (1 + share) / 2) * self.sem
+        return self.means - reach, self.means + reach
 
 
 @dataclass(frozen=True, eq=False)
