@@ -388,6 +388,7 @@ def test_two_parts_merge_into_the_whole(whole: Profile) -> None:
         assert_allclose(values, expected[name], rtol=0, atol=1e-12 * scale, err_msg=name)
     assert_array_equal(first.merge(second).values("distance"), whole.values("distance"))
     assert first.merge(second).pictures["label"] == LABELS
+    assert first.merge(second).about["source"] == "pictures in memory"
 
 
 def test_batches_of_another_size_agree(whole: Profile) -> None:

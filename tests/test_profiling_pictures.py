@@ -17,6 +17,7 @@ from pyarrow import parquet
 
 from vitviz.images import ImageError
 from vitviz.profiling import Entry, ProfileError, listed
+from vitviz.profiling.pictures import named
 
 
 def png(seed: int) -> bytes:
@@ -61,6 +62,14 @@ def test_globs_and_files_are_listed_in_the_order_in_which_they_are_given(folder:
     assert [Path(entry.name).name for entry in entries] == ["c.png", "b.png"]
     deep = listed(f"{folder}/**/*.png")
     assert [Path(entry.name).name for entry in deep] == ["b.png", "c.png"]
+
+
+def test_where_pictures_come_from_is_said_in_words(folder: Path, tmp_path: Path) -> None:
+    write_sheets(tmp_path / "packed.parquet", coloured(10, seed=1))
+    assert named(listed([folder, tmp_path / "packed.parquet"])) == "pictures, deep, packed.parquet"
+    assert named(listed([picture(20, 16)])) == "pictures in memory"
+    entries = [Entry(f"{n}/a.png", f"class{n}/a.png") for n in range(5)]
+    assert named(entries) == "class0, class1, class2 and 2 more"
 
 
 def test_pictures_themselves_are_numbered() -> None:

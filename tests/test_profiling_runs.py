@@ -72,6 +72,33 @@ def test_a_profile_of_memory_can_be_saved(folder: Path, tmp_path: Path) -> None:
     assert_same(vitviz.load_profile(tmp_path / "out"), found)
 
 
+def test_profile_npz_alone_is_the_profile_without_its_rows(folder: Path, tmp_path: Path) -> None:
+    found = profiled(folder, tmp_path)
+    alone = vitviz.load_profile((tmp_path / "profile.npz").rename(tmp_path / "mine.npz"))
+    assert alone.about == found.about
+    for name, values in found.state.arrays().items():
+        assert_array_equal(alone.state.arrays()[name], values, err_msg=name)
+    with pytest.raises(ProfileError, match="has no rows by picture") as caught:
+        alone.values("distance")
+    assert_one_sentence(caught.value)
+
+
+def test_what_is_no_profile_is_refused_in_a_sentence(folder: Path, tmp_path: Path) -> None:
+    profiled(folder, tmp_path / "whole")
+    data = (tmp_path / "whole" / "profile.npz").read_bytes()
+    bad = tmp_path / "bad.npz"
+    np.savez(tmp_path / "other.npz", weights=np.zeros(3))
+    np.save(tmp_path / "array.npy", np.zeros(3))
+    (tmp_path / "whole" / "profile.parquet").unlink()
+    for content in (b"", b"no archive", data[: len(data) // 2], data.replace(b"about", b"xbout")):
+        bad.write_bytes(content)
+        with pytest.raises(ProfileError, match=r"bad\.npz holds no profile"):
+            vitviz.load_profile(bad)
+    for name in ("nothing", "whole", "other.npz", "array.npy"):
+        with pytest.raises(ProfileError, match=f"{name} holds no profile that can be read"):
+            vitviz.load_profile(tmp_path / name)
+
+
 def test_the_table_of_pictures_says_what_was_skipped(folder: Path, tmp_path: Path) -> None:
     profiled(folder, tmp_path)
     table = parquet.read_table(tmp_path / "profile.parquet")
@@ -108,6 +135,7 @@ def test_run_json_says_how_it_came_to_be(folder: Path, tmp_path: Path) -> None:
     assert len(about["weights_sha256"]) == len(about["list_sha256"]) == 64
     assert about["preprocessing"]["mean"] == [0.5, 0.4, 0.3]
     assert (about["pictures"], about["skipped"], about["batch_size"]) == (20, 1, 3)
+    assert about["source"] == folder.name
     assert about["refused_layers"] == {}
     assert 0 < about["proof_error"] < 1e-4
 

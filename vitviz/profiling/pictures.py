@@ -128,6 +128,20 @@ def readable(entries: Iterable[Entry]) -> Iterator[tuple[Image.Image, str]]:
             yield entry.read()
 
 
+def named(entries: Iterable[Entry]) -> str:
+    """The shards and folders that the pictures come from, in words: the first three by name."""
+    names = list(dict.fromkeys(map(_home, entries)))
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def _home(entry: Entry) -> str:
+    if not isinstance(entry.source, str):
+        return "pictures in memory"
+    path = Path(entry.source).absolute()
+    return path.name if path.suffix.lower() in _SHARDS else path.parent.name
+
+
 def _entries(source: Source) -> Iterator[Entry]:
     if isinstance(source, (bytes, Image.Image)):
         yield Entry("", source)

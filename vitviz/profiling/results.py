@@ -1,10 +1,13 @@
 """`Profile`: what a model does over a set of pictures, and the files that hold it."""
 
+import io
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -16,6 +19,7 @@ from .state import Moments, State
 
 #: The table of some pictures, and their rows: by measure (pictures, layers, heads).
 Part = tuple[Mapping[str, Sequence[Any]], Mapping[str, np.ndarray]]
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error)
 #: What two profiles of one model agree in.
 SAME = ("model", "weights_sha256", "preprocessing", "layers", "minibatch", "importance")
 
@@ -280,6 +284,7 @@ class Profile:
             about[key] = self.about[key] + other.about[key]
         about["proof_error"] = max(self.about["proof_error"], other.about["proof_error"])
         about["refused_layers"] = self.about["refused_layers"] | other.about["refused_layers"]
+        about["source"] = ", ".join(dict.fromkeys((self.about["source"], other.about["source"])))
         about["merged_from"] = [
             part
             for one in (self, other)
@@ -312,8 +317,12 @@ class Profile:
         return self.state.moments[f"head/{measure}"]
 
 
-def load_profile(folder: str | os.PathLike[str]) -> Profile:
-    """A profile that was saved into a folder.
+def load_profile(path: str | os.PathLike[str]) -> Profile:
+    """A profile that was saved.
+
+    Parameters
+    ----------
+    path : the folder, or its `profile.npz` alone, which has no rows by picture
 
     Raises
     ------
@@ -322,14 +331,22 @@ def load_profile(folder: str | os.PathLike[str]) -> Profile:
     """
     from .writing import rows_of
 
-    place = Path(folder)
+    place = Path(path)
+    alone, rows = place.is_file(), place / "profile.parquet"
     try:
-        about = json.loads((place / "run.json").read_text(encoding="utf-8"))
-        with np.load(place / "profile.npz", allow_pickle=False) as file:
-            state = State.of_arrays(file)
-        if not (place / "profile.parquet").is_file():
+        data = (place if alone else place / "profile.npz").read_bytes()
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            arrays = dict(file)
+        about = json.loads(str(arrays.pop("about")))
+        shape = len(about["layers"]), max(layer["num_heads"] for layer in about["layers"])
+        if not alone and not rows.is_file():
             raise FileNotFoundError("profile.parquet is not there")
-    except (OSError, ValueError, KeyError) as error:
+    except _UNREADABLE as error:
         raise ProfileError(f"{place} holds no profile that can be read: {error}.") from error
-    shape = len(about["layers"]), max(layer["num_heads"] for layer in about["layers"])
-    return Profile(about, state, lambda: rows_of(place / "profile.parquet", shape))
+
+    def parts() -> Iterator[Part]:
+        if alone:
+            raise ProfileError(f"{place} alone has no rows by picture.")
+        return rows_of(rows, shape)
+
+    return Profile(about, State.of_arrays(arrays), parts)

@@ -17,7 +17,7 @@ import torch
 from ..model import Model
 from .importance import Kind, muting_of
 from .measuring import PIECE, Piece, measured
-from .pictures import Entry, ProfileError, Source, listed
+from .pictures import Entry, ProfileError, Source, listed, named
 from .results import Part, Profile, load_profile
 from .state import State
 from .writing import replace as replace_file
@@ -226,6 +226,7 @@ def described(
         "preprocessing": asdict(model.preprocess),
         "layers": [asdict(layer) for layer in model.layers],
         "pictures": len(entries),
+        "source": named(entries),
         "list_sha256": list_digest(entries),
         "batch_size": batch_size,
         "minibatch": PIECE,

@@ -24,7 +24,8 @@ def write(profile: "Profile", folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_rows(profile._parts(), folder / "profile.parquet")
     file = io.BytesIO()
-    np.savez_compressed(file, allow_pickle=False, **profile.state.arrays())
+    about = json.dumps(profile.about)  # in the file, too, so that it can be read without the others
+    np.savez_compressed(file, allow_pickle=False, about=about, **profile.state.arrays())
     replace(folder / "profile.npz", file.getvalue())
     replace(folder / "heads.csv", heads_csv(profile).encode())
     replace(folder / "profile.html", page(profile).encode())
