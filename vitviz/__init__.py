@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .families import Layer, ModelError
     from .images import ImageError, open_image
     from .model import Model
-    from .profiling import Profile, load_profile, profile
+    from .profiling import Comparison, Profile, compare, load_profile, profile
     from .words import Words
     from .zoo import load_model, watch
 
@@ -37,6 +37,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Activations",
+    "Comparison",
     "DropPatches",
     "FillPatches",
     "ImageError",
@@ -49,6 +50,7 @@ __all__ = [
     "Words",
     "capture",
     "captures",
+    "compare",
     "load_activations",
     "load_model",
     "load_profile",
@@ -60,6 +62,7 @@ __all__ = [
 
 _HOMES = {
     "Activations": "activations",
+    "Comparison": "profiling",
     "DropPatches": "activations",
     "FillPatches": "activations",
     "ImageError": "images",
@@ -72,6 +75,7 @@ _HOMES = {
     "Words": "words",
     "capture": "activations",
     "captures": "activations",
+    "compare": "profiling",
     "load_activations": "activations",
     "load_model": "zoo",
     "load_profile": "profiling",

@@ -1,4 +1,4 @@
-"""The `vitviz` command: app, report, profile, train, evaluate, fetch, prepare."""
+"""The `vitviz` command: app, report, profile, compare, train, evaluate, fetch, prepare."""
 
 import argparse
 import sys
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..options import Options, add_device, add_options, check, options_in
+from .comparing import add_compare
 from .lesson import fetch, prepare
 from .terminal import pictures_done, print_skipped, refused
 
@@ -216,6 +217,8 @@ def _parser() -> argparse.ArgumentParser:
     profile.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
     add_device(profile)
     profile.set_defaults(run=_profile)
+
+    add_compare(commands)
 
     report = commands.add_parser("report", help="write what a model sees into one HTML file")
     report.add_argument("photos", nargs="+", type=Path, metavar="PHOTO", help="files of pictures")

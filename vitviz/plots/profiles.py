@@ -296,7 +296,8 @@ def _table(facts: dict[str, str]) -> str:
     return f"<table>{''.join(rows)}</table>"
 
 
-_HEADS = (
+#: Measures of heads: name, title, unit and words.
+HEADS = (
     (
         "distance",
         "Attention distance",
@@ -352,7 +353,7 @@ def _figures(profile: Any) -> Iterator[tuple[str, str, go.Figure]]:
     layers = about["layers"]
     heads = [layer["num_heads"] for layer in layers]
     bars = "Each dot is the mean of one head over the pictures; bars are one standard deviation."
-    for name, title, unit, words in _HEADS:
+    for name, title, unit, words in HEADS:
         mean = profile.mean(name)
         if np.isfinite(mean).any():
             figure = head_means(

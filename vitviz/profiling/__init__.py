@@ -3,6 +3,8 @@
 A profile is a sum over pictures: parts of a list can be measured anywhere, and merged.
 """
 
+from .comparing import compare
+from .comparison import Answers, Comparison
 from .heads import KEPT, MEASURES
 from .measuring import PIECE, Piece, measured
 from .pictures import Entry, ProfileError, listed
@@ -14,12 +16,15 @@ __all__ = [
     "KEPT",
     "MEASURES",
     "PIECE",
+    "Answers",
+    "Comparison",
     "Entry",
     "Moments",
     "Piece",
     "Profile",
     "ProfileError",
     "State",
+    "compare",
     "listed",
     "load_profile",
     "measured",

@@ -1,0 +1,471 @@
+"""Two models over the same pictures: every number against a direct computation; refusals; files."""
+
+import csv
+import json
+from collections.abc import Iterator
+from math import comb
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from cifar import coloured
+from examples import assert_one_sentence, own_model, own_module, seeded, watched
+from numpy.testing import assert_allclose, assert_array_equal
+from PIL import Image
+from safetensors.torch import save_file
+from scipy import stats
+from test_profiling import features_of, hsic_of, noisy
+from test_profiling_runs import Tags
+
+import vitviz
+from vitviz import cli
+from vitviz.activations import Activations, capture
+from vitviz.inspection import (
+    attention_distance,
+    attention_entropy,
+    offset_attention,
+    prefix_mass,
+)
+from vitviz.model import Model
+from vitviz.profiling import KEPT, Comparison, ProfileError, compare, comparing, profile
+
+COUNT = 40  # minibatches of 16, 16 and 8
+MINIBATCHES = (slice(0, 16), slice(16, 32), slice(32, 40))
+PICTURES = noisy(COUNT)
+LABELS = [number % 5 for number in range(COUNT)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_pieces() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparing, "PIECE", 16)
+        yield
+
+
+def changed_model(share: float = 1.0, **options: Any) -> Model:
+    """An own model whose weights lie beside those of `own_model`."""
+    module, other = own_module(**options), own_module(**options)
+    with seeded(7), torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(share * parameter.std(correction=0) * torch.randn_like(parameter))
+    return watched(other, module.patch_embed.image_size)
+
+
+MODELS = (own_model(), changed_model())
+
+
+@pytest.fixture(scope="module")
+def found() -> Comparison:
+    return compare(*MODELS, PICTURES, labels=LABELS, batch_size=7)
+
+
+@pytest.fixture(scope="module")
+def captured() -> list[list[Activations]]:
+    """By model, each picture captured on its own."""
+    return [[capture(model, image) for image in PICTURES] for model in MODELS]
+
+
+# --- numbers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "reference"),
+    [
+        ("distance", attention_distance),
+        ("entropy", attention_entropy),
+        ("prefix_mass", prefix_mass),
+    ],
+)
+def test_differences_are_paired_by_picture(
+    found: Comparison, captured: list[list[Activations]], name: str, reference: Any
+) -> None:
+    first, second = (
+        np.stack([reference(acts) for acts in each]).astype(np.float64) for each in captured
+    )
+    moments, test = found.difference(name), stats.ttest_rel(second, first)
+    assert_allclose(moments.means, (second - first).mean(axis=0), atol=1e-5)
+    assert_allclose(moments.sem, stats.sem(second - first, axis=0), rtol=1e-3, atol=1e-6)
+    expected = test.confidence_interval(0.95)
+    assert_allclose(moments.interval(), (expected.low, expected.high), rtol=1e-3, atol=1e-5)
+    assert np.abs(moments.means).max() > 0.01
+    unpaired = np.sqrt((first.var(axis=0) + second.var(axis=0)) / COUNT)
+    assert np.abs(moments.sem / unpaired - 1).max() > 0.02  # so that pairing is told apart
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_differences_are_those_of_the_rows_of_two_profiles(found: Comparison, name: str) -> None:
+    rows = [profile(model, PICTURES, batch_size=7).values(name).astype(float) for model in MODELS]
+    apart = rows[1] - rows[0]
+    assert_allclose(found.difference(name).means, apart.mean(axis=0), atol=1e-5)
+    assert_allclose(found.difference(name).std, apart.std(axis=0, ddof=1), rtol=1e-3, atol=1e-6)
+
+
+def test_cka_is_that_of_all_pairs_of_layers_over_the_minibatches(
+    found: Comparison, captured: list[list[Activations]]
+) -> None:
+    first, second = (features_of(each) for each in captured)
+
+    def summed(X: np.ndarray, Y: np.ndarray) -> float:
+        return sum(len(X[part]) * hsic_of(X[part], Y[part]) for part in MINIBATCHES)
+
+    expected = [
+        [summed(X, Y) / np.sqrt(summed(X, X) * summed(Y, Y)) for Y in second] for X in first
+    ]
+    assert_allclose(found.cka(), expected, rtol=1e-4, atol=1e-5)
+    assert np.abs(found.cka() - found.cka().T).max() > 0.01  # so that A and B are told apart
+
+
+def test_models_of_other_depths_and_widths_have_a_cka() -> None:
+    short = own_model(depth=1, embed_dim=16, image_size=24)
+    assert compare(MODELS[0], short, PICTURES[:8]).cka().shape == (4, 2)
+
+
+def test_maps_are_differences_of_means(
+    found: Comparison, captured: list[list[Activations]]
+) -> None:
+    for layer in range(3):
+        offsets, maps = (
+            [np.mean([of(acts) for acts in each], axis=0) for each in captured]
+            for of in (
+                lambda acts, at=layer: offset_attention(acts, layer=at),
+                lambda acts, at=layer: acts.attention(at)[:, 0, 1:].reshape(4, 4, 6),
+            )
+        )
+        assert_allclose(found.offset_difference(layer), offsets[1] - offsets[0], atol=1e-6)
+        assert_allclose(found.cls_difference(layer), maps[1] - maps[0], atol=1e-6)
+
+
+def test_answers_are_those_of_the_logits(
+    found: Comparison, captured: list[list[Activations]]
+) -> None:
+    first, second = (
+        np.array([np.argmax(acts.logits) for acts in each])  # type: ignore[arg-type]
+        for each in captured
+    )
+    answers = found.answers
+    assert answers is not None
+    assert answers.accuracy is not None
+    assert (answers.pictures, answers.labelled) == (COUNT, COUNT)
+    assert answers.agreement == np.mean(first == second)
+    right = [each == np.array(LABELS) for each in (first, second)]
+    assert_allclose(answers.accuracy, [each.mean() for each in right])
+    assert answers.difference == pytest.approx(right[1].mean() - right[0].mean())
+    interval = stats.ttest_rel(*(each.astype(float) for each in right[::-1])).confidence_interval()
+    assert_allclose(answers.interval, (interval.low, interval.high))  # type: ignore[arg-type]
+    alone = [int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())]
+    assert [answers.only_first, answers.only_second] == alone
+    assert min(alone) > 0
+    discordant = sum(alone)  # McNemar's exact test, written out
+    tail = sum(comb(discordant, count) for count in range(min(alone) + 1)) / 2**discordant
+    assert answers.p_value == pytest.approx(min(1, 2 * tail))
+
+
+def test_a_model_does_not_differ_from_itself() -> None:
+    found = compare(MODELS[0], own_model(), PICTURES[:20], labels=LABELS[:20])
+    for name in KEPT:
+        moments = found.difference(name)
+        assert_array_equal(moments.means, 0)
+        assert_array_equal(moments.interval(), 0)
+    assert_allclose(np.diag(found.cka()), 1, rtol=1e-9)
+    assert_array_equal(found.cls_difference(2), 0)
+    answers = found.answers
+    assert answers is not None
+    assert (answers.agreement, answers.difference, answers.p_value) == (1, 0, 1)
+
+
+def test_the_mean_difference_has_its_closed_form() -> None:
+    even = own_model()
+    with torch.no_grad():
+        for name, parameter in even.module.named_parameters():
+            if "qkv" in name:
+                parameter[:32] = 0  # no query asks for anything: attention is uniform
+    found = compare(MODELS[0], even, PICTURES[:12])
+    before = profile(MODELS[0], PICTURES[:12])
+    expected = np.log2(25) - before.mean("entropy")
+    assert_allclose(found.difference("entropy").means, expected, rtol=1e-4)
+    assert_allclose(found.difference("entropy").std, before.std("entropy"), rtol=1e-3)
+
+
+# --- pictures that are left out ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten pictures, the fifth of which cannot be read."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for number, image in enumerate(PICTURES[:10]):
+        image.save(folder / f"{number}.png")
+    (folder / "4.png").write_bytes(b"no picture")
+    return folder
+
+
+def spoiled(number: int) -> Model:
+    """A model that gives no numbers for one picture of every batch."""
+    model = changed_model()
+
+    def spoil(_: object, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        z = inputs[0].clone()
+        z[number] = torch.nan
+        return (z,)
+
+    model.module.get_submodule("blocks.0").register_forward_pre_hook(spoil)
+    return model
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_one_model_cannot_take_counts_in_neither(folder: Path, turned: bool) -> None:
+    first, second, third = MODELS[0], spoiled(2), MODELS[1]
+    found = compare(*((second, first) if turned else (first, second)), folder)
+    assert {Path(name).name for name in found.left_out} == {"2.png", "4.png"}
+    assert "no finite numbers" in found.left_out[str(folder / "2.png")]
+    images = [image for number, image in enumerate(PICTURES[:10]) if number not in (2, 4)]
+    expected = compare(*((third, first) if turned else (first, third)), images)
+    assert found.pictures == expected.pictures == 8
+    for name in KEPT:
+        assert_allclose(
+            found.difference(name).means, expected.difference(name).means, atol=1e-5, err_msg=name
+        )
+    assert_allclose(found.cka(), expected.cka(), rtol=1e-4)
+    assert_allclose(found.offset_difference(1), expected.offset_difference(1), atol=1e-6)
+    assert_allclose(found.cls_difference(1), expected.cls_difference(1), atol=1e-6)
+    assert found.first.about["pictures"] == found.second.about["pictures"] == 8
+
+
+def test_nothing_that_both_can_take_is_an_error(folder: Path) -> None:
+    with pytest.raises(ProfileError, match="None of the 1 pictures could be measured with both"):
+        compare(*MODELS, folder / "4.png")
+
+
+# --- what cannot be compared -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "what", "words"),
+    [
+        (dict(depth=2), "heads", "A has 3 layers and B 2"),
+        (dict(num_heads=2), "heads", "Layer 1 has 4 heads in A and 2 in B"),
+        (dict(image_size=24), "maps", "4 x 6 patches of 4 x 4 pixels in A and 6 x 6 patches"),
+        (dict(patch_size=8), "heads", "4 x 6 patches of 4 x 4 pixels in A and 2 x 3 patches"),
+        (dict(class_token=False), "cls", "B has no CLS token"),
+        (dict(num_classes=7), "answers", "A has 5 classes and B 7"),
+        (dict(num_classes=0), "answers", "B has no head for classes"),
+    ],
+)
+def test_what_has_no_counterpart_is_left_out_with_a_reason(
+    options: dict[str, Any], what: str, words: str, tmp_path: Path
+) -> None:
+    found = compare(MODELS[0], own_model(**options), PICTURES[:6], out=tmp_path / "out")
+    assert words in found.not_compared[what]
+    assert_one_sentence(found.not_compared[what])
+    calls: dict[str, Any] = {
+        "heads": lambda: found.difference("distance"),
+        "maps": lambda: found.offset_difference(0),
+        "cls": lambda: found.cls_difference(0),
+    }
+    if what in calls:
+        with pytest.raises(ProfileError, match=words.split(" in A")[0]):
+            calls[what]()
+    elif found.answers is not None:
+        assert found.answers.agreement is None
+    assert found.cka().shape[0] == 4  # which has no need of counterparts
+    assert (tmp_path / "out" / "heads.csv").exists() == ("heads" not in found.not_compared)
+    assert words.split(" in A")[0] in (tmp_path / "out" / "compare.html").read_text()
+
+
+def test_classes_of_other_names_are_not_compared() -> None:
+    first, second = (
+        watched(own_module(), (16, 24), labels=tuple(names)) for names in ("abcde", "abcdf")
+    )
+    found = compare(first, second, PICTURES[:6], labels=list("abcdab"))
+    assert "other names" in found.not_compared["answers"]
+    answers = found.answers
+    assert answers is not None
+    assert answers.agreement is None
+    assert answers.labelled == 6
+
+
+def test_three_pictures_have_no_cka() -> None:
+    found = compare(*MODELS, PICTURES[:3])
+    with pytest.raises(ProfileError, match="at least 4 pictures"):
+        found.cka()
+    assert np.isfinite(found.difference("entropy").sem).all()
+
+
+# --- saved profiles ----------------------------------------------------------------------------
+
+
+def test_two_saved_profiles_are_compared_without_a_forward_pass(
+    found: Comparison, tmp_path: Path
+) -> None:
+    for name, model in zip("ab", MODELS, strict=True):
+        profile(model, PICTURES, labels=LABELS, batch_size=7, out=tmp_path / name)
+    saved = compare(vitviz.load_profile(tmp_path / "a"), vitviz.load_profile(tmp_path / "b"))
+    for name in KEPT:
+        assert_allclose(saved.difference(name).means, found.difference(name).means, atol=1e-5)
+    assert_allclose(saved.cls_difference(0), found.cls_difference(0), atol=1e-7)
+    assert saved.answers == found.answers
+    with pytest.raises(ProfileError, match="needs the tokens of both at once"):
+        saved.cka()
+    words = (str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path / "out"))
+    assert cli.main(["compare", *words]) == 0
+    assert (tmp_path / "out" / "compare.html").is_file()
+
+
+def test_maps_of_profiles_that_skipped_others_are_not_compared() -> None:
+    sides = profile(MODELS[0], PICTURES[:10]), profile(spoiled(2), PICTURES[:10])
+    found = compare(*sides)
+    assert list(found.left_out) == ["picture 3"]
+    rows = [np.delete(side.values("entropy"), 2, axis=0).astype(float) for side in sides]
+    assert_allclose(found.difference("entropy").means, (rows[1] - rows[0]).mean(axis=0), atol=1e-7)
+    with pytest.raises(ProfileError, match=r"hold pictures that the other lacks \(1 of them\)"):
+        found.offset_difference(0)
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [(PICTURES[1:5], "picture 1 is only in one"), (PICTURES[:3], "4 and 3 of them")],
+)
+def test_profiles_over_other_pictures_are_refused(others: list[Image.Image], words: str) -> None:
+    sides = profile(MODELS[0], PICTURES[:4]), profile(MODELS[1], others)
+    with pytest.raises(ProfileError, match=words) as caught:
+        compare(*sides)
+    assert_one_sentence(caught.value)
+
+
+def test_what_is_asked_for_wrongly_is_refused(tmp_path: Path) -> None:
+    side = profile(MODELS[0], PICTURES[:4])
+    calls: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+        ((side, side, PICTURES[:4]), {}, "leave the pictures out"),
+        ((side, MODELS[1]), {}, "got one of each"),
+        (MODELS, {}, "Expected pictures"),
+        ((*MODELS, PICTURES[:4]), dict(batch_size=0), "at least one picture"),
+    ]
+    for given, options, words in calls:
+        with pytest.raises(ProfileError, match=words) as caught:
+            compare(*given, **options)
+        assert_one_sentence(caught.value)
+    compare(side, side, out=tmp_path)
+    with pytest.raises(ProfileError, match="name another folder"):
+        compare(side, side, out=tmp_path)
+
+
+# --- files, and two checkpoints before and after fine-tuning -----------------------------------
+
+
+@pytest.fixture(scope="module")
+def fine_tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with 30 pictures of 10 classes, their labels, and both checkpoints."""
+    folder = tmp_path_factory.mktemp("tuned")
+    split = coloured(30, seed=2)
+    (folder / "pictures").mkdir()
+    images = [Image.fromarray(each) for each in split.pictures]
+    for number, image in enumerate(images):
+        image.save(folder / "pictures" / f"{number:02}.png")
+    (folder / "labels.csv").write_text("".join(f"{int(label)}\n" for label in split.labels))
+    with seeded(3):
+        net: Any = timm.create_model("test_vit", num_classes=10)
+        save_file(net.state_dict(), folder / "before.safetensors")
+        model = watched(net.eval(), (160, 160))
+        x = torch.stack([model.preprocess(image) for image in images])
+        optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)
+        net.train()
+        for _ in range(12):
+            loss = torch.nn.functional.cross_entropy(net(x), torch.as_tensor(split.labels).long())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    save_file(net.state_dict(), folder / "after.safetensors")
+    return folder
+
+
+def test_two_checkpoints_before_and_after_fine_tuning(
+    fine_tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sides = [f"test_vit={fine_tuned / name}.safetensors" for name in ("before", "after")]
+    options = ["--labels", str(fine_tuned / "labels.csv"), "--out", str(tmp_path / "out")]
+    assert cli.main(["compare", *sides, str(fine_tuned / "pictures"), *options]) == 0
+    assert "30 pictures compared, 0 left out" in capsys.readouterr().out
+    about = json.loads((tmp_path / "out" / "run.json").read_text())
+    answers = about["answers"]
+    assert answers["accuracy"][1] > answers["accuracy"][0]
+    assert answers["only_second"] > answers["only_first"]
+    assert about["first"]["weights_sha256"] != about["second"]["weights_sha256"]
+    assert about["not_compared"] == {}
+    with (tmp_path / "out" / "heads.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    models = [
+        vitviz.load_model("test_vit", checkpoint=fine_tuned / f"{name}.safetensors")
+        for name in ("before", "after")
+    ]
+    rows = [profile(model, fine_tuned / "pictures").values("distance") for model in models]
+    apart = (rows[1].astype(float) - rows[0]).mean(axis=0)
+    assert_allclose(
+        [float(each["distance_difference"]) for each in lines], apart.ravel(), atol=1e-4
+    )
+    assert [(each["layer"], each["head"]) for each in lines[:3]] == [
+        ("1", "1"),
+        ("1", "2"),
+        ("2", "1"),
+    ]
+
+
+def test_the_page_has_all_figures_and_refers_to_no_other_file(
+    found: Comparison, tmp_path: Path
+) -> None:
+    found.save(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"compare.html", "heads.csv", "run.json"}
+    text, page = (tmp_path / "compare.html").read_text(), Tags()
+    page.feed(text)
+    named = [attributes for tag, attributes in page.found if tag == "figure"]
+    assert len(named) == len(KEPT) + 3  # and CKA, maps by offset, maps of CLS
+    assert all(attributes["aria-label"] for attributes in named)
+    for _, attributes in page.found:
+        assert "src" not in attributes
+        assert (attributes.get("href") or "data:").startswith("data:")
+    assert "McNemar" in text
+    assert text.count("Plotly.newPlot(") >= len(named)
+
+
+def test_the_command_says_what_was_left_out_and_what_was_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sides = ["vitviz_tiny_cifar10", "vitviz_tiny_cifar10_distilled"]
+    files = [str(folder / name) for name in ("1.png", "3.png", "4.png")]
+    assert cli.main(["compare", *sides, *files, "--out", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr()
+    assert "2 pictures compared, 1 left out" in said.out
+    assert "4.png: " in said.err
+    assert "CKA needs at least 4 pictures." in said.err
+    assert cli.main(["compare", *sides, "--out", str(tmp_path / "other")]) == 2
+    assert_one_sentence(capsys.readouterr().err.strip())
+    assert cli.main(["compare", *sides, *files, "--out", str(tmp_path / "out")]) == 2
+
+
+def test_ctrl_c_writes_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(comparing, "measured", stop)
+    sides = ["vitviz_tiny_cifar10", "vitviz_tiny_cifar100"]
+    out = tmp_path / "out"
+    assert cli.main(["compare", *sides, str(folder), "--out", str(out)]) == 130
+    assert not out.exists()
+
+
+def test_progress_counts_pictures_of_both_models() -> None:
+    told: list[tuple[int, int]] = []
+    compare(
+        *MODELS,
+        PICTURES[:20],
+        batch_size=5,
+        progress=lambda done, total: told.append((done, total)),
+    )
+    counts = [done for done, _ in told]
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (0, 20)
+    assert {total for _, total in told} == {20}

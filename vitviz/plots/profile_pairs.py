@@ -1,0 +1,268 @@
+"""Figures of two models over the same pictures, B minus A; and all of them on one page."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from .profiles import HEADS, document
+from .template import GREY, LINES, SHARES, SIGNED, as_percent, beside_each_other, finish
+
+_COLUMNS = 4  # maps beside each other
+_TITLES = {"px": "B minus A, pixels", "bit": "B minus A, bits", "share": "B minus A, % points"}
+
+
+def head_differences(
+    mean: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    *,
+    num_heads: Sequence[int],
+    what: str,
+    unit: str,
+) -> go.Figure:
+    """Difference of a measure of every head, with its interval as bars, above and below 0.
+
+    Parameters
+    ----------
+    mean, low, high : ndarray of shape (layers, heads), in `unit`; NaN is a gap, or no interval
+    num_heads : of each layer
+    what : what is measured, which the words of the figure say
+    unit : "px", "bit" or "share", which is drawn in per cent
+    """
+    factor = 100 if unit == "share" else 1
+    where = beside_each_other(num_heads)
+    y, down, up = factor * mean, factor * (mean - low), factor * (high - mean)
+    names = [f"layer {layer + 1}, head {head + 1}" for layer, head in np.ndindex(*where.shape)]
+    figure = go.Figure(
+        go.Scatter(
+            x=where.ravel(),
+            y=y.ravel(),
+            error_y=dict(
+                symmetric=False,
+                array=np.nan_to_num(up).ravel(),
+                arrayminus=np.nan_to_num(down).ravel(),
+                color=GREY,
+                thickness=1,
+                width=0,
+            ),
+            mode="markers",
+            marker=dict(size=7, color=LINES[0][0]),
+            text=names,
+            hovertemplate="%{text}: %{y:+.3g}<extra></extra>",
+        )
+    )
+    figure.add_hline(y=0, line=dict(color=GREY, dash="dash"))
+    ends = np.abs([y, y - np.nan_to_num(down), y + np.nan_to_num(up)])
+    reach = float(np.nanmax(ends, initial=0)) or 1.0
+    figure.update_xaxes(title="layer", dtick=max(1, len(num_heads) // 12))
+    figure.update_yaxes(title=_TITLES[unit], range=[-1.05 * reach, 1.05 * reach])
+    heads = int(np.isfinite(mean).sum())
+    said = apart_words(low, high)
+    words = f"Difference in {what} of {heads} heads, B minus A{': ' + said if said else ''}."
+    return finish(figure, words, height=340)
+
+
+def apart_words(low: np.ndarray, high: np.ndarray) -> str:
+    """Of how many heads the interval lies above 0, and of how many below; empty without any."""
+    known = int((np.isfinite(low) & np.isfinite(high)).sum())
+    above, below = int((low > 0).sum()), int((high < 0).sum())
+    if not known:
+        return ""
+    return f"the interval lies above 0 in {above} and below 0 in {below} of {known} heads"
+
+
+def model_similarity(cka: np.ndarray) -> go.Figure:
+    """Linear CKA of the tokens of two models: ndarray (depth of A + 1, depth of B + 1)."""
+    figure = go.Figure(
+        go.Heatmap(
+            z=cka,
+            zmin=0,
+            zmax=1,
+            colorscale=SHARES,
+            colorbar=dict(title="CKA, 0 to 1", thickness=12),
+            hovertemplate="A after layer %{y}, B after layer %{x}: %{z:.3f}<extra></extra>",
+        )
+    )
+    figure.update_xaxes(title="B, after layer", constrain="domain", showgrid=False)
+    figure.update_yaxes(title="A, after layer", scaleanchor="x", constrain="domain", showgrid=False)
+    ends = "unknown" if np.isnan(cka[-1, -1]) else f"{cka[-1, -1]:.2f}"
+    words = f"CKA between {len(cka)} depths of A and {cka.shape[1]} of B; of the last two: {ends}."
+    return finish(figure, words, height=420)
+
+
+def signed_maps(
+    maps: Sequence[np.ndarray], names: Sequence[str], *, offsets: bool, what: str
+) -> go.Figure:
+    """Differences of maps, one map a layer: red where B has more, blue where A has more.
+
+    Each map has a scale of its own, from minus its largest magnitude to plus, which stands above.
+
+    Parameters
+    ----------
+    maps : ndarrays of shape (rows, cols), shares of 1; NaN is a gap
+    names : of the layers
+    offsets : whether rows and columns are offsets from the query in the middle, or patches
+    what : what is mapped, which the words of the figure say
+    """
+    rows, cols = -(-len(maps) // _COLUMNS), min(_COLUMNS, len(maps))
+    largest = [float(np.nanmax(np.abs(values), initial=0)) for values in maps]
+    titles = [f"{name}<br>±{as_percent(most)}" for name, most in zip(names, largest, strict=True)]
+    place = "offset, " if offsets else ""
+    figure = make_subplots(
+        rows,
+        cols,
+        subplot_titles=titles,
+        x_title=f"{place}columns of patches",
+        y_title=f"{place}rows of patches",
+        vertical_spacing=0.25 / rows,
+    )
+    figure.update_annotations(font_size=12)
+    at = "%{x:+d} columns, %{y:+d} rows" if offsets else "row %{y}, column %{x}"
+    for number, values in enumerate(maps):
+        tall, wide = values.shape
+        heat = go.Heatmap(
+            z=100 * values,
+            x0=-(wide // 2) if offsets else 1,
+            dx=1,
+            y0=-(tall // 2) if offsets else 1,
+            dy=1,
+            zmin=-100 * largest[number] or -1,
+            zmax=100 * largest[number] or 1,
+            colorscale=SIGNED,
+            showscale=False,
+            hovertemplate=at + ": %{z:+.2f} % points<extra></extra>",
+        )
+        figure.add_trace(heat, row=number // _COLUMNS + 1, col=number % _COLUMNS + 1)
+    figure.update_xaxes(showgrid=False, zeroline=False, constrain="domain")
+    figure.update_yaxes(showgrid=False, zeroline=False, autorange="reversed")
+    words = f"Difference in {what} in {len(maps)} layers, at most {as_percent(max(largest))}."
+    finish(figure, words, height=100 + 230 * rows, top=44)
+    return figure.update_layout(margin=dict(l=60, b=56))
+
+
+def page(comparison: Any) -> str:
+    """A comparison as one HTML file, which loads nothing: figures, and how they came to be.
+
+    Parameters
+    ----------
+    comparison : `vitviz.profiling.Comparison`
+    """
+    names = [one.about["model"] for one in (comparison.first, comparison.second)]
+    title = f"{names[0]} (A) and {names[1]} (B) over {comparison.pictures:,} pictures"
+    return document(title, _facts(comparison), _figures(comparison))
+
+
+def _facts(comparison: Any) -> dict[str, str]:
+    found = {}
+    for name, one in (("A", comparison.first), ("B", comparison.second)):
+        random = "" if one.about["trained"] else ", random weights"
+        found[name] = f"{one.about['provenance']}{random}"
+        found[f"sha256 of the weights of {name}"] = one.about["weights_sha256"]
+    found["pictures"] = f"{comparison.pictures:,} compared, {len(comparison.left_out):,} left out"
+    for name, why in [*comparison.left_out.items()][:10]:
+        found[f"left out: {name}"] = why
+    if len(comparison.left_out) > 10:
+        found["left out, too"] = f"{len(comparison.left_out) - 10:,} more, which run.json names"
+    found |= _answer_facts(comparison.answers)
+    kinds = {"heads": "heads", "maps": "maps", "cls": "CLS", "cka": "CKA", "answers": "answers"}
+    for key, why in comparison.not_compared.items():
+        found[f"not compared: {kinds[key]}"] = why
+    for name, one in (("A", comparison.first), ("B", comparison.second)):
+        for layer, why in one.about["refused_layers"].items():
+            found[f"not measured in {name}: {layer}"] = why
+    error = max(one.about["proof_error"] for one in (comparison.first, comparison.second))
+    found["check of the attention"] = (
+        "computed again from the attention that was read, the output of each layer differs from "
+        f"the models' own by at most {error:.1e} of its largest number"
+    )
+    versions = comparison.second.about["versions"]
+    found["versions"] = ", ".join(f"{name} {number}" for name, number in versions.items())
+    return found
+
+
+def _answer_facts(answers: Any) -> dict[str, str]:
+    if answers is None:
+        return {}
+    found = {}
+    if answers.agreement is not None:
+        found["answers"] = (
+            f"the same for {100 * answers.agreement:.2f} % of {answers.pictures:,} pictures"
+        )
+    if answers.accuracy is not None:
+        first, second = (100 * share for share in answers.accuracy)
+        interval = ""
+        if answers.interval is not None:
+            low, high = (100 * end for end in answers.interval)
+            interval = f" (95 % interval {low:+.2f} to {high:+.2f})"
+        found["accuracy"] = (
+            f"A {first:.2f} %, B {second:.2f} % of {answers.labelled:,} labelled pictures; B minus "
+            f"A {100 * answers.difference:+.2f} points{interval}; A alone is right "
+            f"{answers.only_first:,} times, B alone {answers.only_second:,} times (McNemar's exact "
+            f"test: p = {answers.p_value:.2g})"
+        )
+    return found
+
+
+def _figures(comparison: Any) -> Iterator[tuple[str, str, go.Figure]]:
+    """Title, words and figure of each comparison that there is."""
+    layers = comparison.first.about["layers"]
+    if "heads" not in comparison.not_compared:
+        yield from _head_figures(comparison, [layer["num_heads"] for layer in layers])
+    if "cka" not in comparison.not_compared:
+        words = (
+            "Linear CKA between all tokens after each layer of A and of B, from 0 (unrelated) to 1 "
+            "(alike), by the unbiased estimate over minibatches of 256 pictures."
+        )
+        yield "Similarity of layers", words, model_similarity(comparison.cka())
+    if "maps" in comparison.not_compared:
+        return
+    sums = [one.state.sums for one in (comparison.first, comparison.second)]
+    kinds = (
+        (
+            "offset",
+            "Attention by offset",
+            "attention by offset",
+            comparison.offset_difference,
+            "How much more B attends to a patch so many columns and rows away from the query, "
+            "which is in the middle of each map",
+        ),
+        (
+            "cls",
+            "Attention from CLS",
+            "attention from CLS",
+            comparison.cls_difference,
+            "How much more CLS attends to the patch at this place in B",
+        ),
+    )
+    for key, title, what, difference, words in kinds:
+        known = [n for n in range(len(layers)) if all(f"{key}/{n}" in each for each in sums)]
+        if known and key not in comparison.not_compared:
+            maps = [difference(number).mean(axis=0) for number in known]
+            names = [f"layer {number + 1}" for number in known]
+            text = (
+                f"{words}, as the mean over heads and pictures: red where B has more, blue where A "
+                "has more. Each map has a scale of its own, which stands above it."
+            )
+            yield title, text, signed_maps(maps, names, offsets=key == "offset", what=what)
+
+
+def _head_figures(
+    comparison: Any, num_heads: Sequence[int]
+) -> Iterator[tuple[str, str, go.Figure]]:
+    bars = (
+        "Each dot is one head's mean of B minus A over the pictures; bars are 95 % intervals of "
+        "the paired difference, each for itself: where nothing differs, 5 of 100 miss 0 by chance."
+    )
+    for name, title, unit, words in HEADS:
+        if name in ("distance", "entropy", "prefix_mass", "self_mass", "outlier_mass"):
+            apart = comparison.difference(name)
+            if np.isfinite(apart.means).any():
+                low, high = apart.interval()
+                figure = head_differences(
+                    apart.means, low, high, num_heads=num_heads, what=title.lower(), unit=unit
+                )
+                said = apart_words(low, high)
+                yield title, f"{words} {bars}{f' Here {said}.' if said else ''}", figure
