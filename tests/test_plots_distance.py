@@ -157,6 +157,21 @@ def test_the_spread_over_pictures_is_drawn_and_said() -> None:
     assert "the standard deviation over pictures is at most 9.0 pixels" in alt(figure)
 
 
+def test_what_is_usual_stands_behind_the_dots_and_in_sight() -> None:
+    mean, spread = np.array([[5.0, 30.0], [20.0, np.nan]]), np.array([[1.0, 2.0], [80.0, np.nan]])
+    figure = dots(behind=("7 pictures", mean, spread))
+    (bars,) = [one for one in figure.data if one.zorder == -1]
+    np.testing.assert_array_equal(bars.y, mean.ravel())
+    np.testing.assert_array_equal(bars.error_y.array, spread.ravel())
+    np.testing.assert_array_equal(bars.x, figure.data[0].x)  # the dots are still the first
+    assert "7 pictures: %{y:.1f} ± %{text} px" in bars.hovertemplate
+    assert figure.layout.yaxis.range[1] > 100
+    assert "over 7 pictures" in figure.layout.annotations[0].text
+    assert "the means over 7 pictures, from 5.0 to 30.0 pixels." in alt(figure)
+    nothing = dots(behind=("7 pictures", mean * np.nan, spread))
+    assert "7 pictures" not in alt(nothing)
+
+
 def test_one_picture_has_no_spread() -> None:
     figure = dots()
     assert figure.data[0].error_y.array is None

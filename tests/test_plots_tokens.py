@@ -83,6 +83,21 @@ def test_patches_that_were_left_out_are_clear_and_the_picture_is_grey_below() ->
     assert not plots.token_components(components(), IMAGE, crop=CROP, query=None).layout.images
 
 
+def test_colours_may_have_ends_that_pictures_share() -> None:
+    values, reach = components(), np.array([1.0, 2.0, 0.5])
+    expected = np.round(255 * np.clip((values + reach) / (2 * reach), 0, 1))
+    figure = plots.token_components(values, IMAGE, crop=CROP, query=None, reach=reach)
+    np.testing.assert_array_equal(np.asarray(figure.data[0].z)[..., :3], expected)
+    both = np.stack([values, values])
+    film = plots.token_film(
+        both, names=["layer 1", "layer 2"], selected=None, reach=np.stack([reach, 2 * reach])
+    )
+    tiles = np.asarray(film.data[0].z)[-GRID[0] :, :, :3]
+    np.testing.assert_array_equal(tiles[:, : GRID[1]], expected)
+    wider = np.round(255 * np.clip((values + 2 * reach) / (4 * reach), 0, 1))
+    np.testing.assert_array_equal(tiles[:, -GRID[1] :], wider)
+
+
 def test_the_words_say_which_component_is_which_colour_and_where_it_is_largest() -> None:
     values = np.zeros((*GRID, 3))
     values[0, 3, 0] = values[2, 1, 1] = values[1, 0, 2] = 9

@@ -44,6 +44,8 @@ class Options:
         Whether names of repositories may be typed into the menu, where only localhost is served.
     image_size : (height, width), or None
         Of the input in pixels, for every model of the catalogue that can have it.
+    profiles : tuple of Path
+        Folders that `vitviz profile` wrote, or their files profile.npz.
     words : Path, or None
         File with the vectors of words, the classes of models that give an embedding.
     """
@@ -55,6 +57,7 @@ class Options:
     words: Path | None = None
     labels: Path | None = None
     hub: bool = False
+    profiles: tuple[Path, ...] = ()
 
 
 class OptionError(ValueError):
@@ -98,6 +101,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE.npz",
         help="text vectors of words, as the classes of CLIP and SigLIP",
+    )
+    parser.add_argument(
+        "--profile",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="show a profile beside the model of its weights: a folder that `vitviz profile` "
+        "wrote, or its profile.npz",
     )
     add_device(parser)
 
@@ -169,6 +181,7 @@ def options_in(arguments: argparse.Namespace) -> Options:
         words=_absolute(arguments.words),
         labels=_absolute(arguments.labels),
         hub=arguments.hub,
+        profiles=tuple(path.expanduser().absolute() for path in arguments.profile),
     )
 
 

@@ -249,8 +249,8 @@ def test_the_samples_are_measured_once(
     def fail(*_: object) -> None:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr("vitviz.app.screens.distance._measured", fail)
-    monkeypatch.setattr("vitviz.app.screens.distance._together", fail)
+    monkeypatch.setattr("vitviz.app.screens.distance_survey._measured", fail)
+    monkeypatch.setattr("vitviz.app.screens.distance_survey._together", fail)
     at.run()
     assert_works(at)
     assert charts(at)[DOTS].spec == before

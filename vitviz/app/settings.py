@@ -35,6 +35,7 @@ NAMES = (
         "variant",
         "over",
         "beside",
+        "profile",
     ),
     *(
         "fusion",
@@ -42,6 +43,7 @@ NAMES = (
         "discard",
         "start_layer",
         "class_map",
+        "basis",
         "components",
         "threshold",
         "flip",

@@ -38,6 +38,7 @@ def _app(arguments: argparse.Namespace) -> int:
     options += [f"--device={arguments.device}"] if arguments.device != "cpu" else []
     options += [f"--image-size={arguments.image_size}"] if arguments.image_size else []
     options += [f"--words={arguments.words}"] if arguments.words else []
+    options += [f"--profile={path}" for path in arguments.profile]
     sys.argv = ["vitviz", *options]  # the pages read it
     from ..app.server import run
 
@@ -51,14 +52,19 @@ def _check_menu(options: Options) -> None:
 
     Raises
     ------
-    OptionError, ModelError
-        When a model, a file or a device that was named is not there.
+    OptionError, ModelError, ProfileError
+        When a model, a file or a device that was named is not there, or cannot be read.
     """
     _check_device(options.device)
     if options.words:
         from ..words import Words
 
         Words.read(options.words)
+    if options.profiles:
+        from ..profiling import load_profile
+
+        for path in options.profiles:
+            load_profile(path)
     if not (options.models or options.checkpoints or options.labels):
         return  # the usual start needs no import of timm
     from ..zoo import architecture_named, catalogue

@@ -7,6 +7,8 @@ import plotly.graph_objects as go
 
 from .template import GREY, LINES, QUERY, beside_each_other, finish, legend_above, patch_name
 
+_BEHIND = "rgba(74,134,197,.45)"  # of bars below dots
+
 
 def attention_distance(
     distance: np.ndarray,
@@ -17,6 +19,7 @@ def attention_distance(
     selected: tuple[int, int | None],
     num_heads: Sequence[int] | None = None,
     spread: np.ndarray | None = None,
+    behind: tuple[str, np.ndarray, np.ndarray] | None = None,
     prefix_name: str = "the prefix",
     recorded: tuple[str, np.ndarray] | None = None,
     with_cnn: bool = False,
@@ -36,6 +39,8 @@ def attention_distance(
     num_heads : of each layer, where not all have as many; what is beyond is a gap
     spread : ndarray of shape (layers, heads), pixels, or None
         Standard deviation over pictures, drawn as error bars.
+    behind : name of a set of pictures, and each head's mean and standard deviation over it
+        Drawn as a bar behind the dot: ndarrays of shape (layers, heads), pixels; NaN is a gap.
     prefix_name : what the tokens outside the picture are called
     recorded : name of another model and its distances (layers, heads), shares of the side
     with_cnn : draw how far along a row a pixel sees in a CNN of 3 x 3 kernels with stride 1
@@ -80,8 +85,15 @@ def attention_distance(
         )
     one = f" {equal[0]:.1f} px" if np.ptp(equal) == 0 else ""
     sizes = f"; larger dots: more on {prefix_name}" if prefix_mass.any() else ""
+    bars = ""
+    if behind is not None:
+        bars = (
+            f'<span style="color:{_BEHIND}">▮</span> mean ± standard deviation over {behind[0]}<br>'
+        )
+        _bars_behind(figure, x, *behind)
     figure.add_annotation(  # above the axes, where no dot can lie
-        text=f"╌╌ equal sharing{one}{sizes}",
+        text=f"{bars}╌╌ equal sharing{one}{sizes}",
+        align="left",
         x=0,
         xref="paper",
         y=1,
@@ -90,9 +102,11 @@ def attention_distance(
         showarrow=False,
         font_size=14,
     )
-    reach = distance if spread is None else distance + spread
-    highest = max(np.nanmax(equal), float(np.nanmax(reach, initial=0)))
-    lowest = float(np.nanmin(distance if spread is None else distance - spread, initial=highest))
+    drawn = [(distance, 0 if spread is None else spread)]
+    drawn += [] if behind is None else [behind[1:]]
+    reach = [float(np.nanmax(middle + half, initial=0)) for middle, half in drawn]
+    highest = max(float(np.nanmax(equal)), *reach)
+    lowest = min(float(np.nanmin(middle - half, initial=highest)) for middle, half in drawn)
     deepest = layers
     if recorded is not None:
         name, shares = recorded
@@ -146,12 +160,35 @@ def attention_distance(
         )
     )
     words = _distance_words(distance, equal, spread)
+    if behind is not None and np.isfinite(behind[1]).any():
+        low, high = np.nanmin(behind[1]), np.nanmax(behind[1])
+        words += f" Behind them the means over {behind[0]}, from {low:.1f} to {high:.1f} pixels."
     if recorded is not None:
         words += (
             f" Squares: {recorded[0]}, from {100 * recorded[1].min():.0f} to "
             f"{100 * recorded[1].max():.0f} % of the side."
         )
-    return finish(figure, words, height=400, top=28, right=70)
+    return finish(figure, words, height=400, top=28 if behind is None else 48, right=70)
+
+
+def _bars_behind(
+    figure: go.Figure, x: np.ndarray, name: str, mean: np.ndarray, spread: np.ndarray
+) -> None:
+    """Draw mean and standard deviation of each head over many pictures, below all else."""
+    wide = int(np.clip(450 // x.size, 2, 9))  # pixels: where there are many heads, they lie close
+    figure.add_scatter(
+        x=x.ravel(),
+        y=mean.ravel(),
+        error_y=dict(array=spread.ravel(), color=_BEHIND, thickness=wide, width=0),
+        mode="markers",
+        marker=dict(symbol="line-ew", size=wide - 1, line=dict(width=3, color=LINES[0][0])),
+        opacity=0.6,
+        selected_marker_opacity=0.6,
+        unselected_marker_opacity=0.6,
+        text=[f"{pixels:.1f}" for pixels in spread.ravel()],
+        hovertemplate=f"{name}: %{{y:.1f}} ± %{{text}} px<extra></extra>",
+        zorder=-1,
+    )
 
 
 def _name_dot(

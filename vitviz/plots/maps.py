@@ -199,13 +199,15 @@ def token_components(
     crop: Box,
     query: tuple[int, int] | None,
     numbers: tuple[int, int, int] = (1, 2, 3),
+    reach: np.ndarray | None = None,
 ) -> go.Figure:
     """Three principal components (rows, columns, 3) as red, green and blue.
 
-    Each channel is clipped at its 2nd and 98th percentile. Patches that are NaN were left out: the
+    Each channel goes from its 2nd to its 98th percentile, or from -reach to `reach` (3,), which
+    makes colours comparable between pictures. Patches that are NaN were left out: the
     picture stands there in grey. `numbers` are those of the components, from 1.
     """
-    colours = component_colours(components)
+    colours = component_colours(components, reach)
     rows, cols = components.shape[:2]
     left, top, right, bottom = crop
     dx, dy = (right - left) / cols, (bottom - top) / rows
@@ -236,9 +238,12 @@ def token_components(
     return finish(figure, f"Principal components: {some}{words}.", height=_picture_height(image))
 
 
-def component_colours(components: np.ndarray) -> np.ndarray:
+def component_colours(components: np.ndarray, reach: np.ndarray | None = None) -> np.ndarray:
     """Three components (rows, columns, 3) as bytes (rows, columns, 4); what is NaN is clear."""
-    low, high = np.nanpercentile(components, (2, 98), axis=(0, 1))
+    if reach is None:
+        low, high = np.nanpercentile(components, (2, 98), axis=(0, 1))
+    else:
+        low, high = -reach, reach
     scaled = np.clip((components - low) / np.maximum(high - low, 1e-12), 0, 1)
     shown = np.isfinite(components).all(axis=2, keepdims=True)
     colours = np.concatenate([np.where(shown, scaled, 0), shown], axis=2)

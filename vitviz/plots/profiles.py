@@ -9,7 +9,16 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from .template import GREY, LINES, SHARES, as_percent, beside_each_other, finish, legend_above
+from .template import (
+    GREY,
+    LINES,
+    SHARES,
+    as_percent,
+    beside_each_other,
+    colorbar,
+    finish,
+    legend_above,
+)
 
 _COLUMNS = 4  # maps beside each other
 _STYLE = (
@@ -57,7 +66,7 @@ def head_means(
     if reference is not None:
         figure.add_hline(y=factor * reference, line=dict(color=GREY, dash="dash"))
     top = float(np.nanmax(y + np.nan_to_num(bars), initial=0))
-    figure.update_xaxes(title="layer", dtick=max(1, len(num_heads) // 12))
+    figure.update_xaxes(title="layer", dtick=_step(len(num_heads)))
     lowest = {"px": 1, "bit": 0.1, "share": 1}[unit]  # what is 0 everywhere has a scale, too
     title = {"px": "pixels", "bit": "bits", "share": "share, %"}[unit]
     figure.update_yaxes(title=title, range=[0, 1.05 * max(top, lowest)])
@@ -65,6 +74,11 @@ def head_means(
     words = f"{what} of every head".capitalize()
     said = f", from {seen.min():.3g} to {seen.max():.3g} {shown}" if seen.size else ", of none"
     return finish(figure, f"{words}{said}.", height=340)
+
+
+def _step(layers: int) -> int:
+    """So many layers apart are the ticks of an axis."""
+    return max(1, layers // 12)
 
 
 def layer_similarity(cka: np.ndarray) -> go.Figure:
@@ -76,12 +90,13 @@ def layer_similarity(cka: np.ndarray) -> go.Figure:
             zmin=0,
             zmax=1,
             colorscale=SHARES,
-            colorbar=dict(title="CKA, 0 to 1", thickness=12),
+            colorbar=colorbar("CKA, 0 to 1", below=False),
             hovertemplate="after layers %{x} and %{y}: %{z:.3f}<extra></extra>",
         )
     )
-    figure.update_xaxes(title="after layer", constrain="domain", showgrid=False)
-    figure.update_yaxes(title="after layer", scaleanchor="x", constrain="domain", showgrid=False)
+    axis = dict(title="after layer", dtick=_step(depth), constrain="domain", showgrid=False)
+    figure.update_xaxes(**axis)
+    figure.update_yaxes(**axis, scaleanchor="x")
     ends = "unknown" if np.isnan(cka[0, -1]) else f"{cka[0, -1]:.2f}"
     return finish(
         figure,
@@ -154,14 +169,14 @@ def norm_histogram(counts: np.ndarray, edges: np.ndarray) -> go.Figure:
             z=100 * shares[:, some].T,
             y=centres[some],
             colorscale=SHARES,
-            colorbar=dict(title="share of<br>tokens, %", thickness=12),
+            colorbar=colorbar("share of<br>tokens, %", below=False),
             customdata=np.repeat(10 ** centres[some, None], len(counts), axis=1),
             hovertemplate="after layer %{x}, length %{customdata:.3g}: %{z:.2f} %<extra></extra>",
         )
     )
     decades = range(math.floor(centres[some][0]), math.ceil(centres[some][-1]) + 1)
     lengths = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]
-    figure.update_xaxes(title="after layer", showgrid=False)
+    figure.update_xaxes(title="after layer", dtick=_step(len(counts) - 1), showgrid=False)
     figure.update_yaxes(
         title="length of a token, no unit",
         tickvals=np.log10(lengths),

@@ -24,6 +24,7 @@ def token_film(
     names: Sequence[str],
     selected: int | None,
     aspect: float = 1.0,
+    reach: np.ndarray | None = None,
 ) -> go.Figure:
     """Three components of every layer's patches as red, green and blue, all in one picture.
 
@@ -33,6 +34,8 @@ def token_film(
     names : one a layer
     selected : the layer that gets a frame, or None
     aspect : height of a patch by its width
+    reach : ndarray of shape (n, 3), optional
+        As in `token_components`, of each layer.
     """
     count, rows, cols, _ = components.shape
     across = _columns(count)
@@ -43,7 +46,9 @@ def token_film(
     for index, name in enumerate(names):
         row, col = divmod(index, across)
         y, x = row * (rows + gap) + gap, col * (cols + gap)
-        canvas[y : y + rows, x : x + cols] = component_colours(components[index])
+        canvas[y : y + rows, x : x + cols] = component_colours(
+            components[index], None if reach is None else reach[index]
+        )
         figure.add_annotation(
             x=x - 0.5,
             y=y - 0.5,

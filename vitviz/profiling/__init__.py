@@ -9,7 +9,7 @@ from .heads import KEPT, MEASURES
 from .measuring import PIECE, Piece, measured
 from .pictures import Entry, ProfileError, listed
 from .results import Profile, load_profile
-from .running import profile
+from .running import fits, profile
 from .state import Moments, State
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "ProfileError",
     "State",
     "compare",
+    "fits",
     "listed",
     "load_profile",
     "measured",

@@ -206,11 +206,9 @@ class Profile:
         moments = self.state.moments["tokens"]
         if not 1 <= n_components <= len(moments.mean):
             raise ProfileError(f"Expected 1 to {len(moments.mean)} components, got {n_components}.")
-        variances, vectors = np.linalg.eigh(moments.m2)
-        axes = vectors[:, ::-1][:, :n_components].T
-        axes = axes * np.sign(axes[np.arange(n_components), np.abs(axes).argmax(axis=1)])[:, None]
-        total = max(float(variances.sum()), np.finfo(float).tiny)
-        return axes, moments.mean, np.maximum(variances[::-1][:n_components], 0) / total
+        axes, variances = moments.components(n_components)
+        total = max(float(np.trace(moments.m2)), np.finfo(float).tiny)
+        return axes, moments.mean, variances / total
 
     def importance(self, kind: str) -> tuple[Moments, Moments]:
         """What muting a head does to the answer, of a profile for which it was asked.

@@ -241,6 +241,15 @@ def described(
     return found
 
 
+def fits(profile: Profile, model: Model) -> bool:
+    """Whether a profile is of this model: of its weights, layers and preprocessing."""
+    known = dict(preprocessing=asdict(model.preprocess), layers=[*map(asdict, model.layers)])
+    known = json.loads(json.dumps(known))
+    return known == {name: profile.about[name] for name in known} and (
+        profile.about["weights_sha256"] == weights_digest(model)  # last: it reads all weights
+    )
+
+
 def weights_digest(model: Model) -> str:
     """sha256 of all parameters and buffers, with their names."""
     digest = hashlib.sha256()

@@ -62,6 +62,17 @@ class Moments:
             count, self.mean + apart * share, self.m2 + other.m2 + product * self.count * share
         )
 
+    def components(self, n_components: int) -> tuple[np.ndarray, np.ndarray]:
+        """Principal axes of vectors, and the summed squared deviations along each.
+
+        ndarrays of shape (n_components, D) and (n_components,). Each axis is a unit vector whose
+        entry of largest magnitude is positive.
+        """
+        along, vectors = np.linalg.eigh(self.m2)
+        axes = vectors[:, ::-1][:, :n_components].T
+        axes = axes * np.sign(axes[np.arange(n_components), np.abs(axes).argmax(axis=1)])[:, None]
+        return axes, np.maximum(along[::-1][:n_components], 0)
+
     @property
     def std(self) -> np.ndarray:
         """Standard deviation (of n - 1), NaN where there are fewer than two values."""

@@ -1,6 +1,6 @@
 """The heads of Classify: which are muted, and what muting each alone would change."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +15,6 @@ from vitviz.app.widgets import cell_sets
 from vitviz.app.widgets.experiment import Pending, found_of, on_demand
 
 if TYPE_CHECKING:
-    from vitviz import Activations
     from vitviz.intervention import Progress
 
 ZERO, MEAN = "zero", "mean"
@@ -75,19 +74,11 @@ def values_of(view: View, instead: str) -> Values:
     if instead == ZERO:
         return {}
     model = view.model
-    names = list(pictures.samples()) if instead == MEAN else [instead]
+    names = () if instead == MEAN else [instead]
 
     def make() -> Values:
-        place = st.empty()
-
-        def captures() -> "Iterator[Activations]":
-            for done, name in enumerate(names):
-                place.progress(done / len(names), f"Picture {done + 1} of {len(names)}: {name}")
-                yield results.capture(model, pictures.sample(name))
-
-        found = intervention.mean_head_outputs(captures())
-        place.empty()
-        return found
+        captured = (acts for _, acts in results.of_samples(model, names))
+        return intervention.mean_head_outputs(captured)
 
     return results.captures().get(
         (*model_key(model), "head outputs", instead),

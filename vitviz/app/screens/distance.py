@@ -2,90 +2,98 @@
 
 import json
 import math
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from vitviz import inspection, plots
 from vitviz.app import settings
+from vitviz.app.screens.distance_survey import (
+    VARIANTS,
+    Survey,
+    Variant,
+    mean,
+    of_picture,
+    of_samples,
+    spread,
+)
 from vitviz.app.settings import setting
-from vitviz.app.shared import pictures, results
-from vitviz.app.shared.view import MEAN, View, model_key
+from vitviz.app.shared import pictures, profiles, results
+from vitviz.app.shared.view import MEAN, View
 from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
+from vitviz.app.widgets.profile_menu import profile_menu
 from vitviz.checkpoints import assets
 from vitviz.text import findings
 from vitviz.token_map import KINDS
 
 if TYPE_CHECKING:
-    from vitviz import Activations
+    from vitviz import Profile
 
-Variant = Literal["renormalised", "paper"]
-VARIANTS: tuple[Variant, ...] = ("renormalised", "paper")
 BESIDE = ("none", "recorded", "cnn", "both")
 _ROWS = {"renormalised": "patches only, renormalised", "paper": "as in the paper"}
 _DOTS = "distance_dots"
 
 
 @dataclass(frozen=True, eq=False)
-class Survey:
-    """The measurements of all heads, on one picture or several.
+class Behind:
+    """Every head over the pictures of a profile.
 
     Attributes
     ----------
-    distance, prefix_mass, entropy : ndarray of shape (pictures, layers, heads)
-        Pixels, shares of 1 and bits.
-    histogram : ndarray of shape (layers, heads, bins)
-        Shares of 1, the mean over pictures.
-    offsets : ndarray of shape (layers, heads, 2 rows - 1, 2 columns - 1)
-        Shares of 1, the mean over pictures.
+    profile : Profile
+    pixels, deviation : ndarray of shape (layers, heads), pixels; NaN where there is none
+        Mean and standard deviation of the distance over the pictures.
     """
 
-    distance: np.ndarray
-    prefix_mass: np.ndarray
-    entropy: np.ndarray
-    histogram: np.ndarray
-    offsets: np.ndarray
+    profile: "Profile"
+    pixels: np.ndarray
+    deviation: np.ndarray
 
     @property
-    def nbytes(self) -> int:
-        return sum(getattr(self, field.name).nbytes for field in fields(self))
+    def drawn(self) -> tuple[str, np.ndarray, np.ndarray]:
+        return profiles.count(self.profile), self.pixels, self.deviation
 
-
-Surveys = dict[Variant, Survey]
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """Of the table, by their headings."""
+        name = f"over {profiles.count(self.profile)}"
+        return {f"mean {name}, px": self.pixels, f"standard deviation {name}, px": self.deviation}
 
 
 def page(view: View) -> Data | None:
     refusal = view.acts.refusal
     if not refusal and not view.acts.all_to_all:
         return _by_layer(view)
-    over, variant = _controls(view)
+    over, variant, behind = _controls(view)
     if refusal:
         st.warning(refusal)
         return None
     from vitviz import ModelError
 
     try:
-        surveys = _of_samples(view) if over == "samples" else _of_picture(view, view.acts, view.key)
+        surveys = of_samples(view) if over == "samples" else of_picture(view.acts, view.key)
     except ModelError as error:  # on a sample; the layers of this picture are all valid
         st.warning(str(error))
         return None
     survey = surveys[variant]
     equal = inspection.uniform_distance(view.acts.grid, view.acts.patch_size)
     measured = "On this picture" if over == "image" else f"On {len(survey.distance)} pictures"
-    finding(findings.distance(_mean(survey.distance), equal), of=measured)
+    finding(findings.distance(mean(survey.distance), equal), of=measured)
     dots, one = st.columns(2)
     with dots:
-        _dots(view, survey)
+        _dots(view, survey, behind)
     with one:
-        _one_head(view, survey)
+        _one_head(view, survey, behind)
+    if behind:
+        _words_behind(behind, mean(survey.distance), measured)
     _extremes(survey)
     measured_on = f"all {len(pictures.samples())} sample pictures" if over == "samples" else None
-    return Data(lambda: [_table(survey, variant)], pictures=measured_on)
+    return Data(lambda: [_table(survey, variant, behind)], pictures=measured_on)
 
 
 def _by_layer(view: View) -> Data:
@@ -95,6 +103,7 @@ def _by_layer(view: View) -> Data:
     distance = np.full((len(found), max(num_heads)), np.nan)
     for layer, heads in enumerate(found):
         distance[layer, : len(heads)] = heads
+    behind = _behind(view, st.container(), VARIANTS[0])
     figure = plots.attention_distance(
         distance,
         np.zeros_like(distance),
@@ -102,8 +111,11 @@ def _by_layer(view: View) -> Data:
         side=max(view.model.preprocess.input_size),
         selected=(view.layer, view.head),
         num_heads=num_heads,
+        behind=behind.drawn if behind else None,
     )
     show(figure, key=_DOTS, on_click=lambda: _go(distance.shape[1]))
+    if behind:
+        _words_behind(behind, distance, "On this picture")
     kinds = sorted({layer.kind for layer in view.acts.layers})
     st.markdown(
         "Click a dot to choose its head. Compare a head with equal sharing in its own layer, the "
@@ -120,11 +132,46 @@ def _by_layer(view: View) -> Data:
         "equal sharing, px": equal[layers],
     }
     about = "Mean attention distance of each head between patches, in pixels of the input."
+    if behind:
+        columns |= {name: values[layers, heads] for name, values in behind.columns.items()}
+        about += f" {_source(behind)}"
     return Data(lambda: [Table(about, columns)])
 
 
-def _controls(view: View) -> tuple[str, Variant]:
-    first, second, third = st.columns([2, 3, 4])
+def _behind(view: View, place: DeltaGenerator, variant: Variant) -> Behind | None:
+    """What stands behind the dots, by a menu where the model has a profile."""
+    if not profiles.of_model(view.model):
+        return None
+    profile = profile_menu(view, place, "Behind the dots")
+    if profile is None:
+        return None
+    measure = "distance" if variant == "renormalised" else "distance_paper"
+    return Behind(profile, profile.mean(measure), profile.std(measure))
+
+
+def _words_behind(behind: Behind, distance: np.ndarray, measured: str) -> None:
+    """Say what the bars are, and how far from them the heads lie on what was measured."""
+    words = (
+        "Blue bars: mean ± standard deviation of each head over "
+        f"{profiles.described(behind.profile)}."
+    )
+    away = np.abs(distance - behind.pixels)
+    if np.isfinite(away).any():
+        layer, head = np.unravel_index(np.nanargmax(away), away.shape)
+        words += (
+            f" {measured} the heads are {np.nanmean(away):.1f} px from that mean on average, and "
+            f"{away[layer, head]:.1f} px at most (layer {layer + 1}, head {head + 1})."
+        )
+    st.markdown(words)
+
+
+def _source(behind: Behind) -> str:
+    over = profiles.count(behind.profile)
+    return f"What is over {over} comes from {profiles.provenance(behind.profile)}."
+
+
+def _controls(view: View) -> tuple[str, Variant, Behind | None]:
+    first, second, third, fourth = st.columns([2, 3, 4, 2])
     heads = view.acts.layers[view.layer].num_heads
     first.selectbox(  # `head` is a shared setting, read in main.py
         "Head",
@@ -151,7 +198,7 @@ def _controls(view: View) -> tuple[str, Variant]:
         width="stretch",
         required=True,
     )
-    return over, variant
+    return over, variant, _behind(view, fourth, variant)
 
 
 @st.cache_data
@@ -177,15 +224,16 @@ def _beside() -> list[str]:
     return ["recorded", "cnn"] if chosen == "both" else [chosen]
 
 
-def _dots(view: View, survey: Survey) -> None:
+def _dots(view: View, survey: Survey, behind: Behind | None) -> None:
     acts, record, beside = view.acts, _record(), _beside()
     figure = plots.attention_distance(
-        _mean(survey.distance),
+        mean(survey.distance),
         survey.prefix_mass.mean(axis=0),
         equal_sharing=inspection.uniform_distance(acts.grid, acts.patch_size),
         side=max(view.model.preprocess.input_size),
         selected=(view.layer, view.head),
-        spread=_spread(survey.distance) if len(survey.distance) > 1 else None,
+        spread=spread(survey.distance) if len(survey.distance) > 1 else None,
+        behind=behind.drawn if behind else None,
         prefix_name=_prefix_name(view),
         recorded=(record["model"], np.array(record["distance"])) if "recorded" in beside else None,
         with_cnn="cnn" in beside,
@@ -209,14 +257,14 @@ def _go(heads: int) -> None:
 
 
 def _extremes(survey: Survey) -> None:
-    distance = _mean(survey.distance)
+    distance = mean(survey.distance)
     if not np.isfinite(distance).any():
         return
     named = []
     for index in (np.nanargmin(distance), np.nanargmax(distance)):
         layer, head = np.unravel_index(index, distance.shape)
         named.append(f"layer {layer + 1}, head {head + 1} ({distance[layer, head]:.1f} px)")
-    layers = ", ".join(f"{pixels:.1f}" for pixels in _mean(distance.T))
+    layers = ", ".join(f"{pixels:.1f}" for pixels in mean(distance.T))
     pictures = len(survey.distance)
     words = f"Mean ± standard deviation over {pictures} pictures. " if pictures > 1 else ""
     st.markdown(
@@ -225,25 +273,25 @@ def _extremes(survey: Survey) -> None:
     )
 
 
-def _one_head(view: View, survey: Survey) -> None:
+def _one_head(view: View, survey: Survey, behind: Behind | None) -> None:
     """The chosen head, or the mean of heads: numbers, histogram of distances, map of offsets."""
     acts, here = view.acts, (view.layer, slice(None) if view.head is None else [view.head])
     name = f"layer {view.layer + 1}, " + (
         "mean of heads" if view.head is None else f"head {view.head + 1}"
     )
-    distance = _mean(survey.distance[:, *here].T)  # one number a picture
-    st.markdown(f"**{name[0].upper()}{name[1:]}**: {_facts(view, survey, distance)}")
+    distance = mean(survey.distance[:, *here].T)  # one number a picture
+    st.markdown(f"**{name[0].upper()}{name[1:]}**: {_facts(view, survey, distance, behind)}")
     by_distance, by_offset = st.columns(2)
     width = float(np.min(acts.patch_size))
     histogram = plots.distance_histogram(
-        _mean(survey.histogram[here]),
+        mean(survey.histogram[here]),
         inspection.uniform_histogram(acts.grid, acts.patch_size, bin_width=width),
         bin_width=width,
-        mean=float(_mean(distance)),
+        mean=float(mean(distance)),
         name=name,
     )
     offsets = plots.offset_attention(
-        _mean(survey.offsets[here]), equal_share=1 / math.prod(acts.grid), name=name
+        mean(survey.offsets[here]), equal_share=1 / math.prod(acts.grid), name=name
     )
     with by_distance:
         show(histogram)
@@ -251,14 +299,16 @@ def _one_head(view: View, survey: Survey) -> None:
         show(offsets)
 
 
-def _facts(view: View, survey: Survey, distance: np.ndarray) -> str:
+def _facts(view: View, survey: Survey, distance: np.ndarray, behind: Behind | None) -> str:
     """Distance, attention on the prefix tokens and entropy of the chosen head, in words."""
     here = (slice(None), view.layer, slice(None) if view.head is None else view.head)
     words = "it attends to no patch"
     if np.isfinite(distance).any():
-        share = 100 * float(_mean(distance)) / max(view.model.preprocess.input_size)
-        spread = f" ± {_spread(distance):.1f}" if len(distance) > 1 else ""
-        words = f"{_mean(distance):.1f}{spread} px, {share:.0f} % of the side"
+        share = 100 * float(mean(distance)) / max(view.model.preprocess.input_size)
+        deviation = f" ± {spread(distance):.1f}" if len(distance) > 1 else ""
+        words = f"{mean(distance):.1f}{deviation} px, {share:.0f} % of the side"
+    if behind:
+        words += f" (over {profiles.count(behind.profile)} {_usual(view, behind)} px)"
     if view.prefix:
         mass = f"{100 * survey.prefix_mass[here].mean():.1f} %"
         words += f"; {mass} on {_prefix_name(view)}"
@@ -267,127 +317,34 @@ def _facts(view: View, survey: Survey, distance: np.ndarray) -> str:
     return f"{words}, entropy {entropy:.1f} of {np.log2(tokens):.1f} bits."
 
 
-def _table(survey: Survey, variant: Variant) -> Table:
-    distance, spread = _mean(survey.distance), _spread(survey.distance)
+def _usual(view: View, behind: Behind) -> str:
+    """The distance of the chosen head, or of the layer's mean of heads, over the profile."""
+    if view.head is None:  # by how much it varies is not known of the mean of heads
+        return f"{mean(behind.pixels[view.layer]):.1f}"
+    here = view.layer, view.head
+    return f"{behind.pixels[here]:.1f} ± {behind.deviation[here]:.1f}"
+
+
+def _table(survey: Survey, variant: Variant, behind: Behind | None) -> Table:
+    distance, deviation = mean(survey.distance), spread(survey.distance)
     layers, heads = np.indices(distance.shape).reshape(2, -1) + 1
     columns = {
         "layer": layers,
         "head": heads,
         "distance, px": distance.ravel(),
-        "standard deviation, px": spread.ravel(),
+        "standard deviation, px": deviation.ravel(),
         "on prefix tokens, %": 100 * survey.prefix_mass.mean(axis=0).ravel(),
         "entropy, bits": survey.entropy.mean(axis=0).ravel(),
     }
     if len(survey.distance) == 1:
         del columns["standard deviation, px"]
     about = "Mean attention distance of each head, in pixels of the input; rows of A: "
-    return Table(f"{about}{_ROWS[variant]}.", columns)
+    about += f"{_ROWS[variant]}."
+    if behind:
+        columns |= {name: values.ravel() for name, values in behind.columns.items()}
+        about += f" {_source(behind)}"
+    return Table(about, columns)
 
 
 def _prefix_name(view: View) -> str:
     return ", ".join(name.upper() for name in view.prefix) or "prefix tokens"
-
-
-def _of_picture(view: View, acts: "Activations", key: Sequence[Hashable]) -> Surveys:
-    """Both variants on one picture, cached."""
-    return results.captures().get((*key, "distances"), lambda: _measured(acts), _nbytes)
-
-
-def _of_samples(view: View) -> Surveys:
-    """Both variants on all sample pictures, cached."""
-
-    def make() -> Surveys:
-        model = view.model
-        names, found = list(pictures.samples()), []
-        place = st.empty()
-        for done, name in enumerate(names):
-            place.progress(done / len(names), f"Picture {done + 1} of {len(names)}: {name}")
-            picture = pictures.sample(name)
-            acts = results.capture(model, picture)
-            found.append(_of_picture(view, acts, (*model_key(model), picture.digest)))
-        place.empty()
-        return {variant: _together([one[variant] for one in found]) for variant in VARIANTS}
-
-    key = (*view.key[:2], "distances", "samples")
-    return results.captures().get(key, make, _nbytes)
-
-
-def _measured(acts: "Activations") -> Surveys:
-    """Measure layer by layer, holding one attention matrix at a time."""
-    layers = [_of_layer(acts, attention) for attention in acts.attention_layers()]
-    return {
-        variant: Survey(
-            distance=np.stack([layer[variant].distance for layer in layers], axis=1),
-            prefix_mass=np.stack([layer[variant].prefix_mass for layer in layers], axis=1),
-            entropy=np.stack([layer[variant].entropy for layer in layers], axis=1),
-            histogram=np.stack([layer[variant].histogram for layer in layers]),
-            offsets=np.stack([layer[variant].offsets for layer in layers]),
-        )
-        for variant in VARIANTS
-    }
-
-
-def _of_layer(acts: "Activations", attention: np.ndarray) -> Surveys:
-    """Measure one layer on one picture; arrays without the axis of layers."""
-    grid, patch, prefix = acts.grid, acts.patch_size, acts.num_prefix_tokens
-    mass = inspection.prefix_mass([attention], num_prefix_tokens=prefix)
-    entropy = inspection.attention_entropy([attention])
-    width = float(np.min(patch))
-    return {
-        variant: Survey(
-            distance=inspection.attention_distance(
-                [attention],
-                grid=grid,
-                patch_size=patch,
-                num_prefix_tokens=prefix,
-                variant=variant,
-            ),
-            prefix_mass=mass,
-            entropy=entropy,
-            histogram=inspection.distance_histogram(
-                attention,
-                grid=grid,
-                patch_size=patch,
-                bin_width=width,
-                num_prefix_tokens=prefix,
-                variant=variant,
-            ),
-            offsets=inspection.offset_attention(
-                attention,
-                grid=grid,
-                num_prefix_tokens=prefix,
-                variant=variant,
-                min_queries=_min_queries(acts),
-            ).astype(np.float32),
-        )
-        for variant in VARIANTS
-    }
-
-
-def _min_queries(acts: "Activations") -> int:
-    """A sixteenth of the patches: the mean of a few queries in a corner says little."""
-    return math.ceil(math.prod(acts.grid) / 16)
-
-
-def _together(found: Sequence[Survey]) -> Survey:
-    return Survey(
-        distance=np.concatenate([one.distance for one in found]),
-        prefix_mass=np.concatenate([one.prefix_mass for one in found]),
-        entropy=np.concatenate([one.entropy for one in found]),
-        histogram=_mean(np.stack([one.histogram for one in found])),
-        offsets=_mean(np.stack([one.offsets for one in found])),
-    )
-
-
-def _nbytes(surveys: Surveys) -> int:
-    return sum(survey.nbytes for survey in surveys.values())
-
-
-def _mean(values: np.ndarray) -> np.ndarray:
-    """Mean over the first axis, ignoring NaN; NaN where all are."""
-    return np.ma.filled(np.ma.masked_invalid(values).mean(axis=0), np.nan)
-
-
-def _spread(values: np.ndarray) -> np.ndarray:
-    """Standard deviation over the first axis, ignoring NaN."""
-    return np.ma.filled(np.ma.masked_invalid(values).std(axis=0), np.nan)

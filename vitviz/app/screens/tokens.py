@@ -8,8 +8,10 @@ import streamlit as st
 
 from vitviz import inspection, plots
 from vitviz.app import settings
+from vitviz.app.screens import joint_components, token_layers
+from vitviz.app.screens.joint_components import Basis
 from vitviz.app.settings import setting
-from vitviz.app.shared import results
+from vitviz.app.shared import pictures, results
 from vitviz.app.shared.view import View, token_text
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
@@ -25,6 +27,7 @@ MOST_COMPONENTS = 5
 MAX_TILES = 16
 THRESHOLDS = [step / 20 for step in range(20)]
 OFF_ON = (False, True)
+BASES = ("picture", "samples")
 _SCATTER = "token_scatter"
 
 
@@ -52,19 +55,20 @@ def page(view: View) -> Data | None:
         _norms(view)
         return None
     st.subheader(f"Principal components of the patches after layer {view.layer + 1}", anchor=False)
-    first, threshold, flip = _controls(most)
-    everything, _ = _scatter(view, view.layer, None)
+    first, threshold, flip, joint = _controls(most)
+    basis = _bases(view, [view.layer])[view.layer] if joint else None
+    everything, _ = _scatter(view, view.layer, None, basis)
     component = everything[len(view.prefix) :, 0].reshape(grid)
     kept = inspection.foreground(component, threshold=threshold, flip=flip)
-    if kept.sum() < first + CHANNELS:
+    if basis is None and kept.sum() < first + CHANNELS:
         st.info(
             f"Only {kept.sum()} of {kept.size} patches lie beyond the threshold, too few for "
             f"components of their own: all patches are shown."
         )
         kept = np.ones(grid, bool)
-    points, explained = _scatter(view, view.layer, kept)
+    points, explained = _scatter(view, view.layer, kept, basis)
     chosen = slice(first, first + CHANNELS)
-    _colours(view, points, explained, kept, chosen)
+    _colours(view, points, explained, kept, chosen, basis)
     if not kept.all():
         _mask(view, kept)
     scatter, norms = st.columns([3, 2])
@@ -72,10 +76,16 @@ def page(view: View) -> Data | None:
         _thumbnails(view, points, explained, kept, chosen)
     with norms:
         _norms(view)
-    return Data(lambda: [_table(view, points, kept)])
+    profile = token_layers.draw(view)
+    return Data(
+        lambda: [
+            _table(view, points, kept, joint),
+            *(token_layers.tables(profile) if profile else ()),
+        ]
+    )
 
 
-def _table(view: View, points: np.ndarray, kept: np.ndarray) -> Table:
+def _table(view: View, points: np.ndarray, kept: np.ndarray, joint: bool) -> Table:
     prefix, tokens = len(view.prefix), view.acts.tokens(view.layer + 1)
     cosines = inspection.token_similarity(_tokens(view, view.layer))[:, prefix:]
     asked = cosines[prefix:].mean(axis=0) if view.query is None else cosines[view.query]
@@ -84,10 +94,10 @@ def _table(view: View, points: np.ndarray, kept: np.ndarray) -> Table:
     for number, values in enumerate(points[prefix:].T):
         columns[f"component {number + 1}"] = values
     columns["norm"] = np.linalg.norm(tokens[prefix:], axis=1)
+    fitted = _all_samples() if joint else "the patches that are kept"
     return Table(
         f"Each patch after layer {view.layer + 1}: its cosine with {view.query_name}, its place on "
-        "the principal components of the patches that are kept, and its norm before the "
-        "final LayerNorm.",
+        f"the principal components of {fitted}, and its norm before the final LayerNorm.",
         columns,
     )
 
@@ -131,9 +141,21 @@ def _cosines(view: View) -> list[float]:
     return results.captures().get((*view.key, "mean cosines"), make, lambda made: 8 * len(made))
 
 
-def _controls(most: int) -> tuple[int, float, bool]:
-    """The first component shown (from 0), the threshold, and whether the sign is flipped."""
-    which, slider, toggle = st.columns([2, 4, 3], vertical_alignment="bottom")
+def _controls(most: int) -> tuple[int, float, bool, bool]:
+    """The first component shown (from 0), the threshold, whether the sign is flipped, and whether
+    the components are those of all samples."""
+    of, which, slider, toggle = st.columns([3, 2, 4, 2], vertical_alignment="bottom")
+    basis = setting("basis", BASES, BASES[0])
+    names = {"picture": "this picture", "samples": f"{len(pictures.samples())} samples"}
+    of.segmented_control(
+        "Components of",
+        BASES,
+        key="basis",
+        format_func=lambda name: names[name],
+        width="stretch",
+        required=True,
+        help="Those of all samples give every picture the same colours for the same tokens.",
+    )
     trios = {f"{n}-{n + CHANNELS - 1}": n - 1 for n in range(1, most - CHANNELS + 2)}
     chosen = setting("components", list(trios), "1-3")
     which.selectbox("Red, green and blue show", list(trios), key="components", format_func=_trio)
@@ -146,7 +168,16 @@ def _controls(most: int) -> tuple[int, float, bool]:
     )
     flip = setting("flip", OFF_ON, False)
     toggle.toggle("Flip: keep the other end", key="flip", disabled=not threshold)
-    return trios[chosen], threshold, flip
+    return trios[chosen], threshold, flip, basis == "samples"
+
+
+def _bases(view: View, layers: Sequence[int]) -> dict[int, Basis]:
+    width = _tokens(view, view.layer).shape[1]
+    return joint_components.of_samples(view, layers, min(MOST_COMPONENTS, width))
+
+
+def _all_samples() -> str:
+    return f"the patches of all {len(pictures.samples())} sample pictures together"
 
 
 def _trio(name: str) -> str:
@@ -154,9 +185,13 @@ def _trio(name: str) -> str:
     return f"components {first}, {first + 1}, {first + 2}"
 
 
-def _scatter(view: View, layer: int, kept: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """All tokens on the components of the patches kept, and the variance explained."""
+def _scatter(
+    view: View, layer: int, kept: np.ndarray | None, basis: Basis | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """All tokens on the basis or the components of the patches kept, and the variance explained."""
     tokens, grid = _tokens(view, layer), view.acts.grid
+    if basis:
+        return basis.points(tokens), basis.explained
     patches = grid[0] * grid[1] if kept is None else int(kept.sum())
     return inspection.token_scatter(
         tokens,
@@ -168,7 +203,12 @@ def _scatter(view: View, layer: int, kept: np.ndarray | None) -> tuple[np.ndarra
 
 
 def _colours(
-    view: View, points: np.ndarray, explained: np.ndarray, kept: np.ndarray, chosen: slice
+    view: View,
+    points: np.ndarray,
+    explained: np.ndarray,
+    kept: np.ndarray,
+    chosen: slice,
+    basis: Basis | None,
 ) -> None:
     image, crop, grid = results.photo(view), view.acts.crop, view.acts.grid
     components = points[len(view.prefix) :, chosen].reshape(*grid, CHANNELS)
@@ -182,16 +222,24 @@ def _colours(
                 crop=crop,
                 query=view.query_patch,
                 numbers=numbers,
+                reach=basis.reach[chosen] if basis else None,
             )
         )
         shares = [as_percent(share) for share in explained[chosen]]
         words = f"Red is component {numbers[0]} ({shares[0]} of the variance), green {second} "
         words += f"({shares[1]}), blue {third} ({shares[2]})."
-        if not kept.all():
+        if basis:
+            words += (
+                f" Fitted on {_all_samples()}: equal colours mean equal components in every "
+                "picture. They end at two standard deviations."
+            )
+        elif not kept.all():
             words += f" Fitted again on the {kept.sum()} of {kept.size} patches that are kept."
+        else:
+            words += " Fitted on this picture alone: in another one, colours mean something else."
         st.markdown(words)
     with all_layers:
-        _film(view, chosen)
+        _film(view, chosen, joint=basis is not None)
 
 
 def _mask(view: View, kept: np.ndarray) -> None:
@@ -220,17 +268,19 @@ def _numbers(chosen: slice) -> tuple[int, int, int]:
     return chosen.start + 1, chosen.start + 2, chosen.start + 3
 
 
-def _film(view: View, chosen: slice) -> None:
+def _film(view: View, chosen: slice, *, joint: bool) -> None:
     acts = view.acts
     layers = np.unique(np.linspace(0, acts.depth - 1, min(acts.depth, MAX_TILES)).round()).astype(
         int
     )
 
+    bases = _bases(view, layers.tolist()) if joint else {}
+
     def make() -> list[tuple[np.ndarray, np.ndarray]]:
-        return [_scatter(view, int(layer), None) for layer in layers]
+        return [_scatter(view, layer, None, bases.get(layer)) for layer in layers.tolist()]
 
     found = results.captures().get(
-        (*view.key, "token film"),
+        (*view.key, "token film", joint),
         make,
         lambda made: sum(points.nbytes + explained.nbytes for points, explained in made),
     )
@@ -245,6 +295,7 @@ def _film(view: View, chosen: slice) -> None:
                 for layer, (_, explained) in zip(layers, found, strict=True)
             ],
             selected=int(np.argmax(layers == view.layer)) if view.layer in layers else None,
+            reach=np.stack([one.reach[chosen] for one in bases.values()]) if joint else None,
             aspect=(bottom - top) / acts.grid[0] / ((right - left) / acts.grid[1]),
         )
     )
@@ -253,7 +304,8 @@ def _film(view: View, chosen: slice) -> None:
     )
     st.markdown(
         f"{some}The share of the variance stands above each tile. Every layer has components of "
-        "its own, fitted on all patches, so colours cannot be compared between tiles."
+        f"its own, fitted on {_all_samples() if joint else 'all patches'}, so colours cannot be "
+        "compared between tiles."
     )
 
 

@@ -44,6 +44,14 @@ def options() -> Options:
                 Words.read(said.words)
         except ModelError as error:
             raise OptionError(str(error)) from error
+    if said.profiles:
+        from vitviz.profiling import ProfileError, load_profile
+
+        try:
+            for path in said.profiles:
+                load_profile(path)
+        except ProfileError as error:
+            raise OptionError(str(error)) from error
     return said
 
 

@@ -2,14 +2,14 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import streamlit as st
 
 from vitviz.app.shared.cache import LRUCache
-from vitviz.app.shared.pictures import Picture
+from vitviz.app.shared.pictures import Picture, sample, samples
 from vitviz.app.shared.queue import turn
 from vitviz.app.shared.view import View, model_key
 from vitviz.token_map import moved
@@ -63,6 +63,19 @@ def capture(model: "Model", picture: Picture) -> "Activations":
     place.empty()
     check_finite(model, acts)
     return acts
+
+
+def of_samples(
+    model: "Model", names: Sequence[str] = ()
+) -> "Iterator[tuple[Picture, Activations]]":
+    """The sample pictures of these names, or all, and their captures, under a bar of progress."""
+    wanted = list(names or samples())
+    place = st.empty()
+    for done, name in enumerate(wanted):
+        place.progress(done / len(wanted), f"Picture {done + 1} of {len(wanted)}: {name}")
+        picture = sample(name)
+        yield picture, capture(model, picture)
+    place.empty()
 
 
 def photo(view: View) -> "Image.Image":

@@ -1,0 +1,327 @@
+"""Profiles beside one picture: what is over many pictures is what the profile says, and no other
+model gets it."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from examples import example, own_model, picture
+from numpy.testing import assert_allclose
+from sklearn.decomposition import PCA
+from streamlit.testing.v1 import AppTest
+
+from pages.driver import (
+    address,
+    assert_works,
+    charts,
+    complaints,
+    open_data,
+    opened,
+    prose,
+    specs,
+)
+from pages.test_distance import DOTS, facts, numbers, trace
+from pages.test_tokens import COLOURS, FILM, alt, layout, seen
+from vitviz import Model, Profile, cli, inspection, load_model, load_profile, profile
+from vitviz.app.shared import models, pictures, profiles, results
+from vitviz.checkpoints import assets, shipped_names
+from vitviz.profiling import fits
+
+SHIPPED = sorted((assets() / "profiles").glob("*.npz"))
+
+
+def forget() -> None:
+    for cached in (models.options, profiles.everything, results.captures):
+        cached.clear()
+
+
+@pytest.fixture(autouse=True)
+def _read_anew() -> Iterator[None]:
+    forget()
+    yield
+    forget()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A profile of the model "plain" over eight pictures, of which one cannot be read."""
+    folder = tmp_path_factory.mktemp("profile")
+    own = folder / "pictures"
+    own.mkdir()
+    for seed in range(8):
+        picture(24, 16, seed=seed).save(own / f"{seed}.png")
+    (own / "bad.png").write_bytes(b"no picture")
+    profile(example("plain"), own, out=folder / "out")
+    return folder / "out"
+
+
+@pytest.fixture
+def measured(
+    folder: Path, serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> Profile:
+    """The profile, named to an app that shows its model."""
+    say(monkeypatch, folder)
+    serve("plain")
+    return load_profile(folder)
+
+
+def say(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> None:
+    words = [f"--profile={path}" for path in paths]
+    monkeypatch.setattr(sys, "argv", ["/somewhere/app.py", *words])
+
+
+def bars(at: AppTest) -> list[dict[str, Any]]:
+    """What stands behind the dots."""
+    return [one for one in json.loads(charts(at)[DOTS].spec)["data"] if one.get("zorder") == -1]
+
+
+def has_menu(at: AppTest) -> bool:
+    return any(box.key == "profile" for box in at.selectbox)
+
+
+# --- Distance -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variant", "measure"), [("renormalised", "distance"), ("paper", "distance_paper")]
+)
+def test_mean_and_spread_of_every_head_stand_behind_the_dots(
+    variant: str, measure: str, measured: Profile
+) -> None:
+    at = opened("distance", variant=variant)
+    assert_works(at)
+    (behind,) = bars(at)
+    mean, spread = measured.mean(measure), measured.std(measure)
+    assert_allclose(numbers(behind["y"]), mean.ravel(), rtol=1e-6)
+    assert_allclose(numbers(behind["error_y"]["array"]), spread.ravel(), rtol=1e-6)
+    assert numbers(behind["x"]).tolist() == numbers(trace(at, DOTS)["x"]).tolist()
+    said = f"means over 8 pictures, from {mean.min():.1f} to {mean.max():.1f} pixels."
+    assert said in charts(at)[DOTS].alt
+    assert "standard deviation over 8 pictures" in specs(at)[DOTS]
+    dots = numbers(trace(at, DOTS)["y"])
+    away = np.abs(dots - mean.ravel())
+    layer, head = divmod(int(away.argmax()), 4)
+    assert (
+        "Blue bars: mean ± standard deviation of each head over 8 pictures of pictures. On this "
+        f"picture the heads are {away.mean():.1f} px from that mean on average, and "
+        f"{away.max():.1f} px at most (layer {layer + 1}, head {head + 1})."
+    ) in prose(at)
+
+
+def test_the_facts_of_a_head_name_its_usual_distance(measured: Profile) -> None:
+    mean, spread = measured.mean("distance"), measured.std("distance")
+    at = opened("distance", layer="1", head="2")
+    assert f"(over 8 pictures {mean[0, 1]:.1f} ± {spread[0, 1]:.1f} px);" in facts(at)
+    at = opened("distance", layer="1")
+    assert f"(over 8 pictures {mean[0].mean():.1f} px);" in facts(at)
+
+
+def test_nothing_is_behind_the_dots_where_nothing_is_chosen(measured: Profile) -> None:
+    at = opened("distance")
+    menu = at.selectbox(key="profile")
+    assert menu.options == ["8 pictures", "nothing"]
+    menu.set_value("none").run()
+    assert_works(at)
+    assert address(at) == {"profile": "none"}
+    assert not bars(at)
+    assert "8 pictures" not in prose(at) + charts(at)[DOTS].alt
+    assert "over 8 pictures" not in open_data(at, "distance").dataframe[0].value.columns
+
+
+def test_the_table_has_the_numbers_of_the_profile(measured: Profile) -> None:
+    at = open_data(opened("distance"), "distance")
+    table = at.dataframe[0].value
+    mean, spread = measured.mean("distance"), measured.std("distance")
+    assert_allclose(table["mean over 8 pictures, px"], mean.ravel(), rtol=1e-5)
+    assert_allclose(table["standard deviation over 8 pictures, px"], spread.ravel(), rtol=1e-5)
+    assert f"sha256 {measured.about['weights_sha256']}" in prose(at)
+
+
+@pytest.mark.parametrize("page", ["distance", "tokens"])
+def test_another_model_has_no_profile(
+    page: str, measured: Profile, serve: Callable[..., Model]
+) -> None:
+    for model in (serve("registers"), serve("plain", image_size=(16, 28))):
+        assert not fits(measured, model)
+        at = opened(page)
+        assert_works(at)
+        assert not has_menu(at)
+        assert "8 pictures" not in prose(at)
+
+
+def test_other_weights_or_another_preprocessing_are_another_model(measured: Profile) -> None:
+    same, other = own_model(), own_model()
+    assert fits(measured, same)
+    next(other.module.parameters()).data.flatten()[0] += 1e-3
+    assert not fits(measured, other)
+    measured.about["preprocessing"]["crop_pct"] = 0.5
+    assert not fits(measured, same)
+
+
+def test_of_two_profiles_one_is_chosen(
+    measured: Profile, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = profile(example("plain"), [picture(24, 16, seed=seed) for seed in (1, 2)])
+    other.save(tmp_path)
+    say(monkeypatch, folder, tmp_path / "profile.npz")
+    forget()
+    at = opened("distance", profile="2")
+    assert_works(at)
+    names = ["8 pictures of pictures", "2 pictures of pictures in memory", "nothing"]
+    assert at.selectbox(key="profile").options == names
+    assert_allclose(numbers(bars(at)[0]["y"]), other.mean("distance").ravel(), rtol=1e-6)
+
+
+# --- Tokens: the layers -------------------------------------------------------------------------
+
+
+def test_layers_are_compared_as_the_profile_has_them(measured: Profile) -> None:
+    at = opened("tokens")
+    assert_works(at)
+    alike, long = (json.loads(spec)["data"][0] for spec in specs(at)[-2:])
+    cka = measured.cka()
+    assert_allclose(numbers(alike["z"]), cka, atol=1e-6)
+    counts = measured.norms[0][1]
+    there = np.flatnonzero(counts.any(axis=0))
+    shares = 100 * counts / counts.sum(axis=1, keepdims=True)
+    assert_allclose(numbers(long["z"]), shares[:, there[0] : there[-1] + 1].T, atol=1e-6)
+    said = prose(at)
+    assert "over 8 pictures of pictures" in said
+    assert f"it is at least {min(cka[k, k + 1] for k in range(3)):.2f};" in said
+    assert f"the last layer it is {cka[0, 3]:.2f}." in said
+    assert "or more: none after any layer." in said
+
+
+def test_the_layer_of_most_outliers_is_named(
+    measured: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = measured.outlier_share
+    moments.mean[2] = 0.031
+    monkeypatch.setattr(Profile, "outlier_share", moments)
+    assert "or more: 3.1 % of them after layer 2, where there are most." in prose(opened("tokens"))
+
+
+def test_the_tables_have_similarity_and_norms(measured: Profile) -> None:
+    at = open_data(opened("tokens"), "tokens")
+    _, alike, long = (frame.value for frame in at.dataframe)
+    assert_allclose(alike.iloc[:, 1:], measured.cka(), atol=1e-5)
+    assert list(alike["after layer"]) == [0, 1, 2, 3]
+    assert list(long["outliers, %"]) == [0, 0, 0, 0]
+    patches = long.iloc[:, 2:].to_numpy().sum(axis=1)
+    assert patches.tolist() == [8 * 24] * 4
+    at.selectbox(key="profile").set_value("none").run()
+    assert_works(at)
+    assert len(at.dataframe) == 1
+    assert "How alike" not in prose(at)
+
+
+# --- Tokens: components of all samples ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["plain", "registers", "no class token"])
+def test_components_of_all_samples_are_those_of_their_stacked_tokens(
+    kind: str, serve: Callable[[str], Model]
+) -> None:
+    model = serve(kind)
+    at = opened("tokens", layer="2", basis="samples")
+    assert_works(at)
+    stacked = []
+    for name in pictures.samples():
+        acts = seen(model, name)
+        stacked.append(acts.tokens(2, normalised=True)[acts.num_prefix_tokens :])
+    pca = PCA(5, svd_solver="full").fit(np.concatenate(stacked).astype(np.float64))
+    signs = np.sign(pca.components_[np.arange(5), np.abs(pca.components_).argmax(axis=1)])
+    points = signs * pca.transform(stacked[list(pictures.samples()).index("dog")])
+    table = open_data(at, "tokens").dataframe[0].value
+    for number in range(5):
+        found = table[f"component {number + 1}"].to_numpy()
+        assert_allclose(found, points[:, number], atol=1e-3 * np.abs(points).max())
+    said = prose(at)
+    assert f"Red is component 1 ({100 * pca.explained_variance_ratio_[0]:.0f} % of the" in said
+    assert "all 10 sample pictures together: equal colours mean equal components" in said
+    reach = 2 * pca.transform(np.concatenate(stacked)).std(axis=0)[:3]
+    expected = 255 * np.clip((points[:, :3] + reach) / (2 * reach), 0, 1)
+    (image,) = [one for one in json.loads(specs(at)[COLOURS])["data"] if one["type"] == "image"]
+    colours = numbers(image["z"]).reshape(24, 4)[:, :3]
+    assert_allclose(colours, expected, atol=1)
+
+
+def test_a_token_has_one_colour_in_every_picture(serve: Callable[[str], Model]) -> None:
+    serve("plain")
+    alone, joint = [], []
+    for name in ("dog", "moose"):
+        alone.append(opened("tokens", picture=name).markdown)
+        joint.append(prose(opened("tokens", picture=name, basis="samples")))
+    explained = [text.split("Red is ")[1].split("Fitted")[0] for text in joint]
+    assert explained[0] == explained[1]  # one basis
+    at = opened("tokens", basis="samples")
+    assert "Fitted on this picture alone" in prose(opened("tokens"))
+    assert address(at) == {"basis": "samples"}
+    assert [text["text"].split(" · ")[0] for text in layout(at, FILM)["annotations"]] == [
+        "layer 1",
+        "layer 2",
+        "<b>layer 3",
+    ]
+
+
+def test_the_threshold_keeps_the_basis_of_all_samples(serve: Callable[[str], Model]) -> None:
+    acts = seen(serve("plain"))
+    at = opened("tokens", basis="samples", threshold="0.9")
+    assert_works(at)
+    table = open_data(at, "tokens").dataframe[0].value
+    component = table["component 1"].to_numpy().reshape(acts.grid)
+    kept = inspection.foreground(component, threshold=0.9)
+    assert not at.info
+    assert table["kept"].to_numpy().sum() == kept.sum() < 24
+    assert f"{kept.sum()} of 24 patches, component 1" in alt(at, COLOURS)
+    assert "Fitted again" not in prose(at)
+
+
+# --- what the operator says ---------------------------------------------------------------------
+
+
+def test_a_bad_profile_is_told_at_the_start(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bad = tmp_path / "bad.npz"
+    bad.write_bytes(b"no profile")
+    say(monkeypatch, folder, bad)
+    at = opened("distance")
+    (said,) = complaints(at)
+    assert "bad.npz holds no profile that can be read" in said
+    assert not at.exception
+    assert cli.main(["app", f"--profile={bad}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "bad.npz holds no profile that can be read" in line
+
+
+def test_the_command_passes_profiles_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(sys, "argv", ["vitviz"])
+    monkeypatch.setattr("streamlit.App.run", lambda *_, **__: started.append(sys.argv))
+    said = [f"--profile={folder}", f"--profile={folder / 'profile.npz'}"]
+    assert cli.main(["app", *said]) == 0
+    assert started == [["vitviz", *said]]
+    assert models.options().profiles == (folder, folder / "profile.npz")
+
+
+# --- what ships ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_profile_is_of_the_shipped_weights(path: Path) -> None:
+    assert path.stem in shipped_names()
+    assert path.stat().st_size < 1_000_000
+    found = load_profile(path)
+    assert fits(found, load_model(path.stem))
+    assert found.about["skipped"] == 0
+    assert found.about["refused_layers"] == {}
+    assert found.accuracy is not None
+    assert f"{found.accuracy[0]:.1%}".replace("%", " %") in found.about["provenance"]

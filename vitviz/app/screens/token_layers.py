@@ -1,0 +1,87 @@
+"""The layers of a model over many pictures: how alike they are, and how long their tokens are."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import streamlit as st
+
+from vitviz.app.shared import profiles
+from vitviz.app.shared.view import View
+from vitviz.app.widgets.data_table import Table
+from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.profile_menu import profile_menu
+from vitviz.inspection.tokens import OUTLIER
+from vitviz.plots.profiles import layer_similarity, norm_histogram
+from vitviz.plots.template import as_percent
+
+if TYPE_CHECKING:
+    from vitviz import Profile
+
+
+def draw(view: View) -> "Profile | None":
+    """Draw both figures; the profile that they show, None where there is none."""
+    if not profiles.of_model(view.model):
+        return None
+    words, menu = st.columns([4, 2], vertical_alignment="bottom")
+    words.subheader("All layers over many pictures", anchor=False)
+    profile = profile_menu(view, menu, "Measured on")
+    if profile is None:
+        return None
+    over = profiles.described(profile)
+    alike, long = st.columns(2)
+    with alike:
+        if "hsic" in profile.state.sums:
+            show(layer_similarity(profile.cka()))
+            st.markdown(_similarity_words(profile.cka(), over))
+    with long:
+        counts, edges = profile.norms
+        show(norm_histogram(counts[1], edges))
+        st.markdown(_norm_words(profile, over))
+    return profile
+
+
+def _similarity_words(cka: np.ndarray, over: str) -> str:
+    return (
+        f"**How alike two layers are**, as linear CKA over {over}: 1 where the pictures that are "
+        "alike after one layer are those that are alike after the other, 0 where nothing of that "
+        "is left. Layer 0 is the embedding. From one layer to the next it is at least "
+        f"{np.diagonal(cka, 1).min():.2f}; between the embedding and the last layer it is "
+        f"{cka[0, -1]:.2f}. Raghu et al. (NeurIPS 2021, Fig. 1) found ViT-L/16 and ViT-H/14 alike "
+        "over their whole depth, and the lower layers of ResNets unlike the upper ones."
+    )
+
+
+def _norm_words(profile: "Profile", over: str) -> str:
+    shares = profile.outlier_share.means
+    most = int(np.nanargmax(shares)) if np.isfinite(shares).any() else 0
+    words = f"Outliers, patches with {OUTLIER:.0f} times the median norm of their picture or more: "
+    if shares[most] > 0:
+        words += f"{as_percent(shares[most])} of them after layer {most}, where there are most."
+    else:
+        words += "none after any layer."
+    return (
+        f"**How long the tokens of the patches are** before the final LayerNorm, over {over}; each "
+        f"column adds up to 100 %. {words} Darcet et al. (ICLR 2024, Fig. 3 and 4) found about 2 % "
+        "at ten times the usual norm from the middle of large models on, and none in small ones: "
+        "they would be a second band above the first."
+    )
+
+
+def tables(profile: "Profile") -> Sequence[Table]:
+    """The numbers of both figures."""
+    source = profiles.provenance(profile)
+    counts, edges = profile.norms
+    depths = np.arange(counts.shape[1])
+    found = []
+    if "hsic" in profile.state.sums:
+        columns = {"after layer": depths}
+        columns |= {f"CKA with layer {depth}": row for depth, row in enumerate(profile.cka())}
+        found.append(Table(f"Linear CKA of all tokens after two layers: {source}.", columns))
+    there = np.flatnonzero(counts[1].any(axis=0))
+    columns = {"after layer": depths, "outliers, %": 100 * profile.outlier_share.means}
+    for number in there:
+        name = f"norm {edges[number]:.3g} to {edges[number + 1]:.3g}, patches"
+        columns[name] = counts[1][:, number].astype(int)
+    found.append(Table(f"Norms of the patch tokens before the final LayerNorm: {source}.", columns))
+    return found

@@ -1,0 +1,51 @@
+"""Profiles of models over many pictures: those that the options name, and those that ship."""
+
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from vitviz.app.shared import models, results
+from vitviz.app.shared.view import model_key
+
+if TYPE_CHECKING:
+    from vitviz import Model, Profile
+
+
+@st.cache_resource(show_spinner=False)
+def everything() -> "list[Profile]":
+    """All profiles, read once; those of the options come first."""
+    from vitviz.checkpoints import assets
+    from vitviz.profiling import load_profile
+
+    shipped = sorted((assets() / "profiles").glob("*.npz"))
+    return [load_profile(path) for path in (*models.options().profiles, *shipped)]
+
+
+def of_model(model: "Model") -> "list[Profile]":
+    """Those of these very weights, with these layers and this preprocessing; of others none."""
+
+    def make() -> "list[Profile]":
+        from vitviz.profiling import fits
+
+        return [profile for profile in everything() if fits(profile, model)]
+
+    return results.captures().get((*model_key(model), "profiles"), make, lambda made: 1000)
+
+
+def count(profile: "Profile") -> str:
+    """How many pictures were measured, in words."""
+    return f"{profile.about['pictures'] - profile.about['skipped']:,} pictures"
+
+
+def described(profile: "Profile") -> str:
+    """The same, and where they come from."""
+    return f"{count(profile)} of {profile.about['source']}"
+
+
+def provenance(profile: "Profile") -> str:
+    """Where the numbers of a profile come from, for the files of a page."""
+    about = profile.about
+    return (
+        f"a profile over {described(profile)}, made with vitviz {about['versions']['vitviz']}, of "
+        f"weights with sha256 {about['weights_sha256']}"
+    )
