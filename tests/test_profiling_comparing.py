@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -287,6 +288,16 @@ def test_classes_of_other_names_are_not_compared() -> None:
     assert answers.labelled == 6
 
 
+def test_maps_of_cls_are_not_compared_where_pictures_are_cropped_differently() -> None:
+    other = own_model()
+    other.preprocess = replace(other.preprocess, crop_pct=0.8)
+    found = compare(MODELS[0], other, PICTURES[:4])
+    assert_one_sentence(found.not_compared["cls"])
+    with pytest.raises(ProfileError, match="crop pictures differently"):
+        found.cls_difference(0)
+    assert np.isfinite(found.offset_difference(0)).any()
+
+
 def test_three_pictures_have_no_cka() -> None:
     found = compare(*MODELS, PICTURES[:3])
     with pytest.raises(ProfileError, match="at least 4 pictures"):
@@ -357,9 +368,9 @@ def test_what_is_asked_for_wrongly_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def fine_tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with 30 pictures of 10 classes, their labels, and both checkpoints."""
+    """A folder with 20 pictures of 10 classes, their labels, and both checkpoints."""
     folder = tmp_path_factory.mktemp("tuned")
-    split = coloured(30, seed=2)
+    split = coloured(20, seed=2)
     (folder / "pictures").mkdir()
     images = [Image.fromarray(each) for each in split.pictures]
     for number, image in enumerate(images):
@@ -372,7 +383,7 @@ def fine_tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
         x = torch.stack([model.preprocess(image) for image in images])
         optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)
         net.train()
-        for _ in range(12):
+        for _ in range(8):
             loss = torch.nn.functional.cross_entropy(net(x), torch.as_tensor(split.labels).long())
             optimizer.zero_grad()
             loss.backward()
@@ -387,7 +398,7 @@ def test_two_checkpoints_before_and_after_fine_tuning(
     sides = [f"test_vit={fine_tuned / name}.safetensors" for name in ("before", "after")]
     options = ["--labels", str(fine_tuned / "labels.csv"), "--out", str(tmp_path / "out")]
     assert cli.main(["compare", *sides, str(fine_tuned / "pictures"), *options]) == 0
-    assert "30 pictures compared, 0 left out" in capsys.readouterr().out
+    assert "20 pictures compared, 0 left out" in capsys.readouterr().out
     about = json.loads((tmp_path / "out" / "run.json").read_text())
     answers = about["answers"]
     assert answers["accuracy"][1] > answers["accuracy"][0]

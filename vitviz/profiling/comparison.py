@@ -22,6 +22,8 @@ from .similarity import cka
 from .state import Moments
 from .writing import replace as replace_file
 
+_CROP = ("input_size", "crop_pct", "crop_mode")  # what says where patches lie in a picture
+
 
 @dataclass(frozen=True)
 class Answers:
@@ -265,6 +267,9 @@ def reasons_against(first: Profile, second: Profile) -> dict[str, str]:
         for name, one in (("A", first), ("B", second)):
             if not any(key.startswith("cls/") for key in one.state.sums):
                 found["cls"] = f"{name} has no CLS token that attends beside the patches."
+        crops = [[one.about["preprocessing"][key] for key in _CROP] for one in (first, second)]
+        if crops[0] != crops[1]:
+            found["cls"] = "A and B crop pictures differently, so their patches lie elsewhere."
     classes = [one.about["num_classes"] for one in (first, second)]
     labels = [one.about["labels"] for one in (first, second)]
     if 0 in classes:
