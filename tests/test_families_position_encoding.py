@@ -1,6 +1,5 @@
 """The position encodings that are named are those on which the output depends."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,10 +8,9 @@ import torch
 from examples import own_module, randomise
 from torch import nn
 
-from vitviz.app.shared.places import known_by
 from vitviz.families import family_of, position_encodings
 from vitviz.text import PAGES, lesson
-from vitviz.text.families import POSITION_ENCODINGS
+from vitviz.text.families import POSITION_ENCODINGS, known_by
 from vitviz.zoo import catalogue, toy_model
 from vitviz.zoo.architectures import outline_of, preprocessing_of
 
@@ -111,8 +109,7 @@ def test_no_model_of_the_menu_is_said_to_have_the_embedding_alone_that_has_not(n
     outline = outline_of(name, {})
     layers = family_of(outline).layers(outline, preprocessing_of(outline, None).input_size)
     sources = position_encodings(outline, layers)
-    model: Any = SimpleNamespace(name=name, module=outline, layers=layers)
-    said = known_by(model)
+    said = known_by(name, sources)
     assert name in said
     assert ("nothing tells" in said) == (sources == ("embedding",))
     assert all((words in said) == (key in sources) for key, words in POSITION_ENCODINGS.items())

@@ -38,7 +38,7 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "intervention": {*_MODEL, "activations", "targets"},
     "profiling": {*_MODEL, "activations", "inspection", "intervention", "plots"},
     "equivariance": _MODEL,
-    "anatomy": {*_MODEL, "activations"},
+    "anatomy": _MODEL,
     "checkpoints": {"vit"},
     "hub": set(),
     "zoo": {"vit", "families", "devices", "memory", "model", "checkpoints", "hub"},
@@ -46,10 +46,10 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "plots": set(),
     "text": set(),
     "token_map": set(),
-    "anatomy_map": {"token_map"},
-    "report": {*_MODEL, "inspection", "plots", "text", "token_map"},
-    "notebook": {"report"},
-    "widget": {"notebook", "report", "token_map"},
+    "traits": {"families", "token_map"},
+    "anatomy_map": {"anatomy", "families", "plots", "text", "token_map"},
+    "report": {*_MODEL, "anatomy_map", "inspection", "plots", "text", "token_map", "traits"},
+    "notebook": {*_MODEL, "anatomy_map", "report", "text", "token_map"},
     "options": set(),
     "training": {"vit", "checkpoints", "devices", "inspection", "model"},
 }
@@ -64,8 +64,9 @@ THIRD_PARTY: Mapping[str, set[str]] = {
     "streamlit": {"app"},
     "plotly": {"plots", "report"},  # which puts its script into a file
     "timm": {"zoo"},
-    "anywidget": {"widget"},
-    "traitlets": {"widget"},
+    "anywidget": {"notebook"},
+    "traitlets": {"notebook"},
+    "latex2mathml": {"report"},  # MathML
     "huggingface_hub": {"hub"},
     "sklearn": {"inspection"},
     "torch": {
@@ -95,9 +96,11 @@ EXCEPTIONS: set[tuple[str, str, When]] = {
     ("activations", "inspection", "hint"),
     ("activations", "notebook", "lazy"),  # acts.show()
     ("activations", "notebook", "hint"),
-    ("activations", "widget", "lazy"),  # acts.widget()
-    ("activations", "widget", "hint"),
-    ("widget", "activations", "hint"),
+    ("anatomy", "activations", "hint"),
+    ("anatomy_map", "activations", "hint"),
+    ("anatomy_map", "model", "hint"),
+    ("traits", "activations", "hint"),
+    ("traits", "model", "hint"),
     ("notebook", "activations", "hint"),
     ("report", "activations", "hint"),
     ("plots", "activations", "hint"),

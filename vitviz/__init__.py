@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         captures,
         load_activations,
         show,
+        widget,
     )
     from .families import Layer, ModelError
     from .images import ImageError, open_image
@@ -58,6 +59,7 @@ __all__ = [
     "profile",
     "show",
     "watch",
+    "widget",
 ]
 
 _HOMES = {
@@ -83,6 +85,7 @@ _HOMES = {
     "show": "activations",
     "profile": "profiling",
     "watch": "zoo",
+    "widget": "activations",
 }
 _MODULES = ("attribution", "inspection", "intervention", "plots", "vit")
 

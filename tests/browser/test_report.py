@@ -12,10 +12,11 @@ import pytest
 from app_server import Server
 
 import vitviz
-from vitviz import Activations, cli, inspection, report
+from vitviz import Activations, anatomy_map, cli, inspection, report, token_map
 from vitviz.checkpoints import assets
-from vitviz.token_map import script
+from vitviz.report import components
 
+from .test_anatomy import written
 from .walk import opened as opened_app
 
 if TYPE_CHECKING:
@@ -64,9 +65,12 @@ def test_it_asks_for_nothing_and_breaks_no_policy(opened: Opened, file: Path) ->
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "eval" not in policy
     assert "http" not in policy
-    (module,) = re.findall(r'<script type="module">(.*?)</script>', text, re.DOTALL)
-    digest = base64.b64encode(hashlib.sha256(module.encode()).digest()).decode()
-    assert f"'sha256-{digest}'" in policy
+    modules = re.findall(r'<script type="module">(.*?)</script>', text, re.DOTALL)
+    assert len(modules) == 3  # the token map, Anatomy and the figures
+    for module in modules:
+        digest = base64.b64encode(hashlib.sha256(module.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+    assert policy.count("sha256-") == 4  # those, and Plotly's script
     page.evaluate(
         """() => document.head.append(
           Object.assign(document.createElement("script"), { textContent: "window.other = 1" }))"""
@@ -74,9 +78,10 @@ def test_it_asks_for_nothing_and_breaks_no_policy(opened: Opened, file: Path) ->
     assert page.evaluate("() => typeof window.other") == "undefined"  # no script but its own
 
 
-def test_the_token_map_is_the_module_of_the_app_byte_for_byte(file: Path) -> None:
+@pytest.mark.parametrize("component", [token_map, anatomy_map])
+def test_a_component_is_the_module_of_the_app_byte_for_byte(file: Path, component: Any) -> None:
     text = file.read_text(encoding="utf-8")
-    assert f'<script type="module">{script()}' in text
+    assert f'<script type="module">{component.script()}' in text
 
 
 def test_it_is_no_larger_than_it_may_be(file: Path) -> None:
@@ -98,7 +103,7 @@ def test_the_map_is_live_and_its_numbers_are_those_of_the_capture(
     page.locator(".strip button", has_text="head 3").click()
     page.locator(".sections h4", has_text="layer 6, head 3").wait_for()
     assert strongest(5, 2, 0) in str(map_.get_attribute("aria-label"))
-    page.keyboard.press("p")  # the layer before
+    page.keyboard.press("p")  # the layer before, of the component that has the focus
     page.locator(".sections h4", has_text="layer 5, head 3").wait_for()
     assert strongest(4, 2, 0) in str(map_.get_attribute("aria-label"))
 
@@ -129,6 +134,69 @@ def test_it_prints_on_a4(opened: Opened) -> None:
     assert 2 <= len(re.findall(rb"/Type /Page\b", pdf)) <= 9
 
 
+def test_anatomy_is_live_and_its_numbers_are_those_of_the_capture(
+    opened: Opened, acts: Activations
+) -> None:
+    page, _, _ = opened
+    anatomy = page.locator(".anatomy")
+    assert anatomy.locator(".card").count() == 9
+    anatomy.locator(".card", has_text="Encoder").click()
+    items = anatomy.locator("[data-part=items]")
+    items.get_by_text("softmax over 257 keys").wait_for()
+    shares = acts.attention(5)
+
+    def said(head: int, query: int) -> str:
+        share = float(shares[head, query, 1:].max())
+        return f"softmax over 257 keys = {written(share)}"
+
+    assert said(0, 0) in items.inner_text()
+    anatomy.locator("select[aria-label=Head]").select_option("3")
+    items.get_by_text(said(3, 0)).wait_for()
+    photo = anatomy.locator("canvas[data-part=photo]")
+    box, (left, top, right, bottom) = photo.bounding_box(), acts.crop
+    assert box is not None
+    x = (left + 2.5 / 16 * (right - left)) / acts.picture_size[0] * box["width"]
+    y = (top + 4.5 / 16 * (bottom - top)) / acts.picture_size[1] * box["height"]
+    photo.click(position={"x": x, "y": y})
+    photo.hover(position={"x": 2, "y": 2})  # outside of what the model saw
+    items.get_by_text(said(3, 1 + 4 * 16 + 2)).wait_for()
+    open_layers = anatomy.locator("select[aria-label=Layer] option:not([disabled])")
+    assert open_layers.all_inner_texts() == ["layer 6 of 6"]
+
+
+def test_of_what_is_not_in_the_file_a_sentence_says_so(opened: Opened) -> None:
+    page, _, _ = opened
+    anatomy = page.locator(".anatomy")
+    anatomy.locator(".card", has_text="Encoder").click()
+    anatomy.locator("[data-id=hidden]").click()
+    anatomy.get_by_role("button", name="CLS as the token").click()
+    items = anatomy.locator("[data-part=items]")
+    items.get_by_text("768 numbers").wait_for()
+    page.locator(".anatomy canvas[data-part=photo]").focus()
+    page.keyboard.press("ArrowRight")
+    items.get_by_text("This file holds these numbers of CLS alone").wait_for()
+
+
+def test_equations_are_drawn_by_the_browser(opened: Opened) -> None:
+    page, _, _ = opened
+    drawn = page.locator("figcaption math")
+    assert drawn.count() >= page.locator("figcaption").count() >= 10
+    assert "\\" not in "".join(page.locator("figcaption").all_inner_texts())
+    root = page.locator("figcaption math msqrt").first  # of attention's scale
+    box = root.bounding_box()
+    assert box is not None
+    assert box["height"] > 10
+    names = "maths => maths.flatMap((one) => [...one.querySelectorAll('*')].map((e) => e.tagName))"
+    known = {*("mrow", "mi", "mo", "mn", "mtext", "mspace", "mstyle", "msqrt", "mfrac", "mover")}
+    assert set(drawn.evaluate_all(names)) <= known | {"msub", "msup", "msubsup", "munder"}
+
+
+def test_it_says_what_it_leaves_out(opened: Opened) -> None:
+    page, _, _ = opened
+    words = page.locator("body").inner_text()
+    assert "Experiments, which run the model again, are not in it" in words
+
+
 def test_names_of_pictures_and_weights_are_no_markup(acts: Activations) -> None:
     model = vitviz.load_model(MODEL, pretrained=False, seed=0)
     text = report.html(model, {"<img src=x>.png": vitviz.capture(model, acts.photo)})
@@ -141,19 +209,19 @@ def test_a_family_that_has_no_rollout_says_so(acts: Activations) -> None:
     model = vitviz.load_model("swin_tiny_patch4_window7_224", pretrained=False)
     text = report.html(model, {"dog": vitviz.capture(model, acts.photo)})
     assert "rollout is not defined." in text
-    assert '"map-0"' in text
+    assert 'id="attention-0"' in text
     assert len(text.encode()) < 16e6
 
 
 def test_maps_that_are_too_large_for_a_file_are_refused(
     acts: Activations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report, "MAX_BYTES", 1_000_000)
+    monkeypatch.setattr(components, "MAX_BYTES", 1_000_000)
     with pytest.raises(vitviz.ModelError, match="take 2 MB, more than the 1 MB"):
         acts.show()
     text = report.html(vitviz.load_model(MODEL), {"dog": acts})
     assert "the app shows them by layer." in text
-    assert '"maps": {}' in text
+    assert 'id="data-attention"' not in text
 
 
 def test_every_page_offers_the_report(page: "Page", server: Server) -> None:
@@ -169,6 +237,8 @@ def test_every_page_offers_the_report(page: "Page", server: Server) -> None:
 
 def test_a_base_model_fits_in_a_file() -> None:
     model = vitviz.load_model("vit_base_patch16_224", pretrained=False, seed=0)
-    text = report.html(model, {"dog": vitviz.capture(model, PHOTO)})
-    assert '"map-0": {"stack"' in text
+    image = vitviz.open_image(PHOTO.read_bytes())
+    text = report.html(model, {"dog": vitviz.capture(model, image)}, images={"dog": image})
+    assert '{"components": {"attention-0": {"stacks"' in text
+    assert '{"components": {"anatomy-0": {"stacks"' in text
     assert len(text.encode()) < 16e6

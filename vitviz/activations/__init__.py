@@ -10,7 +10,7 @@ the block's own output on this picture.
 
 from .activations import Activations
 from .edits import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens, edited_input
-from .forward import Picture, capture, captures, check_finite, show
+from .forward import Picture, capture, captures, check_finite, show, widget
 from .loading import load_activations
 from .maps import Query
 from .proof import PROOF_ROWS, TOLERANCE
@@ -32,4 +32,5 @@ __all__ = [
     "edited_input",
     "load_activations",
     "show",
+    "widget",
 ]

@@ -23,7 +23,7 @@ from .streaming import AttentionLayers
 if TYPE_CHECKING:
     from ..inspection import Measurements
     from ..notebook import Shown
-    from ..widget import TokenMap
+    from ..notebook.widget import TokenMap
 
 
 class Activations:
@@ -135,9 +135,9 @@ class Activations:
         ValueError
             When there is no such layer, head or token.
         """
-        from ..notebook import Shown
+        from ..notebook import shown
 
-        return Shown(self, layer=layer, head=head, query=query)
+        return shown("attention", self, layer=layer, head=head, query=query)
 
     def widget(
         self, *, layer: int | None = None, head: int | None = 0, query: Query | None = None
@@ -154,7 +154,7 @@ class Activations:
             As `show`.
         """
         from ..notebook import checked
-        from ..widget import TokenMap
+        from ..notebook.widget import TokenMap
 
         return TokenMap(
             self, checked(self, self.depth - 1 if layer is None else layer, head, query)

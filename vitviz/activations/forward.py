@@ -29,7 +29,8 @@ Picture = Image.Image | bytes | bytearray | memoryview | str | os.PathLike[str]
 _FILE = (bytes, bytearray, memoryview, str, os.PathLike)
 
 if TYPE_CHECKING:
-    from ..notebook import Shown
+    from ..notebook import Shown, View
+    from ..notebook.widget import Widget
 
 LARGE = 1 << 26  # bytes of a capture that is copied into an arena
 
@@ -193,18 +194,63 @@ def show(
     model: Model,
     image: Picture,
     *,
+    view: "View" = "attention",
     layer: int | None = None,
     head: int | None = 0,
     query: Query | None = None,
 ) -> "Shown":
-    """Capture one picture and show its token map in a notebook, as `Activations.show` does.
+    """Capture one picture and show it in a notebook, live, as `Activations.show` does.
+
+    Parameters
+    ----------
+    view : "attention" or "anatomy"
+        The token map of all layers and heads, or the picture's way through the model, step by step,
+        with one layer opened.
+    layer, head, query
+        As in `Activations.show`.
 
     Raises
     ------
     ModelError, ImageError, TypeError, ValueError
         As `capture` and `Activations.show`.
     """
-    return capture(model, image).show(layer=layer, head=head, query=query)
+    from ..notebook import shown
+
+    image = open_image(image) if isinstance(image, _FILE) else image
+    acts, of = capture(model, image), (model, image)
+    return shown(view, acts, layer=layer, head=head, query=query, of=of)
+
+
+def widget(
+    model: Model,
+    image: Picture,
+    *,
+    view: "View" = "attention",
+    layer: int | None = None,
+    head: int | None = 0,
+    query: Query | None = None,
+) -> "Widget":
+    """`show` as a widget: `layer`, `head` and `query` say what is chosen, and can be set.
+
+    Anatomy says and takes its `step` too, and opens every layer. It needs a kernel, and anywidget:
+    `pip install "vitviz[notebook]"`.
+
+    Raises
+    ------
+    ImportError
+        Without anywidget.
+    ModelError, ImageError, TypeError, ValueError
+        As `show`.
+    """
+    from ..notebook import checked
+    from ..notebook.widget import AnatomyWidget, TokenMap
+
+    image = open_image(image) if isinstance(image, _FILE) else image
+    acts = capture(model, image)
+    chosen = checked(acts, acts.depth - 1 if layer is None else layer, head, query, view=view)
+    if view == "attention":
+        return TokenMap(acts, chosen)
+    return AnatomyWidget(model, image, acts, chosen)
 
 
 def check_finite(model: Model, acts: Activations) -> None:

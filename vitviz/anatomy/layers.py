@@ -6,17 +6,19 @@ T tokens, D width, h heads, d head_dim, M width of the MLP, K classes.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..activations import Activations
 from ..families import Layer, ModelError, Site
 from ..model import Model
 from .boxes import Box, agree, box, normed, numbers, tensor
+
+if TYPE_CHECKING:
+    from ..activations import Activations
 
 _PRE_NORM = (
     *("Block", "EvaBlock", "RelPosBlock"),  # vitviz's own is a Block, too
@@ -33,7 +35,7 @@ _ACTIVATION = ("act", "activation_fn", "act_fn", "1")
 _SCALES = ("ls{}.gamma", "gamma_{}", "layer_scale{}.lambda1", "lambda_{}")
 
 
-def layer_boxes(model: Model, acts: Activations, layer: int) -> tuple[Box, ...]:
+def layer_boxes(model: Model, acts: "Activations", layer: int) -> tuple[Box, ...]:
     """One encoder layer, box by box, from z_{l-1} to z_l.
 
     Returns
@@ -57,7 +59,7 @@ def layer_boxes(model: Model, acts: Activations, layer: int) -> tuple[Box, ...]:
     return (*ends, *opened[0], middle, *opened[1], box("after", after))
 
 
-def _opened(model: Model, acts: Activations, layer: int) -> tuple[list[Box], list[Box]] | None:
+def _opened(model: Model, acts: "Activations", layer: int) -> tuple[list[Box], list[Box]] | None:
     """The boxes of equations (2) and (3); None where the layer is built in another way."""
     site = model.sites[layer]
     block: Any = site.block
@@ -146,7 +148,7 @@ def _scaled(block: Any, number: str, branch: Box) -> Iterator[Box]:
         yield box(f"layer_scale{number}", branch.values * factor, {"gamma": factor})
 
 
-def scores(acts: Activations, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
+def scores(acts: "Activations", layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
     """q k^T of one head, and what softmax is applied to: two ndarrays of shape (queries, keys).
 
     The second is q k^T / sqrt(D_h) in a plain ViT; where attention has a bias for each pair of
@@ -181,7 +183,7 @@ class Residual:
     mlp: np.ndarray
 
 
-def residual_stream(acts: Activations) -> Residual:
+def residual_stream(acts: "Activations") -> Residual:
     """Norms of the residual stream, and the share that attention and MLP add."""
     cls, patches = np.full((2, acts.depth + 1), np.nan)
     attention, mlp = np.full((2, acts.depth), np.nan)
@@ -210,7 +212,7 @@ def _added(before: np.ndarray, after: np.ndarray) -> float:
     return float(np.linalg.norm(after - before, axis=1).mean()) / max(norm, 1e-30)
 
 
-def _stream(acts: Activations, layer: int) -> np.ndarray | None:
+def _stream(acts: "Activations", layer: int) -> np.ndarray | None:
     """z_{l-1}; None where a convolution or a new stage stands between the layers."""
     if layer and not _follows(acts.layers[layer].name, acts.layers[layer - 1].name):
         return None

@@ -6,21 +6,23 @@ T tokens, D width, h heads, d head_dim, M width of the MLP, K classes.
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from ..activations import Activations
 from ..families import ModelError
 from ..model import Model
 from ..vit import PreTrainingHead, VisionTransformer
 from .boxes import Box, agree, box, normed, numbers, statistics, tensor
 from .layers import kind_of
 
+if TYPE_CHECKING:
+    from ..activations import Activations
 
-def steps(model: Model, image: Image.Image, acts: Activations) -> tuple[Box, ...]:
+
+def steps(model: Model, image: Image.Image, acts: "Activations") -> tuple[Box, ...]:
     """The picture at each step, from the model's input to its answer.
 
     Parameters
@@ -117,7 +119,7 @@ def _prefixed(model: Model, tokens: Tensor) -> Iterator[Box]:
         yield normed("pre_norm", norm, tokens, norm(tokens))
 
 
-def _stages(acts: Activations) -> Iterator[Box]:
+def _stages(acts: "Activations") -> Iterator[Box]:
     """The encoder; where it has stages, each of them."""
     starts = [
         number
@@ -131,7 +133,7 @@ def _stages(acts: Activations) -> Iterator[Box]:
         yield box(name, acts.tokens(end), layers=range(start, end))
 
 
-def _answer(model: Model, x: Tensor, acts: Activations) -> Iterator[Box]:
+def _answer(model: Model, x: Tensor, acts: "Activations") -> Iterator[Box]:
     """What the head reads, and what it answers."""
     module: Any = model.module
     last = tensor(acts.tokens(acts.depth), x)

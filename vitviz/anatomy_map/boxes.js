@@ -2,7 +2,7 @@
 // What is drawn of each box of the encoder layer that is opened.
 
 import { percent } from "../token_map/maps.js";
-import { PARTIAL, between, line, norm, statistics, strip, tokens } from "./scenes.js";
+import { between, line, matrix, norm, partial, statistics, strip, tokens } from "./scenes.js";
 import { attend, length, limitOf, products, softmax, spread, sum, weighted, written } from "./tensors.js";
 
 /** @import { Item, Maker, Scene } from "./scenes.js" */
@@ -18,7 +18,7 @@ function row(scene, name) {
 function shown(scene, named) {
   if (!scene.layer.size) return undefined;
   const rows = named.map(([label, name]) => ({ label, values: row(scene, name) }));
-  if (rows.some(({ values }) => !values)) return PARTIAL;
+  if (rows.some(({ values }) => !values)) return partial(scene);
   return rows.map(({ label, values = new Float32Array() }, i) =>
     strip(label, values, i ? { end: Math.ceil(scene.t * values.length) } : { tone: "query" }));
 }
@@ -28,7 +28,7 @@ function shown(scene, named) {
 function added(scene, before, after, labels) {
   if (!scene.layer.size) return undefined;
   const [z, end] = [row(scene, before), row(scene, after)];
-  if (!z || !end) return PARTIAL;
+  if (!z || !end) return partial(scene);
   const made = Float64Array.from(end, (value, i) => value - z[i]);
   const limit = Math.max(limitOf(z), limitOf(end));
   return [
@@ -107,9 +107,9 @@ export const BOXES = {
   before(scene) {
     const z = scene.layer.get("before");
     const values = row(scene, "before");
-    if (!z || !values) return z ? PARTIAL : undefined;
+    if (!z || !values) return z ? partial(scene) : undefined;
     return [
-      { kind: "matrix", label: "all tokens", tensor: z, mark: scene.token },
+      ...matrix("all tokens", z, scene.token),
       strip("this token", values, { tone: "query" }),
       line(`Its length is ‖z‖ = **${written(length(values))}**.`),
     ];
@@ -165,7 +165,7 @@ export const BOXES = {
   activated(scene) {
     const [before, after] = [row(scene, "hidden"), row(scene, "activated")];
     if (!scene.layer.size) return undefined;
-    if (!before || !after) return PARTIAL;
+    if (!before || !after) return partial(scene);
     const alike = before.length === after.length;
     const limit = limitOf(before);
     const low = before.filter((value) => value < 0).length / before.length;
@@ -184,7 +184,7 @@ export const BOXES = {
 function normed(scene, before, label, name, after) {
   if (!scene.layer.size) return undefined;
   const [z, made] = [row(scene, before), row(scene, name)];
-  if (!z || !made) return PARTIAL;
+  if (!z || !made) return partial(scene);
   return norm(scene, label, z, after, made, statistics(scene.layer, name, scene.token));
 }
 

@@ -2,6 +2,8 @@
 // The residual stream by depth, and the share that attention and MLP add, as small charts.
 
 import { element } from "../token_map/parts.js";
+import { saveMenu } from "../token_map/saving.js";
+import { chartDrawing } from "./pictures.js";
 import { written } from "./tensors.js";
 
 /** @param {string} name @param {Record<string, string | number>} attributes @param {string} [text] */
@@ -17,8 +19,9 @@ const [WIDTH, HEIGHT, LEFT, TOP, BOTTOM] = [284, 120, 52, 16, 22];
 /** A chart of lines over the layers; a number of null is a gap.
  * @param {string} title @param {string} about
  * @param {{ name: string, values: (number | null)[], style: string }[]} lines
- * @param {number} first layer of the first value @param {boolean} percent */
-function chart(title, about, lines, first, percent) {
+ * @param {number} first layer of the first value @param {boolean} percent
+ * @param {string} provenance */
+function chart(title, about, lines, first, percent, provenance) {
   const depth = lines[0].values.length - 1;
   const all = lines.flatMap(({ values }) => values.filter((value) => value !== null));
   const most = Math.max(...all, 1e-30);
@@ -51,12 +54,16 @@ function chart(title, about, lines, first, percent) {
     here.setAttribute("x1", String(x(layer - first)));
     here.setAttribute("x2", String(x(layer - first)));
   };
-  return { node: element("figure", {}, element("h4", { textContent: title }), svg, legend), mark };
+  const figure = element("figure", {});
+  const menu = saveMenu((bare) => ({ ...chartDrawing(figure, bare), title, words: about, provenance }));
+  figure.append(element("div", { className: "over" }, element("h4", { textContent: title }), menu),
+    svg, legend);
+  return { node: figure, mark };
 }
 
 /** @param {{ cls: (number | null)[], patches: (number | null)[], attention: (number | null)[],
- *   mlp: (number | null)[] }} residual */
-export function residualCharts({ cls, patches, attention, mlp }) {
+ *   mlp: (number | null)[] }} residual @param {string} provenance */
+export function residualCharts({ cls, patches, attention, mlp }, provenance) {
   const last = (/** @type {(number | null)[]} */ values) => values.filter((value) => value !== null).slice(-1)[0];
   const some = (/** @type {(number | null)[]} */ values) => values.some((value) => value !== null);
   const lines = [
@@ -69,12 +76,12 @@ export function residualCharts({ cls, patches, attention, mlp }) {
   ].filter(({ values }) => some(values));
   const charts = [chart("Residual stream: ‖z‖ by layer",
     `Length of the tokens by layer: ${lines.map(({ name, values }) => `${name} ends at ${written(last(values) ?? 0)}`).join(", ")}.`,
-    lines, 0, false)];
+    lines, 0, false, provenance)];
   if (shares.length)
     charts.push(chart("Added by each layer, share of ‖z‖",
       `Share of a token's length that each layer adds: ${shares.map(({ name, values }) =>
         `${name} of the last layer ${written(100 * (last(values) ?? 0))} %`).join(", ")}.`,
-      shares, 1, true));
+      shares, 1, true, provenance));
   return {
     node: element("div", { className: "charts" }, ...charts.map(({ node }) => node)),
     /** @param {number} layer counted from 1 */

@@ -49,7 +49,8 @@ function write(node, text) {
   node.replaceChildren(...rich(text));
 }
 
-/** @param {HTMLElement} place @param {Scene} scene @param {any} look
+/** The items that are shown.
+ * @param {HTMLElement} place @param {Scene} scene @param {any} look
  * `look`: lut, ink, picture */
 export function showScene(place, scene, look) {
   const items = itemsOf(scene);
@@ -65,6 +66,7 @@ export function showScene(place, scene, look) {
     SHOW[item.kind](node, item, scene, look);
   });
   while (place.children.length > items.length) place.lastChild?.remove();
+  return items;
 }
 
 /** @type {Record<string, (node: any, item: any, scene: any, look: any) => void>} */

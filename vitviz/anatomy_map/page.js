@@ -10,10 +10,12 @@ function button(textContent, label, onclick) {
   return element("button", { type: "button", textContent, onclick, aria: { "aria-label": label } });
 }
 
-/** @param {string} label @param {string[]} options @param {(index: number) => void} choose */
-function menu(label, options, choose) {
+/** @param {string} label @param {string[]} options @param {(index: number) => void} choose
+ * @param {number[]} [open] those that can be chosen; all where it is left out */
+function menu(label, options, choose, open) {
   const made = element("select", { aria: { "aria-label": label } },
-    ...options.map((textContent, value) => element("option", { textContent, value: `${value}` })));
+    ...options.map((textContent, value) => element("option", { textContent, value: `${value}`,
+      disabled: open ? !open.includes(value) : false })));
   made.onchange = () => choose(Number(made.value));
   return made;
 }
@@ -33,10 +35,10 @@ function cardOf(card, index, count, onclick) {
 }
 
 /** The parts of the page by name, empty, and what holds them.
- * @param {any} data what the host sent @param {Node | undefined} charts
+ * @param {any} data what the host sent @param {Node | undefined} charts @param {Node} saveMenu
  * @param {{ choose: (card: any) => void, walk: (by: number) => void, play: () => void,
  *   change: (part: Record<string, unknown>) => void }} act */
-export function pageOf({ cards, equations, shape, depth }, charts, act) {
+export function pageOf({ cards, equations, shape, depth, layers: open }, charts, saveMenu, act) {
   /** @type {Record<string, any>} */
   const parts = {};
   /** @template {HTMLElement} Made @param {string} name @param {Made} made */
@@ -70,8 +72,9 @@ export function pageOf({ cards, equations, shape, depth }, charts, act) {
         element("div", { className: "over" },
           part("sceneTitle", element("h4")),
           part("menus", element("div", { className: "menus" },
-            part("layerMenu", menu("Layer", layers, (frame) => act.change({ frame }))),
-            part("headMenu", menu("Head", heads, (head) => act.change({ head })))))),
+            part("layerMenu", menu("Layer", layers, (frame) => act.change({ frame }), open)),
+            part("headMenu", menu("Head", heads, (head) => act.change({ head }))))),
+          saveMenu),
         part("items", element("div", { className: "items" }))),
       element("section", { className: "side" },
         part("sideTitle", element("h4")),

@@ -42,7 +42,11 @@ import { limitOf, written } from "./tensors.js";
 /** @typedef {(scene: Scene) => Item[] | undefined} Maker nothing while the numbers are not here */
 
 export const WAITING = [line("Loading …")];
-export const PARTIAL = [line("This layer is large: click the token, and its numbers are sent.")];
+
+/** Where the token's numbers are not here. @param {Scene} scene @returns {Item[]} */
+export function partial({ data }) {
+  return [line(data.partial)];
+}
 
 /** @param {string} label @param {ArrayLike<number>} values @param {Partial<Item>} [rest] @returns {Item} */
 export function strip(label, values, rest = {}) {
@@ -60,12 +64,18 @@ export function line(text) {
   return { kind: "line", label: text };
 }
 
+/** A tensor as a heat map, where all of it is here.
+ * @param {string} label @param {Tensor} tensor @param {number} mark @returns {Item[]} */
+export function matrix(label, tensor, mark) {
+  return tensor.only === null ? [{ kind: "matrix", label, tensor, mark }] : [];
+}
+
 /** A whole tensor, and the row of it that belongs to the token.
  * @param {Scene} scene @param {Tensor} tensor @param {string} [label] @returns {Item[]} */
 export function tokens(scene, tensor, label = "the token") {
   const row = scene.row >= 0 && scene.row < tensor.rows ? tensor.row(scene.row) : null;
   return [
-    { kind: "matrix", label: "all tokens", tensor, mark: scene.row },
+    ...matrix("all tokens", tensor, scene.row),
     ...(row ? [strip(label, row, { tone: "query" })] : []),
   ];
 }

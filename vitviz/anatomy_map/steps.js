@@ -57,7 +57,11 @@ export const STEPS = {
     const out = made?.row(scene.patch);
     if (!kernel || !patch || !out) return undefined;
     const dim = scene.dim % kernel.rows;
-    const filter = /** @type {Float32Array} */ (kernel.row(dim));
+    const filter = kernel.row(dim);
+    if (!filter)
+      return [strip("x_{p}", patch, { tone: "query" }),
+        line(`Of E this file holds column ${(kernel.only ?? 0) + 1} alone. Click it:`),
+        strip("x_{p} E", out, { mark: kernel.only ?? 0, pick: scene.pickDim })];
     const bias = scene.steps.get("project.bias")?.row(0)?.[dim] ?? 0;
     const product = products(patch, filter);
     const end = Math.ceil(scene.t * product.length);

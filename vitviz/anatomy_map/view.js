@@ -9,14 +9,18 @@ import { Component, Stacks, mounting } from "../token_map/component.js";
 import { MOVES, middleOf, neighbour } from "../token_map/keys.js";
 import { range } from "../token_map/maps.js";
 import { drawGrid, element, outline } from "../token_map/parts.js";
+import { saveMenu } from "../token_map/saving.js";
 import { attention } from "./boxes.js";
 import { residualCharts } from "./charts.js";
 import { drawCut, drawMatrix, drawStrip, pixels, rich } from "./drawing.js";
 import { showScene } from "./items.js";
 import { diagram, listed, pageOf } from "./page.js";
+import { sceneDrawing } from "./pictures.js";
 import { limitOf, tensors } from "./tensors.js";
 import { Walk } from "./walk.js";
 
+/** @import { Drawing } from "../token_map/saving.js" */
+/** @import { Item } from "./scenes.js" */
 /** @import { Tensor } from "./tensors.js" */
 
 /** @type {Stacks<Map<string, Tensor>>} */
@@ -30,13 +34,15 @@ class View extends Component {
   playing = false;
   dim = 0; // of the token, that is worked out
   begun = 0; // when the numbers of this stop began to move
+  /** @type {Item[]} */ items = []; // on screen
+  saveMenu = saveMenu(() => this.drawing());
 
   /** @param {any} root */
   constructor(root) {
     super(root, "anatomy");
     this.box.addEventListener("keydown", (event) => this.#press(event));
     this.pressed = (/** @type {KeyboardEvent} */ event) => {
-      if (event.target === document.body) this.#press(event);
+      if (this.data.alone && event.target === document.body) this.#press(event);
     };
   }
 
@@ -165,13 +171,14 @@ class View extends Component {
     const { tagName } = event.composedPath?.()[0] ?? event.target;
     if (tagName === "SELECT" || tagName === "INPUT") return;
     const { frame } = this.state;
+    const { layers } = this.data;
     const { heads, home } = this.shape;
     const digit = /^[0-9]$/.test(event.key) ? Number(event.key) : null;
     const key = event.key.toLowerCase();
     if (event.key === " ") this.#choose(() => this.step(event.shiftKey ? -1 : 1));
     else if (event.key in MOVES) this.#move(event.key);
-    else if (key === "n" && frame + 1 < this.data.depth) this.change({ frame: frame + 1 });
-    else if (key === "p" && frame > 0) this.change({ frame: frame - 1 });
+    else if (key === "n" && layers.includes(frame + 1)) this.change({ frame: frame + 1 });
+    else if (key === "p" && layers.includes(frame - 1)) this.change({ frame: frame - 1 });
     else if (key === "escape") this.change({ query: home, key: -1 });
     else if (digit !== null && heads && digit <= heads)
       this.change({ head: Math.max(0, digit - 1) });
@@ -192,8 +199,8 @@ class View extends Component {
 
   build() {
     const { data } = this;
-    this.charts = residualCharts(data.residual);
-    const { parts, content } = pageOf(data, this.charts.node, {
+    this.charts = residualCharts(data.residual, data.provenance);
+    const { parts, content } = pageOf(data, this.charts.node, this.saveMenu, {
       choose: (card) => this.#open(card),
       walk: (by) => this.#choose(() => this.step(by)),
       play: () => (this.playing ? this.#pause() : this.#play()),
@@ -262,10 +269,29 @@ class View extends Component {
     this.#drawSide(walk, scene.head);
     const ink = getComputedStyle(this.parts.items).fill;
     const look = { lut: this.lut, ink, picture: this.#picture };
-    showScene(this.parts.items, scene, look);
+    this.items = showScene(this.parts.items, scene, look);
     this.charts?.mark(this.state.frame + 1);
     if (moved < 1) this.redraw();
     performance.measure("anatomy redraw", { start: begun });
+  }
+
+  /** What is on screen, to be saved: the picture and the scene, whose numbers have ceased to move.
+   * @returns {Drawing} */
+  drawing() {
+    this.begun = -Infinity;
+    this.draw();
+    const { data, walk, key, shape, parts } = this;
+    const [asked, seen] = [walk.followed, key];
+    const query = { patch: asked - walk.prefix, grid: shape, name: walk.nameOf(asked), role: "query" };
+    const other = { patch: seen - walk.prefix, grid: shape, name: walk.nameOf(seen), role: "key" };
+    const made = sceneDrawing({
+      ...{ items: this.items, nodes: [...parts.items.children], picture: data.picture, data },
+      photo: stacks.get(data.stepsId)?.photo?.src,
+      tokens: /** @type {any} */ (walk.keyed ? [query, other] : [query]),
+    });
+    const layer = walk.stop.box ? `layer ${this.state.frame + 1}, ` : "";
+    const title = `${parts.sceneTitle.textContent} ${layer}${walk.nameOf(asked)}`;
+    return { ...made, title, words: parts.say.textContent, provenance: data.provenance };
   }
 
   /** The picture as the model gets it, in its colours. */

@@ -14,10 +14,9 @@ from streamlit.delta_generator import DeltaGenerator
 
 from vitviz.app import server, settings
 from vitviz.app.settings import setting
-from vitviz.app.shared import models, pictures, places, results
+from vitviz.app.shared import models, pictures, results
 from vitviz.app.shared.downloads import follow, leave
 from vitviz.app.shared.queue import BusyError
-from vitviz.app.shared.traits import traits
 from vitviz.app.shared.view import (
     MEAN,
     MapStyle,
@@ -35,7 +34,9 @@ from vitviz.app.widgets.figure_pictures import figure_pictures
 from vitviz.app.widgets.report_button import report_button
 from vitviz.options import OptionError
 from vitviz.text import OPENING, PAGES, lesson, page_after, tab
+from vitviz.text.families import known_by
 from vitviz.token_map import KINDS, Placed, default_query, moved
+from vitviz.traits import traits
 
 if TYPE_CHECKING:
     from vitviz import Activations, Model
@@ -115,7 +116,7 @@ def _page(name: str, views: list[View]) -> None:
             f"{view.model.name} has **random weights** here: it has not been trained.",
             icon=":material/casino:",
         )
-    card, words = st.empty(), lesson(name, traits(view))  # above the figures
+    card, words = st.empty(), lesson(name, traits(view.model, view.acts))  # above the figures
     data: Data | None = None
     if refusal := _refusal(name, view):
         st.info(refusal)
@@ -151,9 +152,12 @@ def _refusal(page: str, view: View) -> str | None:
     kinds = sorted({layer.kind for layer in layers})
     grids = len({layer.query_grid for layer in layers})
     if page == "positions" and grids > 1:
+        from vitviz.families import position_encodings
+
+        known = known_by(name, position_encodings(view.model.module, layers))
         return (
             f"The patches of {name} lie in {grids} grids, one for each resolution, and no position "
-            f"embedding is added to them: {places.known_by(view.model)}."
+            f"embedding is added to them: {known}."
         )
     if page not in ALL_TO_ALL or view.acts.all_to_all:
         return None

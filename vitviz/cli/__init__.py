@@ -131,19 +131,20 @@ def _report(arguments: argparse.Namespace) -> int:
 
     from .. import capture, load_model
     from ..activations import check_finite
-    from ..images import ImageError
+    from ..images import ImageError, open_image
     from ..report import html
     from ..zoo import ModelError
 
-    captures, checksums = {}, {}
+    captures, images, checksums = {}, {}, {}
     try:
         model = load_model(arguments.model)
         for photo in arguments.photos:
             data = photo.read_bytes()
-            captures[photo.name] = capture(model, data)
+            images[photo.name] = open_image(data)
+            captures[photo.name] = capture(model, images[photo.name])
             check_finite(model, captures[photo.name])
             checksums[photo.name] = hashlib.sha256(data).hexdigest()
-        content = html(model, captures, checksums=checksums)
+        content = html(model, captures, images=images, checksums=checksums)
         arguments.out.write_text(content, encoding="utf-8")
     except (ModelError, ImageError, OSError) as error:
         return refused(error)

@@ -1,30 +1,52 @@
 
-// The report: what stands above is the token map as every host has it. The numbers of the maps come
-// compressed; the figures are drawn by Plotly.
+// The file: what stands above is a component as every host has it, or nothing for the figures, which
+// are drawn by Plotly. All numbers come compressed.
 
-const { maps, figures, mapStyle, plotly } = JSON.parse(document.querySelector("#data").textContent);
+const dataOf = (part) => JSON.parse(document.getElementById(`data-${part}`).textContent);
 
 async function unpacked([type, text]) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new globalThis[type](await new Response(stream).arrayBuffer());
+  const apart = new Uint8Array(await new Response(stream).arrayBuffer());
+  const size = globalThis[type].BYTES_PER_ELEMENT;
+  if (size === 1) return apart;
+  const numbers = new globalThis[type](apart.length / size);
+  const together = new Uint8Array(numbers.buffer); // the first bytes of all numbers came first
+  apart.forEach((byte, i) => {
+    together[(i % numbers.length) * size + Math.floor(i / numbers.length)] = byte;
+  });
+  return numbers;
 }
 
-async function showMap(id, { stack, columns, view }) {
-  const root = document.getElementById(id).attachShadow({ mode: "open" });
-  root.append(Object.assign(document.createElement("style"), { textContent: mapStyle }));
-  const numbers = {};
-  for (const [name, column] of Object.entries(columns)) numbers[name] = await unpacked(column);
+async function showAll(part, mountIn) {
+  const [{ components, style }, photos] = [dataOf(part), dataOf("photos")];
   const setTriggerValue = () => {}; // nobody else is told
-  mount({ data: { stack, ...numbers }, parentElement: root, setTriggerValue });
-  mount({ data: view, parentElement: root, setTriggerValue });
+  for (const [id, { stacks, view }] of Object.entries(components)) {
+    const root = document.getElementById(id).attachShadow({ mode: "open" });
+    root.append(Object.assign(document.createElement("style"), { textContent: style }));
+    for (const { stack, columns } of stacks) {
+      const numbers = {};
+      for (const [name, column] of Object.entries(columns)) numbers[name] = await unpacked(column);
+      const picture = stack.picture === undefined ? {} : { picture: photos[stack.picture] };
+      mountIn({ data: { stack: { ...stack, ...picture }, ...numbers }, parentElement: root, setTriggerValue });
+    }
+    mountIn({ data: view, parentElement: root, setTriggerValue });
+  }
+  done(part);
 }
 
-if (plotly) { // known to the policy by its hash
+async function showFigures(part) {
+  const { figures, plotly } = dataOf(part);
   const source = new TextDecoder().decode(await unpacked(plotly));
   document.head.append(Object.assign(document.createElement("script"), { textContent: source }));
+  for (const [id, { data, layout }] of Object.entries(figures))
+    await Plotly.newPlot(id, data, layout, { displayModeBar: false, responsive: true });
+  done(part);
 }
-for (const [id, each] of Object.entries(maps)) await showMap(id, each);
-for (const [id, { data, layout }] of Object.entries(figures))
-  await Plotly.newPlot(id, data, layout, { displayModeBar: false, responsive: true });
-document.body.dataset.ready = "";
+
+function done(part) {
+  const { dataset } = document.body;
+  dataset.waiting = dataset.waiting.split(" ").filter((other) => other !== part).join(" ");
+  if (!dataset.waiting) dataset.ready = "";
+}
+

@@ -290,6 +290,10 @@ CLOSED: Mapping[str, str] = {
     "after": "The second half of the layer processes each token on its own, and its result is "
     "added too.",
 }
+#: What is said of a token whose numbers are not in the browser: by the app, and by a file.
+PARTIAL_APP = "This layer is large: click the token, and its numbers are sent."
+PARTIAL_FILE = "This file holds these numbers of {token} alone; the app shows those of every token."
+
 KINDS_CLOSED: Mapping[str, str] = {
     "mixing": "an MLP across the patches",
     "window": "attention within windows",

@@ -1,6 +1,6 @@
 """What the Zoo page says of each family, and the names of the position encodings."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -31,6 +31,25 @@ POSITION_ENCODINGS: Mapping[str, str] = {
     "convolutions": "its convolutions, which see neighbouring patches and the zeros at the edges",
     "mixing": "the MLP that mixes the patches, with weights for each position",
 }
+
+
+def known_by(name: str, sources: Sequence[str]) -> str:
+    """How a model encodes the position of a patch: a sentence without its full stop.
+
+    Parameters
+    ----------
+    name : of the model
+    sources : as `vitviz.families.position_encodings` finds them
+    """
+    if not sources:
+        return f"nothing tells {name} where a patch lies"
+    if tuple(sources) == ("embedding",):
+        return f"nothing tells {name} where a patch lies, except the position embedding added to it"
+    *others, last = (POSITION_ENCODINGS[source] for source in sources)
+    listed = f"{', '.join(others)} and {last}" if others else last
+    return f"what tells {name} where a patch lies is {listed}"
+
+
 _STEM = "Filters: the first layers are convolutions, and no filter is as large as a patch."
 _NO_POSITIONS = "And Positions: no position embedding is added to its tokens."
 _STAGES = (

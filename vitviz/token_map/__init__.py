@@ -23,6 +23,7 @@ from .frames import Frame, Kind, Placed, Shape, encode, encode_windows, moved, p
 
 __all__ = [
     "KINDS",
+    "PICTURES",
     "SAVING",
     "SHARED",
     "TITLES",
@@ -51,7 +52,9 @@ _HERE = Path(__file__).parent
 SAVING = _HERE / "saving.js"
 # Each imports from those before it; the page Anatomy takes the first ones too.
 SHARED = [_HERE / f"{name}.js" for name in ("maps", "parts", "commits", "component", "keys")]
-_MODULES = [*SHARED, SAVING, *(_HERE / f"{name}.js" for name in ("distance", "drawing", "view"))]
+#: What makes pictures that are saved: the page Anatomy takes it too.
+PICTURES = [SAVING, _HERE / "placed.js"]
+_MODULES = [*SHARED, *PICTURES, *(_HERE / f"{name}.js" for name in ("distance", "drawing", "view"))]
 
 
 def script() -> str:

@@ -3,6 +3,7 @@
 
 import { asText, patchBox, range } from "./maps.js";
 import { colourAt } from "./parts.js";
+import { background, boxed } from "./placed.js";
 import { drawn } from "./saving.js";
 
 /** @import { Grid } from "./maps.js" */
@@ -29,27 +30,10 @@ export function mapDrawing({ picture, photo, small, grid, asked, patch, colour, 
   const inPicture = drawn("g", { transform: `scale(${factor})` });
   if (photo && (!bare || paint.spotlight)) inPicture.append(...background(picture, photo));
   inPicture.append(...(smooth ? smoothed(small, grid) : cells(small, grid)));
-  if (patch >= 0) {
-    const [x, y, width, high] = patchBox(patch, asked);
-    for (const [stroke, wide] of /** @type {[string, number][]} */ ([["#000", 5], [colour, 3]]))
-      inPicture.append(drawn("rect", { x, y, width, height: high, fill: "none", stroke,
-        "stroke-width": wide / factor,
-        ...(dashed && stroke === colour
-          ? { "stroke-dasharray": `${6 / factor} ${3 / factor}` } : {}) }));
-  }
+  if (patch >= 0) inPicture.append(...boxed(patch, asked, colour, dashed, factor));
   if (bare) return { drawn: inPicture, width: WIDTH, height };
   const whole = drawn("g", {}, inPicture, ...bar(paint, equalShare, height));
   return { drawn: whole, width: WIDTH, height: height + BAR };
-}
-
-/** The photo, dimmed where the model did not see it.
- * @param {ViewMessage["picture"]} picture @param {string} photo */
-function background({ width, height, crop: [left, top, right, bottom] }, photo) {
-  const around = `M0,0H${width}V${height}H0ZM${left},${top}V${bottom}H${right}V${top}Z`;
-  return [
-    drawn("image", { href: photo, width, height, preserveAspectRatio: "none" }),
-    drawn("path", { d: around, "fill-rule": "evenodd", fill: "#000", "fill-opacity": 0.6 }),
-  ];
 }
 
 /** A rectangle for each patch.

@@ -122,15 +122,16 @@ function framed(drawing) {
 }
 
 /** Words in lines that fit a width.
- * @param {string} words @param {number} width @param {number} size of the letters */
-function linesOf(words, width, size) {
+ * @param {string} words @param {number} width @param {number} size of the letters
+ * @param {(words: string) => string} plain what is seen of the words */
+export function linesOf(words, width, size, plain = (words) => words) {
   const context = /** @type {CanvasRenderingContext2D} */ (
     document.createElement("canvas").getContext("2d"));
   context.font = `${size}px sans-serif`;
   const lines = [""];
-  for (const word of words.split(/\s+/)) {
+  for (const word of words.split(/[^\S\u00a0]+/)) {
     const longer = `${lines.at(-1)} ${word}`.trim();
-    if (lines.at(-1) && context.measureText(longer).width > width - 2 * EDGE) lines.push(word);
+    if (lines.at(-1) && context.measureText(plain(longer)).width > width - 2 * EDGE) lines.push(word);
     else lines[lines.length - 1] = longer;
   }
   return lines;

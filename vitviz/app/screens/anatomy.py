@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from vitviz.anatomy_map import token_name
 from vitviz.app.screens import anatomy_experiments
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import anatomy
@@ -34,12 +35,13 @@ def _worked(view: View) -> list[Table]:
     q, k = boxes.get("queries"), boxes.get("keys")
     if q is None or k is None:
         return []
+    described = view.acts.layers[view.layer]
     head, (query, key) = view.head or 0, anatomy.pair(view)
     scores = anatomy.scores_of(view, head)[query]
     shares = view.acts.attention(view.layer)[head, query]
     numbers = np.arange(q.shape[2]) + 1
     where = f"layer {view.layer + 1}, head {head + 1}"
-    asked, seen = (anatomy.token_name(view, token) for token in (query, key))
+    asked, seen = (token_name(described, token) for token in (query, key))
     return [
         Table(
             f"{where}: q of {asked}, k of {seen} and their product, whose sum is the score before "
@@ -54,7 +56,7 @@ def _worked(view: View) -> list[Table]:
         Table(
             f"{where}: scores of {asked} with all keys, and their softmax.",
             {
-                "key": [anatomy.token_name(view, token) for token in range(len(shares))],
+                "key": [token_name(described, token) for token in range(len(shares))],
                 "score": scores,
                 "share, %": 100 * shares,
             },

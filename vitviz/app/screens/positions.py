@@ -8,7 +8,7 @@ import streamlit as st
 from vitviz import inspection, plots
 from vitviz.app import settings
 from vitviz.app.settings import setting
-from vitviz.app.shared import models, places, results
+from vitviz.app.shared import models, results
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
@@ -16,6 +16,7 @@ from vitviz.app.widgets.finding import finding
 from vitviz.app.widgets.token_map import MAX_BYTES, middle, token_map
 from vitviz.inspection.positions import Interpolation
 from vitviz.text import findings
+from vitviz.text.families import known_by
 from vitviz.token_map import Frame, encode, moved
 
 Kind = Literal["learned", "sincos1d", "sincos2d", "random"]
@@ -37,11 +38,13 @@ INTERPOLATIONS: tuple[Interpolation, ...] = ("bicubic", "bilinear", "nearest")
 
 
 def page(view: View) -> Data | None:
+    from vitviz.families import position_encodings
+
     grid = view.grid
     refusal = _why_not_learned(view)
     if refusal:
         st.info(refusal)
-    known = places.known_by(view.model)
+    known = known_by(view.model.name, position_encodings(view.model.module, view.model.layers))
     st.markdown(f"{known[0].upper()}{known[1:]}.")
     width = view.acts.tokens(0).shape[1]
     kinds = [kind for kind in KINDS if _fits(kind, width) and not (refusal and kind == "learned")]

@@ -12,8 +12,13 @@ def report_button(view: View) -> None:
         from vitviz.report import html
 
         picture = view.picture
-        captures, checksums = {picture.name: view.acts}, {picture.name: picture.digest}
-        return html(view.model, captures, checksums=checksums).encode()
+        name = picture.name
+        return html(
+            view.model,
+            {name: view.acts},
+            images={name: picture.image},
+            checksums={name: picture.digest},
+        ).encode()
 
     st.download_button(
         "Report",

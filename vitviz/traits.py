@@ -1,14 +1,19 @@
-"""What is true of the model on screen, by the names that the captions ask for."""
+"""What is true of a model and its capture, by the names that the captions ask for."""
 
-from vitviz.app.shared.view import View
-from vitviz.token_map import default_query
+from typing import TYPE_CHECKING
+
+from .token_map import default_query
+
+if TYPE_CHECKING:
+    from .activations import Activations
+    from .model import Model
 
 
-def traits(view: View) -> frozenset[str]:
+def traits(model: "Model", acts: "Activations") -> frozenset[str]:
     """Those of `vitviz.text.TRAITS` that hold."""
-    from vitviz.families import position_encodings
+    from .families import position_encodings
 
-    model, acts, kernel = view.model, view.acts, view.model.patch_kernel
+    kernel = model.patch_kernel
     first = acts.layers[0]
     encodings = position_encodings(model.module, model.layers)
     holds = {

@@ -5,30 +5,31 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vitviz.app.shared import places
-from vitviz.app.widgets.anatomy.numbers import answers, named, residual_of
-from vitviz.plots.template import as_percent
-from vitviz.text import anatomy as text
+from ..plots.template import as_percent
+from ..text import anatomy as text
+from ..text.families import known_by
+from .numbers import Anatomy, answers, named, sent_residual
 
 if TYPE_CHECKING:
-    from vitviz.anatomy import Box
-    from vitviz.app.shared.view import View
+    from ..anatomy import Box
 
 _STREAM = ("before", "after_attention", "after")
 
 
-def cards_of(view: "View", steps: "tuple[Box, ...]") -> list[dict[str, Any]]:
-    facts = _step_facts(view, steps)
+def cards_of(of: Anatomy) -> list[dict[str, Any]]:
+    from ..families import position_encodings
+
+    facts, steps = _step_facts(of), of.steps
+    known = known_by(of.model.name, position_encodings(of.model.module, of.model.layers))
     cards = []
     before: Box | None = None
     for number, (name, box) in enumerate(named(steps).items()):
-        words = text.STEPS[_word(view, box)]
-        own = {**facts, **_layer_facts(view, box), "shape": _written(box.shape)}
+        words = text.STEPS[_word(of, box)]
+        own = {**facts, **_layer_facts(of, box), "shape": _written(box.shape)}
         own["number"] = name.removeprefix("stage")
         last = not any(b.name in ("positions",) for b in steps) and (
             number + 1 < len(steps) and bool(steps[number + 1].layers) and not box.layers
         )
-        known = places.known_by(view.model)
         where = f" {known[0].upper()}{known[1:]}." if last else ""
         cards.append(
             {
@@ -39,30 +40,30 @@ def cards_of(view: "View", steps: "tuple[Box, ...]") -> list[dict[str, Any]]:
                 "say": _filled(words.say, own) + where,
                 "shape": _card_shape(box, before),
                 "shapes": _shapes(box),
-                "answer": _answer(view, box),
+                "answer": _answer(of, box),
                 "layers": [box.layers[0], box.layers[-1]] if box.layers else None,
-                **_places(view, box, steps),
+                **_places(of, box),
             }
         )
         before = box
     return cards
 
 
-def _word(view: "View", box: "Box") -> str:
-    mixes = box.layers and view.acts.layers[box.layers[0]].kind == "mixing"
+def _word(of: Anatomy, box: "Box") -> str:
+    mixes = box.layers and of.acts.layers[box.layers[0]].kind == "mixing"
     return "mixer" if mixes else box.name
 
 
-def _answer(view: "View", box: "Box") -> str:
+def _answer(of: Anatomy, box: "Box") -> str:
     if box.name == "head":
-        (best,) = answers(view)["answers"][:1]
+        (best,) = answers(of.acts)["answers"][:1]
         return f"{best['label']}: {as_percent(best['share'])}"
     return "no head in these weights" if box.name == "no_head" else ""
 
 
-def _places(view: "View", box: "Box", steps: "tuple[Box, ...]") -> dict[str, Any]:
+def _places(of: Anatomy, box: "Box") -> dict[str, Any]:
     """Where the tokens of a card's array lie: their grid, and how many come before the patches."""
-    layer = view.acts.layers[box.layers[-1] if box.layers else 0]
+    layer = of.acts.layers[box.layers[-1] if box.layers else 0]
     grid = layer.query_grid
     prefix = box.shape[0] - math.prod(grid) if len(box.shape) == 2 else 0
     fits = prefix >= 0 and len(box.shape) > 1
@@ -85,22 +86,23 @@ def _shapes(box: "Box") -> list[tuple[str, str]]:
     ]
 
 
-def _step_facts(view: "View", steps: "tuple[Box, ...]") -> dict[str, Any]:
+def _step_facts(of: Anatomy) -> dict[str, Any]:
     """What the sentences of the steps name."""
+    steps = of.steps
     shapes = {box.name: box.shape for box in steps}
     cut = shapes.get("patches", (0, 0, 0, 0))
     prefix = next((box for box in steps if box.name == "prefix"), None)
-    layer = view.acts.layers[0]
+    layer = of.acts.layers[0]
     kinds = ("reg" if name.startswith("reg") else name for name in layer.prefix)
     told = [
-        text.PREFIX["cls unread" if kind == "cls" and "cls" not in view.acts.read_tokens else kind]
+        text.PREFIX["cls unread" if kind == "cls" and "cls" not in of.acts.read_tokens else kind]
         for kind in dict.fromkeys(kinds)
     ]
     tokens = next(box.shape for box in steps if box.layers)
     names = [f"[{name.upper()}]" for name in layer.prefix if not name.startswith("reg")]
     registers = len(layer.prefix) - len(names)
     names += [f"{registers} registers"] if registers else []
-    learned = view.model.positions_learned
+    learned = of.model.positions_learned
     return {
         "H": shapes["picture"][0],
         "W": shapes["picture"][1],
@@ -112,7 +114,7 @@ def _step_facts(view: "View", steps: "tuple[Box, ...]") -> dict[str, Any]:
         "flat": shapes.get("flatten", (0, 0))[1],
         "D": tokens[1],
         "T": f"{tokens[0]:,}",
-        "L": view.acts.depth,
+        "L": of.acts.depth,
         "K": f"{shapes.get('head', (0,))[0]:,}" if shapes.get("head") else 0,
         "names": " + ".join(names),
         "prefix": " ".join(told) if prefix else "",
@@ -120,10 +122,10 @@ def _step_facts(view: "View", steps: "tuple[Box, ...]") -> dict[str, Any]:
     }
 
 
-def _layer_facts(view: "View", box: "Box") -> dict[str, Any]:
+def _layer_facts(of: Anatomy, box: "Box") -> dict[str, Any]:
     if not box.layers:
         return {}
-    layers = view.acts.layers[box.layers[0] : box.layers[-1] + 1]
+    layers = of.acts.layers[box.layers[0] : box.layers[-1] + 1]
     kinds = dict.fromkeys(text.KINDS_CLOSED[layer.kind] for layer in layers)
     rows, cols = layers[-1].query_grid
     return {
@@ -135,15 +137,15 @@ def _layer_facts(view: "View", box: "Box") -> dict[str, Any]:
     }
 
 
-def boxes_of(view: "View", layer: "tuple[Box, ...]") -> list[dict[str, Any]]:
-    """The boxes of the layer on screen; q, k and v are one."""
-    residual, number = residual_of(view), view.layer
+def boxes_of(of: Anatomy) -> list[dict[str, Any]]:
+    """The boxes of the layer; q, k and v are one."""
+    residual, layer, number = sent_residual(of), of.boxes, of.layer
     shapes = {box.name: box.shape for box in layer}
-    described = view.acts.layers[number]
+    described = of.described
     opened = "queries" in shapes
     tokens, width = shapes["after"]
     gated = opened and shapes["hidden"] != shapes["activated"]
-    act = _activation(view)
+    act = _activation(of)
 
     def share(name: str) -> str:
         value = residual[name][number]
@@ -158,12 +160,12 @@ def boxes_of(view: "View", layer: "tuple[Box, ...]") -> list[dict[str, Any]]:
         "M": shapes.get("hidden", (0,))[-1],
         "root": f"{math.sqrt(shapes['queries'][-1]):.3g}" if opened else "",
         "equal": as_percent(1 / tokens),
-        "bias": text.BIAS if opened and view.acts.score_terms(number)[1] is not None else "",
+        "bias": text.BIAS if opened and of.acts.score_terms(number)[1] is not None else "",
         "attention": share("attention"),
         "mlp": share("mlp"),
         "activation": act,
         "activating": _filled(text.ACTIVATING["gated" if gated else "plain"], {"activation": act}),
-        "next": "the last LayerNorm" if number + 1 == view.acts.depth else f"layer {number + 2}",
+        "next": "the last LayerNorm" if number + 1 == of.acts.depth else f"layer {number + 2}",
         "closed": text.KINDS_CLOSED[described.kind],
     }
     named = dict.fromkeys(
@@ -182,8 +184,8 @@ def boxes_of(view: "View", layer: "tuple[Box, ...]") -> list[dict[str, Any]]:
     ]
 
 
-def _activation(view: "View") -> str:
-    mlp = getattr(view.model.sites[view.layer].block, "mlp", None)
+def _activation(of: Anatomy) -> str:
+    mlp = getattr(of.model.sites[of.layer].block, "mlp", None)
     act = getattr(mlp, "act", None)
     return "GELU" if act is None else type(act).__name__.upper().replace("SILU", "SiLU")
 

@@ -1,0 +1,153 @@
+"""The component of the page Anatomy on a page: what it is told to show, and what is committed."""
+
+import math
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import streamlit as st
+
+from vitviz.anatomy_map import Anatomy, script, sent_layer, sent_steps, style, view_message
+from vitviz.app import settings
+from vitviz.app.settings import setting, text_setting
+from vitviz.app.shared import results
+from vitviz.app.shared.queue import turn
+from vitviz.app.shared.view import token_text
+from vitviz.plots.template import KEY, QUERY, colour_table
+from vitviz.text import anatomy as text
+
+if TYPE_CHECKING:
+    from vitviz.anatomy import Box, Residual
+    from vitviz.app.shared.view import View
+
+MAX_BYTES = 24_000_000  # of a layer in half precision; where it takes more, of one token in part
+_NAME = "anatomy"
+_component = st.components.v2.component("vitviz_anatomy", css=style(), js=script())
+
+
+def anatomy(view: "View") -> None:
+    """Draw the component and take what is committed in it."""
+    of = Anatomy(
+        model=view.model,
+        acts=view.acts,
+        layer=view.layer,
+        query=view.query,
+        steps=steps_of(view),
+        boxes=layer_of(view),
+        residual=_residual_of(view),
+    )
+    seen = "seen" if view.style.seen else "photo"
+    steps_id = "-".join((*map(str, view.key[:2]), view.picture.digest[:16], seen))
+    steps = sent_steps(of, steps_id, results.encoded_photo(view), MAX_BYTES)
+    layer = sent_layer(of, f"{steps_id}-{view.layer}", MAX_BYTES)
+    for place, numbers in (("steps", steps), ("layer", layer)):
+        _component(
+            key=f"token_map_{_NAME}_{place}_stack",  # takes no room, as the style says of this name
+            height=1,
+            data={
+                name: value if name == "stack" else pa.table({"values": value})
+                for name, value in numbers.items()
+            },
+        )
+    message = view_message(
+        of,
+        look={"lut": colour_table(True), "queryColour": QUERY, "keyColour": KEY},
+        stepsId=steps_id,
+        layerId=layer["stack"]["id"],
+        session=st.session_state.setdefault("map_session", uuid4().hex),
+        version=st.session_state.setdefault("map_version", 0),
+        layers=[*range(view.acts.depth)],
+        alone=True,
+        partial=text.PARTIAL_APP,
+        provenance=f"{view.model.provenance} · {view.picture.name}",
+    )
+    ids = [one["id"] for one in (*message["cards"], *message["boxes"])]
+    setting("step", ids, ids[0])
+    _component(
+        key=_NAME,
+        on_commit_change=lambda: _take(view),
+        data={**message, "state": _state(view)},
+    )
+
+
+def steps_of(view: "View") -> "tuple[Box, ...]":
+    """The picture at each step, cached."""
+    from vitviz import anatomy
+
+    def make() -> "tuple[Box, ...]":
+        with turn():  # some families make a pass of their own
+            return anatomy.steps(view.model, view.picture.image, view.acts)
+
+    return results.captures().get((*view.key, "steps"), make, _bytes_of)
+
+
+def layer_of(view: "View") -> "tuple[Box, ...]":
+    """The layer on screen, box by box, cached."""
+    from vitviz import anatomy
+
+    return results.captures().get(
+        (*view.key, "boxes", view.layer),
+        lambda: anatomy.layer_boxes(view.model, view.acts, view.layer),
+        _bytes_of,
+    )
+
+
+def _residual_of(view: "View") -> "Residual":
+    from vitviz import anatomy
+
+    return results.captures().get(
+        (*view.key, "residual stream"),
+        lambda: anatomy.residual_stream(view.acts),
+        lambda made: 1000,
+    )
+
+
+def _bytes_of(boxes: "tuple[Box, ...]") -> int:
+    arrays = [box.values for box in boxes if box.values is not None]
+    return sum(a.nbytes for a in [*arrays, *(p for box in boxes for p in box.parts.values())])
+
+
+def scores_of(view: "View", head: int) -> np.ndarray:
+    """What softmax is applied to: ndarray of shape (queries, keys)."""
+    from vitviz import anatomy
+
+    return anatomy.scores(view.acts, view.layer, head)[1]
+
+
+def pair(view: "View") -> tuple[int, int]:
+    """The query and the key that are worked out, as the component chooses them where none is."""
+    prefix, (rows, cols) = len(view.prefix), view.grid
+    middle = prefix + rows // 2 * cols + cols // 2
+    query = middle if view.query is None else view.query
+    if (key := _state(view)["key"]) < 0:
+        key = prefix + int(view.acts.attention(view.layer)[view.head or 0, query, prefix:].argmax())
+    return query, key
+
+
+def _take(view: "View") -> None:
+    """Write what was committed into the shared settings; what does not fit falls back there."""
+    committed = st.session_state[_NAME]["commit"]
+    st.session_state.map_version = committed["version"]
+    layer, key = view.acts.layers[view.layer], int(committed["key"])
+    settings.change(
+        layer=int(committed["frame"]) + 1,
+        head="mean" if committed["head"] < 0 else committed["head"] + 1,
+        query=token_text(layer, int(committed["query"])),
+        step=committed["step"],
+        key=token_text(layer, key) if key >= 0 else "",
+    )
+
+
+def _state(view: "View") -> dict[str, Any]:
+    described = view.acts.layers[view.layer]
+    count = len(described.prefix) + math.prod(described.query_grid)
+    names = [token_text(described, token) for token in range(count)]
+    chosen = text_setting("key", lambda said: said in ("", *names))
+    return {
+        "frame": view.layer,
+        "head": -1 if view.head is None else view.head,
+        "query": -1 if view.query is None else view.query,
+        "step": st.session_state["step"],
+        "key": names.index(chosen) if chosen else -1,
+    }

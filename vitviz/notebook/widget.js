@@ -1,0 +1,77 @@
+// A component as a widget of a notebook: the same module as in the app, which is given its numbers
+// once, and what Python chooses; what is chosen in it is told to Python.
+
+async function unpacked([type, text]) {
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const apart = new Uint8Array(await new Response(stream).arrayBuffer());
+  const size = globalThis[type].BYTES_PER_ELEMENT;
+  if (size === 1) return apart;
+  const numbers = new globalThis[type](apart.length / size);
+  const together = new Uint8Array(numbers.buffer); // the first bytes of all numbers came first
+  apart.forEach((byte, i) => {
+    together[(i % numbers.length) * size + Math.floor(i / numbers.length)] = byte;
+  });
+  return numbers;
+}
+
+async function render({ model, el }) {
+  const address = URL.createObjectURL(new Blob([model.get("_source")], { type: "text/javascript" }));
+  const { default: mount } = await import(address);
+  URL.revokeObjectURL(address);
+  const host = document.createElement("div");
+  const root = host.attachShadow({ mode: "open" });
+  const colours = ":host { --st-text-color: var(--jp-ui-font-color1, CanvasText); " +
+    "--st-background-color: var(--jp-layout-color0, Canvas); --st-primary-color: #0b57d0; " +
+    "--st-secondary-background-color: var(--jp-layout-color2, ButtonFace); " +
+    "--st-code-font: var(--jp-code-font-family, monospace); " +
+    "--st-font: var(--jp-ui-font-family, sans-serif); display: block; }";
+  root.append(Object.assign(document.createElement("style"),
+    { textContent: colours + model.get("_style") }));
+  el.append(host);
+  const named = ["layer", "head", "query", ...(model.get("step") === undefined ? [] : ["step"])];
+  const chosen = (view) => {
+    const [frame, head, query] = [model.get("layer"), model.get("head"), model.get("query")];
+    const { home, prefix } = view.shape ?? view.frames[frame];
+    const asked = query ?? home;
+    const step = named.includes("step") ? { step: model.get("step") } : {};
+    return { frame, head: head ?? -1, query: asked, pinned: asked >= prefix.length, ...step };
+  };
+  const told = (_, { frame, head, query, step }) => {
+    model.set("layer", frame);
+    model.set("head", head < 0 ? null : head);
+    model.set("query", query < 0 ? null : query);
+    if (named.includes("step")) model.set("step", step);
+    model.save_changes();
+  };
+  const keep = async (stacks) => {
+    for (const { stack, columns } of stacks) {
+      const numbers = {};
+      for (const [name, column] of Object.entries(columns)) numbers[name] = await unpacked(column);
+      mount({ data: { stack, ...numbers }, parentElement: root, setTriggerValue: told });
+    }
+  };
+  const show = () => {
+    const { commits } = root.view ?? {};
+    const view = model.get("_view");
+    const state = { ...(commits?.state ?? view.state), ...chosen(view) };
+    const data = { ...view, version: commits?.version ?? 0, state };
+    mount({ data, parentElement: root, setTriggerValue: told });
+  };
+  const other = async () => { // numbers of another layer
+    await keep(model.get("_layer"));
+    show();
+  };
+  const changes = named.map((name) => `change:${name}`);
+  await keep([...model.get("_stacks"), ...model.get("_layer")]);
+  for (const change of changes) model.on(change, show);
+  model.on("change:_layer", other);
+  show();
+  return () => {
+    for (const change of changes) model.off(change, show);
+    model.off("change:_layer", other);
+    root.view.close();
+  };
+}
+
+export default { render };

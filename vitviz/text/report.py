@@ -1,0 +1,11 @@
+"""What the report says beside the captions of the pages."""
+
+OPENED = "Layer {layer} is opened here; the app and vitviz.widget open every layer."
+NO_PICTURE = "Anatomy is left out: it needs the pictures themselves, and captures alone were given."
+EXPERIMENTS = (
+    "This file has what one forward pass of each picture shows. Experiments, which run the model "
+    "again, are not in it: muted heads, hidden patches, occlusion, curves of removal, shuffled "
+    "patches, and maps of one class. The app makes them on the pages Classify, Rollout and Anatomy."
+)
+WEIGHTS = "The weights"
+UNTRAINED = "These are random weights."
