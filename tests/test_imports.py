@@ -25,6 +25,7 @@ _MODEL = {
 LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "images": set(),
     "vit": set(),
+    "initialisation": {"vit"},
     "families": {"images", "vit"},
     "devices": {"families"},
     "memory": {"images", "vit", "families", "devices"},
@@ -41,7 +42,16 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "anatomy": _MODEL,
     "checkpoints": {"vit"},
     "hub": set(),
-    "zoo": {"vit", "families", "devices", "memory", "model", "checkpoints", "hub"},
+    "zoo": {
+        "vit",
+        "initialisation",
+        "families",
+        "devices",
+        "memory",
+        "model",
+        "checkpoints",
+        "hub",
+    },
     "inspection": set(),
     "plots": set(),
     "text": set(),
@@ -51,7 +61,7 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "report": {*_MODEL, "anatomy_map", "inspection", "plots", "text", "token_map", "traits"},
     "notebook": {*_MODEL, "anatomy_map", "report", "text", "token_map"},
     "options": set(),
-    "training": {"vit", "checkpoints", "devices", "inspection", "model"},
+    "training": {"vit", "initialisation", "checkpoints", "devices", "inspection", "model"},
 }
 _ALL = {*LAYERS, "cli", "app", "vitviz"}  # "vitviz": the public names of vitviz/__init__.py
 RULES: Mapping[str, set[str]] = {
@@ -71,6 +81,7 @@ THIRD_PARTY: Mapping[str, set[str]] = {
     "sklearn": {"inspection"},
     "torch": {
         *_MODEL - {"images"},
+        "initialisation",
         "checkpoints",
         "zoo",
         "activations",

@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,9 +13,20 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.testing import assert_close
 
-from vitviz.training import RECIPES, PlainAttention, Stage, build, evaluate, rate_factor, train
+from vitviz import checkpoints, load_model
+from vitviz.families import ModelError
+from vitviz.initialisation import BASE, _factors
+from vitviz.training import (
+    RECIPES,
+    PlainAttention,
+    Stage,
+    build,
+    evaluate,
+    grow,
+    rate_factor,
+    train,
+)
 from vitviz.training.data import THINGS_MEAN, THINGS_STD
-from vitviz.training.initialisation import BASE, _factors
 from vitviz.training.loop import converged
 from vitviz.training.objective import drop_paths, optimisers_of, set_rate, update_average
 from vitviz.training.publishing import record
@@ -292,6 +303,37 @@ def test_the_record_begins_with_the_initialisation_and_looks_early(
     assert (entropy[:, 0] < entropy[:, 1]).all()  # the strong head is the local one
     assert (found["distance_0"][:, 0] < found["distance_0"][:, 1]).all()
     assert entropy.max() <= np.log2(65) + 1e-3
+
+
+def test_a_model_is_watched_with_the_weights_that_its_training_began_with(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = train(LOCAL, data=data, out=tmp_path / "weights", report=silent)
+    other = replace(SMOKE, model="plain")
+    train(other, data=data, out=tmp_path / "other", report=silent)
+    (tmp_path / "other" / "plain.safetensors").rename(path.with_stem("plain"))
+    monkeypatch.setattr(checkpoints.shipped, "assets", lambda: tmp_path)
+    began = load_model("smoke", pretrained=False, initialisation="mimetic")
+    words = "random weights, mimetic initialisation, positions resampled from 8x8 to 16x16"
+    assert began.weights == words
+    assert not began.trained
+    assert began.labels is None
+    assert began.temperature is None
+    expected = grow(*(build(LOCAL, stage) for stage in LOCAL.stages)).state_dict()
+    assert_close(dict(began.module.state_dict()), dict(expected), rtol=0, atol=0)
+    plain = load_model("smoke", pretrained=False)
+    assert plain.weights == "random weights"
+    assert not torch.equal(plain.module.state_dict()["pos_embed"], expected["pos_embed"])
+    assert checkpoints.initialisations("smoke") == ("plain", "mimetic")
+    assert checkpoints.initialisations("plain") == ("plain",)
+    for name, options, said in (
+        ("smoke", {"initialisation": "mimetic"}, "add pretrained=False"),
+        ("plain", {"initialisation": "mimetic", "pretrained": False}, "of plain did not begin"),
+        ("smoke", {"initialisation": "orthogonal", "pretrained": False}, "got 'orthogonal'"),
+    ):
+        keywords: Any = options
+        with pytest.raises(ModelError, match=said):
+            load_model(name, **keywords)
 
 
 def test_a_long_run_is_recorded_by_twelve_moments(data: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Model]:
     def show(kind: str, **options: Any) -> Model:
         module = own_module(**OWN.get(kind, {}), **options)
         model = watched(module, module.patch_embed.image_size, name=f"{kind} {options}")
-        monkeypatch.setattr(models, "load", lambda name, pretrained: model)
+        monkeypatch.setattr(models, "load", lambda name, weights="trained": model)
         monkeypatch.setattr(models, "random_kernel", lambda model: model.patch_kernel)
         return model
 

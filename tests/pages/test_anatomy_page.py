@@ -235,7 +235,7 @@ def test_the_tables_hold_the_number_that_is_worked_out(model: Model) -> None:
 
 def test_other_patch_sizes_cost_what_they_cost() -> None:
     data = shown(opened("anatomy", model="vitviz_tiny_cifar10"))["costs"]
-    rows, cols = models.load("vitviz_tiny_cifar10", True).layers[0].query_grid
+    rows, cols = models.load("vitviz_tiny_cifar10").layers[0].query_grid
     for side, tokens, pairs, _ in data["rows"]:
         count = (rows * 4 // int(side)) * (cols * 4 // int(side))
         assert tokens == f"{count:,}"

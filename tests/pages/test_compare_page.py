@@ -35,8 +35,8 @@ SMALLER = "vit_tiny_patch16_224"  # another grid, and another crop
 SWIN, MIXER = "swin_tiny_patch4_window7_224", "mixer_b16_224"
 
 
-def acts_of(name: str = SHIPPED, pretrained: bool = True, picture: str = "dog") -> Activations:
-    return capture(models.load(name, pretrained), pictures.sample(picture).image)
+def acts_of(name: str = SHIPPED, weights: str = "trained", picture: str = "dog") -> Activations:
+    return capture(models.load(name, weights), pictures.sample(picture).image)
 
 
 def frames(at: AppTest, which: int) -> np.ndarray:
@@ -71,8 +71,8 @@ def test_it_opens_with_trained_and_random_weights_of_the_model() -> None:
     left, right = token_maps(at)
     assert left["link"] == right["link"] != ""
     assert left["state"] == right["state"]
-    for which, trained in enumerate((True, False)):
-        acts = acts_of(pretrained=trained)
+    for which, weights in enumerate(("trained", "random")):
+        acts = acts_of(weights=weights)
         whole = acts.attention(acts.depth - 1)
         shown = frames(at, which)
         np.testing.assert_allclose(shown, whole[..., 1:], atol=0.004 * whole.max())
@@ -111,7 +111,7 @@ def test_the_correlation_is_that_of_the_two_maps() -> None:
 def test_where_the_grids_differ_the_place_and_the_relative_depth_are_kept() -> None:
     link = dict(compare="models", other_model=SMALLER, other_weights="random")
     at = opened("compare", **link, layer="2", query="4.13", head="2")
-    first, second = acts_of(), acts_of(SMALLER, False)
+    first, second = acts_of(), acts_of(SMALLER, "random")
     left, right = token_maps(at)
     size = pictures.sample("dog").size
     boxes = [np.array(acts.crop) / (*size, *size) for acts in (first, second)]
@@ -140,7 +140,7 @@ def test_where_the_grids_differ_the_place_and_the_relative_depth_are_kept() -> N
 
 def test_the_difference_of_distances_is_that_of_both_captures() -> None:
     at = opened("compare")
-    trained, random = (acts_of(pretrained=one).measure().distance for one in (True, False))
+    trained, random = (acts_of(weights=one).measure().distance for one in ("trained", "random"))
     (heat,) = json.loads(charts(at)[0].spec)["data"]
     assert heat["type"] == "heatmap"
     table = tables(at)[2]
@@ -154,7 +154,7 @@ def test_models_of_different_shapes_are_compared_by_layer() -> None:
     at = opened("compare", compare="models", other_model=SMALLER, other_weights="random")
     assert "so the means of their layers are compared" in prose(at)
     table = tables(at)[2]
-    acts = acts_of(SMALLER, False)
+    acts = acts_of(SMALLER, "random")
     other = table[table["model"] == f"{SMALLER}, random weights"]
     expected = acts.measure().distance.mean(axis=1)
     np.testing.assert_allclose(other["mean distance, px of its input"], expected, rtol=1e-4)
@@ -212,7 +212,7 @@ def test_what_other_pages_chose_for_their_maps_stays_theirs() -> None:
 def test_windows_are_compared_with_whole_pictures() -> None:
     at = opened("compare", model=SWIN, weights="random", layer="5", query="3.3")
     assert not at.exception
-    acts = acts_of(SWIN, False)
+    acts = acts_of(SWIN, "random")
     expected = acts.attention_map(4, (2, 2)).mean(axis=0)
     windows, other = token_maps(at)
     assert windows["within"]

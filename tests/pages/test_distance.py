@@ -350,7 +350,7 @@ def test_a_head_that_looks_at_no_patch_is_a_gap(
 
     results.captures.clear()
     monkeypatch.setattr(Activations, "attention", on_cls)
-    monkeypatch.setattr(models, "load", lambda name, pretrained: model)
+    monkeypatch.setattr(models, "load", lambda name, weights="trained": model)
     at = opened("distance", layer="2", head="3")
     assert_works(at)
     assert np.isnan(numbers(trace(at, DOTS)["y"])[6])

@@ -112,7 +112,7 @@ def test_a_capture_that_does_not_fit_leaves_the_last_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at = choose(opened(weights="random"), NAME)
-    needed = models.load(NAME, False).capture_bytes
+    needed = models.load(NAME, "random").capture_bytes
     choose(at, SHIPPED)
     before = drawn(at)
     results.captures.clear()
@@ -162,7 +162,7 @@ def loading(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Models of 1 MB or more in the place of those of the menu; the names that were loaded."""
     loaded: list[str] = []
 
-    def make(name: str, pretrained: bool, wanted: models.Input) -> Model:
+    def make(name: str, weights: str, wanted: models.Input) -> Model:
         loaded.append(name)
         if name == "bad":
             raise ModelError("This one is bad.")
@@ -178,9 +178,9 @@ def test_two_who_ask_for_a_model_at_once_load_it_once(loading: list[str]) -> Non
 
     def ask(_: int) -> Model:
         together.wait()
-        return models.load("one", True)
+        return models.load("one")
 
-    models.load("other", True)
+    models.load("other")
     with ThreadPoolExecutor(4) as pool:
         first, *rest = pool.map(ask, range(4))
     assert all(model is first for model in rest)
@@ -190,26 +190,26 @@ def test_two_who_ask_for_a_model_at_once_load_it_once(loading: list[str]) -> Non
 def test_models_are_bounded_by_the_bytes_of_their_weights(
     loading: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = models.load("a", True)
+    model = models.load("a")
     size = models.cache().nbytes
     assert size == sum(tensor.nbytes for tensor in model.module.state_dict().values()) > 1e6
     monkeypatch.setattr(models.cache(), "max_bytes", 2 * size)
     for name in "bcdef":
-        models.load(name, True)
+        models.load(name)
     assert models.cache().nbytes == 2 * size
-    assert models.load("a", True) is model  # dropped, but still somebody's
-    models.load("b", True)
+    assert models.load("a") is model  # dropped, but still somebody's
+    models.load("b")
     assert loading == [*"abcdef", "b"]
     monkeypatch.setattr(models.cache(), "max_bytes", 1)
     for _ in range(2):
-        models.load("large", True)  # which is kept alone
+        models.load("large")  # which is kept alone
     assert loading[-2:] == ["b", "large"]
 
 
 def test_a_model_that_could_not_be_loaded_is_tried_again(loading: list[str]) -> None:
     for _ in range(2):
         with pytest.raises(ModelError):
-            models.load("bad", True)
+            models.load("bad")
     assert loading == ["bad", "bad"]
     assert not models.loads().length
 
@@ -217,7 +217,7 @@ def test_a_model_that_could_not_be_loaded_is_tried_again(loading: list[str]) -> 
 def test_a_load_waits_for_no_pass_and_stops_none(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[tuple[int, int]] = []
 
-    def make(name: str, pretrained: bool, wanted: models.Input) -> Model:
+    def make(name: str, weights: str, wanted: models.Input) -> Model:
         lengths.append((models.loads().length, queue.passes().length))
         module = own_module(depth=1)
         return watched(module, module.patch_embed.image_size, name=name)
@@ -225,15 +225,15 @@ def test_a_load_waits_for_no_pass_and_stops_none(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(models, "_load", make)
     models.cache(), models.loads()  # made here, where Streamlit knows the thread
     with ThreadPoolExecutor(1) as pool, queue.passes().turn(lambda ahead: None):
-        pool.submit(models.load, "a", True).result(10)
-    models.load("b", True)
+        pool.submit(models.load, "a").result(10)
+    models.load("b")
     assert lengths == [(1, 1), (1, 0)]
 
 
 def test_one_model_is_loaded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     running: list[str] = []
 
-    def make(name: str, pretrained: bool, wanted: models.Input) -> Model:
+    def make(name: str, weights: str, wanted: models.Input) -> Model:
         running.append(name)
         time.sleep(0.2)
         assert running == [name]
@@ -244,5 +244,5 @@ def test_one_model_is_loaded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "_load", make)
     models.cache(), models.loads()  # made here, where Streamlit knows the thread
     with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(lambda name: models.load(name, True), "abc"))
+        found = list(pool.map(lambda name: models.load(name), "abc"))
     assert [model.name for model in found] == ["a", "b", "c"]

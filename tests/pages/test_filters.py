@@ -57,7 +57,7 @@ def linked(**settings: str) -> AppTest:
 
 @pytest.fixture
 def shipped() -> Model:
-    return models.load("vitviz_tiny_cifar10", True)
+    return models.load("vitviz_tiny_cifar10")
 
 
 def test_it_opens_on_the_components_of_the_paper_beside_random_ones() -> None:
@@ -74,7 +74,7 @@ def test_it_opens_on_the_components_of_the_paper_beside_random_ones() -> None:
 
 def test_the_share_that_is_explained_is_that_of_each_model(shipped: Model) -> None:
     text = prose(opened("filters"))
-    for model in (shipped, models.load(shipped.name, False)):
+    for model in (shipped, models.load(shipped.name, "random")):
         assert model.patch_kernel is not None
         _, explained = filter_components(model.patch_kernel)
         assert f"{100 * explained.sum():.0f} % of the variance of 192 filters" in text
@@ -104,12 +104,12 @@ def test_the_random_side_is_what_random_weights_show(what: str) -> None:
 
 
 def test_random_filters_need_no_second_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[tuple[str, bool]] = []
+    made: list[tuple[str, str]] = []
     load = models._load
 
-    def counted(name: str, pretrained: bool, wanted: models.Input) -> Model:
-        made.append((name, pretrained))
-        return load(name, pretrained, wanted)
+    def counted(name: str, weights: str, wanted: models.Input) -> Model:
+        made.append((name, weights))
+        return load(name, weights, wanted)
 
     monkeypatch.setattr(models, "_load", counted)
     models.cache.clear()
@@ -117,7 +117,7 @@ def test_random_filters_need_no_second_model(monkeypatch: pytest.MonkeyPatch) ->
     at = opened("filters")
     assert_works(at)
     assert titles(at)[1] == "Before training: random weights"
-    assert made == [(SHIPPED, True)]
+    assert made == [(SHIPPED, "trained")]
 
 
 def test_random_filters_that_cannot_be_had_cost_their_figure_alone(
@@ -298,7 +298,7 @@ def test_what_training_changed_is_the_difference_from_the_initialisation(shipped
 
 @pytest.mark.parametrize("name", shipped_names())
 def test_filters_that_are_still_their_initialisation_are_said_to_be(name: str) -> None:
-    model = models.load(name, True)
+    model = models.load(name)
     initial, kernel = models.initial_kernel(model), model.patch_kernel
     assert initial is not None
     assert kernel is not None
@@ -312,7 +312,7 @@ def test_the_recorded_initialisation_is_that_of_the_recipe() -> None:
     for name in shipped_names():
         recipe = next(recipe for recipe in RECIPES.values() if recipe.model == name)
         start = build(recipe, recipe.stages[0]).patch_embed.proj.weight.detach().numpy()
-        found = models.initial_kernel(models.load(name, True))
+        found = models.initial_kernel(models.load(name))
         assert found is not None
         np.testing.assert_allclose(found, start, atol=1e-3 * np.abs(start).max())
 

@@ -149,4 +149,4 @@ def test_reset_keeps_the_input() -> None:
     at = opened("attention", size="32x48", scale="log")
     next(button for button in at.button if button.label == "Reset view").click().run()
     assert address(at) == {"size": "32x48"}
-    assert models.load(SHIPPED, True).preprocess.input_size == (64, 64)
+    assert models.load(SHIPPED).preprocess.input_size == (64, 64)

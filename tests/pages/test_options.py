@@ -76,11 +76,11 @@ def test_random_weights_stand_beside_those_of_a_file_in_the_same_grid(
     say(monkeypatch, "--checkpoint", f"vit_tiny_patch16_224={path}")
     at = opened(model="vit_tiny_patch16_224 · small.safetensors")
     assert_works(at)
-    trained = models.load("vit_tiny_patch16_224 · small.safetensors", True)
+    trained = models.load("vit_tiny_patch16_224 · small.safetensors")
     assert trained.layers[0].query_grid == (6, 6)
     at.segmented_control(key="weights").set_value("random").run()
     assert_works(at)
-    random = models.load("vit_tiny_patch16_224 · small.safetensors", False)
+    random = models.load("vit_tiny_patch16_224 · small.safetensors", "random")
     assert (random.trained, random.layers[0].query_grid) == (False, (6, 6))
 
 

@@ -53,7 +53,7 @@ def answer(page: str = "attention", **link: str) -> str:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_page_says_the_answer(page: str) -> None:
-    acts = results.capture(models.load(SHIPPED, True), pictures.picture(pictures.DEFAULT))
+    acts = results.capture(models.load(SHIPPED), pictures.picture(pictures.DEFAULT))
     assert acts.labels is not None
     assert acts.probabilities is not None
     name, share = acts.labels[acts.probabilities.argmax()], acts.probabilities.max()

@@ -84,7 +84,7 @@ def test_it_opens_on_the_middle_as_cls_has_no_place() -> None:
 
 
 def test_the_browser_gets_the_cosines_of_all_four_kinds() -> None:
-    model = models.load(SHIPPED, True)
+    model = models.load(SHIPPED)
     sent = stack(opened("positions"))
     assert sent["prefix"].size == 0
     found = (sent["codes"].astype(float) - 127) / 127
@@ -151,7 +151,7 @@ def test_a_model_without_cls_shows_the_middle_too(serve: Callable[..., Model]) -
 
 
 def test_the_chosen_kind_is_that_of_all_figures() -> None:
-    model = models.load(SHIPPED, True)
+    model = models.load(SHIPPED)
     at, seen = opened("positions"), []
     for frame, (name, tiles) in enumerate(zip(NAMES, cosines(model, (16, 16)), strict=True)):
         commit(at, frame=frame)
@@ -186,7 +186,7 @@ def test_every_second_tile_of_a_grid_of_16() -> None:
 
 
 def test_the_lines_are_those_of_the_chosen_position() -> None:
-    model = models.load(SHIPPED, True)
+    model = models.load(SHIPPED)
     tile = cosines(model, (16, 16))[0][2, 4]
     at = linked(query="3.5")
     words = alts(at)[LINES]
@@ -202,7 +202,7 @@ def test_the_lines_are_those_of_the_chosen_position() -> None:
 def test_resizing_is_of_the_whole_table(
     grid: int, interpolation: Any, place: tuple[int, int]
 ) -> None:
-    model = models.load(SHIPPED, True)
+    model = models.load(SHIPPED)
     table = model.position_embedding
     assert table is not None
     at = opened("positions")
@@ -327,7 +327,7 @@ def test_a_link_holds_what_is_shown() -> None:
 
 def test_mirror_images_are_told_with_their_numbers() -> None:
     at = opened("positions")
-    model = models.load("vitviz_tiny_cifar10", True)
+    model = models.load("vitviz_tiny_cifar10")
     assert model.position_embedding is not None
     similarity = position_similarity(model.position_embedding[-256:], grid=(16, 16))
     across, down = mirror_similarity(similarity)

@@ -19,7 +19,7 @@ def beit(monkeypatch: pytest.MonkeyPatch) -> Model:
     module = timm.create_model("beit_base_patch16_224", **size, num_classes=5).eval()
     randomise(module)
     model = watched(module, (64, 96), name="a little BEiT")
-    monkeypatch.setattr(models, "load", lambda name, pretrained: model)
+    monkeypatch.setattr(models, "load", lambda name, weights="trained": model)
     return model
 
 

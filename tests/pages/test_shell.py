@@ -588,7 +588,7 @@ def test_the_models_input_may_take_the_place_of_the_photo(page: str) -> None:
 @pytest.mark.parametrize("name", ["vitviz_tiny_cifar10", "swin_tiny_patch4_window7_224"])
 def test_the_input_lies_where_its_patches_lie_in_the_photo(name: str) -> None:
     """Each pixel of the input, found in the middle of its place in the picture."""
-    model = models.load(name, name == "vitviz_tiny_cifar10")
+    model = models.load(name, "trained" if name == "vitviz_tiny_cifar10" else "random")
     picture = pictures.sample("dog")
     acts = results.capture(model, picture)
     style = MapStyle("row", "heat", "map", leave_out=False, smooth=False, seen=True)

@@ -255,11 +255,11 @@ def test_a_family_is_opened_on_the_attention_page() -> None:
 
 def test_trained_weights_are_opened_where_they_are_on_disk(monkeypatch: Any) -> None:
     name = TOYS["DeiT"].architecture
-    asked: list[tuple[str, bool]] = []
-    shipped = models.load(SHIPPED, True)
+    asked: list[tuple[str, str]] = []
+    shipped = models.load(SHIPPED)
 
-    def load(name: str, pretrained: bool) -> Any:
-        asked.append((name, pretrained))
+    def load(name: str, weights: str = "trained") -> Any:
+        asked.append((name, weights))
         return shipped
 
     monkeypatch.setattr(models, "load", load)
@@ -268,7 +268,7 @@ def test_trained_weights_are_opened_where_they_are_on_disk(monkeypatch: Any) -> 
     at = opened("zoo", family="DeiT", weights="random")
     at.button(key="open_family").click().run()
     assert not at.exception
-    assert asked[-1] == (name, True)
+    assert asked[-1] == (name, "trained")
 
 
 def test_a_family_that_is_not_in_the_menu_has_no_button(monkeypatch: Any) -> None:

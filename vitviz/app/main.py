@@ -16,6 +16,7 @@ from vitviz.app import server, settings
 from vitviz.app.settings import setting
 from vitviz.app.shared import models, pictures, results
 from vitviz.app.shared.downloads import follow, leave
+from vitviz.app.shared.models import MIMETIC, TRAINED
 from vitviz.app.shared.queue import BusyError
 from vitviz.app.shared.view import (
     MEAN,
@@ -25,6 +26,7 @@ from vitviz.app.shared.view import (
     token_text,
 )
 from vitviz.app.widgets import input_size
+from vitviz.app.widgets import weights as weights_menu
 from vitviz.app.widgets.caption import FOLD, boxes, caption
 from vitviz.app.widgets.class_menu import answer_words
 from vitviz.app.widgets.clipboard import paste_anywhere, paste_button
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
     from vitviz import Activations, Model
 
 T = TypeVar("T")
-WEIGHTS = ("trained", "random")
 ALL_TO_ALL = ("rollout", "tokens")  # pages that draw no other attention
 RECORDS = ("training", "zoo")  # pages that show nothing of the weights on screen
 LAYERED = ("anatomy", "attention", "distance", "rollout", "tokens", "compare")  # pages of one layer
@@ -113,7 +114,8 @@ def _page(name: str, views: list[View]) -> None:
     (view,) = views
     if not view.model.trained and name not in RECORDS:
         st.warning(
-            f"{view.model.name} has **random weights** here: it has not been trained.",
+            f"{view.model.name} has **random weights** here: it has not been trained."
+            + (f" {weights_menu.BEGAN}" if MIMETIC in view.model.weights else ""),
             icon=":material/casino:",
         )
     card, words = st.empty(), lesson(name, traits(view.model, view.acts))  # above the figures
@@ -270,7 +272,7 @@ def _model_control(
         settings.tell(told)
         settings.change(model=names[0])
     name = setting("model", names, names[0])
-    weights = setting("weights", WEIGHTS, WEIGHTS[0])
+    weights = weights_menu.control(switch, "weights", name)
     marks = models.weights_marks()
     menu.selectbox(
         "Model",
@@ -281,20 +283,19 @@ def _model_control(
         help="↓ marks trained weights that are downloaded when the model is first chosen."
         + (" Or type a name of the hub: hf-hub:owner/name." if models.hub_allowed() else ""),
     )
-    switch.segmented_control("Weights", WEIGHTS, key="weights", width="stretch", required=True)
     shown: Model | None = st.session_state.get("loaded")
-    last: tuple[str, str] = st.session_state.get("loaded_by", (models.shipped_name(), WEIGHTS[0]))
+    last: tuple[str, str] = st.session_state.get("loaded_by", (models.shipped_name(), TRAINED))
     try:
-        if weights == WEIGHTS[0] and models.needs_download(name, marks):
-            shown = shown or models.load(models.shipped_name(), True)
+        if weights == TRAINED and models.needs_download(name, marks):
+            shown = shown or models.load(models.shipped_name())
             follow(name, last)
         else:
             leave()
-            shown = input_size.load(name, weights == WEIGHTS[0], picture)
+            shown = input_size.load(name, weights, picture)
             last = (name, weights)
             input_size.control(sizes, name, shown, picture)
     except ModelError as error:
-        shown = shown or models.load(models.shipped_name(), True)
+        shown = shown or models.load(models.shipped_name())
         st.error(f"{error} {shown.name} is shown.")
     st.session_state.loaded, st.session_state.loaded_by = shown, last
     return shown
@@ -328,7 +329,7 @@ def _captured(chosen: "Model", picture: pictures.Picture) -> "tuple[Model, Activ
     except ModelError as error:
         model = st.session_state.get("shown", chosen)
         if model is chosen:
-            model = models.load(models.shipped_name(), True)
+            model = models.load(models.shipped_name())
         st.error(f"{error} {model.name} is shown.")
         acts = results.capture(model, picture)
     st.session_state.shown = model

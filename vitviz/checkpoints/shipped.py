@@ -26,6 +26,7 @@ class Shipped:
     test_accuracy: float  # of 1
     temperature: float | None  # fitted on held-out pictures, see `vitviz.training.calibration`
     detail: float  # share of the input's resolution that the training's pictures had
+    initialisation: Mapping[str, Any] | None  # mimetic, with which the training began; None: plain
 
 
 def assets() -> Path:
@@ -64,7 +65,16 @@ def load_trained(path: Path) -> Shipped:
         temperature=about.get("temperature"),
         # Files without it are of the first recipes, which all saw pictures of 32 pixels.
         detail=about.get("detail", min(1.0, 32 / about["configuration"]["image_size"])),
+        initialisation=about.get("initialisation"),
     )
+
+
+def initialisations(name: str) -> tuple[str, ...]:
+    """Ways to draw random weights: "plain", and "mimetic" where the training began with that."""
+    if name not in shipped_names():
+        return ("plain",)
+    about = _metadata(assets() / "weights" / f"{name}.safetensors")
+    return ("plain", "mimetic") if about.get("initialisation") else ("plain",)
 
 
 def initial_filters(name: str) -> np.ndarray | None:

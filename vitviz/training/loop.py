@@ -18,12 +18,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
+from ..initialisation import initialised
 from ..vit import VisionTransformer, resize_position_embedding
 from .augmentation import colour_jitter, cutmix, flip_and_shift, random_resized_crop
 from .cnn import Cnn, WhitenedCnn
 from .data import SIDE, Split, load, normalise
 from .evaluation import accuracy, calibration, predict
-from .initialisation import mimetic
 from .objective import Network, Objective, optimisers_of, rate_factor, set_rate, update_average
 from .publishing import add_snapshot, publish, write_curve
 from .recipes import RECIPES, Recipe, Stage
@@ -35,14 +35,8 @@ RESTART = 50  # steps of warm-up after a run is resumed without its momentum
 
 def build(recipe: Recipe, stage: Stage) -> VisionTransformer:
     """The recipe's model, freshly initialised from its seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
-        model = VisionTransformer(image_size=stage.image_size, **recipe.configuration)
-        if start := recipe.initialisation:
-            factors = torch.linspace(start.first, start.last, len(model.blocks)).tolist()
-            strengths = [[factor * head for head in start.strengths] for factor in factors]
-            mimetic(model, strengths, embedding=start.embedding)
-        return model
+    size, start = stage.image_size, recipe.initialisation
+    return initialised(recipe.configuration, size, start, seed=recipe.seed)
 
 
 def grow(model: VisionTransformer, larger: VisionTransformer) -> VisionTransformer:

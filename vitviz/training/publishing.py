@@ -49,6 +49,12 @@ def publish(
         "test_accuracy": about["test_accuracy"],
         "temperature": round(about["temperature"], 4),
     }
+    if recipe.initialisation:
+        shipped["initialisation"] = {
+            **asdict(recipe.initialisation),
+            "image_size": recipe.stages[0].image_size,
+            "seed": recipe.seed,
+        }
     state = {name: tensor.half() for name, tensor in model.state_dict().items()}
     save_file(state, path, metadata={"vitviz": json.dumps(shipped)})
     path.with_suffix(".md").write_text(_card(recipe, held_out, about, path.stat().st_size))

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ..initialisation import Mimetic
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
@@ -13,16 +15,6 @@ class Stage:
     epochs: float
     rate: float = 1.0  # factor on all learning rates at the peak
     last: float = 0.0  # the same at the end
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mimetic:
-    """Mimetic initialisation, see `mimetic`; its heads begin between local and global."""
-
-    strengths: tuple[float, ...]  # of the heads; 1 is the paper's, the larger the more local
-    first: float = 1.0  # factor on the strengths in the first layer
-    last: float = 1.0  # and in the last; between them it changes in equal steps
-    embedding: float = 0.03  # standard deviation of E
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,9 @@
 """`load_model`: a `Model` from a shipped file, from timm, or from a local file of weights."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import joblib
 import numpy as np
@@ -16,12 +16,14 @@ from ..checkpoints import (
     Checkpoint,
     CheckpointError,
     classes_named_in,
+    initialisations,
     load_shipped,
     load_state,
     shipped_names,
 )
 from ..devices import CPU, device_named
 from ..families import ModelError
+from ..initialisation import Mimetic, initialised
 from ..memory import check, footprint
 from ..model import Model, Preprocessing
 from ..vit import VisionTransformer
@@ -66,6 +68,7 @@ def load_model(
     crop: bool = True,
     labels: str | Path | Sequence[str] | None = None,
     seed: int | None = None,
+    initialisation: Literal["plain", "mimetic"] = "plain",
     device: str | torch.device = CPU,
 ) -> Model:
     """Load a model that can be watched.
@@ -91,6 +94,9 @@ def load_model(
         Names of the classes, where the weights come without: a file with one a line, or JSON.
     seed : int, optional
         Of random weights; 0 where left out.
+    initialisation : "plain" or "mimetic"
+        Of random weights: the usual one of the architecture, or, for a shipped model whose training
+        began with mimetic initialisation, that one, in which heads are local or global by design.
     device : "cpu", "cuda", "cuda:1", "mps", ... or torch.device
         Where the model computes; its weights are made on the CPU and moved there.
 
@@ -108,6 +114,15 @@ def load_model(
     size = None if image_size is None else _height_and_width(image_size)
     if checkpoint is None and pretrained and seed is not None:
         raise ModelError("A seed belongs to random weights: add pretrained=False.")
+    if initialisation not in ("plain", "mimetic"):
+        raise ModelError(
+            f'Expected the initialisation "plain" or "mimetic", got {initialisation!r}.'
+        )
+    if initialisation == "mimetic":
+        if checkpoint is not None or pretrained:
+            raise ModelError("An initialisation belongs to random weights: add pretrained=False.")
+        if initialisation not in initialisations(str(name)):
+            raise ModelError(f"The training of {name} did not begin with mimetic initialisation.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(DEFAULT_SEED if seed is None else seed)
         folder = _folder(name, checkpoint, pretrained)
@@ -118,7 +133,7 @@ def load_model(
             if folder is not None:
                 model = _in_folder(called, folder, pretrained, size)
             else:
-                model = _named(called, pretrained, checkpoint, size)
+                model = _named(called, pretrained, checkpoint, size, initialisation)
         except CheckpointError as error:
             raise ModelError(f"{called}: {error}") from error
     if place.type != "cpu":
@@ -156,14 +171,20 @@ def _in_folder(name: str, folder: Path, pretrained: bool, size: tuple[int, int] 
 
 
 def _named(
-    name: str, pretrained: bool, checkpoint: str | Path | None, size: tuple[int, int] | None
+    name: str,
+    pretrained: bool,
+    checkpoint: str | Path | None,
+    size: tuple[int, int] | None,
+    initialisation: str,
 ) -> Model:
     file = None if checkpoint is None else Checkpoint(Path(checkpoint))
     if file is not None and size is None:
         size = _size_in(name, file)
     elif file is not None and size is not None and name not in shipped_names():
         _check_size(architecture_named(name), file, size)
-    return (_shipped if name in shipped_names() else _timm)(name, pretrained, file, size)
+    if name in shipped_names():
+        return _shipped(name, pretrained, file, size, initialisation)
+    return _timm(name, pretrained, file, size)
 
 
 def size_in(name: str, checkpoint: Path) -> tuple[int, int] | None:
@@ -214,7 +235,11 @@ def _height_and_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def _shipped(
-    name: str, pretrained: bool, file: Checkpoint | None, size: tuple[int, int] | None
+    name: str,
+    pretrained: bool,
+    file: Checkpoint | None,
+    size: tuple[int, int] | None,
+    initialisation: str,
 ) -> Model:
     shipped = load_shipped(name)
     configuration: dict[str, Any] = dict(shipped.configuration)
@@ -234,6 +259,9 @@ def _shipped(
         grids = load_state(module, shipped.state, prefix=module.num_prefix_tokens)
         weights = f"shipped weights, {100 * shipped.test_accuracy:.1f} % on its test pictures"
         weights += resampling_words(grids)
+    elif initialisation == "mimetic" and shipped.initialisation is not None:
+        words = _begin(module, configuration, shipped.initialisation)
+        weights += f", mimetic initialisation{words}"
     return Model(
         module.eval().requires_grad_(False),
         name=name,
@@ -248,6 +276,21 @@ def _shipped(
         labels=labels,
         temperature=shipped.temperature if pretrained and file is None else None,
     )
+
+
+def _begin(
+    module: VisionTransformer, configuration: Mapping[str, Any], start: Mapping[str, Any]
+) -> str:
+    """Set the weights with which the training began; returns what was done to positions, in words.
+
+    Those of its first stage: positions are interpolated to the module's grid, as they were for its
+    last stage.
+    """
+    start = dict(start)
+    side, seed = start.pop("image_size"), start.pop("seed")
+    start["strengths"] = tuple(start["strengths"])
+    small = initialised(configuration, side, Mimetic(**start), seed=seed)
+    return resampling_words(load_state(module, small.state_dict(), prefix=module.num_prefix_tokens))
 
 
 def _timm(

@@ -10,8 +10,10 @@ from vitviz.app import settings
 from vitviz.app.screens import compare_maps, compare_pictures
 from vitviz.app.settings import setting
 from vitviz.app.shared import models, results
+from vitviz.app.shared.models import RANDOM, TRAINED
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import class_menu, input_size
+from vitviz.app.widgets import weights as weights_menu
 from vitviz.app.widgets.caption import literal
 from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.figure import show
@@ -24,7 +26,6 @@ MODES = {
     "models": "two models",
     "pictures": "two pictures",
 }
-WEIGHTS = ("trained", "random")
 
 
 def page(view: View) -> Data | None:
@@ -59,7 +60,7 @@ def page(view: View) -> Data | None:
 
 def _called(view: View, name: str) -> str:
     """What a model with this name in the menu is called above its column."""
-    return f"{name}, trained" if view.model.trained else f"{view.model.name}, random weights"
+    return f"{name}, trained" if view.model.trained else f"{view.model.name}, {view.model.weights}"
 
 
 def _menu_name(view: View) -> str:
@@ -75,17 +76,14 @@ def _other_model(
     """The same picture in the other model; None where it cannot be had, and the reader is told."""
     from vitviz import ModelError
 
-    trained = not view.model.trained
+    weights = RANDOM if view.model.trained else TRAINED
     if mode == "models":
         names = models.model_names()
         others = [one for one in names if one != name]
         name = setting("other_model", names, (others or names)[0])
         menu.selectbox("with", names, key="other_model", format_func=models.menu_text())
-        trained = setting("other_weights", WEIGHTS, WEIGHTS[0]) == WEIGHTS[0]
-        switch.segmented_control(
-            "Its weights", WEIGHTS, key="other_weights", width="stretch", required=True
-        )
-    if trained and models.needs_download(name, models.weights_marks()):
+        weights = weights_menu.control(switch, "other_weights", name)
+    if weights == TRAINED and models.needs_download(name, models.weights_marks()):
         st.info(
             f"The trained weights of {name} are not on this server, so only its random weights can "
             "be compared here."
@@ -93,9 +91,9 @@ def _other_model(
         return None
     try:
         if mode == "weights":
-            model = input_size.load_beside(name, trained, view.picture)
+            model = input_size.load_beside(name, weights, view.picture)
         else:
-            model = models.load(name, trained)
+            model = models.load(name, weights)
         return compare_maps.beside(view, model, results.capture(model, view.picture))
     except ModelError as error:
         st.error(str(error))

@@ -115,12 +115,17 @@ class Input:
 
 
 OWN_INPUT = Input()
+TRAINED, RANDOM, MIMETIC = "trained", "random", "mimetic"  # weights that the menu offers
 
 
-def load(name: str, pretrained: bool, wanted: Input = OWN_INPUT) -> "Model":
+def load(name: str, weights: str = TRAINED, wanted: Input = OWN_INPUT) -> "Model":
     """A model, from memory where it is there.
 
     With trained weights, `name` may be that of a local file in the menu.
+
+    Parameters
+    ----------
+    weights : TRAINED, RANDOM or, of a shipped model that began so, MIMETIC
 
     Raises
     ------
@@ -131,10 +136,10 @@ def load(name: str, pretrained: bool, wanted: Input = OWN_INPUT) -> "Model":
 
     def make() -> "Model":
         with turn(place, loads()), place, st.spinner("Loading the model …"):
-            return _load(name, pretrained, wanted)
+            return _load(name, weights, wanted)
 
     model = cache().get(
-        (name, pretrained, wanted),
+        (name, weights, wanted),
         make,
         _bytes_of,
         lambda: place.progress(0.0, "Loading the model …"),
@@ -156,7 +161,7 @@ def outline(name: str, wanted: Input = OWN_INPUT) -> "Model":
         from vitviz.zoo.architectures import on_meta_device
 
         with turn(st.empty(), loads()), on_meta_device():
-            return _usual(name, False, wanted, "cpu")
+            return _usual(name, RANDOM, wanted, "cpu")
 
     return cache().get((name, "outline", wanted), make, lambda made: 1000)
 
@@ -192,20 +197,20 @@ def initial_kernel(model: "Model") -> np.ndarray | None:
 def make_ready() -> None:
     """Load the model of the first page before it is asked for; nothing is drawn."""
     name = shipped_name()
-    cache().get((name, True, OWN_INPUT), lambda: _load(name, True, OWN_INPUT), _bytes_of)
+    cache().get((name, TRAINED, OWN_INPUT), lambda: _load(name, TRAINED, OWN_INPUT), _bytes_of)
 
 
 def _bytes_of(model: "Model") -> int:
     return sum(tensor.nbytes for tensor in model.module.state_dict().values())
 
 
-def _load(name: str, pretrained: bool, wanted: Input) -> "Model":
+def _load(name: str, weights: str, wanted: Input) -> "Model":
     from vitviz.memory import tune_malloc
     from vitviz.zoo import leave_cores_free
 
     leave_cores_free()
     tune_malloc()
-    model = _usual(name, pretrained, wanted, options().device)
+    model = _usual(name, weights, wanted, options().device)
     said = words()
     if said is not None and model.embeds and model.parts.outputs == said.vectors.shape[1]:
         model = model.with_words(said)
@@ -213,28 +218,29 @@ def _load(name: str, pretrained: bool, wanted: Input) -> "Model":
     return model
 
 
-def _usual(name: str, pretrained: bool, wanted: Input, device: str) -> "Model":
+def _usual(name: str, weights: str, wanted: Input, device: str) -> "Model":
     """As `_made`, with the input that the options ask for where no other is wanted."""
     from vitviz import ModelError
 
     size = options().image_size
     if size and wanted == OWN_INPUT and name not in options().checkpoints:
         with suppress(ModelError):  # a model that cannot have it keeps its own
-            return _made(name, pretrained, Input(size), device)
-    return _made(name, pretrained, wanted, device)
+            return _made(name, weights, Input(size), device)
+    return _made(name, weights, wanted, device)
 
 
-def _made(name: str, pretrained: bool, wanted: Input, device: str) -> "Model":
+def _made(name: str, weights: str, wanted: Input, device: str) -> "Model":
     from vitviz import load_model
     from vitviz.zoo import repository, size_in
 
     architecture, file, usual = options().checkpoints.get(name, (name, None, None))
     size = wanted.size or usual
-    if not pretrained and file is not None and not file.is_dir():  # in the grid of its weights
+    if weights != TRAINED and file is not None and not file.is_dir():  # in the grid of its weights
         size, file = size or size_in(architecture, file), None
     return load_model(
         architecture,
-        pretrained=pretrained,
+        pretrained=weights == TRAINED,
+        initialisation="mimetic" if weights == MIMETIC else "plain",
         checkpoint=file,
         image_size=size,
         crop=wanted.crop,

@@ -18,7 +18,7 @@ OWN, WHOLE = "own", "whole"  # as settings, beside sizes such as 320x480
 _FACTORS = (0.5, 1.5, 2)  # of the sides that the menu offers beside the model's own
 
 
-def load(name: str, pretrained: bool, picture: Picture) -> "Model":
+def load(name: str, weights: str, picture: Picture) -> "Model":
     """The model with the input that the settings ask for.
 
     Where it cannot have that, it comes with its own, and the reader is told why.
@@ -32,19 +32,19 @@ def load(name: str, pretrained: bool, picture: Picture) -> "Model":
 
     size = settings.text_setting("size", _fits, OWN)
     if size == OWN:
-        return models.load(name, pretrained)
+        return models.load(name, weights)
     try:
         wanted = _wanted(name, size, picture)
         models.outline(name, wanted)
-        return models.load(name, pretrained, wanted)
+        return models.load(name, weights, wanted)
     except ModelError as error:
-        model = models.load(name, pretrained)
+        model = models.load(name, weights)
         settings.tell(f"{error} The input is of the model's own size.")
         settings.change(size=OWN)
         return model
 
 
-def load_beside(name: str, pretrained: bool, picture: Picture) -> "Model":
+def load_beside(name: str, weights: str, picture: Picture) -> "Model":
     """The model with other weights, and the input of the one on screen.
 
     Raises
@@ -54,8 +54,8 @@ def load_beside(name: str, pretrained: bool, picture: Picture) -> "Model":
     """
     size = settings.kept("size") or OWN
     if size == OWN:
-        return models.load(name, pretrained)
-    return models.load(name, pretrained, _wanted(name, size, picture))
+        return models.load(name, weights)
+    return models.load(name, weights, _wanted(name, size, picture))
 
 
 def control(place: DeltaGenerator, name: str, shown: "Model", picture: Picture) -> None:

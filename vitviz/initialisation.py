@@ -1,4 +1,6 @@
-"""Mimetic initialisation: weights that resemble those of trained Transformers.
+"""How our own models begin: with normal entries, or with mimetic initialisation.
+
+Mimetic initialisation gives weights that resemble those of trained Transformers.
 
 W_q W_k^T is near Z + I and W_v W_proj near Z - I, with Z of independent normal entries: at first
 tokens attend to similar tokens, and as positions are initialised with the sine-cosine table,
@@ -10,18 +12,51 @@ Trockman and Kolter, "Mimetic Initialization of Self-Attention Layers" (ICML 202
 https://arxiv.org/abs/2305.09828.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..vit import Block, VisionTransformer, fixed_positions
+from .vit import Block, VisionTransformer, fixed_positions
 
 QUERY_KEY = (0.7, 0.7)  # shares of Z and of I in W_q W_k^T; section 3 of the paper
 VALUE = (0.4, -0.4)  # and in W_v W_proj
 # Of the sine-cosine table. With the usual 10,000 most of its numbers hardly change over the 8 rows
 # of a small grid: the cosine of the left edge with the right one is .87, and .64 with 30.
 BASE = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mimetic:
+    """Mimetic initialisation, see `mimetic`; its heads begin between local and global."""
+
+    strengths: tuple[float, ...]  # of the heads; 1 is the paper's, the larger the more local
+    first: float = 1.0  # factor on the strengths in the first layer
+    last: float = 1.0  # and in the last; between them it changes in equal steps
+    embedding: float = 0.03  # standard deviation of E
+
+
+def initialised(
+    configuration: Mapping[str, Any], image_size: int, start: Mimetic | None, *, seed: int
+) -> VisionTransformer:
+    """A model with random weights, which depend on the seed alone.
+
+    Parameters
+    ----------
+    configuration : keywords of VisionTransformer, without the picture size
+    image_size : side of the square input in pixels
+    start : None gives normal entries of standard deviation 0.02
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = VisionTransformer(**{**configuration, "image_size": image_size})
+        if start is not None:
+            factors = torch.linspace(start.first, start.last, len(model.blocks)).tolist()
+            strengths = [[factor * head for head in start.strengths] for factor in factors]
+            mimetic(model, strengths, embedding=start.embedding)
+        return model
 
 
 def mimetic(

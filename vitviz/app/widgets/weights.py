@@ -1,0 +1,38 @@
+"""The choice of a model's weights: trained, or random."""
+
+from streamlit.delta_generator import DeltaGenerator
+
+from vitviz.app import settings
+from vitviz.app.settings import setting
+from vitviz.app.shared.models import MIMETIC, RANDOM, TRAINED
+
+#: What a page says of the second kind of random weights.
+BEGAN = (
+    "They are drawn as they were when its training began, by mimetic initialisation: the positions "
+    "are sines and cosines, and some heads are local and others global by design, so nothing that "
+    "looks like structure here was learned."
+)
+
+
+def control(place: DeltaGenerator, key: str, name: str) -> str:
+    """Draw the choice for a model in the menu; returns it.
+
+    Where the training did not begin with the usual initialisation, both kinds are offered.
+    """
+    from vitviz.checkpoints import initialisations
+
+    began = MIMETIC in initialisations(name)
+    if settings.kept(key) == MIMETIC and not began:
+        settings.change(**{key: RANDOM})
+    labels = {RANDOM: "random: plain", MIMETIC: "random: mimetic"} if began else {}
+    options = [TRAINED, RANDOM, MIMETIC] if began else [TRAINED, RANDOM]
+    value = setting(key, options, TRAINED)
+    place.segmented_control(
+        "Weights" if key == "weights" else "Its weights",
+        options,
+        key=key,
+        format_func=lambda one: labels.get(one, one),
+        width="stretch",
+        required=True,
+    )
+    return value
