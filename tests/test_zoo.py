@@ -76,6 +76,7 @@ def test_load_model_is_public() -> None:
         "crop",
         "labels",
         "seed",
+        "initialisation",
         "device",
     ]
 
