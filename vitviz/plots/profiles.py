@@ -1,14 +1,14 @@
 """Figures of a profile, a model over a set of pictures; and all of them on one page."""
 
-import html
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from .document import document
 from .template import (
     GREY,
     LINES,
@@ -21,12 +21,6 @@ from .template import (
 )
 
 _COLUMNS = 4  # maps beside each other
-_STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;"
-    "color:#222;background:#fff}table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;"
-    "text-align:left;vertical-align:top;overflow-wrap:anywhere}"
-    "figure{margin:0 0 2rem;overflow-x:auto}figure>div{min-width:36rem}"
-)
 
 
 def head_means(
@@ -252,31 +246,6 @@ def page(profile: Any) -> str:
     return document(title, _facts(profile), _figures(profile))
 
 
-def document(
-    title: str, facts: dict[str, str], figures: Iterable[tuple[str, str, go.Figure]]
-) -> str:
-    """One HTML file, which loads nothing: a table of facts, and figures with title and words."""
-    parts = [_table(facts)]
-    plotly: Any = True  # the library is written out once, before the first figure
-    for heading, words, figure in figures:
-        drawn = figure.to_html(
-            full_html=False, include_plotlyjs=plotly, config={"displaylogo": False}
-        )
-        plotly = False
-        alt = html.escape(figure.layout.meta["alt"])
-        parts.append(
-            f"<h2>{html.escape(heading)}</h2><p>{html.escape(words)}</p>"
-            f'<figure role="img" aria-label="{alt}">{drawn}</figure>'
-        )
-    title = html.escape(title)
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta name="viewport" content="width=device-width"><title>{title}</title>'
-        f'<link rel="icon" href="data:,"><style>{_STYLE}</style></head>'
-        f"<body><h1>{title}</h1>{''.join(parts)}</body></html>\n"
-    )
-
-
 def _facts(profile: Any) -> dict[str, str]:
     about = profile.about
     measured = about["pictures"] - about["skipped"]
@@ -301,14 +270,6 @@ def _facts(profile: Any) -> dict[str, str]:
         )
     found |= {f"not measured: {name}": why for name, why in about["refused_layers"].items()}
     return {name: text for name, text in found.items() if text}
-
-
-def _table(facts: dict[str, str]) -> str:
-    rows = (
-        f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>"
-        for name, text in facts.items()
-    )
-    return f"<table>{''.join(rows)}</table>"
 
 
 #: Measures of heads: name, title, unit and words.
