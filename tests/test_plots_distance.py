@@ -194,6 +194,16 @@ def test_the_chosen_head_is_told_by_shape_colour_and_name(head: int, y: float) -
     assert above.hoverinfo == "skip"  # hover and click reach the dot
 
 
+@pytest.mark.parametrize(("chosen", "below"), [((0, 0), False), ((1, 1), True)])
+def test_the_name_stands_in_the_other_half_of_the_axis(
+    chosen: tuple[int, int], below: bool
+) -> None:
+    figure = dots(distance=np.array([[30.0, 31.0], [32.0, 36.0]]), selected=chosen)
+    assert figure.layout.yaxis.range[0] == 27
+    (name,) = [one for one in figure.layout.annotations if "<b>head" in one.text]
+    assert (name.ay > 0) == below
+
+
 def test_no_name_stands_where_there_is_no_dot() -> None:
     gap = np.array([[10.0, np.nan], [30.0, 40.0]])
     assert len(dots(distance=gap, selected=(0, 1)).layout.annotations) == 1

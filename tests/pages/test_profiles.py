@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from examples import example, own_model, picture
+import timm
+from examples import example, own_model, picture, randomise, undrawn, watched
 from numpy.testing import assert_allclose
 from sklearn.decomposition import PCA
 from streamlit.testing.v1 import AppTest
@@ -151,6 +152,28 @@ def test_another_model_has_no_profile(
         assert_works(at)
         assert not has_menu(at)
         assert "8 pictures" not in prose(at)
+
+
+def test_a_model_of_windows_has_its_profile_behind_the_dots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = dict(img_size=32, window_size=4, embed_dim=8, depths=(1, 1), num_heads=(1, 2))
+    with undrawn():
+        module = timm.create_model("swin_tiny_patch4_window7_224", **sizes).eval()
+    randomise(module)
+    model = watched(module, (32, 32))
+    found = profile(model, [picture(32, 32, seed=seed) for seed in range(4)])
+    found.save(tmp_path)
+    say(monkeypatch, tmp_path)
+    monkeypatch.setattr(models, "load", lambda name, pretrained: model)
+    at = opened("distance")
+    assert_works(at)
+    mean = found.mean("distance")
+    assert np.isnan(mean[0, 1])
+    assert_allclose(numbers(bars(at)[0]["y"]), mean.ravel(), rtol=1e-6)
+    assert "over 4 pictures of pictures in memory" in prose(at)
+    table = open_data(at, "distance").dataframe[0].value
+    assert_allclose(table["mean over 4 pictures, px"], mean[np.isfinite(mean)], rtol=1e-5)
 
 
 def test_other_weights_or_another_preprocessing_are_another_model(measured: Profile) -> None:
@@ -298,8 +321,10 @@ def test_a_bad_profile_is_told_at_the_start(
     assert "bad.npz holds no profile that can be read" in said
     assert not at.exception
     assert cli.main(["app", f"--profile={bad}"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "bad.npz holds no profile that can be read" in line
+    assert cli.main(["prepare", f"--profile={bad}"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert all("bad.npz holds no profile that can be read" in line for line in lines)
 
 
 def test_the_command_passes_profiles_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,12 +59,15 @@ def prepare(arguments: argparse.Namespace) -> int:
     """Download a lesson's models and run each once; the exit code is 1 where one fails."""
     from ..checkpoints import shipped_names
     from ..devices import device_named
+    from ..profiling import ProfileError, load_profile
     from ..zoo import ModelError, catalogue, leave_cores_free
 
     try:
         options = options_in(arguments)
         device_named(options.device)
-    except (OptionError, ModelError) as error:
+        for path in options.profiles:
+            load_profile(path)
+    except (OptionError, ModelError, ProfileError) as error:
         return refused(error)
     leave_cores_free()
     wanted: dict[str, tuple[str, Path | None, tuple[int, int] | None]] = {}

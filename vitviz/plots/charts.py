@@ -144,7 +144,7 @@ def attention_distance(
             showarrow=False,
             font_size=14,
         )
-    _name_dot(figure, x, distance, selected, top)
+    _name_dot(figure, x, distance, selected, (bottom + top) / 2)
     figure.update_xaxes(title="layer", dtick=1, range=[0.5, deepest + 0.5])
     figure.update_yaxes(title="attention distance, pixels of the input", range=[bottom, top])
     figure.add_scatter(x=[None], y=[None], yaxis="y2", hoverinfo="skip")
@@ -196,9 +196,12 @@ def _name_dot(
     x: np.ndarray,
     distance: np.ndarray,
     selected: tuple[int, int | None],
-    top: float,
+    middle: float,
 ) -> None:
-    """Draw the chosen head above its neighbours, with its number beside it."""
+    """Draw the chosen head above its neighbours, with its number beside it.
+
+    The number stands below it where it lies above the `middle` of the axis, else above it.
+    """
     layer, head = selected
     if head is None or not np.isfinite(distance[layer, head]):
         return
@@ -209,7 +212,7 @@ def _name_dot(
         marker=dict(symbol="diamond", size=12, color=QUERY, line=dict(width=2, color="#333333")),
         hoverinfo="skip",
     )
-    below = distance[layer, head] > 0.5 * top
+    below = distance[layer, head] > middle
     figure.add_annotation(
         **place,
         text=f"<b>head {head + 1}</b>",
