@@ -157,7 +157,9 @@ def test_another_model_has_no_profile(
 def test_a_model_of_windows_has_its_profile_behind_the_dots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = dict(img_size=32, window_size=4, embed_dim=8, depths=(1, 1), num_heads=(1, 2))
+    sizes: dict[str, Any] = dict(
+        img_size=32, window_size=4, embed_dim=8, depths=(1, 1), num_heads=(1, 2)
+    )
     with undrawn():
         module = timm.create_model("swin_tiny_patch4_window7_224", **sizes).eval()
     randomise(module)
