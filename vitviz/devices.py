@@ -1,6 +1,7 @@
 """Where a model computes: on the CPU, or on a device that torch finds (CUDA, MPS, XPU)."""
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from .families import ModelError
 
@@ -28,6 +29,12 @@ def device_named(name: str | torch.device) -> torch.device:
         found = ", ".join(["cpu", *names])
         raise ModelError(f"There is no device {device} that torch can use here: it has {found}.")
     return device
+
+
+def use_threads(count: int) -> None:
+    """Compute with so many threads on the CPU, also in numpy's matrix products."""
+    torch.set_num_threads(count)
+    threadpool_limits(count, user_api="blas")
 
 
 def free_on(device: torch.device) -> int:

@@ -105,6 +105,8 @@ def _profile(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             batch_size=arguments.batch,
             importance=arguments.importance,
+            workers=arguments.workers,
+            engine=arguments.engine,
             out=arguments.out,
             resume=arguments.resume,
             progress=pictures_done(),
@@ -219,6 +221,15 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         choices=["zero", "mean"],
         help="mute every head in turn, to zero or to its mean: a forward pass a head",
+    )
+    profile.add_argument(
+        "--workers", type=int, default=0, metavar="N", help="so many processes, each with the model"
+    )
+    profile.add_argument(
+        "--engine",
+        default="local",
+        choices=["local", "ray"],
+        help="where they are: this machine (default), or the Ray cluster of RAY_ADDRESS",
     )
     profile.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
     profile.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")

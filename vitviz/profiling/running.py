@@ -2,28 +2,35 @@
 
 import hashlib
 import json
+import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 
 from ..model import Model
+from .cluster import on_ray
 from .importance import Kind, muting_of
 from .measuring import PIECE, Piece, measured
 from .pictures import Entry, ProfileError, Source, listed, named
 from .results import Part, Profile, load_profile
 from .state import State
+from .workers import Pieces, Told, in_processes
 from .writing import replace as replace_file
 
 #: Called as progress(pictures done, pictures in all) after each batch; what it raises stops.
 Progress = Callable[[int, int], object]
+#: Where the workers of a profile are.
+Engine = Literal["local", "ray"]
 #: What a run that goes on must share with the one that was stopped.
 _SETTINGS = (
     "model",
@@ -45,6 +52,8 @@ def profile(
     seed: int = 0,
     batch_size: int = 16,
     importance: Sequence[Kind] = (),
+    workers: int = 0,
+    engine: Engine = "local",
     out: str | PathLike[str] | None = None,
     resume: bool = False,
     progress: Progress | None = None,
@@ -68,14 +77,23 @@ def profile(
     importance : "zero" and "mean"
         Mute every head in turn, to 0 or to the mean of what it gives over the first 256 pictures,
         and measure what happens to the answer. It takes a forward pass a head.
+    workers : int
+        So many processes, each with the model, measure 256 pictures at a time; one that is killed
+        costs those that it was at, which are measured again. They share the threads of this
+        process. 0 measures in this process.
+    engine : "local" or "ray"
+        Where the workers are: processes of this machine, or actors of Ray, with `vitviz[cluster]`:
+        of the cluster that RAY_ADDRESS names, or that the caller has connected to, else on this
+        machine. There every actor has a CUDA device of its own where the model is on one, and all
+        machines must find the pictures' files under the same paths.
     out : path, optional
         A folder that is written, see `Profile.save`. Then what is done is kept when the run is
         stopped, and no number of pictures takes more memory.
     resume : bool
         Go on with the run that was stopped in `out`.
     progress : callable, optional
-        Called as progress(done, total) before the first batch and after each; what it raises
-        stops the run.
+        Called as progress(done, total) before the first batch and after each, with Ray after 256
+        pictures; what it raises stops the run.
 
     Returns
     -------
@@ -87,9 +105,15 @@ def profile(
         When the pictures, labels or settings do not fit, or `out` holds another run.
     ModelError
         When the model cannot be watched.
+
+    Notes
+    -----
+    Sums over the same pictures are the same whatever measured them, to 1e-12 where the batches and
+    the threads of a worker are the same, and else to about 1e-5.
     """
     if batch_size < 1:
         raise ProfileError(f"Expected batches of at least one picture, got {batch_size}.")
+    _check_workers(model, workers, engine)
     entries = listed(pictures, labels=labels, limit=limit, seed=seed)
     entries = numbered(entries, model, asked=labels is not None)
     about = described(model, entries, batch_size, importance)
@@ -99,23 +123,66 @@ def profile(
             return _finished(folder, about)
         _prepare(folder, about, resume)
     muting = muting_of(model, importance, entries[:PIECE], batch_size)
-    begun, pieces = time.monotonic(), []
-    for number, first in enumerate(range(0, len(entries), PIECE)):
-        some = entries[first : first + PIECE]
-        path = None if folder is None else folder / "pieces" / f"{number:06}.npz"
-        if path is None or not path.is_file():
+    begun = time.monotonic()
+    starts = range(0, len(entries), PIECE)
+    cut = {number: entries[first : first + PIECE] for number, first in enumerate(starts)}
+    paths = {} if folder is None else {n: folder / "pieces" / f"{n:06}.npz" for n in cut}
+    done = {number: len(cut[number]) for number, path in paths.items() if path.is_file()}
+    left = {number: some for number, some in cut.items() if number not in done}
 
-            def told(done: int, first: int = first) -> None:
-                if progress is not None:
-                    progress(first + done, len(entries))
+    def told(number: int, pictures: int) -> None:
+        done[number] = pictures
+        if progress is not None:
+            progress(sum(done.values()), len(entries))
 
-            told(0)
-            piece = measured(model, some, batch_size=batch_size, muting=muting, progress=told)
-            if path is None:
-                pieces.append(piece)
-            else:
-                replace_file(path, piece.saved())
+    threads = max(1, about["threads"] // max(1, workers))
+    about |= {"workers": workers, "engine": engine, "threads": threads}
+    settings = {"batch_size": batch_size, "muting": muting}
+    found: dict[int, Piece] = {}
+    if left:
+        told(min(left), 0)
+        with closing(_measured(model, settings, left, told, about)) as results:
+            for number, piece in results:
+                if folder is None:
+                    found[number] = piece
+                else:
+                    replace_file(paths[number], piece.saved())
+    pieces = [found[number] for number in sorted(found)]
     return _gathered(about, pieces, folder, time.monotonic() - begun)
+
+
+def _measured(
+    model: Model, settings: Mapping[str, Any], pieces: Pieces, told: Told, about: Mapping[str, Any]
+) -> Generator[tuple[int, Piece]]:
+    """Measure pieces where they are to be; they come as they are done, with their numbers."""
+    if not about["workers"]:
+        for number, some in pieces.items():
+            yield number, measured(model, some, progress=partial(told, number), **settings)
+        return
+    sent = {number: [_findable(entry) for entry in some] for number, some in pieces.items()}
+    by_workers = on_ray if about["engine"] == "ray" else in_processes
+    workers = min(about["workers"], len(pieces))
+    yield from by_workers(model, settings, sent, told, workers=workers, threads=about["threads"])
+
+
+def _findable(entry: Entry) -> Entry:
+    """The entry for a process that may work in another folder."""
+    path = entry.source
+    return replace(entry, source=os.path.abspath(path)) if isinstance(path, str) else entry
+
+
+def _check_workers(model: Model, workers: int, engine: Engine) -> None:
+    if engine not in get_args(Engine):
+        raise ProfileError(f'Expected the engine "local" or "ray", got {engine!r}.')
+    least = 1 if engine == "ray" else 0
+    if workers < least:
+        raise ProfileError(f"Expected at least {least} workers, got {workers}.")
+    device = model.device.type
+    if workers and device != "cpu" and not (device == "cuda" and engine == "ray"):
+        raise ProfileError(
+            f"Workers cannot share the device {model.device}: leave them out, or on CUDA take the "
+            'engine "ray", which gives every worker a device of its own.'
+        )
 
 
 def _gathered(

@@ -8,7 +8,6 @@ from typing import Any, Literal
 import joblib
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
@@ -21,7 +20,7 @@ from ..checkpoints import (
     load_state,
     shipped_names,
 )
-from ..devices import CPU, device_named
+from ..devices import CPU, device_named, use_threads
 from ..families import ModelError
 from ..initialisation import Mimetic, initialised
 from ..memory import check, footprint
@@ -54,9 +53,7 @@ def leave_cores_free() -> None:
     took 16 times as long with two threads as with one. The cores are those that this process may
     use, by its affinity and by the quota of its container.
     """
-    count = max(1, joblib.cpu_count() // 2)
-    torch.set_num_threads(count)
-    threadpool_limits(count, user_api="blas")  # numpy's matrix products
+    use_threads(max(1, joblib.cpu_count() // 2))
 
 
 def load_model(

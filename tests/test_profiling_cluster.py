@@ -1,0 +1,103 @@
+"""A profile is the same when actors of Ray measured it, also where one of them was killed."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from secrets import token_hex
+from subprocess import PIPE, Popen
+from threading import Thread
+
+import psutil
+import pytest
+from examples import assert_one_sentence, own_model
+from test_profiling_workers import alone, assert_same, folder, profiled, small_pieces
+
+from vitviz.families import ModelError
+from vitviz.profiling import Profile, profile
+
+__all__ = ["alone", "folder", "small_pieces"]  # fixtures
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
+
+
+#: A process of its own has Ray, which leaves its children to the garbage collector.
+CLUSTER = """
+import sys, ray
+made = ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+print(made.address_info["gcs_address"], flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray_processes() -> Iterator[psutil.Process]:
+    """The process whose children are those of Ray."""
+    settings = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": token_hex(),  # or Ray writes one into the home folder
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # or they starve beside other tests
+        "RAY_prestart_worker_first_driver": "0",  # these would measure nothing
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        pytest.importorskip("ray.data", reason="vitviz[cluster] is not installed")
+        with Popen([sys.executable, "-c", CLUSTER], stdin=PIPE, stdout=PIPE) as process:
+            assert process.stdout is not None
+            address = process.stdout.readline().decode().strip()
+            assert address, "Ray did not start: a machine that is very busy takes it too long."
+            patch.setenv("RAY_ADDRESS", address)
+            yield psutil.Process(process.pid)
+
+
+def actors(ray_processes: psutil.Process) -> list[psutil.Process]:
+    """The processes that measure."""
+    return [
+        process
+        for process in ray_processes.children(recursive=True)
+        if process.is_running() and "MapWorker" in "".join(process.cmdline())
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_actors_agree(folder: Path, alone: Profile, count: int) -> None:
+    told: list[int] = []
+    found = profiled(folder, engine="ray", workers=count, progress=lambda n, of: told.append(n))
+    assert_same(found, alone)
+    assert told == sorted(told)
+    assert (told[0], told[-1], len(told)) == (0, 30, 5)
+    assert (found.about["workers"], found.about["engine"]) == (count, "ray")
+
+
+def test_the_pieces_of_actors_that_are_killed_are_done_again(
+    folder: Path, alone: Profile, tmp_path: Path, ray_processes: psutil.Process
+) -> None:
+    """An actor waits for its picture, a pipe; when it is dead, a picture is in the pipe's place."""
+    real = folder / "20.png"
+    kept = real.rename(tmp_path / "20.png")
+    os.mkfifo(real)
+    killed: list[int] = []
+
+    def kill() -> None:
+        with real.open("wb"):  # when an actor reads it
+            kept.replace(real)
+            for process in actors(ray_processes):
+                process.kill()
+                process.wait()
+                killed.append(process.pid)
+
+    killer = Thread(target=kill)
+    killer.start()
+    found = profiled(folder, engine="ray", workers=4)
+    killer.join()
+    assert killed
+    assert_same(found, alone)
+
+
+def test_what_an_actor_cannot_measure_is_said(folder: Path) -> None:
+    model = own_model()
+    model.module.train()
+    with pytest.raises(ModelError, match="training mode") as caught:
+        profile(model, folder, engine="ray", workers=1)
+    assert_one_sentence(caught.value)

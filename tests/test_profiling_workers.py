@@ -1,0 +1,190 @@
+"""A profile is the same whoever measured its pieces: processes, also those that were killed."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from multiprocessing import active_children
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from examples import assert_one_sentence, example, own_model, picture
+from numpy.testing import assert_allclose, assert_array_equal
+
+from vitviz import cli
+from vitviz.families import ModelError
+from vitviz.model import Model
+from vitviz.profiling import KEPT, Profile, ProfileError, profile, running, workers
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(running, "PIECE", 8)
+    yield
+    assert active_children() == []
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """30 pictures of noise, of which the fifth cannot be read."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for seed in range(30):
+        picture(24, 16, seed=seed).save(folder / f"{seed:02}.png")
+    (folder / "04.png").write_bytes(b"no picture")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> Profile:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "PIECE", 8)
+        return profiled(folder)
+
+
+def profiled(folder: Path, **options: Any) -> Profile:
+    labels = [number % 5 for number in range(30)]
+    return profile(example("distilled"), folder, labels=labels, batch_size=4, **options)
+
+
+def assert_same(found: Profile, expected: Profile) -> None:
+    arrays, others = found.state.arrays(), expected.state.arrays()
+    assert arrays.keys() == others.keys()
+    for name, values in arrays.items():
+        scale = abs(others[name]).max()
+        assert_allclose(values, others[name], rtol=0, atol=1e-12 * scale, err_msg=name)
+    for name in KEPT:
+        assert_array_equal(found.values(name), expected.values(name))
+    assert found.pictures == expected.pictures
+    assert [bool(why) for why in found.pictures["skipped"]].index(True) == 4
+    for key in ("list_sha256", "skipped", "proof_error", "refused_layers"):
+        assert found.about[key] == expected.about[key]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_workers_agree_and_are_not_reached_by_ctrl_c(
+    folder: Path, alone: Profile, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    told: list[int] = []
+    seen: set[int | None] = set()
+
+    def progress(done: int, total: int) -> None:
+        told.append(done)
+        for child in active_children():
+            if child.pid and child.pid not in seen:
+                os.kill(child.pid, signal.SIGINT)  # which the terminal sends to all processes
+            seen.add(child.pid)
+
+    found = profiled(folder, workers=count, progress=progress)
+    assert_same(found, alone)
+    assert told[0] == 0
+    assert told[-1] == 30
+    assert told == sorted(told)
+    assert len(told) == 9  # one before, and one a batch
+    assert len(seen) == count
+    assert (found.about["workers"], found.about["engine"]) == (count, "local")
+
+
+def killing(times: int, killed: list[int]) -> Callable[[int, int], None]:
+    """Kill a process within its piece, so many times."""
+
+    def progress(done: int, total: int) -> None:
+        if done % 8 and len(killed) < times:
+            child = active_children()[0]
+            child.kill()
+            child.join()
+            killed.append(child.pid or 0)
+
+    return progress
+
+
+def test_the_piece_of_a_worker_that_is_killed_is_done_again(folder: Path, alone: Profile) -> None:
+    killed: list[int] = []
+    assert_same(profiled(folder, workers=4, progress=killing(1, killed)), alone)
+    assert len(killed) == 1
+
+
+def test_workers_that_are_killed_again_and_again_are_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "ATTEMPTS", 2)
+    killed: list[int] = []
+    with pytest.raises(ProfileError, match="killed 2 times, the last one by signal 9") as caught:
+        profiled(folder, workers=1, progress=killing(2, killed))
+    assert_one_sentence(caught.value)
+    assert len(set(killed)) == 2
+
+
+def test_what_was_done_when_a_run_stopped_is_not_done_again(
+    folder: Path, alone: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def progress(done: int, total: int) -> None:
+        if done > 16:  # so that one of two workers has begun a second piece
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        profiled(folder, out=tmp_path, workers=2, progress=progress)
+    assert active_children() == []
+    kept = len([*(tmp_path / "pieces").glob("*.npz")])
+    assert kept >= 1
+    measured, done = running.measured, []
+
+    def watching(model: Any, entries: Any, **options: Any) -> Any:
+        done.append(len(entries))
+        return measured(model, entries, **options)
+
+    monkeypatch.setattr(running, "measured", watching)
+    assert_same(profiled(folder, out=tmp_path, resume=True), alone)
+    assert len(done) == 4 - kept
+
+
+def test_what_a_worker_cannot_measure_is_said(folder: Path) -> None:
+    model = own_model()
+    model.module.train()
+    with pytest.raises(ModelError, match="training mode") as caught:
+        profile(model, folder, workers=1)
+    assert_one_sentence(caught.value)
+
+
+def test_a_script_that_every_worker_would_run_again_is_said() -> None:
+    with pytest.raises(ProfileError, match="__main__") as caught:
+        workers._check_killed(status=1, times=1)
+    assert_one_sentence(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("device", "options", "words"),
+    [
+        ("cpu", dict(workers=-1), "at least 0 workers, got -1"),
+        ("cpu", dict(engine="ray"), "at least 1 workers, got 0"),
+        ("cpu", dict(engine="dask", workers=1), "got 'dask'"),
+        ("cuda:0", dict(workers=2), "cannot share the device cuda:0"),
+        ("mps", dict(workers=2, engine="ray"), "cannot share the device mps"),
+    ],
+)
+def test_workers_that_cannot_be_are_refused(
+    folder: Path, device: str, options: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Model, "device", torch.device(device))
+    with pytest.raises(ProfileError, match=words) as caught:
+        profiled(folder, **options)
+    assert_one_sentence(caught.value)
+
+
+def test_the_command_has_workers(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def here(model: Any, settings: Any, pieces: Any, told: Any, **options: int) -> Iterator[Any]:
+        asked.update(options)
+        for number, entries in pieces.items():
+            assert all(os.path.isabs(entry.source) for entry in entries)
+            yield number, running.measured(model, entries, **settings)
+
+    monkeypatch.setattr(running, "on_ray", here)
+    monkeypatch.chdir(folder)
+    words = ["profile", "vitviz_tiny_cifar10", "00.png", "01.png", "--out", str(tmp_path)]
+    assert cli.main([*words, "--workers", "3", "--engine", "ray"]) == 0
+    assert asked == dict(workers=1, threads=max(1, torch.get_num_threads() // 3))
