@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .description import Family, Grid, Layer, Site, checked_grid, is_timm, kinds_of, present, side
+from .description import Family, Grid, Layer, Site, is_timm, kinds_of, layer_at, present
 from .plain import timm_grid, timm_step
 
 
@@ -13,19 +13,11 @@ def _sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
     ----------
     Touvron et al., "Going deeper with Image Transformers" (ICCV 2021), sections 3 and 4.
     """
-    grid, step = checked_grid(timm_grid(module, input_size), input_size), timm_step(module)
+    grid, step = timm_grid(module, input_size), timm_step(module)
 
     def layer(name: str, kind: str, block: Any, prefix: tuple[str, ...]) -> Layer:
-        return Layer(
-            name=name,
-            kind=kind,
-            stage=0,
-            num_heads=block.attn.num_heads,
-            query_grid=grid,
-            key_grid=grid,
-            prefix=prefix,
-            patch_size=side(*step),
-        )
+        heads = block.attn.num_heads
+        return layer_at(name, grid, step, input_size, heads=heads, kind=kind, prefix=prefix)
 
     patches = tuple(
         Site(

@@ -265,15 +265,38 @@ def present(blocks: Iterable[nn.Module]) -> list[tuple[int, Any]]:
     return [pair for pair in enumerate(blocks) if not isinstance(pair[1], nn.Identity)]
 
 
-def checked_grid(grid: Grid, input_size: Grid) -> Grid:
-    """The grid itself; a ModelError where it has no patches."""
-    if min(grid) < 1:
+def layer_at(
+    name: str,
+    grid: Grid,
+    step: Grid,
+    input_size: Grid,
+    *,
+    heads: int,
+    kind: str = "window",
+    stage: int = 0,
+    keys: Grid | None = None,
+    prefix: tuple[str, ...] = (),
+    refusal: str | None = None,
+) -> Layer:
+    """A layer whose patches are `step` pixels apart; `keys` is their grid, where it is another.
+
+    Raises
+    ------
+    ModelError
+        When a picture of this size has no patches.
+    """
+    if min(*grid, *(keys or grid)) < 1:
         raise ModelError(
             f"A picture of {input_size[0]} x {input_size[1]} pixels is smaller than one patch."
         )
-    return grid
-
-
-def side(height: int, width: int) -> int | tuple[int, int]:
-    """A patch size: one number where it is square."""
-    return height if height == width else (height, width)
+    return Layer(
+        name=name,
+        kind=kind,
+        stage=stage,
+        num_heads=heads,
+        query_grid=grid,
+        key_grid=keys or grid,
+        prefix=prefix,
+        patch_size=step[0] if step[0] == step[1] else step,
+        refusal=refusal,
+    )

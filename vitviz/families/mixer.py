@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .description import Family, Grid, Layer, Site, checked_grid, is_timm
+from .description import Family, Grid, Site, is_timm, layer_at
 
 _WEIGHTS = {  # by the class of the block: the linear layer that sums over the tokens
     "MixerBlock": "mlp_tokens.fc1",
@@ -14,18 +14,15 @@ _WEIGHTS = {  # by the class of the block: the linear layer that sums over the t
 
 
 def _sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
-    rows, cols = checked_grid(module.stem.dynamic_feat_size(input_size), input_size)
     return tuple(
         Site(
-            layer=Layer(
-                name=f"blocks.{index}",
+            layer=layer_at(
+                f"blocks.{index}",
+                module.stem.dynamic_feat_size(input_size),
+                module.stem.feat_ratio(as_scalar=False),
+                input_size,
+                heads=0,
                 kind="mixing",
-                stage=0,
-                num_heads=0,
-                query_grid=(rows, cols),
-                key_grid=(rows, cols),
-                prefix=(),
-                patch_size=module.stem.feat_ratio(),
                 refusal=f"blocks.{index} has no attention: it mixes tokens by weights that are "
                 "the same for every picture.",
             ),

@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from ..vit import VisionTransformer
-from .description import Family, Grid, Layer, Site, checked_grid, is_timm, kinds_of, present, side
+from .description import Family, Grid, Site, is_timm, kinds_of, layer_at, present
 
 _USUAL = {("Block", "Attention")}
 _VIT = (_USUAL, {("ResPostBlock", "Attention")}, {("ParallelScalingBlock", "NoneType")})
@@ -36,19 +36,17 @@ def _global_sites(
     """What makes the sites of a module with global attention in every layer."""
 
     def sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
-        patches = checked_grid(grid(module, input_size), input_size)
         cnn = getattr(module.patch_embed, "backbone", None)
         return tuple(
             Site(
-                layer=Layer(
-                    name=f"blocks.{index}",
+                layer=layer_at(
+                    f"blocks.{index}",
+                    grid(module, input_size),
+                    step(module),
+                    input_size,
+                    heads=getattr(block, "attn", block).num_heads,
                     kind="global",
-                    stage=0,
-                    num_heads=getattr(block, "attn", block).num_heads,
-                    query_grid=patches,
-                    key_grid=patches,
                     prefix=prefix(module),
-                    patch_size=side(*step(module)),
                 ),
                 block=block,
                 middle=_middle(block),

@@ -1,11 +1,11 @@
 """Hierarchical families, whose later stages have coarser grids: Swin, PVT, MaxViT and CoAtNet."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from torch import nn
 
-from .description import Family, Grid, Layer, Site, Windows, checked_grid, is_timm, side
+from .description import Family, Grid, Site, Windows, is_timm, layer_at
 from .plain import timm_grid, timm_step
 from .windows import dilated_windows, neighbour_windows, one_window, shifted_windows
 
@@ -36,19 +36,10 @@ def _swin_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
         if not isinstance(stage.downsample, nn.Identity):
             grid, step = halved(grid), (2 * step[0], 2 * step[1])
         for index, block in enumerate(stage.blocks):
-            layer = Layer(
-                name=f"{place}.{number}.blocks.{index}",
-                kind="window",
-                stage=number,
-                num_heads=block.attn.num_heads,
-                query_grid=checked_grid(grid, input_size),
-                key_grid=grid,
-                prefix=(),
-                patch_size=side(*step),
-            )
+            name, heads = f"{place}.{number}.blocks.{index}", block.attn.num_heads
             sites.append(
                 Site(
-                    layer=layer,
+                    layer=layer_at(name, grid, step, input_size, heads=heads, stage=number),
                     block=block,
                     middle="norm2" if type(block).__name__ == "SwinTransformerBlock" else "mlp",
                     layout="rows",
@@ -64,32 +55,57 @@ def halved(grid: Grid) -> Grid:
 
 
 def _pvt_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
-    """PVT v2 embeds overlapping patches by padded convolutions, and pools its keys."""
+    return pvt_sites(
+        [
+            (f"stages.{number}.blocks", (stage.downsample or module.patch_embed).proj, stage.blocks)
+            for number, stage in enumerate(module.stages)
+        ],
+        input_size,
+        lambda block: (block.attn.num_heads, block.attn.pool, block.attn.sr),
+        middle="norm2",
+    )
+
+
+def pvt_sites(
+    stages: Iterable[tuple[str, Any, Any]],
+    input_size: Grid,
+    attention: Callable[[Any], tuple[int, Any, Any]],
+    *,
+    middle: str,
+) -> tuple[Site, ...]:
+    """PVT v2 embeds overlapping patches by padded convolutions, and pools its keys.
+
+    Parameters
+    ----------
+    stages : of each the path of its blocks, its convolution, and its blocks
+    attention : callable(block) -> its number of heads, and what pools its keys to a fixed size or
+        strides over them, or None
+    """
     grid, step, sites = input_size, (1, 1), []
     steps: tuple[nn.Module, ...] = ()
-    for number, stage in enumerate(module.stages):
-        for embed in (module.patch_embed if not number else None, stage.downsample):
-            if embed is not None:
-                steps = *steps, embed.proj
-                grid = convolved(grid, embed.proj)
-                step = step[0] * embed.proj.stride[0], step[1] * embed.proj.stride[1]
-        for index, block in enumerate(stage.blocks):
-            windows, keys = _pooled(block.attn, grid)
-            layer = Layer(
-                name=f"stages.{number}.blocks.{index}",
+    for number, (path, conv, blocks) in enumerate(stages):
+        steps, grid = (*steps, conv), _convolved(grid, conv)
+        step = step[0] * conv.stride[0], step[1] * conv.stride[1]
+        for index, block in enumerate(blocks):
+            heads, pool, strided = attention(block)
+            windows, keys = _pooled(pool, strided, grid)
+            layer = layer_at(
+                f"{path}.{index}",
+                grid,
+                step,
+                input_size,
+                heads=heads,
                 kind="global" if keys == grid else "pooled",
                 stage=number,
-                num_heads=block.attn.num_heads,
-                query_grid=checked_grid(grid, input_size),
-                key_grid=checked_grid(keys, input_size),
-                prefix=(),
-                patch_size=side(*step),
+                keys=keys,
             )
-            sites.append(Site(layer=layer, block=block, windows=windows, steps=steps))
+            sites.append(
+                Site(layer=layer, block=block, middle=middle, windows=windows, steps=steps)
+            )
     return tuple(sites)
 
 
-def convolved(grid: Grid, conv: Any) -> Grid:
+def _convolved(grid: Grid, conv: Any) -> Grid:
     """The grid that a convolution makes."""
     rows, cols = (
         (grid[axis] + 2 * conv.padding[axis] - conv.kernel_size[axis]) // conv.stride[axis] + 1
@@ -98,16 +114,16 @@ def convolved(grid: Grid, conv: Any) -> Grid:
     return rows, cols
 
 
-def _pooled(attn: Any, grid: Grid) -> tuple[Windows, Grid]:
+def _pooled(pool: Any, strided: Any, grid: Grid) -> tuple[Windows, Grid]:
     """The keys of PVT's spatial-reduction attention: pooled to 7 x 7, strided, or all of them."""
-    if attn.pool is not None:
-        size = attn.pool.output_size
+    if pool is not None:
+        size = pool.output_size
         keys = (size, size) if isinstance(size, int) else (size[0], size[1])
         return one_window(grid, keys, (grid[0] / keys[0], grid[1] / keys[1])), keys
-    if attn.sr is None:
+    if strided is None:
         return one_window(grid, grid), grid
-    keys = convolved(grid, attn.sr)
-    return one_window(grid, keys, attn.sr.stride), keys
+    keys = _convolved(grid, strided)
+    return one_window(grid, keys, strided.stride), keys
 
 
 def _maxxvit_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
@@ -119,19 +135,12 @@ def _maxxvit_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
         grid, step = halved(grid), 2 * step
         steps = *steps, _downsampling(stage.blocks[0])
         for name, kind, block, windows in _maxxvit_blocks(number, stage, grid):
-            layer = Layer(
-                name=name,
-                kind=kind,
-                stage=number,
-                num_heads=block.attn.num_heads,
-                query_grid=checked_grid(grid, input_size),
-                key_grid=grid,
-                prefix=(),
-                patch_size=step,
-            )
+            heads, side = block.attn.num_heads, (step, step)
             sites.append(
                 Site(
-                    layer=layer,
+                    layer=layer_at(
+                        name, grid, side, input_size, heads=heads, kind=kind, stage=number
+                    ),
                     block=block,
                     layout="rows" if type(block).__name__ == "PartitionAttentionCl" else "channels",
                     windows=windows,

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .description import Family, Grid, Layer, ModelError, Parts, Site, checked_grid, side
+from .description import Family, Grid, ModelError, Parts, Site, layer_at
 from .rest import given_tokens
 from .staged import halved
 from .windows import shifted_windows
@@ -37,18 +37,16 @@ def _vit_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
             f"This ViT of torchvision takes pictures of {own} x {own} pixels and no others, got "
             f"{input_size[0]} x {input_size[1]}."
         )
-    grid = checked_grid((input_size[0] // patch, input_size[1] // patch), input_size)
     return tuple(
         Site(
-            layer=Layer(
-                name=f"encoder.layers.{name}",
+            layer=layer_at(
+                f"encoder.layers.{name}",
+                (input_size[0] // patch, input_size[1] // patch),
+                (patch, patch),
+                input_size,
+                heads=block.num_heads,
                 kind="global",
-                stage=0,
-                num_heads=block.num_heads,
-                query_grid=grid,
-                key_grid=grid,
                 prefix=("cls",),
-                patch_size=patch,
             ),
             block=block,
             middle="ln_2",
@@ -91,22 +89,14 @@ def _is_swin(module: Any) -> bool:
 
 def _swin_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
     """The stages have the odd numbers; between them the grid is halved, after padding."""
-    height, width = module.features[0][0].kernel_size
-    grid, sites = (input_size[0] // height, input_size[1] // width), []
+    step: Grid = module.features[0][0].kernel_size
+    grid, sites = (input_size[0] // step[0], input_size[1] // step[1]), []
     for number, stage in enumerate(module.features[1::2]):
         if number:
-            grid, height, width = halved(grid), 2 * height, 2 * width
+            grid, step = halved(grid), (2 * step[0], 2 * step[1])
         for index, block in enumerate(stage):
-            layer = Layer(
-                name=f"features.{2 * number + 1}.{index}",
-                kind="window",
-                stage=number,
-                num_heads=block.attn.num_heads,
-                query_grid=checked_grid(grid, input_size),
-                key_grid=grid,
-                prefix=(),
-                patch_size=side(height, width),
-            )
+            name, heads = f"features.{2 * number + 1}.{index}", block.attn.num_heads
+            layer = layer_at(name, grid, step, input_size, heads=heads, stage=number)
             size = (block.attn.window_size[0], block.attn.window_size[1])
             shift = tuple(
                 0 if window >= extent + -extent % window else by

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .description import Family, Grid, Layer, Parts, Site, checked_grid, side
+from .description import Family, Grid, Parts, Site, layer_at
 from .rest import given_tokens
 
 _HEADS = ("classifier", "cls_classifier", "distillation_classifier", "visual_projection")
@@ -87,18 +87,16 @@ class _Plain(Encoder):
         encoder, path = self.of(module), self.path_of(module, self.blocks)
         conv = encoder.get_submodule(self.kernel)
         height, width = conv.kernel_size
-        grid = checked_grid((input_size[0] // height, input_size[1] // width), input_size)
         return tuple(
             Site(
-                layer=Layer(
-                    name=f"{path}.{index}",
+                layer=layer_at(
+                    f"{path}.{index}",
+                    (input_size[0] // height, input_size[1] // width),
+                    (height, width),
+                    input_size,
+                    heads=encoder.config.num_attention_heads,
                     kind="global",
-                    stage=0,
-                    num_heads=encoder.config.num_attention_heads,
-                    query_grid=grid,
-                    key_grid=grid,
                     prefix=self.prefix(encoder),
-                    patch_size=side(height, width),
                 ),
                 block=block,
                 middle=self.middle,
@@ -210,82 +208,48 @@ def _family(
     )
 
 
-_VIT = _Plain(
-    place="vit",
-    name="ViTModel",
-    wholes={"ViTForImageClassification": "vit"},
-    blocks="layers",
-    block="ViTLayer",
-    middle="layernorm_after",
-    resizes=True,
+def _named(place: str, word: str, **options: Any) -> _Plain:
+    """The row of an encoder whose classes are named by one word, as ViTModel and ViTLayer are."""
+    usual = dict(
+        name=f"{word}Model",
+        wholes={f"{word}ForImageClassification": place},
+        blocks="layers",
+        block=f"{word}Layer",
+        middle="layernorm_after",
+    )
+    return _Plain(place=place, **{**usual, **options})
+
+
+_DINO = dict(blocks="encoder.layer", middle="norm2")
+_VITS = (
+    _named("vit", "ViT", resizes=True),
+    _named("vit_msn", "ViTMSN", wholes={"ViTMSNForImageClassification": "vit"}, resizes=True),
+    _named("ijepa", "IJepa", prefix=lambda encoder: (), resizes=True),
+    _named("dinov2", "Dinov2", **_DINO),
+    _named("dinov2_with_registers", "Dinov2WithRegisters", prefix=_registers, **_DINO),
 )
-_MSN = replace(
-    _VIT,
-    place="vit_msn",
-    name="ViTMSNModel",
-    wholes={"ViTMSNForImageClassification": "vit"},
-    block="ViTMSNLayer",
-)
-_IJEPA = replace(
-    _VIT,
-    place="ijepa",
-    name="IJepaModel",
-    wholes={"IJepaForImageClassification": "ijepa"},
-    block="IJepaLayer",
-    prefix=lambda encoder: (),
-)
-_DEIT = _Plain(
-    place="deit",
-    name="DeiTModel",
+_DEIT = _named(
+    "deit",
+    "DeiT",
     wholes={
         "DeiTForImageClassification": "deit",
         "DeiTForImageClassificationWithTeacher": "deit",
     },
-    blocks="layers",
-    block="DeiTLayer",
-    middle="layernorm_after",
     prefix=lambda encoder: ("cls", "dist"),
     resizes=True,
 )
-_DINOV2 = _Plain(
-    place="dinov2",
-    name="Dinov2Model",
-    wholes={"Dinov2ForImageClassification": "dinov2"},
-    blocks="encoder.layer",
-    block="Dinov2Layer",
-    middle="norm2",
-)
-_DINOV2_REGISTERS = _Plain(
-    place="dinov2_with_registers",
-    name="Dinov2WithRegistersModel",
-    wholes={"Dinov2WithRegistersForImageClassification": "dinov2_with_registers"},
-    blocks="encoder.layer",
-    block="Dinov2WithRegistersLayer",
-    middle="norm2",
-    prefix=_registers,
-)
-_DINOV3 = _Plain(
-    place="dinov3_vit",
-    name="DINOv3ViTModel",
+_DINOV3 = _named(
+    "dinov3_vit",
+    "DINOv3ViT",
     wholes={},
     blocks="model.layer",
-    block="DINOv3ViTLayer",
     middle="norm2",
     kernel="embeddings.patch_embeddings",
     norm="norm",
     positions="",
     prefix=_registers,
 )
-_BEIT = _Plain(
-    place="beit",
-    name="BeitModel",
-    wholes={"BeitForImageClassification": "beit"},
-    blocks="layers",
-    block="BeitLayer",
-    middle="layernorm_after",
-    pooled_norm="pooler.layernorm",
-    biased=True,
-)
+_BEIT = _named("beit", "Beit", pooled_norm="pooler.layernorm", biased=True)
 _TOWER: dict[str, Any] = dict(
     blocks="encoder.layers",
     middle="layer_norm2",
@@ -330,10 +294,8 @@ _SIGLIP = _Plain(
 )
 
 TRANSFORMERS = (
-    *(_family("ViT", row) for row in (_VIT, _MSN, _IJEPA)),
+    *(_family("ViT", row) for row in _VITS),
     _family("DeiT distilled", _DEIT),
-    _family("ViT", _DINOV2),
-    _family("ViT", _DINOV2_REGISTERS),
     _family("DINOv3", _DINOV3, positional=lambda encoder: True),
     _family("BEiT", _BEIT, positional=_knows_places),
     *(_family("CLIP", row) for row in (_CLIP, _METACLIP)),

@@ -4,10 +4,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .description import Family, Grid, Layer, ModelError, Parts, Site, checked_grid, side
-from .staged import convolved, halved
+from .description import Family, Grid, ModelError, Parts, Site, layer_at
+from .staged import halved, pvt_sites
 from .transformers import Encoder, heads_of, image_size, outputs_of, run, table_at
-from .windows import Windows, one_window, shifted_windows
+from .windows import shifted_windows
 
 _SWIN = {
     "SwinLayer": Encoder(
@@ -46,16 +46,9 @@ def _swin_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
         if number:
             grid, step = halved(grid), (2 * step[0], 2 * step[1])
         for index, block in enumerate(stage.blocks):
-            layer = Layer(
-                name=row.path_of(module, f"encoder.layers.{number}.blocks.{index}"),
-                kind="window",
-                stage=number,
-                num_heads=encoder.config.num_heads[number],
-                query_grid=checked_grid(grid, input_size),
-                key_grid=grid,
-                prefix=(),
-                patch_size=side(*step),
-            )
+            name = row.path_of(module, f"encoder.layers.{number}.blocks.{index}")
+            heads = encoder.config.num_heads[number]
+            layer = layer_at(name, grid, step, input_size, heads=heads, stage=number)
             window, shift = int(block.window_size), int(block.shift_size)
             if type(block).__name__ == "SwinLayer" and min(grid) <= window:
                 if min(grid) < window:  # its table of relative positions is for whole windows
@@ -99,40 +92,27 @@ def _is_pvt(module: nn.Module) -> bool:
 
 
 def _pvt_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
-    """Overlapping patches are embedded by padded convolutions, and keys are pooled."""
-    grid, step, sites = input_size, (1, 1), []
-    steps: tuple[nn.Module, ...] = ()
-    for number, stage in enumerate(_PVT.of(module).encoder.layers):
-        conv = stage.patch_embedding.proj
-        steps, grid = (*steps, conv), convolved(grid, conv)
-        step = step[0] * conv.stride[0], step[1] * conv.stride[1]
-        for index, block in enumerate(stage.blocks):
-            windows, keys = _pooled(block.attention, grid)
-            layer = Layer(
-                name=_PVT.path_of(module, f"encoder.layers.{number}.blocks.{index}"),
-                kind="global" if keys == grid else "pooled",
-                stage=number,
-                num_heads=block.attention.num_attention_heads,
-                query_grid=checked_grid(grid, input_size),
-                key_grid=checked_grid(keys, input_size),
-                prefix=(),
-                patch_size=side(*step),
+    stages = enumerate(_PVT.of(module).encoder.layers)
+    return pvt_sites(
+        [
+            (
+                _PVT.path_of(module, f"encoder.layers.{number}.blocks"),
+                stage.patch_embedding.proj,
+                stage.blocks,
             )
-            sites.append(
-                Site(layer=layer, block=block, middle="layer_norm_2", windows=windows, steps=steps)
-            )
-    return tuple(sites)
+            for number, stage in stages
+        ],
+        input_size,
+        _pvt_attention,
+        middle="layer_norm_2",
+    )
 
 
-def _pooled(attn: Any, grid: Grid) -> tuple[Windows, Grid]:
-    """The keys of PVT's spatial-reduction attention: pooled to 7 x 7, strided, or all of them."""
-    if attn.linear_attention:
-        keys = attn.pool.output_size, attn.pool.output_size
-        return one_window(grid, keys, (grid[0] / keys[0], grid[1] / keys[1])), keys
-    if attn.spatial_reduction_ratio == 1:
-        return one_window(grid, grid), grid
-    keys = convolved(grid, attn.spatial_reduction)
-    return one_window(grid, keys, attn.spatial_reduction.stride), keys
+def _pvt_attention(block: Any) -> tuple[int, Any, Any]:
+    """Heads and pooling as `pvt_sites` asks for them; what is not used is not there."""
+    attn = block.attention
+    pool, strided = (getattr(attn, name, None) for name in ("pool", "spatial_reduction"))
+    return attn.num_attention_heads, pool, strided
 
 
 def _pvt_parts(module: Any) -> Parts:
