@@ -3,19 +3,16 @@
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..families import Layer, ModelError, Offset, Windows
-from ..model import html_table
-from .arena import Arena
-from .batches import Batch
+from ..families import ModelError
 from .calls import Call, FusedCall, expanded
+from .forward_pass import ForwardPass, read_only
 from .maps import Direction, Query, checked, map_of
 from .proof import why_differs
 from .streaming import AttentionLayers
@@ -26,90 +23,11 @@ if TYPE_CHECKING:
     from ..notebook.widget import TokenMap
 
 
-class Activations:
+class Activations(ForwardPass):
     """What one forward pass of one picture computed; immutable, and without the model itself.
 
     Layers, heads and tokens count from 0. Arrays are read-only float32.
     """
-
-    def __init__(
-        self,
-        *,
-        layers: tuple[Layer, ...],
-        labels: tuple[str, ...] | None,
-        embeds: bool,
-        read_tokens: tuple[str, ...],
-        crops: tuple[tuple[float, float, float, float], ...],
-        offsets: tuple[Offset, ...],
-        output: Tensor | None,
-        headless: bool,
-        activation: Literal["softmax", "sigmoid"],
-        calls: tuple[Call | None, ...],
-        windows: tuple[Windows | None, ...],
-        stream: tuple[Tensor, ...],
-        after_attention: tuple[Tensor | None, ...],
-        patches: np.ndarray,
-        final_norm: nn.Module | None,
-        arena: Arena | None,
-        photo: Image.Image,
-        picture_size: tuple[int, int],
-        provenance: str,
-        batch: Batch | None = None,
-        number: int = 0,
-    ) -> None:
-        self.layers = layers
-        #: Names of the tokens from which the head reads the answer, as `Model.read_tokens`.
-        self.read_tokens = read_tokens
-        self._crops = crops
-        self._offsets = offsets
-        #: What the model gives, shape (K,): as `logits`, or without a head the features it would
-        #: read.
-        self.output = None if output is None else _read_only(output)
-        #: What the head gives, shape (K,): logits, or an embedding; None where there is no head.
-        self.logits = None if headless else self.output
-        #: What makes probabilities of logits: "softmax", or "sigmoid" of each for itself.
-        self.activation = activation
-        known = labels is not None and self.logits is not None and len(labels) == len(self.logits)
-        #: Names of the classes, where they are known.
-        self.labels = labels if known else None
-        self._embeds = embeds
-        #: Row-major numbers of the patches that were not dropped, in the order of their tokens.
-        self.patches = patches
-        self._calls = calls
-        self._windows = windows
-        self._stream = stream
-        self._after_attention = after_attention
-        self._final_norm = final_norm
-        self._arena = arena
-        #: The picture, made smaller where its longer side had 1488 pixels or more.
-        self.photo = photo
-        #: (width, height) of the picture itself, in whose pixels `crop` is.
-        self.picture_size = picture_size
-        #: Which model it was, and where its weights come from.
-        self.provenance = provenance
-        #: What it shares with the other pictures of its pass; None of one that was loaded.
-        self.batch = batch
-        self._number = number
-
-    def __repr__(self) -> str:
-        kinds = " and ".join(sorted({layer.kind for layer in self.layers}))
-        parts = [f"{self.depth} layers ({kinds})", f"{len(self._stream[-1])} tokens at the end"]
-        if self.probabilities is not None:
-            best = int(self.probabilities.argmax())
-            parts.append(f"{self.output_names[best]} {100 * self.probabilities[best]:.0f} %")
-        return f"Activations({', '.join(parts)})"
-
-    def _repr_html_(self) -> str:
-        rows = {
-            "picture": f"{self.picture_size[0]} x {self.picture_size[1]} pixels",
-            "layers": f"{self.depth} ({', '.join(sorted({one.kind for one in self.layers}))})",
-            "tokens at the end": str(len(self._stream[-1])),
-        }
-        if self.probabilities is not None:
-            best = (-self.probabilities).argsort(kind="stable")[:3]
-            named = [f"{self.output_names[n]} {self.probabilities[n]:.1%}" for n in best]
-            rows["answer"] = ", ".join(named)
-        return html_table(self.provenance, rows)
 
     def show(
         self, *, layer: int | None = None, head: int | None = 0, query: Query | None = None
@@ -191,94 +109,6 @@ class Activations:
 
         Path(path).write_bytes(written(self))
 
-    @property
-    def depth(self) -> int:
-        return len(self.layers)
-
-    @property
-    def crop(self) -> tuple[float, float, float, float]:
-        """Where the first layer's grid lies: (left, top, right, bottom) in the picture's pixels."""
-        return self._crops[0]
-
-    def crop_of(self, layer: int, *, keys: bool = False) -> tuple[float, float, float, float]:
-        """`crop` of one layer's queries or keys; a padded grid reaches beyond the picture."""
-        described, windows = self._layer(layer), self._windows[layer]
-        (rows, cols), (key_rows, key_cols) = described.query_grid, described.key_grid
-        left, top, right, bottom = self._crops[layer]
-        if keys and windows is not None:
-            height, width = windows.key_step
-            right = left + key_cols * width * (right - left) / cols
-            bottom = top + key_rows * height * (bottom - top) / rows
-        return left, top, right, bottom
-
-    @property
-    def probabilities(self) -> np.ndarray | None:
-        """softmax of the logits, shape (K,); None where the model has no head for classes.
-
-        Of words compared with a sigmoid, as in SigLIP, each has a probability of its own, and they
-        do not sum to 1.
-        """
-        if self.logits is None or self._embeds:
-            return None
-        logits = torch.from_numpy(self.logits.copy())
-        both = logits.sigmoid() if self.activation == "sigmoid" else logits.softmax(dim=-1)
-        return _read_only(both)
-
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        """A name for each of the logits: its label where it is known, else "output 5"."""
-        count = 0 if self.logits is None else len(self.logits)
-        return self.labels or tuple(f"output {index}" for index in range(count))
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        return self._same("grid", lambda layer: layer.query_grid)
-
-    @property
-    def num_heads(self) -> int:
-        return self._same("number of heads", lambda layer: layer.num_heads)
-
-    @property
-    def num_prefix_tokens(self) -> int:
-        return self._same("number of prefix tokens", lambda layer: len(layer.prefix))
-
-    @property
-    def patch_size(self) -> int | tuple[int, int]:
-        return self._same("patch size", lambda layer: layer.patch_size)
-
-    def _same(self, what: str, of: Callable[[Layer], Any]) -> Any:
-        values = {of(layer) for layer in self.layers}
-        if len(values) != 1 or any(layer.kind != "global" for layer in self.layers):
-            raise ModelError(f"This model has no one {what} for all layers: ask acts.layers.")
-        return values.pop()
-
-    @property
-    def all_to_all(self) -> bool:
-        """Whether every token attends to every token, and the tokens are the same in each layer."""
-        every = all(layer.kind == "global" for layer in self.layers)
-        return every and len(self._token_sets) == 1
-
-    @property
-    def _token_sets(self) -> set[Any]:
-        return {(layer.query_grid, layer.key_grid, layer.prefix) for layer in self.layers}
-
-    @property
-    def refusal(self) -> str | None:
-        """Why the first layer that is not shown is not; None where all layers are."""
-        return next((layer.refusal for layer in self.layers if layer.refusal), None)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that this capture holds: of a batch's memory its share."""
-        held = [t for call in self._calls if call for t in call.tensors()]
-        held += [*self._stream, *(z for z in self._after_attention if z is not None)]
-        held += [] if self._final_norm is None else self._final_norm.parameters()
-        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
-        photo = 4 * self.photo.width * self.photo.height  # Pillow's bytes of a pixel in RGB
-        unused = 0 if self._arena is None else self._arena.unused
-        pictures = 1 if self.batch is None else self.batch.pictures
-        return (sum(storages.values()) - unused) // pictures + photo
-
     def attention(self, layer: int) -> np.ndarray:
         """A of one layer: ndarray of shape (heads, queries, keys); each row sums to 1.
 
@@ -359,7 +189,7 @@ class Activations:
         ModelError
             As `attention`.
         """
-        return _read_only(self._proved(layer))
+        return read_only(self._proved(layer))
 
     def attention_map(
         self,
@@ -425,7 +255,7 @@ class Activations:
         call = self._call(layer)
         if not isinstance(call, FusedCall) or len(call.q) > 1:
             raise ModelError(f"{self.layers[layer].name} has no one product of q and k.")
-        return call.scale, None if call.bias is None else _read_only(call.bias[0])
+        return call.scale, None if call.bias is None else read_only(call.bias[0])
 
     def tokens(self, depth: int, *, normalised: bool = False) -> np.ndarray:
         """z_depth, the residual stream: ndarray of shape (tokens, D).
@@ -447,7 +277,7 @@ class Activations:
                     z = F.layer_norm(z, z.shape[-1:], norm.weight, norm.bias, norm.eps)
                 else:
                     z = norm(z)
-        return _read_only(z)
+        return read_only(z)
 
     def tokens_after_attention(self, layer: int) -> np.ndarray:
         """z'_l of eq. 2: ndarray of shape (tokens, D)."""
@@ -457,10 +287,7 @@ class Activations:
                 f"Attention and MLP of {self.layers[layer].name} run side by side, "
                 "so there are no tokens between them."
             )
-        return _read_only(z)
-
-    def _layer(self, layer: int) -> Layer:
-        return self.layers[checked(layer, self.depth, "layer")]
+        return read_only(z)
 
     def _call(self, layer: int) -> Call:
         described, call = self._layer(layer), self._calls[layer]
@@ -480,17 +307,6 @@ class Activations:
             raise ModelError(refusal)
         return attention
 
-    def layout(self, layer: int) -> Windows:
-        """The patches of each window; global attention has one window, of all tokens.
-
-        Prefix tokens have the number -1, as padding has.
-        """
-        described, windows = self._layer(layer), self._windows[layer]
-        if windows is not None:
-            return windows
-        keys = np.concatenate([np.full(len(described.prefix), -1), self.patches])[None]
-        return Windows(queries=keys[:, :1] if described.kind == "class" else keys, keys=keys)
-
     def _vectors(
         self, layer: int, of: Callable[[FusedCall], Tensor], places: np.ndarray
     ) -> np.ndarray:
@@ -502,19 +318,13 @@ class Activations:
             )
         vectors = of(call)  # (W, h, tokens, d)
         if len(vectors) == 1:
-            return _read_only(vectors[0])
+            return read_only(vectors[0])
         flat = vectors.transpose(0, 1).flatten(1, 2)  # (h, W * tokens, d)
         order = np.argsort(places, axis=None, kind="stable")[np.count_nonzero(places < 0) :]
-        return _read_only(flat[:, torch.from_numpy(order)])
+        return read_only(flat[:, torch.from_numpy(order)])
 
 
 def _centres(places: np.ndarray, grid: tuple[int, int], step: np.ndarray) -> np.ndarray:
     """Row and column of each patch's centre in pixels (n, 2), NaN for what is no patch."""
     cells = np.stack(np.divmod(places, grid[1]), axis=1)
     return np.where(places[:, None] >= 0, (cells + 0.5) * step, np.nan)
-
-
-def _read_only(tensor: Tensor) -> np.ndarray:
-    array = tensor.detach().float().cpu().numpy()
-    array.flags.writeable = False
-    return array

@@ -22,6 +22,7 @@ from .activations import Activations
 from .arena import Arena
 from .batches import Batch
 from .edits import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens, filled
+from .forward_pass import read_only
 from .maps import Query, checked
 from .watch import Watch
 
@@ -163,28 +164,28 @@ def _captured(
         return [
             Activations(
                 layers=batch.layers_of(number),
-                labels=model.labels,
-                embeds=model.embeds,
+                _known_labels=model.labels,
+                _embeds=model.embeds,
                 read_tokens=model.read_tokens,
-                crops=_crops(model, image),
-                offsets=model.offsets,
-                output=output[number],
-                headless=not model.parts.outputs,
+                _crops=_crops(model, image),
+                _offsets=model.offsets,
+                output=read_only(output[number]),
+                _headless=not model.parts.outputs,
                 activation=model.activation,
-                calls=batch.calls_of(number),
-                windows=tuple(site.windows for site in model.sites),
-                stream=tuple(z[number] for z in watch.stream),
-                after_attention=tuple(
+                _calls=batch.calls_of(number),
+                _windows=tuple(site.windows for site in model.sites),
+                _stream=tuple(z[number] for z in watch.stream),
+                _after_attention=tuple(
                     None if z is None else z[number] for z in watch.after_attention
                 ),
                 patches=watch.patches,
-                final_norm=final_norm,
-                arena=arena,
+                _final_norm=final_norm,
+                _arena=arena,
                 photo=reduced(image),
                 picture_size=image.size,
                 provenance=provenance,
                 batch=batch,
-                number=number,
+                _number=number,
             )
             for number, image in enumerate(images)
         ]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..families import Layer, ModelError, Windows
 from .activations import Activations
 from .calls import Call, FusedCall, SoftmaxCall
+from .forward_pass import read_only
 from .proof import ComparedOutput
 from .saving import FORMAT, OF_WINDOWS, plain_norm
 
@@ -90,25 +91,26 @@ def _read(arrays: Mapping[str, np.ndarray]) -> Activations:
         return tensor(name) if name in arrays else None
 
     layers = tuple(_layer(**described) for described in about["layers"])
+    answer = maybe("logits") if "logits" in arrays else maybe("features")
     patches = arrays["patches"]
     patches.flags.writeable = False
     return Activations(
         layers=layers,
-        labels=None if about["labels"] is None else tuple(about["labels"]),
-        embeds=about["embeds"],
+        _known_labels=None if about["labels"] is None else tuple(about["labels"]),
+        _embeds=about["embeds"],
         read_tokens=tuple(about["read_tokens"]),
-        crops=tuple(map(tuple, about["crops"])),
-        offsets=tuple(map(tuple, about["offsets"])),
-        output=maybe("logits") if "logits" in arrays else maybe("features"),
-        headless="logits" not in arrays,
+        _crops=tuple(map(tuple, about["crops"])),
+        _offsets=tuple(map(tuple, about["offsets"])),
+        output=None if answer is None else read_only(answer),
+        _headless="logits" not in arrays,
         activation=about.get("activation", "softmax"),
-        calls=tuple(_call(layer, tensor, maybe) for layer in range(len(layers))),
-        windows=tuple(_windows(layer, arrays) for layer in range(len(layers))),
-        stream=tuple(tensor(f"tokens_{depth}") for depth in range(len(layers) + 1)),
-        after_attention=tuple(maybe(f"tokens_after_attention_{n}") for n in range(len(layers))),
+        _calls=tuple(_call(layer, tensor, maybe) for layer in range(len(layers))),
+        _windows=tuple(_windows(layer, arrays) for layer in range(len(layers))),
+        _stream=tuple(tensor(f"tokens_{depth}") for depth in range(len(layers) + 1)),
+        _after_attention=tuple(maybe(f"tokens_after_attention_{n}") for n in range(len(layers))),
         patches=patches,
-        final_norm=_norm(about, maybe),
-        arena=None,
+        _final_norm=_norm(about, maybe),
+        _arena=None,
         photo=Image.fromarray(arrays["photo"]),
         picture_size=tuple(about["picture_size"]),
         provenance=about["provenance"],
