@@ -8,7 +8,6 @@ from PIL import Image
 
 from .maps import component_colours, photo_source
 from .template import (
-    BARE,
     GREY,
     KEY,
     LINES,
@@ -16,10 +15,13 @@ from .template import (
     SIGNED,
     Box,
     as_percent,
+    cells,
+    centre,
     colorbar,
     finish,
     legend_above,
     patch_name,
+    picture_axes,
 )
 
 _GAP = 0.06  # between two pictures, in widths of both together
@@ -53,10 +55,8 @@ def mutual_matches(
     for side, (image, crop) in enumerate(zip(images, crops, strict=True)):
         _place(figure, image, starts[side])
         rows, cols = np.divmod(pairs[shown, side], grid[1])
-        left, top, right, bottom = crop
-        x = starts[side] + (left + (cols + 0.5) * (right - left) / grid[1]) * sizes[side]
-        y = (top + (rows + 0.5) * (bottom - top) / grid[0]) * sizes[side]
-        ends.append((x, y))
+        x, y = centre(crop, grid, rows, cols)
+        ends.append((starts[side] + x * sizes[side], y * sizes[side]))
     for colour, width in (("#000000", 4), ("#ffffff", 1.5)):  # seen on every picture
         figure.add_scatter(
             x=[x for pair in zip(ends[0][0], ends[1][0], strict=True) for x in (*pair, None)],
@@ -107,18 +107,9 @@ def joint_components(
     for start, image, crop, values in zip(starts, images, crops, components, strict=True):
         rows, cols = values.shape[:2]
         left, top, right, bottom = (edge / image.height for edge in crop)
-        dx, dy = (right - left) / cols, (bottom - top) / rows
-        figure.add_trace(
-            go.Image(
-                z=colours[first : first + rows * cols].reshape(rows, cols, 4),
-                colormodel="rgba",
-                x0=start + left + dx / 2,
-                dx=dx,
-                y0=top + dy / 2,
-                dy=dy,
-                hoverinfo="skip",
-            )
-        )
+        where = cells((start + left, top, start + right, bottom), (rows, cols))
+        own = colours[first : first + rows * cols].reshape(rows, cols, 4)
+        figure.add_trace(go.Image(z=own, colormodel="rgba", hoverinfo="skip", **where))
         _frame(figure, image, start)
         largest.append(patch_name(*divmod(int(values[..., 0].argmax()), cols)))
         first += rows * cols
@@ -255,6 +246,5 @@ def _frame(figure: go.Figure, image: Image.Image, start: float) -> None:
 
 def _two_pictures(figure: go.Figure, images: Sequence[Image.Image], words: str) -> go.Figure:
     wide = _starts(images)[1] + images[1].width / images[1].height
-    figure.update_xaxes(range=[0, wide], constrain="domain", **BARE)
-    figure.update_yaxes(range=[1, 0], scaleanchor="x", constrain="domain", **BARE)
+    picture_axes(figure, (0, 0, wide, 1))
     return finish(figure, words, height=round(min(_HEIGHT, _COLUMN / wide)) + 16)

@@ -8,7 +8,18 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from .template import BARE, GREY, LINES, SIGNED, Box, colorbar, finish, legend_above, patch_name
+from .template import (
+    GREY,
+    LINES,
+    SIGNED,
+    Box,
+    cells,
+    colorbar,
+    finish,
+    legend_above,
+    patch_name,
+    picture_axes,
+)
 
 BEFORE, AFTER = GREY, "#3a6ea5"
 _HEIGHT = 350  # of the two figures that are clicked, pixels on screen
@@ -78,8 +89,7 @@ def removed_patches(
             for dx, dy in [(0.25 * (right - left) / cols, 0.25 * (bottom - top) / rows)]
         )
         figure.add_shape(type="path", path=path, line=dict(color=_MARK, width=2))
-    figure.update_xaxes(range=[left, right], constrain="domain", **BARE)
-    figure.update_yaxes(range=[bottom, top], scaleanchor="x", constrain="domain", **BARE)
+    picture_axes(figure, crop)
     taken = f"{mask.sum()} of {mask.size} patches removed"
     how = f" ({removal})" if mask.any() else ""
     figure = finish(figure, f"The picture as the model gets it, {taken}{how}.", height=_HEIGHT)
@@ -297,8 +307,6 @@ def occlusion(effect: np.ndarray, image: Image.Image, *, crop: Box, name: str) -
     name : of the class
     """
     rows, cols = effect.shape
-    left, top, right, bottom = crop
-    dx, dy = (right - left) / cols, (bottom - top) / rows
     points = 100 * effect
     low, high = float(points.min()), float(points.max())
     reach = max(-low, high) or 1.0
@@ -308,10 +316,7 @@ def occlusion(effect: np.ndarray, image: Image.Image, *, crop: Box, name: str) -
     figure = go.Figure(
         go.Heatmap(
             z=points,
-            x0=left + dx / 2,
-            dx=dx,
-            y0=top + dy / 2,
-            dy=dy,
+            **cells(crop, effect.shape),
             zmin=-reach,
             zmax=reach,
             colorscale=SIGNED,
@@ -324,8 +329,7 @@ def occlusion(effect: np.ndarray, image: Image.Image, *, crop: Box, name: str) -
             hovertemplate="%{customdata}: %{z:+.1f} points<extra></extra>",
         )
     )
-    figure.update_xaxes(range=[0, image.width], constrain="domain", **BARE)
-    figure.update_yaxes(range=[image.height, 0], scaleanchor="x", constrain="domain", **BARE)
+    picture_axes(figure, (0, 0, image.width, image.height))
     # White is 0 on this scale, so what the model does not see must not be white.
     figure.add_shape(
         type="rect",

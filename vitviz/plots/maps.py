@@ -10,7 +10,6 @@ import plotly.graph_objects as go
 from PIL import Image
 
 from .template import (
-    BARE,
     GREY,
     KEY,
     QUERY,
@@ -18,9 +17,12 @@ from .template import (
     SIGNED,
     Box,
     as_percent,
+    cells,
+    centre,
     colorbar,
     finish,
     patch_name,
+    picture_axes,
     query_box,
 )
 
@@ -168,12 +170,9 @@ def receptive_fields(
     pixel : side of a pixel of the model's input, in pixels of the picture
     """
     figure = picture(image, crop=crop, grid=grid, query=patch)
-    left, top, right, bottom = crop
-    x = left + (patch[1] + 0.5) * (right - left) / grid[1]
-    y = top + (patch[0] + 0.5) * (bottom - top) / grid[0]
-    figure.add_shape(
-        type="rect", x0=left, y0=top, x1=right, y1=bottom, line=dict(color=QUERY, width=4)
-    )
+    x, y = centre(crop, grid, *patch)
+    whole = dict(zip(("x0", "y0", "x1", "y1"), crop, strict=True))
+    figure.add_shape(type="rect", line=dict(color=QUERY, width=4), **whole)
     for layer in (3, 2, 1):
         half = (2 * layer + 1) / 2 * pixel
         figure.add_shape(
@@ -209,19 +208,8 @@ def token_components(
     """
     colours = component_colours(components, reach)
     rows, cols = components.shape[:2]
-    left, top, right, bottom = crop
-    dx, dy = (right - left) / cols, (bottom - top) / rows
-    figure = go.Figure(
-        go.Image(
-            z=colours,
-            colormodel="rgba",
-            x0=left + dx / 2,
-            dx=dx,
-            y0=top + dy / 2,
-            dy=dy,
-            hoverinfo="skip",
-        )
-    )
+    where = cells(crop, (rows, cols))
+    figure = go.Figure(go.Image(z=colours, colormodel="rgba", hoverinfo="skip", **where))
     shown = np.isfinite(components[..., 0])
     if not shown.all():
         _photo(figure, image.convert("L"))
@@ -284,14 +272,14 @@ def token_norms(
     marked = {"outlier": (outliers, "x-thin", 13, 3)}
     if long is not None:
         marked["large one"] = (long & ~outliers, "circle-open", 11, 2)
-    left, top, right, bottom = crop
     largest = patch_name(*divmod(int(norms.argmax()), norms.shape[1]))
     words = [f"Norm of each patch; the largest is {high:.2f} at {largest}"]
     for called, (mask, symbol, size, width) in marked.items():
         rows, cols = np.nonzero(mask)
+        x, y = centre(crop, norms.shape, rows, cols)
         figure.add_scatter(
-            x=left + (cols + 0.5) * (right - left) / norms.shape[1],
-            y=top + (rows + 0.5) * (bottom - top) / norms.shape[0],
+            x=x,
+            y=y,
             mode="markers",
             marker=dict(
                 symbol=symbol, size=size, color="black", line=dict(color="black", width=width)
@@ -357,8 +345,6 @@ def _heat(
 ) -> go.Heatmap:
     """A value for each patch, flat over its pixels; by default shares in per cent from 0."""
     rows, cols = values.shape
-    left, top, right, bottom = crop
-    dx, dy = (right - left) / cols, (bottom - top) / rows
     bar = colorbar(title)
     if ticks is not None:
         bar |= dict(tickvals=list(ticks), ticktext=list(ticks.values()))
@@ -368,8 +354,7 @@ def _heat(
         customdata=[[patch_name(row, col) for col in range(cols)] for row in range(rows)],
         hovertemplate="%{customdata}: %{z:.2f} %<extra></extra>",
     )
-    where = dict(x0=left + dx / 2, dx=dx, y0=top + dy / 2, dy=dy)
-    return go.Heatmap(z=values, colorbar=bar, **where, **{**usual, **style})
+    return go.Heatmap(z=values, colorbar=bar, **cells(crop, values.shape), **{**usual, **style})
 
 
 def _on_picture(figure: go.Figure, image: Image.Image, words: str) -> go.Figure:
@@ -402,8 +387,7 @@ def photo_source(image: Image.Image) -> str:
 
 
 def _picture_axes(figure: go.Figure, image: Image.Image) -> None:
-    figure.update_xaxes(range=[0, image.width], constrain="domain", **BARE)
-    figure.update_yaxes(range=[image.height, 0], scaleanchor="x", constrain="domain", **BARE)
+    picture_axes(figure, (0, 0, image.width, image.height))
     outline = dict(x0=0, x1=image.width, y0=0, y1=image.height)
     figure.add_shape(type="rect", line=dict(color=GREY, width=1), **outline)
     figure.update_layout(showlegend=False)

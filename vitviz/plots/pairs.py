@@ -8,7 +8,7 @@ from PIL import Image
 from plotly.subplots import make_subplots
 
 from .maps import picture
-from .template import BARE, KEY, LINES, QUERY, Box, finish, legend_above, patch_name
+from .template import BARE, KEY, LINES, QUERY, Box, cells, finish, legend_above, patch_name
 
 _ALLOWED = [[0.0, "rgba(138,143,152,0.2)"], [1.0, "#4a86c5"]]
 _FINE = 20  # rows or columns from which on they have no gaps and thin boxes
@@ -108,20 +108,16 @@ def allowed_keys(
     """
     figure = picture(image, crop=crop, grid=grid, query=query)
     figure.layout.shapes[0].opacity = min(1.0, 20 / max(grid))  # its grid, where it is fine
-    left, top, right, bottom = crop
-    rows, cols = allowed.shape
-    dx, dy = (right - left) / cols, (bottom - top) / rows
-    veil = np.zeros((rows, cols, 4), np.uint8)
+    where = cells(crop, allowed.shape)
+    (left, top), dx, dy = crop[:2], where["dx"], where["dy"]
+    veil = np.zeros((*allowed.shape, 4), np.uint8)
     veil[..., 3] = np.where(allowed, 0, round(255 * _DIMMED))
     figure.add_image(
         z=veil,
         colormodel="rgba",
         zmax=[255] * 4,
-        x0=left + dx / 2,
-        dx=dx,
-        y0=top + dy / 2,
-        dy=dy,
         hoverinfo="skip",
+        **where,
     )
     pooled = allowed.shape != grid
     path = "".join(

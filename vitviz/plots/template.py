@@ -36,17 +36,27 @@ def colour_table(signed: bool) -> str:
 
 def finish(figure: go.Figure, alt: str, *, height: int, top: int = 8, right: int = 8) -> go.Figure:
     """Set the alt text, the height and margins in pixels, and the size of all text."""
-    figure.update_layout(
-        meta={"alt": alt},
-        height=height,
-        margin=dict(l=8, r=right, t=top, b=8),
-        font_size=14,
-        showlegend=False,
-        dragmode=False,
-    )
-    figure.update_xaxes(title_font_size=14, tickfont_size=14, automargin=True)
-    figure.update_yaxes(title_font_size=14, tickfont_size=14, automargin=True)
+    size = dict(size=14)
+    margin = dict(l=8, r=right, t=top, b=8)
+    whole = dict(meta={"alt": alt}, height=height, margin=margin, font=size)
+    # Plotly takes several times as long to merge properties as to replace them.
+    figure.update_layout(whole, showlegend=False, dragmode=False, overwrite=True)
+    for axis in (*figure.select_xaxes(), *figure.select_yaxes()):
+        own = axis.to_plotly_json()
+        title, ticks = own.get("title", {}), own.get("tickfont", {})
+        title, ticks = title | {"font": title.get("font", {}) | size}, ticks | size
+        texts = dict(title=title, tickfont=ticks, automargin=True)
+        figure.layout[axis.plotly_name] = own | texts
     return figure
+
+
+def picture_axes(figure: go.Figure, box: Box) -> None:
+    """Axes without marks that span a box (left, top, right, bottom), in its own proportions."""
+    left, top, right, bottom = box
+    figure.update_xaxes(range=[left, right], constrain="domain", overwrite=True, **BARE)
+    figure.update_yaxes(
+        range=[bottom, top], scaleanchor="x", constrain="domain", overwrite=True, **BARE
+    )
 
 
 def legend_above(figure: go.Figure, *, top: int | None = None) -> go.Figure:
@@ -107,11 +117,23 @@ def query_box(
     query: tuple[int, int],
     colour: str = QUERY,
 ) -> None:
+    cell = cells(crop, grid)
+    x, y = crop[0] + query[1] * cell["dx"], crop[1] + query[0] * cell["dy"]
+    box = dict(x0=x, y0=y, x1=x + cell["dx"], y1=y + cell["dy"])
+    figure.add_shape(type="rect", line=dict(color=colour, width=4), **box)
+
+
+def cells(crop: Box, grid: tuple[int, ...]) -> dict[str, float]:
+    """Where a map with a value for each patch lies: the first centre, and the steps."""
     left, top, right, bottom = crop
     dx, dy = (right - left) / grid[1], (bottom - top) / grid[0]
-    x, y = left + query[1] * dx, top + query[0] * dy
-    box = dict(x0=x, y0=y, x1=x + dx, y1=y + dy)
-    figure.add_shape(type="rect", line=dict(color=colour, width=4), **box)
+    return dict(x0=left + dx / 2, dx=dx, y0=top + dy / 2, dy=dy)
+
+
+def centre(crop: Box, grid: tuple[int, ...], row: Any, col: Any) -> tuple[Any, Any]:
+    """The centre (x, y) of a patch in the picture; of arrays of rows and columns, arrays."""
+    cell = cells(crop, grid)
+    return cell["x0"] + col * cell["dx"], cell["y0"] + row * cell["dy"]
 
 
 def patch_name(row: int, col: int) -> str:
