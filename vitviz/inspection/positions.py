@@ -118,11 +118,7 @@ def position_profile(similarity: ArrayLike, *, position: tuple[int, int]) -> Pro
     ValueError
         When the position lies outside of the grid.
     """
-    cosines = as_floats(similarity)
-    if cosines.ndim != 4 or cosines.shape[:2] != cosines.shape[2:]:
-        raise ValueError(
-            f"Expected cosines of shape (rows, cols, rows, cols), got {cosines.shape}."
-        )
+    cosines = _checked_similarity(similarity)
     rows, cols = cosines.shape[:2]
     row, col = position
     if not (0 <= row < rows and 0 <= col < cols):

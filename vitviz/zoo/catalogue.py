@@ -9,7 +9,7 @@ from ..checkpoints import shipped_names
 from ..families import ModelError
 from ..hub import TIMEOUT, HubError, Weights, cached, download, remove, undamaged
 from .architectures import architecture_named
-from .repositories import cached_folder, fetch_repository, repository
+from .repositories import cached_folder, fetch_repository, not_downloaded, repository
 
 SAFE_FILE = "model.safetensors"  # what timm calls weights on the hub
 
@@ -192,13 +192,6 @@ def fetch_weights(
     try:
         return there or download(weights, progress=progress, timeout=timeout)
     except HubError as error:
-        architecture = name.removeprefix("timm/")
-        remedy = (
-            "make room, or name another folder in HF_HUB_CACHE"
-            if error.local
-            else f"run `vitviz fetch {architecture}` where there is internet"
-        )
-        raise ModelError(
-            f"The trained weights of {architecture} could not be downloaded, because {error}: "
-            f"choose the shipped model or random weights, or {remedy}."
-        ) from error
+        name = name.removeprefix("timm/")
+        what, instead = f"The trained weights of {name}", "the shipped model or random weights"
+        raise not_downloaded(what, name, instead, error) from error

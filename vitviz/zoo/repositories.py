@@ -106,11 +106,16 @@ def _had(
     except HubError as error:
         if optional and error.missing:
             return None
-        remedy = (
-            "make room, or name another folder in HF_HUB_CACHE"
-            if error.local
-            else f"choose another model, or run `vitviz fetch {name}` where there is internet"
-        )
-        raise ModelError(
-            f"{file} of {name} could not be downloaded, because {error}: {remedy}."
-        ) from error
+        raise not_downloaded(f"{file} of {name}", name, "another model", error) from error
+
+
+def not_downloaded(what: str, name: str, instead: str, error: HubError) -> ModelError:
+    """Why a file could not be downloaded, and what can be done."""
+    remedy = (
+        "make room, or name another folder in HF_HUB_CACHE"
+        if error.local
+        else f"run `vitviz fetch {name}` where there is internet"
+    )
+    return ModelError(
+        f"{what} could not be downloaded, because {error}: choose {instead}, or {remedy}."
+    )
