@@ -202,7 +202,7 @@ def scene(side: int, grid: tuple[int, int], target: tuple[int, int]) -> tuple[Im
     return spotlight(*size, box), box
 
 
-def assert_found(acts: Activations, target: tuple[int, int], side: int) -> None:
+def assert_found(acts: Activations, target: tuple[int, int], side: int, rtol: float = 2e-3) -> None:
     """Every map, the rollout and the distance point at the patch."""
     (rows, cols), prefix = acts.grid, acts.num_prefix_tokens
     for layer in range(acts.depth):
@@ -219,4 +219,4 @@ def assert_found(acts: Activations, target: tuple[int, int], side: int) -> None:
         patch_size=acts.patch_size,
         num_prefix_tokens=prefix,
     )
-    assert_allclose(distance, side * mean_distance((rows, cols), target), rtol=2e-3)
+    assert_allclose(distance, side * mean_distance((rows, cols), target), rtol=rtol)

@@ -17,18 +17,19 @@ from examples import (
     picture,
     plain_logits,
     seeded,
+    sharpened,
     timm_model,
     timm_module,
     watched,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-from planting import mean_distance, planted, spotlight
+from planting import assert_found, planted, spotlight
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitviz.activations import Activations, DropPatches, calls, capture, watch
 from vitviz.families import ModelError
-from vitviz.inspection import attention_distance, attention_rollout
+from vitviz.inspection import attention_rollout
 from vitviz.model import Model
 from vitviz.vit import Attention
 
@@ -266,15 +267,6 @@ def test_attention_reads_the_same_with_timms_fused_call_switched_off(name: str) 
     assert written.capture_bytes >= tensors * 0.9
 
 
-def sharpened(model: Model) -> Model:
-    """With attention that looks somewhere: random weights share it almost equally."""
-    with torch.no_grad():
-        for name, weight in model.module.named_parameters():
-            if name.endswith("qkv.weight"):
-                weight[: 2 * len(weight) // 3] *= 3
-    return model
-
-
 def test_attention_switched_off_later_is_read_at_its_softmax() -> None:
     model = timm_model("test_vit")
     expected = capture(model, picture())
@@ -500,13 +492,7 @@ def test_planted_attention_is_found_where_it_was_planted(
     (rows, cols), prefix = acts.grid, acts.num_prefix_tokens
     up = math.ceil if options.get("dynamic_img_pad") else math.floor
     assert (rows, cols) == (up(height / side), up(width / side))
-    for layer in range(acts.depth):
-        for query in (0, prefix + 5, (rows - 1, cols - 1), target):
-            for head in acts.attention_map(layer, query):
-                assert np.unravel_index(head.argmax(), head.shape) == target
-                assert head[target] > 0.999
-        looked_at = acts.attention_map(layer, target, direction="column")
-        assert looked_at.min() > 0.999
+    assert_found(acts, target, side, rtol=1e-3)
 
     # In the coordinates of the picture itself, the patch is the bright box.
     assert patch_box(acts.crop, acts.grid, *target) == pytest.approx(box, abs=1)
@@ -514,14 +500,5 @@ def test_planted_attention_is_found_where_it_was_planted(
     # Every head adds half of its look to half of the identity: CLS keeps 1/2 ** layers of itself.
     count, kept = rows * cols, 0.5**acts.depth
     rollout = attention_rollout(acts.attention_layers(), num_prefix_tokens=prefix)
-    assert rollout[prefix:].argmax() == target[0] * cols + target[1]
     expected = 1 - kept if prefix else 1 / count + (1 - 1 / count) * (1 - kept)
     assert rollout[prefix:].max() == pytest.approx(expected, abs=1e-3)
-
-    distance = attention_distance(
-        acts.attention_layers(),
-        grid=acts.grid,
-        patch_size=acts.patch_size,
-        num_prefix_tokens=prefix,
-    )
-    assert_allclose(distance, side * mean_distance((rows, cols), target), rtol=1e-3)

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import timm
-import torch
-from examples import own_model, picture, watched
+from examples import own_model, picture, sharpened, watched
 from numpy.testing import assert_allclose, assert_array_equal
 from torch import Tensor
 from torch.nn import functional as F
@@ -33,15 +32,6 @@ MODELS: dict[str, Any] = {
 }
 
 
-def sharpened(model: Model) -> Model:
-    """With attention that looks somewhere: random weights share it almost equally."""
-    with torch.no_grad():
-        for name, weight in model.module.named_parameters():
-            if name.endswith("qkv.weight"):
-                weight[: 2 * len(weight) // 3] *= 5
-    return model
-
-
 def measured(acts: Activations, *, whole: bool) -> Measurements:
     layers = acts.attention_layers()
     return measurements(
@@ -57,7 +47,7 @@ def measured(acts: Activations, *, whole: bool) -> Measurements:
 def test_measurements_of_blocks_equal_those_of_whole_layers(
     name: str, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    acts = capture(sharpened(MODELS[name]()), picture())
+    acts = capture(sharpened(MODELS[name](), 5), picture())
     expected = measured(acts, whole=True)
     assert expected.entropy.mean() < np.log2(len(expected.rollout)) - 0.1
     monkeypatch.setattr(calls, "BLOCK", block)

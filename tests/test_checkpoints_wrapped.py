@@ -3,14 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from examples import assert_one_sentence, picture, timm_module
+from examples import assert_one_sentence, assert_same_answer, timm_module
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from vitviz import Model, ModelError, capture, load_model
+from vitviz import ModelError, load_model
 
 NAME = "test_vit"
 State = dict[str, torch.Tensor]
@@ -27,14 +26,6 @@ def changed(state: State) -> State:
 
 def prefixed(state: State, prefix: str) -> State:
     return {f"{prefix}{key}": tensor for key, tensor in state.items()}
-
-
-def assert_same_answer(model: Model, module: nn.Module) -> None:
-    with torch.inference_mode():
-        expected = module(model.preprocess(picture())[None])[0]
-    logits = capture(model, picture()).logits
-    assert logits is not None
-    np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
 def lightning(state: State) -> dict[str, Any]:

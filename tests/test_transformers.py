@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from examples import (
+    Net,
     assert_one_sentence,
     assert_same_in_a_batch,
     patch_box,
@@ -223,15 +224,6 @@ def test_a_module_that_does_not_know_its_pictures_is_refused() -> None:
 def test_each_picture_of_a_batch_equals_its_own_capture(attention: str) -> None:
     model = small("ViTForImageClassification", attention)
     assert_same_in_a_batch(model, [picture(seed=seed) for seed in range(4)])
-
-
-class Net(nn.Module):
-    """A wrapper, as people write them."""
-
-    def __init__(self, **parts: nn.Module) -> None:
-        super().__init__()
-        for name, part in parts.items():
-            setattr(self, name, part)
 
 
 def test_the_parts_of_a_wrapper_are_listed() -> None:

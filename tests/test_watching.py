@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from examples import assert_one_sentence, own_module, picture, randomise, seeded
+from examples import Net, assert_one_sentence, own_module, picture, randomise, seeded
 from torch import nn
 
 import vitviz
@@ -14,15 +14,6 @@ from vitviz import ModelError
 from vitviz.model import Preprocessing
 
 SIZE = Preprocessing(input_size=(16, 24), mean=(0.5, 0.4, 0.3), std=(0.25, 0.2, 0.3))
-
-
-class Net(nn.Module):
-    """A wrapper, as people write them."""
-
-    def __init__(self, **parts: nn.Module) -> None:
-        super().__init__()
-        for name, part in parts.items():
-            setattr(self, name, part)
 
 
 @pytest.mark.parametrize(

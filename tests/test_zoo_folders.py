@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import timm
 import torch
-from examples import assert_one_sentence, picture, randomise
+from examples import assert_one_sentence, assert_same_answer, picture, randomise
 from safetensors.torch import load_file, save_file
 from timm.data import create_transform, resolve_model_data_config
 from timm.models import save_for_hf
-from torch import nn
 
-from vitviz import Model, ModelError, capture, load_model
+from vitviz import ModelError, load_model
 from vitviz.zoo import random_kernel
 
 NAME = "test_vit"
@@ -32,14 +31,6 @@ def saved(module: Any, folder: Path, **config: Any) -> Path:
     """The folder that timm's own function writes."""
     save_for_hf(module, str(folder), model_config=config, safe_serialization=True)
     return folder
-
-
-def assert_same_answer(model: Model, module: nn.Module) -> None:
-    with torch.inference_mode():
-        expected = module(model.preprocess(picture())[None])[0]
-    logits = capture(model, picture()).logits
-    assert logits is not None
-    np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,8 @@ from examples import assert_one_sentence
 from streamlit.testing.v1 import AppTest
 
 from pages.driver import (
-    APP,
     SHIPPED,
     assert_works,
-    at_page,
     charts,
     click,
     opened,
@@ -45,14 +43,6 @@ def alts(at: AppTest) -> list[str]:
 
 def titles(at: AppTest) -> list[str]:
     return [heading.value for heading in at.subheader]
-
-
-def linked(**settings: str) -> AppTest:
-    """The page opened by a link."""
-    at = AppTest.from_file(APP, default_timeout=120)
-    for name, value in settings.items():
-        at.query_params[name] = value
-    return at_page(at, "filters").run()
 
 
 @pytest.fixture
@@ -250,14 +240,14 @@ def test_a_link_holds_what_is_shown() -> None:
         "filter": "9",
         "gain": "2.0",
     }
-    other = linked(**link)
+    other = opened("filters", **link)
     assert_works(other)
     assert titles(other)[2] == "Filter 9"
     assert numbers(other, MOSAIC).tolist() == numbers(at, MOSAIC).tolist()
 
 
 def test_a_tile_that_is_not_there_is_said() -> None:
-    at = linked(filter="29")
+    at = opened("filters", filter="29")
     assert at.number_input(key="filter").value == 1
     (message,) = at.info
     assert "29 is not valid here; 1 is used" in message.value

@@ -9,7 +9,6 @@ from examples import assert_one_sentence
 from streamlit.testing.v1 import AppTest
 
 from pages.driver import (
-    APP,
     assert_works,
     at_page,
     charts,
@@ -48,14 +47,6 @@ def titles(at: AppTest) -> list[str]:
 def query(at: AppTest) -> str:
     kept: dict[str, str] = at.session_state["kept"]
     return kept["query"]
-
-
-def linked(**settings: str) -> AppTest:
-    """The page opened by a link."""
-    at = AppTest.from_file(APP, default_timeout=120)
-    for name, value in settings.items():
-        at.query_params[name] = value
-    return at_page(at, "positions").run()
 
 
 def cosines(model: Model, grid: tuple[int, int]) -> list[np.ndarray]:
@@ -133,7 +124,7 @@ def test_another_kind_leaves_a_token_that_is_no_patch_the_query(
     serve: Callable[..., Model],
 ) -> None:
     serve("registers")
-    at = linked(query="reg2")
+    at = opened("positions", query="reg2")
     assert "The REG2 token has no position" in prose(at)
     commit(at, frame=2)
     assert query(at) == "reg2"
@@ -166,7 +157,7 @@ def test_the_chosen_kind_is_that_of_all_figures() -> None:
 
 
 def test_a_click_here_leaves_the_direction_of_attention() -> None:
-    at = linked(read="column")
+    at = opened("positions", read="column")
     assert token_map(at)["state"]["direction"] == "row"
     commit(at, query=3, pinned=True)
     at_page(at, "attention").run()
@@ -188,7 +179,7 @@ def test_every_second_tile_of_a_grid_of_16() -> None:
 def test_the_lines_are_those_of_the_chosen_position() -> None:
     model = models.load(SHIPPED)
     tile = cosines(model, (16, 16))[0][2, 4]
-    at = linked(query="3.5")
+    at = opened("positions", query="3.5")
     words = alts(at)[LINES]
     assert "row 3, column 5" in words
     assert f"{tile[2].min():.2f} along its row, at offset {tile[2].argmin() - 4:+d}" in words
@@ -317,7 +308,7 @@ def test_one_kind_at_a_time_where_all_are_too_large(monkeypatch: pytest.MonkeyPa
 
 def test_a_link_holds_what_is_shown() -> None:
     link = {"kind": "random", "grid": "10", "interpolation": "nearest", "query": "2.3"}
-    at = linked(**link)
+    at = opened("positions", **link)
     assert_works(at)
     assert not at.info
     assert titles(at)[:2] == ["All positions: random", "Cosine with row 2, column 3"]
