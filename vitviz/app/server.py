@@ -21,7 +21,6 @@ from vitviz.text import OPENING, PAGES
 _HERE = Path(__file__).parent
 _INTERVAL = 0.0002  # seconds after which an import lets the answer to a browser go first
 _LATER = 3.0  # seconds after the first page: until it is on screen
-_USED_LATER = ("sklearn.decomposition", "vitviz.profiling")
 _ready: threading.Thread | None = None
 
 
@@ -86,8 +85,8 @@ def _make_ready() -> None:
             models.make_ready()
     finally:
         sys.setswitchinterval(interval)
-    # Other pages need them, and would take most of a second longer when they are first seen.
-    later = threading.Timer(_LATER, lambda: [*map(import_module, _USED_LATER)])
+    # Filters and Tokens need it, and would take most of a second longer when they are first seen.
+    later = threading.Timer(_LATER, import_module, ["sklearn.decomposition"])
     later.daemon = True
     later.start()
 

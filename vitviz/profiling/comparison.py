@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest
 
 from .heads import KEPT
 from .pictures import ProfileError
@@ -194,6 +193,8 @@ class Comparison:
         if not labelled:
             return found
         apart = Moments.of(right[1] - right[0])
+        from scipy.stats import binomtest  # here: it takes longer to import than all else
+
         low, high = apart.interval()
         return replace(
             found,

@@ -5,7 +5,6 @@ from typing import Literal
 
 import numpy as np
 from PIL import Image
-from scipy.special import log_softmax
 
 from ..activations import Activations, MuteHeads, captures
 from ..families import ModelError
@@ -79,6 +78,8 @@ def head_importance(
 
 def _log_probabilities(captured: Iterable[Activations]) -> np.ndarray:
     """Of the classes of each picture: (pictures, K), of float64."""
+    from scipy.special import log_softmax  # here: it takes longer to import than all else
+
     logits = np.array([acts.logits for acts in captured], np.float64)
     found: np.ndarray = log_softmax(logits, axis=1)
     return found

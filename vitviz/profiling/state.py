@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import stdtrit
 
 _MOMENTS = ("count", "mean", "m2")
 
@@ -94,6 +93,8 @@ class Moments:
 
     def interval(self, share: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """The interval that holds the mean with that confidence, by Student's t."""
+        from scipy.special import stdtrit  # here: it takes longer to import than all else
+
         reach = stdtrit(np.maximum(self.count - 1, 1), (1 + share) / 2) * self.sem
         return self.means - reach, self.means + reach
 
