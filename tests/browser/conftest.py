@@ -12,7 +12,7 @@ import pytest
 from app_server import HERE, PATIENCE, Server, serving
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Dialog, Page
+    from playwright.sync_api import Browser, Dialog, Page, ViewportSize
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = (
@@ -51,9 +51,15 @@ def server(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @contextmanager
-def watched(browser: "Browser", scheme: Scheme = "light") -> "Iterator[Page]":
-    """A page of its own; at its end there was no error, no dialog and no request to elsewhere."""
+def watched(
+    browser: "Browser", scheme: Scheme = "light", *, online: bool = True
+) -> "Iterator[Page]":
+    """A page of its own; at its end there was no error, no dialog and no request to elsewhere.
+
+    Where it is not `online`, the network is cut, and files are opened.
+    """
     wrong: list[str] = []
+    schemes = ("data", "blob", *(() if online else ("file", "about")))
 
     def note(what: str, words: str, counts: bool = True) -> None:
         if counts:
@@ -61,13 +67,14 @@ def watched(browser: "Browser", scheme: Scheme = "light") -> "Iterator[Page]":
 
     def reach(url: str) -> None:
         where = urlsplit(url)
-        note("request", url, where.hostname != HERE and where.scheme not in ("data", "blob"))
+        note("request", url, where.hostname != HERE and where.scheme not in schemes)
 
     def refuse(dialog: "Dialog") -> None:
         note("dialog", dialog.message)
         dialog.dismiss()
 
-    context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme)
+    viewport: ViewportSize = {"width": WIDTH, "height": HEIGHT}
+    context = browser.new_context(viewport=viewport, color_scheme=scheme, offline=not online)
     context.set_default_timeout(1000 * PATIENCE)
     context.on(
         "console",

@@ -89,7 +89,7 @@ def test_a_figure_is_saved_as_svg_with_its_numbers(
     words = [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
     line = page.locator(".st-key-provenance").inner_text()
     assert line in " ".join(words)
-    assert words.count("norm") == 1  # of the colour bar
+    assert words.count("norm, no unit") == 1  # of the colour bar
     (title, *_) = ElementTree.fromstring(svg).iter(f"{SVG}title")
     assert title.text is not None
     assert title.text.startswith("Norm of each patch")

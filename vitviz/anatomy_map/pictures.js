@@ -99,15 +99,18 @@ const ROWS = {
   },
   table({ head, rows, mark, shares }) {
     const wide = SCENE / head.length;
-    const cells = [head, ...rows].flatMap((cells, r) => cells.map((/** @type {string} */ text, /** @type {number} */ c) => {
-      const { node } = words(text, c * wide, wide, r && r - 1 !== mark ? {} : { "font-weight": "600" });
-      node.setAttribute("transform", `translate(0 ${30 * r})`);
-      return node;
-    }));
-    const bars = (shares ?? []).map((/** @type {number} */ share, /** @type {number} */ r) =>
-      drawn("rect", { class: "bar", x: (head.length - 1) * wide, y: 30 * (r + 1) + LINE,
-        width: share * wide, height: 7, fill: "#7d8794" }));
-    return { node: drawn("g", {}, ...cells, ...bars), height: 30 * (rows.length + 1) };
+    /** @param {string[]} cells @param {boolean} strong */
+    const row = (cells, strong) => {
+      const all = cells.map((text, c) => words(text, c * wide, wide, strong ? { "font-weight": "600" } : {}));
+      return { node: drawn("g", {}, ...all.map(({ node }) => node)),
+        height: Math.max(...all.map(({ height }) => height)) };
+    };
+    return stacked([row(head, true), ...rows.map((/** @type {string[]} */ cells, /** @type {number} */ r) => {
+      const { node, height } = row(cells, r === mark);
+      node.append(drawn("rect", { class: "bar", x: (head.length - 1) * wide, y: height,
+        width: (shares?.[r] ?? 0) * wide, height: 7, fill: "#7d8794" }));
+      return { node, height };
+    })]);
   },
   channels(_, canvases) {
     const wide = (SCENE - 2 * GAP) / 3;
@@ -139,7 +142,7 @@ export function sceneDrawing({ items, nodes, picture, photo, tokens, data }) {
     ...tokens.flatMap(({ patch, grid, role }) =>
       (patch < 0 ? [] : boxed(patch, grid, data[`${role}Colour`], role === "key", factor))));
   const left = [{ node: inPicture, height: picture.height * factor },
-    ...tokens.map(({ role, name }) => words(`${role} ${name}`, 0, PHOTO, { fill: colours[role] }))];
+    ...tokens.map(({ role, name }) => words(name, 0, PHOTO, { fill: colours[role] }))];
   const right = items.map((item, i) => ROWS[item.kind](item, [...nodes[i].querySelectorAll("canvas")],
     { colours, keyColour: data.keyColour }, nodes[i].querySelector(".note, .cut span")?.textContent ?? ""));
   const [one, two] = [stacked(left), stacked(right)];

@@ -282,15 +282,16 @@ class View extends Component {
     this.draw();
     const { data, walk, key, shape, parts } = this;
     const [asked, seen] = [walk.followed, key];
-    const query = { patch: asked - walk.prefix, grid: shape, name: walk.nameOf(asked), role: "query" };
-    const other = { patch: seen - walk.prefix, grid: shape, name: walk.nameOf(seen), role: "key" };
+    const called = walk.keyed ? "query" : asked < walk.prefix ? "token" : "patch";
+    const [query, other] = [[asked, "query", called], [seen, "key", "key"]].map(([token, role, word]) => (
+      { patch: token - walk.prefix, grid: shape, role, name: `${word} ${walk.nameOf(token)}` }));
     const made = sceneDrawing({
       ...{ items: this.items, nodes: [...parts.items.children], picture: data.picture, data },
       photo: stacks.get(data.stepsId)?.photo?.src,
       tokens: /** @type {any} */ (walk.keyed ? [query, other] : [query]),
     });
-    const layer = walk.stop.box ? `layer ${this.state.frame + 1}, ` : "";
-    const title = `${parts.sceneTitle.textContent} ${layer}${walk.nameOf(asked)}`;
+    const layer = walk.stop.box ? [`layer ${this.state.frame + 1}`] : [];
+    const title = [parts.sceneTitle.textContent, ...layer, walk.nameOf(asked)].join(", ");
     return { ...made, title, words: parts.say.textContent, provenance: data.provenance };
   }
 
