@@ -5,35 +5,50 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import numpy as np
 import pytest
 from app_server import free_port
 from examples import example, picture
 
-from vitviz import capture
+from vitviz import Activations, capture, load_model
+from vitviz.checkpoints import assets
 from vitviz.token_map import script
 
+from .test_anatomy import written
 from .walk import until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, FrameLocator, Locator, Page, Position
 
 pytest.importorskip("anywidget", reason="the widget needs anywidget, which is not installed")
 
-CELLS = (
+PHOTO = assets() / "samples" / "dog.jpg"
+LOAD = (
     "import vitviz\n"
     "from vitviz.checkpoints import assets\n"
     "model = vitviz.load_model('vitviz_tiny_cifar10')\n"
-    "acts = vitviz.capture(model, assets() / 'samples' / 'dog.jpg')\n"
-    "w = acts.widget(layer=3)\n"
-    "w",
-    "print('chosen:', w.layer, w.head, w.query)",
-    "w.layer, w.head = 0, None",
+    "photo = assets() / 'samples' / 'dog.jpg'\n"
 )
+EMPTY: Any = dict(metadata={}, outputs=[], execution_count=None)
+NOTEBOOKS = {
+    "attention": (
+        f"{LOAD}acts = vitviz.capture(model, photo)\nw = acts.widget(layer=3)\nw",
+        "print('chosen:', w.layer, w.head, w.query)",
+        "w.layer, w.head = 0, None",
+    ),
+    "anatomy": (
+        f"{LOAD}w = vitviz.widget(model, photo, view='anatomy', layer=3)\nw",
+        "print('chosen:', w.layer, w.head, w.query, w.step)",
+        "w.layer, w.step = 0, 'scores'",
+    ),
+}
 
 
 def test_the_widget_holds_the_same_module_and_checks_what_it_is_set_to() -> None:
@@ -49,19 +64,18 @@ def test_the_widget_holds_the_same_module_and_checks_what_it_is_set_to() -> None
     assert widget.head is None
 
 
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[str]:
-    """The address of JupyterLab, which has the notebook open."""
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[tuple[str, Path]]":
+    """The address of JupyterLab's notebooks, and their folder."""
     pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
-    cells: list[dict[str, Any]] = [
-        dict(
-            cell_type="code", id=f"c{n}", metadata={}, outputs=[], execution_count=None, source=one
-        )
-        for n, one in enumerate(CELLS)
-    ]
-    kernel = dict(kernelspec=dict(name="python3", display_name="Python 3"))
-    notebook = dict(cells=cells, metadata=kernel, nbformat=4, nbformat_minor=5)
-    (tmp_path / "a.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+    tmp_path = tmp_path_factory.mktemp("lab")
+    for name, sources in NOTEBOOKS.items():
+        cells: list[dict[str, Any]] = [
+            dict(cell_type="code", id=f"c{n}", source=one, **EMPTY) for n, one in enumerate(sources)
+        ]
+        kernel = dict(kernelspec=dict(name="python3", display_name="Python 3"))
+        notebook = dict(cells=cells, metadata=kernel, nbformat=4, nbformat_minor=5)
+        (tmp_path / f"{name}.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
     port = free_port()
     words = [
         *("--no-browser", "--allow-root"),
@@ -83,40 +97,137 @@ def lab(tmp_path: Path) -> Iterator[str]:
                 assert process.poll() is None, (tmp_path / "log").read_text()
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}/lab/tree/a.ipynb"
+        yield f"http://127.0.0.1:{port}/lab/tree", tmp_path
     finally:
         process.terminate()
         process.wait(30)
 
 
-def test_python_and_the_pointer_choose_in_the_same_map(lab: str, browser: "Browser") -> None:
+@contextmanager
+def opened(lab: tuple[str, Path], browser: "Browser", name: str) -> "Iterator[Notebook]":
     context = browser.new_context(viewport={"width": 1500, "height": 1000})
     page = context.new_page()
     page.set_default_timeout(40_000)
     try:
-        page.goto(lab)
-        cells = page.locator(".jp-CodeCell")
-        cells.nth(2).wait_for()
+        page.goto(f"{lab[0]}/{name}.ipynb?reset")  # without what was open before
+        page.locator(".jp-CodeCell").nth(2).wait_for()
         page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
+        yield Notebook(page, lab[1] / f"{name}.ipynb")
+    finally:
+        context.close()
 
-        def run(cell: int) -> None:
-            cells.nth(cell).locator(".cm-content").click()
-            page.keyboard.press("Control+Enter")
 
-        run(0)
+@dataclass(frozen=True)
+class Notebook:
+    """A notebook in JupyterLab, and its file."""
+
+    page: "Page"
+    path: Path
+
+    def run(self, cell: int) -> None:
+        self.page.locator(".jp-CodeCell").nth(cell).locator(".cm-content").click()
+        self.page.keyboard.press("Control+Enter")
+
+    def says(self, chosen: str) -> bool:
+        """Whether Python knows this; it is told a moment after a click."""
+        self.run(1)
+        self.page.wait_for_timeout(200)
+        output = self.page.locator(".jp-CodeCell").nth(1).locator(".jp-OutputArea-output")
+        return f"chosen: {chosen}" in " ".join(output.all_inner_texts())
+
+    def saved(self) -> str:
+        """The HTML that stands in its file for a viewer without a kernel."""
+        self.page.keyboard.press("Escape")
+        self.page.keyboard.press("Control+s")
+        until(self.page, lambda: "text/html" in self.path.read_text(encoding="utf-8"))
+        (output,) = json.loads(self.path.read_text(encoding="utf-8"))["cells"][0]["outputs"]
+        assert "application/vnd.jupyter.widget-view+json" in output["data"]
+        return self.path.read_text(encoding="utf-8")
+
+
+@contextmanager
+def viewed(notebook: str, browser: "Browser", folder: Path) -> "Iterator[FrameLocator]":
+    """The output of a saved notebook, in a page that nbconvert made of it, the network cut."""
+    nbformat = pytest.importorskip("nbformat", reason="nbconvert is not installed")
+    exporters = pytest.importorskip("nbconvert", reason="nbconvert is not installed")
+    html, _ = exporters.HTMLExporter().from_notebook_node(nbformat.reads(notebook, as_version=4))
+    path = folder / "saved.html"
+    path.write_text(html, encoding="utf-8")
+    context = browser.new_context(offline=True, viewport={"width": 1500, "height": 1000})
+    try:
+        page = context.new_page()
+        page.goto(path.as_uri(), wait_until="domcontentloaded")
+        frame = page.frame_locator("iframe")
+        frame.locator("body[data-ready]").wait_for(state="attached")
+        yield frame
+    finally:
+        context.close()
+
+
+def test_python_and_the_pointer_choose_in_the_same_map(
+    lab: tuple[str, Path], browser: "Browser", tmp_path: Path
+) -> None:
+    with opened(lab, browser, "attention") as notebook:
+        page = notebook.page
+        notebook.run(0)
         title = page.locator(".token-map .sections h4").nth(1)
         title.get_by_text("layer 4, head 1").wait_for()
         page.locator(".token-map .strip button", has_text="head 3").click()
         title.get_by_text("layer 4, head 3").wait_for()
-
-        def chosen() -> bool:  # told a moment after the click
-            run(1)
-            page.wait_for_timeout(200)
-            said = cells.nth(1).locator(".jp-OutputArea-output").all_inner_texts()
-            return "chosen: 3 2 0" in " ".join(said)
-
-        until(page, chosen)
-        run(2)
+        until(page, lambda: notebook.says("3 2 0"))
+        notebook.run(2)
         title.get_by_text("layer 1, mean").wait_for()
-    finally:
-        context.close()
+        file = notebook.saved()
+    acts = capture(load_model("vitviz_tiny_cifar10"), PHOTO)
+    with viewed(file, browser, tmp_path) as frame:
+        photo, words = (
+            frame.locator("canvas[data-part=photo]"),
+            frame.locator("[data-part=reading]"),
+        )
+        words.get_by_text("Strongest key").wait_for()
+        photo.hover(position=middle_of(photo, acts, 4, 2))
+        shares = acts.attention_map(3, (4, 2))[0]
+        row, col = np.unravel_index(shares.argmax(), shares.shape)
+        words.get_by_text(f"Strongest key: row {row + 1} column {col + 1}, ").wait_for()
+
+
+def test_python_and_the_pointer_choose_in_the_same_anatomy(
+    lab: tuple[str, Path], browser: "Browser", tmp_path: Path
+) -> None:
+    acts = capture(load_model("vitviz_tiny_cifar10"), PHOTO)
+
+    def said(layer: int, query: int) -> str:
+        share = float(acts.attention(layer)[0, query, 1:].max())
+        return f"softmax over 257 keys = {written(share)}"
+
+    with opened(lab, browser, "anatomy") as notebook:
+        page = notebook.page
+        notebook.run(0)
+        found = page.locator(".anatomy")
+        found.locator(".card", has_text="Encoder").click()
+        found.get_by_text(said(3, 0)).wait_for()
+        until(page, lambda: notebook.says("3 0 0 scores"))
+        found.locator("select[aria-label=Layer]").select_option("1")  # which Python sends
+        found.get_by_text(said(1, 0)).wait_for()
+        until(page, lambda: notebook.says("1 0 0 scores"))
+        notebook.run(2)
+        found.get_by_text(said(0, 0)).wait_for()
+        file = notebook.saved()
+    with viewed(file, browser, tmp_path) as frame:
+        found = frame.locator(".anatomy")
+        found.locator(".card", has_text="Encoder").click()
+        found.get_by_text(said(3, 0)).wait_for()
+        photo = found.locator("canvas[data-part=photo]")
+        photo.click(position=middle_of(photo, acts, 4, 2))
+        photo.hover(position={"x": 2, "y": 2})  # outside of what the model saw
+        found.get_by_text(said(3, 1 + 4 * 16 + 2)).wait_for()
+
+
+def middle_of(photo: "Locator", acts: Activations, row: int, col: int) -> "Position":
+    """The middle of a patch on a canvas of the picture."""
+    box, (left, top, right, bottom) = photo.bounding_box(), acts.crop
+    assert box is not None
+    (rows, cols), (width, height) = acts.grid, acts.picture_size
+    x = (left + (col + 0.5) / cols * (right - left)) / width
+    y = (top + (row + 0.5) / rows * (bottom - top)) / height
+    return {"x": x * box["width"], "y": y * box["height"]}

@@ -1,7 +1,7 @@
 """The numbers that the component is sent of a capture, and those that its words name."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,6 +50,15 @@ class Anatomy:
         rows, cols = self.described.query_grid
         middle = len(self.described.prefix) + rows // 2 * cols + cols // 2
         return middle if self.query is None else self.query
+
+    def at(self, layer: int, query: int | None) -> "Anatomy":
+        """The same picture with another layer opened, or another token followed."""
+        from .. import anatomy
+
+        boxes = self.boxes
+        if layer != self.layer:
+            boxes = anatomy.layer_boxes(self.model, self.acts, layer)
+        return replace(self, layer=layer, query=query, boxes=boxes)
 
 
 def anatomy_of(

@@ -9,14 +9,16 @@ import traitlets
 from .. import token_map
 from ..report.components import (
     MODULES,
-    anatomy_message,
-    anatomy_stacks,
+    alone,
+    anatomy_view,
     attention,
     compressed,
+    layer_of,
     opened,
+    steps_of,
 )
 from ..text import anatomy as text
-from . import checked
+from . import Shown, View, checked
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -52,10 +54,34 @@ class Widget(anywidget.AnyWidget):
     head = traitlets.Int(allow_none=True).tag(sync=True)
     query = traitlets.Int(allow_none=True).tag(sync=True)
 
-    def __init__(self, kind: str, acts: "Activations", **traits: Any) -> None:
-        self._acts = acts
+    def __init__(self, kind: View, acts: "Activations", **traits: Any) -> None:
+        self._kind, self._acts = kind, acts
         module = MODULES[kind]
         super().__init__(_source=module.script(), _style=module.style(), **traits)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        """With a page of HTML, live where a saved notebook has no kernel, and so no widget."""
+        bundle: Any = super()._repr_mimebundle_(**kwargs)
+        data, metadata = bundle
+        shown = Shown(self._kind, self._still(), self._acts)
+        return {**data, "text/html": shown._repr_html_()}, metadata
+
+    def _still(self, **host: Any) -> dict[str, Any]:
+        """The component as a file has it, with what is chosen now."""
+        view: dict[str, Any] = self._view
+        shape = view.get("shape") or view["frames"][self.layer]
+        query = shape["home"] if self.query is None else self.query
+        now = {
+            "frame": self.layer,
+            "head": -1 if self.head is None else self.head,
+            "query": query,
+            "pinned": query >= len(shape["prefix"]),
+        }
+        state = {**view["state"], **now}
+        return {
+            "stacks": [*self._stacks, *self._layer],
+            "view": {**view, "state": state, **host},
+        }
 
     @traitlets.validate(*_CHOSEN)
     def _there(self, proposal: Any) -> Any:
@@ -87,31 +113,35 @@ class AnatomyWidget(Widget):
     def __init__(
         self, model: "Model", image: "Image.Image", acts: "Activations", chosen: dict[str, Any]
     ) -> None:
-        self._of = model, image
-        self._photo = token_map.photo(acts.photo)
-        sent = self._sent(acts, **chosen)
-        super().__init__("anatomy", acts, **sent, **chosen)
-        self.observe(self._send, ("layer", "query"))
+        self._of = opened(model, image, acts, chosen["layer"], chosen["query"])
+        self._name = f"widget-{id(self)}"
+        steps = compressed(steps_of(self._of, self._name, MAX_BYTES))
+        sent = self._sent(chosen["head"])
+        super().__init__("anatomy", acts, _stacks=[steps], **sent, **chosen)
+        self.observe(self._send_numbers, ("layer", "query"))
 
-    def _sent(self, acts: "Activations", layer: int, head: int | None, query: int | None) -> Any:
-        of = opened(*self._of, acts, layer, query)
-        steps, inside = anatomy_stacks(of, self._photo, f"widget-{id(self)}", MAX_BYTES)
-        view = anatomy_message(
-            of, steps, inside, head, layers=[*range(acts.depth)], partial=text.PARTIAL_APP
-        )
-        return {"_stacks": [compressed(steps)], "_layer": [compressed(inside)], "_view": view}
+    def _sent(self, head: int | None) -> dict[str, Any]:
+        layer = layer_of(self._of, self._name, MAX_BYTES)
+        asked = {"layers": [*range(self._of.acts.depth)], "partial": text.PARTIAL_APP}
+        view = anatomy_view(self._of, self._name, head, layer, **asked)
+        return {"_layer": [compressed(layer)], "_view": view}
 
-    def _send(self, change: Any) -> None:
+    def _send_numbers(self, change: Any) -> None:
         """The numbers of another layer; or of another token, where not all are in the browser."""
-        (inside,) = self._layer
-        partly = any(
-            one["exact"] is False and one["only"] is not None for one in inside["stack"]["tensors"]
-        )
-        if change["name"] == "query" and not partly:
+        (sent,) = self._layer
+        whole = all(tensor["only"] is None for tensor in sent["stack"]["tensors"])
+        if change["name"] == "query" and whole:
             return
-        sent = self._sent(self._acts, self.layer, self.head, self.query)
+        home = token_map.default_query(self._acts, self._acts.layers[self.layer])
+        self._of = self._of.at(self.layer, home if self.query is None else self.query)
         with self.hold_sync():
-            self._layer, self._view = sent["_layer"], sent["_view"]
+            for name, value in self._sent(self.head).items():
+                setattr(self, name, value)
+
+    def _still(self, **host: Any) -> dict[str, Any]:
+        made = super()._still(**alone(self._of), **host)
+        made["view"]["state"]["step"] = self.step
+        return made
 
     @traitlets.validate("step")
     def _is_step(self, proposal: Any) -> Any:

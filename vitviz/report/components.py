@@ -75,21 +75,13 @@ def anatomy(
     ModelError
         As `vitviz.anatomy.steps`.
     """
-    number = chosen.get("layer")
-    of = opened(
-        model, image, acts, acts.depth - 1 if number is None else number, chosen.get("query")
-    )
-    steps, layer = anatomy_stacks(of, token_map.photo(acts.photo), name, LAYER_BYTES)
-    followed = anatomy_map.token_name(of.described, of.followed)
-    message = anatomy_message(
-        of,
-        steps,
-        layer,
-        chosen.get("head", 0),
-        layers=[of.layer],
-        partial=text.PARTIAL_FILE.format(token=followed),
-    )
-    return {"stacks": [compressed(steps), compressed(layer)], "view": message}
+    state: dict[str, Any] = {"layer": acts.depth - 1, "head": 0, "query": None, **chosen}
+    of = opened(model, image, acts, state["layer"], state["query"])
+    steps, layer = steps_of(of, name, LAYER_BYTES), layer_of(of, name, LAYER_BYTES)
+    return {
+        "stacks": [compressed(steps), compressed(layer)],
+        "view": anatomy_view(of, name, state["head"], layer, **alone(of)),
+    }
 
 
 def opened(
@@ -100,33 +92,36 @@ def opened(
     return anatomy_map.anatomy_of(model, image, acts, layer, asked)
 
 
-def anatomy_stacks(
-    of: anatomy_map.Anatomy, photo: str, name: str, max_bytes: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The numbers of the steps and of the layer."""
-    steps = anatomy_map.sent_steps(of, f"{name}-steps", photo, max_bytes)
-    return steps, anatomy_map.sent_layer(of, f"{name}-layer-{of.layer}", max_bytes)
+def steps_of(of: anatomy_map.Anatomy, name: str, max_bytes: int) -> dict[str, Any]:
+    photo = token_map.photo(of.acts.photo)
+    return anatomy_map.sent_steps(of, f"{name}-steps", photo, max_bytes)
 
 
-def anatomy_message(
-    of: anatomy_map.Anatomy,
-    steps: dict[str, Any],
-    layer: dict[str, Any],
-    head: int | None,
-    **host: Any,
+def layer_of(of: anatomy_map.Anatomy, name: str, max_bytes: int) -> dict[str, Any]:
+    return anatomy_map.sent_layer(of, f"{name}-layer-{of.layer}", max_bytes)
+
+
+def anatomy_view(
+    of: anatomy_map.Anatomy, name: str, head: int | None, layer: dict[str, Any], **host: Any
 ) -> dict[str, Any]:
-    """What to show of these numbers, in a host with other components beside."""
-    message = anatomy_map.view_message(
+    """What to show of the numbers, in a host with other components beside."""
+    view = anatomy_map.view_message(
         of,
         look=look(True),
-        stepsId=steps["stack"]["id"],
+        stepsId=f"{name}-steps",
         layerId=layer["stack"]["id"],
         alone=False,
         provenance=of.acts.provenance,
         **host,
     )
-    message["state"]["head"] = -1 if head is None else head
-    return message
+    view["state"]["head"] = -1 if head is None else head
+    return view
+
+
+def alone(of: anatomy_map.Anatomy) -> dict[str, Any]:
+    """What is said where no other layer and no other token can be asked for."""
+    followed = anatomy_map.token_name(of.described, of.followed)
+    return {"layers": [of.layer], "partial": text.PARTIAL_FILE.format(token=followed)}
 
 
 def look(signed: bool) -> dict[str, str]:
