@@ -178,6 +178,26 @@ def test_a_model_of_windows_has_its_profile_behind_the_dots(
     assert_allclose(table["mean over 4 pictures, px"], mean[np.isfinite(mean)], rtol=1e-5)
 
 
+def test_it_is_said_why_a_profile_of_that_name_is_not_shown(
+    measured: Profile, folder: Path, serve: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(model: Model) -> list[str]:
+        forget()
+        monkeypatch.setattr(model, "name", "example")
+        at = opened("distance")
+        assert_works(at)
+        assert not has_menu(at)
+        return [text.value for text in at.text if text.value.startswith("The profile of")]
+
+    start = "The profile of example over 8 pictures of pictures is not shown: it was made with "
+    other = serve("registers")
+    assert told(other) == [f"{start}other weights or another preprocessing."]
+    wider = serve("plain", image_size=(16, 28))
+    assert told(wider) == [f"{start}an input of 16 × 24 pixels."]
+    monkeypatch.setattr(other, "name", "another")
+    assert profiles.why_none(other) == ""
+
+
 def test_other_weights_or_another_preprocessing_are_another_model(measured: Profile) -> None:
     same, other = own_model(), own_model()
     assert fits(measured, same)

@@ -89,8 +89,7 @@ def page(view: View) -> Data | None:
         _dots(view, survey, behind)
     with one:
         _one_head(view, survey, behind)
-    if behind:
-        _words_behind(behind, mean(survey.distance), measured)
+    _words_behind(view, behind, mean(survey.distance), measured)
     _extremes(survey)
     measured_on = f"all {len(pictures.samples())} sample pictures" if over == "samples" else None
     return Data(lambda: [_table(survey, variant, behind)], pictures=measured_on)
@@ -114,8 +113,7 @@ def _by_layer(view: View) -> Data:
         behind=behind.drawn if behind else None,
     )
     show(figure, key=_DOTS, on_click=lambda: _go(distance.shape[1]))
-    if behind:
-        _words_behind(behind, distance, "On this picture")
+    _words_behind(view, behind, distance, "On this picture")
     kinds = sorted({layer.kind for layer in view.acts.layers})
     st.markdown(
         "Click a dot to choose its head. Compare a head with equal sharing in its own layer, the "
@@ -149,8 +147,12 @@ def _behind(view: View, place: DeltaGenerator, variant: Variant) -> Behind | Non
     return Behind(profile, profile.mean(measure), profile.std(measure))
 
 
-def _words_behind(behind: Behind, distance: np.ndarray, measured: str) -> None:
+def _words_behind(view: View, behind: Behind | None, distance: np.ndarray, measured: str) -> None:
     """Say what the bars are, and how far from them the heads lie on what was measured."""
+    if behind is None:
+        if told := profiles.why_none(view.model):
+            st.text(told)  # plain: the names in it are not ours
+        return
     words = (
         "Blue bars: mean ± standard deviation of each head over "
         f"{profiles.described(behind.profile)}."

@@ -32,6 +32,22 @@ def of_model(model: "Model") -> "list[Profile]":
     return results.captures().get((*model_key(model), "profiles"), make, lambda made: 1000)
 
 
+def why_none(model: "Model") -> str:
+    """Why a model has no profile though there is one of its name; empty where there is none."""
+    if of_model(model):
+        return ""
+    size = tuple(model.preprocess.input_size)
+    for profile in everything():
+        if profile.about["model"] == model.name:
+            input_size = tuple(profile.about["preprocessing"]["input_size"])
+            what = "other weights or another preprocessing"
+            if size != input_size:
+                what = f"an input of {input_size[0]} × {input_size[1]} pixels"
+            over = described(profile)
+            return f"The profile of {model.name} over {over} is not shown: it was made with {what}."
+    return ""
+
+
 def count(profile: "Profile") -> str:
     """How many pictures were measured, in words."""
     return f"{profile.about['pictures'] - profile.about['skipped']:,} pictures"
