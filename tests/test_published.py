@@ -65,6 +65,12 @@ def test_outliers_are_those_of_the_profile(published: ModuleType, found: Profile
     assert "no register tokens" in published.registers(without)
 
 
+def test_what_was_printed_has_every_figure_as_it_is_now(published: ModuleType) -> None:
+    text = SCRIPT.with_suffix(".md").read_text(encoding="utf-8")
+    for title, says, _ in published.FIGURES:
+        assert f"## {title}\n\n{says}\n" in text
+
+
 def test_every_figure_has_a_line_for_each_profile(published: ModuleType, found: Profile) -> None:
     few = profile(example("plain"), noisy(3))  # too few for CKA
     text = published.report([found, few])
