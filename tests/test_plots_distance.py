@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 import pytest
 
 from vitviz import plots
+from vitviz.plots.template import GREY
 
 WEIGHTS = np.array([0.2, 0.5, 0.25, 0.05])
 UNIFORM = np.array([0.1, 0.3, 0.4, 0.2])
@@ -151,6 +152,7 @@ def test_the_spread_over_pictures_is_drawn_and_said() -> None:
     spread = np.array([[1.0, 2.0], [3.0, 9.0]])
     figure = dots(spread=spread)
     np.testing.assert_array_equal(figure.data[0].error_y.array, spread.ravel())
+    assert figure.data[0].error_y.color == GREY  # seen on white and on black
     assert figure.data[0].text[3] == " ± 9.0"
     assert "%{text}" in figure.data[0].hovertemplate
     assert figure.layout.yaxis.range[1] > 40 + 9

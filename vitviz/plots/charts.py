@@ -65,7 +65,9 @@ def attention_distance(
             ),
             selected_marker_opacity=0.9,  # the marks say what is chosen, not what is faded
             unselected_marker_opacity=0.9,
-            error_y=None if spread is None else dict(array=spread.ravel(), thickness=1, width=3),
+            error_y=None
+            if spread is None
+            else dict(array=spread.ravel(), color=GREY, thickness=1, width=3),
             text=deviation,
             customdata=np.stack([names, 100 * prefix_mass.ravel()], axis=1),
             hovertemplate=f"%{{customdata[0]}}: %{{y:.1f}}{'%{text}' if deviation else ''} px, "

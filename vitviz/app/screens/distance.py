@@ -173,7 +173,8 @@ def _source(behind: Behind) -> str:
 
 
 def _controls(view: View) -> tuple[str, Variant, Behind | None]:
-    first, second, third, fourth = st.columns([2, 3, 4, 2])
+    wide = [2, 3, 4, 2] if profiles.of_model(view.model) else [2, 3, 4]
+    first, second, third, *fourth = st.columns(wide)
     heads = view.acts.layers[view.layer].num_heads
     first.selectbox(  # `head` is a shared setting, read in main.py
         "Head",
@@ -200,7 +201,7 @@ def _controls(view: View) -> tuple[str, Variant, Behind | None]:
         width="stretch",
         required=True,
     )
-    return over, variant, _behind(view, fourth, variant)
+    return over, variant, _behind(view, fourth[0], variant) if fourth else None
 
 
 @st.cache_data
