@@ -309,7 +309,7 @@ def test_across_two_pictures_the_same_place_is_another_patch(run: Node) -> None:
 def test_a_match_is_the_one_that_was_found_in_all_digits(run: Node) -> None:
     """Two patches may have one code: the map alone would name the first of them."""
     tile = {"map": {"patches": [0.5, 0.9, 0.9]}, "strongest": {"at": 1, "value": 0.9}}
-    matches = {"nearest": [[0, 1], [2, 1]], "mutual": [False, True]}
+    matches = {"nearest": [[0, 1], [2, 1]], "mutual": [False, True], "back": [[0], [1]]}
     found = run("matched(tile, matches, 1).strongest", tile=tile, matches=matches)
     assert found == {"at": 2, "value": 0.9}
 

@@ -1,6 +1,7 @@
 """Two token maps of one link, in a real browser: one place, one scale, one message."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -68,9 +69,10 @@ def scale_end(page: "Page", which: int) -> str:
     return page.locator(".bar").nth(which).locator("span").last.inner_text()
 
 
-def pixels(page: "Page", part: str) -> np.ndarray:
-    """The last canvas of this part, (height, width, 3)."""
-    data = page.locator(f"canvas[data-part={part}]").last.evaluate(
+def pixels(page: "Page", part: str, *, first: bool = False) -> np.ndarray:
+    """The last canvas of this part, or the first, (height, width, 3)."""
+    canvases = page.locator(f"canvas[data-part={part}]")
+    data = (canvases.first if first else canvases.last).evaluate(
         "(canvas) => { const { width: w, height: h } = canvas;"
         " return [w, h, [...canvas.getContext('2d').getImageData(0, 0, w, h).data]] }"
     )
@@ -159,7 +161,8 @@ def test_matches_are_outlined_in_the_other_picture(page: "Page", show: Callable[
     cosines = np.random.default_rng(0).uniform(-1, 1, (1, count, count))
     shape = replace(shape_of(cosines, GRID, "cosine"), prefix=(), home=0)
     nearest = np.argsort(-cosines[0], axis=1)[:, :3]
-    matches = {"nearest": nearest.tolist(), "mutual": [query == 40 for query in range(count)]}
+    mutual = [query == 40 for query in range(count)]
+    matches = {"nearest": nearest.tolist(), "mutual": mutual, "back": nearest.tolist()}
     show(
         *cosines[None],
         kind="cosine",
@@ -197,6 +200,58 @@ def test_matches_are_outlined_in_the_other_picture(page: "Page", show: Callable[
     page.keyboard.press("ArrowRight")
     assert page.evaluate("component.state.query") == 41
     assert "Each is" not in _reading(page)
+
+
+def test_the_pointer_on_the_other_picture_shows_the_nearest_in_this_one(
+    page: "Page", show: Callable[..., None]
+) -> None:
+    count, random = GRID[0] * GRID[1], np.random.default_rng(0)
+    own, across = random.uniform(-1, 1, (2, 1, count, count))
+    shape = replace(shape_of(own, GRID, "cosine"), prefix=(), home=0)
+    here = {"query": 40, "pinned": True}
+    show(
+        *own[None],
+        kind="cosine",
+        shapes=[shape],
+        link="pair",
+        matches=None,
+        state=here,
+        strip="frames",
+    )
+    similarity = across[:, :, : COARSE[0] * COARSE[1]]
+    nearest, back = (np.argsort(-one, axis=1)[:, :3] for one in (similarity[0], similarity[0].T))
+    matches = {"nearest": nearest.tolist(), "mutual": [False] * count, "back": back.tolist()}
+    other = replace(shape, key_grid=COARSE, key_crop=COARSE_CROP)
+    stack = sent_stack([encode(0, similarity, 0, "cosine")], [other], "cosine")
+    stack["stack"]["id"] = "second"
+    change = {"stackId": "second", "frames": [other.sent("layer 1")], "matches": matches}
+    page.evaluate(SECOND, [stack, json.loads(json.dumps(change))])
+    page.locator("canvas[data-part=map][aria-label]").nth(1).wait_for()
+    before = label(page, 0)
+    assert before.startswith("query row 3 column 13,")
+    photo = page.locator("canvas[data-part=photo]").nth(1)
+    box = photo.bounding_box()
+    assert box
+    scale = box["width"] / SIZE[0]
+    for row, col in ((0, 0), (4, 2), (3, 3)):
+        x = COARSE_CROP[0] + (col + 0.5) / COARSE[1] * (COARSE_CROP[2] - COARSE_CROP[0])
+        y = COARSE_CROP[1] + (row + 0.5) / COARSE[0] * (COARSE_CROP[3] - COARSE_CROP[1])
+        photo.hover(position={"x": scale * x, "y": scale * y})
+        patch = row * COARSE[1] + col
+        best = divmod(int(back[patch, 0]), GRID[1])
+        said = label(page, 0)
+        assert said.startswith(f"query row {row + 1} column {col + 1} of the other picture, ")
+        cosine = similarity[0, back[patch, 0], patch]
+        found = re.search(r"most similar row (\d+) column (\d+), cosine (-?[\d.]+)", said)
+        assert found
+        assert (int(found[1]) - 1, int(found[2]) - 1) == best
+        assert float(found[3]) == pytest.approx(cosine, abs=0.01)
+        drawn = near(pixels(page, "photo", first=True), KEY)
+        for one in back[patch]:
+            assert drawn[around(drawn, *divmod(one, GRID[1]))].sum() > 20
+    page.mouse.move(5, 5)
+    assert label(page, 0) == before
+    assert sent(page) == page.evaluate("told") == []
 
 
 def _reading(page: "Page") -> Any:

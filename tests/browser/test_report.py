@@ -14,8 +14,9 @@ from app_server import Server
 import vitviz
 from vitviz import Activations, anatomy_map, cli, inspection, report, token_map
 from vitviz.checkpoints import assets
-from vitviz.report import components
+from vitviz.report import Captured, components
 
+from .conftest import watched
 from .test_anatomy import written
 from .walk import opened as opened_app
 
@@ -199,7 +200,7 @@ def test_it_says_what_it_leaves_out(opened: Opened) -> None:
 
 def test_names_of_pictures_and_weights_are_no_markup(acts: Activations) -> None:
     model = vitviz.load_model(MODEL, pretrained=False, seed=0)
-    text = report.html(model, {"<img src=x>.png": vitviz.capture(model, acts.photo)})
+    text = report.html([Captured(model, "<img src=x>.png", vitviz.capture(model, acts.photo))])
     assert "<img" not in text
     assert "&lt;img src=x&gt;.png" in text
     assert "random weights" in text
@@ -207,7 +208,7 @@ def test_names_of_pictures_and_weights_are_no_markup(acts: Activations) -> None:
 
 def test_a_family_that_has_no_rollout_says_so(acts: Activations) -> None:
     model = vitviz.load_model("swin_tiny_patch4_window7_224", pretrained=False)
-    text = report.html(model, {"dog": vitviz.capture(model, acts.photo)})
+    text = report.html([Captured(model, "dog", vitviz.capture(model, acts.photo))])
     assert "rollout is not defined." in text
     assert 'id="attention-0"' in text
     assert len(text.encode()) < 16e6
@@ -219,7 +220,7 @@ def test_maps_that_are_too_large_for_a_file_are_refused(
     monkeypatch.setattr(components, "MAX_BYTES", 1_000_000)
     with pytest.raises(vitviz.ModelError, match="take 2 MB, more than the 1 MB"):
         acts.show()
-    text = report.html(vitviz.load_model(MODEL), {"dog": acts})
+    text = report.html([Captured(vitviz.load_model(MODEL), "dog", acts)])
     assert "the app shows them by layer." in text
     assert 'id="data-attention"' not in text
 
@@ -238,7 +239,44 @@ def test_every_page_offers_the_report(page: "Page", server: Server) -> None:
 def test_a_base_model_fits_in_a_file() -> None:
     model = vitviz.load_model("vit_base_patch16_224", pretrained=False, seed=0)
     image = vitviz.open_image(PHOTO.read_bytes())
-    text = report.html(model, {"dog": vitviz.capture(model, image)}, images={"dog": image})
+    text = report.html([Captured(model, "dog", vitviz.capture(model, image), image)])
     assert '{"components": {"attention-0": {"stacks"' in text
     assert '{"components": {"anatomy-0": {"stacks"' in text
     assert len(text.encode()) < 16e6
+
+
+def test_the_report_of_compare_holds_both_sides(
+    page: "Page", server: Server, acts: Activations, browser: "Browser"
+) -> None:
+    opened_app(page, server, "compare?layer=6&head=1")
+    page.get_by_text("their correlation is").wait_for()
+    button = page.get_by_role("button", name="Report")
+    with page.expect_download() as download:
+        button.click()
+    with watched(browser, online=False) as other:
+        path = Path(download.value.path())
+        html = path.rename(path.with_name("compare.html"))
+        other.goto(html.as_uri())
+        other.locator("body[data-ready]").wait_for(state="attached")
+        assert other.locator(".anatomy").count() == other.locator(".token-map").count() == 2
+        words = other.locator("body").inner_text()
+        untrained = vitviz.load_model(MODEL, pretrained=False)
+        for model in (vitviz.load_model(MODEL), untrained):
+            assert model.provenance in words
+        random = vitviz.capture(untrained, PHOTO)
+        (found,) = re.findall(r"their correlation is (-?[\d.]+)\.", words)
+        first, second = (one.attention(5)[0, 0, 1:] for one in (acts, random))
+        assert float(found) == pytest.approx(np.corrcoef(first, second)[0, 1], abs=0.005)
+        drawn = other.locator("canvas[data-part=map]")
+        for which, one in enumerate((acts, random)):
+            shares = one.attention(5)[0, 0, 1:]
+            row, col = divmod(int(shares.argmax()), one.grid[1])
+            said = f"strongest key row {row + 1} column {col + 1}, "
+            assert said in str(drawn.nth(which).get_attribute("aria-label"))
+        (heat, *_) = other.evaluate(
+            """() => [...document.querySelectorAll(".js-plotly-plot")].flatMap((plot) =>
+              plot.calcdata.filter(([first]) => first.trace.type === "heatmap")
+                .map(([first]) => first.z.map((row) => [...row])))"""
+        )
+        difference = random.measure().distance - acts.measure().distance
+        assert sorted(np.ravel(heat)) == pytest.approx(sorted(difference.ravel()), abs=1e-3)

@@ -203,10 +203,21 @@ def test_a_head_that_is_chosen_in_the_browser_is_kept() -> None:
 def test_what_other_pages_chose_for_their_maps_stays_theirs() -> None:
     at = opened("compare", view="spotlight", scale="log", smooth="on")
     assert token_maps(at)[0]["state"]["view"] == "heat"
-    assert token_maps(at)[0]["state"]["scale"] == "shared"
     commit(at, query=9, pinned=True)
     kept = {"view": "spotlight", "scale": "log", "smooth": "on"}
     assert kept.items() <= address(at).items()
+
+
+@pytest.mark.parametrize(
+    ("scale", "drawn"), [("map", "shared"), ("shared", "shared"), ("log", "log")]
+)
+def test_both_maps_have_one_scale_and_it_is_logarithmic_where_attentions_is(
+    scale: str, drawn: str
+) -> None:
+    at = opened("compare", scale=scale)
+    assert [one["state"]["scale"] for one in token_maps(at)] == [drawn, drawn]
+    words = {"shared": "one scale for all maps", "log": "logarithmic scale"}
+    assert words[drawn] in provenance(at)
 
 
 def test_windows_are_compared_with_whole_pictures() -> None:
@@ -285,6 +296,7 @@ def test_the_outlined_patches_are_the_nearest(pair: AppTest) -> None:
     similarity = inspection.cross_similarity(patches("dog"), patches("horse"))
     matches = token_maps(pair)[1]["matches"]
     assert matches["nearest"] == inspection.nearest_patches(similarity, k=5).tolist()
+    assert matches["back"] == inspection.nearest_patches(similarity.T, k=5).tolist()
     pairs = inspection.mutual_matches(similarity)
     assert np.flatnonzero(matches["mutual"]).tolist() == pairs[:, 0].tolist()
     assert f"**{len(pairs)} of 256** patches" in said(pair)

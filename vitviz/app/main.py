@@ -140,7 +140,7 @@ def _page(name: str, views: list[View]) -> None:
     else:
         boxes(words)
         disclose(view, name, data)
-    report_button(view)
+    report_button(view, data)
     figure_pictures()
     with st.container(key="provenance"):
         # plain text: a file's name must never become markup

@@ -134,19 +134,19 @@ def _report(arguments: argparse.Namespace) -> int:
     from .. import capture, load_model
     from ..activations import check_finite
     from ..images import ImageError, open_image
-    from ..report import html
+    from ..report import Captured, html
     from ..zoo import ModelError
 
-    captures, images, checksums = {}, {}, {}
+    captured = []
     try:
         model = load_model(arguments.model)
         for photo in arguments.photos:
             data = photo.read_bytes()
-            images[photo.name] = open_image(data)
-            captures[photo.name] = capture(model, images[photo.name])
-            check_finite(model, captures[photo.name])
-            checksums[photo.name] = hashlib.sha256(data).hexdigest()
-        content = html(model, captures, images=images, checksums=checksums)
+            image, checksum = open_image(data), hashlib.sha256(data).hexdigest()
+            acts = capture(model, image)
+            check_finite(model, acts)
+            captured.append(Captured(model, photo.name, acts, image, checksum))
+        content = html(captured)
         arguments.out.write_text(content, encoding="utf-8")
     except (ModelError, ImageError, OSError) as error:
         return refused(error)

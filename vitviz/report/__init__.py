@@ -2,7 +2,8 @@
 
 import json
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from importlib.metadata import version
@@ -37,44 +38,65 @@ _FIGURES: tuple[tuple[str, "Callable[[Activations], go.Figure]"], ...] = (
 )
 
 
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """A picture in a report.
+
+    Attributes
+    ----------
+    name : of the picture
+    image : the picture; without it the report has no Anatomy
+    checksum : SHA-256 of its file
+    """
+
+    model: "Model"
+    name: str
+    acts: "Activations"
+    image: "Image.Image | None" = None
+    checksum: str | None = None
+
+
 def html(
-    model: "Model",
-    captures: "Mapping[str, Activations]",
-    *,
-    images: "Mapping[str, Image.Image] | None" = None,
-    checksums: Mapping[str, str] | None = None,
+    captured: Sequence[Captured], *, compared: "tuple[str, str, Sequence[go.Figure]] | None" = None
 ) -> str:
-    """The report of some captures of one model.
+    """The report of some captures, of one model or of several.
 
     Parameters
     ----------
-    model : Model
-    captures : mapping of a picture's name to its capture
-    images : mapping of a picture's name to the picture, optional
-        With it the file has Anatomy, the picture's way through the model.
-    checksums : mapping of a picture's name to the SHA-256 of its file, optional
+    captured : sequence of Captured
+    compared : (found, line, figures), optional
+        What was found when they were compared, in words and in figures, and the line that says of
+        what; this comes first.
 
     Returns
     -------
     str
         The file. For each picture it has the token map of all layers and heads and Anatomy, both
-        live, and the figures of the capture; then those of the weights. All have captions,
-        equations and the line that says what was measured. It prints on A4. What cannot be shown
-        of this model says so in a sentence.
+        live, and the figures of the capture; then those of the weights of each model. All have
+        captions, equations and the line that says what was measured. It prints on A4. What cannot
+        be shown of a model says so in a sentence.
     """
-    made = _Made(frozenset().union(*(traits(model, acts) for acts in captures.values())))
-    sections = []
-    for name, acts in captures.items():
-        image, checksum = (images or {}).get(name), (checksums or {}).get(name)
-        sections.append(_picture_section(made, model, name, acts, image, checksum))
-    sections.append(_weights_section(made, model))
+    models = list({id(one.model): one.model for one in captured}.values())
+    made, sections = _Made(), []
+    made.traits = traits(captured[0].model, captured[0].acts)
+    if compared is not None:
+        found, line, figures = compared
+        words = f"<p>{escape(found.replace('**', ''))}</p><p class=line>{escape(line)}</p>"
+        drawn = [made.figure(figure, "compare", line) for figure in figures]
+        sections.append(_section(text.COMPARED, [words, *drawn]))
+    sections += [_picture_section(made, one, several=len(models) > 1) for one in captured]
+    sections += [_weights_section(made, model, several=len(models) > 1) for model in models]
     packages = ", ".join(f"{package} {version(package)}" for package in _PACKAGES)
     about = (
-        f"{model.provenance}. Made with vitviz {version('vitviz')} on Python "
-        f"{platform.python_version()} with {packages}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
+        f"{'; '.join(model.provenance for model in models)}. Made with vitviz {version('vitviz')} "
+        f"on Python {platform.python_version()} with {packages}, "
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
     )
-    title = escape(f"{model.name}: {', '.join(captures)}")
-    warning = "" if model.trained else f"<p class=warning>{text.UNTRAINED}</p>"
+    names = [dict.fromkeys(each) for each in ((m.name for m in models), (c.name for c in captured))]
+    title = escape(": ".join(", ".join(each) for each in names))
+    untrained = [model for model in models if not model.trained]
+    said = text.UNTRAINED if len(models) == 1 else text.SOME_UNTRAINED
+    warning = f"<p class=warning>{said}</p>" if untrained else ""
     head = f"<h1>{title}</h1><p class=line>{escape(about)}</p>{warning}<p>{text.EXPERIMENTS}</p>"
     return file(title, head + "".join(sections), made.components, made.figures)
 
@@ -82,8 +104,8 @@ def html(
 class _Made:
     """What the body of the file draws, by the ids of its elements."""
 
-    def __init__(self, traits: frozenset[str]) -> None:
-        self.traits = traits
+    def __init__(self) -> None:
+        self.traits: frozenset[str] = frozenset()  # of what is drawn now
         self.components: dict[str, dict[str, Any]] = {"attention": {}, "anatomy": {}}
         self.figures: dict[str, Any] = {}
 
@@ -117,18 +139,13 @@ class _Made:
         )
 
 
-def _picture_section(
-    made: _Made,
-    model: "Model",
-    name: str,
-    acts: "Activations",
-    image: "Image.Image | None",
-    checksum: str | None,
-) -> str:
+def _picture_section(made: _Made, one: Captured, *, several: bool) -> str:
+    model, acts, image = one.model, one.acts, one.image
+    made.traits = traits(model, acts)
     width, height = acts.picture_size
-    line = f"{acts.provenance} · {name}"
-    digest = f"SHA-256 {checksum}" if checksum else ""
-    parts = [f"<h2>{escape(name)}</h2><p class=line>{width} × {height} pixels. {digest}</p>"]
+    line = f"{acts.provenance} · {one.name}"
+    digest = f"SHA-256 {one.checksum}" if one.checksum else ""
+    parts = [f"<p class=line>{width} × {height} pixels. {digest}</p>"]
     if image is None:
         parts.append(f"<p>{text.NO_PICTURE}</p>")
     else:
@@ -140,10 +157,18 @@ def _picture_section(
             parts.append(made.figure(draw(acts), page, line))
         except ValueError as error:  # what this model does not have, in one sentence
             parts.append(f"<p>{escape(str(error))}</p>")
-    return f"<section>{''.join(parts)}</section>"
+    return _section(f"{one.name}, {_called(model)}" if several else one.name, parts)
 
 
-def _weights_section(made: _Made, model: "Model") -> str:
+def _section(title: str, parts: Sequence[str]) -> str:
+    return f"<section><h2>{escape(title)}</h2>{''.join(parts)}</section>"
+
+
+def _called(model: "Model") -> str:
+    return f"{model.name}, {model.weights}"
+
+
+def _weights_section(made: _Made, model: "Model", *, several: bool) -> str:
     """Figures of the weights, which are the same for every picture."""
     parts, line = [], model.provenance
     kernel, table = model.patch_kernel, model.position_embedding
@@ -155,10 +180,12 @@ def _weights_section(made: _Made, model: "Model") -> str:
     if table is not None and len(table) >= grid[0] * grid[1]:
         similarity = inspection.position_similarity(table, grid=grid)
         parts.append(made.figure(plots.position_similarity(similarity), "positions", line))
-    return f"<section><h2>{text.WEIGHTS}</h2>{''.join(parts)}</section>" if parts else ""
+    title = f"{text.WEIGHTS}, {_called(model)}" if several else text.WEIGHTS
+    return _section(title, parts) if parts else ""
 
 
 def _mathml(equation: str) -> str:
     """LaTeX as MathML, which browsers draw by themselves; each line of it is a block."""
-    within = equation.removeprefix(r"\begin{gathered}").removesuffix(r"\end{gathered}")
+    known = equation.replace(r"\arg", r"\operatorname{arg}\,")
+    within = known.removeprefix(r"\begin{gathered}").removesuffix(r"\end{gathered}")
     return "".join(convert(line.strip(), display="block") for line in within.split(r"\\"))

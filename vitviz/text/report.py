@@ -9,3 +9,5 @@ EXPERIMENTS = (
 )
 WEIGHTS = "The weights"
 UNTRAINED = "These are random weights."
+SOME_UNTRAINED = "Some of these weights are random, as each line below its figure says."
+COMPARED = "Compared"

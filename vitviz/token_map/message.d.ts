@@ -90,6 +90,7 @@ export interface Shape {
 export interface Matches { // of each query in the other picture
   nearest: number[][]; // the patches that are most similar, these first
   mutual: boolean[]; // whether the query is the most similar to the first of them
+  back: number[][]; // of each patch of the other picture, the queries that are most similar
 }
 
 export interface Distance { // in pixels; null where there is none

@@ -9,7 +9,7 @@ import { Component, Stacks, mounting, views } from "./component.js";
 import { DistanceChart } from "./distance.js";
 import { mapDrawing } from "./drawing.js";
 import { isTaken, keyed } from "./keys.js";
-import { MEAN, Scale, Stack, fitted, matched, reading, selected, tilesOf } from "./maps.js";
+import { MEAN, Scale, Stack, fitted, matched, place, reading, selected, tilesOf } from "./maps.js";
 import {
   drawBar, drawCells, drawGrid, drawPixels, drawTile, element, fillStrip, layout, outline, toolbar,
 } from "./parts.js";
@@ -35,6 +35,7 @@ function press(event) {
 class View extends Component {
   /** @type {number | null} */ hover = null; // query under the pointer
   /** @type {number | null} */ pointed = null; // patch under the pointer on the map
+  /** @type {{ view: View, patch: number } | null} */ asked = null; // where the keys' picture is pointed at
   small = element("canvas"); // the map, one pixel a patch
   /** @type {{ selection: Selected, paint: Paint } | null} */ map = null; // as it was last drawn
   saveMenu = saveMenu((bare) => this.drawing(bare));
@@ -58,6 +59,7 @@ class View extends Component {
   /** @param {ViewMessage} data @param {any} send */
   receive(data, send) {
     super.receive(data, send);
+    this.asked = null;
     for (const view of this.linked) view.redraw(); // their scale may be another now
   }
 
@@ -75,7 +77,12 @@ class View extends Component {
   }
 
   get selection() {
-    return selected(this.shape, this.state, this.hover, this.across);
+    const { asked, shape, state } = this;
+    if (!asked) return selected(shape, state, this.hover, this.across);
+    const { keyRows: rows, keyCols: cols, keyCrop: crop } = asked.view.shape;
+    const grid = { rows, cols, crop };
+    const name = `${place(asked.patch, cols)} of the other picture`;
+    return { ...selected(shape, state, MEAN, true), grid, name };
   }
 
   get stack() {
@@ -119,6 +126,13 @@ class View extends Component {
     const { head, query } = fitted(there, view.shape, this.shape, this.data.strip);
     if (chosen) this.commits.follow(view.commits, { head, query, pinned: there.pinned });
     this.hover = view.hover === null ? null : query;
+    this.redraw();
+  }
+
+  /** Show what is most similar to a patch of the other picture.
+   * @param {View["asked"]} asked */
+  ask(asked) {
+    this.asked = asked?.view.here ? asked : null;
     this.redraw();
   }
 
@@ -182,6 +196,8 @@ class View extends Component {
       if (patch === this.pointed) return;
       this.pointed = patch;
       this.redraw();
+      if (this.across)
+        for (const view of this.linked) view.ask(patch === null ? null : { view: this, patch });
     };
     /** @param {HTMLCanvasElement} canvas @param {PointerEvent} event */
     const pointAt = (canvas, event) => {
@@ -262,6 +278,11 @@ class View extends Component {
   #markPatches(context, line, { role, other, patch, grid, mapGrid }) {
     const box = (/** @type {number} */ patch, /** @type {Grid} */ grid, /** @type {Role} */ role) =>
       outline(context, line, patch, grid, this.data[`${role}Colour`], role === "key");
+    if (this.asked) {
+      const { view, patch: there } = this.asked;
+      for (const one of view.data.matches?.back[there] ?? []) box(one, mapGrid, "key");
+      return;
+    }
     if (this.across) {
       for (const one of this.data.matches?.nearest[patch] ?? []) box(one, mapGrid, "key");
       if (this.pointed !== null) box(this.pointed, mapGrid, "query");
@@ -281,9 +302,10 @@ class View extends Component {
     const { context, pixel, line } = this.#onPicture(this.parts.photo);
     context.strokeStyle = "rgb(255 255 255 / 0.35)";
     context.lineWidth = pixel;
-    drawGrid(context, this.across ? selection.mapGrid : selection.grid);
+    const away = this.across || this.asked; // the query is in the other picture
+    drawGrid(context, away ? selection.mapGrid : selection.grid);
     this.#markPatches(context, line, selection);
-    if (this.across) return this.parts.photoTitle.replaceChildren(this.data.titles.photo ?? "");
+    if (away) return this.parts.photoTitle.replaceChildren(this.data.titles.photo ?? "");
     const { role, name, query } = selection;
     const pinned = this.previewed ? " · preview" : this.state.pinned ? " · pinned" : "";
     const token = element("em", { textContent: name });
@@ -312,7 +334,16 @@ class View extends Component {
   /** The maps of the strip, and which of them is the large one.
    * @param {Selected} selection */
   tiles(selection) {
-    const { data, shape, state } = this;
+    const { asked, data, shape, state } = this;
+    if (asked) { // the other way round: the column of the patch there
+      const { view, patch } = asked;
+      const map = /** @type {Stack} */ (view.stack).map(0, 0, patch, "column");
+      const at = view.data.matches?.back[patch][0] ?? 0;
+      const [tile] = data.frames;
+      const chosen = { head: 0, frame: 0, name: tile.name, map, least: 0,
+        strongest: { at, value: map.patches[at] } };
+      return { tiles: [chosen], chosen };
+    }
     const byHead = data.strip === "heads";
     const tiles = tilesOf(/** @type {Stack} */ (this.stack), data, state, selection);
     const head = shape.heads === 1 ? 0 : state.head;

@@ -15,7 +15,7 @@ from vitviz.app.shared.view import View
 from vitviz.app.widgets import class_menu, input_size
 from vitviz.app.widgets import weights as weights_menu
 from vitviz.app.widgets.caption import literal
-from vitviz.app.widgets.data_table import Data, Table
+from vitviz.app.widgets.data_table import Beside, Data, Table
 from vitviz.app.widgets.figure import show
 
 if TYPE_CHECKING:
@@ -54,7 +54,9 @@ def page(view: View) -> Data | None:
         with place:
             _answer(one, f"{'for' if mode == 'pictures' else 'of'} {called}", side)
     return Data(
-        lambda: [_answers([view, other], names), *compared.tables()], pictures=compared.measured
+        lambda: [_answers([view, other], names), *compared.tables()],
+        pictures=compared.measured,
+        beside=Beside(other, compared.found, compared.figures),
     )
 
 

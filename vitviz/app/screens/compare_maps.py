@@ -12,14 +12,16 @@ from vitviz import inspection, plots
 from vitviz.app.shared import results
 from vitviz.app.shared.view import MEAN, View, placed_grid
 from vitviz.app.widgets.caption import literal
-from vitviz.app.widgets.data_table import Table
+from vitviz.app.widgets.data_table import SCALES, Table
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
-from vitviz.app.widgets.linked_map import linked_map
+from vitviz.app.widgets.linked_map import linked_map, scale_of
 from vitviz.text import findings
 from vitviz.token_map import Frame, default_query, frames_of, moved, shape_of
 
 if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
     from vitviz import Activations, Model
 
 Grid = tuple[int, int]
@@ -34,10 +36,14 @@ class Compared:
     ----------
     measured : the end of the provenance line
     tables : makes the tables
+    found : in a sentence
+    figures : of both sides together
     """
 
     measured: str
     tables: Callable[[], Sequence[Table]]
+    found: str = ""
+    figures: "tuple[go.Figure, ...]" = ()
 
 
 def beside(view: View, model: "Model", acts: "Activations") -> View:
@@ -71,10 +77,12 @@ def draw(view: View, other: View, names: Sequence[str], menu: DeltaGenerator) ->
     both = (view, other)
     for words in dict.fromkeys(refusals):
         st.info(words)
+    found = ""
     if not refusals:
         correlation, common = _correlation(view, other)
         grids = [_map(one)[0].shape for one in both]
-        finding(findings.maps(correlation, grids, common))
+        found = findings.maps(correlation, grids, common)
+        finding(found)
         if view.query_patch is None and view.query_name != other.query_name:
             st.markdown(
                 f"The query is {view.query_name} on the left and {other.query_name} on the right."
@@ -87,8 +95,7 @@ def draw(view: View, other: View, names: Sequence[str], menu: DeltaGenerator) ->
     measured = (
         [_distances(one) for one in both] if not any(_attentionless(one) for one in both) else []
     )
-    if measured:
-        _distance_figure(both, names, measured)
+    figures = (_distance_figure(both, names, measured),) if measured else ()
 
     def tables() -> list[Table]:
         made = [] if refusals else [_map_table(view, other, names)]
@@ -99,9 +106,10 @@ def draw(view: View, other: View, names: Sequence[str], menu: DeltaGenerator) ->
         *([] if refusals else [head]),
         f"beside {other.model.provenance}",
         f"layer {other.layer + 1} of {other.acts.depth}",
+        *([] if refusals else [SCALES[scale_of(view)]]),
         view.picture.name,
     )
-    return Compared(" · ".join(line), tables)
+    return Compared(" · ".join(line), tables, found, figures)
 
 
 def _head_words(head: str | int) -> str:
@@ -214,26 +222,27 @@ def _table_of(one: _Distances, pixel: float) -> np.ndarray:
 
 def _distance_figure(
     both: Sequence[View], names: Sequence[str], measured: Sequence[_Distances]
-) -> None:
+) -> "go.Figure":
     unit, pixels = _unit(measured)
     if _alike(measured):
         first, second = (_table_of(*one) for one in zip(measured, pixels, strict=True))
         st.subheader(
             "How much farther each head attends on the right than on the left", anchor=False
         )
-        show(plots.distance_difference(second - first, unit=unit, names=(names[0], names[1])))
-        return
+        figure = plots.distance_difference(second - first, unit=unit, names=(names[0], names[1]))
+        show(figure)
+        return figure
     st.subheader("Mean attention distance from the first layer to the last", anchor=False)
     st.markdown(
         "The models have different layers or heads, so the means of their layers are compared."
     )
-    show(
-        plots.distance_by_depth(
-            [np.array([_mean(heads) for heads in one.heads]) / one.side for one in measured],
-            names=names,
-            equal_sharing=[one.equal / one.side for one in measured],
-        )
+    figure = plots.distance_by_depth(
+        [np.array([_mean(heads) for heads in one.heads]) / one.side for one in measured],
+        names=names,
+        equal_sharing=[one.equal / one.side for one in measured],
     )
+    show(figure)
+    return figure
 
 
 def _mean(heads: np.ndarray) -> float:

@@ -75,13 +75,16 @@ def draw(view: View, other: View, menu: DeltaGenerator) -> Compared:
     pairs = inspection.mutual_matches(similarity)
     mutual = np.isin(np.arange(count), pairs[:, 0])
     cosines = similarity[tuple(pairs.T)]
-    finding(findings.matches(pairs, cosines, count), of=f"After layer {view.layer + 1}")
-    _maps(view, other, similarity, nearest, mutual)
+    found = findings.matches(pairs, cosines, count)
+    finding(found, of=f"After layer {view.layer + 1}")
+    back = inspection.nearest_patches(similarity.T, k=k)
+    _maps(view, other, similarity, (nearest, mutual, back))
     matched, coloured = st.columns(2)
     images, crops = (results.photo(view), results.photo(other)), (view.acts.crop, other.acts.crop)
     with matched:
         st.subheader("Mutual pairs", anchor=False)
-        show(plots.mutual_matches(pairs, cosines, images, crops=crops, grid=view.grid))
+        figures = [plots.mutual_matches(pairs, cosines, images, crops=crops, grid=view.grid)]
+        show(figures[0])
     components: tuple[np.ndarray, np.ndarray] | None = None
     with coloured:
         if min(2 * count, first.shape[1]) >= CHANNELS:
@@ -89,7 +92,8 @@ def draw(view: View, other: View, menu: DeltaGenerator) -> Compared:
             components = one, two
             st.subheader("Principal components of both together", anchor=False)
             shapes = tuple(points.reshape(*view.grid, CHANNELS) for points in components)
-            show(plots.joint_components((shapes[0], shapes[1]), images, crops=crops))
+            figures.append(plots.joint_components((shapes[0], shapes[1]), images, crops=crops))
+            show(figures[1])
             shares = [as_percent(share) for share in explained]
             st.markdown(
                 f"Equal colours mean equal components in both pictures: red explains {shares[0]} "
@@ -119,7 +123,7 @@ def draw(view: View, other: View, menu: DeltaGenerator) -> Compared:
         )
         return [Table(about, columns)]
 
-    return Compared(measured, tables)
+    return Compared(measured, tables, f"After layer {view.layer + 1}: {found}", tuple(figures))
 
 
 def _patches(view: View) -> np.ndarray:
@@ -136,7 +140,10 @@ def _similarity(view: View, other: View) -> np.ndarray:
 
 
 def _maps(
-    view: View, other: View, similarity: np.ndarray, nearest: np.ndarray, mutual: np.ndarray
+    view: View,
+    other: View,
+    similarity: np.ndarray,
+    matches: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> None:
     own = inspection.token_similarity(_patches(view))
     version = (view.layer, view.picture.digest)
@@ -146,7 +153,7 @@ def _maps(
     shape = replace(shapes[0], prefix=(), home=home, heads=1, equal_share=None)
     left, right = st.container(key="compared").columns(2)
     with left:
-        st.markdown(f"**{literal(view.picture.name)}**: choose a patch here")
+        st.markdown(f"**{literal(view.picture.name)}**: point at a patch, or click it")
         linked_map(
             view,
             encode(0, own[None], 0, "cosine"),
@@ -158,7 +165,7 @@ def _maps(
             version=version,
         )
     with right:
-        st.markdown(f"**{literal(other.picture.name)}**: the patches most similar to the query")
+        st.markdown(f"**{literal(other.picture.name)}**: point at a patch here too")
         linked_map(
             other,
             encode(0, similarity[None], 0, "cosine"),
@@ -169,5 +176,5 @@ def _maps(
             map_name=layer,
             version=version,
             asked=view,
-            matches=(nearest, mutual),
+            matches=matches,
         )

@@ -4,13 +4,17 @@ import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import streamlit as st
 
 from vitviz.app.shared.view import View
 
-_SCALES = {
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+SCALES = {
     "map": "each map on its own scale",
     "shared": "one scale for all maps",
     "log": "logarithmic scale",
@@ -66,6 +70,22 @@ class Table:
 
 
 @dataclass(frozen=True, eq=False)
+class Beside:
+    """The other side of a page that compares.
+
+    Attributes
+    ----------
+    view : of the other side
+    found : what was found, in a sentence; empty where nothing could be compared
+    figures : of both sides together
+    """
+
+    view: View
+    found: str
+    figures: "Sequence[go.Figure]"
+
+
+@dataclass(frozen=True, eq=False)
 class Data:
     """What a page measured.
 
@@ -77,11 +97,14 @@ class Data:
         What was measured, where it is not the picture on screen.
     record : str or None
         The whole line, where neither model nor picture on screen was measured.
+    beside : Beside or None
+        What the page compares with.
     """
 
     make: Callable[[], Sequence[Table]]
     pictures: str | None = None
     record: str | None = None
+    beside: Beside | None = None
 
 
 @st.fragment  # opening it does not run the rest of the page again
@@ -136,7 +159,7 @@ def provenance(view: View, page: str, data: Data | None = None) -> str:
     settings = {"layer": f"layer {view.layer + 1} of {view.acts.depth}"}
     if view.acts.layers[view.layer].num_heads:
         settings["head"] = "mean of heads" if view.head is None else f"head {view.head + 1}"
-        settings["scale"] = _SCALES[view.style.scale]
+        settings["scale"] = SCALES[view.style.scale]
     return " · ".join(
         (
             view.model.provenance,

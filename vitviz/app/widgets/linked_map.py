@@ -1,7 +1,7 @@
 """Two token maps side by side: one place in both, on one scale."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import streamlit as st
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from vitviz.app.shared.view import View
 
 
+def scale_of(view: "View") -> Literal["shared", "log"]:
+    """The scale of both maps, which is one for both: logarithmic where Attention's is."""
+    return "log" if view.style.scale == "log" else "shared"
+
+
+def _sent_matches(nearest: np.ndarray, mutual: np.ndarray, back: np.ndarray) -> dict[str, Any]:
+    return {"nearest": nearest.tolist(), "mutual": mutual.tolist(), "back": back.tolist()}
+
+
 def linked_map(
     view: "View",
     frame: Frame,
@@ -27,7 +36,7 @@ def linked_map(
     map_name: str,
     version: Sequence[object] = (),
     asked: "View | None" = None,
-    matches: tuple[np.ndarray, np.ndarray] | None = None,
+    matches: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
 ) -> None:
     """Draw the photo and the map of one side; the page's other one follows it.
 
@@ -44,7 +53,8 @@ def linked_map(
         Of the queries, where these are patches of another picture.
     matches : optional
         Of each query the numbers of its nearest patches in this picture (queries, k), and whether
-        it is the nearest of the first one (queries,).
+        it is the nearest of the first one (queries,); and of each patch of this picture the numbers
+        of the nearest queries (patches, k).
     """
     key, asked = f"token_map_compare_{name}", asked or view
     patches_only = kind == "cosine"
@@ -83,7 +93,7 @@ def linked_map(
                 "pinned": asked.query_patch is not None,
                 "direction": "row" if patches_only else view.style.direction,
                 "view": "heat",
-                "scale": "shared",
+                "scale": scale_of(view),
                 "leaveOut": False,
                 "smooth": False,
             },
@@ -99,7 +109,7 @@ def linked_map(
             "distance": None,
             "provenance": f"{view.model.provenance} · {' and '.join(pictures)}",
             "link": "compare",
-            "matches": matches and {"nearest": matches[0].tolist(), "mutual": matches[1].tolist()},
+            "matches": None if matches is None else _sent_matches(*matches),
         },
         commit,
     )

@@ -1,25 +1,28 @@
-"""A button that writes what the model sees in the picture into one HTML file."""
+"""A button that writes what is on screen of a picture into one HTML file."""
 
 import streamlit as st
 
 from vitviz.app.shared.view import View
+from vitviz.app.widgets.data_table import Data, provenance
 
 
-def report_button(view: View) -> None:
+def report_button(view: View, data: Data | None) -> None:
     """Draw the button; the file is made when it is clicked."""
+    beside = data.beside if data else None
 
     def content() -> bytes:
-        from vitviz.report import html
+        from vitviz.report import Captured, html
 
-        picture = view.picture
-        name = picture.name
-        return html(
-            view.model,
-            {name: view.acts},
-            images={name: picture.image},
-            checksums={name: picture.digest},
-        ).encode()
+        sides = [
+            Captured(one.model, one.picture.name, one.acts, one.picture.image, one.picture.digest)
+            for one in (view, *([beside.view] if beside else []))
+        ]
+        compared = None
+        if beside:
+            compared = beside.found, provenance(view, "compare", data), beside.figures
+        return html(sides, compared=compared).encode()
 
+    what = "both sides and of their comparison" if beside else "this picture"
     st.download_button(
         "Report",
         content,
@@ -28,5 +31,5 @@ def report_button(view: View) -> None:
         key="report",
         on_click="ignore",
         icon=":material/download:",
-        help="One HTML file with the live map and the figures of this picture, for any browser.",
+        help=f"One HTML file with the live maps and the figures of {what}, for any browser.",
     )
