@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from multiprocessing import active_children
 from pathlib import Path
@@ -67,22 +69,23 @@ def test_workers_agree_and_are_not_reached_by_ctrl_c(
 ) -> None:
     monkeypatch.chdir(folder.parent)
     told: list[int] = []
-    seen: set[int | None] = set()
+    started: Any = workers._started
+    seen: list[Any] = []
 
-    def progress(done: int, total: int) -> None:
-        told.append(done)
-        for child in active_children():
-            if child.pid and child.pid not in seen:
-                os.kill(child.pid, signal.SIGINT)  # which the terminal sends to all processes
-            seen.add(child.pid)
+    def interrupted(*options: Any) -> Any:
+        connection, process = started(*options)
+        os.kill(process.pid, signal.SIGINT)  # which the terminal sends to all processes
+        seen.append(process)
+        return connection, process
 
-    found = profiled(folder, workers=count, progress=progress)
+    monkeypatch.setattr(workers, "_started", interrupted)
+    found = profiled(folder, workers=count, progress=lambda done, total: told.append(done))
     assert_same(found, alone)
     assert told[0] == 0
     assert told[-1] == 30
     assert told == sorted(told)
     assert len(told) == 9  # one before, and one a batch
-    assert len(seen) == count
+    assert [process.exitcode for process in seen] == [0] * count
     assert (found.about["workers"], found.about["engine"]) == (count, "local")
 
 
@@ -147,10 +150,25 @@ def test_what_a_worker_cannot_measure_is_said(folder: Path) -> None:
     assert_one_sentence(caught.value)
 
 
-def test_a_script_that_every_worker_would_run_again_is_said() -> None:
-    with pytest.raises(ProfileError, match="__main__") as caught:
-        workers._check_killed(status=1, times=1)
-    assert_one_sentence(caught.value)
+def test_a_script_that_every_worker_would_run_again_is_said(folder: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import vitviz\n"
+        'model = vitviz.load_model("vitviz_tiny_cifar10")\n'
+        f"vitviz.profile(model, {str(folder / '00.png')!r}, workers=1)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, script],
+        cwd=Path(__file__).parents[1],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 1
+    error = run.stderr.strip().splitlines()[-1]
+    assert "A worker ended with status 1, and what it said stands above" in error
+    assert '`if __name__ == "__main__":`' in error
 
 
 @pytest.mark.parametrize(

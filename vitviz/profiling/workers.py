@@ -7,7 +7,7 @@ import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -85,10 +85,12 @@ def in_processes(
 def _started(packed: bytes, threads: int) -> tuple[Connection, BaseProcess]:
     context = get_context("spawn")  # a fork would copy locks that threads of torch hold
     ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, packed, threads), daemon=True)
+    process = context.Process(target=_work, args=(theirs, threads), daemon=True)
     with _without_interrupts():
         process.start()
     theirs.close()  # so that ours ends where the process does
+    with suppress(OSError):  # as in `_give`
+        ours.send_bytes(packed)  # as an argument of the process, one that ends early would block us
     return ours, process
 
 
@@ -98,6 +100,7 @@ def _without_interrupts() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows: `_work` ignores it
         yield
         return
+    resource_tracker.ensure_running()  # which unblocks the signal when the first process starts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
@@ -130,13 +133,13 @@ def _check_killed(status: int, times: int) -> None:
         )
 
 
-def _work(connection: Connection, packed: bytes, threads: int) -> None:
+def _work(connection: Connection, threads: int) -> None:
     """What a process does: measure what it is sent, until nothing more is."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(EOFError, ConnectionError):  # whoever started it has ended
         try:
             use_threads(threads)
-            model, settings = cloudpickle.loads(packed)
+            model, settings = cloudpickle.loads(connection.recv_bytes())
             while True:
                 some = connection.recv()
                 connection.send(measured(model, some, progress=connection.send, **settings))
