@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 import vitviz
 from vitviz import cli
-from vitviz.profiling import KEPT, MEASURES, Piece, Profile, ProfileError, profile, running
+from vitviz.profiling import KEPT, MEASURES, Piece, Profile, ProfileError, listed, profile, running
 
 FILES = {"heads.csv", "profile.html", "profile.npz", "profile.parquet", "run.json"}
 
@@ -335,3 +335,44 @@ def test_ctrl_c_keeps_what_is_done(
     assert command(*words, "--resume") == 0
     assert calls == [8, 4, 4]
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
+
+
+def test_profiles_of_parts_become_that_of_the_whole(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = vitviz.load_model("vitviz_tiny_cifar10")
+    pictures = [entry.read()[0] for entry in listed(packed)]
+    for name, some in dict(a=pictures[:8], b=pictures[8:16], c=pictures[16:]).items():
+        profile(model, some, out=tmp_path / name)
+    parts = [str(tmp_path / name) for name in "abc"]
+    assert cli.main(["merge", *parts, "--out", str(tmp_path / "whole")]) == 0
+    said = capsys.readouterr()
+    assert "20 pictures of 3 profiles" in said.out
+    assert said.err == ""
+    assert {path.name for path in (tmp_path / "whole").iterdir()} == FILES
+    found, expected = vitviz.load_profile(tmp_path / "whole"), profile(model, pictures)
+    for name, values in found.state.arrays().items():
+        expected_values = expected.state.arrays()[name]
+        scale = np.abs(expected_values).max()
+        assert_allclose(values, expected_values, rtol=0, atol=1e-12 * scale, err_msg=name)
+    assert_array_equal(found.values("distance"), expected.values("distance"))
+    assert found.pictures["sha256"] == expected.pictures["sha256"]
+
+    assert cli.main(["merge", *parts, "--out", str(tmp_path / "whole")]) == 2
+    assert "holds a profile already" in capsys.readouterr().err
+    assert cli.main(["merge", parts[0], parts[0], "--out", str(tmp_path / "twice")]) == 2
+    assert_one_sentence(capsys.readouterr().err.strip())
+    with pytest.raises(ProfileError, match="another list"):
+        profile(model, pictures[:8], out=tmp_path / "whole", resume=True)
+
+
+def test_a_cut_that_cka_sees_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pictures = [picture(24, 16, seed=seed) for seed in range(9)]
+    for name, some in dict(a=pictures[:5], b=pictures[5:]).items():
+        profile(example("plain"), some, out=tmp_path / name)
+    words = ["merge", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path / "whole")]
+    assert cli.main(words) == 0
+    said = capsys.readouterr().err.strip()
+    assert "CKA has other minibatches" in said
+    assert_one_sentence(said)
+    assert said in (tmp_path / "whole" / "profile.html").read_text()

@@ -1,4 +1,4 @@
-"""The `vitviz` command: app, report, profile, compare, train, evaluate, fetch, prepare."""
+"""The `vitviz` command: app, report, profile, merge, compare, train, evaluate, fetch, prepare."""
 
 import argparse
 import sys
@@ -10,6 +10,7 @@ from .. import __version__
 from ..options import Options, add_device, add_options, check, options_in
 from .comparing import add_compare
 from .lesson import fetch, prepare
+from .merging import add_merge
 from .terminal import pictures_done, print_skipped, refused
 
 
@@ -236,6 +237,7 @@ def _parser() -> argparse.ArgumentParser:
     add_device(profile)
     profile.set_defaults(run=_profile)
 
+    add_merge(commands)
     add_compare(commands)
 
     report = commands.add_parser("report", help="write what a model sees into one HTML file")

@@ -268,6 +268,7 @@ def _facts(profile: Any) -> dict[str, str]:
             f"most probable class, for {100 * five:.2f} % one of the five most probable; expected "
             f"calibration error {100 * profile.calibration_error:.2f} %"
         )
+    found["merged"] = about.get("note", "")
     found |= {f"not measured: {name}": why for name, why in about["refused_layers"].items()}
     return {name: text for name, text in found.items() if text}
 

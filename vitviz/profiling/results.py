@@ -267,27 +267,31 @@ class Profile:
         """The profile of both lists of pictures, this one's first.
 
         It is the profile of the whole list where the first part ends after a multiple of 256
-        pictures; elsewhere CKA has other minibatches.
+        pictures; elsewhere CKA has other minibatches, and `about["note"]` says so.
 
         Raises
         ------
         ProfileError
-            When they are of different models, weights or preprocessing.
+            When they are of different models, weights or preprocessing, or have the same pictures.
         """
         for key in SAME:
             if self.about[key] != other.about[key]:
                 raise ProfileError(f"Two profiles that differ in {key} cannot be merged.")
+        if {*self._lists} & {*other._lists}:
+            raise ProfileError("Two profiles of the same list of pictures cannot be merged.")
         about = dict(self.about)
         for key in ("pictures", "skipped", "seconds"):
             about[key] = self.about[key] + other.about[key]
         about["proof_error"] = max(self.about["proof_error"], other.about["proof_error"])
         about["refused_layers"] = self.about["refused_layers"] | other.about["refused_layers"]
         about["source"] = ", ".join(dict.fromkeys((self.about["source"], other.about["source"])))
-        about["merged_from"] = [
-            part
-            for one in (self, other)
-            for part in one.about.get("merged_from", [one.about["list_sha256"]])
-        ]
+        about["merged_from"] = self._lists + other._lists
+        about["list_sha256"] = None  # no run over a list of its own, which could go on
+        if "note" in other.about or self.about["pictures"] % self.about["minibatch"]:
+            about["note"] = (
+                f"Parts of other sizes than multiples of {self.about['minibatch']} pictures were "
+                "merged, so CKA has other minibatches than in a run over the whole list."
+            )
 
         def parts() -> Iterator[Part]:
             yield from self._parts()
@@ -304,6 +308,12 @@ class Profile:
         from .writing import write
 
         write(self, Path(folder))
+
+    @property
+    def _lists(self) -> list[str]:
+        """Digests of the lists of pictures that were merged, or of the only one."""
+        found: list[str] = self.about.get("merged_from") or [self.about["list_sha256"]]
+        return found
 
     @property
     def _answered(self) -> bool:

@@ -223,10 +223,7 @@ def _prepare(folder: Path, about: Mapping[str, Any], resume: bool) -> None:
     pieces = folder / "pieces"
     known = pieces / "run.json"
     if not resume:
-        if known.is_file() or (folder / "run.json").is_file():
-            raise ProfileError(
-                f"{folder} holds a profile already: resume it, or name another folder."
-            )
+        check_unused(folder)
     elif known.is_file():
         _check_same(folder, json.loads(known.read_text(encoding="utf-8")), about)
     try:
@@ -234,6 +231,12 @@ def _prepare(folder: Path, about: Mapping[str, Any], resume: bool) -> None:
         replace_file(known, json.dumps(about).encode())
     except OSError as error:
         raise ProfileError(f"{folder} cannot be written: {error}.") from error
+
+
+def check_unused(folder: Path) -> None:
+    """Raise a ProfileError when there is a profile in the folder, or the beginning of one."""
+    if (folder / "pieces" / "run.json").is_file() or (folder / "run.json").is_file():
+        raise ProfileError(f"{folder} holds a profile already: resume it, or name another folder.")
 
 
 def _finished(folder: Path, about: Mapping[str, Any]) -> Profile:
