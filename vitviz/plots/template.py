@@ -41,22 +41,21 @@ def finish(figure: go.Figure, alt: str, *, height: int, top: int = 8, right: int
     whole = dict(meta={"alt": alt}, height=height, margin=margin, font=size)
     # Plotly takes several times as long to merge properties as to replace them.
     figure.update_layout(whole, showlegend=False, dragmode=False, overwrite=True)
-    for axis in (*figure.select_xaxes(), *figure.select_yaxes()):
-        own = axis.to_plotly_json()
+    for name in [name for name in figure.layout if name.startswith(("xaxis", "yaxis"))]:
+        own = figure.layout[name].to_plotly_json()
         title, ticks = own.get("title", {}), own.get("tickfont", {})
         title, ticks = title | {"font": title.get("font", {}) | size}, ticks | size
         texts = dict(title=title, tickfont=ticks, automargin=True)
-        figure.layout[axis.plotly_name] = own | texts
+        figure.layout[name] = own | texts
     return figure
 
 
 def picture_axes(figure: go.Figure, box: Box) -> None:
     """Axes without marks that span a box (left, top, right, bottom), in its own proportions."""
     left, top, right, bottom = box
-    figure.update_xaxes(range=[left, right], constrain="domain", overwrite=True, **BARE)
-    figure.update_yaxes(
-        range=[bottom, top], scaleanchor="x", constrain="domain", overwrite=True, **BARE
-    )
+    across = dict(range=[left, right], constrain="domain", **BARE)
+    down = dict(range=[bottom, top], scaleanchor="x", constrain="domain", **BARE)
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
 
 
 def legend_above(figure: go.Figure, *, top: int | None = None) -> go.Figure:

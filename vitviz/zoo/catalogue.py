@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from ..checkpoints import shipped_names
@@ -111,7 +112,12 @@ _OFFERED = {
 def catalogue() -> tuple[Entry, ...]:
     """The models that the app offers: the shipped ones first, then those of timm by family."""
     own = tuple(Entry(name, f"{name} (shipped)", True, "ViT") for name in shipped_names())
-    return own + tuple(
+    return own + _of_timm()
+
+
+@cache
+def _of_timm() -> tuple[Entry, ...]:
+    return tuple(
         Entry(name, f"{name} (timm)", False, family, Weights(f"timm/{name}.{tag}", SAFE_FILE), size)
         for family, members in _OFFERED.items()
         for name, (tag, size) in members.items()
