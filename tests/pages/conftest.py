@@ -9,6 +9,7 @@ import pytest
 from examples import OWN, own_module, watched
 from streamlit.components.v2 import manifest_scanner
 from streamlit.runtime.scriptrunner.script_cache import ScriptCache
+from streamlit.testing.v1 import local_script_runner
 
 from pages.driver import listen
 from vitviz import Model
@@ -31,11 +32,19 @@ def _on_localhost() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _read_once() -> Iterator[None]:
     """A server does once what Streamlit does anew for every AppTest, or for every run of one: it
-    looks for components in all that is installed, and compiles the script."""
+    looks for components in all that is installed, and compiles the script. A run is waited for
+    without going through all that it has sent, a thousand times a second."""
     with pytest.MonkeyPatch.context() as patch:
         scan = cache(manifest_scanner.scan_component_manifests)
         patch.setattr(manifest_scanner, "scan_component_manifests", scan)
         patch.setattr(ScriptCache, "get_bytecode", staticmethod(ScriptCache().get_bytecode))
+        check = local_script_runner.require_widgets_deltas
+
+        def wait(runner: Any, timeout: float = 3) -> None:
+            runner._script_thread.join(timeout)
+            check(runner, timeout)
+
+        patch.setattr(local_script_runner, "require_widgets_deltas", wait)
         yield
 
 

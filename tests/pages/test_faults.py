@@ -1,5 +1,6 @@
 """What goes wrong on the server costs a sentence, and nothing that was there."""
 
+import functools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -39,9 +40,14 @@ def _nothing_kept() -> None:
     results.captures.clear()
 
 
+@functools.cache
+def whole(name: str) -> dict[str, torch.Tensor]:
+    return dict(timm_module(name).state_dict())
+
+
 def damaged(name: str, key: str) -> bytes:
     """Weights of an architecture of timm with one number that is none."""
-    weights = dict(timm_module(name).state_dict())
+    weights = dict(whole(name))
     weights[key] = weights[key].clone()
     weights[key].view(-1)[0] = torch.nan
     return save(weights)
