@@ -16,8 +16,8 @@ from examples import (
     picture,
     plain_logits,
     randomise,
-    seeded,
     timm_module,
+    undrawn,
     watched,
 )
 from numpy.testing import assert_allclose, assert_array_equal
@@ -92,7 +92,7 @@ PROJECTED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", PROJECTED)
 def test_a_head_is_muted_where_all_heads_enter_the_projection(name: str) -> None:
     options = dict(PROJECTED[name], num_classes=5)
-    with seeded():
+    with undrawn():
         module: Any = timm.create_model(name, **options).eval()
     randomise(module)
     size = options.get("img_size", module.pretrained_cfg["input_size"][-2:])

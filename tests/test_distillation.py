@@ -116,7 +116,7 @@ def test_the_next_recipes_run(name: str, tmp_path: Path, monkeypatch: pytest.Mon
 
     def short(recipe: Recipe) -> Recipe:
         stages = tuple(replace(stage, epochs=1) for stage in recipe.stages)
-        return replace(recipe, stages=stages, held_out=20, batch_size=20, early=())
+        return replace(recipe, stages=stages, held_out=10, batch_size=10, early=())
 
     recipe = short(RECIPES[name])
     if recipe.teacher:
@@ -124,7 +124,7 @@ def test_the_next_recipes_run(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     count = recipe.configuration["num_classes"]
     write = write_cifar10 if count == 10 else write_cifar100
     write(
-        tmp_path, coloured(40, seed=1, num_classes=count), coloured(20, seed=2, num_classes=count)
+        tmp_path, coloured(20, seed=1, num_classes=count), coloured(10, seed=2, num_classes=count)
     )
     path = train(recipe, data=tmp_path, out=tmp_path / "run", report=silent)
     assert history(path) == [(32, 1.0), (64, 1.0)]

@@ -75,7 +75,7 @@ def staged_model(name: str, size: tuple[int, int]) -> Model:
 
 
 @pytest.mark.parametrize(
-    ("grid", "cells"), [((5, 7), [(0, 0), (3, 2), (4, 6)]), ((4, 4), [(1, 3), (3, 0)])]
+    ("grid", "cells"), [((3, 5), [(0, 0), (1, 2), (2, 4)]), ((4, 4), [(1, 3), (3, 0)])]
 )
 @pytest.mark.parametrize("name", STAGED)
 def test_what_is_planted_is_found_through_windows_shifts_and_pooling(
@@ -138,7 +138,7 @@ def test_the_keys_of_pvt_lie_where_they_were_pooled() -> None:
 
 @pytest.fixture(scope="module", params=STAGED)
 def random(request: pytest.FixtureRequest) -> tuple[Model, Activations]:
-    model = staged_model(request.param, (5 * CELL, 7 * CELL))
+    model = staged_model(request.param, (3 * CELL, 5 * CELL))
     return model, capture(model, picture())
 
 

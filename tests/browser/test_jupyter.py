@@ -27,8 +27,6 @@ from .walk import until
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, FrameLocator, Locator, Page, Position
 
-pytest.importorskip("anywidget", reason="the widget needs anywidget, which is not installed")
-
 PHOTO = assets() / "samples" / "dog.jpg"
 LOAD = (
     "import vitviz\n"
@@ -49,6 +47,12 @@ NOTEBOOKS = {
         "w.layer, w.step = 0, 'scores'",
     ),
 }
+
+
+@pytest.fixture(autouse=True)
+def _installed() -> None:
+    """Asked for when a test runs: the import takes longer than to collect all other tests."""
+    pytest.importorskip("anywidget", reason="the widget needs anywidget, which is not installed")
 
 
 def test_the_widget_holds_the_same_module_and_checks_what_it_is_set_to() -> None:
