@@ -23,12 +23,14 @@ from pages.driver import (
     open_data,
     opened,
     prose,
+    provenance,
     specs,
 )
 from pages.test_distance import DOTS, facts, numbers, trace
 from pages.test_tokens import COLOURS, FILM, alt, layout, seen
 from vitviz import Model, Profile, cli, inspection, load_model, load_profile, profile
 from vitviz.app.shared import models, pictures, profiles, results
+from vitviz.app.widgets.data_table import Table
 from vitviz.checkpoints import assets, shipped_names
 from vitviz.profiling import fits
 
@@ -250,8 +252,21 @@ def test_the_layer_of_most_outliers_is_named(
     assert "or more: 3.1 % of them after layer 2, where there are most." in prose(opened("tokens"))
 
 
-def test_the_tables_have_similarity_and_norms(measured: Profile) -> None:
+def test_the_tables_have_similarity_and_norms(
+    measured: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, lines = Table.csv, []
+
+    def kept(table: Table, line: str) -> str:
+        lines.append(line)
+        return write(table, line)
+
+    monkeypatch.setattr(Table, "csv", kept)
     at = open_data(opened("tokens"), "tokens")
+    assert [line.rpartition(" · ")[2] for line in lines[:3]] == [
+        provenance(at).rpartition(" · ")[2],
+        *2 * ["8 pictures of pictures"],
+    ]
     _, alike, long = (frame.value for frame in at.dataframe)
     assert_allclose(alike.iloc[:, 1:], measured.cka(), atol=1e-5)
     assert list(alike["after layer"]) == [0, 1, 2, 3]

@@ -68,8 +68,9 @@ def _norm_words(profile: "Profile", over: str) -> str:
     )
 
 
-def tables(profile: "Profile") -> Sequence[Table]:
+def tables(view: View, profile: "Profile") -> Sequence[Table]:
     """The numbers of both figures."""
+    record = f"{view.model.provenance} · {profiles.described(profile)}"
     source = profiles.provenance(profile)
     counts, edges = profile.norms
     depths = np.arange(counts.shape[1])
@@ -77,11 +78,15 @@ def tables(profile: "Profile") -> Sequence[Table]:
     if "hsic" in profile.state.sums:
         columns = {"after layer": depths}
         columns |= {f"CKA with layer {depth}": row for depth, row in enumerate(profile.cka())}
-        found.append(Table(f"Linear CKA of all tokens after two layers: {source}.", columns))
+        found.append(
+            Table(f"Linear CKA of all tokens after two layers: {source}.", columns, record)
+        )
     there = np.flatnonzero(counts[1].any(axis=0))
     columns = {"after layer": depths, "outliers, %": 100 * profile.outlier_share.means}
     for number in there:
         name = f"norm {edges[number]:.3g} to {edges[number + 1]:.3g}, patches"
         columns[name] = counts[1][:, number].astype(int)
-    found.append(Table(f"Norms of the patch tokens before the final LayerNorm: {source}.", columns))
+    found.append(
+        Table(f"Norms of the patch tokens before the final LayerNorm: {source}.", columns, record)
+    )
     return found

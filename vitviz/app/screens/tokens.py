@@ -80,7 +80,7 @@ def page(view: View) -> Data | None:
     return Data(
         lambda: [
             _table(view, points, kept, joint),
-            *(token_layers.tables(profile) if profile else ()),
+            *(token_layers.tables(view, profile) if profile else ()),
         ]
     )
 

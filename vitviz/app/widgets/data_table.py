@@ -41,10 +41,13 @@ class Table:
         What they are, in one sentence.
     columns : mapping of str to sequences of one length
         By their headings, which name the units. Where there is no number, NaN or None.
+    record : str or None
+        The line on what was measured, where that is not what the page shows.
     """
 
     about: str
     columns: Mapping[str, Sequence[object] | np.ndarray]
+    record: str | None = None
 
     def csv(self, line: str) -> str:
         """The table as text, under two lines of comment: what was measured, and `about`."""
@@ -116,8 +119,9 @@ def disclose(view: View, page: str, data: Data) -> None:
     disclosure = st.expander("Data", key=f"data_{page}", on_change="rerun")
     if not disclosure.open:
         return
-    line = provenance(view, page, data)
+    shown = provenance(view, page, data)
     for number, table in enumerate(data.make(), start=1):
+        line = table.record or shown
         with disclosure:
             words, *buttons = st.columns([4, 1, 1], vertical_alignment="center")
             words.markdown(table.about)
