@@ -95,6 +95,47 @@ def test_a_figure_is_saved_as_svg_with_its_numbers(
     assert title.text.startswith("Norm of each patch")
 
 
+def test_dots_are_saved_where_their_numbers_are(
+    page: "Page", server: Server, acts: Activations
+) -> None:
+    opened(page, server, "distance")
+    settled(page)
+    chart = page.locator("[data-testid=stPlotlyChart]:has(.scatterlayer .point)").first
+    chart.locator("summary").wait_for()
+    svg = ElementTree.fromstring(saved(page, chart.locator("details"), "SVG, with title")[1])
+    traces = [one for one in svg.iter(f"{SVG}g") if "trace" in (one.get("class") or "").split()]
+    (_, dots, *_) = [
+        [one for one in trace.iter(f"{SVG}path") if "point" in (one.get("class") or "").split()]
+        for trace in traces
+    ]  # the profile's are behind them
+    places = [re.findall(r"-?[\d.]+", one.get("transform") or "") for one in dots]
+    distances = np.sort(acts.measure().distance.ravel())
+    heights = np.sort([-float(y) for _, y in places])
+    assert len(heights) == len(distances) == 36
+    slope, start = np.polyfit(distances, heights, 1)
+    assert slope > 0
+    np.testing.assert_allclose(heights, slope * distances + start, atol=0.05)
+
+
+def test_bars_are_saved_as_long_as_their_numbers(
+    page: "Page", server: Server, acts: Activations
+) -> None:
+    opened(page, server, "classify")
+    settled(page)
+    chart = page.locator("[data-testid=stPlotlyChart]:has(.barlayer .point)").first
+    chart.locator("summary").wait_for()
+    svg = ElementTree.fromstring(saved(page, chart.locator("details"), "SVG, with title")[1])
+    (layer,) = [one for one in svg.iter(f"{SVG}g") if one.get("class") == "barlayer mlayer"]
+    lengths = []
+    for path in layer.iter(f"{SVG}path"):
+        x = [float(one) for one in re.findall(r"(?:M|H)(-?[\d.]+)", path.get("d") or "")]
+        lengths.append(max(x) - min(x))
+    assert acts.probabilities is not None
+    best = np.sort(acts.probabilities)[::-1][: len(lengths)]
+    found = np.sort(lengths)[::-1]
+    np.testing.assert_allclose(found / found[0], best / best[0], atol=1e-3)
+
+
 def test_bare_figures_have_no_words_around_them_and_no_ground(
     page: "Page", server: Server, acts: Activations
 ) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from app_server import Server
 
 import vitviz
-from vitviz import Activations, anatomy_map, cli, inspection, report, token_map
+from vitviz import Activations, anatomy_map, cli, inspection, plots, report, token_map
 from vitviz.checkpoints import assets
 from vitviz.report import Captured, components
 
@@ -120,10 +121,39 @@ def test_the_figures_hold_the_numbers_of_the_capture(opened: Opened, acts: Activ
     found = 100 * inspection.attention_rollout(acts)[1:].reshape(acts.grid)
     np.testing.assert_allclose(rollout, found, rtol=1e-5)
     np.testing.assert_allclose(norms, inspection.token_norms(acts)[0], rtol=1e-5)
+    bars = page.evaluate(
+        """() => [...document.querySelectorAll(".js-plotly-plot")].flatMap((plot) =>
+          plot.calcdata.filter(([first]) => first.trace.type === "bar")
+            .map((bars) => bars.map(({ s }) => s)))"""
+    )
+    assert acts.probabilities is not None
+    best = np.sort(acts.probabilities)[::-1][:5]
+    assert sorted(bars[0], reverse=True) == pytest.approx(100 * best, rel=1e-4)
     words = page.locator("body").inner_text()
     assert acts.provenance in words
     assert hashlib.sha256(PHOTO.read_bytes()).hexdigest() in words
     assert f"vitviz {vitviz.__version__}" in words
+
+
+def test_each_figure_in_the_file_is_that_of_the_capture(file: Path, acts: Activations) -> None:
+    text = file.read_text(encoding="utf-8")
+    (data,) = re.findall(r'id="data-figures">(.*?)</script>', text, re.DOTALL)
+    model = vitviz.load_model(MODEL)
+    kernel, table = model.patch_kernel, model.position_embedding
+    assert kernel is not None
+    assert table is not None
+    drawn = (
+        plots.class_probabilities(acts),
+        plots.attention_distance(acts, selected=(5, None)),
+        plots.attention_rollout(acts),
+        plots.token_components(acts),
+        plots.token_norms(acts),
+        plots.token_film(acts),
+        plots.filter_components(*inspection.filter_components(kernel)),
+        plots.position_similarity(inspection.position_similarity(table, grid=acts.grid)),
+    )
+    found = json.loads(data)["figures"]
+    assert list(found.values()) == [json.loads(figure.to_json()) for figure in drawn]
 
 
 def test_it_prints_on_a4(opened: Opened) -> None:

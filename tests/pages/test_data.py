@@ -134,6 +134,29 @@ def test_files_are_made_when_asked_for_and_hold_the_table_and_the_provenance(
                         assert kept == ("" if value is None else value)
 
 
+@pytest.mark.parametrize("page", RECORDS)
+def test_files_of_recorded_numbers_hold_their_tables(
+    page: str, files: list[str], archives: list[bytes]
+) -> None:
+    shown = tables(opened(page), page)
+    assert len(shown) == len(files) == len(archives) > 0
+    for frame, text, archive in zip(shown, files, archives, strict=True):
+        header, *lines = csv.reader(io.StringIO("\n".join(text.splitlines()[2:])))
+        assert header == list(frame.columns)
+        with np.load(io.BytesIO(archive), allow_pickle=False) as arrays:
+            for place, name in enumerate(header):
+                written = [line[place] for line in lines]
+                kept = arrays[name].tolist()
+                assert len(written) == len(kept) == len(frame)
+                for one, two, value in zip(written, kept, frame[name], strict=True):
+                    if isinstance(value, float):
+                        number = np.nan if one == "" else float(one)
+                        assert number == pytest.approx(value, rel=1e-5, nan_ok=True)
+                        assert two == pytest.approx(value, rel=1e-5, nan_ok=True)
+                    else:
+                        assert one == str(value) == str(two)
+
+
 @every_page
 def test_another_picture_has_other_numbers(page: str, files: list[str]) -> None:
     def shown() -> list[str]:
