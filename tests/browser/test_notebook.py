@@ -12,6 +12,7 @@ from examples import example, picture
 import vitviz
 from vitviz import Activations, capture
 from vitviz.checkpoints import assets
+from vitviz.zoo.toys import toy_model
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -119,3 +120,12 @@ def test_show_captures_and_shows() -> None:
 def test_what_is_not_there_is_not_shown(asked: dict[str, int], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         capture(example("plain"), picture()).show(**asked)
+
+
+def test_a_model_without_attention_has_anatomy_and_no_map() -> None:
+    mixer = toy_model("MLP-Mixer")
+    with pytest.raises(vitviz.ModelError, match="has no attention"):
+        vitviz.show(mixer, picture())
+    assert "Shown(" in repr(vitviz.show(mixer, picture(), view="anatomy"))
+    with pytest.raises(ValueError, match="view attention or anatomy, got map"):
+        vitviz.show(mixer, picture(), view="map")  # type: ignore[arg-type]

@@ -117,7 +117,9 @@ def test_the_figures_hold_the_numbers_of_the_capture(opened: Opened, acts: Activ
           plot.calcdata.filter(([first]) => first.trace.type === "heatmap")
             .map(([first]) => first.z.map((row) => [...row])))"""
     )
-    rollout, norms, *_ = (np.array(one) for one in heat)
+    offsets, rollout, norms, *_ = (np.array(one, float) for one in heat)
+    wanted = inspection.offset_attention(acts, layer=5)[0]
+    np.testing.assert_allclose(offsets, 100 * wanted, rtol=1e-5)
     found = 100 * inspection.attention_rollout(acts)[1:].reshape(acts.grid)
     np.testing.assert_allclose(rollout, found, rtol=1e-5)
     np.testing.assert_allclose(norms, inspection.token_norms(acts)[0], rtol=1e-5)
@@ -145,8 +147,11 @@ def test_each_figure_in_the_file_is_that_of_the_capture(file: Path, acts: Activa
     drawn = (
         plots.class_probabilities(acts),
         plots.attention_distance(acts, selected=(5, None)),
+        plots.distance_histogram(acts, 5, 0),
+        plots.offset_attention(acts, 5, 0),
         plots.attention_rollout(acts),
         plots.token_components(acts),
+        plots.token_scatter(acts),
         plots.token_norms(acts),
         plots.token_film(acts),
         plots.filter_components(*inspection.filter_components(kernel)),
@@ -239,7 +244,8 @@ def test_names_of_pictures_and_weights_are_no_markup(acts: Activations) -> None:
 def test_a_family_that_has_no_rollout_says_so(acts: Activations) -> None:
     model = vitviz.load_model("swin_tiny_patch4_window7_224", pretrained=False)
     text = report.html([Captured(model, "dog", vitviz.capture(model, acts.photo))])
-    assert "rollout is not defined." in text
+    assert text.count("which is not so in swin_tiny_patch4_window7_224.") == 1
+    assert "no one number of prefix tokens" not in text
     assert 'id="attention-0"' in text
     assert len(text.encode()) < 16e6
 

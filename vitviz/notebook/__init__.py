@@ -69,7 +69,7 @@ def checked(
         raise ValueError(f"Expected a layer in 0..{acts.depth - 1}, got {layer}.")
     described = acts.layers[layer]
     rows, cols = described.query_grid
-    if head is not None and not 0 <= head < described.num_heads:
+    if head is not None and not 0 <= head < max(1, described.num_heads):
         raise ValueError(f"Expected a head in 0..{described.num_heads - 1}, got {head}.")
     if isinstance(query, tuple):
         if not (0 <= query[0] < rows and 0 <= query[1] < cols):

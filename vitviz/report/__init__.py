@@ -27,12 +27,16 @@ if TYPE_CHECKING:
     from ..model import Model
 
 _PACKAGES = ("torch", "timm", "numpy", "plotly")
+_Figure = tuple[str, "Callable[[Activations], go.Figure]"]
 #: Figures of a capture, each with the page of the lesson that explains it.
-_FIGURES: tuple[tuple[str, "Callable[[Activations], go.Figure]"], ...] = (
-    ("classify", lambda acts: plots.class_probabilities(acts)),
+_ANSWER: _Figure = "classify", lambda acts: plots.class_probabilities(acts)
+_ALIKE: tuple[_Figure, ...] = (  # those of tokens that are the same in each layer
     ("distance", lambda acts: plots.attention_distance(acts, selected=(acts.depth - 1, None))),
+    ("distance", lambda acts: plots.distance_histogram(acts, acts.depth - 1, 0)),
+    ("distance", lambda acts: plots.offset_attention(acts, acts.depth - 1, 0)),
     ("rollout", lambda acts: plots.attention_rollout(acts)),
     ("tokens", lambda acts: plots.token_components(acts)),
+    ("tokens", lambda acts: plots.token_scatter(acts)),
     ("tokens", lambda acts: plots.token_norms(acts)),
     ("tokens", lambda acts: plots.token_film(acts)),
 )
@@ -152,11 +156,13 @@ def _picture_section(made: _Made, one: Captured, *, several: bool) -> str:
         said = text.OPENED.format(layer=acts.depth)
         parts.append(made.live("anatomy", lambda id: anatomy(model, image, acts, id), line, said))
     parts.append(made.live("attention", lambda id: attention(acts, id), line))
-    for page, draw in _FIGURES:
+    for page, draw in (_ANSWER, *(_ALIKE if acts.all_to_all else ())):
         try:
             parts.append(made.figure(draw(acts), page, line))
         except ValueError as error:  # what this model does not have, in one sentence
             parts.append(f"<p>{escape(str(error))}</p>")
+    if not acts.all_to_all:
+        parts.append(f"<p>{escape(text.NOT_ALIKE.format(model=model.name))}</p>")
     return _section(f"{one.name}, {_called(model)}" if several else one.name, parts)
 
 

@@ -7,6 +7,10 @@ EXPERIMENTS = (
     "again, are not in it: muted heads, hidden patches, occlusion, curves of removal, shuffled "
     "patches, and maps of one class. The app makes them on the pages Classify, Rollout and Anatomy."
 )
+NOT_ALIKE = (
+    "The figures of Distance, Rollout and Tokens are left out: a file has them where every token "
+    "attends to every token, the same ones in each layer, which is not so in {model}."
+)
 WEIGHTS = "The weights"
 UNTRAINED = "These are random weights."
 SOME_UNTRAINED = "Some of these weights are random, as each line below its figure says."
