@@ -1,10 +1,11 @@
-"""Pictures a second of batched captures with their measurements, against timm's plain forward.
+"""What captures and profiles cost, against timm's plain forward pass.
 
-    python benchmarks/throughput.py [--rounds 9] [--batch 16] [--fresh]
+    python benchmarks/throughput.py [--only captures|profiles|memory] [--engine local|ray] ...
 
-Every way starts from the same prepared batch, in inference mode and on one thread; their order
-turns from round to round. Seconds are of the processor, so that other work of the machine does not
-count; each ratio is the median of the ratios within a round.
+captures: pictures a second of batched captures with their measurements. Every way starts from the
+same prepared batch, in inference mode and on one thread; their order turns from round to round.
+Seconds are of the processor, so that other work of the machine does not count; each ratio is the
+median of the ratios within a round.
 
     plain       timm's forward pass of the batch, with fused attention
     captures    vitviz.captures of the batch: every layer of every picture proved
@@ -12,8 +13,18 @@ count; each ratio is the median of the ratios within a round.
                 map of CLS and rollout, with every layer proved as a whole
     one by one  vitviz.capture and acts.measure() of one picture after another
 
-The process keeps the memory that it frees, by the variables KEEPING of benchmarks/capture.py; with
---fresh it gives memory back and pays for each page again.
+profiles: pictures a second of vitviz.profile, with all that it measures, in this process and by
+workers of one thread each, against timm's plain forward pass of the same batches. Both read and
+prepare the pictures' files. Pictures a second are by the clock, once all workers have begun;
+seconds of the processor are of all processes, and the time for a million pictures is extrapolated
+from the clock.
+
+memory: what this process holds while it profiles 10,000 small pictures with a small model into a
+folder, after 1,024 of them and at its most after that; it may grow by 5 %.
+
+For captures and profiles the process keeps the memory that it frees, by the variables KEEPING of
+benchmarks/capture.py; with --fresh it gives memory back and pays for each page again, as it always
+does for memory.
 
 On one core of an AMD EPYC that had other work, `measured` took 1.25 (ViT-Ti), 1.14 (ViT-S) and 1.09
 (ViT-B) plain passes.
@@ -22,17 +33,28 @@ On one core of an AMD EPYC that had other work, `measured` took 1.25 (ViT-Ti), 1
 import argparse
 import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import psutil
 import torch
 from capture import KEEPING, Prepared
 from PIL import Image
-from threadpoolctl import threadpool_limits
 
 import vitviz
+from vitviz.devices import use_threads
+from vitviz.model import Preprocessing
+from vitviz.profiling import listed
+from vitviz.vit import VisionTransformer
+
+WARM = 1024  # pictures after which memory is looked at
 
 #: Architecture, and the most that `measured` may take, in plain passes.
 CASES = (
@@ -87,34 +109,150 @@ def rounds(timed: dict[str, Callable[[], Any]], count: int) -> dict[str, list[fl
     return taken
 
 
+def captures(rounds_of: int, batch: int, case: str | None) -> bool:
+    """Time the captures; returns whether each stays below its bar."""
+    kept = True
+    for name, bar in CASES:
+        if case not in (None, name):
+            continue
+        timed = ways(name, batch)
+        difference = (timed["measured"]() - timed["plain"]()).abs().max()
+        assert difference <= 1e-5, f"watching changed the logits by {difference:.1e}"
+        taken = rounds(timed, rounds_of)
+        print(f"{name}, batches of {batch}", flush=True)
+        for way, seconds in taken.items():
+            within = [t / p for t, p in zip(seconds, taken["plain"], strict=True)]
+            rate = batch / statistics.median(seconds)
+            ratio = statistics.median(within)
+            words = f"   bar {bar:.2f}x" if way == "measured" else ""
+            kept &= way != "measured" or ratio <= bar
+            print(f"    {way:10} {rate:6.1f} pictures/s {ratio:5.2f}x{words}", flush=True)
+    return kept
+
+
+@contextmanager
+def noise(count: int, width: int, height: int) -> Iterator[Path]:
+    """A folder with so many pictures of noise."""
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(count):
+            pixels = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(Path(folder) / f"{number:06}.png", compress_level=1)
+        yield Path(folder)
+
+
+class Clock:
+    """A `progress` that knows the rate from its first picture on."""
+
+    def __init__(self) -> None:
+        self.times: list[tuple[int, float]] = []
+
+    def __call__(self, done: int, total: int) -> None:
+        if done:
+            self.times.append((done, time.monotonic()))
+
+    @property
+    def rate(self) -> float:
+        (first, begun), (last, ended) = self.times[0], self.times[-1]
+        return (last - first) / (ended - begun)
+
+
+def profiles(name: str, pictures: int, batch: int, engine: str, workers: list[int]) -> None:
+    """Print a table: a line for the plain pass, for a profile in this process, and by workers."""
+    model: Any = vitviz.load_model(name, pretrained=False)
+    side = model.preprocess.input_size[0]
+
+    def plain(folder: Path, clock: Clock) -> None:
+        entries = listed(folder)
+        for start in range(0, len(entries), batch):
+            images = [entry.read()[0] for entry in entries[start : start + batch]]
+            with torch.inference_mode():
+                model.module(torch.stack([model.preprocess(image) for image in images]))
+            clock(start + len(images), len(entries))
+
+    def profiled(count: int) -> Callable[[Path, Clock], None]:
+        def way(folder: Path, clock: Clock) -> None:
+            with tempfile.TemporaryDirectory() as out:
+                options: Any = dict(workers=count, engine=engine) if count else {}
+                vitviz.profile(model, folder, batch_size=batch, out=out, progress=clock, **options)
+
+        return way
+
+    ways = {"plain": plain, "profile": profiled(0)}
+    ways |= {f"{engine}, {count} workers": profiled(count) for count in workers}
+    print(f"{name}, {pictures:,} pictures in batches of {batch}, one thread a process")
+    print(f"    {'':16} pictures/s  x plain  CPU s/1,000  1,000,000 pictures", flush=True)
+    with noise(pictures, side, side) as folder:
+        for way, run in ways.items():
+            clock, used = Clock(), cpu_seconds()
+            run(folder, clock)
+            used = cpu_seconds() - used
+            if way == "plain":
+                expected = clock.rate
+            print(
+                f"    {way:16} {clock.rate:10.1f} {expected / clock.rate:8.2f} "
+                f"{1000 * used / pictures:12.1f} {1e6 / clock.rate / 3600:15.1f} h",
+                flush=True,
+            )
+
+
+def cpu_seconds() -> float:
+    """Of the processor, by this process and those that it started and that have ended."""
+    return sum(os.times()[:4])
+
+
+def memory(pictures: int) -> bool:
+    """Print how the memory of this process grows; returns whether it stays within 5 %."""
+    size = (16, 24)
+    module = VisionTransformer(
+        image_size=size, patch_size=4, embed_dim=32, depth=3, num_heads=4, mlp_dim=48, num_classes=5
+    )
+    prepared = Preprocessing(input_size=size, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    model = vitviz.watch(module.eval(), preprocessing=prepared, name="small")
+    held: dict[int, int] = {}
+
+    def progress(done: int, total: int) -> None:
+        held[done] = psutil.Process().memory_info().rss
+
+    with noise(pictures, 24, 16) as folder, tempfile.TemporaryDirectory() as out:
+        vitviz.profile(model, folder, out=out, progress=progress)
+    before = held[WARM]
+    last, most = held[pictures], max(size for done, size in held.items() if done >= WARM)
+    print(
+        f"memory over {pictures:,} pictures, of which it was {before / 1e6:.0f} MB after {WARM:,}"
+    )
+    for words, size in (("at the end", last), ("at its most", most)):
+        print(f"    {words:12} {size / 1e6:5.0f} MB {100 * (size / before - 1):+5.1f} %")
+    return most <= 1.05 * before
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=str(__doc__).split(":")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--only", choices=["captures", "profiles", "memory"])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--case", choices=[name for name, _ in CASES])
+    parser.add_argument("--engine", choices=["local", "ray"], default="local")
+    parser.add_argument("--workers", type=int, nargs="*", default=[1, 2, 4])
+    parser.add_argument("--pictures", type=int, help="of profiles (1,024), of memory (10,000)")
     parser.add_argument("--fresh", action="store_true", help="give freed memory back")
     arguments = parser.parse_args()
-    if not (arguments.fresh or set(KEEPING) <= set(os.environ)):
+    kept, fresh = True, arguments.fresh or arguments.only == "memory"
+    if not (fresh or set(KEEPING) <= set(os.environ)):
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | KEEPING)
-    torch.set_num_threads(1)
-    threadpool_limits(1, user_api="blas")  # of numpy
-    missed = 0
-    for name, bar in CASES:
-        if arguments.case not in (None, name):
-            continue
-        timed = ways(name, arguments.batch)
-        difference = (timed["measured"]() - timed["plain"]()).abs().max()
-        assert difference <= 1e-5, f"watching changed the logits by {difference:.1e}"
-        taken = rounds(timed, arguments.rounds)
-        print(f"{name}, batches of {arguments.batch}", flush=True)
-        for way, seconds in taken.items():
-            within = [t / p for t, p in zip(seconds, taken["plain"], strict=True)]
-            rate = arguments.batch / statistics.median(seconds)
-            ratio = statistics.median(within)
-            words = f"   bar {bar:.2f}x" if way == "measured" else ""
-            missed += way == "measured" and ratio > bar
-            print(f"    {way:10} {rate:6.1f} pictures/s {ratio:5.2f}x{words}", flush=True)
-    return 1 if missed else 0
+    use_threads(1)
+    if arguments.only in (None, "captures"):
+        kept &= captures(arguments.rounds, arguments.batch, arguments.case)
+    if arguments.only in (None, "profiles"):
+        case, count = arguments.case or CASES[0][0], arguments.pictures or 1024
+        profiles(case, count, arguments.batch, arguments.engine, arguments.workers)
+    if arguments.only == "memory":
+        kept = memory(arguments.pictures or 10_000)
+    elif arguments.only is None:  # in a process of its own, which gives freed memory back
+        rest = {name: value for name, value in os.environ.items() if name not in KEEPING}
+        command = [sys.executable, __file__, "--only", "memory"]
+        kept &= subprocess.run(command, env=rest).returncode == 0
+    return 0 if kept else 1
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from vitviz.images import ImageError
 from vitviz.profiling import Entry, ProfileError, listed
-from vitviz.profiling.pictures import named
+from vitviz.profiling.pictures import absolute, named
 
 
 def png(seed: int) -> bytes:
@@ -78,6 +78,17 @@ def test_pictures_themselves_are_numbered() -> None:
     assert [entry.name for entry in entries] == ["picture 1", "picture 2"]
     assert entries[0].read() == (image, hashlib.sha256(image.tobytes()).hexdigest())
     assert_read(entries[1], 4)
+
+
+def test_entries_can_be_read_from_another_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    found = absolute(listed(["a.PNG", png(4)]))
+    monkeypatch.chdir(tmp_path)
+    assert [entry.name for entry in found] == ["a.PNG", "picture 2"]
+    for entry, seed in zip(found, (1, 4), strict=True):
+        assert_read(entry, seed)
 
 
 @pytest.mark.parametrize("wrapped", [False, True], ids=["bytes", "as Hugging Face writes it"])

@@ -16,7 +16,7 @@ import numpy as np
 from ..devices import use_threads
 from ..model import Model
 from .measuring import Piece, measured
-from .pictures import ProfileError
+from .pictures import ProfileError, absolute
 from .workers import Pieces, Told
 
 
@@ -49,7 +49,10 @@ def on_ray(
     device = model.device.type
     with _cluster(workers * threads):
         packed = ray.put((_on_cpu(model), dict(settings)))
-        rows = [{"number": n, "entries": pickle.dumps(some)} for n, some in pieces.items()]
+        rows = [
+            {"number": number, "entries": pickle.dumps(absolute(some))}
+            for number, some in pieces.items()
+        ]
         found = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             _Actor,
             fn_constructor_args=(packed, threads, device),

@@ -6,6 +6,7 @@ A list of pictures holds no picture, only where each is, so that it can be sent 
 import hashlib
 import io
 import json
+import os
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -34,7 +35,7 @@ class ProfileError(ValueError):
     """A profile that cannot be made, or read; the message is one sentence."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # there may be millions
 class Entry:
     """One picture of a list: where it is.
 
@@ -119,6 +120,16 @@ def listed(
         chosen = np.random.default_rng(seed).choice(len(entries), limit, replace=False)
         entries = [entries[number] for number in sorted(chosen)]
     return entries
+
+
+def absolute(entries: Iterable[Entry]) -> list[Entry]:
+    """The entries for a process that may work in another folder."""
+    return [
+        replace(entry, source=os.path.abspath(entry.source))
+        if isinstance(entry.source, str)
+        else entry
+        for entry in entries
+    ]
 
 
 def readable(entries: Iterable[Entry]) -> Iterator[tuple[Image.Image, str]]:
@@ -261,11 +272,11 @@ def _cell(path: str, row: int, column: str) -> bytes:
     raise ImageError(f"{path} has no row {row}.")
 
 
-@lru_cache(_OPEN)
+@lru_cache(1)  # lists run through a sheet before they come to the next
 def _sheet(path: str, row: int) -> np.ndarray:
     """A sheet of tiles, uint8 of shape (height, width, 3)."""
     with Image.open(io.BytesIO(_cell(path, row, "sheet"))) as sheet:
-        return np.asarray(sheet.convert("RGB"))
+        return np.asarray(sheet if sheet.mode == "RGB" else sheet.convert("RGB"))
 
 
 def _of_parquet(path: str, row: int, tile: int = 0, tiles: int = 0) -> tuple[Image.Image, str]:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import platform
 import shutil
 import time
@@ -159,16 +158,9 @@ def _measured(
         for number, some in pieces.items():
             yield number, measured(model, some, progress=partial(told, number), **settings)
         return
-    sent = {number: [_findable(entry) for entry in some] for number, some in pieces.items()}
     by_workers = on_ray if about["engine"] == "ray" else in_processes
     workers = min(about["workers"], len(pieces))
-    yield from by_workers(model, settings, sent, told, workers=workers, threads=about["threads"])
-
-
-def _findable(entry: Entry) -> Entry:
-    """The entry for a process that may work in another folder."""
-    path = entry.source
-    return replace(entry, source=os.path.abspath(path)) if isinstance(path, str) else entry
+    yield from by_workers(model, settings, pieces, told, workers=workers, threads=about["threads"])
 
 
 def _check_workers(model: Model, workers: int, engine: Engine) -> None:

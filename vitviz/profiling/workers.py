@@ -17,7 +17,7 @@ import cloudpickle
 from ..devices import use_threads
 from ..model import Model
 from .measuring import Piece, measured
-from .pictures import Entry, ProfileError
+from .pictures import Entry, ProfileError, absolute
 
 #: By their numbers, the entries of pieces.
 Pieces = Mapping[int, Sequence[Entry]]
@@ -111,7 +111,7 @@ def _without_interrupts() -> Iterator[None]:
 def _give(connection: Connection, pieces: Pieces, waiting: deque[int]) -> int:
     number = waiting.popleft()
     with suppress(OSError):  # it is dead, which the next `recv` finds
-        connection.send(pieces[number])
+        connection.send(absolute(pieces[number]))
     return number
 
 
