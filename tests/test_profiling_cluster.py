@@ -87,7 +87,7 @@ def test_the_pieces_of_actors_that_are_killed_are_done_again(
                 process.wait()
                 killed.append(process.pid)
 
-    killer = Thread(target=kill)
+    killer = Thread(target=kill, daemon=True)
     killer.start()
     found = profiled(folder, engine="ray", workers=4)
     killer.join()

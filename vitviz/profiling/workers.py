@@ -51,8 +51,8 @@ def in_processes(
     try:
         while waiting or busy:
             while waiting and len(busy) < workers:
-                connection, process = _started(packed, threads)
-                busy[connection] = process, _give(connection, pieces, waiting)
+                connection, process = _started(threads)
+                busy[connection] = process, waiting.popleft()
             for connection in {*busy}.intersection(wait([*busy])):
                 process, number = busy[connection]
                 try:
@@ -65,32 +65,33 @@ def in_processes(
                     waiting.appendleft(number)
                     told(number, 0)
                     continue
-                if isinstance(found, int):
+                if found is None:  # it has begun
+                    _give(connection, pieces[number], packed)
+                elif isinstance(found, int):
                     told(number, found)
-                    continue
-                if isinstance(found, Exception):
+                elif isinstance(found, Exception):
                     raise found
-                yield number, found
-                if waiting:
-                    busy[connection] = process, _give(connection, pieces, waiting)
                 else:
-                    del busy[connection]
-                    _end(connection, process)
+                    yield number, found
+                    if waiting:
+                        busy[connection] = process, waiting.popleft()
+                        _give(connection, pieces[busy[connection][1]])
+                    else:
+                        del busy[connection]
+                        _end(connection, process)
     finally:
         for connection, (process, _) in busy.items():
             process.kill()
             _end(connection, process)
 
 
-def _started(packed: bytes, threads: int) -> tuple[Connection, BaseProcess]:
+def _started(threads: int) -> tuple[Connection, BaseProcess]:
     context = get_context("spawn")  # a fork would copy locks that threads of torch hold
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, threads), daemon=True)
     with _without_interrupts():
         process.start()
     theirs.close()  # so that ours ends where the process does
-    with suppress(OSError):  # as in `_give`
-        ours.send_bytes(packed)  # as an argument of the process, one that ends early would block us
     return ours, process
 
 
@@ -108,11 +109,12 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _give(connection: Connection, pieces: Pieces, waiting: deque[int]) -> int:
-    number = waiting.popleft()
+def _give(connection: Connection, entries: Sequence[Entry], packed: bytes | None = None) -> None:
+    """Send a piece to a process that waits for it, and before its first one the model."""
     with suppress(OSError):  # it is dead, which the next `recv` finds
-        connection.send(absolute(pieces[number]))
-    return number
+        if packed is not None:
+            connection.send_bytes(packed)
+        connection.send(absolute(entries))
 
 
 def _end(connection: Connection, process: BaseProcess) -> None:
@@ -139,6 +141,7 @@ def _work(connection: Connection, threads: int) -> None:
     with suppress(EOFError, ConnectionError):  # whoever started it has ended
         try:
             use_threads(threads)
+            connection.send(None)  # from now on it reads what it is sent
             model, settings = cloudpickle.loads(connection.recv_bytes())
             while True:
                 some = connection.recv()
