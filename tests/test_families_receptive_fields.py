@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import timm
 import torch
-from examples import own_model, own_module, patch_box, picture, seeded, watched
+from examples import own_model, own_module, patch_box, picture, seeded, undrawn, watched
 from numpy.testing import assert_allclose
+from planting import silence
 from timm.layers import Conv2dSame, pad_same
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -102,8 +103,9 @@ def lopsided(name: str) -> Model:
         module = own_module(image_size=(96, 160), patch_size=16, stem_width=8, depth=2)
         size = module.patch_embed.image_size
     else:
-        with seeded():
+        with undrawn(), torch.no_grad():
             module = timm.create_model(name, **OVERLAPPING[name])
+            silence(module)
         size = module.pretrained_cfg["input_size"][-2:]
     make_linear(module)
     make_lopsided(module.eval())

@@ -23,7 +23,7 @@ def _python(code: str, folder: Path) -> str:
     return done.stdout.strip()
 
 
-def test_the_shipped_model_loads_anywhere_and_looks_at_a_sample(tmp_path: Path) -> None:
+def test_the_shipped_model_samples_texts_and_the_app_are_found_anywhere(tmp_path: Path) -> None:
     code = """
 import vitviz
 from vitviz.checkpoints import assets
@@ -31,12 +31,6 @@ model = vitviz.load_model("vitviz_tiny_cifar10")
 data = (assets() / "samples" / "dog.jpg").read_bytes()
 acts = vitviz.capture(model, vitviz.open_image(data))
 print(model.trained, acts.grid, acts.attention(0).shape, round(float(acts.probabilities.sum()), 4))
-"""
-    assert _python(code, tmp_path) == "True (16, 16) (6, 257, 257) 1.0"
-
-
-def test_samples_texts_and_the_app_are_in_the_package(tmp_path: Path) -> None:
-    code = """
 import vitviz.app.main
 from vitviz.app.shared.pictures import samples
 from vitviz.text import PAGES, lesson
@@ -44,7 +38,9 @@ from vitviz.token_map import script, style
 print(len(samples()) >= 8, all(lesson(page).equation for page in PAGES))
 print("export default" in script(), ".token-map" in style())
 """
-    assert _python(code, tmp_path).split() == ["True"] * 4
+    looked, *there = _python(code, tmp_path).splitlines()
+    assert looked == "True (16, 16) (6, 257, 257) 1.0"
+    assert " ".join(there).split() == ["True"] * 4
 
 
 @pytest.mark.parametrize("words", [["--help"], ["app", "--help"]])

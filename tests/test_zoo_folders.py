@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from examples import assert_one_sentence, assert_same_answer, picture, randomise
+from examples import assert_one_sentence, assert_same_answer, picture, randomise, undrawn
 from safetensors.torch import load_file, save_file
 from timm.data import create_transform, resolve_model_data_config
 from timm.models import save_for_hf
@@ -22,7 +22,8 @@ LABELS = ["cat", "dog", "fox"]
 
 
 def module_of(**options: Any) -> Any:
-    module = timm.create_model(NAME, num_classes=3, **options).eval()
+    with undrawn():
+        module = timm.create_model(NAME, num_classes=3, **options).eval()
     randomise(module)
     return module
 
@@ -239,6 +240,12 @@ def test_names_come_from_a_file_where_the_weights_have_none(text: str, tmp_path:
     model = load_model(folder, labels=file)
     assert model.labels == tuple(LABELS)
     assert model.weights.endswith(", class names from names.txt")
+
+
+def test_names_may_be_given_and_those_of_the_folder_come_first(tmp_path: Path) -> None:
+    folder = saved(module_of(), tmp_path / "mine")
+    file = tmp_path / "names.txt"
+    file.write_text("cat\ndog\nfox")
     assert load_model(folder, labels=LABELS).labels == tuple(LABELS)
     assert load_model(folder, pretrained=False, labels=file).labels is None
     own = load_model(saved(module_of(), tmp_path / "own", label_names=["a", "b", "c"]), labels=file)

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 from examples import OWN, own_module, watched
 from streamlit.components.v2 import manifest_scanner
 from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.testing.v1 import local_script_runner
+from timm.models.mlp_mixer import MlpMixer
 
 from pages.driver import listen
 from vitviz import Model
@@ -60,6 +62,34 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Model]:
         return model
 
     return show
+
+
+#: Few channels; layers and grids are those of each architecture.
+NARROW: dict[str, dict[str, Any]] = {
+    "swin_tiny_patch4_window7_224": dict(embed_dim=24),
+    "pvt_v2_b0": dict(embed_dims=(8, 16, 20, 32)),
+    "cait_xxs24_224": dict(embed_dim=32),
+    "coatnet_0_rw_224": dict(stem_width=16, embed_dim=(32, 32, 64, 64)),
+    "maxvit_tiny_tf_224": dict(stem_width=16, embed_dim=(32, 32, 64, 64)),
+    "beit_base_patch16_224": dict(embed_dim=48, num_heads=3),
+    "vit_small_patch16_dinov3": dict(embed_dim=48, num_heads=3),
+    "vit_base_patch16_siglip_224": dict(embed_dim=48, num_heads=3),
+}
+
+
+@pytest.fixture(scope="module")
+def narrow() -> Iterator[None]:
+    """The models of timm have few channels, in the app and beside it."""
+    real = timm.create_model
+
+    def create(name: str, **options: Any) -> Any:
+        if name == "mixer_b16_224":  # whose name alone says how wide it is
+            return MlpMixer(num_blocks=12, embed_dim=32)
+        return real(name, **NARROW.get(name, {}), **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timm, "create_model", create)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -13,6 +13,7 @@ from vitviz.app.widgets.caption import with_definitions
 from vitviz.text import PAGES, TRAITS, glossary, lesson
 
 
+@pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("model", [name for name in KINDS if name not in OTHERS])
 def test_the_traits_of_a_model_choose_its_caption(model: str) -> None:
     at = opened(model=model, weights="random")

@@ -1,15 +1,11 @@
 """Windows, pooled keys, class attention and mixing weights on the pages."""
 
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
-import timm
 from examples import assert_one_sentence, patch_box
 from streamlit.testing.v1 import AppTest
-from timm.models.mlp_mixer import MlpMixer
 
 from pages.driver import (
     SHIPPED,
@@ -36,14 +32,7 @@ SWIN, PVT, CAIT, COATNET, MAXVIT, MIXER = OTHERS = (
     *("coatnet_0_rw_224", "maxvit_tiny_tf_224", "mixer_b16_224"),
 )
 other = pytest.mark.parametrize("model", OTHERS)
-#: Few channels; layers, grids and heads are those of each architecture.
-NARROW: dict[str, dict[str, Any]] = {
-    SWIN: dict(embed_dim=24),
-    PVT: dict(embed_dims=(8, 16, 20, 32)),
-    CAIT: dict(embed_dim=32),
-    COATNET: dict(stem_width=16, embed_dim=(32, 32, 64, 64)),
-    MAXVIT: dict(stem_width=16, embed_dim=(32, 32, 64, 64)),
-}
+pytestmark = pytest.mark.usefixtures("narrow")
 RECORDS = ("training", "zoo")  # which show no model of the menu
 KINDS = {  # the traits of each that choose its captions
     SWIN: {"window", "relative bias"},
@@ -65,21 +54,6 @@ DRAWN = {  # the pages that have a figure for each; the others say why they have
     MAXVIT: {"anatomy", "attention", "distance", "classify", "compare"},
     MIXER: {"anatomy", "filters", "positions", "attention", "classify", "compare"},
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _narrow() -> Iterator[None]:
-    """The models of timm have few channels, in the app and beside it."""
-    real = timm.create_model
-
-    def create(name: str, **options: Any) -> Any:
-        if name == MIXER:  # whose name alone says how wide it is
-            return MlpMixer(num_blocks=12, embed_dim=32)
-        return real(name, **NARROW.get(name, {}), **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timm, "create_model", create)
-        yield
 
 
 def latex(at: AppTest) -> list[str]:
