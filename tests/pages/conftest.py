@@ -77,19 +77,17 @@ NARROW: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def narrow() -> Iterator[None]:
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """The models of timm have few channels, in the app and beside it."""
     real = timm.create_model
 
     def create(name: str, **options: Any) -> Any:
         if name == "mixer_b16_224":  # whose name alone says how wide it is
             return MlpMixer(num_blocks=12, embed_dim=32)
-        return real(name, **NARROW.get(name, {}), **options)
+        return real(name, **{**NARROW.get(name, {}), **options})
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timm, "create_model", create)
-        yield
+    monkeypatch.setattr(timm, "create_model", create)
 
 
 @pytest.fixture(autouse=True, scope="module")
