@@ -15,9 +15,9 @@ median of the ratios within a round.
 
 profiles: pictures a second of vitviz.profile, with all that it measures, in this process and by
 workers of one thread each, against timm's plain forward pass of the same batches. Both read and
-prepare the pictures' files. Pictures a second are by the clock, once all workers have begun;
-seconds of the processor are of all processes, and the time for a million pictures is extrapolated
-from the clock.
+prepare the pictures' files. Pictures a second are by the clock, from the start of the workers to
+the files of the profile; the time for a million pictures is extrapolated from them, and too long by
+what the start takes. Seconds of the processor are of all processes, and unknown of Ray's.
 
 memory: what this process holds while it profiles 10,000 small pictures with a small model into a
 folder, after 1,024 of them and at its most after that; it may grow by 5 %.
@@ -141,40 +141,23 @@ def noise(count: int, width: int, height: int) -> Iterator[Path]:
         yield Path(folder)
 
 
-class Clock:
-    """A `progress` that knows the rate from its first picture on."""
-
-    def __init__(self) -> None:
-        self.times: list[tuple[int, float]] = []
-
-    def __call__(self, done: int, total: int) -> None:
-        if done:
-            self.times.append((done, time.monotonic()))
-
-    @property
-    def rate(self) -> float:
-        (first, begun), (last, ended) = self.times[0], self.times[-1]
-        return (last - first) / (ended - begun)
-
-
 def profiles(name: str, pictures: int, batch: int, engine: str, workers: list[int]) -> None:
     """Print a table: a line for the plain pass, for a profile in this process, and by workers."""
     model: Any = vitviz.load_model(name, pretrained=False)
     side = model.preprocess.input_size[0]
 
-    def plain(folder: Path, clock: Clock) -> None:
+    def plain(folder: Path) -> None:
         entries = listed(folder)
         for start in range(0, len(entries), batch):
             images = [entry.read()[0] for entry in entries[start : start + batch]]
             with torch.inference_mode():
                 model.module(torch.stack([model.preprocess(image) for image in images]))
-            clock(start + len(images), len(entries))
 
-    def profiled(count: int) -> Callable[[Path, Clock], None]:
-        def way(folder: Path, clock: Clock) -> None:
+    def profiled(count: int) -> Callable[[Path], None]:
+        def way(folder: Path) -> None:
             with tempfile.TemporaryDirectory() as out:
                 options: Any = dict(workers=count, engine=engine) if count else {}
-                vitviz.profile(model, folder, batch_size=batch, out=out, progress=clock, **options)
+                vitviz.profile(model, folder, batch_size=batch, out=out, **options)
 
         return way
 
@@ -184,14 +167,15 @@ def profiles(name: str, pictures: int, batch: int, engine: str, workers: list[in
     print(f"    {'':16} pictures/s  x plain  CPU s/1,000  1,000,000 pictures", flush=True)
     with noise(pictures, side, side) as folder:
         for way, run in ways.items():
-            clock, used = Clock(), cpu_seconds()
-            run(folder, clock)
-            used = cpu_seconds() - used
+            begun, used = time.monotonic(), cpu_seconds()
+            run(folder)
+            rate, used = pictures / (time.monotonic() - begun), cpu_seconds() - used
             if way == "plain":
-                expected = clock.rate
+                expected = rate
+            seconds = "" if way.startswith("ray") else f"{1000 * used / pictures:.1f}"
             print(
-                f"    {way:16} {clock.rate:10.1f} {expected / clock.rate:8.2f} "
-                f"{1000 * used / pictures:12.1f} {1e6 / clock.rate / 3600:15.1f} h",
+                f"    {way:16} {rate:10.1f} {expected / rate:8.2f} {seconds:>12} "
+                f"{1e6 / rate / 3600:15.1f} h",
                 flush=True,
             )
 
@@ -203,11 +187,17 @@ def cpu_seconds() -> float:
 
 def memory(pictures: int) -> bool:
     """Print how the memory of this process grows; returns whether it stays within 5 %."""
-    size = (16, 24)
+    shape = (16, 24)
     module = VisionTransformer(
-        image_size=size, patch_size=4, embed_dim=32, depth=3, num_heads=4, mlp_dim=48, num_classes=5
+        image_size=shape,
+        patch_size=4,
+        embed_dim=32,
+        depth=3,
+        num_heads=4,
+        mlp_dim=48,
+        num_classes=5,
     )
-    prepared = Preprocessing(input_size=size, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    prepared = Preprocessing(input_size=shape, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
     model = vitviz.watch(module.eval(), preprocessing=prepared, name="small")
     held: dict[int, int] = {}
 
