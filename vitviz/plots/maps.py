@@ -235,8 +235,7 @@ def component_colours(components: np.ndarray, reach: np.ndarray | None = None) -
     scaled = np.clip((components - low) / np.maximum(high - low, 1e-12), 0, 1)
     shown = np.isfinite(components).all(axis=2, keepdims=True)
     colours = np.concatenate([np.where(shown, scaled, 0), shown], axis=2)
-    bytes_: np.ndarray = (255 * colours).round().astype(np.uint8)
-    return bytes_
+    return np.asarray((255 * colours).round(), np.uint8)
 
 
 def token_norms(
@@ -390,7 +389,6 @@ def _picture_axes(figure: go.Figure, image: Image.Image) -> None:
     picture_axes(figure, (0, 0, image.width, image.height))
     outline = dict(x0=0, x1=image.width, y0=0, y1=image.height)
     figure.add_shape(type="rect", line=dict(color=GREY, width=1), **outline)
-    figure.update_layout(showlegend=False)
 
 
 def _picture_height(image: Image.Image, width: int = _COLUMN) -> int:
