@@ -140,6 +140,11 @@ def test_run_json_says_how_it_came_to_be(folder: Path, tmp_path: Path) -> None:
     assert 0 < about["proof_error"] < 1e-4
 
 
+def test_the_pictures_are_called_as_they_are_to_be(folder: Path, tmp_path: Path) -> None:
+    found = profiled(folder, tmp_path, called="pictures of noise", limit=4)
+    assert found.about["source"] == "pictures of noise"
+
+
 def test_the_digest_of_weights_is_of_their_numbers() -> None:
     one, same, other = own_model(), own_model(), own_model(registers=4)
     assert running.weights_digest(one) == running.weights_digest(same)

@@ -108,6 +108,7 @@ def _profile(arguments: argparse.Namespace) -> int:
             importance=arguments.importance,
             workers=arguments.workers,
             engine=arguments.engine,
+            called=arguments.called,
             out=arguments.out,
             resume=arguments.resume,
             progress=pictures_done(),
@@ -232,6 +233,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=["local", "ray"],
         help="where they are: this machine (default), or the Ray cluster of RAY_ADDRESS",
     )
+    profile.add_argument("--called", metavar="TEXT", help="what figures call the pictures")
     profile.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
     profile.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
     add_device(profile)

@@ -53,6 +53,7 @@ def profile(
     importance: Sequence[Kind] = (),
     workers: int = 0,
     engine: Engine = "local",
+    called: str | None = None,
     out: str | PathLike[str] | None = None,
     resume: bool = False,
     progress: Progress | None = None,
@@ -85,6 +86,8 @@ def profile(
         of the cluster that RAY_ADDRESS names, or that the caller has connected to, else on this
         machine. There every actor has a CUDA device of its own where the model is on one, and all
         machines must find the pictures' files under the same paths.
+    called : str, optional
+        What figures call the pictures; the names of their files where left out.
     out : path, optional
         A folder that is written, see `Profile.save`. Then what is done is kept when the run is
         stopped, and no number of pictures takes more memory.
@@ -116,6 +119,8 @@ def profile(
     entries = listed(pictures, labels=labels, limit=limit, seed=seed)
     entries = numbered(entries, model, asked=labels is not None)
     about = described(model, entries, batch_size, importance)
+    if called:
+        about["source"] = called
     folder = None if out is None else Path(out)
     if folder is not None:
         if resume and (folder / "run.json").is_file():
