@@ -43,10 +43,10 @@ def saved(page: "Page", menu: "Locator", label: str) -> tuple[str, bytes]:
 
 
 def norms_menu(page: "Page", server: Server) -> "Locator":
-    """The menu of the norms, the last figure of the page Tokens."""
+    """The menu of the norms, a figure of the page Tokens."""
     opened(page, server, "tokens")
     settled(page)
-    chart = page.locator("[data-testid=stPlotlyChart]").last
+    chart = page.locator("[data-testid=stPlotlyChart][aria-label*='Norm of each patch']")
     chart.locator(".heatmaplayer image").wait_for()
     return chart.locator("details")
 

@@ -89,9 +89,7 @@ def attention_distance(
     sizes = f"; larger dots: more on {prefix_name}" if prefix_mass.any() else ""
     bars = ""
     if behind is not None:
-        bars = (
-            f'<span style="color:{_BEHIND}">▮</span> mean ± standard deviation over {behind[0]}<br>'
-        )
+        bars = f"blue bars: mean ± standard deviation over {behind[0]}<br>"
         _bars_behind(figure, x, *behind)
     figure.add_annotation(  # above the axes, where no dot can lie
         text=f"{bars}╌╌ equal sharing{one}{sizes}",
