@@ -26,9 +26,16 @@ For captures and profiles the process keeps the memory that it frees, by the var
 benchmarks/capture.py; with --fresh it gives memory back and pays for each page again, as it always
 does for memory.
 
-On one core of an AMD EPYC that had other work, `measured` took 1.25 (ViT-Ti), 1.14 (ViT-S) and 1.09
-(ViT-B) plain passes. There a profile of ViT-Ti took 1.45 plain passes in seconds of the processor,
-which was too busy for pictures a second to tell how workers add up; memory grew by 0.9 % at most.
+On an AMD EPYC with two cores, otherwise idle, `measured` took 1.23 (ViT-Ti), 1.14 (ViT-S) and 1.07
+(ViT-B) plain passes on one of them; memory grew by 0.9 % at most. Of 1,024 pictures with ViT-Ti:
+
+                         pictures/s  1,000,000 pictures
+    plain                      39.8               7.0 h
+    profile                    27.3              10.2 h
+    local, 1 / 2 / 4 workers   25.8 / 46.2 / 37.7    10.8 / 6.0 / 7.4 h
+    Ray, 1 / 2 / 4 workers     21.2 / 33.7 / 27.9    13.1 / 8.2 / 9.9 h
+
+Four workers on two cores are too many.
 """
 
 import argparse
