@@ -139,3 +139,8 @@ def test_help_and_dir_show_the_interface() -> None:
     pydoc.Helper(output=said).help(vitviz)
     for name in ("load_model(name: str", "class Model", "capture(", "vitviz.attribution"):
         assert name in pydoc.plain(said.getvalue())
+
+
+def test_a_photo_that_is_not_there_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["report", "nothing.jpg"]) == 2
+    assert capsys.readouterr().err == "nothing.jpg: No such file or directory.\n"

@@ -173,8 +173,8 @@ def test_a_script_that_every_worker_would_run_again_is_said(folder: Path, tmp_pa
 @pytest.mark.parametrize(
     ("device", "options", "words"),
     [
-        ("cpu", dict(workers=-1), "at least 0 workers, got -1"),
-        ("cpu", dict(engine="ray"), "at least 1 workers, got 0"),
+        ("cpu", dict(workers=-1), "workers from 0 on, got -1"),
+        ("cpu", dict(engine="ray"), "ask for at least one"),
         ("cpu", dict(engine="dask", workers=1), "got 'dask'"),
         ("cuda:0", dict(workers=2), "cannot share the device cuda:0"),
         ("mps", dict(workers=2, engine="ray"), "cannot share the device mps"),

@@ -15,6 +15,7 @@ from app_server import Server
 import vitviz
 from vitviz import Activations, anatomy_map, cli, inspection, plots, report, token_map
 from vitviz.checkpoints import assets
+from vitviz.plots.template import on_white
 from vitviz.report import Captured, components
 
 from .conftest import watched
@@ -158,7 +159,7 @@ def test_each_figure_in_the_file_is_that_of_the_capture(file: Path, acts: Activa
         plots.position_similarity(inspection.position_similarity(table, grid=acts.grid)),
     )
     found = json.loads(data)["figures"]
-    assert list(found.values()) == [json.loads(figure.to_json()) for figure in drawn]
+    assert list(found.values()) == [json.loads(on_white(figure).to_json()) for figure in drawn]
 
 
 def test_it_prints_on_a4(opened: Opened) -> None:

@@ -150,7 +150,9 @@ def _report(arguments: argparse.Namespace) -> int:
             captured.append(Captured(model, photo.name, acts, image, checksum))
         content = html(captured)
         arguments.out.write_text(content, encoding="utf-8")
-    except (ModelError, ImageError, OSError) as error:
+    except OSError as error:
+        return refused(f"{error.filename}: {error.strerror}.")
+    except (ModelError, ImageError) as error:
         return refused(error)
     print(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.1f} MB")
     return 0

@@ -6,6 +6,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from .template import on_white
+
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;"
     "color:#222;background:#fff}table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;"
@@ -21,7 +23,7 @@ def document(
     parts = [_table(facts)]
     plotly: Any = True  # the library is written out once, before the first figure
     for heading, words, figure in figures:
-        drawn = figure.to_html(
+        drawn = on_white(figure).to_html(
             full_html=False, include_plotlyjs=plotly, config={"displaylogo": False}
         )
         plotly = False

@@ -50,6 +50,11 @@ def finish(figure: go.Figure, alt: str, *, height: int, top: int = 8, right: int
     return figure
 
 
+def on_white(figure: go.Figure) -> go.Figure:
+    """A copy for a page of its own, without the tinted ground that Plotly gives by default."""
+    return go.Figure(figure).update_layout(template="plotly_white")
+
+
 def picture_axes(figure: go.Figure, box: Box) -> None:
     """Axes without marks that span a box (left, top, right, bottom), in its own proportions."""
     left, top, right, bottom = box

@@ -171,9 +171,10 @@ def _measured(
 def _check_workers(model: Model, workers: int, engine: Engine) -> None:
     if engine not in get_args(Engine):
         raise ProfileError(f'Expected the engine "local" or "ray", got {engine!r}.')
-    least = 1 if engine == "ray" else 0
-    if workers < least:
-        raise ProfileError(f"Expected at least {least} workers, got {workers}.")
+    if workers < 0:
+        raise ProfileError(f"Expected a number of workers from 0 on, got {workers}.")
+    if engine == "ray" and not workers:
+        raise ProfileError('The engine "ray" measures by workers: ask for at least one.')
     device = model.device.type
     if workers and device != "cpu" and not (device == "cuda" and engine == "ray"):
         raise ProfileError(

@@ -13,6 +13,7 @@ from latex2mathml.converter import convert
 
 from .. import inspection, plots
 from ..families import ModelError
+from ..plots.template import on_white
 from ..text import lesson
 from ..text import report as text
 from ..traits import traits
@@ -129,7 +130,8 @@ class _Made:
     def figure(self, figure: "go.Figure", page: str, line: str) -> str:
         name = f"figure-{len(self.figures)}"
         alt = figure.layout.meta["alt"]
-        self.figures[name] = json.loads(figure.to_json())
+        printed = on_white(figure)
+        self.figures[name] = json.loads(printed.to_json())
         return (
             f'<figure><div id="{name}" role="img" aria-label="{escape(alt)}"></div>'
             f"{self.caption(page, alt, line)}</figure>"
