@@ -7,6 +7,7 @@ from pathlib import Path
 from secrets import token_hex
 from subprocess import PIPE, Popen
 from threading import Thread
+from threading import enumerate as enumerate_threads
 
 import psutil
 import pytest
@@ -103,9 +104,22 @@ def test_the_pieces_of_actors_that_are_killed_are_done_again(
     assert_same(found, alone)
 
 
-def test_what_an_actor_cannot_measure_is_said(folder: Path) -> None:
-    model = own_model()
+def test_what_an_actor_cannot_measure_is_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing of Ray Data is at work when Ray is shut down, which would end this process."""
+    import ray
+
+    model, shutdown, working = own_model(), ray.shutdown, list[str]()
+
+    def watched() -> None:
+        working.extend(thread.name for thread in enumerate_threads())
+        shutdown()
+
+    monkeypatch.setattr(ray, "shutdown", watched)
     model.module.train()
     with pytest.raises(ModelError, match="training mode") as caught:
         profile(model, folder, engine="ray", workers=1)
     assert_one_sentence(caught.value)
+    assert working
+    assert not [name for name in working if name.startswith(("StreamingExecutor", "iter_threaded"))]

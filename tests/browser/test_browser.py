@@ -20,6 +20,7 @@ from vitviz.app.main import RECORDS
 from vitviz.text import PAGES, lesson, tab
 
 from .conftest import WIDTH, Scheme, watched
+from .walk import settled
 
 try:
     from playwright.sync_api import Browser, Locator, Page, expect
@@ -294,6 +295,7 @@ def tour(browser: Browser, server: Server, scheme: Scheme) -> dict[str, Seen]:
         seen = {}
         for name in PAGES:
             go(page, name)
+            settled(page)
             expect(page.locator(f"{FIGURES}, {EXCEPTION}").first).to_be_visible()
             expect(page.locator(f"{FIGURES}:not([aria-label])")).to_have_count(0)  # all is drawn
             seen[name] = Seen(

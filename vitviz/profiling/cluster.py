@@ -7,7 +7,8 @@ import copy
 import logging
 import os
 import pickle
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +19,8 @@ from ..model import Model
 from .measuring import Piece, measured
 from .pictures import ProfileError, absolute
 from .workers import Pieces, Told
+
+ENDING = 10  # seconds that a thread gets to end
 
 
 def on_ray(
@@ -62,12 +65,13 @@ def on_ray(
             num_gpus=int(device == "cuda"),
         )
         try:
-            for row in found.iter_rows():
-                number, piece = int(row["number"]), pickle.loads(row["found"])
-                if isinstance(piece, Exception):
-                    raise piece
-                told(number, len(pieces[number]))
-                yield number, piece
+            with _ended(found.iter_rows()) as results:
+                for row in results:
+                    number, piece = int(row["number"]), pickle.loads(row["found"])
+                    if isinstance(piece, Exception):
+                        raise piece
+                    told(number, len(pieces[number]))
+                    yield number, piece
         except ray.exceptions.RayError as error:
             raise ProfileError(
                 f"Ray could not measure all pictures: {_first_line(error)}"
@@ -114,6 +118,23 @@ def _cluster(cpus: int) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _ended(rows: Iterable[Any]) -> Iterator[Iterator[Any]]:
+    """Iterate over rows; after that, wait for the threads by which Ray Data made them.
+
+    One that asks Ray for anything after its shutdown ends this whole process.
+    """
+    before = {*threading.enumerate()}
+    results: Any = iter(rows)
+    try:
+        yield results
+    finally:
+        results.close()
+        for thread in {*threading.enumerate()} - before:
+            if thread.name != "Prefetcher":  # which Ray Data leaves asleep, never to wake
+                thread.join(ENDING)
 
 
 def _first_line(error: Exception) -> str:
