@@ -35,7 +35,9 @@ FIGURES = "main :is([role=figure], [role=img])"
 PHOTO = "main canvas[data-part=photo]"  # of the Attention page, as is the map
 MAP = "main canvas[data-part=map]"
 CARDS = "main .card"  # of the Anatomy page, with small pictures
-DRAWN = f"{FIGURES}, main button canvas"  # and the small maps, which have nothing beneath them
+OF_A_PROFILE = "[aria-label^=CKA], [aria-label^=Lengths]"  # figures of other pictures
+# What is drawn of the picture; and the small maps, which have nothing beneath them.
+DRAWN = f"{FIGURES}:not({OF_A_PROFILE}), main button canvas"
 UPLOAD = "Your picture"  # the button that opens the box with the file input
 PROVENANCE = ".st-key-provenance"
 EXCEPTION = "[data-testid=stException]"
