@@ -73,7 +73,8 @@ def of_run(folder: Path) -> tuple[vitviz.Model, Recipe, str]:
     rows = about["history"]
     state = f"averaged weights, stage {about['stage'] + 1}, step {about['step']}"
     if rows:
-        state += f"; {seen + rows[-1]['epoch']:.2f} epochs, held out {rows[-1]}"
+        begun = rows[-1]["image_size"] == recipe.stages[about["stage"]].image_size
+        state += f"; {seen + begun * rows[-1]['epoch']:.2f} epochs, held out {rows[-1]}"
     side = recipe.stages[-1].image_size
     things = recipe.dataset == "tiny_imagenet"
     preprocessing = Preprocessing(
