@@ -51,6 +51,15 @@ def norms_menu(page: "Page", server: Server) -> "Locator":
     return chart.locator("details")
 
 
+def first_chart(page: "Page", server: Server, of: str, layer: str) -> ElementTree.Element:
+    """The SVG, as it is saved, of the first chart of a page that has points in such a layer."""
+    opened(page, server, of)
+    settled(page)
+    chart = page.locator(f"[data-testid=stPlotlyChart]:has(.{layer} .point)").first
+    chart.locator("summary").wait_for()
+    return ElementTree.fromstring(saved(page, chart.locator("details"), "SVG, with title")[1])
+
+
 def heat_map(svg: bytes) -> np.ndarray:
     """The colours of the heat map in a figure's SVG: (height, width, 3)."""
     (layer,) = [
@@ -98,11 +107,7 @@ def test_a_figure_is_saved_as_svg_with_its_numbers(
 def test_dots_are_saved_where_their_numbers_are(
     page: "Page", server: Server, acts: Activations
 ) -> None:
-    opened(page, server, "distance")
-    settled(page)
-    chart = page.locator("[data-testid=stPlotlyChart]:has(.scatterlayer .point)").first
-    chart.locator("summary").wait_for()
-    svg = ElementTree.fromstring(saved(page, chart.locator("details"), "SVG, with title")[1])
+    svg = first_chart(page, server, "distance", "scatterlayer")
     traces = [one for one in svg.iter(f"{SVG}g") if "trace" in (one.get("class") or "").split()]
     (_, dots, *_) = [
         [one for one in trace.iter(f"{SVG}path") if "point" in (one.get("class") or "").split()]
@@ -120,11 +125,7 @@ def test_dots_are_saved_where_their_numbers_are(
 def test_bars_are_saved_as_long_as_their_numbers(
     page: "Page", server: Server, acts: Activations
 ) -> None:
-    opened(page, server, "classify")
-    settled(page)
-    chart = page.locator("[data-testid=stPlotlyChart]:has(.barlayer .point)").first
-    chart.locator("summary").wait_for()
-    svg = ElementTree.fromstring(saved(page, chart.locator("details"), "SVG, with title")[1])
+    svg = first_chart(page, server, "classify", "barlayer")
     (layer,) = [one for one in svg.iter(f"{SVG}g") if one.get("class") == "barlayer mlayer"]
     lengths = []
     for path in layer.iter(f"{SVG}path"):

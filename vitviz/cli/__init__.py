@@ -11,7 +11,7 @@ from ..options import Options, add_device, add_options, check, options_in
 from .comparing import add_compare
 from .lesson import fetch, prepare
 from .merging import add_merge
-from .terminal import pictures_done, print_skipped, refused
+from .terminal import add_measuring, pictures_done, print_skipped, refused
 
 
 def _app(arguments: argparse.Namespace) -> int:
@@ -212,13 +212,7 @@ def _parser() -> argparse.ArgumentParser:
         help="picture files, folders, globs, parquet files or tar shards",
     )
     profile.add_argument("--checkpoint", type=Path, metavar="FILE", help="weights of a local file")
-    profile.add_argument("--image-size", type=int, metavar="N", help="pixels of a side")
-    profile.add_argument("--labels", type=Path, metavar="FILE", help="CSV of names and labels")
-    profile.add_argument(
-        "--limit", type=int, metavar="N", help="so many pictures, chosen by --seed"
-    )
-    profile.add_argument("--seed", type=int, default=0)
-    profile.add_argument("--batch", type=int, default=16, help="pictures in one forward pass")
+    add_measuring(profile)
     profile.add_argument(
         "--importance",
         action="append",
@@ -237,8 +231,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     profile.add_argument("--called", metavar="TEXT", help="what figures call the pictures")
     profile.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
-    profile.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
-    add_device(profile)
     profile.set_defaults(run=_profile)
 
     add_merge(commands)

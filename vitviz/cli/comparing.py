@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..options import add_device
-from .terminal import pictures_done, print_skipped, refused
+from .terminal import add_measuring, pictures_done, print_skipped, refused
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -24,13 +23,7 @@ def add_compare(commands: "argparse._SubParsersAction[Any]") -> None:
         metavar="PICTURES",
         help="as of profile; none of two saved profiles, which have their own",
     )
-    parser.add_argument("--image-size", type=int, metavar="N", help="pixels of a side, of both")
-    parser.add_argument("--labels", type=Path, metavar="FILE", help="CSV of names and labels")
-    parser.add_argument("--limit", type=int, metavar="N", help="so many pictures, by --seed")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--batch", type=int, default=16, help="pictures in one forward pass")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
-    add_device(parser)
+    add_measuring(parser)
     parser.set_defaults(run=compare)
 
 

@@ -1,8 +1,12 @@
-"""What every command writes to the terminal alike."""
+"""What several commands ask for alike, and write to the terminal."""
 
+import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..options import add_device
 
 CLEAR = "\r\x1b[K"  # to the beginning of a terminal's line, and wipe it
 
@@ -11,6 +15,17 @@ def refused(error: object) -> int:
     """Print why a command is refused; returns its exit code."""
     print(error, file=sys.stderr)
     return 2
+
+
+def add_measuring(parser: argparse.ArgumentParser) -> None:
+    """The options of commands that measure models over many pictures."""
+    parser.add_argument("--image-size", type=int, metavar="N", help="pixels of a side of the input")
+    parser.add_argument("--labels", type=Path, metavar="FILE", help="CSV of names and labels")
+    parser.add_argument("--limit", type=int, metavar="N", help="so many pictures, chosen by --seed")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--batch", type=int, default=16, help="pictures in one forward pass")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
+    add_device(parser)
 
 
 def pictures_done() -> Callable[[int, int], None]:

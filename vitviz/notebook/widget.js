@@ -1,20 +1,6 @@
 // A component as a widget of a notebook: the same module as in the app, which is given its numbers
 // once, and what Python chooses; what is chosen in it is told to Python.
 
-async function unpacked([type, text]) {
-  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const apart = new Uint8Array(await new Response(stream).arrayBuffer());
-  const size = globalThis[type].BYTES_PER_ELEMENT;
-  if (size === 1) return apart;
-  const numbers = new globalThis[type](apart.length / size);
-  const together = new Uint8Array(numbers.buffer); // the first bytes of all numbers came first
-  apart.forEach((byte, i) => {
-    together[(i % numbers.length) * size + Math.floor(i / numbers.length)] = byte;
-  });
-  return numbers;
-}
-
 async function render({ model, el }) {
   const address = URL.createObjectURL(new Blob([model.get("_source")], { type: "text/javascript" }));
   const { default: mount } = await import(address);

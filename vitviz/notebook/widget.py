@@ -17,6 +17,7 @@ from ..report.components import (
     opened,
     steps_of,
 )
+from ..report.file import unpacking
 from ..text import anatomy as text
 from . import Shown, View, checked
 
@@ -44,7 +45,7 @@ class Widget(anywidget.AnyWidget):
     Setting one to what is not there is a ValueError.
     """
 
-    _esm = Path(__file__).with_suffix(".js")
+    _esm = unpacking() + Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
     _source = traitlets.Unicode().tag(sync=True)
     _style = traitlets.Unicode().tag(sync=True)
     _stacks: Any = traitlets.List().tag(sync=True)  # of numbers, sent once

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from .document import document
-from .profiles import HEADS
+from .profile_page import HEADS
 from .template import GREY, LINES, SHARES, SIGNED, as_percent, beside_each_other, finish
 
 _COLUMNS = 4  # maps beside each other

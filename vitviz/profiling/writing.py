@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def write(profile: "Profile", folder: Path) -> None:
     """Write all files; `run.json` comes last, so that a folder that has it is whole."""
-    from ..plots.profiles import page
+    from ..plots.profile_page import page
 
     folder.mkdir(parents=True, exist_ok=True)
     write_rows(profile._parts(), folder / "profile.parquet")

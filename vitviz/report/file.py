@@ -38,7 +38,7 @@ def file(
         if each:
             shown = {name: _without(one, photos) for name, one in each.items()}
             data[kind] = {"components": shown, "style": MODULES[kind].style()}
-            source = f'{MODULES[kind].script()}{_asset("page.js")}await showAll("{kind}", mount);\n'
+            source = f'{MODULES[kind].script()}{_page_script()}await showAll("{kind}", mount);\n'
             modules.append(source)
     if figures:
         plotly = get_plotlyjs()
@@ -47,7 +47,7 @@ def file(
             "figures": figures,
             "plotly": gzipped(np.frombuffer(plotly.encode(), np.uint8)),
         }
-        modules.append(f'{_asset("page.js")}await showFigures("figures");\n')
+        modules.append(f'{_page_script()}await showFigures("figures");\n')
     return _asset("page.html").format(
         policy=_policy(*allowed, *modules),
         title=title,
@@ -87,6 +87,15 @@ def _policy(*scripts: str) -> str:
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
+
+
+def _page_script() -> str:
+    return unpacking() + _asset("page.js")
+
+
+def unpacking() -> str:
+    """The JavaScript that reads the numbers of a component."""
+    return _asset("unpacked.js")
 
 
 def _asset(name: str) -> str:

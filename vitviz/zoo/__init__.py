@@ -5,7 +5,8 @@ from .architectures import architecture_named
 from .catalogue import Entry, catalogue, fetch_weights, on_disk, weights_of
 from .files import read_labels
 from .inputs import InputCost, input_cost, step_of, whole_picture
-from .loading import leave_cores_free, load_model, random_kernel, size_in
+from .kernels import random_kernel
+from .loading import leave_cores_free, load_model, size_in
 from .repositories import repository
 from .sizes import PAPER_SIZES, PaperSize, Size, counted, size_of
 from .toys import TOYS, Toy, narrow_model, toy_model

@@ -1,0 +1,190 @@
+"""A profile as one page: what was measured, and all figures of it with their words."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from .document import document
+from .profiles import (
+    by_layer,
+    head_means,
+    layer_similarity,
+    mean_offsets,
+    norm_histogram,
+    reliability,
+)
+
+
+def page(profile: Any) -> str:
+    """A profile as one HTML file, which loads nothing: figures, and how they came to be.
+
+    Parameters
+    ----------
+    profile : `vitviz.profiling.Profile`
+    """
+    about = profile.about
+    title = f"Profile of {about['model']} over {about['pictures']:,} pictures"
+    return document(title, _facts(profile), _figures(profile))
+
+
+def _facts(profile: Any) -> dict[str, str]:
+    about = profile.about
+    measured = about["pictures"] - about["skipped"]
+    found = {
+        "model": about["provenance"],
+        "weights": "" if about["trained"] else "random weights",
+        "sha256 of the weights": about["weights_sha256"],
+        "pictures": f"{measured:,} measured, {about['skipped']:,} skipped",
+        "input": " x ".join(map(str, about["preprocessing"]["input_size"])) + " pixels",
+        "check of the attention": (
+            "computed again from the attention that was read, the output of each layer differs "
+            f"from the model's own by at most {about['proof_error']:.1e} of its largest number"
+        ),
+        "versions": ", ".join(f"{name} {number}" for name, number in about["versions"].items()),
+    }
+    if profile.accuracy is not None:
+        first, five = profile.accuracy
+        found["accuracy"] = (
+            f"for {100 * first:.2f} % of {profile.labelled:,} labelled pictures the label is the "
+            f"most probable class, for {100 * five:.2f} % one of the five most probable; expected "
+            f"calibration error {100 * profile.calibration_error:.2f} %"
+        )
+    found["merged"] = about.get("note", "")
+    found |= {f"not measured: {name}": why for name, why in about["refused_layers"].items()}
+    return {name: text for name, text in found.items() if text}
+
+
+#: Measures of heads: name, title, unit and words.
+HEADS = (
+    (
+        "distance",
+        "Attention distance",
+        "px",
+        "Mean distance from a patch to the patches that it attends to, in pixels of the model's "
+        "input; attention to the prefix tokens does not count.",
+    ),
+    (
+        "distance_paper",
+        "Attention distance, prefix columns cut off",
+        "px",
+        "The same without sharing the attention to the prefix tokens among the patches: the more "
+        "goes to the prefix tokens, the smaller it is.",
+    ),
+    (
+        "entropy",
+        "Attention entropy",
+        "bit",
+        "How evenly a token spreads its attention: 0 bits is all on one token, and each further "
+        "bit doubles the number of tokens that share it evenly.",
+    ),
+    (
+        "prefix_mass",
+        "Share of the patches' attention on the prefix tokens",
+        "share",
+        "Prefix tokens are those that are no patches, such as CLS and registers.",
+    ),
+    (
+        "self_mass",
+        "Share of a patch's attention on itself",
+        "share",
+        "How much of its attention a patch gives to itself.",
+    ),
+    (
+        "outlier_mass",
+        "Share of the patches' attention on outliers",
+        "share",
+        "Outliers are patches whose token is at least five times as long as the median.",
+    ),
+    (
+        "mutual_information",
+        "Normalised mutual information of queries and keys",
+        "share",
+        "How much the query decides which keys are attended to: 0 % where all queries attend "
+        "alike.",
+    ),
+)
+
+
+def _figures(profile: Any) -> Iterator[tuple[str, str, go.Figure]]:
+    """Title, words and figure of each measure that the profile has."""
+    about = profile.about
+    layers = about["layers"]
+    heads = [layer["num_heads"] for layer in layers]
+    bars = "Each dot is the mean of one head over the pictures; bars are one standard deviation."
+    for name, title, unit, words in HEADS:
+        mean = profile.mean(name)
+        if np.isfinite(mean).any():
+            figure = head_means(
+                mean, profile.std(name), num_heads=heads, what=title.lower(), unit=unit
+            )
+            yield title, f"{words} {bars}", figure
+    for kind in about["importance"]:
+        changed, _ = profile.importance(kind)
+        to = {"zero": "nothing", "mean": "its mean over pictures"}[kind]
+        figure = head_means(
+            changed.means, changed.sem, num_heads=heads, what="answers changed", unit="share"
+        )
+        words = (
+            f"Share of the pictures whose answer changes when the head gives {to}. Bars are one "
+            "standard error."
+        )
+        yield f"Importance of heads, muted to {kind}", words, figure
+    sums = profile.state.sums
+    known = [number for number in range(len(layers)) if f"offset/{number}" in sums]
+    if known:
+        maps = [np.nanmean(profile.offset_attention(number), axis=0) for number in known]
+        names = [f"layer {number + 1}" for number in known]
+        words = (
+            "How much a query attends to a patch so many columns and rows away from it, as the "
+            "mean over heads, queries and pictures. The query is in the middle of each map."
+        )
+        yield "Attention by offset", words, mean_offsets(maps, names)
+    if "hsic" in sums:
+        words = (
+            "Linear CKA of all tokens, from 0 (unrelated) to 1 (alike), by the unbiased estimate "
+            "over minibatches of 256 pictures. In two models that were tried it was within 0.01 of "
+            "that of all pictures at once."
+        )
+        yield "Similarity of layers", words, layer_similarity(profile.cka())
+    counts, edges = profile.norms
+    words = "Length of the patches' tokens before the final LayerNorm; each column sums to 100 %."
+    yield "Lengths of tokens", words, norm_histogram(counts[1], edges)
+    words = (
+        "Share of the patches whose token is at least five times as long as the median of the "
+        "patches of its picture."
+    )
+    share = {"outliers": 100 * profile.outlier_share.means}
+    yield (
+        "Outliers",
+        words,
+        by_layer(share, what="share of patches", unit="%", first=0, axis="after layer"),
+    )
+    ratios = {}
+    for branch, label in (("attention", "attention"), ("mlp", "MLP")):
+        means = profile.skip_ratio(branch).means
+        for part, name in enumerate(("prefix", "patches")):
+            if np.isfinite(means[:, part]).any():
+                ratios[f"{label}, {name}"] = means[:, part]
+    if ratios:
+        words = (
+            "Mean length of a token before attention or MLP, divided by the length of what that "
+            "branch adds to it: above 1 the skip connection outweighs the branch."
+        )
+        yield "Skip connections", words, by_layer(ratios, what="ratio of lengths", unit="no unit")
+    shares = profile.token_components(min(10, len(profile.state.moments["tokens"].mean)))[2]
+    words = (
+        "How much of the variance of the patches' last tokens, over all pictures, lies along each "
+        "principal component."
+    )
+    lines = {"components": 100 * shares}
+    figure = by_layer(lines, what="explained variance", unit="%", axis="component")
+    yield "Principal components of tokens", words, figure
+    bins = profile.calibration
+    if bins is not None:
+        words = (
+            "The labelled pictures in 15 equal bins of confidence, the probability of the answer. "
+            "On the dashed line the model is right as often as it is sure."
+        )
+        yield "Calibration", words, reliability(**bins, error=profile.calibration_error)
