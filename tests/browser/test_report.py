@@ -211,7 +211,7 @@ def test_of_what_is_not_in_the_file_a_sentence_says_so(opened: Opened) -> None:
     items.get_by_text("768 numbers").wait_for()
     page.locator(".anatomy canvas[data-part=photo]").focus()
     page.keyboard.press("ArrowRight")
-    items.get_by_text("This file holds these numbers of CLS alone").wait_for()
+    items.get_by_text("This file holds these numbers for CLS only").wait_for()
 
 
 def test_equations_are_drawn_by_the_browser(opened: Opened) -> None:

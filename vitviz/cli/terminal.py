@@ -1,4 +1,4 @@
-"""What several commands ask for alike, and write to the terminal."""
+"""Options, and lines on the terminal, that several commands share."""
 
 import argparse
 import sys

@@ -78,9 +78,9 @@ def profile(
         Mute every head in turn, to 0 or to the mean of what it gives over the first 256 pictures,
         and measure what happens to the answer. It takes a forward pass a head.
     workers : int
-        So many processes, each with the model, measure 256 pictures at a time; one that is killed
-        costs those that it was at, which are measured again. They share the threads of this
-        process. 0 measures in this process.
+        So many processes, each with the model, measure 256 pictures at a time. Where one is killed,
+        the pictures that it was at are measured again. They share the threads of this process. 0
+        measures in this process.
     engine : "local" or "ray"
         Where the workers are: processes of this machine, or actors of Ray, with `vitviz[cluster]`:
         of the cluster that RAY_ADDRESS names, or that the caller has connected to, else on this

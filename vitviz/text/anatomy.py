@@ -292,7 +292,7 @@ CLOSED: Mapping[str, str] = {
 }
 #: What is said of a token whose numbers are not in the browser: by the app, and by a file.
 PARTIAL_APP = "This layer is large: click the token, and its numbers are sent."
-PARTIAL_FILE = "This file holds these numbers of {token} alone; the app shows those of every token."
+PARTIAL_FILE = "This file holds these numbers for {token} only; the app shows them for every token."
 
 KINDS_CLOSED: Mapping[str, str] = {
     "mixing": "an MLP across the patches",

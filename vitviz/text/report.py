@@ -8,8 +8,8 @@ EXPERIMENTS = (
     "patches, and maps of one class. The app makes them on the pages Classify, Rollout and Anatomy."
 )
 NOT_ALIKE = (
-    "The figures of Distance, Rollout and Tokens are left out: a file has them where every token "
-    "attends to every token, the same ones in each layer, which is not so in {model}."
+    "The figures of Distance, Rollout and Tokens are left out: they need every token to attend to "
+    "every token, and the same tokens in each layer, which is not so in {model}."
 )
 WEIGHTS = "The weights"
 UNTRAINED = "These are random weights."
