@@ -645,7 +645,7 @@ def test_random_filters_are_those_of_the_random_model(
         made.append(name)
         return load_model(name, **options)
 
-    monkeypatch.setattr("vitviz.zoo.loading.load_model", load)
+    monkeypatch.setattr("vitviz.zoo.kernels.load_model", load)
     before = torch.random.get_rng_state()
     kernel = random_kernel(model)
     assert model.patch_kernel is not None
