@@ -19,10 +19,11 @@ PACKAGE = Path(__file__).parents[1] / "vitviz"
 
 # A layer is a module of vitviz, or a package of that name with all its parts.
 _MODEL = {
-    *("images", "vit", "families", "devices", "memory", "words"),
+    *("language", "images", "vit", "families", "devices", "memory", "words"),
     *("preprocessing", "recording", "model"),
 }
 LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
+    "language": set(),  # which all may import
     "images": set(),
     "vit": set(),
     "initialisation": {"vit"},
@@ -78,9 +79,10 @@ THIRD_PARTY: Mapping[str, set[str]] = {
     "traitlets": {"notebook"},
     "latex2mathml": {"report"},  # MathML
     "huggingface_hub": {"hub"},
+    "babel": {"language"},
     "sklearn": {"inspection"},
     "torch": {
-        *_MODEL - {"images"},
+        *_MODEL - {"images", "language"},
         "initialisation",
         "checkpoints",
         "zoo",
@@ -203,7 +205,7 @@ def _complaint(layer: str, found: Import) -> str | None:
         to = "vitviz"  # one of the public names
     if to == layer != "vitviz":
         return None  # parts of one package
-    if to not in RULES[layer] and (layer, to, found.when) not in EXCEPTIONS:
+    if to not in {*RULES[layer], "language"} and (layer, to, found.when) not in EXCEPTIONS:
         return f"{layer} imports {to}."
     if (layer, to) in LAZY_ONLY and found.when == "eager":
         return f"{layer} imports {to} before it is needed."

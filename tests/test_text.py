@@ -19,7 +19,7 @@ from vitviz.vit import VisionTransformer
 from vitviz.zoo import catalogue
 from vitviz.zoo.architectures import outline_of, preprocessing_of
 
-FOLDER = Path(text.__file__).parent
+FOLDER = Path(text.__file__).parent / "en"
 README = Path(__file__).parents[1] / "README.md"
 SECTIONS = ["Equation", "What you see", "Try this"]
 BOXES = ["What the papers found", "Often said, and wrong"]  # which not every page has
@@ -63,8 +63,10 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., te
     monkeypatch.setattr(text, "__file__", str(tmp_path / "__init__.py"))
 
     def read(content: str, *traits: frozenset[str]) -> text.Lesson:
-        (tmp_path / "page.md").write_text(content, encoding="utf-8")
-        return lesson.__wrapped__("page", *traits)
+        (tmp_path / "en").mkdir(exist_ok=True)
+        (tmp_path / "en" / "page.md").write_text(content, encoding="utf-8")
+        text._lesson.cache_clear()
+        return lesson("page", *traits)
 
     return read
 
@@ -72,7 +74,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., te
 def test_every_page_has_a_file_and_every_file_is_a_page() -> None:
     assert len(set(PAGES)) == len(PAGES)
     assert {path.stem for path in FOLDER.glob("*.md")} == {*PAGES, "glossary"}
-    assert {path.suffix for path in FOLDER.iterdir() if path.is_file()} == {".md", ".py"}
+    assert {path.suffix for path in FOLDER.parent.iterdir() if path.is_file()} == {".py"}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from vitviz import language
 from vitviz.app import server, settings
 from vitviz.app.settings import setting
 from vitviz.app.shared import models, pictures, results
@@ -52,6 +53,8 @@ LAYERED = ("anatomy", "attention", "distance", "rollout", "tokens", "compare")  
 def main() -> None:
     """Draw the page that the browser asks for."""
     st.set_page_config(page_title="vitviz", layout="wide")
+    settings.follow_address()
+    settings.speak()
     views: list[View] = []  # filled by the controls before the page runs
     pages = {
         name: st.Page(
@@ -71,11 +74,21 @@ def main() -> None:
         answer = st.empty()  # filled once there is a model
         st.button(
             "Reset view",
+            key="reset",
             on_click=settings.reset,
             help="All settings at their defaults; picture and model stay.",
         )
         copy_link(uploaded=settings.kept("picture") == pictures.UPLOAD)
-    settings.follow_address()
+        if len(language.WHOLE) > 1:
+            st.selectbox(
+                "Language · 언어",
+                list(language.LANGUAGES),
+                key="lang",
+                format_func=language.LANGUAGES.__getitem__,
+                label_visibility="collapsed",
+                width=110,
+            )
+    settings.watch_address()
     if setting("presenter", [False, True], False):
         st.html(f"<style>html {{ font-size: {settings.PRESENTER:.0%} !important; }}</style>")
     st.toggle("Presenter", key="presenter", help="Larger text, for a projector.")

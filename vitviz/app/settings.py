@@ -13,6 +13,8 @@ from typing import TypeVar
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
+from vitviz import language
+
 T = TypeVar("T")
 _address = st.components.v2.component(
     "vitviz_address", js=Path(__file__).with_name("address.js").read_text(encoding="utf-8")
@@ -21,7 +23,7 @@ PRESENTER = 1.25  # how much larger everything is on a projector
 
 #: What the address may hold. Other words in it are dropped.
 NAMES = (
-    *("presenter", "picture", "model", "weights", "size"),
+    *("lang", "presenter", "picture", "model", "weights", "size"),
     *("layer", "head", "query", "step", "key"),
     *("read", "view", "scale", "leave_out", "smooth", "seen"),
     *(
@@ -63,7 +65,7 @@ NAMES = (
     *("family", "zoo_layer", "zoo_down", "zoo_across"),
     *("compare", "other_model", "other_weights", "other_picture", "matches"),
 )
-_STAYING = ("presenter", "picture", "model", "weights", "size")
+_STAYING = ("lang", "presenter", "picture", "model", "weights", "size")
 
 
 def setting(name: str, options: Sequence[T], default: T) -> T:
@@ -132,7 +134,7 @@ def change(**values: object) -> None:
 
 
 def reset() -> None:
-    """Give all settings their defaults; picture, model, weights and presenter mode stay."""
+    """Give all settings but `_STAYING` their defaults."""
     for name in (*NAMES, "query_grid"):
         if name not in _STAYING:
             _kept().pop(name, None)
@@ -157,12 +159,28 @@ def follow_address() -> None:
 
     Call it before any setting is read.
     """
-    _address(key="address", height=1, on_reconnected_change=lambda: None)
     run = get_script_run_ctx()
     if run is not None and run.is_history_navigation:
         for name in (*NAMES, "query_grid", "written"):
             st.session_state.pop(name, None)
         st.session_state.kept = st.query_params.to_dict()
+
+
+def watch_address() -> None:
+    """Draw what tells of Back and Forward in the browser."""
+    _address(key="address", height=1, on_reconnected_change=lambda: None)
+
+
+def speak() -> None:
+    """Use the language of this session; by default that of the browser where it is whole."""
+    browser = (st.context.locale or "").split("-")[0]
+    default = browser if browser in language.WHOLE else language.WHOLE[0]
+    language.speak(setting("lang", list(language.LANGUAGES), default))
+
+
+def speak_on() -> None:
+    """The same in a thread of its own: a fragment's run, or a callback."""
+    language.speak(kept("lang") or "en")
 
 
 def asked_for() -> bool:

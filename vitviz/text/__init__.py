@@ -1,5 +1,8 @@
 """The text of every page: title, question, equation and explanations, one Markdown file each.
 
+There is a folder for each language, with the same files in it; a line that begins with `## ` or
+with a condition is the same in all of them.
+
 A file begins with `# Title`, the page's question on a line of its own, and then the sections
 `## Equation` (LaTeX), `## What you see` and `## Try this`; `## What the papers found` and
 `## Often said, and wrong` follow on the pages that have them.
@@ -12,6 +15,8 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from vitviz.language import spoken
 
 #: Pages in the order in which a class goes through them.
 PAGES = (
@@ -63,7 +68,6 @@ def page_after(page: str) -> str | None:
     return later[0] if later else None
 
 
-@cache
 def lesson(page: str, traits: frozenset[str] = _PLAIN) -> Lesson:
     """The strings of one page, for a model of these traits; by default a trained ViT.
 
@@ -72,8 +76,12 @@ def lesson(page: str, traits: frozenset[str] = _PLAIN) -> Lesson:
     ValueError
         When the file lacks a section, or has a condition that is no trait.
     """
-    content = (Path(__file__).parent / f"{page}.md").read_text(encoding="utf-8")
-    head, *sections = content.split("\n## ")
+    return _lesson(page, traits, spoken())
+
+
+@cache
+def _lesson(page: str, traits: frozenset[str], language: str) -> Lesson:
+    head, *sections = _content(page, language).split("\n## ")
     title, question = (line for line in head.splitlines() if line.strip())
     named = dict(section.split("\n", 1) for section in sections)
 
@@ -96,16 +104,23 @@ def lesson(page: str, traits: frozenset[str] = _PLAIN) -> Lesson:
         raise ValueError(f"{page}.md has no section {missing}.") from missing
 
 
-@cache
 def glossary() -> dict[str, str]:
     """The definition of each term in all its forms, which are in small letters."""
-    content = (Path(__file__).parent / "glossary.md").read_text(encoding="utf-8")
-    entries = (entry.split("\n", 1) for entry in content.split("\n## ")[1:])
+    return _glossary(spoken())
+
+
+@cache
+def _glossary(language: str) -> dict[str, str]:
+    entries = (entry.split("\n", 1) for entry in _content("glossary", language).split("\n## ")[1:])
     return {
         form: " ".join(definition.split())
         for forms, definition in entries
         for form in forms.lower().split(", ")
     }
+
+
+def _content(name: str, language: str) -> str:
+    return (Path(__file__).parent / language / f"{name}.md").read_text(encoding="utf-8")
 
 
 def _if_true(paragraph: str, traits: frozenset[str]) -> str:

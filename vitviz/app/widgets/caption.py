@@ -36,7 +36,9 @@ def with_definitions(*texts: str) -> list[str]:
     """The texts in Markdown, with the definition of each glossary term where it first occurs."""
     meanings = glossary()
     forms = sorted(meanings, key=len, reverse=True)
-    pattern = re.compile(rf"\b({'|'.join(map(re.escape, forms))})\b", re.IGNORECASE)
+    # A Korean word is followed by its particle, without a space.
+    ends = r"(?:\b|(?=[가-힣]))"
+    pattern = re.compile(rf"\b({'|'.join(map(re.escape, forms))}){ends}", re.IGNORECASE)
     met: set[str] = set()
 
     def defined(found: re.Match[str]) -> str:

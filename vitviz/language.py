@@ -1,0 +1,62 @@
+"""The language of all strings: English, unless the app's reader has chosen another.
+
+A string of the code is its own key: `tr("Layer {layer}", layer=3)` gives its translation from
+`text/<language>/strings.po`, and where there is none the English string itself. A string that is
+written where no language is chosen yet, in a constant, is marked there by `mark` and translated by
+`tr` where it is used.
+"""
+
+from contextvars import ContextVar
+from functools import cache
+from gettext import GNUTranslations, NullTranslations
+from io import BytesIO
+from pathlib import Path
+
+#: Each by its own name, and by its code in a link. The first is the language of the code.
+LANGUAGES = {"en": "English", "ko": "한국어"}
+#: Those in which every page is whole: what the menu and the browser's own language choose from.
+WHOLE = ("en",)
+_FOLDER = Path(__file__).parent / "text"
+_spoken: ContextVar[str] = ContextVar("language", default="en")
+
+
+def speak(language: str) -> None:
+    """Use a language from here on, in this thread alone."""
+    _spoken.set(language if language in LANGUAGES else "en")
+
+
+def spoken() -> str:
+    """The code of the language in use."""
+    return _spoken.get()
+
+
+def tr(english: str, /, **values: object) -> str:
+    """A string in the language in use, with the values of its placeholders."""
+    said = catalogue(spoken()).gettext(english)
+    return said.format(**values) if values else said
+
+
+def tr_n(one: str, many: str, count: int, /, **values: object) -> str:
+    """As `tr`, in the form that the language uses for this count: `one` or `many` in English."""
+    return catalogue(spoken()).ngettext(one, many, count).format(count=count, **values)
+
+
+def mark(english: str) -> str:
+    """The same string: it is to be translated, later."""
+    return english
+
+
+@cache
+def catalogue(language: str, name: str = "strings") -> NullTranslations:
+    """All strings of a language; `name` is of its file."""
+    path = _FOLDER / language / f"{name}.po"
+    if not path.exists():
+        return NullTranslations()
+    from babel.messages.mofile import write_mo
+    from babel.messages.pofile import read_po
+
+    compiled = BytesIO()
+    with path.open("rb") as file:
+        write_mo(compiled, read_po(file, locale=language))
+    compiled.seek(0)
+    return GNUTranslations(compiled)
