@@ -21,6 +21,7 @@ class Server(NamedTuple):
     url: str
     start: float  # seconds until it answered
     pid: int
+    log: Path  # what it says
 
 
 def free_port() -> int:
@@ -58,7 +59,7 @@ def serving(log: Path, *words: str, port: int | None = None) -> Iterator[Server]
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < begun + PATIENCE, log.read_text()
             time.sleep(0.05)
-        yield Server(url, time.monotonic() - begun, process.pid)
+        yield Server(url, time.monotonic() - begun, process.pid, log)
     finally:
         _end(process)
     assert "Traceback" not in log.read_text(), log.read_text()

@@ -80,6 +80,7 @@ THIRD_PARTY: Mapping[str, set[str]] = {
     "latex2mathml": {"report"},  # MathML
     "huggingface_hub": {"hub"},
     "babel": {"language"},
+    "segno": {"app"},
     "sklearn": {"inspection"},
     "torch": {
         *_MODEL - {"images", "language"},

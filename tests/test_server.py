@@ -9,8 +9,10 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import numpy as np
@@ -19,13 +21,16 @@ from app_server import ROOT, Server, free_port, serving
 from examples import assert_one_sentence, picture
 from pages.driver import MINE, SHIPPED, encoded
 from PIL import Image
+from streamlit.proto.WidgetStates_pb2 import WidgetState
 from visitor import Visitor, status
 from websockets.exceptions import InvalidStatus
 
 import vitviz
+from vitviz.text import classroom as text
 from vitviz.token_map import encode
 
 EVIL = "http://evil.example"
+ELSEWHERE = "127.0.0.2"  # another name of this machine, by which no teacher comes
 MARKUP = "<img src=x onerror=alert(1)>"
 PICTURES = [encoded(picture(90 + side, 60, seed=side)) for side in range(4)]
 
@@ -39,7 +44,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def for_others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One that others reach, who may choose one of two models; nobody has been there."""
-    words = ["--server.address", "0.0.0.0", "--", f"--models={SHIPPED},deit_tiny_patch16_224"]
+    words = ["--server.address", "0.0.0.0", "--browser.serverAddress", ELSEWHERE]
+    words += ["--", f"--models={SHIPPED},deit_tiny_patch16_224"]
     with serving(tmp_path_factory.mktemp("server") / "log", *words) as server:
         yield server
 
@@ -258,6 +264,61 @@ def test_a_server_for_others_offers_what_is_allowed_and_there(for_others: Server
         assert "layer 2 of 6" in visitor.provenance
     with pytest.raises(InvalidStatus):
         Visitor(for_others.url, origin=EVIL)
+
+
+@pytest.fixture
+def student_url(for_others: Server) -> str:
+    if sys.platform != "linux":
+        pytest.skip(f"only Linux listens to {ELSEWHERE}")
+    return for_others.url.replace("127.0.0.1", ELSEWHERE)
+
+
+def class_buttons(visitor: Visitor) -> set[str]:
+    return {button.label for button in visitor.elements("button")} & {text.PIN, text.RELEASE}
+
+
+def test_a_server_for_others_has_a_teacher_who_alone_can_pin(
+    for_others: Server, student_url: str
+) -> None:
+    """What a student's page was never given is not taken from it either."""
+    with Visitor(for_others.url) as teacher, Visitor(student_url) as student:
+        assert class_buttons(teacher.run()) == {text.PIN}
+        assert class_buttons(student.run()) == set()
+        (button,) = (one for one in teacher.elements("button") if one.label == text.PIN)
+        student._widgets[button.id] = WidgetState(id=button.id, trigger_value=True)
+        student.run()
+        assert class_buttons(teacher.run()) == {text.PIN}
+        teacher.press(text.PIN)
+        teacher.read_until("script_finished")
+        assert class_buttons(teacher) == {text.RELEASE}
+        student.run()
+        assert any(text.PINNED in one.body for one in student.elements("markdown"))
+        teacher.press(text.RELEASE)
+        teacher.read_until("script_finished")
+    with urlopen(f"{for_others.url}/class") as answer:
+        assert json.load(answer) == {"shown": 2}
+
+
+def test_the_teachers_link_stands_in_the_log_and_makes_a_teacher(
+    for_others: Server, student_url: str
+) -> None:
+    (link,) = re.findall(r"http://\S+/teacher/\S+", for_others.log.read_text())
+    assert link.startswith(f"{student_url}/teacher/")
+    with closing(HTTPConnection(urlsplit(link).netloc)) as asked:
+        asked.request("GET", urlsplit(link).path)
+        answer = asked.getresponse()
+        assert (answer.status, answer.headers["Location"]) == (307, "/")
+        cookie = answer.headers["Set-Cookie"]
+    assert {"HttpOnly", "SameSite=strict"} <= set(cookie.split("; "))
+    with Visitor(student_url, cookie=cookie.split(";")[0]) as teacher:
+        assert class_buttons(teacher.run()) == {text.PIN}
+    with Visitor(student_url, cookie=cookie.split(";")[0][:-1]) as student:
+        assert class_buttons(student.run()) == set()
+    assert status(Request(link[:-1])) == 403
+
+
+def test_a_server_on_localhost_alone_has_no_teachers_link(server: Server) -> None:
+    assert "/teacher/" not in server.log.read_text()
 
 
 # --- a long lesson --------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ class Visitor:
         page: str = "attention",
         origin: str | None = None,
         session: str = "",
+        cookie: str = "",
     ) -> None:
         self.url, self.query = url, query
         with urlopen(f"{url}/_stcore/health", timeout=PATIENCE) as answer:
@@ -51,7 +52,9 @@ class Visitor:
                 f"{url.replace('http', 'ws', 1)}/_stcore/stream",
                 origin=Origin(origin or url),
                 subprotocols=[Subprotocol(word) for word in words if word],
-                additional_headers={"Cookie": f"{COOKIE}={self.token}"},
+                additional_headers={
+                    "Cookie": "; ".join(filter(None, (f"{COOKIE}={self.token}", cookie)))
+                },
                 max_size=None,
                 close_timeout=1,  # in the middle of a run the server does not say goodbye
                 proxy=None,

@@ -52,9 +52,9 @@ def server(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @contextmanager
 def watched(
-    browser: "Browser", scheme: Scheme = "light", *, online: bool = True
+    browser: "Browser", scheme: Scheme = "light", *, online: bool = True, host: str = HERE
 ) -> "Iterator[Page]":
-    """A page of its own; at its end there was no error, no dialog and no request to elsewhere.
+    """A page of its own; at its end there was no error, no dialog and no request but to `host`.
 
     Where it is not `online`, the network is cut, and files are opened.
     """
@@ -67,7 +67,7 @@ def watched(
 
     def reach(url: str) -> None:
         where = urlsplit(url)
-        note("request", url, where.hostname != HERE and where.scheme not in schemes)
+        note("request", url, where.hostname != host and where.scheme not in schemes)
 
     def refuse(dialog: "Dialog") -> None:
         note("dialog", dialog.message)

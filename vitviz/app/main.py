@@ -26,7 +26,7 @@ from vitviz.app.shared.view import (
     placed_grid,
     token_text,
 )
-from vitviz.app.widgets import input_size
+from vitviz.app.widgets import classroom, input_size
 from vitviz.app.widgets import weights as weights_menu
 from vitviz.app.widgets.caption import FOLD, boxes, caption
 from vitviz.app.widgets.class_menu import answer_words
@@ -88,7 +88,10 @@ def main() -> None:
                 label_visibility="collapsed",
                 width=110,
             )
+        classroom.controls(name)
     settings.watch_address()
+    if (shown := classroom.follow(name)) != name:
+        st.switch_page(pages[shown])
     if setting("presenter", [False, True], False):
         st.html(f"<style>html {{ font-size: {settings.PRESENTER:.0%} !important; }}</style>")
     st.toggle("Presenter", key="presenter", help="Larger text, for a projector.")

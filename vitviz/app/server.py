@@ -12,11 +12,19 @@ from typing import Any
 import streamlit as st
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+)
 from starlette.routing import Route
 
+from vitviz.app.shared import classroom, visitors
 from vitviz.options import OptionError
 from vitviz.text import OPENING, PAGES
+from vitviz.text.classroom import NO_KEY, TEACHERS_LINK
 
 _HERE = Path(__file__).parent
 _INTERVAL = 0.0002  # seconds after which an import lets the answer to a browser go first
@@ -41,7 +49,7 @@ register_url_convertor("page", _PageName())
 
 def _document(request: Request) -> Response:
     """Streamlit's HTML document with our style sheet in its head, so that it applies at once."""
-    name, base = request.path_params.get("name", ""), _base()
+    name, base = request.path_params.get("name", ""), visitors.base()
     if name == OPENING or name != name.lower():
         place = "" if name.lower() == OPENING else name.lower()
         query = f"?{request.url.query}" if request.url.query else ""
@@ -52,10 +60,26 @@ def _document(request: Request) -> Response:
     return HTMLResponse(html, headers={"Cache-Control": "no-cache"})
 
 
-def _base() -> str:
-    """Of every address, "" or "/something"."""
-    base = st.get_option("server.baseUrlPath").strip("/")
-    return f"/{base}" if base else ""
+def _teacher(request: Request) -> Response:
+    """Makes whoever has the key a teacher, by a cookie, and leads to the app."""
+    if not visitors.is_key(request.path_params["key"]):
+        return PlainTextResponse(NO_KEY, status_code=403)
+    answer = RedirectResponse(f"{visitors.base()}/")
+    answer.set_cookie(
+        visitors.COOKIE,
+        visitors.KEY,
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+        path=f"{visitors.base()}/",
+    )
+    return answer
+
+
+async def _changes(_: Request) -> Response:
+    """How often what the class shares has changed, which pages ask for once a second."""
+    shown = classroom.room().shown
+    return JSONResponse({"shown": shown}, headers={"Cache-Control": "no-store"})
 
 
 @asynccontextmanager
@@ -67,8 +91,10 @@ async def _lifespan(_: st.App) -> AsyncIterator[None]:
         host = st.get_option("browser.serverAddress")
         if st.get_option("server.address") not in (None, "0.0.0.0", "::"):
             host = st.get_option("server.address")
-        url = f"http://{host}:{st.get_option('server.port')}{_base()}"
+        url = f"http://{host}:{st.get_option('server.port')}{visitors.base()}"
         threading.Timer(0.2, webbrowser.open, [url]).start()  # once the server listens
+    if visitors.for_class() and (reached := visitors.lan_address()):
+        print(TEACHERS_LINK.format(url=f"{reached}/teacher/{visitors.KEY}"), flush=True)
     yield
 
 
@@ -101,7 +127,12 @@ def wait() -> None:
 APP: dict[str, Any] = dict(
     script_path=_HERE / "main.py",
     lifespan=_lifespan,
-    routes=[Route(f"{_base()}/", _document), Route(f"{_base()}/{{name:page}}", _document)],
+    routes=[
+        Route(f"{visitors.base()}/", _document),
+        Route(f"{visitors.base()}/{{name:page}}", _document),
+        Route(f"{visitors.base()}/teacher/{{key}}", _teacher),
+        Route(f"{visitors.base()}/class", _changes),
+    ],
 )
 
 

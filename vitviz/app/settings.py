@@ -6,7 +6,7 @@ holds.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -65,6 +65,8 @@ NAMES = (
     *("family", "zoo_layer", "zoo_down", "zoo_across"),
     *("compare", "other_model", "other_weights", "other_picture", "matches"),
 )
+#: Of a reader, and not of a view that is shown to others.
+_PERSONAL = ("lang", "presenter")
 _STAYING = ("lang", "presenter", "picture", "model", "weights", "size")
 
 
@@ -191,10 +193,32 @@ def asked_for() -> bool:
 def write_address() -> None:
     """Put every setting that is not at its default into the address."""
     st.session_state.written = True
-    texts, defaults = _kept(), _defaults()
-    wanted = {name: text for name, text in texts.items() if name in NAMES and name not in defaults}
+    wanted = _wanted()
     if st.query_params.to_dict() != wanted:
         st.query_params.from_dict(wanted)
+
+
+def _wanted() -> dict[str, str]:
+    texts, defaults = _kept(), _defaults()
+    return {name: text for name, text in texts.items() if name in NAMES and name not in defaults}
+
+
+def link() -> dict[str, str]:
+    """What the address holds of the view on screen, without what is the reader's own."""
+    return {name: text for name, text in _wanted().items() if name not in _PERSONAL}
+
+
+def take(texts: Mapping[str, str]) -> None:
+    """Give all settings the values of another view, as `link` gives them; only before any is read.
+
+    What the view does not name gets its default; what is the reader's own stays.
+    """
+    own = {name: text for name, text in _kept().items() if name in _PERSONAL}
+    for name in (*NAMES, "query_grid"):
+        if name not in _PERSONAL:
+            st.session_state.pop(name, None)
+    st.session_state.kept = {**own, **texts}
+    _defaults().difference_update(texts)
 
 
 def _kept() -> dict[str, str]:

@@ -5,14 +5,11 @@ it shows something else.
 """
 
 import threading
-from urllib.parse import urlsplit
 
 import streamlit as st
 
 from vitviz.app import settings
-
-_LOCAL = ("127.0.0.1", "::1", "localhost")
-_OF_PROXIES = ("forwarded", "via", "x-forwarded", "x-real-ip")  # how their headers begin
+from vitviz.app.shared import visitors
 
 
 class _CancelledError(Exception):
@@ -93,15 +90,10 @@ class Downloads:
 def allowed() -> bool:
     """Whether this session may download weights: only a browser on the same machine may.
 
-    Nobody else reaches a server that listens on localhost alone, but through a proxy: a request
-    with a header of one, or that asks for another host, is none of this machine's reader. A proxy
-    that hides both cannot be told. A server that others reach downloads for nobody; without an
-    address Streamlit listens to all.
+    Nobody else reaches a server that listens on localhost alone, but through a proxy. A server that
+    others reach downloads for nobody.
     """
-    headers = {name.lower(): value for name, value in st.context.headers.items()}
-    host = urlsplit(f"//{headers.get('host', _LOCAL[0])}").hostname
-    handed_on = any(name.startswith(_OF_PROXIES) for name in headers)
-    return st.get_option("server.address") in _LOCAL and host in _LOCAL and not handed_on
+    return not visitors.for_class() and visitors.asks_here()
 
 
 @st.cache_resource

@@ -1,0 +1,112 @@
+"""A class in real browsers: a teacher at the server's machine, a student from elsewhere."""
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from app_server import HERE, Server, serving
+from PIL import Image
+
+from browser.conftest import watched
+from browser.qr import read
+from vitviz.text import classroom as text
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+ELSEWHERE = "127.0.0.2"  # another name of this machine, by which no teacher comes
+FOLLOWS_WITHIN = 3000  # milliseconds, where the machine has nothing else to do: a poll and a page
+
+
+@pytest.fixture(scope="module")
+def for_class(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    if sys.platform != "linux":
+        pytest.skip(f"only Linux listens to {ELSEWHERE}")
+    words = ["--server.address", "0.0.0.0", "--browser.serverAddress", ELSEWHERE]
+    with serving(tmp_path_factory.mktemp("class") / "log", *words) as server:
+        yield server
+
+
+@pytest.fixture
+def teacher(browser: "Browser", for_class: Server) -> "Iterator[Page]":
+    with watched(browser) as page:
+        yield page
+
+
+@pytest.fixture
+def student(browser: "Browser", for_class: Server) -> "Iterator[Page]":
+    with watched(browser, host=ELSEWHERE) as page:
+        yield page
+
+
+def there(server: Server, path: str = "") -> str:
+    """A page of the server as students open it."""
+    return server.url.replace(HERE, ELSEWHERE) + path
+
+
+def provenance(page: "Page") -> "Locator":
+    return page.locator(".st-key-provenance [data-testid=stText]")
+
+
+def pressed(page: "Page", name: str) -> None:
+    page.get_by_role("button", name=name, exact=True).click()
+
+
+def test_the_first_page_of_a_teacher_shows_a_code_that_leads_to_the_server(
+    teacher: "Page", for_class: Server
+) -> None:
+    """It is read from the screen by the rules of the standard, without the library that drew it."""
+    from playwright.sync_api import expect
+
+    teacher.goto(for_class.url)
+    code = teacher.locator(".st-key-join_code img")
+    expect(code).to_be_visible()
+    assert read(Image.open(io.BytesIO(code.screenshot()))) == there(for_class)
+    expect(teacher.locator(".st-key-join_code code")).to_have_text(there(for_class))
+    box = code.bounding_box()
+    assert box
+    assert min(box["x"], box["y"]) >= 0
+    assert box["x"] + box["width"] <= 1280
+    assert box["y"] + box["height"] <= 720
+    assert box["width"] >= 300
+
+
+def test_a_students_page_follows_the_teacher_and_is_free_again(
+    teacher: "Page", student: "Page", for_class: Server
+) -> None:
+    from playwright.sync_api import expect
+
+    student.goto(there(for_class, "/attention?layer=2&query=3.4"))
+    expect(provenance(student)).to_contain_text("layer 2 of 6")
+    teacher.goto(f"{for_class.url}/tokens?layer=3&picture=moose")
+    expect(provenance(teacher)).to_contain_text("layer 3 of 6")
+    expect(student.get_by_role("button", name=text.PIN)).to_have_count(0)
+    pressed(teacher, text.PIN)
+    expect(provenance(student)).to_contain_text("layer 3 of 6 · sample: moose")
+    expect(student.get_by_text("The teacher’s view is shown.")).to_be_visible()
+    expect(student).to_have_url(there(for_class, "/tokens?layer=3&picture=moose"))
+    pressed(teacher, text.RELEASE)
+    pressed(student, text.GO_BACK)
+    expect(provenance(student)).to_contain_text("layer 2 of 6")
+    expect(student).to_have_url(there(for_class, "/attention?layer=2&query=3.4"))
+    expect(student.get_by_role("button", name=text.GO_BACK)).to_have_count(0)
+
+
+@pytest.mark.bars
+def test_a_students_page_follows_within_seconds(
+    browser: "Browser", teacher: "Page", for_class: Server
+) -> None:
+    from playwright.sync_api import expect
+
+    teacher.goto(f"{for_class.url}/tokens?layer=3")
+    expect(provenance(teacher)).to_contain_text("layer 3 of 6")
+    with ExitStack() as stack:
+        student = stack.enter_context(watched(browser, host=ELSEWHERE))
+        student.goto(there(for_class, "/tokens?layer=2"))
+        expect(provenance(student)).to_contain_text("layer 2 of 6")
+        pressed(teacher, text.PIN)
+        expect(provenance(student)).to_contain_text("layer 3 of 6", timeout=FOLLOWS_WITHIN)
+    pressed(teacher, text.RELEASE)

@@ -1,0 +1,99 @@
+"""The controls of a class: the server's address, the view that is shown to all."""
+
+from pathlib import Path
+from typing import Literal
+
+import segno
+import streamlit as st
+
+from vitviz.app import settings
+from vitviz.app.shared import classroom, pictures, visitors
+from vitviz.text import OPENING
+from vitviz.text import classroom as text
+
+_watch = st.components.v2.component(
+    "vitviz_watch", js=Path(__file__).with_name("watch.js").read_text(encoding="utf-8")
+)
+
+
+def controls(page: str) -> None:
+    """Draw the address and, for a teacher, what pins the view; nothing where there is no class."""
+    if not visitors.for_class():
+        return
+    teacher = visitors.is_teacher()
+    # A teacher who opens the app sees the address first of all; one who follows a link does not.
+    fresh = teacher and page == OPENING and not st.query_params
+    st.session_state.setdefault("join", fresh)
+    _join()
+    if not teacher:
+        return
+    pinned = classroom.room().pin is not None
+    st.button(
+        text.PIN_INSTEAD if pinned else text.PIN,
+        key="pin",
+        on_click=_pin,
+        args=(page,),
+        icon=":material/push_pin:",
+        help=text.PIN_HELP,
+    )
+    if pinned:
+        st.button(
+            text.RELEASE,
+            key="release",
+            on_click=classroom.room().release,
+            type="primary",
+            help=text.RELEASE_HELP,
+        )
+
+
+@st.fragment  # opening it does not run the page again
+def _join() -> None:
+    settings.speak_on()
+    with (
+        st.popover(text.JOIN, key="join", on_change="rerun", help=text.JOIN_HELP),
+        st.container(key="join_code"),
+    ):
+        address = visitors.address()
+        if address is None:
+            st.warning(text.NO_ADDRESS)
+            return
+        code = segno.make(address, micro=False)
+        drawn = code.svg_data_uri(omitsize=True, light="white", border=4)
+        st.text(text.OPEN_IT)
+        st.code(address, language=None)
+        st.html(f'<img src="{drawn}" alt="{text.CODE}">')
+
+
+def _pin(page: str) -> None:
+    texts = settings.link()
+    if pictures.UPLOAD in (texts.get("picture"), texts.get("other_picture")):
+        settings.tell(text.NO_UPLOAD)
+    else:
+        classroom.room().show(page, texts)
+
+
+def follow(page: str) -> str:
+    """For students, take over the view that is shown to all; returns the page to be drawn."""
+    if not visitors.for_class() or visitors.is_teacher():
+        return page
+    shown = classroom.room().shown  # before what it counts is read
+    target = classroom.follow(page)
+    watch("shown", shown)
+    if classroom.room().pin is not None:
+        st.markdown(f":material/push_pin: {text.PINNED}")
+    elif classroom.own_view() is not None:
+        with st.container(key="released", horizontal=True, vertical_alignment="center"):
+            st.markdown(text.RELEASED, width="content")
+            st.button(text.GO_BACK, key="go back", on_click=classroom.go_back)
+            st.button(text.STAY, key="stay", on_click=classroom.stay)
+    return target
+
+
+def watch(what: Literal["shown"], seen: int) -> None:
+    """Run this part of the page again when a count of the class is another than the one seen."""
+    _watch(
+        key=f"watch_{what}",
+        height=1,
+        data={"address": f"{visitors.base()}/class", "what": what, "seen": seen},
+        on_changed_change=lambda: None,
+    )
