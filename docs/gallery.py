@@ -9,6 +9,7 @@ import inspect
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
@@ -73,6 +74,9 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
     relevance = attribution.relevance(model, image, top)
     untrained = vitviz.load_model(MODEL, pretrained=False, seed=0)
     now, before = acts.measure(), vitviz.capture(untrained, image).measure()
+    strongest = now.query_attention.reshape(-1, grid[0] * grid[1]).argmax(axis=1)
+    wide, high = (crop[2] - crop[0]) / grid[1], (crop[3] - crop[1]) / grid[0]
+    left, above = crop[0] + PATCH[1] * wide, crop[1] + PATCH[0] * high
     moose = vitviz.open_image((assets() / "samples" / "moose.jpg").read_bytes())
     others = vitviz.capture(model, moose)
     alike = inspection.cross_similarity(acts, others)
@@ -160,6 +164,12 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
         ),
         "filter_tile": lambda: plots.filter_tile(components[0], name="Component 1"),
         "filters": lambda: plots.filters(kernel[:48]),
+        "guesses": lambda: plots.guesses(  # each head's strongest patch for CLS is its guess
+            np.bincount(strongest, minlength=grid[0] * grid[1]).reshape(grid), image, crop=crop
+        ),
+        "guesses_by_layer": lambda: plots.guesses_by_layer(
+            Counter(now.distance.argmin(axis=0).tolist()), acts.depth
+        ),
         "joint_components": lambda: plots.joint_components(
             (both[0].reshape(*grid, 3), both[1].reshape(*grid, 3)),
             (image, moose),
@@ -217,6 +227,13 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
         "token_scatter": lambda: plots.token_scatter(acts),
         "training_curves": lambda: plots.training_curves(
             {"": run(MODEL)["epochs"]}, test_accuracy={"": run(MODEL)["test_accuracy"]}
+        ),
+        "with_guess": lambda: plots.with_guess(
+            plots.relevance(relevance, image, crop=crop, name=name),
+            (left, above, left + wide, above + high),
+        ),
+        "with_guessed_layer": lambda: plots.with_guessed_layer(
+            plots.attention_distance(acts, selected=(LAYER, HEAD)), LAYER
         ),
     }
 

@@ -202,6 +202,12 @@ EXAMPLES: dict[str, Callable[[], go.Figure]] = {
         np.eye(3, 4) > 0, effects=np.linspace(-1, 2, 12).reshape(3, 4), name="dog"
     ),
     "occlusion": lambda: occlusion_map(shares(*GRID) - 0.02),
+    "guesses": lambda: plots.guesses((planted() > 0.1).astype(int), WIDE, crop=CROP),
+    "guesses_by_layer": lambda: plots.guesses_by_layer({0: 2, 3: 5}, 4),
+    "with_guess": lambda: plots.with_guess(occlusion_map(shares(*GRID) - 0.02), CROP),
+    "with_guessed_layer": lambda: plots.with_guessed_layer(
+        distances(40 * shares(3, 4) + 10, (1, 2)), 2
+    ),
     "removal_curves": lambda: plots.removal_curves(CURVES, name="dog", putting_back=False),
     "removed_patches": lambda: removed(planted() > 0.1),
     "mutual_matches": lambda: plots.mutual_matches(
@@ -274,6 +280,48 @@ def brightest(trace: Any) -> Grid:
 def boxes(figure: go.Figure, colour: str) -> list[Box]:
     found = [s for s in figure.layout.shapes if s.type == "rect" and s.line.color == colour]
     return [(shape.x0, shape.y0, shape.x1, shape.y1) for shape in found]
+
+
+# --- guesses --------------------------------------------------------------------------------------
+
+
+def test_guesses_are_counted_on_the_patches_that_were_guessed() -> None:
+    counts = np.zeros(GRID, int)
+    counts[PEAK], counts[0, 1] = 3, 1
+    figure = plots.guesses(counts, WIDE, crop=CROP)
+    drawn = np.array(figure.data[0].z, float)
+    np.testing.assert_array_equal(np.nan_to_num(drawn), counts)
+    assert np.isnan(drawn).sum() == counts.size - 2  # the picture is seen where nobody guessed
+    assert len(figure.layout.images) == 1
+    row, col = PEAK
+    assert f"most at row {row + 1}, column {col + 1}, 3 of 4." in alt(figure)
+    assert "none yet" in alt(plots.guesses(0 * counts, WIDE, crop=CROP))
+
+
+def test_guessed_layers_are_bars_of_all_layers() -> None:
+    figure = plots.guesses_by_layer({0: 2, 3: 5}, 4)
+    assert list(figure.data[0].x) == [1, 2, 3, 4]
+    assert list(figure.data[0].y) == [2, 0, 0, 5]
+    assert alt(figure) == "Guesses of the class: most for layer 4, 5 of 7."
+    assert alt(plots.guesses_by_layer({}, 4)) == "Guesses of the class: none yet."
+
+
+def test_a_guess_is_outlined_in_the_coordinates_of_its_figure() -> None:
+    before = occlusion_map(planted() - 0.11)
+    count = len(before.layout.shapes)
+    figure = plots.with_guess(occlusion_map(planted() - 0.11), (10, 20, 30, 50))
+    boxes = [(one.x0, one.y0, one.x1, one.y1) for one in figure.layout.shapes[count:]]
+    assert boxes == [(10, 20, 30, 50)] * 2  # white on black
+    assert figure.data[0] == before.data[0]
+    assert alt(figure) == f"{alt(before)} A white box is around the guess."
+
+
+def test_a_guessed_layer_is_outlined_around_its_number() -> None:
+    figure = plots.with_guessed_layer(distances(40 * shares(3, 4) + 10, (1, 2)), 2)
+    box = figure.layout.shapes[-1]
+    assert (box.x0 + box.x1) / 2 == 3
+    assert box.x1 - box.x0 < 1
+    assert alt(figure).endswith(" Layer 3 was guessed.")
 
 
 # --- every figure -------------------------------------------------------------------------------

@@ -296,7 +296,7 @@ def test_a_server_for_others_has_a_teacher_who_alone_can_pin(
         teacher.press(text.RELEASE)
         teacher.read_until("script_finished")
     with urlopen(f"{for_others.url}/class") as answer:
-        assert json.load(answer) == {"shown": 2}
+        assert json.load(answer) == {"shown": 2, "guessed": 0}
 
 
 def test_the_teachers_link_stands_in_the_log_and_makes_a_teacher(

@@ -13,11 +13,20 @@ from PIL import Image
 from browser.conftest import watched
 from browser.qr import read
 from vitviz.text import classroom as text
+from vitviz.text import guesses
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
 ELSEWHERE = "127.0.0.2"  # another name of this machine, by which no teacher comes
+# How white the three pixels are on the left edge of the patch in row 8, column 8, half way down.
+EDGE = """(canvas, [column, row]) => {
+  const side = canvas.height;  // the grid is as high as the picture, in its middle
+  const x = (canvas.width - side) / 2 + column * side;
+  const y = Math.round(row * side - side / 32);
+  const at = canvas.getContext("2d").getImageData(Math.round(x) - 1, y, 3, 1).data;
+  return [0, 4, 8].map((first) => Math.min(...at.slice(first, first + 3)));
+}"""
 FOLLOWS_WITHIN = 3000  # milliseconds, where the machine has nothing else to do: a poll and a page
 
 
@@ -93,6 +102,36 @@ def test_a_students_page_follows_the_teacher_and_is_free_again(
     expect(provenance(student)).to_contain_text("layer 2 of 6")
     expect(student).to_have_url(there(for_class, "/attention?layer=2&query=3.4"))
     expect(student.get_by_role("button", name=text.GO_BACK)).to_have_count(0)
+
+
+def test_a_student_guesses_with_keys_and_the_teacher_sees_it_and_shows_it(
+    teacher: "Page", student: "Page", for_class: Server
+) -> None:
+    from playwright.sync_api import expect
+
+    path = "/attention?layer=4&predict=True"
+    teacher.goto(for_class.url + path)
+    expect(teacher.get_by_text(guesses.count(0))).to_be_visible()
+    student.goto(there(for_class, path))
+    board = student.locator(".guess-board canvas")
+    send = student.get_by_role("button", name=guesses.SEND)
+    expect(send).to_be_disabled()
+    board.focus()
+    for key in ("ArrowUp", "ArrowUp", "ArrowLeft"):  # the first is in the middle: row 9, column 9
+        student.keyboard.press(key)
+    expect(student.locator(".guess-board .row")).to_contain_text("row 8 column 8")
+    assert not student.locator(".token-map").count()
+    student.keyboard.press("Enter")
+    expect(student.locator("[data-part=map]")).to_be_visible()
+    expect(student.get_by_text("The patch at row 8, column 8 gets")).to_be_visible()
+    expect(student.get_by_text(guesses.OF_CLASS)).to_have_count(0)
+    outline = student.locator("[data-part=map]").evaluate(EDGE, [7 / 16, 8 / 16])
+    assert max(outline) > 250
+    expect(teacher.get_by_text(guesses.count(1))).to_be_visible()
+    assert not teacher.locator(".token-map").count()
+    pressed(teacher, guesses.REVEAL)
+    expect(teacher.locator("[data-part=map]")).to_be_visible()
+    expect(student.get_by_text(guesses.count(1))).to_be_visible()
 
 
 @pytest.mark.bars

@@ -26,7 +26,7 @@ from vitviz.app.shared.view import (
     placed_grid,
     token_text,
 )
-from vitviz.app.widgets import classroom, input_size
+from vitviz.app.widgets import classroom, input_size, prediction
 from vitviz.app.widgets import weights as weights_menu
 from vitviz.app.widgets.caption import FOLD, boxes, caption
 from vitviz.app.widgets.class_menu import answer_words
@@ -69,6 +69,8 @@ def main() -> None:
     if target := st.session_state.pop("turn_to", None):  # a button on another page asked for it
         st.switch_page(pages[target])
     name = chosen.url_path or OPENING
+    if (shown := classroom.follow(name)) != name:
+        st.switch_page(pages[shown])
     with st.container(key="top", horizontal=True, vertical_alignment="center"):
         st.title(f"{lesson(name).title}: {lesson(name).question}", anchor=False)
         answer = st.empty()  # filled once there is a model
@@ -88,10 +90,10 @@ def main() -> None:
                 label_visibility="collapsed",
                 width=110,
             )
+        prediction.switch(name)
         classroom.controls(name)
     settings.watch_address()
-    if (shown := classroom.follow(name)) != name:
-        st.switch_page(pages[shown])
+    classroom.notice()
     if setting("presenter", [False, True], False):
         st.html(f"<style>html {{ font-size: {settings.PRESENTER:.0%} !important; }}</style>")
     st.toggle("Presenter", key="presenter", help="Larger text, for a projector.")

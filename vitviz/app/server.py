@@ -78,8 +78,9 @@ def _teacher(request: Request) -> Response:
 
 async def _changes(_: Request) -> Response:
     """How often what the class shares has changed, which pages ask for once a second."""
-    shown = classroom.room().shown
-    return JSONResponse({"shown": shown}, headers={"Cache-Control": "no-store"})
+    room = classroom.room()
+    counts = {"shown": room.shown, "guessed": room.guessed}
+    return JSONResponse(counts, headers={"Cache-Control": "no-store"})
 
 
 @asynccontextmanager

@@ -25,7 +25,7 @@ PRESENTER = 1.25  # how much larger everything is on a projector
 NAMES = (
     *("lang", "presenter", "picture", "model", "weights", "size"),
     *("layer", "head", "query", "step", "key"),
-    *("read", "view", "scale", "leave_out", "smooth", "seen"),
+    *("read", "view", "scale", "leave_out", "smooth", "seen", "predict"),
     *(
         "filters",
         "filter",

@@ -35,6 +35,7 @@ from .experiments import (
     removal_curves,
     removed_patches,
 )
+from .guesses import guesses, guesses_by_layer, with_guess, with_guessed_layer
 from .maps import filter_response, patch_answers, receptive_fields, relevance
 from .pairs import allowed_keys, allowed_pairs, attention_cost
 from .template import KEY, QUERY, SHARES, enlarged
@@ -71,6 +72,8 @@ __all__ = [
     "filter_response",
     "filter_tile",
     "filters",
+    "guesses",
+    "guesses_by_layer",
     "joint_components",
     "logit_lens",
     "muted_heads",
@@ -92,4 +95,6 @@ __all__ = [
     "token_norms",
     "token_scatter",
     "training_curves",
+    "with_guess",
+    "with_guessed_layer",
 ]

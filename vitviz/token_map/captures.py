@@ -120,6 +120,7 @@ def view_message(
         "titles": {**TITLES, "slider": "Layer"},
         "picture": {"width": width, "height": height, "crop": list(acts.crop)},
         "distance": None,
+        "guess": None,
         "link": "",
         "matches": None,
         "provenance": acts.provenance,

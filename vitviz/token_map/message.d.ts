@@ -50,6 +50,7 @@ export interface ViewMessage {
   link: string; // views with the same link show one place on one scale; empty for none
   matches: Matches | null; // where the keys lie in another picture
   picture: { width: number; height: number; crop: Box }; // the crop is what the model saw
+  guess: Guess | null; // a patch that was guessed before the map was shown
   distance: Distance | null;
   lut: string; // 256 colours from the least to the most, six hexadecimal digits each
   queryColour: string;
@@ -85,6 +86,12 @@ export interface Shape {
   prefixOnly: boolean; // whether the first prefix token alone is a query
   equalShare: number | null; // what each key has where all are looked at alike
   within: boolean; // whether that is in a window
+}
+
+export interface Guess { // outlined on maps of this grid
+  patch: number;
+  rows: number;
+  cols: number;
 }
 
 export interface Matches { // of each query in the other picture

@@ -20,6 +20,7 @@ import { saveMenu } from "./saving.js";
 /** @import { Paint } from "./parts.js" */
 /** @import { Drawing } from "./saving.js" */
 
+const GUESS = "#fff";
 /** @type {Stacks<Stack>} */
 const stacks = new Stacks(4, (message) => new Stack(message));
 
@@ -388,6 +389,10 @@ class View extends Component {
     context.imageSmoothingEnabled = state.smooth;
     context.drawImage(this.small, left, top, right - left, bottom - top);
     this.#markPatches(context, line, selection);
+    const { guess } = data;
+    const { rows, cols } = selection.mapGrid;
+    if (guess?.rows === rows && guess.cols === cols)
+      outline(context, line, guess.patch, selection.mapGrid, GUESS, false);
 
     const column = selection.direction === "column";
     const details = [shape.name, data.strip === "heads" && tile.name, state.smooth && "smoothed"];

@@ -1,16 +1,22 @@
 """The page Attention: one row or column of A for every head of a layer."""
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
 from vitviz.app.shared import results
+from vitviz.app.shared.classroom import Question
 from vitviz.app.shared.view import View
+from vitviz.app.widgets import prediction
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
 from vitviz.app.widgets.token_map import MAX_BYTES, token_map
 from vitviz.text import findings
+from vitviz.text import guesses as text
 from vitviz.token_map import TITLES, Frame, Shape, bytes_of, frames_of, layer_names, shape_of
 
 SHOWN_UNITS = 28
@@ -24,9 +30,14 @@ def page(view: View) -> Data | None:
     if refusal := acts.layers[view.layer].refusal:
         st.warning(refusal)
         return None
+    shapes = [shape_of(acts, layer) for layer in range(acts.depth)]
+    guess = None
+    if prediction.wanted():
+        guess = _guess(view, shapes[view.layer])
+        if guess is None:
+            return Data(lambda: [])
     if acts.all_to_all:
         finding(_pattern(view))
-    shapes = [shape_of(acts, layer) for layer in range(acts.depth)]
     token_map(
         view,
         _frames(view),
@@ -38,8 +49,60 @@ def page(view: View) -> Data | None:
         frame_names=layer_names(acts),
         shapes=shapes,
         distance=None if acts.refusal else _distance(view),
+        guess=_outlined(guess),
     )
+    if guess is not None:
+        *_, grid, crop = guess.question.rest
+        with st.columns(2)[0]:
+            draw = partial(prediction.on_picture, view, grid, crop)
+            prediction.of_class(guess.question, draw)
     return Data(lambda: [_table(view, shapes[view.layer])])
+
+
+def _guess(view: View, shape: Shape) -> prediction.Guess | None:
+    """What was guessed, of which is said how near it is; None while it is asked for."""
+    row = view.style.direction == "row" or shape.prefix_only
+    grid, crop = (shape.key_grid, view.acts.crop_of(view.layer, keys=True))
+    if not row:
+        grid, crop = shape.grid, view.acts.crop_of(view.layer)
+    asked = (view.layer, view.head, view.query, row, grid, crop)
+    question = Question("attention", view.key, asked)
+    guess = prediction.guess_at(question, stays=True)
+    if guess is None:
+        words = text.where_it_looks(view.query_name, _where(view), row)
+        draw = partial(prediction.on_picture, view, grid, crop)
+        prediction.ask_patch(view, question, words, grid=grid, crop=crop, draw=draw)
+        return None
+    layer, head, query, row, grid, crop = guess.question.rest  # the map may show others by now
+    asked_of = replace(
+        view,
+        layer=layer,
+        head=head,
+        query=query,
+        style=replace(view.style, direction="row" if row else "column"),
+    )
+
+    def words_of(patch: int) -> str:
+        shares = results.query_shares(asked_of)[:, -grid[0] * grid[1] :]
+        shown = shares.mean(axis=0) if head is None else shares[head]
+        return text.patch(shown.reshape(grid), patch, asked_of.query_name, _where(asked_of), row)
+
+    prediction.tell(guess, words_of)
+    return guess
+
+
+def _outlined(guess: prediction.Guess | None) -> dict[str, int] | None:
+    """As the token map is told of it."""
+    if guess is None or guess.answer is None:
+        return None
+    *_, (rows, cols), _crop = guess.question.rest
+    return {"patch": guess.answer, "rows": rows, "cols": cols}
+
+
+def _where(view: View) -> str:
+    return f"layer {view.layer + 1}, " + (
+        "mean of heads" if view.head is None else f"head {view.head + 1}"
+    )
 
 
 def _pattern(view: View) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import streamlit as st
 
 from vitviz import plots
-from vitviz.app.screens import classify_heads
+from vitviz.app.screens import classify_guess, classify_heads
 from vitviz.app.screens.classify_tables import Changes, Found, tables
 from vitviz.app.settings import setting, text_setting
 from vitviz.app.shared import models, results
@@ -97,10 +97,11 @@ def page(view: View) -> Data | None:
                 make()
             st.rerun()  # the results are cached now, and are drawn in the next run
     changes = Changes(painted, muted, REMOVALS[removal], done=bool(done))
+    hidden = classify_guess.hides(view, index, block, removal)
     found = Found(
         lens,
         found_of(view, "head effects", instead),
-        found_of(view, "occlusion", index, block, removal),
+        None if hidden else found_of(view, "occlusion", index, block, removal),
         found_of(view, "curves", index, removal),
     )
     return Data(lambda: tables(view, changes, found, index))
@@ -303,8 +304,13 @@ def _occlusion(view: View, index: int, name: str, block: int, removal: "Removal"
 
     called = ("occlusion", index, block, removal)
     found = found_of(view, *called)
+    if classify_guess.hides(view, index, block, removal):
+        classify_guess.ask(view, index, name, block, removal)
+        return None
+    guess = classify_guess.tell(view, index, name, block, removal, found)
     if found is not None:
-        show(plots.occlusion(found, results.photo(view), crop=view.acts.crop, name=name))
+        figure = plots.occlusion(found, results.photo(view), crop=view.acts.crop, name=name)
+        show(figure if guess is None else plots.with_guess(figure, guess))
         return None
     rows, cols = view.model.layers[0].query_grid
     passes = 1 + -(-rows // block) * -(-cols // block)

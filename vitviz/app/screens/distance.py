@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,13 +23,16 @@ from vitviz.app.screens.distance_survey import (
 )
 from vitviz.app.settings import setting
 from vitviz.app.shared import pictures, profiles, results
+from vitviz.app.shared.classroom import Question
 from vitviz.app.shared.view import MEAN, View
+from vitviz.app.widgets import prediction
 from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
 from vitviz.app.widgets.profile_menu import profile_menu
 from vitviz.checkpoints import assets
 from vitviz.text import findings
+from vitviz.text import guesses as text
 from vitviz.token_map import KINDS
 
 if TYPE_CHECKING:
@@ -68,6 +72,8 @@ class Behind:
 def page(view: View) -> Data | None:
     refusal = view.acts.refusal
     if not refusal and not view.acts.all_to_all:
+        if prediction.wanted():
+            st.info(text.NOT_COMPARED)
         return _by_layer(view)
     over, variant, behind = _controls(view)
     if refusal:
@@ -75,6 +81,14 @@ def page(view: View) -> Data | None:
         return None
     from vitviz import ModelError
 
+    guess = None
+    if prediction.wanted():
+        question = Question("distance", view.key, over)
+        guess = prediction.guess_at(question)
+        draw = partial(plots.guesses_by_layer, num_layers=view.acts.depth)
+        if guess is None:
+            prediction.ask_layer(question, text.WHICH_IS_LOCAL, view.acts.depth, draw=draw)
+            return Data(lambda: [])
     try:
         surveys = of_samples(view) if over == "samples" else of_picture(view.acts, view.key)
     except ModelError as error:  # on a sample; the layers of this picture are all valid
@@ -82,11 +96,16 @@ def page(view: View) -> Data | None:
         return None
     survey = surveys[variant]
     equal = inspection.uniform_distance(view.acts.grid, view.acts.patch_size)
+    if guess is not None:
+        by_layer = mean(mean(survey.distance).T)
+        prediction.tell(guess, partial(text.layer, by_layer))
     measured = "On this picture" if over == "image" else f"On {len(survey.distance)} pictures"
     finding(findings.distance(mean(survey.distance), equal), of=measured)
     dots, one = st.columns(2)
     with dots:
-        _dots(view, survey, behind)
+        _dots(view, survey, behind, guess.answer if guess else None)
+        if guess is not None:
+            prediction.of_class(guess.question, draw)
     with one:
         _one_head(view, survey, behind)
     _words_behind(view, behind, mean(survey.distance), measured)
@@ -227,7 +246,7 @@ def _beside() -> list[str]:
     return ["recorded", "cnn"] if chosen == "both" else [chosen]
 
 
-def _dots(view: View, survey: Survey, behind: Behind | None) -> None:
+def _dots(view: View, survey: Survey, behind: Behind | None, guess: int | None) -> None:
     acts, record, beside = view.acts, _record(), _beside()
     figure = plots.attention_distance(
         mean(survey.distance),
@@ -241,6 +260,8 @@ def _dots(view: View, survey: Survey, behind: Behind | None) -> None:
         recorded=(record["model"], np.array(record["distance"])) if "recorded" in beside else None,
         with_cnn="cnn" in beside,
     )
+    if guess is not None:
+        figure = plots.with_guessed_layer(figure, guess)
     show(figure, key=_DOTS, on_click=lambda: _go(acts.num_heads))
     if "recorded" in beside:
         st.markdown(f"Squares: {record['about']}")

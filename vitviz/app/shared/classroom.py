@@ -1,12 +1,14 @@
-"""What a class shares while the server runs: the view that is shown to all.
+"""What a class shares while the server runs: the view that is shown to all, and the guesses.
 
-It is kept in memory alone.
+It is kept in memory alone. Guesses have no names, and are those of one question.
 """
 
 import threading
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import streamlit as st
 
@@ -25,18 +27,35 @@ class Pin:
     number: int
 
 
+MOST = 1000  # guesses that are kept
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is guessed before a figure is shown: of a page, a model and its picture, and the rest
+    that the answer depends on."""
+
+    page: str
+    key: Hashable
+    rest: Any
+
+
 class Room:
     """Safe for threads, as each session has its own.
 
     Attributes
     ----------
     shown : how often what students see has changed
+    guessed : how often the guesses have changed
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pin: Pin | None = None
-        self.shown = 0
+        self._question: Question | None = None
+        self._guesses: dict[str, int] = {}  # by session
+        self._revealed = False
+        self.shown = self.guessed = 0
 
     @property
     def pin(self) -> Pin | None:
@@ -52,6 +71,41 @@ class Room:
         with self._lock:
             self.shown += self._pin is not None
             self._pin = None
+
+    def ask(self, question: Question | None) -> None:
+        """Ask the class a question, or none; the guesses of another one are forgotten."""
+        with self._lock:
+            if question != self._question:
+                self._question, self._revealed = question, False
+                self._guesses.clear()
+                self.guessed += 1
+
+    def guess(self, question: Question, session: str, answer: int) -> None:
+        """Take the guess of a session, in the place of its last; that of another question is not
+        kept, nor one too many."""
+        with self._lock:
+            known = session in self._guesses
+            if question != self._question or not (known or len(self._guesses) < MOST):
+                return
+            if self._guesses.get(session) != answer:
+                self._guesses[session] = answer
+                self.guessed += 1
+
+    def guesses(self, question: Question) -> Counter[int]:
+        """How often each answer was given."""
+        with self._lock:
+            return Counter(self._guesses.values() if question == self._question else ())
+
+    def reveal(self, question: Question) -> None:
+        """Let everybody see the figure and the guesses."""
+        with self._lock:
+            if question == self._question and not self._revealed:
+                self._revealed = True
+                self.shown += 1
+
+    def revealed(self, question: Question) -> bool:
+        with self._lock:
+            return question == self._question and self._revealed
 
 
 @cache
@@ -80,6 +134,8 @@ def follow(page: str) -> str:
         return page
     if before is None and not _untouched(page):
         st.session_state.own_view = Own(page, settings.link())
+    if before != pin:
+        st.session_state.pop("guess", None)  # what is shown now asks anew
     st.session_state.last_pin = pin
     settings.take(pin.settings)
     return pin.page

@@ -70,15 +70,27 @@ def _pin(page: str) -> None:
         settings.tell(text.NO_UPLOAD)
     else:
         classroom.room().show(page, texts)
+        classroom.room().ask(None)  # where something is guessed, it is asked anew
+        st.session_state.pop("guess", None)
+
+
+def is_student() -> bool:
+    return visitors.for_class() and not visitors.is_teacher()
 
 
 def follow(page: str) -> str:
     """For students, take over the view that is shown to all; returns the page to be drawn."""
-    if not visitors.for_class() or visitors.is_teacher():
+    if not is_student():
         return page
-    shown = classroom.room().shown  # before what it counts is read
-    target = classroom.follow(page)
-    watch("shown", shown)
+    st.session_state.class_seen = classroom.room().shown  # before what it counts is read
+    return classroom.follow(page)
+
+
+def notice() -> None:
+    """Tell a student whose view is on screen."""
+    if not is_student():
+        return
+    watch("shown", st.session_state.class_seen)
     if classroom.room().pin is not None:
         st.markdown(f":material/push_pin: {text.PINNED}")
     elif classroom.own_view() is not None:
@@ -86,10 +98,9 @@ def follow(page: str) -> str:
             st.markdown(text.RELEASED, width="content")
             st.button(text.GO_BACK, key="go back", on_click=classroom.go_back)
             st.button(text.STAY, key="stay", on_click=classroom.stay)
-    return target
 
 
-def watch(what: Literal["shown"], seen: int) -> None:
+def watch(what: Literal["shown", "guessed"], seen: int) -> None:
     """Run this part of the page again when a count of the class is another than the one seen."""
     _watch(
         key=f"watch_{what}",

@@ -107,6 +107,7 @@ def linked_map(
             },
             "picture": sent_picture(view),
             "distance": None,
+            "guess": None,
             "provenance": f"{view.model.provenance} · {' and '.join(pictures)}",
             "link": "compare",
             "matches": None if matches is None else _sent_matches(*matches),

@@ -33,6 +33,7 @@ def token_map(
     frame_names: Sequence[str],
     shapes: Sequence[Shape] | None = None,
     distance: dict[str, Any] | None = None,
+    guess: dict[str, int] | None = None,
     version: str = "",
     patches_only: bool = False,
 ) -> None:
@@ -56,6 +57,8 @@ def token_map(
     distance : dict, optional
         `values` by layer and head, `equal` of each layer and `side`, in pixels, for the dots that
         lead to a head.
+    guess : dict, optional
+        `patch` that was guessed, which is outlined on maps of `rows` and `cols`.
     version : str
         What the numbers depend on beside model, picture and frames.
     patches_only : bool
@@ -132,6 +135,7 @@ def token_map(
             "titles": titles,
             "picture": sent_picture(view),
             "distance": distance,
+            "guess": guess,
             "link": "",
             "matches": None,
             "provenance": f"{view.model.provenance} · {picture.name}",

@@ -1,0 +1,280 @@
+"""Predict first: what is hidden until there is a guess, what is said then, and the class's."""
+
+import re
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from streamlit.testing.v1 import AppTest
+
+import vitviz
+from pages.driver import (
+    SHIPPED,
+    address,
+    assert_works,
+    at_page,
+    charts,
+    components,
+    listen,
+    opened,
+    prose,
+    token_map,
+    trigger,
+)
+from vitviz import Model, inspection
+from vitviz.app.shared import classroom, pictures, visitors
+from vitviz.checkpoints import assets
+from vitviz.text import guesses as text
+
+WHO = Callable[[str], None]
+
+
+@pytest.fixture(scope="module")
+def acts() -> vitviz.Activations:
+    data = (assets() / "samples" / f"{pictures.DEFAULT}.jpg").read_bytes()
+    return vitviz.capture(vitviz.load_model(SHIPPED), vitviz.open_image(data))
+
+
+@pytest.fixture
+def who(monkeypatch: pytest.MonkeyPatch) -> Iterator[WHO]:
+    """Who runs the next page, on a server for a class."""
+    classroom.room.cache_clear()
+    listen("0.0.0.0")
+    monkeypatch.setattr(visitors, "address", lambda: "http://192.0.2.7:8501")
+
+    def comes(name: str) -> None:
+        monkeypatch.setattr(visitors, "is_teacher", lambda: name == "teacher")
+
+    comes("student")
+    yield comes
+    classroom.room.cache_clear()
+
+
+def board(at: AppTest) -> dict[str, object]:
+    """What the board is told; empty where there is none."""
+    return next((data for data in components(at, "vitviz_guess") if "state" in data), {})
+
+
+def guess(at: AppTest, patch: int) -> AppTest:
+    """What the browser tells of a patch that was guessed."""
+    version = board(at)["version"]
+    assert isinstance(version, int)
+    return trigger(at, "vitviz_guess", "commit", {"patch": patch, "version": version + 1})
+
+
+def told(at: AppTest) -> str:
+    """The sentence on one's own guess; empty where there is none."""
+    found = re.findall(rf"^\*\*{text.YOURS}:\*\* (.*)$", prose(at), re.MULTILINE)
+    return found[0] if found else ""
+
+
+def counted(at: AppTest) -> str:
+    """What is said of the guesses of the class; empty where they are not shown."""
+    found = re.findall(rf"^\*\*{text.OF_CLASS}:\*\* (.*)$", prose(at), re.MULTILINE)
+    return found[0] if found else ""
+
+
+# --- alone ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", ["attention", "distance", "classify"])
+def test_nothing_is_asked_unless_it_is_wanted(page: str) -> None:
+    at = opened(page)
+    assert_works(at)
+    assert not board(at)
+    assert not told(at)
+    at.toggle(key="predict").set_value(True).run()
+    assert not at.exception
+    assert address(at) == {"predict": "True"}
+    assert "**Wh" in prose(at)
+
+
+def test_attention_is_hidden_until_a_patch_is_guessed(acts: vitviz.Activations) -> None:
+    at = opened(predict="True", layer="4", head="2")
+    assert not at.exception
+    assert not token_map(at)
+    assert "On this picture" not in prose(at)
+    assert "**Where does the CLS token look most** in layer 4, head 2?" in prose(at)
+    assert board(at)["grid"] == {"rows": 16, "cols": 16, "crop": list(acts.crop)}
+    guess(at, 37)
+    assert_works(at)
+    assert not board(at)
+    assert token_map(at)["guess"] == {"patch": 37, "rows": 16, "cols": 16}
+    shares = acts.attention(3)[1, 0, 1:].reshape(16, 16)
+    assert told(at) == text.patch(shares, 37, "the CLS token", "layer 4, head 2", True)
+    rank = 1 + int((shares > shares.flat[37]).sum())
+    assert f"rank {rank} of 256" in told(at)
+
+
+def test_a_guess_stays_with_its_layer_until_another_is_asked_for(acts: vitviz.Activations) -> None:
+    at = guess(opened(predict="True", layer="4"), 37)
+    said = told(at)
+    at.slider(key="layer").set_value(6).run()
+    assert token_map(at)["state"]["frame"] == 5
+    assert told(at) == said
+    at.button(key="guess again").click().run()
+    assert not token_map(at)
+    assert "in layer 6, mean of heads?" in prose(at)
+    guess(at, 37)
+    shares = acts.attention(5)[:, 0, 1:].mean(axis=0).reshape(16, 16)
+    assert told(at) == text.patch(shares, 37, "the CLS token", "layer 6, mean of heads", True)
+
+
+def test_another_picture_is_another_question() -> None:
+    at = guess(opened(predict="True"), 37)
+    at.selectbox(key="picture").set_value("moose").run()
+    assert board(at)
+    assert not token_map(at)
+
+
+def test_a_column_asks_who_attends_to_it(acts: vitviz.Activations) -> None:
+    at = opened(predict="True", read="column", query="3.4")
+    where = "the patch at row 3, column 4"
+    assert f"**Which patch attends most to {where}** in layer 6" in prose(at)
+    guess(at, 0)
+    shares = acts.attention(5).mean(axis=0)[1:, 1 + 2 * 16 + 3].reshape(16, 16)
+    assert told(at) == text.patch(shares, 0, where, "layer 6, mean of heads", False)
+
+
+def test_switched_off_and_on_it_asks_anew() -> None:
+    at = guess(opened(predict="True"), 37)
+    at.toggle(key="predict").set_value(False).run()
+    assert_works(at)
+    assert not told(at)
+    assert token_map(at)["guess"] is None
+    at.toggle(key="predict").set_value(True).run()
+    assert board(at)
+
+
+def test_a_guess_beyond_the_grid_is_none() -> None:
+    at = guess(opened(predict="True"), 256)
+    assert not at.exception
+    assert board(at)
+
+
+def test_distance_is_hidden_until_a_layer_is_guessed(acts: vitviz.Activations) -> None:
+    at = opened("distance", predict="True")
+    assert not at.exception
+    assert not charts(at)
+    assert "On this picture" not in prose(at)
+    assert at.button(key="send guess").disabled
+    at.pills(key="guess_layer").set_value(3).run()
+    at.button(key="send guess").click().run()
+    assert_works(at)
+    by_layer = np.nanmean(inspection.attention_distance(acts), axis=1)
+    assert told(at) == text.layer(by_layer, 2)
+    assert charts(at)[0].alt.endswith("Layer 3 was guessed.")
+
+
+def test_layers_that_cannot_be_compared_are_not_guessed(
+    serve: Callable[..., Model], narrow: None
+) -> None:
+    at = opened("distance", predict="True", model="swin_tiny_patch4_window7_224", weights="random")
+    assert not at.exception
+    if charts(at):
+        assert text.NOT_COMPARED in [one.value for one in at.info]
+
+
+def test_blocks_are_hidden_until_one_is_guessed() -> None:
+    at = opened("classify", predict="True")
+    run = "run occlusion"
+    assert run not in [button.key for button in at.button]
+    assert board(at)["grid"] == {"rows": 4, "cols": 4, "crop": board(at)["grid"]["crop"]}  # type: ignore[index]
+    guess(at, 6)
+    assert not board(at)
+    assert told(at) == text.kept(6, 4)
+    at.button(key=run).click().run()
+    assert_works(at)
+    (chart,) = [one for one in charts(at) if one.alt.startswith("Fall of the probability")]
+    assert chart.alt.endswith("A white box is around the guess.")
+    assert re.fullmatch(
+        r"Without the block at row 2, column 3 of the blocks the probability of \w+ (hardly "
+        r"changes|(falls|rises) by \d+\.\d percentage points): rank \d+ of 16\. .*",
+        told(at),
+    )
+    at.button(key="guess again").click().run()
+    assert board(at)
+    assert not [one for one in charts(at) if one.alt.startswith("Fall of the probability")]
+
+
+# --- with a class ---------------------------------------------------------------------------------
+
+
+def test_a_teacher_sees_all_guesses_and_shows_them(who: WHO) -> None:
+    who("teacher")
+    teacher = opened(predict="True", layer="4")
+    assert counted(teacher) == "No guess yet."
+    who("student")
+    students = [opened(predict="True", layer="4") for _ in range(3)]
+    for student, patch in zip(students, (37, 37, 40), strict=True):
+        guess(student, patch)
+        assert told(student)
+        assert not counted(student)
+    who("teacher")
+    teacher.run()
+    assert counted(teacher) == text.count(3)
+    assert not token_map(teacher)
+    (chart,) = charts(teacher)
+    assert chart.alt == "Guesses of the class: most at row 3, column 6, 2 of 3."
+    late = opened(predict="True", layer="4")
+    (reveal,) = [button for button in teacher.button if button.label == text.REVEAL]
+    reveal.click().run()
+    assert token_map(teacher)
+    who("student")
+    for student in (*students, late):
+        student.run()
+        assert token_map(student)
+        assert counted(student) == text.count(3)
+    assert not told(late)
+
+
+def test_students_at_another_view_are_not_counted(who: WHO) -> None:
+    who("teacher")
+    teacher = opened(predict="True", layer="4")
+    who("student")
+    guess(opened(predict="True", layer="5"), 37)
+    who("teacher")
+    assert counted(teacher.run()) == "No guess yet."
+
+
+def test_a_teacher_who_turns_to_another_view_forgets_the_guesses(who: WHO) -> None:
+    who("teacher")
+    teacher = opened(predict="True", layer="4")
+    who("student")
+    guess(opened(predict="True", layer="4"), 37)
+    who("teacher")
+    assert counted(teacher.run()) == "One guess."
+    teacher.slider(key="layer").set_value(5).run()
+    assert counted(teacher) == "No guess yet."
+    teacher.slider(key="layer").set_value(4).run()
+    assert counted(teacher) == "No guess yet."
+
+
+def test_a_pin_asks_all_students_anew(who: WHO) -> None:
+    who("student")
+    student = guess(opened(predict="True", layer="4"), 37)
+    assert token_map(student)
+    who("teacher")
+    teacher = guess(opened(predict="True", layer="5"), 1)
+    teacher.button(key="pin").click().run()
+    assert not token_map(teacher)
+    who("student")
+    student.run()
+    assert not token_map(student)
+    assert "in layer 5, mean of heads?" in prose(student)
+    guess(student, 38)
+    who("teacher")
+    at_page(teacher, "attention").run()
+    assert counted(teacher) == "One guess."
+
+
+def test_layers_guessed_by_a_class_are_bars(who: WHO) -> None:
+    who("teacher")
+    teacher = opened("distance", predict="True")
+    who("student")
+    student = opened("distance", predict="True")
+    student.pills(key="guess_layer").set_value(3).run()
+    student.button(key="send guess").click().run()
+    who("teacher")
+    (chart,) = charts(teacher.run())
+    assert chart.alt == "Guesses of the class: most for layer 3, 1 of 1."

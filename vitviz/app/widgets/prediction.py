@@ -1,0 +1,216 @@
+"""Predict first: a figure stays hidden until the reader has guessed what it shows."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import numpy as np
+import streamlit as st
+
+from vitviz import plots
+from vitviz.app import settings
+from vitviz.app.settings import setting
+from vitviz.app.shared import results, visitors
+from vitviz.app.shared.classroom import Question, room
+from vitviz.app.widgets.classroom import is_student, watch
+from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.token_map import sent_picture
+from vitviz.text import guesses as text
+from vitviz.token_map import SHARED, joined
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from vitviz.app.shared.view import View
+    from vitviz.plots.template import Box
+
+PAGES = ("attention", "distance", "classify")
+#: How the guesses of a class are drawn: how often each answer was given, in a figure.
+Draw = Callable[[Mapping[int, int]], "go.Figure"]
+_HERE = Path(__file__).parent
+_component = st.components.v2.component(
+    "vitviz_guess",
+    css=(_HERE / "guess.css").read_text(encoding="utf-8"),
+    js=joined([*SHARED, _HERE / "guess.js"]),
+)
+
+
+@dataclass(frozen=True)
+class Guess:
+    """An answer; None where the teacher has shown the figure before one was given."""
+
+    question: Question
+    answer: int | None
+
+
+def switch(page: str) -> None:
+    """Draw the switch on the pages that ask; elsewhere, or with it off, a teacher asks nothing."""
+    wanted = setting("predict", [False, True], False)
+    if page in PAGES:
+        st.toggle(text.SWITCH, key="predict", help=text.SWITCH_HELP)
+    if not wanted:
+        st.session_state.pop("guess", None)  # to be switched on again is to be asked anew
+    asks = wanted and page in PAGES
+    if not asks and room().pin is None and visitors.for_class() and visitors.is_teacher():
+        room().ask(None)
+
+
+def wanted() -> bool:
+    return bool(st.session_state.get("predict"))
+
+
+def guess_at(question: Question, *, stays: bool = False) -> Guess | None:
+    """The reader's guess; None while the figure stays hidden.
+
+    Parameters
+    ----------
+    stays : whether it stays while the page, the model and the picture do, though the rest changes
+    """
+    own: Guess | None = st.session_state.get("guess")
+    if own and not _is_at(own.question, question, stays):
+        own = None
+    if visitors.for_class():
+        own = _with_class(own, own.question if own else question)
+    return own
+
+
+def _is_at(asked: Question, question: Question, stays: bool) -> bool:
+    same = (asked.page, asked.key) == (question.page, question.key)
+    return same and (stays or asked == question)
+
+
+def _with_class(own: Guess | None, question: Question) -> Guess | None:
+    """The same, told to the class's room; where the teacher shows the figure, it is shown."""
+    pin = room().pin
+    if not visitors.is_teacher():
+        if own and own.answer is not None:
+            guesser = st.session_state.setdefault("guesser", uuid4().hex)
+            room().guess(question, guesser, own.answer)
+    elif pin is None or pin.page == question.page:
+        room().ask(question)
+    if own is None and room().revealed(question):
+        own = st.session_state.guess = Guess(question, None)
+    return own
+
+
+def _settle(question: Question, answer: int) -> None:
+    st.session_state.guess = Guess(question, answer)
+
+
+def ask_patch(
+    view: "View",
+    question: Question,
+    words: str,
+    *,
+    grid: tuple[int, int],
+    crop: Sequence[float],
+    draw: Draw,
+) -> None:
+    """Ask for a patch of a grid, or a block: its number is the answer.
+
+    Parameters
+    ----------
+    words : the question
+    crop : (left, top, right, bottom) of the grid, in pixels of the picture
+    """
+    key = "guess_board"
+
+    def commit() -> None:
+        committed = st.session_state[key]["commit"]
+        st.session_state.map_version = committed["version"]
+        patch = int(committed["patch"])
+        if 0 <= patch < grid[0] * grid[1]:
+            _settle(question, patch)
+
+    st.markdown(words)
+    left, right = st.columns(2) if visitors.for_class() else (st.container(), st.container())
+    stack_id = f"guess-{view.picture.digest[:16]}-{view.style.seen}-{view.key[1]}"
+    with left:
+        _component(
+            key="token_map_guess_stack",  # takes no room, as the style says of this name
+            height=1,
+            data={"stack": {"id": stack_id, "picture": results.encoded_photo(view)}},
+        )
+        _component(
+            key=key,
+            on_commit_change=commit,
+            data={
+                "stackId": stack_id,
+                "session": st.session_state.setdefault("map_session", uuid4().hex),
+                "version": st.session_state.setdefault("map_version", 0),
+                "state": {"patch": -1},
+                "lut": "",
+                "picture": sent_picture(view),
+                "grid": {"rows": grid[0], "cols": grid[1], "crop": list(crop)},
+                "words": {"how": text.HOW, "send": text.SEND},
+                "question": words,
+            },
+        )
+    with right:
+        of_class(question, draw)
+
+
+def on_picture(
+    view: "View", grid: tuple[int, int], crop: "Box", counts: Mapping[int, int]
+) -> "go.Figure":
+    """How often each patch of a grid was guessed, or each block, over the picture."""
+    found = np.array([counts.get(number, 0) for number in range(grid[0] * grid[1])])
+    return plots.guesses(found.reshape(grid), results.photo(view), crop=crop)
+
+
+def ask_layer(question: Question, words: str, depth: int, *, draw: Draw) -> None:
+    """Ask for a layer: its number, from 0, is the answer."""
+    st.markdown(words)
+    chosen = st.pills(text.LAYER, range(1, depth + 1), key="guess_layer")
+    st.button(
+        text.SEND,
+        key="send guess",
+        type="primary",
+        disabled=chosen is None,
+        on_click=_settle,
+        args=(question, (chosen or 0) - 1),
+    )
+    of_class(question, draw)
+
+
+def tell(guess: Guess, words: Callable[[int], str]) -> None:
+    """Say how near a guess was."""
+    with st.container(key="guessed", horizontal=True, vertical_alignment="center"):
+        if guess.answer is not None:
+            st.markdown(f"**{text.YOURS}:** {words(guess.answer)}", width="stretch")
+        if not (is_student() and room().revealed(guess.question)):
+            st.button(text.AGAIN, key="guess again", on_click=_forget)
+
+
+def _forget() -> None:
+    """Ask again, what is on screen by then; a teacher asks the whole class."""
+    st.session_state.pop("guess", None)
+    if visitors.for_class() and visitors.is_teacher():
+        room().ask(None)
+
+
+def of_class(question: Question, draw: Draw) -> None:
+    """Draw the guesses of the class, for its teacher, and for all once they are shown."""
+    if not visitors.for_class():
+        return
+    teacher = visitors.is_teacher()
+    if teacher or room().revealed(question):
+        _of_class(question, draw, teacher)
+
+
+@st.fragment  # a new guess does not run the page again
+def _of_class(question: Question, draw: Draw, teacher: bool) -> None:
+    settings.speak_on()
+    guessed, revealed = room().guessed, room().revealed(question)
+    counts = room().guesses(question)
+    with st.container(key="class_guesses", horizontal=True, vertical_alignment="center"):
+        st.markdown(f"**{text.OF_CLASS}:** {text.count(counts.total())}", width="content")
+        if teacher and not revealed and st.button(text.REVEAL, help=text.REVEAL_HELP):
+            room().reveal(question)
+            st.rerun()
+    if teacher:
+        watch("guessed", guessed)
+    if counts:
+        show(draw(counts))
