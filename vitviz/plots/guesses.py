@@ -69,7 +69,7 @@ def with_guessed_layer(figure: go.Figure, layer: int) -> go.Figure:
         x1=layer + 1.45,
         line=dict(color="#4a86c5", width=3),
         annotation_text="guess",
-        annotation_position="bottom left",
+        annotation_position="top left",
         annotation_font_size=14,
     )
     return _said(figure, f"Layer {layer + 1} was guessed.")

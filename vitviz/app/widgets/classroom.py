@@ -60,7 +60,7 @@ def _join() -> None:
         code = segno.make(address, micro=False)
         drawn = code.svg_data_uri(omitsize=True, light="white", border=4)
         st.text(text.OPEN_IT)
-        st.code(address, language=None)
+        st.code(address, language=None, wrap_lines=True)
         st.html(f'<img src="{drawn}" alt="{text.CODE}">')
 
 
