@@ -16,12 +16,13 @@ from pages.driver import (
     charts,
     components,
     listen,
+    open_data,
     opened,
     prose,
     token_map,
     trigger,
 )
-from vitviz import Model, inspection
+from vitviz import inspection
 from vitviz.app.shared import classroom, pictures, visitors
 from vitviz.checkpoints import assets
 from vitviz.text import guesses as text
@@ -166,13 +167,32 @@ def test_distance_is_hidden_until_a_layer_is_guessed(acts: vitviz.Activations) -
     assert charts(at)[0].alt.endswith("Layer 3 was guessed.")
 
 
-def test_layers_that_cannot_be_compared_are_not_guessed(
-    serve: Callable[..., Model], narrow: None
-) -> None:
+def test_layers_that_cannot_be_compared_are_not_guessed(narrow: None) -> None:
     at = opened("distance", predict="True", model="swin_tiny_patch4_window7_224", weights="random")
+    assert_works(at)
+    assert charts(at)
+    assert text.NOT_COMPARED in [one.value for one in at.info]
+
+
+def test_windows_are_guessed_in_the_grid_of_their_layer(narrow: None) -> None:
+    swin = dict(model="swin_tiny_patch4_window7_224", weights="random")
+    at = opened(predict="True", layer="3", query="1.1", **swin)
+    grid = board(at)["grid"]
+    assert isinstance(grid, dict)
+    assert (grid["rows"], grid["cols"]) == (28, 28)
+    guess(at, 28 * 28 - 1)  # outside of the window of the query
+    assert_works(at)
+    assert "gets 0 % of the attention of the patch at row 1, column 1 in layer 3" in told(at)
+    assert token_map(at)["guess"] == {"patch": 783, "rows": 28, "cols": 28}
+
+
+@pytest.mark.parametrize("page", ["attention", "distance"])
+def test_no_table_holds_what_is_hidden(page: str) -> None:
+    at = open_data(opened(page, predict="True"), page)
     assert not at.exception
-    if charts(at):
-        assert text.NOT_COMPARED in [one.value for one in at.info]
+    assert not at.dataframe
+    at.toggle(key="predict").set_value(False).run()
+    assert at.dataframe
 
 
 def test_blocks_are_hidden_until_one_is_guessed() -> None:
