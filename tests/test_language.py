@@ -1,5 +1,8 @@
 """Every string in every language: nothing is missing, stale, or says other numbers."""
 
+import ast
+import csv
+import json
 import re
 import threading
 from pathlib import Path
@@ -7,18 +10,19 @@ from string import Formatter
 
 import pytest
 from babel.messages import Catalog, Message
-from babel.messages.extract import extract_from_dir
 from babel.messages.pofile import read_po
 
 from vitviz import language, text
 from vitviz.app.widgets.caption import with_definitions
+from vitviz.checkpoints import assets
 from vitviz.language import LANGUAGES, speak, spoken, tr, tr_n
 
 PACKAGE = Path(language.__file__).parent
 OTHERS = [code for code in LANGUAGES if code != "en"]
 FILES = [f"{name}.md" for name in (*text.PAGES, "glossary")]
+#: Asterisks that Markdown does not close: after a punctuation mark no letter may follow them.
+OPEN = re.compile(r"[^\w\s*}(]\*{1,2}[가-힣]")
 NUMERALS = {"zero": "0", "two": "2", "four": "4"}  # which a translation may write as digits
-KEYWORDS: dict[str, tuple[int, ...] | None] = {"tr": None, "mark": None, "tr_n": (1, 2)}
 
 
 @pytest.fixture
@@ -42,11 +46,20 @@ def catalogue(code: str, name: str = "strings") -> Catalog:
 
 def marked() -> set[str | tuple[str, ...]]:
     """The English of every string of the sources that is to be translated."""
-    found = extract_from_dir(PACKAGE, [("**.py", "python")], keywords=KEYWORDS)
-    ids: set[str | tuple[str, ...]] = set()
-    for _, _, english, _, _ in found:
-        ids.add(english if isinstance(english, str) else tuple(english))
-    return ids
+    found: set[str | tuple[str, ...]] = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(ast.Name("tr" | "mark"), [ast.Constant(str(english)), *_]):
+                    found.add(english)
+                case ast.Call(
+                    ast.Name("tr_n"), [ast.Constant(str(one)), ast.Constant(str(many)), *_]
+                ):
+                    found.add((one, many))
+    record = (assets() / "curves" / "distance_vit_s14.json").read_text(encoding="utf-8")
+    found.add(json.loads(record)["about"])
+    with (assets() / "samples" / "LICENCES.csv").open(encoding="utf-8", newline="") as file:
+        return found | {row["subject"] for row in csv.DictReader(file)}
 
 
 def placeholders(string: str) -> list[tuple[str, str | None]]:
@@ -54,8 +67,34 @@ def placeholders(string: str) -> list[tuple[str, str | None]]:
     return sorted((name, how) for _, name, how, _ in Formatter().parse(string) if name)
 
 
-def messages(code: str) -> list[Message]:
-    return [message for message in catalogue(code) if message.id]
+def test_every_string_is_given_its_placeholders() -> None:
+    calls = 0
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(ast.Name("tr"), [ast.Constant(str(english))], [*values]):
+                    given = {each.arg for each in values}
+                    if values and None not in given:  # which would be **values
+                        assert given == {name for name, _ in placeholders(english)}, english
+                        calls += 1
+    assert calls
+
+
+def in_browser() -> set[str]:
+    """The same of the components; what they are sent by name, such as "query", is among it."""
+    sources = [*PACKAGE.glob("*_map/*.js"), *PACKAGE.glob("app/widgets/*.js")]
+    return {
+        json.loads(english)
+        for path in sources
+        for english in re.findall(
+            r'(?<![\w.])tr\(\s*("(?:[^"\\]|\\.)*")', path.read_text(encoding="utf-8")
+        )
+    }
+
+
+def messages(code: str, *names: str) -> list[Message]:
+    catalogues = [catalogue(code, name) for name in names or ("strings", "browser")]
+    return [message for each in catalogues for message in each if message.id]
 
 
 # --- the pages -----------------------------------------------------------------------------------
@@ -108,7 +147,7 @@ def test_emphasis_is_closed_where_markdown_sees_it() -> None:
     for name in FILES:
         words = content(name, "ko")
         assert words.count("**") % 2 == 0
-        assert not re.search(r"[^\w\s*]\*{1,2}[가-힣]", words), name
+        assert not OPEN.search(words), name
 
 
 @pytest.mark.usefixtures("korean")
@@ -126,7 +165,8 @@ def test_a_lesson_and_its_terms_are_in_the_language() -> None:
 
 @pytest.mark.parametrize("code", OTHERS)
 def test_no_string_is_missing_and_none_is_stale(code: str) -> None:
-    assert {message.id for message in messages(code)} == marked()
+    assert {message.id for message in messages(code, "strings")} == marked()
+    assert {message.id for message in messages(code, "browser")} == in_browser()
 
 
 @pytest.mark.parametrize("code", OTHERS)
@@ -139,6 +179,7 @@ def test_every_string_is_translated_with_its_placeholders(code: str) -> None:
             assert isinstance(string, str)
             assert placeholders(string) == placeholders(english), english
             assert re.findall(r"\A\s|\s\Z", string) == re.findall(r"\A\s|\s\Z", english), english
+            assert not OPEN.search(string), string
         assert not message.fuzzy, english
 
 

@@ -3,7 +3,7 @@
 A string of the code is its own key: `tr("Layer {layer}", layer=3)` gives its translation from
 `text/<language>/strings.po`, and where there is none the English string itself. A string that is
 written where no language is chosen yet, in a constant, is marked there by `mark` and translated by
-`tr` where it is used.
+`tr` where it is used. The components in the browser do the same with `browser.po`.
 """
 
 from contextvars import ContextVar
@@ -11,6 +11,10 @@ from functools import cache
 from gettext import GNUTranslations, NullTranslations
 from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from babel.messages import Catalog
 
 #: Each by its own name, and by its code in a link. The first is the language of the code.
 LANGUAGES = {"en": "English", "ko": "한국어"}
@@ -47,16 +51,30 @@ def mark(english: str) -> str:
 
 
 @cache
-def catalogue(language: str, name: str = "strings") -> NullTranslations:
-    """All strings of a language; `name` is of its file."""
-    path = _FOLDER / language / f"{name}.po"
-    if not path.exists():
+def catalogue(language: str) -> NullTranslations:
+    """All strings of a language."""
+    if language == "en":
         return NullTranslations()
     from babel.messages.mofile import write_mo
-    from babel.messages.pofile import read_po
 
     compiled = BytesIO()
-    with path.open("rb") as file:
-        write_mo(compiled, read_po(file, locale=language))
+    write_mo(compiled, _read("strings", language))
     compiled.seek(0)
     return GNUTranslations(compiled)
+
+
+def strings(name: str) -> dict[str, str]:
+    """The translations of another catalogue, by the English strings; none of them in English."""
+    return {} if spoken() == "en" else _strings(name, spoken())
+
+
+@cache
+def _strings(name: str, language: str) -> dict[str, str]:
+    return {str(each.id): str(each.string) for each in _read(name, language) if each.id}
+
+
+def _read(name: str, language: str) -> "Catalog":
+    from babel.messages.pofile import read_po
+
+    with (_FOLDER / language / f"{name}.po").open("rb") as file:
+        return read_po(file, locale=language)

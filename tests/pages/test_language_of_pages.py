@@ -1,17 +1,32 @@
 """The language of a session: asked for by a link, or by the browser once it is whole."""
 
+import re
+from collections.abc import Iterator
+
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from pages.driver import APP, address, at_page, opened
 from vitviz import language
-from vitviz.language import spoken
+from vitviz.language import speak
+from vitviz.text import PAGES
+
+WORDS = re.compile("[가-힣]")
+
+
+@pytest.fixture
+def speaking() -> Iterator[None]:
+    """The driver calls what a menu calls its options, in this thread."""
+    speak("ko")
+    yield
+    speak("en")
 
 
 def title(at: AppTest) -> str:
     return at.title[0].value
 
 
+@pytest.mark.usefixtures("speaking")
 def test_a_link_asks_for_a_language_which_stays_at_another_page_and_at_a_reset() -> None:
     at = opened("attention", lang="ko")
     assert not at.exception
@@ -22,7 +37,6 @@ def test_a_link_asks_for_a_language_which_stays_at_another_page_and_at_a_reset()
     at_page(at, "distance").run()
     assert title(at) == "거리: 가까이 보는가, 멀리 보는가?"
     assert address(at)["lang"] == "ko"
-    assert spoken() == "en"  # of this thread
 
 
 def test_an_unknown_language_is_told_and_english_is_used() -> None:
@@ -32,6 +46,7 @@ def test_an_unknown_language_is_told_and_english_is_used() -> None:
     assert "lang" not in address(at)
 
 
+@pytest.mark.usefixtures("speaking")
 @pytest.mark.parametrize("whole", [("en",), ("en", "ko")])
 def test_the_browsers_language_is_used_where_it_is_whole(
     whole: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
@@ -49,3 +64,16 @@ def test_the_browsers_language_is_used_where_it_is_whole(
         menus[0].select("en").run()
         assert title(at).startswith("Zoo: ")
         assert address(at)["lang"] == "en"
+
+
+@pytest.mark.usefixtures("speaking")
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_speaks_korean(page: str) -> None:
+    """What stands on it, without the tables and figures, has Korean words in it."""
+    at = opened(page, lang="ko")
+    assert not at.exception
+    boxes = [*at.markdown, *at.info, *at.warning, *at.error, *at.subheader, *at.title]
+    widgets = [*at.selectbox, *at.slider, *at.select_slider, *at.button, *at.toggle, *at.expander]
+    said = [*(box.value for box in boxes), *(widget.label for widget in widgets)]
+    english = [text for text in said if re.search("[a-z]{3}", text) and not WORDS.search(text)]
+    assert english == []

@@ -4,6 +4,7 @@
 import { percent } from "../token_map/maps.js";
 import { between, line, matrix, norm, partial, statistics, strip, tokens } from "./scenes.js";
 import { attend, length, limitOf, products, softmax, spread, sum, weighted, written } from "./tensors.js";
+import { tr } from "../token_map/strings.js";
 
 /** @import { Item, Maker, Scene } from "./scenes.js" */
 /** @import { Tensor } from "./tensors.js" */
@@ -33,10 +34,10 @@ function added(scene, before, after, labels) {
   const limit = Math.max(limitOf(z), limitOf(end));
   return [
     strip(labels[0], z, { tone: "query", limit }),
-    strip(scene.data.facts.opened ? labels[1] : "+ what was made", made, { limit }),
+    strip(scene.data.facts.opened ? labels[1] : tr("+ what was made"), made, { limit }),
     strip(labels[2], between(z, end, scene.t), { limit }),
-    line(`Lengths of this token: ${written(length(z))} before, **${written(length(made))}** is added, ` +
-      `${written(length(end))} after.`),
+    line(tr("Lengths of this token: {before} before, **{made}** is added, {after} after.",
+      { before: written(length(z)), made: written(length(made)), after: written(length(end)) })),
   ];
 }
 
@@ -79,20 +80,20 @@ function worked(scene, whole) {
   const [wide, narrow] = [spread(dots).deviation, spread(scores).deviation];
   const undivided = dots.map((value, j) => value + scores[j] - value * scene.data.facts.scale);
   const without = Math.max(...softmax(undivided));
-  const biased = scene.layer.has("bias") ? ` + bias ${written(moved)}` : "";
+  const biased = scene.layer.has("bias") ? tr(" + bias {bias}", { bias: written(moved) }) : "";
   return [
     strip("q_{i}", asked, { tone: "query", limit }),
     strip("k_{j}", seen, { tone: "key", limit }),
     strip("q_{i} ⊙ k_{j}", product, { end, note: `Σ = ${written(dot)}` }),
     line(`q_{i} · k_{j} = ${written(dot)} → ${scene.data.facts.divide}${biased} = ` +
       `**${written(end < product.length ? dot * scene.data.facts.scale + moved : scores[scene.key], 4)}** → ` +
-      `softmax over ${keys} keys = **${percent(shares[scene.key])}**`),
-    { kind: "bars", label: "scores", values: scores, mark: scene.key, pick: scene.pickKey, grown: whole ? 1 : scene.t,
+      tr("softmax over {keys} keys = **{share}**", { keys, share: percent(shares[scene.key]) })),
+    { kind: "bars", label: tr("scores"), values: scores, mark: scene.key, pick: scene.pickKey, grown: whole ? 1 : scene.t,
       note: `${written(Math.min(...scores))} … ${written(Math.max(...scores))}` },
-    { kind: "bars", label: "softmax", values: shares, mark: scene.key, pick: scene.pickKey, grown: whole ? scene.t : 1,
+    { kind: "bars", label: tr("softmax"), values: shares, mark: scene.key, pick: scene.pickKey, grown: whole ? scene.t : 1,
       note: `${percent(Math.min(...shares))} … ${percent(Math.max(...shares))}` },
-    line(`The ${keys} scores spread by ${written(wide)} before the division and by ${written(narrow)} after it. Without ` +
-      `it the strongest key would take ${percent(without)}, not ${percent(Math.max(...shares))}.`),
+    line(tr("The {keys} scores spread by {wide} before the division and by {narrow} after it. Without it the strongest key would take {without}, not {most}.",
+      { keys, wide: written(wide), narrow: written(narrow), without: percent(without), most: percent(Math.max(...shares)) })),
   ];
 }
 
@@ -109,9 +110,9 @@ export const BOXES = {
     const values = row(scene, "before");
     if (!z || !values) return z ? partial(scene) : undefined;
     return [
-      ...matrix("all tokens", z, scene.token),
-      strip("this token", values, { tone: "query" }),
-      line(`Its length is ‖z‖ = **${written(length(values))}**.`),
+      ...matrix(tr("all tokens"), z, scene.token),
+      strip(tr("this token"), values, { tone: "query" }),
+      line(tr("Its length is ‖z‖ = **{length}**.", { length: written(length(values)) })),
     ];
   },
   norm1: (scene) => normed(scene, "before", "z_{ℓ−1}", "norm1", "LN(z_{ℓ−1})"),
@@ -125,9 +126,10 @@ export const BOXES = {
     return [
       ...(input ? [strip("LN(z_{ℓ−1})", input, { tone: "query" })] : []),
       ...["q", "k", "v"].map((name, i) =>
-        strip(`${name}, head ${scene.head + 1}`, rows[i], { end: Math.ceil(scene.t * rows[i].length) })),
-      line(`Head ${scene.head + 1} of ${scene.data.shape.heads}: ${rows[0].length} of the ` +
-        `${rows[0].length * scene.data.shape.heads} numbers of each, all of this one token.`),
+        strip(tr("{name}, head {head}", { name, head: scene.head + 1 }), rows[i], { end: Math.ceil(scene.t * rows[i].length) })),
+      line(tr("Head {head} of {heads}: {own} of the {all} numbers of each, all of this one token.", {
+        head: scene.head + 1, heads: scene.data.shape.heads, own: rows[0].length,
+        all: rows[0].length * scene.data.shape.heads })),
     ];
   },
   scores: (scene) => worked(scene, false),
@@ -144,24 +146,26 @@ export const BOXES = {
     const total = once("sum", v, [scene.head, scene.token, end], () => weighted(v, scene.head, shares, order, end));
     const five = top.reduce((all, j) => all + shares[j], 0);
     return [
-      ...top.map((j) => strip(`v of ${scene.data.nameOf(j)}`, v.row(scene.head * v.shape[1] + j) ?? [], {
+      ...top.map((j) => strip(tr("v of {name}", { name: scene.data.nameOf(j) }), v.row(scene.head * v.shape[1] + j) ?? [], {
         limit, tone: j === scene.key ? "key" : undefined, note: `× ${percent(shares[j])}` })),
-      line(`These five keys give ${percent(five)}; ${end < order.length ? `${end} of ` : "all "}${order.length} keys together:`),
+      line(end < order.length
+        ? tr("These five keys give {five}; {end} of {keys} keys together:", { five: percent(five), end, keys: order.length })
+        : tr("These five keys give {five}; all {keys} keys together:", { five: percent(five), keys: order.length })),
       strip("A v", total, { tone: "query" }),
     ];
   },
   concatenated(scene) {
-    const items = shown(scene, [["heads side by side", "concatenated"]]);
+    const items = shown(scene, [[tr("heads side by side"), "concatenated"]]);
     const width = scene.layer.get("queries")?.width ?? 1;
     return items?.map((item) => (item.kind === "strip" ? { ...item, part: [scene.head * width, width] } : item));
   },
-  heads_norm: (scene) => shown(scene, [["side by side", "concatenated"], ["normalised", "heads_norm"]]),
-  projected: (scene) => shown(scene, [["heads side by side", "concatenated"], ["times U_{msa}", "projected"]]),
+  heads_norm: (scene) => shown(scene, [[tr("side by side"), "concatenated"], [tr("normalised"), "heads_norm"]]),
+  projected: (scene) => shown(scene, [[tr("heads side by side"), "concatenated"], [tr("times U_{msa}"), "projected"]]),
   layer_scale1: (scene) => scaled(scene, "projected", "layer_scale1"),
   layer_scale2: (scene) => scaled(scene, "mlp", "layer_scale2"),
   after_attention: (scene) =>
     added(scene, "before", "after_attention", ["z_{ℓ−1}", "+ MSA", "= z′_{ℓ}"]),
-  hidden: (scene) => shown(scene, [["LN(z′_{ℓ})", "norm2"], ["hidden units", "hidden"]]),
+  hidden: (scene) => shown(scene, [["LN(z′_{ℓ})", "norm2"], [tr("hidden units"), "hidden"]]),
   activated(scene) {
     const [before, after] = [row(scene, "hidden"), row(scene, "activated")];
     if (!scene.layer.size) return undefined;
@@ -170,12 +174,12 @@ export const BOXES = {
     const limit = limitOf(before);
     const low = before.filter((value) => value < 0).length / before.length;
     return [
-      strip("before", before, { tone: "query", limit }),
-      strip("after", alike ? between(before, after, scene.t) : after, alike ? { limit } : {}),
-      line(`Of the ${before.length} numbers ${percent(low)} are negative before it.`),
+      strip(tr("before"), before, { tone: "query", limit }),
+      strip(tr("after"), alike ? between(before, after, scene.t) : after, alike ? { limit } : {}),
+      line(tr("Of the {count} numbers {share} are negative before it.", { count: before.length, share: percent(low) })),
     ];
   },
-  mlp: (scene) => shown(scene, [["hidden units", "activated"], ["MLP: out", "mlp"]]),
+  mlp: (scene) => shown(scene, [[tr("hidden units"), "activated"], [tr("MLP: out"), "mlp"]]),
   after: (scene) => added(scene, "after_attention", "after", ["z′_{ℓ}", "+ MLP", "= z_{ℓ}"]),
 };
 
@@ -190,7 +194,7 @@ function normed(scene, before, label, name, after) {
 
 /** @param {Scene} scene @param {string} before @param {string} name */
 function scaled(scene, before, name) {
-  const items = shown(scene, [["before", before], ["times γ", name]]);
+  const items = shown(scene, [[tr("before"), before], [tr("times γ"), name]]);
   const gamma = scene.layer.get(`${name}.gamma`)?.row(0);
   return items && gamma ? [items[0], strip("γ", gamma), ...items.slice(1)] : items;
 }

@@ -5,6 +5,7 @@ import { element } from "../token_map/parts.js";
 import { saveMenu } from "../token_map/saving.js";
 import { chartDrawing } from "./pictures.js";
 import { written } from "./tensors.js";
+import { tr } from "../token_map/strings.js";
 
 /** @param {string} name @param {Record<string, string | number>} attributes @param {string} [text] */
 function make(name, attributes, text) {
@@ -67,20 +68,21 @@ export function residualCharts({ cls, patches, attention, mlp }, provenance) {
   const last = (/** @type {(number | null)[]} */ values) => values.filter((value) => value !== null).slice(-1)[0];
   const some = (/** @type {(number | null)[]} */ values) => values.some((value) => value !== null);
   const lines = [
-    { name: "mean of patches", values: patches, style: "patches" },
+    { name: tr("mean of patches"), values: patches, style: "patches" },
     { name: "CLS", values: cls, style: "cls" },
   ].filter(({ values }) => some(values));
   const shares = [
-    { name: "attention", values: attention, style: "attn" },
+    { name: tr("attention"), values: attention, style: "attn" },
     { name: "MLP", values: mlp, style: "mlp" },
   ].filter(({ values }) => some(values));
-  const charts = [chart("Residual stream: ‖z‖ by layer",
-    `Length of the tokens by layer: ${lines.map(({ name, values }) => `${name} ends at ${written(last(values) ?? 0)}`).join(", ")}.`,
+  const charts = [chart(tr("Residual stream: ‖z‖ by layer"),
+    tr("Length of the tokens by layer: {ends}.", { ends: lines.map(({ name, values }) =>
+      tr("{name} ends at {length}", { name, length: written(last(values) ?? 0) })).join(", ") }),
     lines, 0, false, provenance)];
   if (shares.length)
-    charts.push(chart("Added by each layer, share of ‖z‖",
-      `Share of a token's length that each layer adds: ${shares.map(({ name, values }) =>
-        `${name} of the last layer ${written(100 * (last(values) ?? 0))} %`).join(", ")}.`,
+    charts.push(chart(tr("Added by each layer, share of ‖z‖"),
+      tr("Share of a token's length that each layer adds: {shares}.", { shares: shares.map(({ name, values }) =>
+        tr("{name} of the last layer {share} %", { name, share: written(100 * (last(values) ?? 0)) })).join(", ") }),
       shares, 1, true, provenance));
   return {
     node: element("div", { className: "charts" }, ...charts.map(({ node }) => node)),

@@ -3,6 +3,7 @@
 
 import { contextOf, element } from "../token_map/parts.js";
 import { limitOf, written } from "./tensors.js";
+import { tr } from "../token_map/strings.js";
 
 /** @import { Tensor } from "./tensors.js" */
 
@@ -125,5 +126,5 @@ export function drawBars(canvas, values, mark, grown, colour, marked) {
 
 /** @param {ArrayLike<number>} values @param {number} limit */
 export function countOf(values, limit) {
-  return `${values.length} numbers, ±${written(limit, 2)}`;
+  return tr("{count} numbers, ±{limit}", { count: values.length, limit: written(limit, 2) });
 }

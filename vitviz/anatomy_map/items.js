@@ -5,18 +5,19 @@
 import { contextOf, element } from "../token_map/parts.js";
 import { BOXES, part } from "./boxes.js";
 import { drawBars, drawCut, drawMatrix, drawStrip, pixels, rich } from "./drawing.js";
-import { WAITING, tokens } from "./scenes.js";
+import { tokens, waiting } from "./scenes.js";
 import { STEPS } from "./steps.js";
 import { written } from "./tensors.js";
+import { tr } from "../token_map/strings.js";
 
 /** @import { Item, Scene } from "./scenes.js" */
 
 /** @param {Scene} scene @returns {Item[]} */
 function itemsOf(scene) {
   const { card, box } = scene;
-  if (box) return (BOXES[box] ?? part)(scene) ?? WAITING;
+  if (box) return (BOXES[box] ?? part)(scene) ?? waiting();
   const named = scene.steps.get(card.id);
-  return (STEPS[card.name] ?? ((s) => named && tokens(s, named)))(scene) ?? WAITING;
+  return (STEPS[card.name] ?? ((s) => named && tokens(s, named)))(scene) ?? waiting();
 }
 
 /** @param {string} kind */
@@ -81,7 +82,8 @@ const SHOW = {
     write(note, item.note ?? "");
     drawStrip(canvas, item.values, item.limit, lut, item.end);
     const few = [...item.values].slice(0, 3).map((value) => written(value)).join(", ");
-    canvas.setAttribute("aria-label", `${item.label.replace(/[_^{}]/g, "")}: ${item.note}; it begins with ${few}`);
+    canvas.setAttribute("aria-label", tr("{label}: {note}; it begins with {few}",
+      { label: item.label.replace(/[_^{}]/g, ""), note: item.note, few }));
     const from = item.part ?? (item.mark >= 0 ? [item.mark, 1] : null);
     part.hidden = !from;
     if (from)
@@ -96,7 +98,7 @@ const SHOW = {
     drawBars(canvas, item.values, item.mark, item.grown, ink, scene.data.keyColour);
     canvas.tabIndex = 0;
     canvas.setAttribute("aria-label",
-      `${item.label} of all ${item.values.length} keys, ${item.note}; the key has ${written(item.values[item.mark])}`);
+      tr("{label} of all {keys} keys, {note}; the key has {value}", { label: item.label, keys: item.values.length, note: item.note, value: written(item.values[item.mark]) }));
     listen(canvas, item.values.length, item.pick);
   },
   matrix(node, item, scene, { lut }) {
@@ -106,7 +108,7 @@ const SHOW = {
     if (node.drawn !== item.tensor) {
       const limit = drawMatrix(canvas, item.tensor, most, 256, lut);
       node.drawn = item.tensor;
-      const all = item.tensor.rows <= most && item.tensor.width <= 256 ? "" : ", evenly spaced rows and columns";
+      const all = item.tensor.rows <= most && item.tensor.width <= 256 ? "" : tr(", evenly spaced rows and columns");
       write(note, `${item.tensor.shape.join(" × ")}, ±${written(limit, 2)}${all}`);
       canvas.setAttribute("aria-label", `${item.label}: ${note.textContent}`);
     }
@@ -141,7 +143,7 @@ const SHOW = {
     node.drawn = item.tensor;
     [...node.firstChild.children].forEach((canvas, c) => {
       copy(canvas, pixels(item.tensor, c, scene.data.facts, lut));
-      canvas.setAttribute("aria-label", `The picture's ${["red", "green", "blue"][c]} as the model gets it`);
+      canvas.setAttribute("aria-label", tr("The picture's {colour} as the model gets it", { colour: [tr("red"), tr("green"), tr("blue")][c] }));
     });
   },
   cut(node, item, scene, look) {
@@ -151,18 +153,18 @@ const SHOW = {
     if (!picture) return;
     drawCut(canvas, picture, grid[0], grid[1], 0.14 * item.grown, scene.patch,
       scene.data.queryColour);
-    canvas.setAttribute("aria-label", `The picture in ${grid[0]} × ${grid[1]} patches`);
+    canvas.setAttribute("aria-label", tr("The picture in {rows} × {cols} patches", { rows: grid[0], cols: grid[1] }));
     const [height, width] = [picture.height / grid[0], picture.width / grid[1]];
     [one.width, one.height] = [width, height];
     contextOf(one).drawImage(picture, (scene.patch % grid[1]) * width, Math.floor(scene.patch / grid[1]) * height,
       width, height, 0, 0, width, height);
-    one.setAttribute("aria-label", "The chosen patch");
-    write(words, `one patch: ${Math.round(height)} × ${Math.round(width)} pixels`);
+    one.setAttribute("aria-label", tr("The chosen patch"));
+    write(words, tr("one patch: {height} × {width} pixels", { height: Math.round(height), width: Math.round(width) }));
   },
   patch(node, item, scene) {
     const [label, , note] = node.children;
     write(label, "");
-    write(note, `${scene.data.facts.grid.join(" × ")} cells`);
+    write(note, tr("{grid} cells", { grid: scene.data.facts.grid.join(" × ") }));
   },
 };
 

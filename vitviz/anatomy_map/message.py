@@ -3,6 +3,7 @@
 import math
 from typing import TYPE_CHECKING, Any
 
+from ..language import tr
 from ..text import anatomy as text
 from ..token_map import default_query
 from .numbers import Anatomy, answers, sent_residual
@@ -108,4 +109,4 @@ def _times(count: int, here: int) -> str:
     """How many times as many as here."""
     times = max(count / here, here / count)
     text = f"{times:,.0f}" if times >= 10 else f"{times:.3g}"
-    return f"1/{text}" if count < here else f"{text} times"
+    return f"1/{text}" if count < here else tr("{count} times", count=text)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..language import tr
 from .packing import packed
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def token_name(layer: "Layer", token: int) -> str:
     if patch < 0:
         return layer.prefix[token].upper()
     row, col = divmod(patch, layer.query_grid[1])
-    return f"row {row + 1} column {col + 1}"
+    return tr("row {row} column {column}", row=row + 1, column=col + 1)
 
 
 def sent_residual(of: Anatomy) -> dict[str, list[float | None]]:

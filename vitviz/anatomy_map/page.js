@@ -4,6 +4,7 @@
 import { range } from "../token_map/maps.js";
 import { element } from "../token_map/parts.js";
 import { rich } from "./drawing.js";
+import { tr } from "../token_map/strings.js";
 
 /** @param {string} textContent @param {string} label @param {() => void} onclick */
 function button(textContent, label, onclick) {
@@ -24,7 +25,7 @@ function menu(label, options, choose, open) {
  * @param {any} card @param {number} index @param {number} count @param {() => void} onclick */
 function cardOf(card, index, count, onclick) {
   const title = card.title.replace(/[_^{}]/g, "");
-  const label = `Step ${index + 1} of ${count}: ${title}, ${card.shape}`;
+  const label = tr("Step {step} of {count}: {title}, {shape}", { step: index + 1, count, title, shape: card.shape });
   const properties = { type: "button", className: "card", onclick, aria: { "aria-label": label } };
   return element("button", properties,
     element("b", {}, `${index + 1} `, ...rich(card.title)),
@@ -47,9 +48,9 @@ export function pageOf({ cards, equations, shape, depth, layers: open }, charts,
     parts[name] = made;
     return made;
   };
-  const layers = range(depth).map((l) => `layer ${l + 1} of ${depth}`);
-  const heads = range(shape.heads).map((h) => `head ${h + 1} of ${shape.heads}`);
-  const walk = { role: "group", "aria-label": "Walk through the steps" };
+  const layers = range(depth).map((l) => tr("layer {layer} of {depth}", { layer: l + 1, depth }));
+  const heads = range(shape.heads).map((h) => tr("head {head} of {heads}", { head: h + 1, heads: shape.heads }));
+  const walk = { role: "group", "aria-label": tr("Walk through the steps") };
   const content = [
     element("div", { className: "cards" },
       ...cards.map((/** @type {any} */ card, /** @type {number} */ i) =>
@@ -58,9 +59,9 @@ export function pageOf({ cards, equations, shape, depth, layers: open }, charts,
       ...equations.map((/** @type {string} */ text, /** @type {number} */ i) =>
         part(`equation${i + 1}`, element("span", { className: "equation" }, ...rich(text)))),
       element("div", { className: "transport", aria: walk },
-        part("back", button("◀", "One step back", () => act.walk(-1))),
-        part("play", button("▶ Play", "Play the steps", act.play)),
-        part("next", button("Next ▶", "One step forward", () => act.walk(1))))),
+        part("back", button("◀", tr("One step back"), () => act.walk(-1))),
+        part("play", button(tr("▶ Play"), tr("Play the steps"), act.play)),
+        part("next", button(tr("Next ▶"), tr("One step forward"), () => act.walk(1))))),
     part("say", element("p", { className: "say", aria: { "aria-live": "polite" } })),
     element("div", { className: "columns" },
       element("section", { className: "photo" },
@@ -72,8 +73,8 @@ export function pageOf({ cards, equations, shape, depth, layers: open }, charts,
         element("div", { className: "over" },
           part("sceneTitle", element("h4")),
           part("menus", element("div", { className: "menus" },
-            part("layerMenu", menu("Layer", layers, (frame) => act.change({ frame }), open)),
-            part("headMenu", menu("Head", heads, (head) => act.change({ head }))))),
+            part("layerMenu", menu(tr("Layer"), layers, (frame) => act.change({ frame }), open)),
+            part("headMenu", menu(tr("Head"), heads, (head) => act.change({ head }))))),
           saveMenu),
         part("items", element("div", { className: "items" }))),
       element("section", { className: "side" },
@@ -101,7 +102,9 @@ export function diagram(boxes, go) {
       continue;
     }
     if (!half) {
-      const label = `${nodes.length > 1 ? "MLP" : "Attention"}, with a residual line around it`;
+      const label = nodes.length > 1
+        ? tr("MLP, with a residual line around it")
+        : tr("Attention, with a residual line around it");
       half = element("div", { className: "half", aria: { role: "group", "aria-label": label } });
       nodes.push(half);
     }

@@ -3,6 +3,7 @@
 
 import { countOf } from "./drawing.js";
 import { limitOf, written } from "./tensors.js";
+import { tr } from "../token_map/strings.js";
 
 /** @import { Tensor } from "./tensors.js" */
 
@@ -41,7 +42,8 @@ import { limitOf, written } from "./tensors.js";
 
 /** @typedef {(scene: Scene) => Item[] | undefined} Maker nothing while the numbers are not here */
 
-export const WAITING = [line("Loading …")];
+/** @returns {Item[]} */
+export const waiting = () => [line(tr("Loading …"))];
 
 /** Where the token's numbers are not here. @param {Scene} scene @returns {Item[]} */
 export function partial({ data }) {
@@ -72,10 +74,10 @@ export function matrix(label, tensor, mark) {
 
 /** A whole tensor, and the row of it that belongs to the token.
  * @param {Scene} scene @param {Tensor} tensor @param {string} [label] @returns {Item[]} */
-export function tokens(scene, tensor, label = "the token") {
+export function tokens(scene, tensor, label = tr("the token")) {
   const row = scene.row >= 0 && scene.row < tensor.rows ? tensor.row(scene.row) : null;
   return [
-    ...matrix("all tokens", tensor, scene.row),
+    ...matrix(tr("all tokens"), tensor, scene.row),
     ...(row ? [strip(label, row, { tone: "query" })] : []),
   ];
 }
@@ -91,13 +93,14 @@ export function norm(scene, before, z, after, normed, { mean, deviation, gamma, 
     strip(after, between(z, normed, scene.t), { limit: both, mark: scene.dim % z.length, pick: scene.pickDim }),
   ];
   if (typeof mean !== "number") return items;
-  items.push(line(`μ = **${written(mean)}**, σ = **${written(Number(deviation))}**: each z becomes γ (z − μ) / σ + β`));
+  items.push(line(tr("μ = **{mean}**, σ = **{deviation}**: each z becomes γ (z − μ) / σ + β",
+    { mean: written(mean), deviation: written(Number(deviation)) })));
   if (gamma) items.push(strip("γ − 1", Float64Array.from(/** @type {ArrayLike<number>} */ (gamma), (value) => value - 1)));
   if (beta) items.push(strip("β", /** @type {ArrayLike<number>} */ (beta)));
   const i = scene.dim % z.length;
   const [g, b] = [gamma, beta].map((values) => Number(/** @type {any} */ (values)?.[i]));
   if (gamma && beta)
-    items.push(line(`Number ${i + 1}: ${written(g)} · (${written(z[i])} − ${written(mean)}) / ` +
+    items.push(line(`${tr("Number {number}", { number: i + 1 })}: ${written(g)} · (${written(z[i])} − ${written(mean)}) / ` +
       `${written(Number(deviation))} + ${written(b)} = **${written(normed[i])}**`));
   return items;
 }

@@ -4,6 +4,7 @@
 import { percent } from "../token_map/maps.js";
 import { between, line, norm, statistics, strip } from "./scenes.js";
 import { length, limitOf, products, sum, written } from "./tensors.js";
+import { tr } from "../token_map/strings.js";
 
 /** @import { Item, Maker, Scene } from "./scenes.js" */
 
@@ -19,10 +20,10 @@ export const STEPS = {
     const value = picture.at(y * width + x, 0);
     const raw = value * std[0] + mean[0];
     return [
-      { kind: "channels", tensor: picture, label: "red, green, blue" },
-      line(`The red of the pixel at row ${y + 1}, column ${x + 1}: (${written(raw)} − ${written(mean[0])}) / ` +
+      { kind: "channels", tensor: picture, label: tr("red, green, blue") },
+      line(`${tr("The red of the pixel at row {row}, column {column}:", { row: y + 1, column: x + 1 })} (${written(raw)} − ${written(mean[0])}) / ` +
         `${written(std[0])} = **${written(value)}**`),
-      line(`where 0 is black and 1 is full red. Blue in the maps is below 0, red is above.`),
+      line(tr("where 0 is black and 1 is full red. Blue in the maps is below 0, red is above.")),
     ];
   },
   patches(scene) {
@@ -31,7 +32,7 @@ export const STEPS = {
     if (!picture) return undefined;
     return [
       { kind: scene.data.facts.stem ? "patch" : "cut", tensor: picture, grown: scene.t },
-      { kind: "table", head: ["patch side P", "tokens N", "pairs N²", "against here"],
+      { kind: "table", head: [tr("patch side P"), tr("tokens N"), tr("pairs N²"), tr("against here")],
         rows: costs.rows, mark: costs.here, shares: costs.shares },
     ];
   },
@@ -41,11 +42,11 @@ export const STEPS = {
     if (!flat || !row) return undefined;
     const { channels } = scene.data.facts;
     const each = row.length / channels;
-    const names = channels === 3 ? ["red", "green", "blue"] : [];
+    const names = channels === 3 ? [tr("red"), tr("green"), tr("blue")] : [];
     const limit = limitOf(row);
     return [
-      { kind: "matrix", label: "all patches", tensor: flat, mark: scene.patch },
-      strip("one patch", row, { tone: "query", limit, end: Math.ceil(scene.t * row.length) }),
+      { kind: "matrix", label: tr("all patches"), tensor: flat, mark: scene.patch },
+      strip(tr("one patch"), row, { tone: "query", limit, end: Math.ceil(scene.t * row.length) }),
       ...names.map((name, c) =>
         strip(name, row.subarray(c * each, (c + 1) * each), {
           limit, end: Math.max(0, Math.ceil((scene.t * channels - c) * each)) })),
@@ -60,7 +61,7 @@ export const STEPS = {
     const filter = kernel.row(dim);
     if (!filter)
       return [strip("x_{p}", patch, { tone: "query" }),
-        line(`Of E this file holds column ${(kernel.only ?? 0) + 1} alone. Click it:`),
+        line(tr("Of E this file holds column {column} alone. Click it:", { column: (kernel.only ?? 0) + 1 })),
         strip("x_{p} E", out, { mark: kernel.only ?? 0, pick: scene.pickDim })];
     const bias = scene.steps.get("project.bias")?.row(0)?.[dim] ?? 0;
     const product = products(patch, filter);
@@ -68,10 +69,10 @@ export const STEPS = {
     const total = sum(product, end);
     return [
       strip("x_{p}", patch, { tone: "query" }),
-      strip(`column ${dim + 1} of E`, filter),
-      strip("product", product, { end }),
-      line(`Σ = ${written(total)} + b ${written(bias)} = **${written(total + bias)}**, number ${dim + 1} of ` +
-        `this patch's ${out.length}. Click another one:`),
+      strip(tr("column {column} of E", { column: dim + 1 }), filter),
+      strip(tr("product"), product, { end }),
+      line(tr("Σ = {sum} + b {bias} = **{total}**, number {number} of this patch's {count}. Click another one:", {
+        sum: written(total), bias: written(bias), total: written(total + bias), number: dim + 1, count: out.length })),
       strip("x_{p} E", out, { mark: dim, pick: scene.pickDim }),
     ];
   },
@@ -86,11 +87,14 @@ export const STEPS = {
     });
     const patch = made.row(names.length + scene.patch);
     return [
-      { kind: "matrix", label: "all tokens", tensor: made, mark: 0 },
+      { kind: "matrix", label: tr("all tokens"), tensor: made, mark: 0 },
       ...rows,
-      ...(patch ? [strip("a patch", patch, { tone: "query" })] : []),
-      line(`The first ${names.length === 1 ? "row is" : `${names.length} rows are`} learned and the same for every ` +
-        `picture; the others are the patches: ${made.rows} tokens.`),
+      ...(patch ? [strip(tr("a patch"), patch, { tone: "query" })] : []),
+      line(names.length === 1
+        ? tr("The first row is learned and the same for every picture; the others are the patches: {tokens} tokens.",
+          { tokens: made.rows })
+        : tr("The first {rows} rows are learned and the same for every picture; the others are the patches: {tokens} tokens.",
+          { rows: names.length, tokens: made.rows })),
     ];
   },
   positions(scene) {
@@ -104,12 +108,12 @@ export const STEPS = {
     const token = Float64Array.from(after, (value, i) => value - place[i]);
     const limit = Math.max(limitOf(after), limitOf(place));
     return [
-      strip("token", token, { tone: "query", limit }),
+      strip(tr("token"), token, { tone: "query", limit }),
       strip("+ E_{pos}", place, { limit }),
       strip("= z_{0}", between(token, after, scene.t), { limit }),
-      line(`Lengths: ‖token‖ = ${written(length(token))}, ‖E_{pos}‖ = ${written(length(place))}, ` +
-        `‖z_{0}‖ = **${written(length(after))}**`),
-      { kind: "matrix", label: "z_{0}, all tokens", tensor: made, mark: scene.row },
+      line(tr("Lengths: ‖token‖ = {token}, ‖E_{pos}‖ = {place}, ‖z_{0}‖ = **{after}**",
+        { token: written(length(token)), place: written(length(place)), after: written(length(after)) })),
+      { kind: "matrix", label: tr("z_{0}, all tokens"), tensor: made, mark: scene.row },
     ];
   },
   output: answer,
@@ -132,15 +136,16 @@ export const STEPS = {
       const b = /** @type {Float32Array} */ (bias.row(mark));
       const total = sum(product, end) + b[0];
       items.push(
-        strip(heads > 1 ? "y of CLS" : "y", y, { tone: "query" }),
-        strip(`weights of ${answers[mark].label}`, row),
-        strip("product", product, { end }),
+        strip(heads > 1 ? tr("y of CLS") : "y", y, { tone: "query" }),
+        strip(tr("weights of {label}", { label: answers[mark].label }), row),
+        strip(tr("product"), product, { end }),
         line(`Σ = ${written(sum(product, end))} + b ${written(b[0])} = **${written(total)}**` +
-          (heads > 1 ? `; DIST's head says ${written(2 * answers[mark].logit - total)}, and the mean of both counts`
-            : `: the logit of ${answers[mark].label}`)));
+          (heads > 1
+            ? tr("; DIST's head says {logit}, and the mean of both counts", { logit: written(2 * answers[mark].logit - total) })
+            : tr(": the logit of {label}", { label: answers[mark].label }))));
     }
-    const temperature = `e^{logit} / Σ e^{logits}, over all ${classes}`;
-    items.push({ kind: "table", head: ["class", "logit", `softmax: ${temperature}`], mark,
+    const temperature = tr("e^{logit} / Σ e^{logits}, over all {classes}", { classes });
+    items.push({ kind: "table", head: [tr("class"), tr("logit"), `${tr("softmax")}: ${temperature}`], mark,
       rows: answers.map((/** @type {any} */ one) => [one.label, written(one.logit), percent(one.share * scene.t)]),
       shares: answers.map((/** @type {any} */ one) => one.share * scene.t), pick: scene.pickDim });
     return items;
@@ -162,9 +167,9 @@ function answer(scene) {
   const last = scene.steps.get("output.read")?.row(0);
   if (!y) return undefined;
   if (!last) return [strip("y", y)];
-  const before = name === "output_mean_norm" ? "mean of z_{L}" : "z_{L}^{0}, CLS";
+  const before = name === "output_mean_norm" ? tr("mean of z_{L}") : "z_{L}^{0}, CLS";
   return [
     ...norm(scene, before, last, "y", y, statistics(scene.steps, name, 0)),
-    ...(name === "output_distilled" ? [strip("y of DIST", scene.steps.get(name)?.row(1) ?? [])] : []),
+    ...(name === "output_distilled" ? [strip(tr("y of DIST"), scene.steps.get(name)?.row(1) ?? [])] : []),
   ];
 }

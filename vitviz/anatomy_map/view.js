@@ -18,6 +18,7 @@ import { diagram, listed, pageOf } from "./page.js";
 import { sceneDrawing } from "./pictures.js";
 import { limitOf, tensors } from "./tensors.js";
 import { Walk } from "./walk.js";
+import { tr } from "../token_map/strings.js";
 
 /** @import { Drawing } from "../token_map/saving.js" */
 /** @import { Item } from "./scenes.js" */
@@ -284,13 +285,13 @@ class View extends Component {
     const [asked, seen] = [walk.followed, key];
     const called = walk.keyed ? "query" : asked < walk.prefix ? "token" : "patch";
     const [query, other] = [[asked, "query", called], [seen, "key", "key"]].map(([token, role, word]) => (
-      { patch: token - walk.prefix, grid: shape, role, name: `${word} ${walk.nameOf(token)}` }));
+      { patch: token - walk.prefix, grid: shape, role, name: `${tr(word)} ${walk.nameOf(token)}` }));
     const made = sceneDrawing({
       ...{ items: this.items, nodes: [...parts.items.children], picture: data.picture, data },
       photo: stacks.get(data.stepsId)?.photo?.src,
       tokens: /** @type {any} */ (walk.keyed ? [query, other] : [query]),
     });
-    const layer = walk.stop.box ? [`layer ${this.state.frame + 1}`] : [];
+    const layer = walk.stop.box ? [tr("layer {layer}", { layer: this.state.frame + 1 })] : [];
     const title = [parts.sceneTitle.textContent, ...layer, walk.nameOf(asked)].join(", ");
     return { ...made, title, words: parts.say.textContent, provenance: data.provenance };
   }
@@ -341,8 +342,8 @@ class View extends Component {
   /** @param {Walk} walk */
   #drawWords({ stop, stops, at, said }) {
     const { parts, playing } = this;
-    parts.play.textContent = playing ? "❚❚ Pause" : "▶ Play";
-    parts.play.setAttribute("aria-label", playing ? "Pause" : "Play the steps");
+    parts.play.textContent = playing ? tr("❚❚ Pause") : tr("▶ Play");
+    parts.play.setAttribute("aria-label", playing ? tr("Pause") : tr("Play the steps"));
     parts.back.disabled = at === 0;
     parts.next.disabled = at === stops.length - 1;
     const shown = `${said.id}${said.say}${playing}`;
@@ -350,9 +351,9 @@ class View extends Component {
     this.shown.said = shown;
     const number = this.data.cards.indexOf(stop.card) + 1;
     const title = rich(stop.box ? `${stop.card.title} · ${said.title}` : said.title);
-    const keys = element("small", { textContent: "Space: next · Shift+Space: back" });
+    const keys = element("small", { textContent: tr("Space: next · Shift+Space: back") });
     parts.say.replaceChildren(
-      element("b", {}, `Step ${number}: `, ...title), " ",
+      element("b", {}, tr("Step {number}: ", { number }), ...title), " ",
       ...rich(said.say), ...(at ? [] : [" ", keys]));
     for (const i of range(4)) {
       const chip = parts[`equation${i + 1}`];
@@ -375,8 +376,8 @@ class View extends Component {
     const shown = box ? `layer ${state.frame}` : card.id;
     if (this.shown.side !== shown) {
       this.shown.side = shown;
-      const opened = element("small", { textContent: data.facts.opened ? "opened; pre-norm" : "" });
-      const title = box ? [`Layer ${state.frame + 1} `, opened] : ["Shapes now"];
+      const opened = element("small", { textContent: data.facts.opened ? tr("opened; pre-norm") : "" });
+      const title = box ? [tr("Layer {layer} ", { layer: state.frame + 1 }), opened] : [tr("Shapes now")];
       parts.sideTitle.replaceChildren(...title);
       parts.side.replaceChildren(...(box
         ? diagram(data.boxes, (id) => this.#choose(() => this.go(id)))
@@ -391,7 +392,7 @@ class View extends Component {
     const opened = this.data.cards.find((/** @type {any} */ card) => walk.isOpened(card));
     const rows = listed(walk.stop.card.shapes);
     if (!opened || !this.data.boxes.length) return rows;
-    const textContent = `Open layer ${this.state.frame + 1}`;
+    const textContent = tr("Open layer {layer}", { layer: this.state.frame + 1 });
     const onclick = () => this.#open(opened);
     return [...rows, element("button", { type: "button", textContent, onclick })];
   }
@@ -421,19 +422,19 @@ class View extends Component {
     const shown = [keyed, followed, stop.card.prefix, key, choosing, query].join();
     if (this.shown.names === shown) return;
     this.shown.names = shown;
-    const word = (/** @type {string} */ className, textContent = className) =>
+    const word = (/** @type {string} */ className, textContent = tr(className)) =>
       element("b", { className, textContent });
     parts.photoTitle.replaceChildren(...(keyed
-      ? ["Click a ", word("query"), ", hover a ", word("key")]
-      : ["Click ", word("query", "a patch")]));
+      ? sentence(tr("Click a {query}, hover a {key}"), word)
+      : sentence(tr("Click {patch}"), () => word("query", tr("a patch")))));
     const inFront = stop.box || stop.card.prefix ? this.shape.prefix : [];
     const [asked, seen] = [walk.nameOf(followed), walk.nameOf(key)];
-    const none = followed === query ? "" : " (none chosen)";
+    const none = followed === query ? "" : tr(" (none chosen)");
     parts.names.replaceChildren(
-      word("query", keyed ? "query " : inFront.length ? "token " : "patch "), `${asked}${none}`,
-      ...(keyed ? [element("br"), word("key", "key "), seen] : []));
+      word("query", `${keyed ? tr("query") : inFront.length ? tr("token") : tr("patch")} `), `${asked}${none}`,
+      ...(keyed ? [element("br"), word("key", `${tr("key")} `), seen] : []));
     parts.photo.setAttribute("aria-label",
-      keyed ? `Picture; query ${asked}, key ${seen}` : `Picture; token ${asked}`);
+      keyed ? tr("Picture; query {asked}, key {seen}", { asked, seen }) : tr("Picture; token {asked}", { asked }));
     /** @param {string} textContent @param {boolean} on @param {string} label
      * @param {() => void} onclick */
     const press = (textContent, on, label, onclick) => {
@@ -444,16 +445,23 @@ class View extends Component {
     const token = chosen === "key" ? key : walk.token;
     this.refill(parts.tokens, [
       ...inFront.map((/** @type {string} */ name, /** @type {number} */ i) =>
-        press(name, token === i, `${name} as the ${keyed ? choosing : "token"}`,
+        press(name, token === i, tr("{name} as the {role}", { name, role: tr(keyed ? choosing : "token") }),
           () => this.change({ [chosen]: i }))),
       ...(keyed ? ["query", "key"] : []).map((name) =>
-        press(`click: ${name}`, choosing === name, `A click and the arrow keys choose the ${name}`,
+        press(tr("click: {name}", { name: tr(name) }), choosing === name,
+          tr("A click and the arrow keys choose the {name}", { name: tr(name) }),
           () => {
             this.choosing = name;
             this.redraw();
           })),
     ]);
   }
+}
+
+/** A sentence whose names in braces are made into elements.
+ * @param {string} said @param {(name: string) => HTMLElement} made */
+function sentence(said, made) {
+  return said.split(/\{(\w+)\}/).map((part, i) => (i % 2 ? made(part) : part));
 }
 
 const mount = mounting(View, stacks);

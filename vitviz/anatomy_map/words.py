@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..language import tr
 from ..plots.template import as_percent
 from ..text import anatomy as text
 from ..text.families import known_by
@@ -35,9 +36,9 @@ def cards_of(of: Anatomy) -> list[dict[str, Any]]:
             {
                 "id": name,
                 "name": box.name,
-                "title": _filled(words.title, own),
+                "title": _filled(tr(words.title), own),
                 "equation": words.equation,
-                "say": _filled(words.say, own) + where,
+                "say": _filled(tr(words.say), own) + where,
                 "shape": _card_shape(box, before),
                 "shapes": _shapes(box),
                 "answer": _answer(of, box),
@@ -58,7 +59,7 @@ def _answer(of: Anatomy, box: "Box") -> str:
     if box.name == "head":
         (best,) = answers(of.acts)["answers"][:1]
         return f"{best['label']}: {as_percent(best['share'])}"
-    return "no head in these weights" if box.name == "no_head" else ""
+    return tr("no head in these weights") if box.name == "no_head" else ""
 
 
 def _places(of: Anatomy, box: "Box") -> dict[str, Any]:
@@ -80,7 +81,7 @@ def _shapes(box: "Box") -> list[tuple[str, str]]:
     """What a step is made with and what it makes, each with its shape in letters and in numbers."""
     made = [(f"{box.name}.{part}", values.squeeze().shape) for part, values in box.parts.items()]
     return [
-        (text.SHAPES[name], _written(shape))
+        (tr(text.SHAPES[name]), _written(shape))
         for name, shape in [*made, (box.name, box.shape)]
         if name in text.SHAPES and shape
     ]
@@ -95,13 +96,17 @@ def _step_facts(of: Anatomy) -> dict[str, Any]:
     layer = of.acts.layers[0]
     kinds = ("reg" if name.startswith("reg") else name for name in layer.prefix)
     told = [
-        text.PREFIX["cls unread" if kind == "cls" and "cls" not in of.acts.read_tokens else kind]
+        tr(
+            text.PREFIX[
+                "cls unread" if kind == "cls" and "cls" not in of.acts.read_tokens else kind
+            ]
+        )
         for kind in dict.fromkeys(kinds)
     ]
     tokens = next(box.shape for box in steps if box.layers)
     names = [f"[{name.upper()}]" for name in layer.prefix if not name.startswith("reg")]
     registers = len(layer.prefix) - len(names)
-    names += [f"{registers} registers"] if registers else []
+    names += [tr("{registers} registers", registers=registers)] if registers else []
     learned = of.model.positions_learned
     return {
         "H": shapes["picture"][0],
@@ -109,8 +114,8 @@ def _step_facts(of: Anatomy) -> dict[str, Any]:
         "C": shapes["picture"][2],
         "N": f"{cut[0]:,}",
         "P": cut[1],
-        "source": "feature map" if "stem" in shapes else "picture",
-        "cells": "cells" if "stem" in shapes else "pixels",
+        "source": tr("feature map") if "stem" in shapes else tr("picture"),
+        "cells": tr("cells") if "stem" in shapes else tr("pixels"),
         "flat": shapes.get("flatten", (0, 0))[1],
         "D": tokens[1],
         "T": f"{tokens[0]:,}",
@@ -118,7 +123,7 @@ def _step_facts(of: Anatomy) -> dict[str, Any]:
         "K": f"{shapes.get('head', (0,))[0]:,}" if shapes.get("head") else 0,
         "names": " + ".join(names),
         "prefix": " ".join(told) if prefix else "",
-        "learned": "learned" if learned else "fixed (sine and cosine)",
+        "learned": tr("learned") if learned else tr("fixed (sine and cosine)"),
     }
 
 
@@ -126,7 +131,7 @@ def _layer_facts(of: Anatomy, box: "Box") -> dict[str, Any]:
     if not box.layers:
         return {}
     layers = of.acts.layers[box.layers[0] : box.layers[-1] + 1]
-    kinds = dict.fromkeys(text.KINDS_CLOSED[layer.kind] for layer in layers)
+    kinds = dict.fromkeys(tr(text.KINDS_CLOSED[layer.kind]) for layer in layers)
     rows, cols = layers[-1].query_grid
     return {
         "first": box.layers[0] + 1,
@@ -149,7 +154,7 @@ def boxes_of(of: Anatomy) -> list[dict[str, Any]]:
 
     def share(name: str) -> str:
         value = residual[name][number]
-        return "a part" if value is None else as_percent(value)
+        return tr("a part") if value is None else as_percent(value)
 
     facts = {
         "l": number + 1,
@@ -160,13 +165,17 @@ def boxes_of(of: Anatomy) -> list[dict[str, Any]]:
         "M": shapes.get("hidden", (0,))[-1],
         "root": f"{math.sqrt(shapes['queries'][-1]):.3g}" if opened else "",
         "equal": as_percent(1 / tokens),
-        "bias": text.BIAS if opened and of.acts.score_terms(number)[1] is not None else "",
+        "bias": tr(text.BIAS) if opened and of.acts.score_terms(number)[1] is not None else "",
         "attention": share("attention"),
         "mlp": share("mlp"),
         "activation": act,
-        "activating": _filled(text.ACTIVATING["gated" if gated else "plain"], {"activation": act}),
-        "next": "the last LayerNorm" if number + 1 == of.acts.depth else f"layer {number + 2}",
-        "closed": text.KINDS_CLOSED[described.kind],
+        "activating": _filled(
+            tr(text.ACTIVATING["gated" if gated else "plain"]), {"activation": act}
+        ),
+        "next": tr("the last LayerNorm")
+        if number + 1 == of.acts.depth
+        else tr("layer {layer}", layer=number + 2),
+        "closed": tr(text.KINDS_CLOSED[described.kind]),
     }
     named = dict.fromkeys(
         "qkv" if b.name in ("queries", "keys", "values") else b.name for b in layer
@@ -174,9 +183,9 @@ def boxes_of(of: Anatomy) -> list[dict[str, Any]]:
     return [
         {
             "id": name,
-            "title": _filled(text.BOXES[name].title, facts),
+            "title": _filled(tr(text.BOXES[name].title), facts),
             "equation": text.BOXES[name].equation if opened else 0,
-            "say": _filled(text.BOXES[name].say if opened else text.CLOSED[name], facts),
+            "say": _filled(tr(text.BOXES[name].say if opened else text.CLOSED[name]), facts),
             "shape": _written(shapes["queries" if name == "qkv" else name]),
             "stream": name in _STREAM,
         }

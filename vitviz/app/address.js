@@ -3,7 +3,8 @@
 
 let reconnected = () => {};
 
-export default function mount({ setTriggerValue }) {
+export default function mount({ data, setTriggerValue }) {
+  document.documentElement.lang = data.lang;
   reconnected = () => setTriggerValue("reconnected", true);
   if (!Object.hasOwn(history, "pushState")) begin();
 }

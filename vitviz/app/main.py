@@ -28,13 +28,14 @@ from vitviz.app.shared.view import (
 )
 from vitviz.app.widgets import classroom, input_size, prediction
 from vitviz.app.widgets import weights as weights_menu
-from vitviz.app.widgets.caption import FOLD, boxes, caption
+from vitviz.app.widgets.caption import boxes, caption, fold
 from vitviz.app.widgets.class_menu import answer_words
 from vitviz.app.widgets.clipboard import paste_anywhere, paste_button
 from vitviz.app.widgets.copy_link import copy_link
 from vitviz.app.widgets.data_table import Data, disclose, provenance
 from vitviz.app.widgets.figure_pictures import figure_pictures
 from vitviz.app.widgets.report_button import report_button
+from vitviz.language import tr
 from vitviz.options import OptionError
 from vitviz.text import OPENING, PAGES, lesson, page_after, tab
 from vitviz.text.families import known_by
@@ -75,10 +76,10 @@ def main() -> None:
         st.title(f"{lesson(name).title}: {lesson(name).question}", anchor=False)
         answer = st.empty()  # filled once there is a model
         st.button(
-            "Reset view",
+            tr("Reset view"),
             key="reset",
             on_click=settings.reset,
-            help="All settings at their defaults; picture and model stay.",
+            help=tr("All settings at their defaults; picture and model stay."),
         )
         copy_link(uploaded=settings.kept("picture") == pictures.UPLOAD)
         if len(language.WHOLE) > 1:
@@ -96,7 +97,7 @@ def main() -> None:
     classroom.notice()
     if setting("presenter", [False, True], False):
         st.html(f"<style>html {{ font-size: {settings.PRESENTER:.0%} !important; }}</style>")
-    st.toggle("Presenter", key="presenter", help="Larger text, for a projector.")
+    st.toggle(tr("Presenter"), key="presenter", help=tr("Larger text, for a projector."))
     # Drawn here, as a widget drawn inside a page loses its value at a change of page.
     messages = st.container()
     server.wait()
@@ -132,8 +133,11 @@ def _page(name: str, views: list[View]) -> None:
     (view,) = views
     if not view.model.trained and name not in RECORDS:
         st.warning(
-            f"{view.model.name} has **random weights** here: it has not been trained."
-            + (f" {weights_menu.BEGAN}" if MIMETIC in view.model.weights else ""),
+            tr(
+                "{model} has **random weights** here: it has not been trained.",
+                model=view.model.name,
+            )
+            + (f" {tr(weights_menu.BEGAN)}" if MIMETIC in view.model.weights else ""),
             icon=":material/casino:",
         )
     card, words = st.empty(), lesson(name, traits(view.model, view.acts))  # above the figures
@@ -141,7 +145,9 @@ def _page(name: str, views: list[View]) -> None:
     if refusal := _refusal(name, view):
         st.info(refusal)
         other = models.shipped_name()
-        st.button(f"Show {other}", on_click=settings.change, kwargs={"model": other})
+        st.button(
+            tr("Show {other}", other=other), on_click=settings.change, kwargs={"model": other}
+        )
         if name == "rollout":
             from vitviz.app.screens import rollout
 
@@ -163,7 +169,7 @@ def _page(name: str, views: list[View]) -> None:
     with st.container(key="provenance"):
         # plain text: a file's name must never become markup
         st.text(provenance(view, name, data))
-        st.html(FOLD.format("The whole line"))
+        st.html(fold(tr("The whole line")))
 
 
 def _refusal(page: str, view: View) -> str | None:
@@ -175,18 +181,33 @@ def _refusal(page: str, view: View) -> str | None:
         from vitviz.families import position_encodings
 
         known = known_by(name, position_encodings(view.model.module, layers))
-        return (
-            f"The patches of {name} lie in {grids} grids, one for each resolution, and no position "
-            f"embedding is added to them: {known}."
+        return tr(
+            "The patches of {name} lie in {grids} grids, one for each resolution, and no position "
+            "embedding is added to them: {known}.",
+            name=name,
+            grids=grids,
+            known=known,
         )
     if page not in ALL_TO_ALL or view.acts.all_to_all:
         return None
-    what = "Attention rollout" if page == "rollout" else "This page"
-    needs = f"{what} needs every token to attend to every token, the same ones in each layer"
+    what = tr("Attention rollout") if page == "rollout" else tr("This page")
     if kinds == ["mixing"]:
-        return f"{needs}; {name} has no attention."
-    has = " and ".join(KINDS[kind] for kind in kinds)
-    return f"{needs}; in {name} {has}{f', in {grids} grids' if grids > 1 else ''}."
+        return tr(
+            "{what} needs every token to attend to every token, the same ones in each layer; "
+            "{name} has no attention.",
+            what=what,
+            name=name,
+        )
+    has = tr(" and ").join(tr(KINDS[kind]) for kind in kinds)
+    if grids > 1:
+        has = tr("{has}, in {grids} grids", has=has, grids=grids)
+    return tr(
+        "{what} needs every token to attend to every token, the same ones in each layer; in {name} "
+        "{has}.",
+        what=what,
+        name=name,
+        has=has,
+    )
 
 
 def _next_button(name: str) -> None:
@@ -196,7 +217,7 @@ def _next_button(name: str) -> None:
             st.session_state.turn_to = following
 
         st.button(
-            f"Next: {tab(following)}",
+            tr("Next: {following}", following=tab(following)),
             key="next",
             on_click=turn,
             icon=":material/arrow_forward:",
@@ -245,38 +266,43 @@ def _picture_control(menu: DeltaGenerator, take: DeltaGenerator) -> pictures.Pic
     elif settings.kept("picture") == pictures.UPLOAD:
         settings.change(picture=pictures.DEFAULT)
         settings.tell(
-            "A link cannot include an uploaded picture, and a reload forgets it; a sample is shown "
-            "instead."
+            tr(
+                "A link cannot include an uploaded picture, and a reload forgets it; a sample "
+                "is shown instead."
+            )
         )
 
     def shown(name: str) -> str:
         if name == pictures.UPLOAD and uploaded is not None:
             return uploaded.name
-        return pictures.samples()[name]
+        return pictures.title(name)
 
     chosen = setting("picture", names, pictures.DEFAULT)
-    menu.selectbox("Picture", names, key="picture", format_func=shown)
-    with take.popover("Your picture", width="stretch"):
+    menu.selectbox(tr("Picture"), names, key="picture", format_func=shown)
+    with take.popover(tr("Your picture"), width="stretch"):
         setting("seen", [False, True], False)
         st.toggle(
-            "Show it as the model sees it",
+            tr("Show it as the model sees it"),
             key="seen",
-            help="Under every map, the model's input takes the place of the sharp photo.",
+            help=tr("Under every map, the model's input takes the place of the sharp photo."),
         )
         st.file_uploader(
-            "JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF, at most 25 MB",
+            tr("JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF, at most 25 MB"),
             key="uploader",
             on_change=pictures.receive_file,
             args=("uploader",),
         )
         paste_button(pictures.receive)
-        if st.toggle("Use the camera", key="camera_on"):
+        if st.toggle(tr("Use the camera"), key="camera_on"):
             st.camera_input(
-                "Take a picture", key="camera", on_change=pictures.receive_file, args=("camera",)
+                tr("Take a picture"),
+                key="camera",
+                on_change=pictures.receive_file,
+                args=("camera",),
             )
     paste_anywhere(pictures.receive)
     if error := st.session_state.get("upload_error"):
-        st.error(f"{error} The previous picture is kept.")
+        st.error(f"{error} {tr('The previous picture is kept.')}")
     return pictures.picture(chosen)
 
 
@@ -293,13 +319,13 @@ def _model_control(
     weights = weights_menu.control(switch, "weights", name)
     marks = models.weights_marks()
     menu.selectbox(
-        "Model",
+        tr("Model"),
         names,
         key="model",
         format_func=models.menu_text(),
         accept_new_options=models.hub_allowed(),
-        help="↓ marks trained weights that are downloaded when the model is first chosen."
-        + (" Or type a name of the hub: hf-hub:owner/name." if models.hub_allowed() else ""),
+        help=tr("↓ marks trained weights that are downloaded when the model is first chosen.")
+        + (tr(" Or type a name of the hub: hf-hub:owner/name.") if models.hub_allowed() else ""),
     )
     shown: Model | None = st.session_state.get("loaded")
     last: tuple[str, str] = st.session_state.get("loaded_by", (models.shipped_name(), TRAINED))
@@ -314,7 +340,7 @@ def _model_control(
             input_size.control(sizes, name, shown, picture)
     except ModelError as error:
         shown = shown or models.load(models.shipped_name())
-        st.error(f"{error} {shown.name} is shown.")
+        st.error(f"{error} {tr('{model} is shown.', model=shown.name)}")
     st.session_state.loaded, st.session_state.loaded_by = shown, last
     return shown
 
@@ -328,8 +354,11 @@ def _typed_model() -> str | None:
         return settings.kept("model")
     if said not in models.model_names() and models.hub_allowed() and not repository(said):
         settings.tell(
-            f"Model: {settings.plain(said)} is neither in the menu nor a name of the hub, such as "
-            "hf-hub:owner/name."
+            tr(
+                "Model: {said} is neither in the menu nor a name of the hub, such as "
+                "hf-hub:owner/name.",
+                said=settings.plain(said),
+            )
         )
         before = settings.kept("model")
         st.session_state.pop("model")
@@ -348,7 +377,7 @@ def _captured(chosen: "Model", picture: pictures.Picture) -> "tuple[Model, Activ
         model = st.session_state.get("shown", chosen)
         if model is chosen:
             model = models.load(models.shipped_name())
-        st.error(f"{error} {model.name} is shown.")
+        st.error(f"{error} {tr('{model} is shown.', model=model.name)}")
         acts = results.capture(model, picture)
     st.session_state.shown = model
     return model, acts
@@ -372,9 +401,9 @@ def _layer_setting(depth: int) -> int:
 
 def _layer_control(place: DeltaGenerator, depth: int) -> None:
     if depth == 1:
-        place.markdown("Layer 1 of 1")
+        place.markdown(tr("Layer 1 of 1"))
     else:
-        place.slider("Layer", 1, depth, key="layer")
+        place.slider(tr("Layer"), 1, depth, key="layer")
 
 
 def _query(picture: pictures.Picture, acts: "Activations", number: int) -> int | None:

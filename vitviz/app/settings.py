@@ -14,6 +14,7 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from vitviz import language
+from vitviz.language import tr
 
 T = TypeVar("T")
 _address = st.components.v2.component(
@@ -103,9 +104,15 @@ def _fitting(name: str, fits: Callable[[str], bool], default: object) -> str | N
     if text is None or fits(text):
         return text
     called = name.replace("_", " ").capitalize()
-    said = plain(text)
-    shown = "none" if default == "" else default
-    tell(f"{called}: {said} is not valid here; {shown} is used.")
+    shown = tr("none") if default == "" else default
+    tell(
+        tr(
+            "{called}: {said} is not valid here; {shown} is used.",
+            called=called,
+            said=plain(text),
+            shown=shown,
+        )
+    )
     return None
 
 
@@ -170,7 +177,12 @@ def follow_address() -> None:
 
 def watch_address() -> None:
     """Draw what tells of Back and Forward in the browser."""
-    _address(key="address", height=1, on_reconnected_change=lambda: None)
+    _address(
+        key="address",
+        height=1,
+        data={"lang": language.spoken()},
+        on_reconnected_change=lambda: None,
+    )
 
 
 def speak() -> None:

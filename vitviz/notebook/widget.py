@@ -7,6 +7,7 @@ import anywidget
 import traitlets
 
 from .. import token_map
+from ..language import tr
 from ..report.components import (
     MODULES,
     alone,
@@ -123,7 +124,7 @@ class AnatomyWidget(Widget):
 
     def _sent(self, head: int | None) -> dict[str, Any]:
         layer = layer_of(self._of, self._name, MAX_BYTES)
-        asked = {"layers": [*range(self._of.acts.depth)], "partial": text.PARTIAL_APP}
+        asked = {"layers": [*range(self._of.acts.depth)], "partial": tr(text.PARTIAL_APP)}
         view = anatomy_view(self._of, self._name, head, layer, **asked)
         return {"_layer": [compressed(layer)], "_view": view}
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import plotly.graph_objects as go
 
+from ..language import mark, tr
 from .template import GREY, LINES, QUERY, beside_each_other, finish, legend_above, patch_name
 
 _BEHIND = "rgba(74,134,197,.45)"  # of bars below dots
@@ -20,7 +21,7 @@ def attention_distance(
     num_heads: Sequence[int] | None = None,
     spread: np.ndarray | None = None,
     behind: tuple[str, np.ndarray, np.ndarray] | None = None,
-    prefix_name: str = "the prefix",
+    prefix_name: str = mark("the prefix"),
     recorded: tuple[str, np.ndarray] | None = None,
     with_cnn: bool = False,
 ) -> go.Figure:
@@ -48,7 +49,11 @@ def attention_distance(
     layers, heads = distance.shape
     x = beside_each_other(num_heads or [heads] * layers)
     equal = np.broadcast_to(equal_sharing, layers)
-    names = [f"layer {k + 1}, head {h + 1}" for k in range(layers) for h in range(heads)]
+    names = [
+        tr("layer {layer}, head {head}", layer=k + 1, head=h + 1)
+        for k in range(layers)
+        for h in range(heads)
+    ]
     here = [k == selected[0] and selected[1] in (None, h) for k, h in np.ndindex(layers, heads)]
     deviation = None if spread is None else [f" ± {pixels:.1f}" for pixels in spread.ravel()]
     figure = go.Figure(
@@ -71,7 +76,8 @@ def attention_distance(
             text=deviation,
             customdata=np.stack([names, 100 * prefix_mass.ravel()], axis=1),
             hovertemplate=f"%{{customdata[0]}}: %{{y:.1f}}{'%{text}' if deviation else ''} px, "
-            f"%{{customdata[1]:.1f}} % on {prefix_name}<extra></extra>",
+            + tr("%{{customdata[1]:.1f}} % on {prefix}", prefix=prefix_name)
+            + "<extra></extra>",
         )
     )
     for layer, pixels in enumerate(equal):
@@ -86,13 +92,13 @@ def attention_distance(
             line=dict(dash="dash", color=GREY),
         )
     one = f" {equal[0]:.1f} px" if np.ptp(equal) == 0 else ""
-    sizes = f"; larger dots: more on {prefix_name}" if prefix_mass.any() else ""
+    sizes = tr("; larger dots: more on {prefix}", prefix=prefix_name) if prefix_mass.any() else ""
     bars = ""
     if behind is not None:
-        bars = f"blue bars: mean ± standard deviation over {behind[0]}<br>"
+        bars = tr("blue bars: mean ± standard deviation over {behind}<br>", behind=behind[0])
         _bars_behind(figure, x, *behind)
     figure.add_annotation(  # above the axes, where no dot can lie
-        text=f"{bars}╌╌ equal sharing{one}{sizes}",
+        text=f"{bars}╌╌ {tr('equal sharing')}{one}{sizes}",
         align="left",
         x=0,
         xref="paper",
@@ -118,7 +124,7 @@ def attention_distance(
             y=side * shares.ravel(),
             mode="markers",
             marker=dict(symbol="square-open", size=8, color=LINES[1][0]),
-            hovertemplate=f"{name}, layer %{{x:.0f}}: %{{y:.1f}} px<extra></extra>",
+            hovertemplate=tr("{name}, layer %{{x:.0f}}: %{{y:.1f}} px<extra></extra>", name=name),
         )
     if with_cnn:
         lowest = 0.0
@@ -128,14 +134,14 @@ def attention_distance(
             y=depths,
             mode="lines",
             line=dict(color=LINES[3][0], dash="dot", width=2),
-            hovertemplate="CNN, layer %{x}: %{y} px along a row<extra></extra>",
+            hovertemplate=tr("CNN, layer %{x}: %{y} px along a row<extra></extra>"),
         )
     top = 1.15 * highest or 1.0
     # Where all heads look far, an axis from 0 would press their dots together.
     bottom = 0.9 * lowest if lowest > 0.5 * top else 0.0
     if bottom:
         figure.add_annotation(
-            text=f"≈ the axis begins at {bottom:.0f} px, not at 0",
+            text=tr("≈ the axis begins at {bottom:.0f} px, not at 0", bottom=bottom),
             x=0.01,
             xref="paper",
             y=0,
@@ -145,12 +151,12 @@ def attention_distance(
             font_size=14,
         )
     _name_dot(figure, x, distance, selected, (bottom + top) / 2)
-    figure.update_xaxes(title="layer", dtick=1, range=[0.5, deepest + 0.5])
-    figure.update_yaxes(title="attention distance, pixels of the input", range=[bottom, top])
+    figure.update_xaxes(title=tr("layer"), dtick=1, range=[0.5, deepest + 0.5])
+    figure.update_yaxes(title=tr("attention distance, pixels of the input"), range=[bottom, top])
     figure.add_scatter(x=[None], y=[None], yaxis="y2", hoverinfo="skip")
     figure.update_layout(
         yaxis2=dict(
-            title="share of the picture's side, %",
+            title=tr("share of the picture's side, %"),
             overlaying="y",
             side="right",
             range=[100 * bottom / side, 100 * top / side],
@@ -162,11 +168,18 @@ def attention_distance(
     words = _distance_words(distance, equal, spread)
     if behind is not None and np.isfinite(behind[1]).any():
         low, high = np.nanmin(behind[1]), np.nanmax(behind[1])
-        words += f" Behind them the means over {behind[0]}, from {low:.1f} to {high:.1f} pixels."
+        words += tr(
+            " Behind them the means over {behind}, from {low:.1f} to {high:.1f} pixels.",
+            behind=behind[0],
+            low=low,
+            high=high,
+        )
     if recorded is not None:
-        words += (
-            f" Squares: {recorded[0]}, from {100 * recorded[1].min():.0f} to "
-            f"{100 * recorded[1].max():.0f} % of the side."
+        words += tr(
+            " Squares: {name}, from {low:.0f} to {high:.0f} % of the side.",
+            name=recorded[0],
+            low=100 * recorded[1].min(),
+            high=100 * recorded[1].max(),
         )
     return finish(figure, words, height=400, top=28 if behind is None else 48, right=70)
 
@@ -250,10 +263,12 @@ def class_probabilities(
             hoverinfo="skip",
         )
     )
-    figure.update_xaxes(range=[0, 112], title="probability, %", tickvals=[0, 25, 50, 75, 100])
+    figure.update_xaxes(range=[0, 112], title=tr("probability, %"), tickvals=[0, 25, 50, 75, 100])
     figure.update_yaxes(autorange="reversed")
     words = ", ".join(f"{n} {v:.1f} %" for n, v in zip(names, values, strict=True))
-    return finish(figure, f"Most probable classes: {words}.", height=90 + 52 * len(names))
+    return finish(
+        figure, tr("Most probable classes: {words}.", words=words), height=90 + 52 * len(names)
+    )
 
 
 def position_profile(
@@ -267,23 +282,33 @@ def position_profile(
     position : (row, column), from 0
     """
     figure, lowest = go.Figure(), []
+    names = {"row": tr("row"), "column": tr("column"), "diagonal": tr("diagonal")}
     for (line, (offset, cosine)), style in zip(profile.items(), LINES, strict=False):
         colour, symbol, dash = style
         figure.add_scatter(
             x=offset,
             y=cosine,
-            name=line,
+            name=names.get(line, line),
             mode="lines+markers",
             line=dict(color=colour, dash=dash, width=2),
             marker=dict(symbol=symbol, size=8),
-            hovertemplate=f"{line} %{{x:+d}}: %{{y:.2f}}<extra></extra>",
+            hovertemplate=f"{names.get(line, line)} %{{x:+d}}: %{{y:.2f}}<extra></extra>",
         )
         least = int(cosine.argmin())
-        lowest.append(f"{cosine[least]:.2f} along its {line}, at offset {offset[least]:+d}")
-    figure.update_xaxes(title="offset to the right or down, patches", zeroline=False)
-    figure.update_yaxes(title="cosine", range=[-1.05, 1.05], dtick=0.5)
-    words = (
-        f"Cosine against offset from {patch_name(*position)}; the lowest are {', '.join(lowest)}."
+        lowest.append(
+            tr(
+                "{cosine:.2f} along its {line}, at offset {offset:+d}",
+                cosine=cosine[least],
+                line=names.get(line, line),
+                offset=offset[least],
+            )
+        )
+    figure.update_xaxes(title=tr("offset to the right or down, patches"), zeroline=False)
+    figure.update_yaxes(title=tr("cosine"), range=[-1.05, 1.05], dtick=0.5)
+    words = tr(
+        "Cosine against offset from {patch}; the lowest are {lowest}.",
+        patch=patch_name(*position),
+        lowest=", ".join(lowest),
     )
     return legend_above(finish(figure, words, height=420))
 
@@ -291,12 +316,24 @@ def position_profile(
 def _distance_words(distance: np.ndarray, equal: np.ndarray, spread: np.ndarray | None) -> str:
     finite = np.isfinite(distance)
     if not finite.any():
-        return "No head attends to any patch, so there is no distance to show."
+        return tr("No head attends to any patch, so there is no distance to show.")
     low, high = np.nanmin(distance), np.nanmax(distance)
-    words = f"Attention distance of {finite.sum()} heads, from {low:.1f} to {high:.1f} pixels"
+    words = tr(
+        "Attention distance of {count} heads, from {low:.1f} to {high:.1f} pixels",
+        count=finite.sum(),
+        low=low,
+        high=high,
+    )
     below = int((distance < equal[:, None])[finite].sum())
-    at = f" at {equal[0]:.1f} pixels" if np.ptp(equal) == 0 else " in their layer"
-    words += f"; {below} lie below equal sharing{at}"
+    at = (
+        tr(" at {equal:.1f} pixels", equal=equal[0])
+        if np.ptp(equal) == 0
+        else tr(" in their layer")
+    )
+    words += tr("; {below} lie below equal sharing{at}", below=below, at=at)
     if spread is not None:
-        words += f"; the standard deviation over pictures is at most {np.nanmax(spread):.1f} pixels"
+        words += tr(
+            "; the standard deviation over pictures is at most {spread:.1f} pixels",
+            spread=np.nanmax(spread),
+        )
     return f"{words}."

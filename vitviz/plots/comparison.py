@@ -6,6 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
+from ..language import tr
 from .maps import component_colours, photo_source
 from .template import (
     GREY,
@@ -66,8 +67,12 @@ def mutual_matches(
             hoverinfo="skip",
         )
     texts = [
-        f"{patch_name(*divmod(int(i), grid[1]))} and {patch_name(*divmod(int(j), grid[1]))}: "
-        f"cosine {cosine:.2f}"
+        tr(
+            "{first} and {second}: cosine {cosine:.2f}",
+            first=patch_name(*divmod(int(i), grid[1])),
+            second=patch_name(*divmod(int(j), grid[1])),
+            cosine=cosine,
+        )
         for (i, j), cosine in zip(pairs[shown], cosines[shown], strict=True)
     ]
     for (x, y), colour, symbol in zip(ends, (QUERY, KEY), ("circle", "square"), strict=True):
@@ -79,10 +84,13 @@ def mutual_matches(
             marker=dict(color=colour, symbol=symbol, size=9, line=dict(color="#000000", width=2)),
             hovertemplate="%{text}<extra></extra>",
         )
-    words = f"{len(pairs)} pairs of patches are each other's most similar in the two pictures"
+    words = tr(
+        "{count} pairs of patches are each other's most similar in the two pictures",
+        count=len(pairs),
+    )
     if len(shown) < len(pairs):
-        words += f"; the {len(shown)} with the largest cosines are joined"
-    best = f"; the best: {texts[0]}" if texts else ""
+        words += tr("; the {count} with the largest cosines are joined", count=len(shown))
+    best = tr("; the best: {pair}", pair=texts[0]) if texts else ""
     return _two_pictures(figure, images, f"{words}{best}.")
 
 
@@ -113,10 +121,12 @@ def joint_components(
         _frame(figure, image, start)
         largest.append(patch_name(*divmod(int(values[..., 0].argmax()), cols)))
         first += rows * cols
-    words = (
+    words = tr(
         "Principal components of both pictures' patches together, as red, green and blue: "
-        f"component 1 is largest at {largest[0]} in the first picture and at {largest[1]} in the "
-        "second."
+        "component 1 is largest at {first} in the first picture and at {second} in "
+        "the second.",
+        first=largest[0],
+        second=largest[1],
     )
     return _two_pictures(figure, images, words)
 
@@ -133,6 +143,7 @@ def distance_difference(difference: np.ndarray, *, unit: str, names: tuple[str, 
     """
     layers, heads = difference.shape
     reach = float(np.nanmax(np.abs(difference), initial=0)) or 1.0
+    what = tr("difference of distance, {unit}", unit=unit)
     figure = go.Figure(
         go.Heatmap(
             z=difference,
@@ -144,29 +155,45 @@ def distance_difference(difference: np.ndarray, *, unit: str, names: tuple[str, 
             xgap=1,
             ygap=1,
             hoverongaps=False,
-            hovertemplate=f"layer %{{y}}, head %{{x}}: %{{z:+.1f}} {unit}<extra></extra>",
+            hovertemplate=tr(
+                "layer %{{y}}, head %{{x}}: %{{z:+.1f}} {unit}<extra></extra>", unit=unit
+            ),
             colorbar={
-                **colorbar(f"difference of distance, {unit}", below=False),
-                "title": dict(text=f"difference of distance, {unit}", side="right", font_size=14),
+                **colorbar(what, below=False),
+                "title": dict(text=what, side="right", font_size=14),
                 "tickvals": [-reach, 0, reach],
                 "ticktext": [f"{-reach:+.1f}", "0", f"{reach:+.1f}"],
             },
         )
     )
-    figure.update_xaxes(title="head", dtick=max(1, heads // 8), showgrid=False)
+    figure.update_xaxes(title=tr("head"), dtick=max(1, heads // 8), showgrid=False)
     figure.update_yaxes(
-        title="layer", dtick=max(1, layers // 8), autorange="reversed", showgrid=False
+        title=tr("layer"), dtick=max(1, layers // 8), autorange="reversed", showgrid=False
     )
-    words = f"Attention distance of {names[1]} minus that of {names[0]}: no head has one."
+    words = tr(
+        "Attention distance of {second} minus that of {first}: no head has one.",
+        second=names[1],
+        first=names[0],
+    )
     if np.isfinite(difference).any():
         low, high = int(np.nanargmin(difference)), int(np.nanargmax(difference))
         said = [
-            f"{difference.flat[at]:+.1f} {unit} in layer {at // heads + 1}, head {at % heads + 1}"
+            tr(
+                "{difference:+.1f} {unit} in layer {layer}, head {head}",
+                difference=difference.flat[at],
+                unit=unit,
+                layer=at // heads + 1,
+                head=at % heads + 1,
+            )
             for at in (low, high)
         ]
-        words = (
-            f"Attention distance of {names[1]} minus that of {names[0]}, of each head: from "
-            f"{said[0]} to {said[1]}."
+        words = tr(
+            "Attention distance of {second} minus that of {first}, of each head: from "
+            "{low} to {high}.",
+            second=names[1],
+            first=names[0],
+            low=said[0],
+            high=said[1],
         )
     return finish(figure, words, height=320)
 
@@ -195,26 +222,33 @@ def distance_by_depth(
             line=dict(color=colour, dash=dash, width=2),
             marker=dict(symbol=symbol, size=9),
             customdata=np.arange(1, len(values) + 1),
-            hovertemplate="layer %{customdata}: %{y:.1f} % of the side<extra>" + name + "</extra>",
+            hovertemplate=tr("layer %{customdata}: %{y:.1f} % of the side")
+            + "<extra>"
+            + name
+            + "</extra>",
         )
         figure.add_scatter(
             x=depth,
             y=100 * equal,
-            name="equal sharing",
+            name=tr("equal sharing"),
             mode="lines",
             line=dict(color=GREY, width=1, dash="dot"),
             showlegend=name == names[-1],
             hoverinfo="skip",
         )
         known = values[np.isfinite(values)]
-        said = "in no layer" if not len(known) else f"from {as_percent(known[0])}"
+        said = (
+            tr("in no layer") if not len(known) else tr("from {share}", share=as_percent(known[0]))
+        )
         if len(known) > 1:
-            said += f" to {as_percent(known[-1])} of the side"
+            said += tr(" to {share} of the side", share=as_percent(known[-1]))
         words.append(f"{name} {said}")
     highest = [np.nanmax(one, initial=0) for one in (*distances, *equal_sharing)]
-    figure.update_xaxes(title="depth, % of the layers", range=[0, 105])
-    figure.update_yaxes(title="distance, % of the side", range=[0, 115 * max(highest)])
-    alt = f"Mean attention distance from the first layer to the last: {'; '.join(words)}."
+    figure.update_xaxes(title=tr("depth, % of the layers"), range=[0, 105])
+    figure.update_yaxes(title=tr("distance, % of the side"), range=[0, 115 * max(highest)])
+    alt = tr(
+        "Mean attention distance from the first layer to the last: {words}.", words="; ".join(words)
+    )
     return legend_above(finish(figure, alt, height=340), top=56)
 
 

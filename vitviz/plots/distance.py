@@ -3,6 +3,7 @@
 import numpy as np
 import plotly.graph_objects as go
 
+from ..language import tr, tr_n
 from .template import GREY, QUERY, SHARES, as_percent, colorbar, finish
 
 _BAR = "#4a86c5"
@@ -38,25 +39,25 @@ def distance_histogram(
         x=pixels,
         y=100 * uniform,
         mode="lines+markers",
-        name="equal sharing",
+        name=tr("equal sharing"),
         line=dict(color=GREY, dash="dash", width=2),
         marker=dict(symbol="square", size=7),
-        hovertemplate="%{x:.0f} px: %{y:.1f} %<extra>equal sharing</extra>",
+        hovertemplate=tr("%{x:.0f} px: %{y:.1f} %<extra>equal sharing</extra>"),
     )
     if np.isfinite(mean):
         figure.add_vline(
             x=mean,
             line=dict(color=QUERY, width=3),
-            annotation_text=f"mean {mean:.1f} px",
+            annotation_text=tr("mean {mean:.1f} px", mean=mean),
             annotation_font_size=14,
             annotation_position="top right" if mean < 0.6 * pixels[-1] else "top left",
         )
     top = 1.25 * 100 * max(float(np.nanmax(weights, initial=0)), float(uniform.max()))
     figure.update_xaxes(
-        title="distance from query to key, px",
+        title=tr("distance from query to key, px"),
         range=[-0.6 * bin_width, pixels[-1] + 0.6 * bin_width],
     )
-    figure.update_yaxes(title="share, %", range=[0, top], rangemode="tozero")
+    figure.update_yaxes(title=tr("share, %"), range=[0, top], rangemode="tozero")
     figure.update_layout(bargap=0)
     finish(figure, _histogram_words(weights, uniform, pixels, name), height=370)
     return figure.update_layout(
@@ -88,20 +89,20 @@ def offset_attention(offsets: np.ndarray, *, equal_share: float, name: str) -> g
             zmax=highest or 1.0,
             colorscale=SHARES,
             colorbar={
-                **colorbar("mean share, %"),
+                **colorbar(tr("mean share, %")),
                 **_share_ticks(highest, 100 * equal_share),
             },
             hoverongaps=False,
-            hovertemplate="%{x:+d} columns, %{y:+d} rows: %{z:.2f} %<extra></extra>",
+            hovertemplate=tr("%{x:+d} columns, %{y:+d} rows: %{z:.2f} %<extra></extra>"),
         )
     )
     box = dict(x0=-0.5, x1=0.5, y0=-0.5, y1=0.5)
     figure.add_shape(type="rect", line=dict(color=QUERY, width=2), **box)
     figure.update_xaxes(
-        title="columns to the right", side="top", constrain="domain", showgrid=False
+        title=tr("columns to the right"), side="top", constrain="domain", showgrid=False
     )
     figure.update_yaxes(
-        title="rows down",
+        title=tr("rows down"),
         autorange="reversed",
         scaleanchor="x",
         constrain="domain",
@@ -113,9 +114,9 @@ def offset_attention(offsets: np.ndarray, *, equal_share: float, name: str) -> g
 
 def _share_ticks(highest: float, equal: float) -> dict[str, list[float] | list[str]]:
     """Ticks of a colour bar in per cent: its ends, and equal sharing on a line of its own."""
-    ticks = {0.0: "0", highest: f"{as_percent(highest / 100)} max"}
+    ticks = {0.0: "0", highest: tr("{highest} max", highest=as_percent(highest / 100))}
     if equal < highest:
-        ticks[equal] = f"<br>▲ equal {as_percent(equal / 100)}"
+        ticks[equal] = tr("<br>▲ equal {equal}", equal=as_percent(equal / 100))
     return {"tickvals": list(ticks), "ticktext": list(ticks.values())}
 
 
@@ -123,31 +124,45 @@ def _histogram_words(
     weights: np.ndarray, uniform: np.ndarray, pixels: np.ndarray, name: str
 ) -> str:
     if not np.isfinite(weights).all():
-        return f"Attention of {name} by distance: none of it goes to any patch."
+        return tr("Attention of {name} by distance: none of it goes to any patch.", name=name)
     most = int(weights.argmax())
     likewise = int(uniform.argmax())
-    return (
-        f"Attention of {name} by distance: most, {as_percent(weights[most])}, at about "
-        f"{pixels[most]:.0f} pixels; equal sharing has most, {as_percent(uniform[likewise])}, at "
-        f"about {pixels[likewise]:.0f} pixels."
+    return tr(
+        "Attention of {name} by distance: most, {most}, at about {pixels:.0f} pixels; "
+        "equal sharing has most, {equal}, at about {equal_pixels:.0f} pixels.",
+        name=name,
+        most=as_percent(weights[most]),
+        pixels=pixels[most],
+        equal=as_percent(uniform[likewise]),
+        equal_pixels=pixels[likewise],
     )
 
 
 def _offset_words(offsets: np.ndarray, equal_share: float, name: str) -> str:
     if not np.isfinite(offsets).any():
-        return f"Mean attention of {name} by offset: none of it goes to any patch."
+        return tr("Mean attention of {name} by offset: none of it goes to any patch.", name=name)
     row, col = np.unravel_index(int(np.nanargmax(offsets)), offsets.shape)
     down, right = int(row) - offsets.shape[0] // 2, int(col) - offsets.shape[1] // 2
-    steps = [_steps(down, "row", "down", "up"), _steps(right, "column", "right", "left")]
-    where = " and ".join(filter(None, steps)) or "on the query itself"
+    steps = [
+        _steps(down, tr("down"), tr("up"), columns=False),
+        _steps(right, tr("right"), tr("left")),
+    ]
+    where = tr(" and ").join(filter(None, steps)) or tr("on the query itself")
     most = as_percent(float(np.nanmax(offsets)))
-    return (
-        f"Mean attention of {name} by offset from the query: most, {most}, {where}; "
-        f"equal sharing is {as_percent(equal_share)}."
+    return tr(
+        "Mean attention of {name} by offset from the query: most, {most}, {where}; equal "
+        "sharing is {equal}.",
+        name=name,
+        most=most,
+        where=where,
+        equal=as_percent(equal_share),
     )
 
 
-def _steps(count: int, noun: str, ahead: str, back: str) -> str:
+def _steps(count: int, ahead: str, back: str, *, columns: bool = True) -> str:
     if not count:
         return ""
-    return f"{abs(count)} {noun}{'s' * (abs(count) > 1)} {ahead if count > 0 else back}"
+    where = ahead if count > 0 else back
+    if columns:
+        return tr_n("{count} column {where}", "{count} columns {where}", abs(count), where=where)
+    return tr_n("{count} row {where}", "{count} rows {where}", abs(count), where=where)

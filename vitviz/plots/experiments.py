@@ -8,6 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
+from ..language import mark, tr
 from .template import (
     GREY,
     LINES,
@@ -90,9 +91,13 @@ def removed_patches(
         )
         figure.add_shape(type="path", path=path, line=dict(color=_MARK, width=2))
     picture_axes(figure, crop)
-    taken = f"{mask.sum()} of {mask.size} patches removed"
+    taken = tr("{count} of {size} patches removed", count=mask.sum(), size=mask.size)
     how = f" ({removal})" if mask.any() else ""
-    figure = finish(figure, f"The picture as the model gets it, {taken}{how}.", height=_HEIGHT)
+    figure = finish(
+        figure,
+        tr("The picture as the model gets it, {taken}{how}.", taken=taken, how=how),
+        height=_HEIGHT,
+    )
     return figure.update_layout(dragmode="select") if drag else _clickable(figure)
 
 
@@ -113,7 +118,10 @@ def muted_heads(
     """
     layers, heads = muted.shape
     size = int(min(26, 0.62 * (330 if effects is None else 250) / layers, 0.62 * 260 / heads))
-    names = [f"layer {k + 1}, head {h + 1}" for k, h in np.ndindex(layers, heads)]
+    names = [
+        tr("layer {layer}, head {head}", layer=k + 1, head=h + 1)
+        for k, h in np.ndindex(layers, heads)
+    ]
     marker = dict(
         size=max(size, 8),
         symbol=["x" if one else "square" for one in muted.ravel()],
@@ -121,11 +129,17 @@ def muted_heads(
         line=dict(width=1, color=GREY),
     )
     hover = "%{customdata[0]}<extra></extra>"
-    words = "No head is muted"
+    words = tr("No head is muted")
     if muted.any():
         listed = [names[at] for at in np.flatnonzero(muted)]
-        more = f" and {len(listed) - 8} more" if len(listed) > 8 else ""
-        words = f"{muted.sum()} of {muted.size} heads are muted: {'; '.join(listed[:8])}{more}"
+        more = tr(" and {listed} more", listed=len(listed) - 8) if len(listed) > 8 else ""
+        words = tr(
+            "{count} of {size} heads are muted: {listed}{more}",
+            count=muted.sum(),
+            size=muted.size,
+            listed="; ".join(listed[:8]),
+            more=more,
+        )
     if effects is not None:
         reach = float(np.abs(effects).max()) or 1.0
         low, high = int(effects.argmin()), int(effects.argmax())
@@ -142,16 +156,23 @@ def muted_heads(
             colorbar={
                 **colorbar("", below=False),
                 "title": dict(
-                    text=f"change of the logit of {name}, muted alone", side="right", font_size=14
+                    text=tr("change of the logit of {name}, muted alone", name=name),
+                    side="right",
+                    font_size=14,
                 ),
                 "tickvals": ticks,
                 "ticktext": [f"{tick:+.2g}" if tick else "0" for tick in ticks],
             },
         )
         hover = "%{customdata[0]}: %{customdata[1]:+.2f}<extra></extra>"
-        words += (
-            f"; muted alone, {names[low]} changes the logit of {name} by "
-            f"{effects.flat[low]:+.2f} and {names[high]} by {effects.flat[high]:+.2f}"
+        words += tr(
+            "; muted alone, {low_head} changes the logit of {name} by {low:+.2f} and "
+            "{high_head} by {high:+.2f}",
+            low_head=names[low],
+            name=name,
+            low=effects.flat[low],
+            high_head=names[high],
+            high=effects.flat[high],
         )
     shown = effects if effects is not None else np.zeros_like(muted, float)
     figure = go.Figure(
@@ -168,8 +189,10 @@ def muted_heads(
     )
     steps = dict(showgrid=False, zeroline=False)
     x_step, y_step = (1 if count <= 12 else 2 if count <= 24 else 4 for count in (layers, heads))
-    figure.update_xaxes(title="layer", dtick=x_step, tick0=1, range=[0.4, layers + 0.6], **steps)
-    figure.update_yaxes(title="head", dtick=y_step, tick0=1, range=[heads + 0.6, 0.4], **steps)
+    figure.update_xaxes(
+        title=tr("layer"), dtick=x_step, tick0=1, range=[0.4, layers + 0.6], **steps
+    )
+    figure.update_yaxes(title=tr("head"), dtick=y_step, tick0=1, range=[heads + 0.6, 0.4], **steps)
     figure = finish(figure, f"{words}.", height=_HEIGHT)
     return _clickable(figure)
 
@@ -181,7 +204,7 @@ def answer_change(
     *,
     k: int = 5,
     height: int = _HEIGHT,
-    called: tuple[str, str] = ("before", "after"),
+    called: tuple[str, str] = (mark("before"), mark("after")),
 ) -> go.Figure:
     """The k most probable classes before and after an experiment, in pairs of bars.
 
@@ -206,7 +229,7 @@ def answer_change(
         figure.add_bar(
             x=100 * values[shown],
             y=names,
-            name=name,
+            name=tr(name),
             orientation="h",
             marker=dict(color=colour, pattern_shape=pattern),
             text=[f"{100 * value:.1f} %" for value in values[shown]],
@@ -216,13 +239,22 @@ def answer_change(
             cliponaxis=False,
             hoverinfo="skip",
         )
-    figure.update_xaxes(range=[0, 118], title="probability, %", tickvals=[0, 25, 50, 75, 100])
+    figure.update_xaxes(range=[0, 118], title=tr("probability, %"), tickvals=[0, 25, 50, 75, 100])
     figure.update_yaxes(autorange="reversed")
     words = ", ".join(
-        f"{labels[at]} {100 * before[at]:.1f} % and then {100 * after[at]:.1f} %" for at in shown
+        tr(
+            "{label} {before:.1f} % and then {after:.1f} %",
+            label=labels[at],
+            before=100 * before[at],
+            after=100 * after[at],
+        )
+        for at in shown
     )
     finish(
-        figure, f"Most probable classes: {words}.", height=max(height, 90 + 46 * len(shown)), top=30
+        figure,
+        tr("Most probable classes: {words}.", words=words),
+        height=max(height, 90 + 46 * len(shown)),
+        top=30,
     )
     return legend_above(figure).update_layout(barmode="group", bargap=0.25)
 
@@ -248,15 +280,27 @@ def logit_lens(probabilities: np.ndarray, labels: Sequence[str], *, k: int = 3) 
             mode="lines+markers",
             line=dict(color=colour, dash=dash, width=2),
             marker=dict(symbol=symbol, size=8),
-            hovertemplate=f"{labels[index]} after layer %{{x}}: %{{y:.1f}} %<extra></extra>",
+            hovertemplate=tr(
+                "{label} after layer %{{x}}: %{{y:.1f}} %<extra></extra>", label=labels[index]
+            ),
         )
-        words.append(f"{labels[index]} from {values[0]:.1f} % to {values[-1]:.1f} %")
+        words.append(
+            tr(
+                "{label} from {first:.1f} % to {last:.1f} %",
+                label=labels[index],
+                first=values[0],
+                last=values[-1],
+            )
+        )
     step = 1 if depth <= 12 else 2
-    figure.update_xaxes(title="after layer (0: the embedding)", dtick=step, zeroline=False)
-    figure.update_yaxes(title="probability, %", range=[0, 102], tickvals=[0, 25, 50, 75, 100])
+    figure.update_xaxes(title=tr("after layer (0: the embedding)"), dtick=step, zeroline=False)
+    figure.update_yaxes(title=tr("probability, %"), range=[0, 102], tickvals=[0, 25, 50, 75, 100])
     return legend_above(
         finish(
-            figure, f"Read by the head after each layer: {', '.join(words)}.", height=340, top=30
+            figure,
+            tr("Read by the head after each layer: {words}.", words=", ".join(words)),
+            height=340,
+            top=30,
         )
     )
 
@@ -283,16 +327,26 @@ def removal_curves(
             mode="lines+markers",
             line=dict(color=colour, dash=dash, width=2),
             marker=dict(symbol=symbol, size=7),
-            hovertemplate=f"{called}: %{{y:.1f}} % at %{{x:.0f}} %<extra></extra>",
+            hovertemplate=tr(
+                "{called}: %{{y:.1f}} % at %{{x:.0f}} %<extra></extra>", called=called
+            ),
         )
         half = float(np.interp(0.5, shares, values))
-        words.append(f"by {called} {100 * half:.1f} % at half of the patches")
-    done = "put back" if putting_back else "removed"
-    figure.update_xaxes(title=f"patches {done}, %", range=[-2, 102], zeroline=False)
+        words.append(
+            tr("by {called} {half:.1f} % at half of the patches", called=called, half=100 * half)
+        )
+    done = tr("put back") if putting_back else tr("removed")
+    figure.update_xaxes(title=tr("patches {done}, %", done=done), range=[-2, 102], zeroline=False)
     figure.update_yaxes(
-        title=f"probability of {name}, %", range=[0, 102], tickvals=[0, 25, 50, 75, 100]
+        title=tr("probability of {name}, %", name=name),
+        range=[0, 102],
+        tickvals=[0, 25, 50, 75, 100],
     )
-    most = f"Probability of {name} while patches are {done}, the most important first"
+    most = tr(
+        "Probability of {name} while patches are {done}, the most important first",
+        name=name,
+        done=done,
+    )
     return legend_above(finish(figure, f"{most}: {', '.join(words)}.", height=340, top=30))
 
 
@@ -311,7 +365,12 @@ def occlusion(effect: np.ndarray, image: Image.Image, *, crop: Box, name: str) -
     low, high = float(points.min()), float(points.max())
     reach = max(-low, high) or 1.0
     bar = colorbar(
-        f"fall of the probability of {name}: {low:+.1f} to {high:+.1f} percentage points"
+        tr(
+            "fall of the probability of {name}: {low:+.1f} to {high:+.1f} percentage points",
+            name=name,
+            low=low,
+            high=high,
+        )
     )
     figure = go.Figure(
         go.Heatmap(
@@ -326,7 +385,7 @@ def occlusion(effect: np.ndarray, image: Image.Image, *, crop: Box, name: str) -
                 "ticktext": [f"{-reach:+.1f}", "0", f"{reach:+.1f}"],
             },
             customdata=[[patch_name(row, col) for col in range(cols)] for row in range(rows)],
-            hovertemplate="%{customdata}: %{z:+.1f} points<extra></extra>",
+            hovertemplate=tr("%{customdata}: %{z:+.1f} points<extra></extra>"),
         )
     )
     picture_axes(figure, (0, 0, image.width, image.height))
@@ -344,8 +403,15 @@ def occlusion(effect: np.ndarray, image: Image.Image, *, crop: Box, name: str) -
     least, most = (patch_name(*divmod(int(at), cols)) for at in (points.argmin(), points.argmax()))
     return finish(
         figure,
-        f"Fall of the probability of {name} when a block is hidden: from {low:+.1f} percentage "
-        f"points at {least} to {high:+.1f} at {most}.",
+        tr(
+            "Fall of the probability of {name} when a block is hidden: from {low:+.1f} "
+            "percentage points at {least} to {high:+.1f} at {most}.",
+            name=name,
+            low=low,
+            least=least,
+            high=high,
+            most=most,
+        ),
         height=420,
     )
 

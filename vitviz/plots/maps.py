@@ -9,6 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
+from ..language import mark, tr, tr_n
 from .template import (
     GREY,
     KEY,
@@ -59,10 +60,17 @@ def picture(
         x=[0, image.width], y=[0, image.height], mode="markers", marker_opacity=0, hoverinfo="skip"
     )
     _picture_axes(figure, image)
-    asked = "" if query is None else f"; the query is the patch at {patch_name(*query)}"
+    asked = (
+        "" if query is None else tr("; the query is the patch at {patch}", patch=patch_name(*query))
+    )
     return finish(
         figure,
-        f"The picture, cut into {rows} rows and {cols} columns of patches{asked}.",
+        tr(
+            "The picture, cut into {rows} rows and {cols} columns of patches{asked}.",
+            rows=rows,
+            cols=cols,
+            asked=asked,
+        ),
         height=_picture_height(image, width),
     )
 
@@ -73,7 +81,7 @@ def attention_rollout(
     *,
     crop: Box,
     equal_share: float,
-    name: str = "Attention rollout",
+    name: str = mark("Attention rollout"),
 ) -> go.Figure:
     """The rollout map (rows, columns), shares of 1, in the picture's coordinates.
 
@@ -93,10 +101,10 @@ def share_map(
     """Shares of 1 of each patch (rows, columns), in per cent, in the picture's coordinates."""
     percent = 100 * shares
     highest = float(percent.max())
-    ticks = {0.0: "0 %", highest: f"{as_percent(highest / 100)} max"}
+    ticks = {0.0: "0 %", highest: tr("{highest} max", highest=as_percent(highest / 100))}
     if equal_share is not None and 100 * equal_share <= highest:
-        ticks[100 * equal_share] = "<br>▲ equal sharing"  # a line of its own: nothing overlaps
-    heat = _heat(percent, crop, "share, %", ticks, zmax=highest if highest > 0 else 1)
+        ticks[100 * equal_share] = tr("<br>▲ equal sharing")  # a line of its own: nothing overlaps
+    heat = _heat(percent, crop, tr("share, %"), ticks, zmax=highest if highest > 0 else 1)
     return _on_picture(go.Figure(heat), image, f"{name}: {_strongest(shares)}.")
 
 
@@ -110,14 +118,19 @@ def relevance(values: np.ndarray, image: Image.Image, *, crop: Box, name: str) -
     heat = _heat(
         values,
         crop,
-        f"relevance for {name}",
-        {0.0: "0", highest: f"{highest:.2g} max"},
+        tr("relevance for {name}", name=name),
+        {0.0: "0", highest: tr("{highest:.2g} max", highest=highest)},
         zmax=highest if highest > 0 else 1,
         colorscale="Cividis",
         hovertemplate="%{customdata}: %{z:.2g}<extra></extra>",
     )
     largest = patch_name(*divmod(int(values.argmax()), values.shape[1]))
-    words = f"Relevance of each patch for {name}: largest at {largest}, {highest:.2g}."
+    words = tr(
+        "Relevance of each patch for {name}: largest at {largest}, {highest:.2g}.",
+        name=name,
+        largest=largest,
+        highest=highest,
+    )
     return _on_picture(go.Figure(heat), image, words)
 
 
@@ -135,25 +148,33 @@ def patch_answers(
     values, best = probabilities[..., index], probabilities.argmax(axis=-1)
     named = [
         [
-            f"{patch_name(r, c)}: {labels[top]} {as_percent(probabilities[r, c, top])}"
+            tr(
+                "{patch}: {label} {probability}",
+                patch=patch_name(r, c),
+                label=labels[top],
+                probability=as_percent(probabilities[r, c, top]),
+            )
             for c, top in enumerate(row)
         ]
         for r, row in enumerate(best)
     ]
     percent, highest = 100 * values, max(float(values.max()), 1e-12)
-    ticks = {0.0: "0 %", 100 * highest: f"{as_percent(highest)} max"}
+    ticks = {0.0: "0 %", 100 * highest: tr("{highest} max", highest=as_percent(highest))}
     heat = _heat(
         percent,
         crop,
-        f"probability of {labels[index]}",
+        tr("probability of {label}", label=labels[index]),
         ticks,
         zmax=float(percent.max()) or 1,
         customdata=named,
         hovertemplate=f"%{{customdata}}<br>{labels[index]} %{{z:.2f}} %<extra></extra>",
     )
-    words = (
-        f"Probability of {labels[index]} as each patch alone would answer: {_strongest(values)}; "
-        f"{100 * (best == index).mean():.0f} % of the patches answer {labels[index]}."
+    words = tr(
+        "Probability of {label} as each patch alone would answer: {strongest}; {share:.0f} % "
+        "of the patches answer {label}.",
+        label=labels[index],
+        strongest=_strongest(values),
+        share=100 * (best == index).mean(),
     )
     return _on_picture(go.Figure(heat), image, words)
 
@@ -183,10 +204,11 @@ def receptive_fields(
             y1=y + half,
             line=dict(color=KEY, width=2, dash=("solid", "dash", "dot")[layer - 1]),
         )
-    words = (
-        f"The patch at {patch_name(*patch)} sees its own pixels in the embedding and the whole "
-        "picture from layer 1 on; a pixel in its middle sees 3, 5 and 7 pixels across after layers "
-        "1, 2 and 3 of a CNN."
+    words = tr(
+        "The patch at {patch} sees its own pixels in the embedding and the whole picture "
+        "from layer 1 on; a pixel in its middle sees 3, 5 and 7 pixels across after "
+        "layers 1, 2 and 3 of a CNN.",
+        patch=patch_name(*patch),
     )
     return figure.update_layout(meta={"alt": words})
 
@@ -216,14 +238,26 @@ def token_components(
     if query is not None:
         query_box(figure, crop, (rows, cols), query)
     _picture_axes(figure, image)
-    names = zip(("red", "green", "blue"), numbers, np.moveaxis(components, 2, 0), strict=True)
+    names = zip(
+        (tr("red"), tr("green"), tr("blue")), numbers, np.moveaxis(components, 2, 0), strict=True
+    )
     words = "; ".join(
-        f"component {number} as {colour}, largest at "
-        f"{patch_name(*divmod(int(np.nanargmax(values)), cols))}"
+        tr(
+            "component {number} as {colour}, largest at {patch}",
+            number=number,
+            colour=colour,
+            patch=patch_name(*divmod(int(np.nanargmax(values)), cols)),
+        )
         for colour, number, values in names
     )
-    some = "" if shown.all() else f"{shown.sum()} of {shown.size} patches, "
-    return finish(figure, f"Principal components: {some}{words}.", height=_picture_height(image))
+    some = (
+        "" if shown.all() else tr("{count} of {size} patches, ", count=shown.sum(), size=shown.size)
+    )
+    return finish(
+        figure,
+        tr("Principal components: {some}{words}.", some=some, words=words),
+        height=_picture_height(image),
+    )
 
 
 def component_colours(components: np.ndarray, reach: np.ndarray | None = None) -> np.ndarray:
@@ -258,8 +292,8 @@ def token_norms(
     heat = _heat(
         norms,
         crop,
-        "norm, no unit",
-        {low: f"{low:.2f}", high: f"{high:.2f} max"},
+        tr("norm, no unit"),
+        {low: f"{low:.2f}", high: tr("{high:.2f} max", high=high)},
         zmin=low,
         zmax=high,
         colorscale="Cividis",
@@ -268,11 +302,13 @@ def token_norms(
     figure = go.Figure(heat)
     if query is not None:
         query_box(figure, crop, norms.shape, query)
-    marked = {"outlier": (outliers, "x-thin", 13, 3)}
+    marked = {"outliers": (outliers, "x-thin", 13, 3)}
     if long is not None:
-        marked["large one"] = (long & ~outliers, "circle-open", 11, 2)
+        marked["large"] = (long & ~outliers, "circle-open", 11, 2)
     largest = patch_name(*divmod(int(norms.argmax()), norms.shape[1]))
-    words = [f"Norm of each patch; the largest is {high:.2f} at {largest}"]
+    words = [
+        tr("Norm of each patch; the largest is {high:.2f} at {largest}", high=high, largest=largest)
+    ]
     for called, (mask, symbol, size, width) in marked.items():
         rows, cols = np.nonzero(mask)
         x, y = centre(crop, norms.shape, rows, cols)
@@ -287,10 +323,13 @@ def token_norms(
         )
         where = [patch_name(int(row), int(col)) for row, col in zip(rows, cols, strict=True)]
         if not where:
-            words.append(f"no {called}")
+            words.append(tr("no outlier") if called == "outliers" else tr("no large one"))
             continue
         named = "; ".join(where[:5]) + ("; …" if len(where) > 5 else "")
-        words.append(f"{len(where)} {called}{'s' * (len(where) > 1)}: {named}")
+        count = tr_n("{count} large one", "{count} large ones", len(where))
+        if called == "outliers":
+            count = tr_n("{count} outlier", "{count} outliers", len(where))
+        words.append(f"{count}: {named}")
     return _on_picture(figure, image, f"{'; '.join(words)}.")
 
 
@@ -304,7 +343,7 @@ def filter_response(response: np.ndarray, image: Image.Image, *, crop: Box, name
     heat = _heat(
         response,
         crop,
-        "inner product x E",
+        tr("inner product x E"),
         _extremes(low, high, reach),
         zmin=-reach,
         zmax=reach,
@@ -315,8 +354,13 @@ def filter_response(response: np.ndarray, image: Image.Image, *, crop: Box, name
     least, most = (
         patch_name(*divmod(int(at), cols)) for at in (response.argmin(), response.argmax())
     )
-    words = (
-        f"Response of each patch to {name}: from {low:+.2f} at {least} to {high:+.2f} at {most}."
+    words = tr(
+        "Response of each patch to {name}: from {low:+.2f} at {least} to {high:+.2f} at {most}.",
+        name=name,
+        low=low,
+        least=least,
+        high=high,
+        most=most,
     )
     figure = _on_picture(go.Figure(heat), image, words)
     # White is 0 on this scale, so what the model does not see must not be white.
@@ -326,7 +370,7 @@ def filter_response(response: np.ndarray, image: Image.Image, *, crop: Box, name
 
 def _extremes(low: float, high: float, reach: float) -> dict[float, str]:
     """Ticks of a signed colour bar: its smallest and largest value, and 0 where it has room."""
-    ticks = {low: f"{low:+.2f} min", high: f"{high:+.2f} max"}
+    ticks = {low: tr("{low:+.2f} min", low=low), high: tr("{high:+.2f} max", high=high)}
     room = 0.4 * reach  # a fifth of the bar, on which a label just fits
     if high - low < room:
         ticks = {low: ticks[low]} if -low > high else {high: ticks[high]}
@@ -398,4 +442,8 @@ def _picture_height(image: Image.Image, width: int = _COLUMN) -> int:
 
 def _strongest(values: np.ndarray) -> str:
     row, col = np.unravel_index(int(np.argmax(values)), values.shape)
-    return f"strongest at {patch_name(int(row), int(col))}, {as_percent(float(values.max()))}"
+    return tr(
+        "strongest at {patch}, {share}",
+        patch=patch_name(int(row), int(col)),
+        share=as_percent(float(values.max())),
+    )

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 from PIL import Image
 from plotly.subplots import make_subplots
 
+from ..language import tr
 from .maps import picture
 from .template import BARE, KEY, LINES, QUERY, Box, cells, finish, legend_above, patch_name
 
@@ -77,10 +78,17 @@ def allowed_pairs(
             ):
                 figure.add_shape(type="rect", line=line, **box, **where)
         words = titles[number].replace("<br>", ", ")
-        counts.append(f"{words}: {mask.sum()} of {mask.size} pairs")
+        counts.append(
+            tr("{words}: {count} of {size} pairs", words=words, count=mask.sum(), size=mask.size)
+        )
     figure.update_annotations(font_size=14)
     lines = max(title.count("<br>") for title in titles) + 1
-    return finish(figure, f"Allowed pairs: {'; '.join(counts)}.", height=330, top=8 + 20 * lines)
+    return finish(
+        figure,
+        tr("Allowed pairs: {counts}.", counts="; ".join(counts)),
+        height=330,
+        top=8 + 20 * lines,
+    )
 
 
 def allowed_keys(
@@ -129,9 +137,11 @@ def allowed_keys(
     figure.layout.shapes = _query_last(figure.layout.shapes)
     _clickable(figure, crop, grid)
     count = int(allowed.sum())
-    figure.layout.meta["alt"] = (
-        f"The picture: {query_name} may attend to {count} of {allowed.size} keys; the others are "
-        "dimmed."
+    figure.layout.meta["alt"] = tr(
+        "The picture: {query} may attend to {count} of {size} keys; the others are dimmed.",
+        query=query_name,
+        count=count,
+        size=allowed.size,
     )
     return figure
 
@@ -201,14 +211,27 @@ def attention_cost(
             customdata=list(sides),
             hovertemplate="%{customdata} px, N = %{x}: %{y:.2s}<extra>" + name + "</extra>",
         )
-        words.append(f"{name} from {values[0] / 1e6:.3g} M to {values[-1] / 1e6:.3g} M")
+        words.append(
+            tr(
+                "{name} from {first:.3g} M to {last:.3g} M",
+                name=name,
+                first=values[0] / 1e6,
+                last=values[-1] / 1e6,
+            )
+        )
     ticks = [f"{count}<br>{side} px" for count, side in zip(tokens, sides, strict=True)]
     figure.update_xaxes(
-        title="tokens N and side of the picture", type="log", tickvals=list(tokens), ticktext=ticks
+        title=tr("tokens N and side of the picture"),
+        type="log",
+        tickvals=list(tokens),
+        ticktext=ticks,
     )
     figure.update_yaxes(
-        title="multiply-adds of one layer", type="log", exponentformat="SI", dtick=1
+        title=tr("multiply-adds of one layer"), type="log", exponentformat="SI", dtick=1
     )
     return legend_above(
-        finish(figure, f"Multiply-adds of one layer: {'; '.join(words)}.", height=360), top=56
+        finish(
+            figure, tr("Multiply-adds of one layer: {words}.", words="; ".join(words)), height=360
+        ),
+        top=56,
     )

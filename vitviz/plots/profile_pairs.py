@@ -7,6 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ..language import tr
 from .document import document
 from .profile_page import HEADS
 from .template import GREY, LINES, SHARES, SIGNED, as_percent, beside_each_other, finish
@@ -58,7 +59,7 @@ def head_differences(
     figure.add_hline(y=0, line=dict(color=GREY, dash="dash"))
     ends = np.abs([y, y - np.nan_to_num(down), y + np.nan_to_num(up)])
     reach = float(np.nanmax(ends, initial=0)) or 1.0
-    figure.update_xaxes(title="layer", dtick=max(1, len(num_heads) // 12))
+    figure.update_xaxes(title=tr("layer"), dtick=max(1, len(num_heads) // 12))
     figure.update_yaxes(title=_TITLES[unit], range=[-1.05 * reach, 1.05 * reach])
     heads = int(np.isfinite(mean).sum())
     said = apart_words(low, high)

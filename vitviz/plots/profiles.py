@@ -7,6 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ..language import tr
 from .template import (
     GREY,
     LINES,
@@ -58,7 +59,7 @@ def head_means(
     if reference is not None:
         figure.add_hline(y=factor * reference, line=dict(color=GREY, dash="dash"))
     top = float(np.nanmax(y + np.nan_to_num(bars), initial=0))
-    figure.update_xaxes(title="layer", dtick=_step(len(num_heads)))
+    figure.update_xaxes(title=tr("layer"), dtick=_step(len(num_heads)))
     lowest = {"px": 1, "bit": 0.1, "share": 1}[unit]  # what is 0 everywhere has a scale, too
     title = {"px": "pixels", "bit": "bits", "share": "share, %"}[unit]
     figure.update_yaxes(title=title, range=[0, 1.05 * max(top, lowest)])
@@ -82,17 +83,21 @@ def layer_similarity(cka: np.ndarray) -> go.Figure:
             zmin=0,
             zmax=1,
             colorscale=SHARES,
-            colorbar=colorbar("CKA, 0 to 1", below=False),
-            hovertemplate="after layers %{x} and %{y}: %{z:.3f}<extra></extra>",
+            colorbar=colorbar(tr("CKA, 0 to 1"), below=False),
+            hovertemplate=tr("after layers %{x} and %{y}: %{z:.3f}<extra></extra>"),
         )
     )
-    axis = dict(title="after layer", dtick=_step(depth), constrain="domain", showgrid=False)
+    axis = dict(title=tr("after layer"), dtick=_step(depth), constrain="domain", showgrid=False)
     figure.update_xaxes(**axis)
     figure.update_yaxes(**axis, scaleanchor="x")
     ends = "unknown" if np.isnan(cka[0, -1]) else f"{cka[0, -1]:.2f}"
     return finish(
         figure,
-        f"CKA between {depth + 1} depths; of the embedding and the last: {ends}.",
+        tr(
+            "CKA between {depth} depths; of the embedding and the last: {ends}.",
+            depth=depth + 1,
+            ends=ends,
+        ),
         height=420,
     )
 
@@ -161,23 +166,30 @@ def norm_histogram(counts: np.ndarray, edges: np.ndarray) -> go.Figure:
             z=100 * shares[:, some].T,
             y=centres[some],
             colorscale=SHARES,
-            colorbar=colorbar("share of<br>tokens, %", below=False),
+            colorbar=colorbar(tr("share of<br>tokens, %"), below=False),
             customdata=np.repeat(10 ** centres[some, None], len(counts), axis=1),
-            hovertemplate="after layer %{x}, length %{customdata:.3g}: %{z:.2f} %<extra></extra>",
+            hovertemplate=tr(
+                "after layer %{x}, length %{customdata:.3g}: %{z:.2f} %<extra></extra>"
+            ),
         )
     )
     decades = range(math.floor(centres[some][0]), math.ceil(centres[some][-1]) + 1)
     lengths = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]
-    figure.update_xaxes(title="after layer", dtick=_step(len(counts) - 1), showgrid=False)
+    figure.update_xaxes(title=tr("after layer"), dtick=_step(len(counts) - 1), showgrid=False)
     figure.update_yaxes(
-        title="length of a token, no unit",
+        title=tr("length of a token, no unit"),
         tickvals=np.log10(lengths),
         ticktext=[f"{length:g}" for length in lengths],
         range=[centres[some][0] - 0.05, centres[some][-1] + 0.05],
         showgrid=False,
     )
     low, high = edges[some.start], edges[some.stop]
-    words = f"Lengths of tokens after {len(counts) - 1} layers, between {low:.3g} and {high:.3g}."
+    words = tr(
+        "Lengths of tokens after {counts} layers, between {low:.3g} and {high:.3g}.",
+        counts=len(counts) - 1,
+        low=low,
+        high=high,
+    )
     return finish(figure, words, height=360)
 
 

@@ -8,6 +8,8 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.colors import get_colorscale, sample_colorscale
 
+from ..language import tr
+
 Box = tuple[float, float, float, float]
 
 # Sequential, 0 to the maximum. Streamlit's theme takes Inferno's own black, #000004, for one of
@@ -141,7 +143,7 @@ def centre(crop: Box, grid: tuple[int, ...], row: Any, col: Any) -> tuple[Any, A
 
 
 def patch_name(row: int, col: int) -> str:
-    return f"row {row + 1}, column {col + 1}"
+    return tr("row {row}, column {column}", row=row + 1, column=col + 1)
 
 
 def as_percent(share: float) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
+from ..language import tr
 from .template import (
     BARE,
     QUERY,
@@ -46,11 +47,19 @@ def filter_components(
     selected : the tile that gets a frame, or None
     """
     shares = [as_percent(share) for share in explained_variance]
-    names = [f"component {k + 1}: {share} of the variance" for k, share in enumerate(shares)]
+    names = [
+        tr("component {number}: {share} of the variance", number=k + 1, share=share)
+        for k, share in enumerate(shares)
+    ]
     total = as_percent(explained_variance.sum())
-    words = f"{len(components)} principal components of the filters as colour tiles"
+    words = tr(
+        "{components} principal components of the filters as colour tiles",
+        components=len(components),
+    )
     figure = _tiles(components, columns, gain, names, shares, selected)
-    return _finished(figure, f"{words}; they explain {total} of the variance.")
+    return _finished(
+        figure, tr("{words}; they explain {total} of the variance.", words=words, total=total)
+    )
 
 
 def filters(
@@ -63,9 +72,9 @@ def filters(
 ) -> go.Figure:
     """Raw filters (n, 3, P, P) as tiles in the order given; by default as high as wide."""
     columns = columns or math.ceil(math.sqrt(len(kernel)))
-    names = names or [f"filter {number + 1}" for number in range(len(kernel))]
+    names = names or [tr("filter {number}", number=number + 1) for number in range(len(kernel))]
     figure = _tiles(kernel, columns, gain, names, None, selected)
-    return _finished(figure, f"{len(kernel)} raw filters as colour tiles.")
+    return _finished(figure, tr("{kernel} raw filters as colour tiles.", kernel=len(kernel)))
 
 
 def filter_tile(kernel: np.ndarray, *, name: str, gain: float = 1.0) -> go.Figure:
@@ -88,7 +97,11 @@ def filter_tile(kernel: np.ndarray, *, name: str, gain: float = 1.0) -> go.Figur
     for at in (int(kernel.argmax()), int(kernel.argmin())):
         channel, row, col = np.unravel_index(at, kernel.shape)
         ends.append(f"{_named(int(channel), kernel.flat[at])} at {patch_name(int(row), int(col))}")
-    return finish(figure, f"{name}: weights from {ends[1]} to {ends[0]}.", height=190)
+    return finish(
+        figure,
+        tr("{name}: weights from {low} to {high}.", name=name, low=ends[1], high=ends[0]),
+        height=190,
+    )
 
 
 def token_mixing(maps: np.ndarray, *, names: Sequence[str], columns: int = 7) -> go.Figure:
@@ -111,7 +124,7 @@ def token_mixing(maps: np.ndarray, *, names: Sequence[str], columns: int = 7) ->
             zmin=-reach,
             zmax=reach,
             colorscale=SIGNED,
-            colorbar=colorbar("weight", below=False),
+            colorbar=colorbar(tr("weight"), below=False),
             hovertemplate="%{z:+.3f}<extra></extra>",
             hoverongaps=False,
         )
@@ -128,8 +141,17 @@ def token_mixing(maps: np.ndarray, *, names: Sequence[str], columns: int = 7) ->
     figure.update_xaxes(**BARE, constrain="domain")
     figure.update_yaxes(**BARE, scaleanchor="x", range=[len(canvas) - 0.5, -0.5])
     low, high = float(maps.min()), float(maps.max())
-    words = f"Weights of {units} units for each of {rows} x {cols} patches"
-    return finish(figure, f"{words}, from {low:+.3f} to {high:+.3f}.", height=480)
+    words = tr(
+        "Weights of {units} units for each of {rows} x {cols} patches",
+        units=units,
+        rows=rows,
+        cols=cols,
+    )
+    return finish(
+        figure,
+        tr("{words}, from {low:+.3f} to {high:+.3f}.", words=words, low=low, high=high),
+        height=480,
+    )
 
 
 def position_tile(similarity: np.ndarray, *, position: tuple[int, int]) -> go.Figure:
@@ -142,18 +164,28 @@ def position_tile(similarity: np.ndarray, *, position: tuple[int, int]) -> go.Fi
             zmin=-1,
             zmax=1,
             colorscale=SIGNED,
-            colorbar=colorbar("cosine", below=False),
+            colorbar=colorbar(tr("cosine"), below=False),
             x0=1,
             y0=1,
-            hovertemplate="row %{y}, column %{x}: %{z:.2f}<extra></extra>",
+            hovertemplate=tr("row %{y}, column %{x}: %{z:.2f}<extra></extra>"),
         )
     )
     query_box(figure, (0.5, 0.5, cols + 0.5, rows + 0.5), (rows, cols), position)
-    figure.update_xaxes(title="column", constrain="domain", showgrid=False, range=[0.5, cols + 0.5])
-    figure.update_yaxes(title="row", constrain="domain", showgrid=False, range=[rows + 0.5, 0.5])
+    figure.update_xaxes(
+        title=tr("column"), constrain="domain", showgrid=False, range=[0.5, cols + 0.5]
+    )
+    figure.update_yaxes(
+        title=tr("row"), constrain="domain", showgrid=False, range=[rows + 0.5, 0.5]
+    )
     figure.update_yaxes(scaleanchor="x")
-    words = f"Cosine of the position embedding of {patch_name(*position)} with every other"
-    return finish(figure, f"{words}; the largest is {_nearest(tile, position):.2f}.", height=400)
+    words = tr(
+        "Cosine of the position embedding of {patch} with every other", patch=patch_name(*position)
+    )
+    return finish(
+        figure,
+        tr("{words}; the largest is {largest:.2f}.", words=words, largest=_nearest(tile, position)),
+        height=400,
+    )
 
 
 def position_similarity(
@@ -180,20 +212,20 @@ def position_similarity(
             colorscale=SIGNED,
             cmin=-1,
             cmax=1,
-            colorbar=colorbar("cosine", below=False),
+            colorbar=colorbar(tr("cosine"), below=False),
         ),
         customdata=centres,
         text=[patch_name(*at) for at in centres],
-        hovertemplate="%{text}: %{marker.color:.2f} with the most similar other<extra></extra>",
+        hovertemplate=tr("%{text}: %{marker.color:.2f} with the most similar other<extra></extra>"),
         **UNMOVED,
     )
     numbers = [np.arange(0, count, step) for count in (rows, cols)]
     for update, what, count, pitch, shown in (
-        (figure.update_yaxes, "row", rows, tall, numbers[0]),
-        (figure.update_xaxes, "column", cols, wide, numbers[1]),
+        (figure.update_yaxes, tr("row of the position"), rows, tall, numbers[0]),
+        (figure.update_xaxes, tr("column of the position"), cols, wide, numbers[1]),
     ):
         update(
-            title=f"{what} of the position",
+            title=what,
             tickvals=shown // step * pitch + (count - 1) / 2,
             ticktext=[str(number + 1) for number in shown],
             showgrid=False,
@@ -205,13 +237,22 @@ def position_similarity(
         y, x = position[0] // step * tall, position[1] // step * wide
         frame = dict(x0=x - 1.5, x1=x + cols + 0.5, y0=y - 1.5, y1=y + rows + 0.5)
         figure.add_shape(type="rect", line=dict(color=QUERY, width=4), **frame)
-    which = {1: "every position", 2: "every second position", 3: "every third position"}
-    words = f"One tile for {which.get(step, f'every {step}th position')}: its cosine with each"
+    words = tr("One tile for every position: its cosine with each")
+    if step == 2:
+        words = tr("One tile for every second position: its cosine with each")
+    elif step == 3:
+        words = tr("One tile for every third position: its cosine with each")
+    elif step > 3:
+        words = tr("One tile for every {step}th position: its cosine with each", step=step)
     near = [_nearest(similarity[at], at) for at in centres]
     return finish(
         figure,
-        f"{words} position of the grid; the most similar other has {min(near):.2f} to "
-        f"{max(near):.2f}.",
+        tr(
+            "{words} position of the grid; the most similar other has {low:.2f} to {high:.2f}.",
+            words=words,
+            low=min(near),
+            high=max(near),
+        ),
         height=height,
     )
 
@@ -305,4 +346,4 @@ def _colours(tile: np.ndarray, gain: float) -> np.ndarray:
 
 
 def _named(channel: int, weight: float) -> str:
-    return f"{('red', 'green', 'blue')[channel]} {weight:+.3f}"
+    return f"{(tr('red'), tr('green'), tr('blue'))[channel]} {weight:+.3f}"

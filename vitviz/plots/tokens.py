@@ -9,6 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
+from ..language import tr
 from .maps import component_colours
 from .template import BARE, QUERY, Box, as_percent, finish, patch_name
 
@@ -65,7 +66,9 @@ def token_film(
     figure.add_trace(go.Image(z=canvas, colormodel="rgba", hoverinfo="skip"))
     figure.update_xaxes(**BARE, constrain="domain")
     figure.update_yaxes(**BARE, scaleanchor="x", scaleratio=aspect, constrain="domain")
-    words = "Three components as red, green and blue, in a tile for each of: " + "; ".join(names)
+    words = tr("Three components as red, green and blue, in a tile for each of: ") + "; ".join(
+        names
+    )
     return finish(figure, f"{words}.", height=380)
 
 
@@ -136,7 +139,7 @@ def token_scatter(
             hoverinfo="skip",
         )
     first, second = (
-        f"component {number} ({as_percent(share)} of the variance)"
+        tr("component {number} ({share} of the variance)", number=number, share=as_percent(share))
         for number, share in zip(numbers, explained_variance, strict=True)
     )
     figure.update_xaxes(title=first, range=[left, right], constrain="domain", showgrid=False)
@@ -206,7 +209,10 @@ def _stars(figure: go.Figure, points: np.ndarray, names: Sequence[str], frame: B
     left, bottom, right, top = frame
     shown = np.clip(points, (left, bottom), (right, top))
     away = (shown != points).any(axis=1)
-    labels = [f"{name}, outside" if far else name for name, far in zip(names, away, strict=True)]
+    labels = [
+        tr("{name}, outside", name=name) if far else name
+        for name, far in zip(names, away, strict=True)
+    ]
     figure.add_scatter(
         x=shown[:, 0],
         y=shown[:, 1],
@@ -236,8 +242,15 @@ def _stars(figure: go.Figure, points: np.ndarray, names: Sequence[str], frame: B
 
 def _scatter_words(patches: np.ndarray, first: str, second: str, prefix: Sequence[str]) -> str:
     low, high = patches.min(axis=0), patches.max(axis=0)
-    words = (
-        f"{len(patches)} patches on {first}, from {low[0]:.1f} to {high[0]:.1f}, "
-        f"and {second}, from {low[1]:.1f} to {high[1]:.1f}"
+    words = tr(
+        "{count} patches on {first}, from {left:.1f} to {right:.1f}, and {second}, from "
+        "{bottom:.1f} to {top:.1f}",
+        count=len(patches),
+        first=first,
+        left=low[0],
+        right=high[0],
+        second=second,
+        bottom=low[1],
+        top=high[1],
     )
-    return f"{words}; {', '.join(prefix)} as a star." if prefix else f"{words}."
+    return words + (tr("; {names} as a star.", names=", ".join(prefix)) if prefix else ".")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from ..language import tr
 from .template import GREY, LINES, QUERY, beside_each_other, finish, legend_above
 
 
@@ -31,57 +32,70 @@ def training_curves(
     """
     figure, words, losses = go.Figure(), [], [0.0]
     for (name, rows), (colour, symbol, dash) in zip(runs.items(), LINES, strict=False):
-        epochs, called = running_epochs(rows), f"{name}, " if name else ""
+        epochs, called = running_epochs(rows), tr("{name}, ", name=name) if name else ""
         accuracy = [100 * row["held_out_accuracy"] for row in rows]
         figure.add_scatter(
             x=epochs,
             y=accuracy,
-            name=f"{called}held out",
+            name=tr("{called}held out", called=called),
             mode="lines+markers",
             line=dict(color=colour, dash=dash, width=2),
             marker=dict(symbol=symbol, size=8),
-            hovertemplate="epoch %{x:.1f}: %{y:.1f} %<extra>" + name + "</extra>",
+            hovertemplate=tr("epoch %{x:.1f}: %{y:.1f} %") + "<extra>" + name + "</extra>",
         )
         figure.add_scatter(
             x=[epochs[-1]],
             y=[100 * test_accuracy[name]],
-            name=f"{called}test {100 * test_accuracy[name]:.1f} %",
+            name=tr(
+                "{called}test {test_accuracy:.1f} %",
+                called=called,
+                test_accuracy=100 * test_accuracy[name],
+            ),
             mode="markers",
             marker=dict(symbol="star", size=15, color=colour, line=dict(width=1, color="#333333")),
-            hovertemplate="all test pictures: %{y:.2f} %<extra>" + name + "</extra>",
+            hovertemplate=tr("all test pictures: %{y:.2f} %") + "<extra>" + name + "</extra>",
         )
         words.append(
-            f"{called}from {accuracy[0]:.1f} % after epoch {epochs[0]:g} to {accuracy[-1]:.1f} % "
-            f"of the held-out pictures, {100 * test_accuracy[name]:.1f} % of the test pictures"
+            tr(
+                "{called}from {first:.1f} % after epoch {epoch:g} to {last:.1f} % "
+                "of the held-out pictures, {test:.1f} % of the test pictures",
+                called=called,
+                first=accuracy[0],
+                epoch=epochs[0],
+                last=accuracy[-1],
+                test=100 * test_accuracy[name],
+            )
         )
         if with_loss:
             losses += [row["loss"] for row in rows]
             figure.add_scatter(
                 x=epochs,
                 y=losses[1:],
-                name="training loss",
+                name=tr("training loss"),
                 mode="lines",
                 line=dict(color=GREY, dash="dot", width=2),
                 yaxis="y2",
-                hovertemplate="epoch %{x:.1f}: loss %{y:.2f}<extra></extra>",
+                hovertemplate=tr("epoch %{x:.1f}: loss %{y:.2f}<extra></extra>"),
             )
     _mark_growth(figure, next(iter(runs.values())))
     if reference is not None:
         figure.add_hline(
             y=100 * reference,
             line=dict(dash="dash", color=GREY),
-            name=f"a ViT written for a course, {100 * reference:.2f} %",
+            name=tr("a ViT written for a course, {reference:.2f} %", reference=100 * reference),
             showlegend=True,
         )
-        words.append(f"a ViT written for a course reached {100 * reference:.2f} %")
+        words.append(
+            tr("a ViT written for a course reached {reference:.2f} %", reference=100 * reference)
+        )
     if chosen is not None:
         figure.add_vline(x=chosen, line=dict(color=QUERY, width=3))
-    figure.update_xaxes(title="epoch", rangemode="tozero")
-    figure.update_yaxes(title="accuracy, %", range=[0, 100])
+    figure.update_xaxes(title=tr("epoch"), rangemode="tozero")
+    figure.update_yaxes(title=tr("accuracy, %"), range=[0, 100])
     if with_loss:
         figure.update_layout(
             yaxis2=dict(
-                title="training loss",
+                title=tr("training loss"),
                 overlaying="y",
                 side="right",
                 range=[0, math.ceil(max(losses))],
@@ -113,13 +127,16 @@ def distance_by_layer(
     distance, untrained : ndarray of shape (layers, heads), share of the picture's side
     equal_sharing : share of the picture's side
     """
-    words = (
-        f"Attention distance of {distance.size} heads: {100 * distance.mean():.0f} % of the side "
-        f"on average, {100 * untrained.mean():.0f} % before training; equal sharing is "
-        f"{100 * equal_sharing:.0f} %."
+    words = tr(
+        "Attention distance of {count} heads: {mean:.0f} % of the side on average, "
+        "{before:.0f} % before training; equal sharing is {equal:.0f} %.",
+        count=distance.size,
+        mean=100 * distance.mean(),
+        before=100 * untrained.mean(),
+        equal=100 * equal_sharing,
     )
     return _by_layer(
-        distance, untrained, equal_sharing, axis="distance, % of the side", words=words
+        distance, untrained, equal_sharing, axis=tr("distance, % of the side"), words=words
     )
 
 
@@ -130,11 +147,14 @@ def entropy_by_layer(entropy: np.ndarray, untrained: np.ndarray) -> go.Figure:
     ----------
     entropy, untrained : ndarray of shape (layers, heads), share of the entropy of equal sharing
     """
-    words = (
-        f"Entropy of {entropy.size} heads: {100 * entropy.mean():.0f} % of that of equal sharing "
-        f"on average, {100 * untrained.mean():.0f} % before training."
+    words = tr(
+        "Entropy of {count} heads: {mean:.0f} % of that of equal sharing on average, "
+        "{before:.0f} % before training.",
+        count=entropy.size,
+        mean=100 * entropy.mean(),
+        before=100 * untrained.mean(),
     )
-    return _by_layer(entropy, untrained, 1.0, axis="entropy, % of equal sharing", words=words)
+    return _by_layer(entropy, untrained, 1.0, axis=tr("entropy, % of equal sharing"), words=words)
 
 
 def _by_layer(
@@ -153,11 +173,11 @@ def _by_layer(
             name=name,
             mode="markers",
             marker=dict(symbol=symbol, size=9, color=colour),
-            hovertemplate=f"layer %{{x:.0f}}: %{{y:.0f}} %<extra>{name}</extra>",
+            hovertemplate=tr("layer %{{x:.0f}}: %{{y:.0f}} %<extra>{name}</extra>", name=name),
         )
     figure.add_hline(y=100 * equal_sharing, line=dict(dash="dash", color=GREY))
     top = 115 * max(float(now.max()), float(untrained.max()), equal_sharing)
-    figure.update_xaxes(title="layer", dtick=1, range=[0.5, layers + 0.5])
+    figure.update_xaxes(title=tr("layer"), dtick=1, range=[0.5, layers + 0.5])
     figure.update_yaxes(title=axis, range=[0, top])
     return legend_above(finish(figure, words, height=330), top=56)
 
@@ -181,20 +201,26 @@ def data_hunger(results: Mapping[str, Sequence[tuple[float, float, float]]]) -> 
             mode="lines+markers",
             line=dict(color=colour, dash=dash, width=2),
             marker=dict(symbol=symbol, size=9),
-            hovertemplate="%{x:,} pictures: %{y:.1f} %<extra>" + name + "</extra>",
+            hovertemplate=tr("%{x:,} pictures: %{y:.1f} %") + "<extra>" + name + "</extra>",
         )
         words.append(
-            f"{name} {100 * accuracy[0]:.1f} % with {pictures[0]:,} pictures and "
-            f"{100 * accuracy[-1]:.1f} % with {pictures[-1]:,}"
+            tr(
+                "{name} {first:.1f} % with {few:,} pictures and {last:.1f} % with {many:,}",
+                name=name,
+                first=100 * accuracy[0],
+                few=pictures[0],
+                last=100 * accuracy[-1],
+                many=pictures[-1],
+            )
         )
     ticks = [count for count, _, _ in next(iter(results.values()))]
     figure.update_xaxes(
-        title="training pictures",
+        title=tr("training pictures"),
         type="log",
         tickvals=ticks,
         ticktext=[f"{count:,}" for count in ticks],
     )
-    figure.update_yaxes(title="test accuracy, %", rangemode="tozero")
+    figure.update_yaxes(title=tr("test accuracy, %"), rangemode="tozero")
     return legend_above(finish(figure, "; ".join(words) + ".", height=380), top=56)
 
 
@@ -207,7 +233,7 @@ def _mark_growth(figure: go.Figure, rows: Sequence[Mapping[str, Any]]) -> None:
             figure.add_vline(
                 x=epochs[index - 1],
                 line=dict(color=GREY, width=1),
-                annotation_text=f"input {size} px",
+                annotation_text=tr("input {size} px", size=size),
                 annotation_font_size=14,
                 annotation_position="top left",
             )

@@ -13,6 +13,7 @@ from latex2mathml.converter import convert
 
 from .. import inspection, plots
 from ..families import ModelError
+from ..language import tr
 from ..plots.template import on_white
 from ..text import lesson
 from ..text import report as text
@@ -88,7 +89,7 @@ def html(
         found, line, figures = compared
         words = f"<p>{escape(found.replace('**', ''))}</p><p class=line>{escape(line)}</p>"
         drawn = [made.figure(figure, "compare", line) for figure in figures]
-        sections.append(_section(text.COMPARED, [words, *drawn]))
+        sections.append(_section(tr(text.COMPARED), [words, *drawn]))
     sections += [_picture_section(made, one, several=len(models) > 1) for one in captured]
     sections += [_weights_section(made, model, several=len(models) > 1) for model in models]
     packages = ", ".join(f"{package} {version(package)}" for package in _PACKAGES)
@@ -100,9 +101,11 @@ def html(
     names = [dict.fromkeys(each) for each in ((m.name for m in models), (c.name for c in captured))]
     title = escape(": ".join(", ".join(each) for each in names))
     untrained = [model for model in models if not model.trained]
-    said = text.UNTRAINED if len(models) == 1 else text.SOME_UNTRAINED
+    said = tr(text.UNTRAINED if len(models) == 1 else text.SOME_UNTRAINED)
     warning = f"<p class=warning>{said}</p>" if untrained else ""
-    head = f"<h1>{title}</h1><p class=line>{escape(about)}</p>{warning}<p>{text.EXPERIMENTS}</p>"
+    head = (
+        f"<h1>{title}</h1><p class=line>{escape(about)}</p>{warning}<p>{tr(text.EXPERIMENTS)}</p>"
+    )
     return file(title, head + "".join(sections), made.components, made.figures)
 
 
@@ -153,9 +156,9 @@ def _picture_section(made: _Made, one: Captured, *, several: bool) -> str:
     digest = f"SHA-256 {one.checksum}" if one.checksum else ""
     parts = [f"<p class=line>{width} × {height} pixels. {digest}</p>"]
     if image is None:
-        parts.append(f"<p>{text.NO_PICTURE}</p>")
+        parts.append(f"<p>{tr(text.NO_PICTURE)}</p>")
     else:
-        said = text.OPENED.format(layer=acts.depth)
+        said = tr(text.OPENED, layer=acts.depth)
         parts.append(made.live("anatomy", lambda id: anatomy(model, image, acts, id), line, said))
     parts.append(made.live("attention", lambda id: attention(acts, id), line))
     for page, draw in (_ANSWER, *(_ALIKE if acts.all_to_all else ())):
@@ -164,7 +167,7 @@ def _picture_section(made: _Made, one: Captured, *, several: bool) -> str:
         except ValueError as error:  # what this model does not have, in one sentence
             parts.append(f"<p>{escape(str(error))}</p>")
     if not acts.all_to_all:
-        parts.append(f"<p>{escape(text.NOT_ALIKE.format(model=model.name))}</p>")
+        parts.append(f"<p>{escape(tr(text.NOT_ALIKE, model=model.name))}</p>")
     return _section(f"{one.name}, {_called(model)}" if several else one.name, parts)
 
 
@@ -188,7 +191,9 @@ def _weights_section(made: _Made, model: "Model", *, several: bool) -> str:
     if table is not None and len(table) >= grid[0] * grid[1]:
         similarity = inspection.position_similarity(table, grid=grid)
         parts.append(made.figure(plots.position_similarity(similarity), "positions", line))
-    title = f"{text.WEIGHTS}, {_called(model)}" if several else text.WEIGHTS
+    title = tr(text.WEIGHTS)
+    if several:
+        title = f"{title}, {_called(model)}"
     return _section(title, parts) if parts else ""
 
 

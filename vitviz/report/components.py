@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import anatomy_map, token_map
 from ..families import ModelError
+from ..language import tr
 from ..plots.template import KEY, QUERY, colour_table
 from ..text import anatomy as text
 
@@ -121,7 +122,7 @@ def anatomy_view(
 def alone(of: anatomy_map.Anatomy) -> dict[str, Any]:
     """What is said where no other layer and no other token can be asked for."""
     followed = anatomy_map.token_name(of.described, of.followed)
-    return {"layers": [of.layer], "partial": text.PARTIAL_FILE.format(token=followed)}
+    return {"layers": [of.layer], "partial": tr(text.PARTIAL_FILE, token=followed)}
 
 
 def look(signed: bool) -> dict[str, str]:

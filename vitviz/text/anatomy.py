@@ -7,6 +7,8 @@ z_0 or P², which the page sets as such.
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ..language import mark
+
 
 class Words(NamedTuple):
     """Of one step.
@@ -35,151 +37,198 @@ EQUATIONS = (
 
 STEPS: Mapping[str, Words] = {
     "picture": Words(
-        "Picture",
+        mark("Picture"),
         1,
-        "The model gets {H} × {W} pixels with {C} channels: red, green and blue. Each channel is "
-        "normalised: a fixed mean is subtracted, and the result is divided by a fixed standard "
-        "deviation, so that the numbers lie around 0.",
+        mark(
+            "The model gets {H} × {W} pixels with {C} channels: red, green and blue. Each "
+            "channel is normalised: a fixed mean is subtracted, and the result is divided by "
+            "a fixed standard deviation, so that the numbers lie around 0."
+        ),
     ),
     "stem": Words(
-        "CNN stem",
+        mark("CNN stem"),
         0,
-        "This is a hybrid model: a CNN first turns the picture into a feature map of {shape}. The "
-        "patches are cut from this map, not from the picture.",
+        mark(
+            "This is a hybrid model: a CNN first turns the picture into a feature map of "
+            "{shape}. The patches are cut from this map, not from the picture."
+        ),
     ),
     "embedding": Words(
-        "Convolutions",
+        mark("Convolutions"),
         0,
-        "This family does not cut the picture into patches. Overlapping convolutions turn it into "
-        "the first tokens, {shape}.",
+        mark(
+            "This family does not cut the picture into patches. Overlapping convolutions turn "
+            "it into the first tokens, {shape}."
+        ),
     ),
     "patches": Words(
-        "Patches",
+        mark("Patches"),
         1,
-        "A grid cuts the {source} into N = {N} patches of {P} × {P} {cells}. Each patch becomes "
-        "one token. Patches of half the side would be four times as many, and attention would "
-        "compare sixteen times as many pairs.",
+        mark(
+            "A grid cuts the {source} into N = {N} patches of {P} × {P} {cells}. Each patch "
+            "becomes one token. Patches of half the side would be four times as many, and "
+            "attention would compare sixteen times as many pairs."
+        ),
     ),
     "flatten": Words(
-        "Flatten",
+        mark("Flatten"),
         1,
-        "Each patch is written as one row of {flat} numbers, channel after channel. The row does "
-        "not say which pixels were neighbours: the matrix E has to learn that.",
+        mark(
+            "Each patch is written as one row of {flat} numbers, channel after channel. The "
+            "row does not say which pixels were neighbours: the matrix E has to learn that."
+        ),
     ),
     "project": Words(
-        "Project · E",
+        mark("Project · E"),
         1,
-        "One learned matrix E turns the {flat} numbers of each patch into D = {D} numbers; it is "
-        "the same for every patch. A convolution whose kernel size and stride are both P does the "
-        "same, and that is how it is computed.",
+        mark(
+            "One learned matrix E turns the {flat} numbers of each patch into D = {D} "
+            "numbers; it is the same for every patch. A convolution whose kernel size and "
+            "stride are both P does the same, and that is how it is computed."
+        ),
     ),
     "embedding_norm": Words(
         "LayerNorm",
         0,
-        "This family normalises each token before its first layer: mean 0, standard deviation 1, "
-        "then a learned scale γ and shift β.",
+        mark(
+            "This family normalises each token before its first layer: mean 0, standard "
+            "deviation 1, then a learned scale γ and shift β."
+        ),
     ),
     "prefix": Words("+ {names}", 1, "{prefix}"),
     "positions": Words(
         "+ E_{pos}",
         1,
-        "Attention alone does not know where a patch lies. So a {learned} vector for each "
-        "position is added, and the same patch at another position becomes a different token.",
+        mark(
+            "Attention alone does not know where a patch lies. So a {learned} vector for each "
+            "position is added, and the same patch at another position becomes a different "
+            "token."
+        ),
     ),
     "pre_norm": Words(
         "LayerNorm",
         0,
-        "This model normalises every token once more before the first layer, as CLIP does.",
+        mark("This model normalises every token once more before the first layer, as CLIP does."),
     ),
     "encoder": Words(
-        "Encoder × {L}",
+        mark("Encoder × {L}"),
         2,
-        "{L} layers of the same structure, each with its own weights, turn z_{0} into z_{L}. The "
-        "number of tokens and their width stay the same.",
+        mark(
+            "{L} layers of the same structure, each with its own weights, turn z_{0} into "
+            "z_{L}. The number of tokens and their width stay the same."
+        ),
     ),
     "mixer": Words(
-        "Layers × {L}",
+        mark("Layers × {L}"),
         0,
-        "Each of the {L} layers first mixes the tokens by an MLP across the patches, and then "
-        "processes each token on its own. There is no attention: the mixing weights are the same "
-        "for every picture.",
+        mark(
+            "Each of the {L} layers first mixes the tokens by an MLP across the patches, and "
+            "then processes each token on its own. There is no attention: the mixing weights "
+            "are the same for every picture."
+        ),
     ),
     "stage": Words(
-        "Stage {number}",
+        mark("Stage {number}"),
         0,
-        "Layers {first} to {last}: {grid} tokens of {D} numbers. {kinds}.",
+        mark("Layers {first} to {last}: {grid} tokens of {D} numbers. {kinds}."),
     ),
     "class_attention": Words(
-        "Class attention",
+        mark("Class attention"),
         0,
-        "In layers {first} to {last}, CLS joins the patches. It is the only query: it reads from "
-        "the patches, which no longer change. One token leaves these layers.",
+        mark(
+            "In layers {first} to {last}, CLS joins the patches. It is the only query: it "
+            "reads from the patches, which no longer change. One token leaves these layers."
+        ),
     ),
     "output": Words(
         "y = LN(z_{L}^{0})",
         4,
-        "Of the {T} tokens, only CLS is kept, and normalised once more. These {D} numbers are all "
-        "that the head receives.",
+        mark(
+            "Of the {T} tokens, only CLS is kept, and normalised once more. These {D} numbers "
+            "are all that the head receives."
+        ),
     ),
     "output_distilled": Words(
         "y = LN(z_{L})",
         4,
-        "Two tokens are kept and normalised once more: CLS, which was trained on labels, and DIST, "
-        "which was trained on the answers of a teacher model. Each has a head of its own.",
+        mark(
+            "Two tokens are kept and normalised once more: CLS, which was trained on labels, "
+            "and DIST, which was trained on the answers of a teacher model. Each has a head "
+            "of its own."
+        ),
     ),
     "output_mean": Words(
-        "y: mean",
+        mark("y: mean"),
         4,
-        "Every token is normalised once more. The head of this model reads the mean of all "
-        "patches.",
+        mark(
+            "Every token is normalised once more. The head of this model reads the mean of "
+            "all patches."
+        ),
     ),
     "output_mean_norm": Words(
-        "y: LN of mean",
+        mark("y: LN of mean"),
         4,
-        "The mean of all patches is taken and then normalised. This is what the head of this "
-        "model reads.",
+        mark(
+            "The mean of all patches is taken and then normalised. This is what the head of "
+            "this model reads."
+        ),
     ),
     "output_features": Words(
         "y",
         4,
-        "The tokens of the last layer are combined into one vector y. These {D} numbers are all "
-        "that the head receives.",
+        mark(
+            "The tokens of the last layer are combined into one vector y. These {D} numbers "
+            "are all that the head receives."
+        ),
     ),
     "head_hidden": Words(
         "tanh",
         4,
-        "This head has a hidden layer with tanh, as the paper uses during pre-training.",
+        mark("This head has a hidden layer with tanh, as the paper uses during pre-training."),
     ),
     "head": Words(
-        "Head",
+        mark("Head"),
         4,
-        "One linear layer turns y into {K} numbers, one for each class: the logits. Softmax turns "
-        "these into probabilities, which add up to 100 %. In the paper this is the head for "
-        "fine-tuning; during pre-training it has one hidden layer with tanh.",
+        mark(
+            "One linear layer turns y into {K} numbers, one for each class: the logits. "
+            "Softmax turns these into probabilities, which add up to 100 %. In the paper this "
+            "is the head for fine-tuning; during pre-training it has one hidden layer with "
+            "tanh."
+        ),
     ),
     "no_head": Words(
-        "Head",
+        mark("Head"),
         4,
-        "These weights have no head: the model ends with y, on which other models can build.",
+        mark("These weights have no head: the model ends with y, on which other models can build."),
     ),
     "embedding_head": Words(
-        "Head",
+        mark("Head"),
         4,
-        "This head does not name classes. It gives an embedding, which is compared with the "
-        "embeddings of texts.",
+        mark(
+            "This head does not name classes. It gives an embedding, which is compared with "
+            "the embeddings of texts."
+        ),
     ),
 }
 
 #: Of the tokens in front of the patches, by their kind; the first is used where CLS is read.
 PREFIX: Mapping[str, str] = {
-    "cls": "A learned vector, [CLS], is put in front of the patches; it is the same for every "
-    "picture. The idea comes from BERT, a language model: a token that stands for no word gathers "
-    "information from the whole sentence. The head reads this token.",
-    "cls unread": "A learned vector, [CLS], is put in front of the patches, as BERT does with "
-    "sentences. The head of this model does not read it: it reads the mean of the patches.",
-    "dist": "DIST is a second such vector, which learns the answers of a teacher model (DeiT).",
-    "reg": "Registers are further learned vectors, which the head does not read: the layers can "
-    "store intermediate results in them, and need no patches for that.",
+    "cls": mark(
+        "A learned vector, [CLS], is put in front of the patches; it is the same for every "
+        "picture. The idea comes from BERT, a language model: a token that stands for no word "
+        "gathers information from the whole sentence. The head reads this token."
+    ),
+    "cls unread": mark(
+        "A learned vector, [CLS], is put in front of the patches, as BERT does with "
+        "sentences. The head of this model does not read it: it reads the mean of the patches."
+    ),
+    "dist": mark(
+        "DIST is a second such vector, which learns the answers of a teacher model (DeiT)."
+    ),
+    "reg": mark(
+        "Registers are further learned vectors, which the head does not read: the layers can "
+        "store intermediate results in them, and need no patches for that."
+    ),
 }
 
 #: Boxes of an encoder layer. `qkv` stands for queries, keys and values.
@@ -187,76 +236,100 @@ BOXES: Mapping[str, Words] = {
     "before": Words(
         "z_{ℓ−1}",
         2,
-        "Layer {l} gets {T} tokens of {D} numbers. These rows are the residual stream: every layer "
-        "reads from it and adds to it, and nothing else connects the layers.",
+        mark(
+            "Layer {l} gets {T} tokens of {D} numbers. These rows are the residual stream: "
+            "every layer reads from it and adds to it, and nothing else connects the layers."
+        ),
     ),
     "norm1": Words(
         "LN",
         2,
-        "LayerNorm brings each token to mean 0 and standard deviation 1, then multiplies by γ and "
-        "adds β. It stands before attention (pre-norm), so the stream itself is passed on "
-        "unchanged along the line at the left. The first Transformer had it after each addition "
-        "(post-norm).",
+        mark(
+            "LayerNorm brings each token to mean 0 and standard deviation 1, then multiplies "
+            "by γ and adds β. It stands before attention (pre-norm), so the stream itself is "
+            "passed on unchanged along the line at the left. The first Transformer had it "
+            "after each addition (post-norm)."
+        ),
     ),
     "qkv": Words(
         "q k v",
         2,
-        "Three matrices turn every token into a query q, a key k and a value v: what it looks "
-        "for, what it is found by, and what it passes on. They are split into {h} heads of D_{h} "
-        "= {d} numbers.",
+        mark(
+            "Three matrices turn every token into a query q, a key k and a value v: what it "
+            "looks for, what it is found by, and what it passes on. They are split into {h} "
+            "heads of D_{h} = {d} numbers."
+        ),
     ),
     "scores": Words(
         "q kᵀ / √D_{h}",
         2,
-        "Query and key are multiplied number by number, and the products are summed. The sum is "
-        "large if both point in the same direction. The sum of D_{h} products spreads about "
-        "√D_{h} times as widely as one product; dividing by √D_{h} = {root} undoes that.{bias}",
+        mark(
+            "Query and key are multiplied number by number, and the products are summed. The "
+            "sum is large if both point in the same direction. The sum of D_{h} products "
+            "spreads about √D_{h} times as widely as one product; dividing by √D_{h} = {root} "
+            "undoes that.{bias}"
+        ),
     ),
     "attention": Words(
         "softmax: A",
         2,
-        "Softmax turns the {T} scores of this query into shares that sum to 100 %: one row of A. "
-        "If all scores were equal, each key would get {equal}.",
+        mark(
+            "Softmax turns the {T} scores of this query into shares that sum to 100 %: one "
+            "row of A. If all scores were equal, each key would get {equal}."
+        ),
     ),
     "heads": Words(
         "A v",
         2,
-        "The output for this query is the sum of all values v, each multiplied by its share. Only "
-        "here do tokens exchange information; everything else processes each token on its own.",
+        mark(
+            "The output for this query is the sum of all values v, each multiplied by its "
+            "share. Only here do tokens exchange information; everything else processes each "
+            "token on its own."
+        ),
     ),
     "concatenated": Words(
-        "heads side by side",
+        mark("heads side by side"),
         2,
-        "All {h} heads work at the same time, each with its own q, k and v. Their results are put "
-        "side by side: {h} × {d} numbers.",
+        mark(
+            "All {h} heads work at the same time, each with its own q, k and v. Their results "
+            "are put side by side: {h} × {d} numbers."
+        ),
     ),
     "heads_norm": Words(
-        "LN", 2, "This family normalises the heads' results before they are mixed."
+        "LN", 2, mark("This family normalises the heads' results before they are mixed.")
     ),
     "projected": Words(
         "U_{msa}",
         2,
-        "One more learned matrix, U_{msa}, mixes the results of the heads into {D} numbers: this "
-        "is MSA(LN(z_{ℓ−1})).",
+        mark(
+            "One more learned matrix, U_{msa}, mixes the results of the heads into {D} "
+            "numbers: this is MSA(LN(z_{ℓ−1}))."
+        ),
     ),
     "layer_scale1": Words(
         "LayerScale",
         2,
-        "Each number is multiplied by a learned factor. The factors begin small, so that at first "
-        "the layers add almost nothing.",
+        mark(
+            "Each number is multiplied by a learned factor. The factors begin small, so that "
+            "at first the layers add almost nothing."
+        ),
     ),
     "after_attention": Words(
         "+ → z′_{ℓ}",
         2,
-        "The result is added to the input of the layer, number by number. Attention changes the "
-        "stream here by {attention} of its length (mean over all tokens).",
+        mark(
+            "The result is added to the input of the layer, number by number. Attention "
+            "changes the stream here by {attention} of its length (mean over all tokens)."
+        ),
     ),
-    "norm2": Words("LN", 3, "LayerNorm again, with a γ and a β of its own, before the MLP."),
+    "norm2": Words("LN", 3, mark("LayerNorm again, with a γ and a β of its own, before the MLP.")),
     "hidden": Words(
-        "MLP: hidden",
+        mark("MLP: hidden"),
         3,
-        "The MLP processes each token on its own, with the same weights for all: it moves no "
-        "information between patches. Its first matrix turns {D} numbers into {M}.",
+        mark(
+            "The MLP processes each token on its own, with the same weights for all: it moves "
+            "no information between patches. Its first matrix turns {D} numbers into {M}."
+        ),
     ),
     "activated": Words(
         "{activation}",
@@ -264,63 +337,74 @@ BOXES: Mapping[str, Words] = {
         "{activating}",
     ),
     "mlp": Words(
-        "MLP: out",
+        mark("MLP: out"),
         3,
-        "A second matrix turns the hidden units back into {D} numbers.",
+        mark("A second matrix turns the hidden units back into {D} numbers."),
     ),
-    "layer_scale2": Words("LayerScale", 3, "Again each number is multiplied by a learned factor."),
+    "layer_scale2": Words(
+        "LayerScale", 3, mark("Again each number is multiplied by a learned factor.")
+    ),
     "after": Words(
         "+ → z_{ℓ}",
         3,
-        "The result is added to the stream too: the MLP changes it here by {mlp} of its length. "
-        "z_{ℓ} goes to {next}.",
+        mark(
+            "The result is added to the stream too: the MLP changes it here by {mlp} of its "
+            "length. z_{ℓ} goes to {next}."
+        ),
     ),
 }
 ACTIVATING: Mapping[str, str] = {
-    "plain": "{activation} lets large positive numbers pass and brings negative ones close to 0. "
-    "Without it, one matrix could do the work of both.",
-    "gated": "One half of the hidden units goes through {activation} and is multiplied by the "
-    "other half: a gate for each number.",
+    "plain": mark(
+        "{activation} lets large positive numbers pass and brings negative ones close to 0. "
+        "Without it, one matrix could do the work of both."
+    ),
+    "gated": mark(
+        "One half of the hidden units goes through {activation} and is multiplied by the "
+        "other half: a gate for each number."
+    ),
 }
-BIAS = " This family then adds a bias that depends on the positions of query and key."
+BIAS = mark(" This family then adds a bias that depends on the positions of query and key.")
 #: Of a layer that is not opened.
 CLOSED: Mapping[str, str] = {
-    "before": "Layer {l} gets {T} tokens of {D} numbers, the residual stream.",
-    "after_attention": "The result of the first half of the layer is added: {closed}.",
-    "after": "The second half of the layer processes each token on its own, and its result is "
-    "added too.",
+    "before": mark("Layer {l} gets {T} tokens of {D} numbers, the residual stream."),
+    "after_attention": mark("The result of the first half of the layer is added: {closed}."),
+    "after": mark(
+        "The second half of the layer processes each token on its own, and its result is added too."
+    ),
 }
 #: What is said of a token whose numbers are not in the browser: by the app, and by a file.
-PARTIAL_APP = "This layer is large: click the token, and its numbers are sent."
-PARTIAL_FILE = "This file holds these numbers for {token} only; the app shows them for every token."
+PARTIAL_APP = mark("This layer is large: click the token, and its numbers are sent.")
+PARTIAL_FILE = mark(
+    "This file holds these numbers for {token} only; the app shows them for every token."
+)
 
 KINDS_CLOSED: Mapping[str, str] = {
-    "mixing": "an MLP across the patches",
-    "window": "attention within windows",
-    "grid": "attention within windows of spread patches",
-    "pooled": "attention to pooled keys",
-    "class": "attention of CLS to all patches",
-    "global": "attention, in a form that is not opened here",
+    "mixing": mark("an MLP across the patches"),
+    "window": mark("attention within windows"),
+    "grid": mark("attention within windows of spread patches"),
+    "pooled": mark("attention to pooled keys"),
+    "class": mark("attention of CLS to all patches"),
+    "global": mark("attention, in a form that is not opened here"),
 }
 
 #: Shapes in letters, by the names of steps and of what they are made with.
 SHAPES: Mapping[str, str] = {
     "picture": "x: H × W × C",
-    "stem": "feature map: H × W × C",
-    "embedding": "first tokens × D",
-    "patches": "patches: N × P × P × C",
+    "stem": mark("feature map: H × W × C"),
+    "embedding": mark("first tokens × D"),
+    "patches": mark("patches: N × P × P × C"),
     "flatten": "x_{p}: N × P² C",
     "project.kernel": "Eᵀ: D × P² C",
     "project.bias": "b: D",
     "project": "x_{p} E: N × D",
-    "embedding_norm": "tokens × D",
-    "prefix.tokens": "learned: D",
+    "embedding_norm": mark("tokens × D"),
+    "prefix.tokens": mark("learned: D"),
     "prefix": "[x_{class}; x_{p} E]: T × D",
     "positions.table": "E_{pos}: T × D",
     "positions": "z_{0}: T × D",
     "pre_norm": "z_{0}: T × D",
     "encoder": "z_{L}: T × D",
-    "stage": "tokens × D",
+    "stage": mark("tokens × D"),
     "class_attention": "CLS: 1 × D",
     "output.gamma": "γ: D",
     "output.beta": "β: D",
@@ -329,8 +413,8 @@ SHAPES: Mapping[str, str] = {
     "output_mean": "y: D",
     "output_mean_norm": "y: D",
     "output_features": "y: D",
-    "head_hidden": "hidden: D",
+    "head_hidden": mark("hidden: D"),
     "head.weight": "W: K × D",
     "head.bias": "b: K",
-    "head": "logits: K",
+    "head": mark("logits: K"),
 }

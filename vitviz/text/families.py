@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..language import mark, tr
+
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
@@ -10,26 +12,40 @@ class Card:
 
     Attributes
     ----------
-    differs : str
+    apart : str
         What sets it apart, in one or two sentences.
-    hidden : str
+    unseen : tuple of str
         What cannot be shown of it here, and why.
     source : str
         Its paper.
     """
 
-    differs: str
-    hidden: str
+    apart: str
+    unseen: tuple[str, ...]
     source: str
+
+    @property
+    def differs(self) -> str:
+        """What sets it apart, in the language in use."""
+        return tr(self.apart)
+
+    @property
+    def hidden(self) -> str:
+        """What cannot be shown of it, in the language in use."""
+        return " ".join(map(tr, self.unseen))
 
 
 #: How a model knows where a patch lies, by the names of `vitviz.families.position_encodings`.
 POSITION_ENCODINGS: Mapping[str, str] = {
-    "embedding": "the position embedding added to it",
-    "relative bias": "a bias that attention adds to each score, by the offset from query to key",
-    "rotary": "a rotation of queries and keys by their positions (RoPE)",
-    "convolutions": "its convolutions, which see neighbouring patches and the zeros at the edges",
-    "mixing": "the MLP that mixes the patches, with weights for each position",
+    "embedding": mark("the position embedding added to it"),
+    "relative bias": mark(
+        "a bias that attention adds to each score, by the offset from query to key"
+    ),
+    "rotary": mark("a rotation of queries and keys by their positions (RoPE)"),
+    "convolutions": mark(
+        "its convolutions, which see neighbouring patches and the zeros at the edges"
+    ),
+    "mixing": mark("the MLP that mixes the patches, with weights for each position"),
 }
 
 
@@ -42,105 +58,127 @@ def known_by(name: str, sources: Sequence[str]) -> str:
     sources : as `vitviz.families.position_encodings` finds them
     """
     if not sources:
-        return f"nothing tells {name} where a patch lies"
+        return tr("nothing tells {name} where a patch lies", name=name)
     if tuple(sources) == ("embedding",):
-        return f"nothing tells {name} where a patch lies, except the position embedding added to it"
-    *others, last = (POSITION_ENCODINGS[source] for source in sources)
-    listed = f"{', '.join(others)} and {last}" if others else last
-    return f"what tells {name} where a patch lies is {listed}"
+        return tr(
+            "nothing tells {name} where a patch lies, except the position embedding added to it",
+            name=name,
+        )
+    *others, last = (tr(POSITION_ENCODINGS[source]) for source in sources)
+    listed = tr("{listed} and {last}", listed=", ".join(others), last=last) if others else last
+    return tr("what tells {name} where a patch lies is {listed}", name=name, listed=listed)
 
 
-_STEM = "Filters: the first layers are convolutions, and no filter is as large as a patch."
-_NO_POSITIONS = "And Positions: no position embedding is added to its tokens."
+_STEM = mark("Filters: the first layers are convolutions, and no filter is as large as a patch.")
+_NO_POSITIONS = mark("And Positions: no position embedding is added to its tokens.")
 _STAGES = (
-    "Rollout and Tokens, which need the same tokens in every layer: they change from stage to "
-    f"stage. {_NO_POSITIONS}"
+    mark(
+        "Rollout and Tokens, which need the same tokens in every layer: they change from stage to "
+        "stage."
+    ),
+    _NO_POSITIONS,
 )
+_CONVOLUTIONS = mark("What its convolutions do: they have no A.")
 CARDS: Mapping[str, Card] = {
     "ViT": Card(
-        differs=(
-            "One grid of patches from the first layer to the last, and a class token, CLS. Every "
-            "token attends to every token."
+        apart=mark(
+            "One grid of patches from the first layer to the last, and a class token, "
+            "CLS. Every token attends to every token."
         ),
-        hidden="Nothing: every page that is about one model shows it.",
+        unseen=(mark("Nothing: every page that is about one model shows it."),),
         source="Dosovitskiy et al., ICLR 2021, section 3.1",
     ),
     "DeiT": Card(
-        differs=(
-            "A ViT that was trained on ImageNet-1k alone. The distilled models, such as the one on "
-            "the picture, have one more token: DIST learns the answer of a teacher, as CLS learns "
-            "the label. It has its own row and column in A."
+        apart=mark(
+            "A ViT that was trained on ImageNet-1k alone. The distilled models, such as "
+            "the one on the picture, have one more token: DIST learns the answer of a "
+            "teacher, as CLS learns the label. It has its own row and column in A."
         ),
-        hidden="DIST on the picture: it is not a patch, so its share stands beside the map.",
+        unseen=(
+            mark("DIST on the picture: it is not a patch, so its share stands beside the map."),
+        ),
         source="Touvron et al., ICML 2021 (arXiv 2012.12877, section 4)",
     ),
     "Hybrid": Card(
-        differs=(
-            "Patches are cut from the feature map of a CNN, not from the picture. A is a ViT's, on "
-            "that map's grid."
+        apart=mark(
+            "Patches are cut from the feature map of a CNN, not from the picture. A is a "
+            "ViT's, on that map's grid."
         ),
-        hidden=(
-            "Filters: E is applied to feature maps, so its filters are not pictures. A token also "
-            "knows more of the picture than its box, because the CNN sees beyond it."
+        unseen=(
+            mark(
+                "Filters: E is applied to feature maps, so its filters are not pictures. A "
+                "token also knows more of the picture than its box, because the CNN sees "
+                "beyond it."
+            ),
         ),
         source="Dosovitskiy et al., ICLR 2021, section 3.1, Hybrid Architecture",
     ),
     "Swin": Card(
-        differs=(
-            "Patches attend only within windows. Every second layer shifts them by half a window "
-            "(3 of 7 patches; not in the last stage here, where one window is the whole grid), and "
-            "a mask keeps apart what the shift brings together from opposite borders. Each later "
-            "stage halves the grid's sides."
+        apart=mark(
+            "Patches attend only within windows. Every second layer shifts them by half a "
+            "window (3 of 7 patches; not in the last stage here, where one window is the "
+            "whole grid), and a mask keeps apart what the shift brings together from "
+            "opposite borders. Each later stage halves the grid's sides."
         ),
-        hidden=(
-            "Tokens, which needs the same tokens in every layer: they change from stage to stage. "
-            "There is no attention rollout for the same reason; in its place its page shows the "
-            f"map of one class. {_NO_POSITIONS}"
+        unseen=(
+            mark(
+                "Tokens, which needs the same tokens in every layer: they change from stage "
+                "to stage. There is no attention rollout for the same reason; in its place "
+                "its page shows the map of one class."
+            ),
+            _NO_POSITIONS,
         ),
         source="Liu et al., ICCV 2021, sections 3.1 and 3.2, Fig. 4",
     ),
     "PVT": Card(
-        differs=(
-            "Every patch attends to every key, but in all stages except the last a key stands for "
-            "several patches, so A is N x M. Each later stage halves the grid's sides. Shown is "
-            "PVT v2."
+        apart=mark(
+            "Every patch attends to every key, but in all stages except the last a key "
+            "stands for several patches, so A is N x M. Each later stage halves the "
+            "grid's sides. Shown is PVT v2."
         ),
-        hidden=_STAGES,
+        unseen=_STAGES,
         source="Wang et al., ICCV 2021, section 3.3; v2: Computational Visual Media 2022",
     ),
     "CoAtNet": Card(
-        differs=(
-            "The first stages are convolutions; the last ones attend over their whole grid, with a "
-            "bias for the offset of each pair added to the scores."
+        apart=mark(
+            "The first stages are convolutions; the last ones attend over their whole "
+            "grid, with a bias for the offset of each pair added to the scores."
         ),
-        hidden=f"What its convolutions do: they have no A. {_STEM} {_STAGES}",
+        unseen=(_CONVOLUTIONS, _STEM, *_STAGES),
         source="Dai et al., NeurIPS 2021, section 2",
     ),
     "MaxViT": Card(
-        differs=(
-            "Each block convolves and then attends twice: within windows of neighbours, then among "
-            "patches that lie equally far apart over the whole picture."
+        apart=mark(
+            "Each block convolves and then attends twice: within windows of neighbours, "
+            "then among patches that lie equally far apart over the whole picture."
         ),
-        hidden=f"What its convolutions do: they have no A. {_STEM} {_STAGES}",
+        unseen=(_CONVOLUTIONS, _STEM, *_STAGES),
         source="Tu et al., ECCV 2022, Fig. 3",
     ),
     "CaiT": Card(
-        differs=(
-            "First the patches attend to each other, without CLS. In the last two layers CLS is "
-            "the only query: A is one row, 1 x (1 + N)."
+        apart=mark(
+            "First the patches attend to each other, without CLS. In the last two layers "
+            "CLS is the only query: A is one row, 1 x (1 + N)."
         ),
-        hidden=(
-            "Rollout and Tokens: CLS is not among the tokens of the first layers. Their heads are "
-            "mixed before and after the softmax; a map shows a head before the second mixing."
+        unseen=(
+            mark(
+                "Rollout and Tokens: CLS is not among the tokens of the first layers. Their "
+                "heads are mixed before and after the softmax; a map shows a head before the "
+                "second mixing."
+            ),
         ),
         source="Touvron et al., ICCV 2021 (Going deeper with Image Transformers), section 3",
     ),
     "MLP-Mixer": Card(
-        differs=(
-            "No attention: an MLP mixes the patches, with weights that are the same for every "
-            "picture. Every patch reaches every other."
+        apart=mark(
+            "No attention: an MLP mixes the patches, with weights that are the same for "
+            "every picture. Every patch reaches every other."
         ),
-        hidden="A, and the pages that need it: Distance, Rollout and Tokens. It only has weights.",
+        unseen=(
+            mark(
+                "A, and the pages that need it: Distance, Rollout and Tokens. It only has weights."
+            ),
+        ),
         source="Tolstikhin et al., NeurIPS 2021, section 2 and Fig. 5",
     ),
 }

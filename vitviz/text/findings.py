@@ -4,16 +4,18 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ..language import mark, tr
+
 CLEAR = 0.1  # of all attention among patches: what a pattern gets beyond uniform attention
 ALMOST_UNIFORM = 0.1  # of all attention: what would have to move
 NEAR_UNIFORM, LOCAL = 0.1, 0.5  # of the distance of uniform attention
 MUCH, ALMOST = 0.3, 0.8  # correlations
 ALIKE = 0.1  # a smaller difference of cosines is not told
 _PLACES = {
-    "row": "along the row of the query",
-    "column": "along the column of the query",
-    "neighbours": "to the neighbours of the query",
-    "itself": "to the query itself",
+    "row": mark("along the row of the query"),
+    "column": mark("along the column of the query"),
+    "neighbours": mark("to the neighbours of the query"),
+    "itself": mark("to the query itself"),
 }
 
 
@@ -42,26 +44,32 @@ def attention(
         if share >= 2 * uniform[name]
     }
     best = max(excess, key=lambda key: excess[key], default=None)
-    said = "No head attends clearly to a row or a column, to neighbours, to itself or to one patch."
+    said = tr(
+        "No head attends clearly to a row or a column, to neighbours, to itself or to one patch."
+    )
     if best is not None and excess[best] >= CLEAR:
         name, at, head = best
-        where = _PLACES.get(name)
-        if where is None:
-            row, col = divmod(int(patches[at][head]), columns)
-            where = f"from everywhere to row {row + 1}, column {col + 1}"
-        said = (
-            f"**Layer {layers[at]}, head {head + 1}** attends {where}: "
-            f"{_percent(shares[at][name][head])} of its attention among patches (uniform: "
-            f"{_percent(uniform[name])})."
+        row, col = divmod(int(patches[at][head]), columns)
+        where = tr("from everywhere to row {row}, column {column}", row=row + 1, column=col + 1)
+        said = tr(
+            "**Layer {layer}, head {head}** attends {where}: {share} of its attention among "
+            "patches (uniform: {uniform}).",
+            layer=layers[at],
+            head=head + 1,
+            where=tr(_PLACES[name]) if name in _PLACES else where,
+            share=_percent(shares[at][name][head]),
+            uniform=_percent(uniform[name]),
         )
     counts = [int((each < ALMOST_UNIFORM).sum()) for each in moved]
     at = int(np.argmax([count / len(each) for count, each in zip(counts, moved, strict=True)]))
     if counts[at]:
-        heads, where = len(moved[at]), f"**layer {layers[at]}**"
+        heads, where = len(moved[at]), tr("**layer {layer}**", layer=layers[at])
         if len(layers) > 1 and sum(counts) == sum(map(len, moved)):
-            where = "**every layer**"
-        who = "All heads" if counts[at] == heads else f"{counts[at]} of {heads} heads"
-        said += f" {who} of {where} attend almost uniformly."
+            where = tr("**every layer**")
+        who = tr("All heads")
+        if counts[at] < heads:
+            who = tr("{count} of {heads} heads", count=counts[at], heads=heads)
+        said += tr(" {who} of {where} attend almost uniformly.", who=who, where=where)
     return said
 
 
@@ -79,16 +87,25 @@ def distance(pixels: np.ndarray, uniform: float) -> str:
         return ""
     near = int((known < LOCAL * uniform).sum())
     even = int((np.abs(known - uniform) <= NEAR_UNIFORM * uniform).sum())
-    verdict = "The heads are **mixed**."
+    verdict = tr("The heads are **mixed**.")
     if 2 * near > len(known):
-        verdict = "Most heads attend **near**."
+        verdict = tr("Most heads attend **near**.")
     elif 2 * even > len(known):
-        verdict = "Most heads attend **as far as uniform attention** would."
+        verdict = tr("Most heads attend **as far as uniform attention** would.")
     layer, head = np.unravel_index(np.nanargmin(pixels), pixels.shape)
-    return (
-        f"{verdict} {even} of {len(known)} are within {_percent(NEAR_UNIFORM)} of the distance of "
-        f"uniform attention ({uniform:.1f} px), {near} below half of it. The nearest is layer "
-        f"{layer + 1}, head {head + 1} ({pixels[layer, head]:.1f} px)."
+    return tr(
+        "{verdict} {even} of {heads} are within {percent} of the distance of uniform attention "
+        "({uniform:.1f} px), {near} below half of it. The nearest is layer {layer}, head {head} "
+        "({pixels:.1f} px).",
+        verdict=verdict,
+        even=even,
+        heads=len(known),
+        percent=_percent(NEAR_UNIFORM),
+        uniform=uniform,
+        near=near,
+        layer=layer + 1,
+        head=head + 1,
+        pixels=pixels[layer, head],
     )
 
 
@@ -101,13 +118,19 @@ def tokens(cosines: Sequence[float], shown: int) -> str:
     shown : the layer on screen, from 1
     """
     here, first = cosines[shown - 1], cosines[0]
-    said = f"After layer {shown} two patches have a cosine of **{here:.2f}** on average"
+    said = tr(
+        "After layer {shown} two patches have a cosine of **{here:.2f}** on average",
+        shown=shown,
+        here=here,
+    )
     if shown == 1:
         return f"{said}."
-    change = "about as alike as" if abs(here - first) < ALIKE else "less alike than"
-    if here - first >= ALIKE:
-        change = "more alike than"
-    return f"{said}, {change} after layer 1 ({first:.2f})."
+    change = tr(", less alike than after layer 1 ({first:.2f}).", first=first)
+    if abs(here - first) < ALIKE:
+        change = tr(", about as alike as after layer 1 ({first:.2f}).", first=first)
+    elif here > first:
+        change = tr(", more alike than after layer 1 ({first:.2f}).", first=first)
+    return said + change
 
 
 def maps(correlation: float, grids: Sequence[tuple[int, int]], common: tuple[int, int]) -> str:
@@ -120,19 +143,26 @@ def maps(correlation: float, grids: Sequence[tuple[int, int]], common: tuple[int
     common : in which they were compared
     """
     if np.isnan(correlation):
-        said = "One of the two maps is the same everywhere, so they have no correlation."
+        said = tr("One of the two maps is the same everywhere, so they have no correlation.")
     else:
-        verdict = "hardly alike"
+        verdict = tr("hardly alike")
         if correlation >= MUCH:
-            verdict = "much alike" if correlation >= ALMOST else "partly alike"
+            verdict = tr("much alike") if correlation >= ALMOST else tr("partly alike")
         elif correlation <= -MUCH:
-            verdict = "opposed to each other"
-        said = f"The two maps are {verdict}: their correlation is **{correlation:.2f}**."
+            verdict = tr("opposed to each other")
+        said = tr(
+            "The two maps are {verdict}: their correlation is **{correlation:.2f}**.",
+            verdict=verdict,
+            correlation=correlation,
+        )
     if len({*grids, common}) > 1:
         first, second, third = (f"{rows} x {cols}" for rows, cols in (*grids, common))
-        said += (
-            f" They lie in grids of {first} and of {second} patches and are compared on the "
-            f"picture, resampled by area to {third}."
+        said += tr(
+            " They lie in grids of {first} and of {second} patches and are compared on the "
+            "picture, resampled by area to {third}.",
+            first=first,
+            second=second,
+            third=third,
         )
     return said
 
@@ -148,11 +178,17 @@ def matches(pairs: np.ndarray, cosines: np.ndarray, count: int) -> str:
     count : of all patches of a picture
     """
     if not len(pairs):
-        return f"None of the {count} patches has a mutual match in the other picture."
+        return tr(
+            "None of the {count} patches has a mutual match in the other picture.", count=count
+        )
     same = int((pairs[:, 0] == pairs[:, 1]).sum())
-    return (
-        f"**{len(pairs)} of {count}** patches have a mutual match in the other picture, with a "
-        f"median cosine of {np.median(cosines):.2f}; {same} of them at the same place."
+    return tr(
+        "**{pairs} of {count}** patches have a mutual match in the other picture, with a median "
+        "cosine of {cosine:.2f}; {same} of them at the same place.",
+        pairs=len(pairs),
+        count=count,
+        cosine=np.median(cosines),
+        same=same,
     )
 
 
@@ -177,15 +213,27 @@ def positions(similarity: np.ndarray) -> str:
     if not all(mask.any() for mask in pairs.values()):
         return ""
     mean = {name: float(cosines[mask].mean()) for name, mask in pairs.items()}
-    numbers = f"a cosine of **{mean['next']:.2f}** on average; any two, {mean['all']:.2f}"
+    numbers = tr(
+        "a cosine of **{near:.2f}** on average; any two, {every:.2f}",
+        near=mean["next"],
+        every=mean["all"],
+    )
     if mean["next"] - mean["all"] < ALIKE:
-        return f"Neighbouring positions are hardly more alike than any others: {numbers}."
-    said = f"Neighbouring positions are alike: {numbers}."
+        return tr(
+            "Neighbouring positions are hardly more alike than any others: {numbers}.",
+            numbers=numbers,
+        )
+    said = tr("Neighbouring positions are alike: {numbers}.", numbers=numbers)
     if abs(mean["row"] - mean["column"]) >= ALIKE:
-        more, less = sorted(("row", "column"), key=lambda name: -mean[name])
-        said += (
-            f" Positions of one {more} are more alike ({mean[more]:.2f}) than those of one {less} "
-            f"({mean[less]:.2f})."
+        words = {"row": tr("row"), "column": tr("column")}
+        more, less = sorted(words, key=lambda name: -mean[name])
+        said += tr(
+            " Positions of one {more} are more alike ({larger:.2f}) than those of one {less} "
+            "({smaller:.2f}).",
+            more=words[more],
+            larger=mean[more],
+            less=words[less],
+            smaller=mean[less],
         )
     return said
 
@@ -200,15 +248,24 @@ def filters(explained: np.ndarray, before: np.ndarray | None, count: int) -> str
     """
     half = _reaching_half(explained)
     if half is None:
-        return (
-            f"The first {len(explained)} of {count} components hold less than half of the variance."
+        return tr(
+            "The first {first} of {count} components hold less than half of the variance.",
+            first=len(explained),
+            count=count,
         )
-    said = f"Half of the variance of the filters lies in **{half} of {count}** components"
+    said = tr(
+        "Half of the variance of the filters lies in **{half} of {count}** components",
+        half=half,
+        count=count,
+    )
     start = None if before is None else _reaching_half(before)
     if start is None:
         return f"{said}."
-    change = "as many as" if start == half else "fewer than" if half < start else "more than"
-    return f"{said}, {change} before training" + (f" ({start})." if start != half else ".")
+    if start == half:
+        return said + tr(", as many as before training.")
+    if half < start:
+        return said + tr(", fewer than before training ({start}).", start=start)
+    return said + tr(", more than before training ({start}).", start=start)
 
 
 def _reaching_half(explained: np.ndarray) -> int | None:

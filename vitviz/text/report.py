@@ -1,17 +1,22 @@
 """What the report says beside the captions of the pages."""
 
-OPENED = "Layer {layer} is opened here; the app and vitviz.widget open every layer."
-NO_PICTURE = "Anatomy is left out: it needs the pictures themselves, and captures alone were given."
-EXPERIMENTS = (
-    "This file has what one forward pass of each picture shows. Experiments, which run the model "
-    "again, are not in it: muted heads, hidden patches, occlusion, curves of removal, shuffled "
-    "patches, and maps of one class. The app makes them on the pages Classify, Rollout and Anatomy."
+from ..language import mark
+
+OPENED = mark("Layer {layer} is opened here; the app and vitviz.widget open every layer.")
+NO_PICTURE = mark(
+    "Anatomy is left out: it needs the pictures themselves, and captures alone were given."
 )
-NOT_ALIKE = (
-    "The figures of Distance, Rollout and Tokens are left out: they need every token to attend to "
-    "every token, and the same tokens in each layer, which is not so in {model}."
+EXPERIMENTS = mark(
+    "This file has what one forward pass of each picture shows. Experiments, which run "
+    "the model again, are not in it: muted heads, hidden patches, occlusion, curves of "
+    "removal, shuffled patches, and maps of one class. The app makes them on the pages "
+    "Classify, Rollout and Anatomy."
 )
-WEIGHTS = "The weights"
-UNTRAINED = "These are random weights."
-SOME_UNTRAINED = "Some of these weights are random, as each line below its figure says."
-COMPARED = "Compared"
+NOT_ALIKE = mark(
+    "The figures of Distance, Rollout and Tokens are left out: they need every token to "
+    "attend to every token, and the same tokens in each layer, which is not so in {model}."
+)
+WEIGHTS = mark("The weights")
+UNTRAINED = mark("These are random weights.")
+SOME_UNTRAINED = mark("Some of these weights are random, as each line below its figure says.")
+COMPARED = mark("Compared")

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from .captures import (
     KINDS,
-    TITLES,
     bytes_of,
     default_query,
     frames_of,
     layer_names,
     shape_of,
+    titles,
     view_message,
 )
 from .frames import Frame, Kind, Placed, Shape, encode, encode_windows, moved, packed, photo
@@ -26,7 +26,7 @@ __all__ = [
     "PICTURES",
     "SAVING",
     "SHARED",
-    "TITLES",
+    "STRINGS",
     "Frame",
     "Kind",
     "Placed",
@@ -44,14 +44,18 @@ __all__ = [
     "script",
     "shape_of",
     "style",
+    "titles",
     "view_message",
 ]
 
 _HERE = Path(__file__).parent
-#: The module that saves a drawing as a picture; it imports nothing.
-SAVING = _HERE / "saving.js"
+#: The module of the strings, which imports nothing; and that which saves a drawing as a picture.
+STRINGS, SAVING = _HERE / "strings.js", _HERE / "saving.js"
 # Each imports from those before it; the page Anatomy takes the first ones too.
-SHARED = [_HERE / f"{name}.js" for name in ("maps", "parts", "commits", "component", "keys")]
+SHARED = [
+    STRINGS,
+    *(_HERE / f"{name}.js" for name in ("maps", "parts", "commits", "component", "keys")),
+]
 #: What makes pictures that are saved: the page Anatomy takes it too.
 PICTURES = [SAVING, _HERE / "placed.js"]
 _MODULES = [*SHARED, *PICTURES, *(_HERE / f"{name}.js" for name in ("distance", "drawing", "view"))]

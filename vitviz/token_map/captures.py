@@ -6,6 +6,7 @@ Nothing of a capture's type is imported but for type hints.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from ..language import mark, tr
 from .frames import Frame, Shape, encode, encode_windows
 
 if TYPE_CHECKING:
@@ -14,13 +15,21 @@ if TYPE_CHECKING:
 
 #: What a layer's kind means for its patches.
 KINDS = {
-    "global": "every patch attends to every patch",
-    "class": "only CLS attends",
-    "window": "patches attend within windows",
-    "grid": "patches attend within spread-out windows",
-    "pooled": "patches attend to pooled keys",
+    "global": mark("every patch attends to every patch"),
+    "class": mark("only CLS attends"),
+    "window": mark("patches attend within windows"),
+    "grid": mark("patches attend within spread-out windows"),
+    "pooled": mark("patches attend to pooled keys"),
 }
-TITLES = {"row": "What it attends to", "column": "Who attends to it", "strip": "All heads of"}
+
+
+def titles() -> dict[str, str]:
+    """The headings of maps of attention."""
+    return {
+        "row": tr("What it attends to"),
+        "column": tr("Who attends to it"),
+        "strip": tr("All heads of"),
+    }
 
 
 def default_query(acts: "Activations", layer: "Layer") -> int | None:
@@ -50,7 +59,7 @@ def layer_names(acts: "Activations") -> list[str]:
     """What each layer is called beside its maps."""
     alike = all(layer.kind == "global" for layer in acts.layers)
     return [
-        f"layer {number}" + ("" if alike else f" ({KINDS[layer.kind]})")
+        tr("layer {layer}", layer=number) + ("" if alike else f" ({tr(KINDS[layer.kind])})")
         for number, layer in enumerate(acts.layers, start=1)
     ]
 
@@ -117,7 +126,7 @@ def view_message(
         "kind": "share",
         "strip": "heads",
         "frames": [shape.sent(name) for shape, name in zip(shapes, layer_names(acts), strict=True)],
-        "titles": {**TITLES, "slider": "Layer"},
+        "titles": {**titles(), "slider": tr("Layer")},
         "picture": {"width": width, "height": height, "crop": list(acts.crop)},
         "distance": None,
         "guess": None,

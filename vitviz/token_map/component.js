@@ -5,6 +5,7 @@
 import { Commits } from "./commits.js";
 import { patchAt } from "./maps.js";
 import { backdrop, contextOf, element, fit } from "./parts.js";
+import { speak } from "./strings.js";
 
 /** @import { Grid } from "./maps.js" */
 /** @import { ViewMessage } from "./message.js" */
@@ -111,6 +112,7 @@ export class Component {
   /** @param {any} data @param {Send} send */
   receive(data, send) {
     this.data = data;
+    speak(data.words);
     this.commits.receive(data, send);
     const { session, version, state, stackId, ...layout } = data;
     const built = JSON.stringify(layout);

@@ -2,6 +2,7 @@
 // The chart of mean attention distance: a dot for every head, which leads to it.
 
 import { element } from "./parts.js";
+import { tr } from "./strings.js";
 
 /** @import { Distance } from "./message.js" */
 
@@ -31,7 +32,7 @@ export class DistanceChart {
     const y = (/** @type {number} */ value) =>
       TOP + (1 - value / max) * (HEIGHT - TOP - BOTTOM);
     const chart = svg("svg", { height: HEIGHT, role: "group",
-      "aria-label": `Mean attention distance of every head, in pixels of ${side}` });
+      "aria-label": tr("Mean attention distance of every head, in pixels of {side}", { side }) });
     equal.forEach((value, layer) => {
       if (value === null) return;
       const [x1, x2] = [`${layer * wide}%`, `${(layer + 1) * wide}%`];
@@ -41,7 +42,7 @@ export class DistanceChart {
     const same = equal.every((value) => value === null || value === most);
     chart.append(
       svg("text", { x: "100%", y: y(0) - 7, "text-anchor": "end" }, // deep heads rarely look near
-        `dashed: equal sharing${same ? ` ${most.toFixed(1)} px` : ""}`),
+        tr("dashed: equal sharing") + (same ? ` ${most.toFixed(1)} px` : "")),
       svg("text", { x: -6, y: y(0) + 4, "text-anchor": "end" }, "0"),
       svg("text", { x: -6, y: y(most) + 5, "text-anchor": "end" }, most.toFixed(0)),
       svg("line", { x1: 0, x2: "100%", y1: y(0), y2: y(0), class: "axis" }));
@@ -55,7 +56,7 @@ export class DistanceChart {
           svg("text", { x: `${middle}%`, y: HEIGHT - 4, "text-anchor": "middle" }, `${layer + 1}`));
       heads.forEach((value, head) => {
         if (value === null) return;
-        const said = `layer ${layer + 1}, head ${head + 1}: ${value.toFixed(1)} px`;
+        const said = tr("layer {layer}, head {head}: {pixels} px", { layer: layer + 1, head: head + 1, pixels: value.toFixed(1) });
         const cx = `${middle + 0.5 * ((head + 0.5) / heads.length - 0.5) * wide}%`;
         const node = svg("circle", { cx, cy: y(value), role: "button", "aria-label": said });
         node.append(svg("title", {}, said));
@@ -65,8 +66,8 @@ export class DistanceChart {
       });
     });
     chart.addEventListener("keydown", (event) => this.#press(event, choose));
-    const title = element("h4", { textContent: "Mean attention distance" },
-      element("small", { textContent: " by layer, px; click a dot" }));
+    const title = element("h4", { textContent: tr("Mean attention distance") },
+      element("small", { textContent: tr(" by layer, px; click a dot") }));
     this.node = element("div", { className: "distance" }, title, chart);
     // Not on the chart: Chromium lets the tab key stop at SVG that listens for focus.
     this.node.addEventListener("focusin", ({ target }) => this.#stopAt(target));

@@ -5,6 +5,7 @@ import { asText, patchBox, range } from "./maps.js";
 import { colourAt } from "./parts.js";
 import { background, boxed } from "./placed.js";
 import { drawn } from "./saving.js";
+import { tr } from "./strings.js";
 
 /** @import { Grid } from "./maps.js" */
 /** @import { ViewMessage } from "./message.js" */
@@ -79,7 +80,7 @@ function bar(paint, equalShare, top) {
     const x = left + width * scale.position(equalShare);
     parts.push(drawn("path", { d: `M${x},${y + 15}l5,7h-10z`, fill: "currentColor" }));
     parts.push(drawn("text", { x, y: y + 34, fill: "currentColor", "text-anchor": "middle",
-      "font-family": "sans-serif", "font-size": 12 }, "equal sharing"));
+      "font-family": "sans-serif", "font-size": 12 }, tr("equal sharing")));
   }
   return parts;
 }

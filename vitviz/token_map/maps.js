@@ -2,6 +2,8 @@
 // The numbers of the token map: stacks of maps, scales, words, and the geometry of the patches.
 // Nothing here touches the page, so that it is tested without a browser.
 
+import { tr } from "./strings.js";
+
 /** @import { Box, Direction, FrameInfo, Kind, Matches, Shape } from "./message.js" */
 /** @import { StackMessage, State, ViewMessage } from "./message.js" */
 /**
@@ -255,7 +257,7 @@ export function selected(shape, state, hover, across = false) {
   const [role, other] = /** @type {Role[]} */ (column ? ["key", "query"] : ["query", "key"]);
   const isPatch = query !== MEAN && query >= prefix.length;
   const patch = isPatch ? moved(query - prefix.length, queries, grid) : -1;
-  const token = query === MEAN ? "mean of the patches" : prefix[query];
+  const token = query === MEAN ? tr("mean of the patches") : prefix[query];
   const same = grid.rows === mapGrid.rows && grid.cols === mapGrid.cols;
   return {
     direction,
@@ -279,7 +281,7 @@ export function tilesOf(stack, { kind, strip, frames }, state, { token, directio
   const { heads } = frames[state.frame];
   const tiles = strip === "heads"
     ? (heads === 1 ? [0] : [MEAN, ...range(heads)]).map((head) =>
-      ({ head, frame: state.frame, name: head === MEAN ? "mean" : `head ${head + 1}` }))
+      ({ head, frame: state.frame, name: head === MEAN ? tr("mean") : tr("head {head}", { head: head + 1 }) }))
     : frames.map(({ name }, frame) => ({ head: 0, frame, name }));
   const except = state.leaveOut || kind === "cosine" ? itself : -1;
   return tiles.filter((tile) => stack.frames.has(tile.frame)).map((tile) => {
@@ -325,7 +327,7 @@ export function asText(kind, value) {
 
 /** @param {number} index @param {number} cols */
 export function place(index, cols) {
-  return `row ${Math.floor(index / cols) + 1} column ${(index % cols) + 1}`;
+  return tr("row {row} column {column}", { row: Math.floor(index / cols) + 1, column: (index % cols) + 1 });
 }
 
 /** What a map says: in one line, and in the sentences below it.
@@ -337,25 +339,27 @@ export function reading(kind, shape, selection, tile, pointed) {
   const { value, at } = tile.strongest;
   const cosine = kind === "cosine"; // the query, the same as itself, is left out
   const { role, other } = selection;
-  const alike = selection.across ? "most similar" : "most similar other";
-  const best = cosine ? alike : `strongest ${other}`;
-  const unit = cosine ? "cosine " : "";
+  const alike = selection.across ? tr("most similar") : tr("most similar other");
+  const best = cosine ? alike : tr("strongest {other}", { other: tr(other) });
+  const unit = cosine ? `${tr("cosine")} ` : "";
   const said = (/** @type {number} */ number) => `${unit}${asText(kind, number)}`;
-  const of = `${role} ${selection.name}, ${tile.name}`;
+  const of = `${tr(role)} ${selection.name}, ${tile.name}`;
   const line = `${of}: ${best} ${place(at, cols)}, ${said(value)}`;
   let words = `${best[0].toUpperCase()}${best.slice(1)}: ${place(at, cols)}, ${said(value)}.`;
   if (pointed !== null) {
-    const pointedAt = cosine ? "Patch" : other === "key" ? "Key" : "Query";
+    const pointedAt = cosine ? tr("Patch") : other === "key" ? tr("Key") : tr("Query");
     words = `${pointedAt} ${place(pointed, cols)}: ${said(patches[pointed])}.`;
   }
   if (cosine) return { line, words };
-  const within = shape.within ? " in a whole window" : "";
-  words += ` ▲ equal sharing${within}, ${percent(shape.equalShare ?? 0)}.`;
-  if (role === "key") return { line, words: `${words} A column need not add up to 100 %.` };
+  const equal = percent(shape.equalShare ?? 0);
+  words += shape.within
+    ? tr(" ▲ equal sharing in a whole window, {share}.", { share: equal })
+    : tr(" ▲ equal sharing, {share}.", { share: equal });
+  if (role === "key") return { line, words: words + tr(" A column need not add up to 100 %.") };
   const sum = (/** @type {Float64Array} */ values) => values.reduce((a, b) => a + b, 0);
   if (patches.length > 10) {
     const most = percent(sum(patches.slice().sort().slice(-10)));
-    words += ` The 10 strongest of ${patches.length} patches take ${most};`;
+    words += tr(" The 10 strongest of {count} patches take {most};", { count: patches.length, most });
   }
-  return { line, words: `${words} all tokens together ${percent(sum(patches) + sum(prefix))}.` };
+  return { line, words: words + tr(" all tokens together {share}.", { share: percent(sum(patches) + sum(prefix)) }) };
 }

@@ -2,6 +2,7 @@
 // Parts of the page: elements, rows of buttons, the colour bar, and drawing on a canvas.
 
 import { asText, patchBox, range } from "./maps.js";
+import { tr } from "./strings.js";
 
 /** @import { Grid, Scale, Selected, Tile } from "./maps.js" */
 /** @import { Kind, State, ViewMessage } from "./message.js" */
@@ -88,17 +89,17 @@ export function layout({ titles, frames, state }) {
  * @param {(part: Partial<State>) => void} change */
 export function toolbar(share, columns, state, change) {
   const { direction, view, scale, leaveOut, smooth } = state;
-  const read = { row: "row: attends to", column: "column: attended to by" };
-  const views = { heat: "heat map", spotlight: "spotlight" };
-  const scales = { map: "per map", shared: "shared", log: "log" };
+  const read = { row: tr("row: attends to"), column: tr("column: attended to by") };
+  const views = { heat: tr("heat map"), spotlight: tr("spotlight") };
+  const scales = { map: tr("per map"), shared: tr("shared"), log: tr("log") };
   const role = columns && direction === "column" ? "key" : "query";
-  const smoothed = check("smoothed", smooth, (smooth) => change({ smooth }));
+  const smoothed = check(tr("smoothed"), smooth, (smooth) => change({ smooth }));
   if (!share) return [smoothed];
   return [
-    ...(columns ? [choice("Read", read, direction, (direction) => change({ direction }))] : []),
-    choice("View", views, view, (view) => change({ view })),
-    choice("Scale", scales, scale, (scale) => change({ scale })),
-    check(`leave the ${role} out of the scale`, leaveOut, (leaveOut) => change({ leaveOut })),
+    ...(columns ? [choice(tr("Read"), read, direction, (direction) => change({ direction }))] : []),
+    choice(tr("View"), views, view, (view) => change({ view })),
+    choice(tr("Scale"), scales, scale, (scale) => change({ scale })),
+    check(tr("leave the {role} out of the scale", { role: tr(role) }), leaveOut, (leaveOut) => change({ leaveOut })),
     smoothed,
   ];
 }
@@ -259,7 +260,7 @@ export function drawTile(button, tile, { patch, grid, mapGrid }, paint, smooth) 
   const peak = asText(paint.kind, tile.strongest.value);
   label.firstChild.textContent = tile.name;
   label.lastChild.textContent = peak;
-  button.setAttribute("aria-label", `${tile.name}, maximum ${peak}`);
+  button.setAttribute("aria-label", tr("{name}, maximum {peak}", { name: tile.name, peak }));
   drawPixels(canvas, tile.map.patches, mapGrid, paint);
   canvas.style.imageRendering = smooth ? "auto" : "pixelated";
   mark.hidden = patch < 0;

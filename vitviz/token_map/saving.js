@@ -2,6 +2,9 @@
 // Saves a drawing as a picture: PNG at two scales, or SVG; with its title, colour bar and provenance
 // line, or bare on a transparent ground, for slides.
 
+import { tr } from "./strings.js";
+
+
 /** @typedef {{ drawn: SVGElement, width: number, height: number, title: string, words: string,
  * provenance: string }} Drawing what is drawn, its size in pixels, and its words */
 
@@ -35,11 +38,11 @@ export function saveMenu(draw) {
   const root = host.attachShadow({ mode: "open" });
   const details = document.createElement("details");
   const summary = document.createElement("summary");
-  summary.textContent = "Save";
-  summary.setAttribute("aria-label", "Save as a picture");
+  summary.textContent = tr("Save");
+  summary.setAttribute("aria-label", tr("Save as a picture"));
   const box = document.createElement("div");
   for (const [words, bare] of /** @type {[string, boolean][]} */ (
-    [["With title", false], ["Bare, transparent", true]])) {
+    [[tr("With title"), false], [tr("Bare, transparent"), true]])) {
     box.append(words);
     for (const [label, scale] of /** @type {[string, number][]} */ (
       [["PNG", 1], ["PNG × 2", 2], ["SVG", 0]])) {

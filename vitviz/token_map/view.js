@@ -14,6 +14,7 @@ import {
   drawBar, drawCells, drawGrid, drawPixels, drawTile, element, fillStrip, layout, outline, toolbar,
 } from "./parts.js";
 import { saveMenu } from "./saving.js";
+import { tr } from "./strings.js";
 
 /** @import { Grid, Role, Selected, Tile } from "./maps.js" */
 /** @import { State, ViewMessage } from "./message.js" */
@@ -82,7 +83,7 @@ class View extends Component {
     if (!asked) return selected(shape, state, this.hover, this.across);
     const { keyRows: rows, keyCols: cols, keyCrop: crop } = asked.view.shape;
     const grid = { rows, cols, crop };
-    const name = `${place(asked.patch, cols)} of the other picture`;
+    const name = tr("{place} of the other picture", { place: place(asked.patch, cols) });
     return { ...selected(shape, state, MEAN, true), grid, name };
   }
 
@@ -252,7 +253,7 @@ class View extends Component {
     for (const canvas of [photo, map]) canvas.removeAttribute("aria-label");
     for (const part of [mapTitle, bar, prefix, strip]) part.replaceChildren();
     delete bar.dataset.spotlight;
-    reading.textContent = "Loading …";
+    reading.textContent = tr("Loading …");
   }
 
   #drawTools() {
@@ -308,17 +309,17 @@ class View extends Component {
     this.#markPatches(context, line, selection);
     if (away) return this.parts.photoTitle.replaceChildren(this.data.titles.photo ?? "");
     const { role, name, query } = selection;
-    const pinned = this.previewed ? " · preview" : this.state.pinned ? " · pinned" : "";
+    const pinned = this.previewed ? tr(" · preview") : this.state.pinned ? tr(" · pinned") : "";
     const token = element("em", { textContent: name });
-    this.parts.photoTitle.replaceChildren(`The ${role}: `, token, pinned);
+    this.parts.photoTitle.replaceChildren(tr("The {role}: ", { role: tr(role) }), token, pinned);
     this.#drawTokenButtons(query, role);
   }
 
   /** @param {number} query @param {Role} role */
   #drawTokenButtons(query, role) {
     const { home, prefix } = this.shape;
-    const names = [...(home === MEAN ? ["mean of the patches"] : []), ...prefix];
-    if (!names.length) names.push("the middle");
+    const names = [...(home === MEAN ? [tr("mean of the patches")] : []), ...prefix];
+    if (!names.length) names.push(tr("the middle"));
     const shown = `${names.join()} ${query} ${role}`;
     if (this.shown.tokens === shown) return;
     this.shown.tokens = shown;
@@ -328,7 +329,7 @@ class View extends Component {
         textContent: name,
         onclick: () => this.change({ query: home + index, pinned: false }),
         aria: { "aria-pressed": String(query === home + index),
-                "aria-label": `${name} as the ${role}` },
+                "aria-label": tr("{name} as the {role}", { name, role: tr(role) }) },
       })));
   }
 
@@ -395,13 +396,13 @@ class View extends Component {
       outline(context, line, guess.patch, selection.mapGrid, GUESS, false);
 
     const column = selection.direction === "column";
-    const details = [shape.name, data.strip === "heads" && tile.name, state.smooth && "smoothed"];
+    const details = [shape.name, data.strip === "heads" && tile.name, state.smooth && tr("smoothed")];
     const small = element("small", { textContent: ` ${details.filter(Boolean).join(", ")}` });
     parts.mapTitle.replaceChildren((column && data.titles.column) || data.titles.row, small);
     drawBar(parts.bar, paint, shape.equalShare);
     parts.bar.style.width = parts.map.style.width;
-    const verb = data.kind === "cosine" ? "" : column ? "by " : "to ";
-    const names = shape.prefix.map((name) => `${verb}${name}`);
+    const names = shape.prefix.map((name) =>
+      data.kind === "cosine" ? name : column ? tr("by {name}", { name }) : tr("to {name}", { name }));
     drawCells(parts.prefix, names, tile.map.prefix, selection.query, paint);
 
     const said = reading(data.kind, shape, selection, tile, this.pointed);
@@ -409,7 +410,7 @@ class View extends Component {
     parts.map.setAttribute("aria-label", said.line);
     if (this.hover === null) parts.live.textContent = said.line;
     const mutual = data.matches?.mutual[selection.query] && this.pointed === null;
-    parts.reading.textContent = said.words + (mutual ? " Each is the other's most similar." : "");
+    parts.reading.textContent = said.words + (mutual ? tr(" Each is the other's most similar.") : "");
   }
 }
 

@@ -7,6 +7,7 @@ from vitviz.app.screens import anatomy_experiments
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import anatomy
 from vitviz.app.widgets.data_table import Data, Table
+from vitviz.language import tr
 
 
 def page(view: View) -> Data:
@@ -20,7 +21,7 @@ def _shapes(view: View) -> Table:
     boxes = [("the picture's way", box) for box in anatomy.steps_of(view)]
     boxes += [(f"layer {view.layer + 1}", box) for box in anatomy.layer_of(view)]
     return Table(
-        f"Shapes of all steps, and of the boxes of layer {view.layer + 1}.",
+        tr("Shapes of all steps, and of the boxes of layer {layer}.", layer=view.layer + 1),
         {
             "where": [where for where, _ in boxes],
             "what": [box.name.replace("_", " ") for _, box in boxes],
@@ -40,12 +41,17 @@ def _worked(view: View) -> list[Table]:
     scores = anatomy.scores_of(view, head)[query]
     shares = view.acts.attention(view.layer)[head, query]
     numbers = np.arange(q.shape[2]) + 1
-    where = f"layer {view.layer + 1}, head {head + 1}"
+    where = tr("layer {layer}, head {head}", layer=view.layer + 1, head=head + 1)
     asked, seen = (token_name(described, token) for token in (query, key))
     return [
         Table(
-            f"{where}: q of {asked}, k of {seen} and their product, whose sum is the score before "
-            "it is scaled.",
+            tr(
+                "{where}: q of {asked}, k of {seen} and their product, whose sum is the score "
+                "before it is scaled.",
+                where=where,
+                asked=asked,
+                seen=seen,
+            ),
             {
                 "number": numbers.tolist(),
                 "q": q[head, query],
@@ -54,7 +60,11 @@ def _worked(view: View) -> list[Table]:
             },
         ),
         Table(
-            f"{where}: scores of {asked} with all keys, and their softmax.",
+            tr(
+                "{where}: scores of {asked} with all keys, and their softmax.",
+                where=where,
+                asked=asked,
+            ),
             {
                 "key": [token_name(described, token) for token in range(len(shares))],
                 "score": scores,

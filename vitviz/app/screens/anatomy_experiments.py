@@ -15,6 +15,7 @@ from vitviz.app.shared.view import View
 from vitviz.app.widgets import class_menu
 from vitviz.app.widgets.data_table import Table, patch_columns
 from vitviz.app.widgets.figure import show
+from vitviz.language import mark, tr
 from vitviz.plots.template import as_percent
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
 ORDERS = range(1, 10)  # seeds of the permutations
 EXPERIMENTS = {
-    "answers": "What would each patch answer?",
-    "order": "Does the order of the patches matter?",
-    "locality": "What does a patch see?",
+    "answers": mark("What would each patch answer?"),
+    "order": mark("Does the order of the patches matter?"),
+    "locality": mark("What does a patch see?"),
 }
 
 
@@ -35,17 +36,17 @@ def draw(view: View) -> list[Table]:
 
     if not view.acts.all_to_all:
         return []
-    st.subheader("Experiments on this picture", anchor=False)
+    st.subheader(tr("Experiments on this picture"), anchor=False)
     # A patch can answer only where there is a head that names classes.
     names = [
         name for name in EXPERIMENTS if name != "answers" or view.acts.probabilities is not None
     ]
     chosen = setting("experiment", names, names[0])
     st.segmented_control(
-        "Experiment",
+        tr("Experiment"),
         names,
         key="experiment",
-        format_func=lambda name: EXPERIMENTS[name],
+        format_func=lambda name: tr(EXPERIMENTS[name]),
         required=True,
         label_visibility="collapsed",
     )
@@ -63,14 +64,19 @@ def _patch_answers(view: View) -> list[Table]:
 
     acts = view.acts
     if acts.probabilities is None:
-        st.markdown(f"{view.model.name} has no head that names classes, so no patch can answer.")
+        st.markdown(
+            tr(
+                "{name} has no head that names classes, so no patch can answer.",
+                name=view.model.name,
+            )
+        )
         return []
     labels, index = class_menu.names(acts), class_menu.chosen(acts)
     words, photo, answers = st.columns([4, 4, 4])
     with words:
         class_menu.menu(acts)
         depth = setting("depth", range(acts.depth + 1), acts.depth)
-        st.slider("After layer", 0, acts.depth, key="depth")
+        st.slider(tr("After layer"), 0, acts.depth, key="depth")
         found = results.captures().get(
             (*view.key, "patch lens", depth),
             lambda: intervention.patch_lens(view.model, acts, depth),
@@ -78,12 +84,18 @@ def _patch_answers(view: View) -> list[Table]:
         )
         right = (found.argmax(axis=-1) == index).mean()
         st.markdown(
-            f"The final LayerNorm and the head are applied to each patch's token after layer "
-            f"{depth} (0: the embedding). **{100 * right:.0f} %** of the patches would answer "
-            f"**{labels[index]}**; the model answers with {as_percent(acts.probabilities[index])}. "
-            "The head was trained on the last layer and on the tokens that it reads. A low "
-            "probability elsewhere does not mean that a patch lacks the information: the head may "
-            "not be able to read it there."
+            tr(
+                "The final LayerNorm and the head are applied to each patch's token after "
+                "layer {depth} (0: the embedding). **{right:.0f} %** of the patches would "
+                "answer **{name}**; the model answers with {probability}. The head was "
+                "trained on the last layer and on the tokens that it reads. A low probability "
+                "elsewhere does not mean that a patch lacks the information: the head may not "
+                "be able to read it there.",
+                depth=depth,
+                right=100 * right,
+                name=labels[index],
+                probability=as_percent(acts.probabilities[index]),
+            )
         )
     with photo:
         show(
@@ -103,7 +115,7 @@ def _patch_answers(view: View) -> list[Table]:
         "its probability, %": 100 * best.max(axis=1),
         f"{labels[index]}, %": 100 * best[:, index],
     }
-    about = f"What each patch alone would answer after layer {depth}."
+    about = tr("What each patch alone would answer after layer {depth}.", depth=depth)
     return [Table(about, {**patch_columns(view, grid=acts.grid), **columns})]
 
 
@@ -131,12 +143,12 @@ def _order(view: View) -> list[Table]:
                 query=None,
             )
         )
-        st.selectbox("Order number", ORDERS, key="shuffle")
+        st.selectbox(tr("Order number"), ORDERS, key="shuffle")
     labels = _names(view)
-    unit = "a probability (0 to 1)" if view.model.num_classes else "an output"
+    unit = tr("a probability (0 to 1)") if view.model.num_classes else tr("an output")
     for place, title, (before, after), change in zip(
         (with_positions, without),
-        ("With E_pos", "Without E_pos"),
+        (tr("With E_pos"), tr("Without E_pos")),
         found.outputs,
         found.changes,
         strict=True,
@@ -144,20 +156,27 @@ def _order(view: View) -> list[Table]:
         with place:
             st.markdown(f"**{title}**")
             if view.model.num_classes:
-                order = ("in order", "shuffled")
+                order = (tr("in order"), tr("shuffled"))
                 show(plots.answer_change(before, after, labels, k=3, height=260, called=order))
-            st.markdown(f"Largest change of {unit}: **{change:.2g}**.")
+            st.markdown(tr("Largest change of {unit}: **{change:.2g}**.", unit=unit, change=change))
     st.markdown(
-        "Attention, LayerNorm and the MLP process a patch in the same way wherever it lies. "
-        "Without E_pos, the same patches in another order therefore give the same answer. The "
-        "tiny difference that remains is rounding, because numbers are added in another order. "
-        "The model was not trained without E_pos, so do not rely on its answer there."
+        tr(
+            "Attention, LayerNorm and the MLP process a patch in the same way wherever it "
+            "lies. Without E_pos, the same patches in another order therefore give the same "
+            "answer. The tiny difference that remains is rounding, because numbers are added "
+            "in another order. The model was not trained without E_pos, so do not rely on its "
+            "answer there."
+        )
     )
     columns: dict[str, Sequence[object] | np.ndarray] = {"output": labels}
     for title, (before, after) in zip(("with", "without"), found.outputs, strict=True):
         columns[f"{title} E_pos, in order"] = before
         columns[f"{title} E_pos, shuffled"] = after
-    return [Table(f"Outputs with the patches in order and shuffled (order {seed}).", columns)]
+    return [
+        Table(
+            tr("Outputs with the patches in order and shuffled (order {seed}).", seed=seed), columns
+        )
+    ]
 
 
 def _locality(view: View) -> list[Table]:
@@ -200,24 +219,35 @@ def _locality(view: View) -> list[Table]:
             )
         )
     words.markdown(
-        f"A token begins with its own {width} x {width} pixels (small cyan box). From layer 1 on, "
-        "attention reads **the whole picture** (large cyan box). A pixel of a CNN with kernels of "
-        "3 x 3 sees 3, 5 and 7 pixels across after layers 1, 2 and 3 (magenta boxes): a CNN is "
-        "*local* by construction, and its receptive field grows slowly. A CNN also does the same "
-        "at every place (*translation equivariance*). These are its *inductive biases*. In a ViT "
-        "only the patch embedding and the MLPs are local and treat all places alike. Attention is "
-        "global, and must learn from data which patches lie beside each other (Dosovitskiy et al., "
-        "section 3.1).\n\n"
-        "Measured here, as a share of the length of a token: when the picture moves by **one "
-        "patch**, the embedded patches move along and change by "
-        f"**{100 * whole.embedded:.1f} %**; by **half a patch**, they change by "
-        f"**{100 * half.embedded:.0f} %**, because each patch now holds other pixels. After the "
-        "last layer, where E_pos was added, the move by one patch changes tokens by "
-        f"**{100 * whole.last:.0f} %**.\n\n"
-        f"The patch at row {patch[0] + 1}, column {patch[1] + 1}, copied to row {other[0] + 1}, "
-        f"column {other[1] + 1}, gives the same token there before E_pos (difference "
-        f"{twins.embedded:.2g}). After the last layer the two differ by "
-        f"**{100 * twins.last:.0f} %** with E_pos, and by {twins.last_without:.2g} without."
+        tr(
+            "A token begins with its own {width} x {width} pixels (small cyan box). From "
+            "layer 1 on, attention reads **the whole picture** (large cyan box). A pixel of a "
+            "CNN with kernels of 3 x 3 sees 3, 5 and 7 pixels across after layers 1, 2 and 3 "
+            "(magenta boxes): a CNN is *local* by construction, and its receptive field grows "
+            "slowly. A CNN also does the same at every place (*translation equivariance*). "
+            "These are its *inductive biases*. In a ViT only the patch embedding and the MLPs "
+            "are local and treat all places alike. Attention is global, and must learn from "
+            "data which patches lie beside each other (Dosovitskiy et al., section 3.1).\n\n"
+            "Measured here, as a share of the length of a token: when the picture moves by "
+            "**one patch**, the embedded patches move along and change by **{one:.1f} "
+            "%**; by **half a patch**, they change by **{half:.0f} %**, because each "
+            "patch now holds other pixels. After the last layer, where E_pos was added, the "
+            "move by one patch changes tokens by **{last:.0f} %**.\n\nThe patch at row {row}, "
+            "column {column}, copied to row {to_row}, column {to_column}, gives the same token "
+            "there before E_pos (difference {twins:.2g}). After the last layer the two "
+            "differ by **{apart:.0f} %** with E_pos, and by {without:.2g} without.",
+            width=width,
+            one=100 * whole.embedded,
+            half=100 * half.embedded,
+            last=100 * whole.last,
+            row=patch[0] + 1,
+            column=patch[1] + 1,
+            to_row=other[0] + 1,
+            to_column=other[1] + 1,
+            twins=twins.embedded,
+            apart=100 * twins.last,
+            without=twins.last_without,
+        )
     )
     columns: dict[str, Sequence[object]] = {
         "experiment": list(found),
@@ -225,13 +255,13 @@ def _locality(view: View) -> list[Table]:
         "after the last layer": [one.last for one in found.values()],
         "after the last layer, without E_pos": [one.last_without for one in found.values()],
     }
-    return [Table("How much tokens change, as a share of their length.", columns)]
+    return [Table(tr("How much tokens change, as a share of their length."), columns)]
 
 
 def _names(view: View) -> list[str]:
     if view.acts.probabilities is not None:
         return list(class_menu.names(view.acts))
-    return [f"output {number}" for number in range(_outputs(view.model))]
+    return [tr("output {number}", number=number) for number in range(_outputs(view.model))]
 
 
 def _outputs(model: "Model") -> int:

@@ -15,9 +15,10 @@ from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
 from vitviz.app.widgets.token_map import MAX_BYTES, token_map
+from vitviz.language import tr
 from vitviz.text import findings
 from vitviz.text import guesses as text
-from vitviz.token_map import TITLES, Frame, Shape, bytes_of, frames_of, layer_names, shape_of
+from vitviz.token_map import Frame, Shape, bytes_of, frames_of, layer_names, shape_of, titles
 
 SHOWN_UNITS = 28
 MOST_MEASURED = 50_000_000  # numbers of A that are searched for patterns
@@ -44,7 +45,7 @@ def page(view: View) -> Data | None:
         name="attention",
         kind="share",
         strip="heads",
-        titles=TITLES,
+        titles=titles(),
         frame_setting=("layer", range(1, acts.depth + 1)),
         frame_names=layer_names(acts),
         shapes=shapes,
@@ -139,16 +140,28 @@ def _mixing(view: View) -> Data:
     norms = np.linalg.norm(maps.reshape(len(maps), -1), axis=1)
     shown = np.argsort(-norms, kind="stable")[:SHOWN_UNITS]
     st.info(
-        f"{view.model.name} has no attention. Shown are weights, which are the same for every "
-        f"picture: those with which units of layer {view.layer + 1} read each patch, for the "
-        f"{len(shown)} of {len(maps)} units with the largest norm."
+        tr(
+            "{name} has no attention. Shown are weights, which are the same for every "
+            "picture: those with which units of layer {layer} read each patch, for the "
+            "{shown} of {maps} units with the largest norm.",
+            name=view.model.name,
+            layer=view.layer + 1,
+            shown=len(shown),
+            maps=len(maps),
+        )
     )
-    show(plots.token_mixing(maps[shown], names=[f"unit {unit + 1}" for unit in shown]))
+    show(
+        plots.token_mixing(maps[shown], names=[tr("unit {unit}", unit=unit + 1) for unit in shown])
+    )
     columns = {f"unit {unit + 1}": maps[unit].ravel() for unit in shown}
-    about = f"Weights with which layer {view.layer + 1} mixes the patches; they are not attention."
+    about = tr(
+        "Weights with which layer {layer} mixes the patches; they are not attention.",
+        layer=view.layer + 1,
+    )
     grid = view.acts.layers[view.layer].query_grid
     return Data(
-        lambda: [Table(about, {**patch_columns(view, grid=grid), **columns})], pictures="no picture"
+        lambda: [Table(about, {**patch_columns(view, grid=grid), **columns})],
+        pictures=tr("no picture"),
     )
 
 
@@ -159,10 +172,12 @@ def _table(view: View, shape: Shape) -> Table:
     shares = 100 * shares
     columns = {"mean of heads, %": shares.mean(axis=0)}
     columns |= {f"head {number + 1}, %": share for number, share in enumerate(shares)}
-    what = "from {} to each token" if row else "from each token to {}"
+    asked = {"layer": view.layer + 1, "query": view.query_name}
     grid = shape.key_grid if row else shape.grid
     return Table(
-        f"Layer {view.layer + 1}: attention {what.format(view.query_name)}.",
+        tr("Layer {layer}: attention from {query} to each token.", **asked)
+        if row
+        else tr("Layer {layer}: attention from each token to {query}.", **asked),
         {**patch_columns(view, prefix=True, grid=grid), **columns},
     )
 

@@ -11,10 +11,11 @@ from vitviz.app.shared import models, queue, results
 from vitviz.app.shared.view import View, read_at
 from vitviz.app.widgets import class_menu
 from vitviz.app.widgets.figure import show
+from vitviz.language import mark, tr
 from vitviz.plots.template import as_percent
 
 Method = Literal["relevance", "gradient"]
-METHODS: dict[Method, str] = {"relevance": "relevance", "gradient": "gradient rollout"}
+METHODS: dict[Method, str] = {"relevance": mark("relevance"), "gradient": mark("gradient rollout")}
 
 PHOTO_WIDTH = 375  # pixels: as large as the map beside it
 
@@ -26,7 +27,7 @@ def draw(view: View) -> dict[str, np.ndarray]:
     """
     from vitviz import ModelError
 
-    st.subheader("For one class: attention times its gradient", anchor=False)
+    st.subheader(tr("For one class: attention times its gradient"), anchor=False)
     if view.acts.probabilities is None:
         st.markdown(models.why_no_classes(view.model))
         return {}
@@ -49,7 +50,10 @@ def draw(view: View) -> dict[str, np.ndarray]:
         if method == "relevance":
             show(plots.relevance(values, image, crop=crop, name=name))
             return {f"relevance for {name}": values}
-        equal, called = 1 / (len(view.prefix) + values.size), f"Gradient rollout for {name}"
+        equal, called = (
+            1 / (len(view.prefix) + values.size),
+            tr("Gradient rollout for {name}", name=name),
+        )
         show(plots.attention_rollout(values, image, crop=crop, equal_share=equal, name=called))
         return {f"gradient rollout for {name}, %": 100 * values}
 
@@ -59,10 +63,10 @@ def _controls(view: View) -> tuple[int, Method]:
     class_menu.menu(view.acts)
     method = setting("class_map", list(METHODS), "relevance")
     st.segmented_control(
-        "Map",
+        tr("Map"),
         list(METHODS),
         key="class_map",
-        format_func=lambda one: METHODS[one],
+        format_func=lambda one: tr(METHODS[one]),
         width="stretch",
         required=True,
     )
@@ -76,7 +80,7 @@ def of_class(view: View, method: Method, index: int) -> np.ndarray:
     function = attribution.relevance if method == "relevance" else attribution.gradient_rollout
 
     def make() -> np.ndarray:
-        with st.spinner("One pass forward and one back …"), queue.turn():
+        with st.spinner(tr("One pass forward and one back …")), queue.turn():
             return function(view.model, view.picture.image, index)
 
     return results.captures().get(
@@ -89,20 +93,28 @@ def _said(view: View, values: np.ndarray, name: str, method: Method) -> str:
     row, col = np.unravel_index(int(values.argmax()), values.shape)
     largest = f"{values.max():.2g}" if method == "relevance" else as_percent(values.max())
     what = (
-        "Attention weighted by the gradient of the class's logit, with negative values set to 0, "
-        "combined over all layers"
+        tr(
+            "Attention weighted by the gradient of the class's logit, with negative values "
+            "set to 0, combined over all layers"
+        )
         if method == "relevance"
-        else "The same weights with normalised rows, combined as in rollout: shares of 100 %"
+        else tr("The same weights with normalised rows, combined as in rollout: shares of 100 %")
     )
-    words = (
-        f"{what}, read {read_at(view.acts)}. This is not attention itself: a patch that is "
-        f"attended to but does not raise the logit of {name} counts as 0.\n\nLargest: "
-        f"row {row + 1}, column {col + 1}, {largest}."
+    words = tr(
+        "{what}, read {where}. This is not attention itself: a patch that is attended to "
+        "but does not raise the logit of {name} counts as 0.\n\nLargest: row {row}, column "
+        "{col}, {largest}.",
+        what=what,
+        where=read_at(view.acts),
+        name=name,
+        row=row + 1,
+        col=col + 1,
+        largest=largest,
     )
     if not view.acts.all_to_all:  # then there is no rollout beside it
         return words
     rollout = results.measurements(view).rollout[len(view.prefix) :]
     if np.ptp(rollout) > 0 and np.ptp(values) > 0:
         like = np.corrcoef(rollout, values.ravel())[0, 1]
-        words += f" Correlation with rollout (mean of heads, r = 0.5): {like:.2f}."
+        words += tr(" Correlation with rollout (mean of heads, r = 0.5): {like:.2f}.", like=like)
     return words

@@ -16,6 +16,7 @@ from vitviz.app.widgets import cell_sets, class_menu
 from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.experiment import Pending, found_of, on_demand
 from vitviz.app.widgets.figure import show
+from vitviz.language import mark, tr
 from vitviz.plots.template import as_percent
 
 if TYPE_CHECKING:
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
 LISTED_CLASSES = 20
 REMOVALS: "dict[Removal, str]" = {
-    "drop": "tokens dropped",
-    "mean": "mean colour",
-    "blur": "blur",
+    "drop": mark("tokens dropped"),
+    "mean": mark("mean colour"),
+    "blur": mark("blur"),
 }
-BRUSHES = ("drag", "click")
+BRUSHES = {"drag": mark("drag over patches"), "click": mark("click on patches")}
 BLOCKS = (2, 4)
 BLOCKS_ALONG = 7  # a side, where blocks have no setting
 STEPS = 10  # of a curve
@@ -56,39 +57,44 @@ def page(view: View) -> Data | None:
     values = classify_heads.values_of(view, instead) if muted.any() else {}
     edits = _edits(painted, muted, removal, values)
     with answer:
-        st.subheader("The answer", anchor=False)
+        st.subheader(tr("The answer"), anchor=False)
         lens, done = _answer(view, edits, labels, acts.probabilities)
     with patches:
         _patches(view, edits, painted, removal)
     with heads:
-        st.subheader("Heads: click to mute", anchor=False)
+        st.subheader(tr("Heads: click to mute"), anchor=False)
         pending = [classify_heads.draw(view, muted, instead, index, labels)]
 
-    st.subheader("Experiments that change one thing at a time", anchor=False)
+    st.subheader(tr("Experiments that change one thing at a time"), anchor=False)
     of_class, of_block, said = st.columns([3, 2, 6], vertical_alignment="bottom")
     with of_class:
         class_menu.menu(acts)
     of_block.segmented_control(
-        "Side of a block, patches", BLOCKS, key="block", width="stretch", required=True
+        tr("Side of a block, patches"), BLOCKS, key="block", width="stretch", required=True
     )
     said.markdown(
-        "Each experiment below starts from the unedited picture and all heads. Patches are removed "
-        f"as chosen above: {REMOVALS[removal]}."
+        tr(
+            "Each experiment below starts from the unedited picture and all heads. Patches "
+            "are removed as chosen above: {removal}.",
+            removal=tr(REMOVALS[removal]),
+        )
     )
     left, right = st.columns(2)
     with left:
-        changed = " after your changes" if done else ""
-        st.subheader(f"Logit lens{changed}", anchor=False)
+        changed = tr(" after your changes") if done else ""
+        st.subheader(tr("Logit lens{changed}", changed=changed), anchor=False)
         show(plots.logit_lens(lens, labels))
         st.markdown(
-            "The head was trained on the last layer only. A low probability after an early layer "
-            "does not mean that the layer lacks the information: the head may not be able to read "
-            "it there."
+            tr(
+                "The head was trained on the last layer only. A low probability after an "
+                "early layer does not mean that the layer lacks the information: the head may "
+                "not be able to read it there."
+            )
         )
     with right:
-        st.subheader("Hide each block in turn", anchor=False)
+        st.subheader(tr("Hide each block in turn"), anchor=False)
         pending.append(_occlusion(view, index, labels[index], block, removal))
-    st.subheader("Deletion and insertion curves", anchor=False)
+    st.subheader(tr("Deletion and insertion curves"), anchor=False)
     pending.append(_curves(view, index, labels[index], removal))
     for wanted in pending:
         if wanted is not None:
@@ -96,7 +102,7 @@ def page(view: View) -> Data | None:
             with place:
                 make()
             st.rerun()  # the results are cached now, and are drawn in the next run
-    changes = Changes(painted, muted, REMOVALS[removal], done=bool(done))
+    changes = Changes(painted, muted, tr(REMOVALS[removal]), done=bool(done))
     hidden = classify_guess.hides(view, index, block, removal)
     found = Found(
         lens,
@@ -113,18 +119,21 @@ def _of_other_families(view: View, labels: tuple[str, ...]) -> Data:
     assert probabilities is not None
     answer, blocks = st.columns(2)
     with answer:
-        st.subheader("The answer", anchor=False)
+        st.subheader(tr("The answer"), anchor=False)
         show(plots.class_probabilities(probabilities, labels))
         _worth(view, probabilities, labels)
     with blocks:
-        st.subheader("Hide each block in turn", anchor=False)
+        st.subheader(tr("Hide each block in turn"), anchor=False)
         class_menu.menu(view.acts)
         block = max(1, view.model.layers[0].query_grid[0] // BLOCKS_ALONG)
         pending = _occlusion(view, index, labels[index], block, "mean")
         st.markdown(
-            "To mute heads, remove patches or read the answer layer by layer, choose a model "
-            "in which every patch attends to every patch in each layer, such as "
-            f"{models.shipped_name()}."
+            tr(
+                "To mute heads, remove patches or read the answer layer by layer, choose a "
+                "model in which every patch attends to every patch in each layer, such as "
+                "{model}.",
+                model=models.shipped_name(),
+            )
         )
     if pending is not None:
         place, make = pending
@@ -132,7 +141,7 @@ def _of_other_families(view: View, labels: tuple[str, ...]) -> Data:
             make()
         st.rerun()
     table = Table(
-        "What the model answers.", {"class": labels, "probability, %": 100 * probabilities}
+        tr("What the model answers."), {"class": labels, "probability, %": 100 * probabilities}
     )
     return Data(lambda: [table])
 
@@ -190,19 +199,21 @@ def _softmax(view: View, labels: tuple[str, ...]) -> None:
         return
     powers = np.exp(logits.astype(np.float64) - logits.max())
     total = powers.sum()
-    with st.expander("From logits to probabilities"):
+    with st.expander(tr("From logits to probabilities")):
         st.table(
             {
-                "class": [*(labels[at] for at in best), f"all {len(labels):,}"],
-                "logit y": [*(f"{logits[at]:.2f}" for at in best), ""],
+                tr("class"): [*(labels[at] for at in best), tr("all {count:,}", count=len(labels))],
+                tr("logit y"): [*(f"{logits[at]:.2f}" for at in best), ""],
                 "exp(y - max y)": [*(f"{powers[at]:.3f}" for at in best), f"{total:.3f}"],
-                "share": [*(as_percent(powers[at] / total) for at in best), "100 %"],
+                tr("share"): [*(as_percent(powers[at] / total) for at in best), "100 %"],
             }
         )
         st.markdown(
-            "Softmax: each logit becomes exp(y - max y), and each of these is divided by their "
-            "sum. The largest logit is subtracted first, which changes no share and keeps the "
-            "numbers small."
+            tr(
+                "Softmax: each logit becomes exp(y - max y), and each of these is divided by "
+                "their sum. The largest logit is subtracted first, which changes no share and "
+                "keeps the numbers small."
+            )
         )
 
 
@@ -211,41 +222,59 @@ def _sigmoid(view: View, labels: tuple[str, ...], best: np.ndarray) -> None:
     logits, probabilities = view.acts.logits, view.acts.probabilities
     assert logits is not None
     assert probabilities is not None
-    with st.expander("From logits to probabilities"):
+    with st.expander(tr("From logits to probabilities")):
         st.table(
             {
-                "class": [labels[at] for at in best],
-                "logit y": [f"{logits[at]:.2f}" for at in best],
+                tr("class"): [labels[at] for at in best],
+                tr("logit y"): [f"{logits[at]:.2f}" for at in best],
                 "1 / (1 + exp(-y))": [as_percent(probabilities[at]) for at in best],
             }
         )
         st.markdown(
-            "Sigmoid: each logit becomes 1 / (1 + exp(-y)) by itself. The probabilities of all "
-            "words need not add up to 100 %: none of them may fit, or several."
+            tr(
+                "Sigmoid: each logit becomes 1 / (1 + exp(-y)) by itself. The probabilities "
+                "of all words need not add up to 100 %: none of them may fit, or several."
+            )
         )
 
 
 def _worth(view: View, after: np.ndarray, labels: tuple[str, ...]) -> None:
     """Say which classes the model knows and how well calibrated it is."""
     random = (
-        "" if view.model.trained else "These are **random weights**: the answer means nothing. "
+        "" if view.model.trained else tr("These are **random weights**: the answer means nothing. ")
     )
     if view.acts.labels is None:
-        st.markdown(f"{random}Its {len(labels):,} outputs have no names that are known here.")
+        st.markdown(
+            tr(
+                "{random}Its {count:,} outputs have no names that are known here.",
+                random=random,
+                count=len(labels),
+            )
+        )
         return
     if view.model.words is not None:
         listed = f": {', '.join(labels)}" if len(labels) <= LISTED_CLASSES else ""
-        none = "" if view.acts.activation == "sigmoid" else " One of them always comes first."
+        none = "" if view.acts.activation == "sigmoid" else tr(" One of them always comes first.")
         st.markdown(
-            f"{random}It compares the picture with {len(labels):,} words{listed}. They are "
-            f"{view.model.words.source}; nothing proves that their text tower belongs to this "
-            f"model.{none}"
+            tr(
+                "{random}It compares the picture with {count:,} words{listed}. They are "
+                "{source}; nothing proves that their text tower belongs to this model.{none}",
+                random=random,
+                count=len(labels),
+                listed=listed,
+                source=view.model.words.source,
+                none=none,
+            )
         )
         return
-    known = f"It knows {len(labels):,} classes."
+    known = tr("It knows {count:,} classes.", count=len(labels))
     if len(labels) <= LISTED_CLASSES:
-        known = f"All {len(labels)} classes that it knows: {', '.join(labels)}."
-    st.markdown(f"{random}{known} A picture of anything else still gets one of these names.")
+        known = tr(
+            "All {count} classes that it knows: {labels}.",
+            count=len(labels),
+            labels=", ".join(labels),
+        )
+    st.markdown(random + known + tr(" A picture of anything else still gets one of these names."))
     if view.model.temperature:
         st.markdown(_calibrated(after, view.model.temperature, labels))
 
@@ -255,47 +284,50 @@ def _calibrated(after: np.ndarray, temperature: float, labels: tuple[str, ...]) 
     powers = after ** (1 / temperature)  # the softmax of logits divided by the temperature
     best = int(powers.argmax())
     share = 100 * powers[best] / powers.sum()
-    return (
-        f"Calibrated on pictures like those it was trained on (temperature {temperature:.2f}), it "
-        f"would say *{labels[best]}* with {share:.0f} %. A photo is often out of distribution for "
-        "it, and its confidence then means little."
+    return tr(
+        "Calibrated on pictures like those it was trained on (temperature "
+        "{temperature:.2f}), it would say *{label}* with {share:.0f} %. A photo is often "
+        "out of distribution for it, and its confidence then means little.",
+        temperature=temperature,
+        label=labels[best],
+        share=share,
     )
 
 
 def _patches(view: View, edits: "list[Edit]", painted: np.ndarray, removal: "Removal") -> None:
     from vitviz.activations import edited_input
 
-    st.subheader("Patches: remove some", anchor=False)
-    brush = setting("brush", BRUSHES, BRUSHES[0])
+    st.subheader(tr("Patches: remove some"), anchor=False)
+    brush = setting("brush", list(BRUSHES), "drag")
     pixels = edited_input(view.model, view.picture.image, edits)
     figure = plots.removed_patches(
         pixels,
         crop=view.acts.crop,
         mask=painted,
-        removal=REMOVALS[removal],
+        removal=tr(REMOVALS[removal]),
         drag=brush == "drag",
     )
     cell_sets.choose(figure, "painted", painted)
     st.segmented_control(
-        "Choose patches by",
-        BRUSHES,
+        tr("Choose patches by"),
+        list(BRUSHES),
         key="brush",
-        format_func=lambda name: f"{name} over patches" if name == "drag" else f"{name} on patches",
+        format_func=lambda name: tr(BRUSHES[name]),
         width="stretch",
         required=True,
         label_visibility="collapsed",
     )
     st.segmented_control(
-        "Removed patches become",
+        tr("Removed patches become"),
         list(REMOVALS),
         key="fill",
-        format_func=lambda name: REMOVALS[name],
+        format_func=lambda name: tr(REMOVALS[name]),
         width="stretch",
         required=True,
         label_visibility="collapsed",
     )
     cell_sets.buttons(
-        "painted", painted, "Patches as row.column, blocks as 1.1-2.4, spaces between"
+        "painted", painted, tr("Patches as row.column, blocks as 1.1-2.4, spaces between")
     )
 
 
@@ -314,7 +346,9 @@ def _occlusion(view: View, index: int, name: str, block: int, removal: "Removal"
         return None
     rows, cols = view.model.layers[0].query_grid
     passes = 1 + -(-rows // block) * -(-cols // block)
-    st.markdown(f"How much less probable is **{name}** without each block of the picture?")
+    st.markdown(
+        tr("How much less probable is **{name}** without each block of the picture?", name=name)
+    )
 
     def make(progress: "Progress") -> np.ndarray:
         return intervention.occlusion(
@@ -326,12 +360,12 @@ def _occlusion(view: View, index: int, name: str, block: int, removal: "Removal"
             progress=progress,
         )
 
-    return on_demand(view, f"Hide blocks ({passes} passes)", called, make)
+    return on_demand(view, tr("Hide blocks ({passes} passes)", passes=passes), called, make)
 
 
 def _curves(view: View, index: int, name: str, removal: "Removal") -> Pending | None:
     if view.acts.refusal:
-        st.warning("No map of attention to rank the patches by: a layer cannot be read.")
+        st.warning(tr("No map of attention to rank the patches by: a layer cannot be read."))
         return None
     called = ("curves", index, removal)
     found: dict[str, tuple[Curve, Curve]] | None = found_of(view, *called)
@@ -341,26 +375,40 @@ def _curves(view: View, index: int, name: str, removal: "Removal") -> Pending | 
             with column:
                 show(
                     plots.removal_curves(
-                        {called: (one.shares, one.probabilities) for called, one in curves.items()},
+                        {
+                            tr(called): (one.shares, one.probabilities)
+                            for called, one in curves.items()
+                        },
                         name=name,
                         putting_back=putting_back,
                     )
                 )
-                areas = ", ".join(f"{called} **{one.area:.2f}**" for called, one in curves.items())
-                wanted = "insertion: larger" if putting_back else "deletion: smaller"
+                areas = ", ".join(
+                    f"{tr(called)} **{one.area:.2f}**" for called, one in curves.items()
+                )
+                wanted = tr("insertion: larger") if putting_back else tr("deletion: smaller")
                 st.markdown(
-                    f"Area ({wanted} is better; removed patches: {REMOVALS[removal]}): {areas}. "
-                    "The random map is one draw."
+                    tr(
+                        "Area ({wanted} is better; removed patches: {removal}): {areas}. The "
+                        "random map is one draw.",
+                        wanted=wanted,
+                        removal=tr(REMOVALS[removal]),
+                        areas=areas,
+                    )
                 )
         return None
     st.markdown(
-        f"Do the maps of attention, read {read_at(view.acts)}, find what **{name}** rests "
-        "on, better than a random map?"
+        tr(
+            "Do the maps of attention, read {where}, find what **{name}** rests on, better "
+            "than a random map?",
+            where=read_at(view.acts),
+            name=name,
+        )
     )
     passes = 1 + min(STEPS, view.acts.grid[0] * view.acts.grid[1])
     return on_demand(
         view,
-        f"Deletion and insertion ({2 * 4 * passes} passes)",
+        tr("Deletion and insertion ({passes} passes)", passes=2 * 4 * passes),
         called,
         lambda progress: _both_curves(view, index, removal, progress),
     )
@@ -374,12 +422,12 @@ def _both_curves(
 
     measured, grid = results.measurements(view), view.acts.grid
     maps = {
-        "rollout": measured.rollout[view.acts.num_prefix_tokens :].reshape(grid),
-        "last layer, mean of heads": measured.query_attention[-1].mean(axis=0),
+        mark("rollout"): measured.rollout[view.acts.num_prefix_tokens :].reshape(grid),
+        mark("last layer, mean of heads"): measured.query_attention[-1].mean(axis=0),
     }
     with suppress(ModelError):  # the page Rollout says why a model has none
-        maps["relevance"] = attribution.relevance(view.model, view.picture.image, index)
-    maps["random"] = intervention.random_map(grid)
+        maps[mark("relevance")] = attribution.relevance(view.model, view.picture.image, index)
+    maps[mark("random")] = intervention.random_map(grid)
     kinds = (intervention.deletion_curve, intervention.insertion_curve)
     curves: list[Curve] = []
 

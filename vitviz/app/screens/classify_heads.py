@@ -13,6 +13,7 @@ from vitviz.app.shared import pictures, results
 from vitviz.app.shared.view import View, model_key
 from vitviz.app.widgets import cell_sets
 from vitviz.app.widgets.experiment import Pending, found_of, on_demand
+from vitviz.language import tr
 
 if TYPE_CHECKING:
     from vitviz.intervention import Progress
@@ -39,11 +40,11 @@ def draw(
     figure = plots.muted_heads(muted, effects=effects, name=labels[index])
     cell_sets.choose(figure, "muted", muted)
     st.selectbox(
-        "A muted head gives",
+        tr("A muted head gives"),
         [ZERO, MEAN, *pictures.samples()],
         key="mute_to",
         format_func=_words,
-        help="No head gives zeros by itself, so zeros overstate what a head does.",
+        help=tr("No head gives zeros by itself, so zeros overstate what a head does."),
     )
     pending = None
     if found is None:
@@ -54,10 +55,12 @@ def draw(
                 view.model, view.picture.image, values=values, progress=progress
             )
 
-        pending = on_demand(view, f"Mute each alone ({muted.size} passes)", called, make)
+        pending = on_demand(
+            view, tr("Mute each alone ({passes} passes)", passes=muted.size), called, make
+        )
     else:
         _deciding(view, found, labels)
-    cell_sets.buttons("muted", muted, "Heads as layer.head, blocks as 1.1-2.4, spaces between")
+    cell_sets.buttons("muted", muted, tr("Heads as layer.head, blocks as 1.1-2.4, spaces between"))
     return pending
 
 
@@ -94,10 +97,10 @@ def chosen() -> str:
 
 def _words(instead: str) -> str:
     if instead == ZERO:
-        return "zeros"
+        return tr("zeros")
     if instead == MEAN:
-        return f"its mean over the {len(pictures.samples())} samples"
-    return f"what it gives on: {pictures.samples()[instead]}"
+        return tr("its mean over the {count} samples", count=len(pictures.samples()))
+    return tr("what it gives on: {picture}", picture=pictures.title(instead))
 
 
 def _deciding(view: View, found: np.ndarray, labels: tuple[str, ...]) -> None:
@@ -108,18 +111,31 @@ def _deciding(view: View, found: np.ndarray, labels: tuple[str, ...]) -> None:
     margins = found.max(axis=-1) - found[..., answer]  # above 0 where another class wins
     layer, head = (int(at) for at in np.unravel_index(int(margins.argmax()), margins.shape))
     if answers[layer, head] == answer:
-        st.markdown(f"Muting any one head alone leaves the answer at **{labels[answer]}**.")
+        st.markdown(
+            tr(
+                "Muting any one head alone leaves the answer at **{label}**.",
+                label=labels[answer],
+            )
+        )
         return
     count = int((answers != answer).sum())
     new = labels[int(answers[layer, head])]
     st.markdown(
-        f"Muting one head alone changes the answer for {count} of {answers.size} heads, most "
-        f"clearly layer {layer + 1}, head {head + 1}: **{labels[answer]}** becomes **{new}**."
+        tr(
+            "Muting one head alone changes the answer for {count} of {size} heads, most "
+            "clearly layer {layer}, head {head}: **{label}** becomes **{new}**.",
+            count=count,
+            size=answers.size,
+            layer=layer + 1,
+            head=head + 1,
+            label=labels[answer],
+            new=new,
+        )
     )
     only = np.zeros(answers.shape, bool)
     only[layer, head] = True
     st.button(
-        f"Mute layer {layer + 1}, head {head + 1}",
+        tr("Mute layer {layer}, head {head}", layer=layer + 1, head=head + 1),
         key="mute deciding",
         on_click=settings.change,
         kwargs={"muted": cell_sets.written(only)},

@@ -9,6 +9,7 @@ import numpy as np
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import class_menu
 from vitviz.app.widgets.data_table import Table, patch_columns
+from vitviz.language import tr
 
 if TYPE_CHECKING:
     from vitviz.intervention import Curve
@@ -28,12 +29,21 @@ class Changes:
 
     def __str__(self) -> str:
         if not self.done:
-            return "nothing is changed"
-        gone = f"{self.painted.sum()} of {self.painted.size} patches removed"
+            return tr("nothing is changed")
+        gone = tr(
+            "{count} of {size} patches removed", count=self.painted.sum(), size=self.painted.size
+        )
         how = f" ({self.removal})" if self.painted.any() else ""
         heads = ", ".join(f"{layer + 1}.{head + 1}" for layer, head in np.argwhere(self.muted))
-        which = f" (layer.head: {heads})" if heads else ""
-        return f"{gone}{how}, {self.muted.sum()} of {self.muted.size} heads muted{which}"
+        which = tr(" (layer.head: {heads})", heads=heads) if heads else ""
+        return tr(
+            "{gone}{how}, {count} of {size} heads muted{which}",
+            gone=gone,
+            how=how,
+            count=self.muted.sum(),
+            size=self.muted.size,
+            which=which,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,17 +68,28 @@ def tables(view: View, changes: Changes, found: Found, index: int) -> list[Table
         "after, %": 100 * found.lens[-1],
     }
     lens = {f"lens: {depth}, %": 100 * row for depth, row in zip(depths, found.lens, strict=True)}
-    made = [Table(f"Probability of each class before and after: {changes}.", answer | lens)]
+    made = [
+        Table(
+            tr("Probability of each class before and after: {changes}.", changes=changes),
+            answer | lens,
+        )
+    ]
     if found.effects is not None:
         change = (found.effects - acts.logits)[..., index]
         layers, heads = np.indices(change.shape).reshape(2, -1) + 1
         columns = {"layer": layers, "head": heads, f"logit of {name}": change.ravel()}
-        made.append(Table(f"Change of the logit of {name} with one head muted.", columns))
+        made.append(
+            Table(tr("Change of the logit of {name} with one head muted.", name=name), columns)
+        )
     if found.occlusion is not None:
         fall = {"fall, percentage points": 100 * found.occlusion.ravel()}
         made.append(
             Table(
-                f"Fall of the probability of {name} with a block hidden ({changes.removal}).",
+                tr(
+                    "Fall of the probability of {name} with a block hidden ({removal}).",
+                    name=name,
+                    removal=changes.removal,
+                ),
                 {**patch_columns(view), **fall},
             )
         )
@@ -83,5 +104,9 @@ def _curves(curves: "dict[str, tuple[Curve, Curve]]", removal: str, name: str) -
     for called, pair in curves.items():
         for kind, curve in zip(("removed", "put back"), pair, strict=True):
             columns[f"{called}, {kind}, %"] = 100 * curve.probabilities
-    about = f"Probability of {name} as patches go ({removal}) or come back, by each map's order."
+    about = tr(
+        "Probability of {name} as patches go ({removal}) or come back, by each map's order.",
+        name=name,
+        removal=removal,
+    )
     return Table(about, columns)

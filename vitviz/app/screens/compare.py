@@ -17,14 +17,15 @@ from vitviz.app.widgets import weights as weights_menu
 from vitviz.app.widgets.caption import literal
 from vitviz.app.widgets.data_table import Beside, Data, Table
 from vitviz.app.widgets.figure import show
+from vitviz.language import mark, tr
 
 if TYPE_CHECKING:
     from vitviz import Model
 
 MODES = {
-    "weights": "trained and random weights",
-    "models": "two models",
-    "pictures": "two pictures",
+    "weights": mark("trained and random weights"),
+    "models": mark("two models"),
+    "pictures": mark("two pictures"),
 }
 
 
@@ -33,14 +34,16 @@ def page(view: View) -> Data | None:
     menus = st.columns([2, 2.6, 1.7, 1.7], vertical_alignment="bottom")
     absent = models.needs_download(name, models.weights_marks())
     mode = setting("compare", list(MODES), "models" if absent else "weights")
-    menus[0].selectbox("Compare", list(MODES), key="compare", format_func=MODES.__getitem__)
+    menus[0].selectbox(
+        tr("Compare"), list(MODES), key="compare", format_func=lambda one: tr(MODES[one])
+    )
     if mode == "pictures":
         other: View | None = compare_pictures.other_view(view, menus[1], menus[3])
     else:
         other = _other_model(view, name, mode, menus[1], menus[2])
     if other is None:
         called = _called(view, name)
-        _answer(view, f"of {called}", "left")
+        _answer(view, tr("Answer of {called}", called=literal(called)), "left")
         return Data(lambda: [_answers([view], [called])])
     beside = settings.kept("other_model") if mode == "models" else name
     names = [_called(view, name), _called(other, beside or other.model.name)]
@@ -52,7 +55,10 @@ def page(view: View) -> Data | None:
     sides = zip(st.columns(2), (view, other), names, ("left", "right"), strict=True)
     for place, one, called, side in sides:
         with place:
-            _answer(one, f"{'for' if mode == 'pictures' else 'of'} {called}", side)
+            title = tr("Answer of {called}", called=literal(called))
+            if mode == "pictures":
+                title = tr("Answer for {called}", called=literal(called))
+            _answer(one, title, side)
     return Data(
         lambda: [_answers([view, other], names), *compared.tables()],
         pictures=compared.measured,
@@ -62,7 +68,11 @@ def page(view: View) -> Data | None:
 
 def _called(view: View, name: str) -> str:
     """What a model with this name in the menu is called above its column."""
-    return f"{name}, trained" if view.model.trained else f"{view.model.name}, {view.model.weights}"
+    if view.model.trained:
+        return tr("{name}, trained", name=name)
+    if view.model.weights == "random weights":
+        return tr("{name}, random weights", name=view.model.name)
+    return f"{view.model.name}, {view.model.weights}"
 
 
 def _menu_name(view: View) -> str:
@@ -83,12 +93,15 @@ def _other_model(
         names = models.model_names()
         others = [one for one in names if one != name]
         name = setting("other_model", names, (others or names)[0])
-        menu.selectbox("with", names, key="other_model", format_func=models.menu_text())
+        menu.selectbox(tr("with"), names, key="other_model", format_func=models.menu_text())
         weights = weights_menu.control(switch, "other_weights", name)
     if weights == TRAINED and models.needs_download(name, models.weights_marks()):
         st.info(
-            f"The trained weights of {name} are not on this server, so only its random weights can "
-            "be compared here."
+            tr(
+                "The trained weights of {name} are not on this server, so only its random "
+                "weights can be compared here.",
+                name=name,
+            )
         )
         return None
     try:
@@ -102,8 +115,8 @@ def _other_model(
         return None
 
 
-def _answer(view: View, whose: str, side: str) -> None:
-    st.subheader(f"Answer {literal(whose)}", anchor=False)
+def _answer(view: View, title: str, side: str) -> None:
+    st.subheader(title, anchor=False)
     acts = view.acts
     if acts.probabilities is None:
         st.markdown(class_menu.answer_words(acts, trained=view.model.trained))
@@ -121,4 +134,4 @@ def _answers(views: list[View], names: list[str]) -> Table:
             columns["column"].append(called)
             columns["class"].append(view.acts.output_names[index])
             columns["probability, %"].append(100 * float(view.acts.probabilities[index]))
-    return Table("The answers, the most probable class first.", columns)
+    return Table(tr("The answers, the most probable class first."), columns)

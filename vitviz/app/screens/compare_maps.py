@@ -10,12 +10,13 @@ from streamlit.delta_generator import DeltaGenerator
 
 from vitviz import inspection, plots
 from vitviz.app.shared import results
-from vitviz.app.shared.view import MEAN, View, placed_grid
+from vitviz.app.shared.view import MEAN, View, model_line, placed_grid
 from vitviz.app.widgets.caption import literal
 from vitviz.app.widgets.data_table import SCALES, Table
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
 from vitviz.app.widgets.linked_map import linked_map, scale_of
+from vitviz.language import mark, tr
 from vitviz.text import findings
 from vitviz.token_map import Frame, default_query, frames_of, moved, shape_of
 
@@ -69,11 +70,17 @@ def draw(view: View, other: View, names: Sequence[str], menu: DeltaGenerator) ->
     mean = heads[0] != heads[1]
     if mean:
         if not refusals:
-            menu.markdown(f"Mean of heads: {heads[0]} on the left, {heads[1]} on the right")
+            menu.markdown(
+                tr(
+                    "Mean of heads: {left} on the left, {right} on the right",
+                    left=heads[0],
+                    right=heads[1],
+                )
+            )
         view, other = (replace(one, head=None) for one in (view, other))
     elif heads[0] > 1:
         options = [MEAN, *range(1, heads[0] + 1)]
-        menu.selectbox("Head", options, key="head", format_func=_head_words)
+        menu.selectbox(tr("Head"), options, key="head", format_func=_head_words)
     both = (view, other)
     for words in dict.fromkeys(refusals):
         st.info(words)
@@ -85,12 +92,19 @@ def draw(view: View, other: View, names: Sequence[str], menu: DeltaGenerator) ->
         finding(found)
         if view.query_patch is None and view.query_name != other.query_name:
             st.markdown(
-                f"The query is {view.query_name} on the left and {other.query_name} on the right."
+                tr(
+                    "The query is {left} on the left and {right} on the right.",
+                    left=view.query_name,
+                    right=other.query_name,
+                )
             )
         places = st.container(key="compared").columns(2)
         for place, one, called, side in zip(places, both, names, ("left", "right"), strict=True):
             with place:
-                st.markdown(f"**{literal(called)}** · layer {one.layer + 1} of {one.acts.depth}")
+                st.markdown(
+                    f"**{literal(called)}** · "
+                    + tr("layer {layer} of {depth}", layer=one.layer + 1, depth=one.acts.depth)
+                )
                 _linked(one, side, mean)
     measured = (
         [_distances(one) for one in both] if not any(_attentionless(one) for one in both) else []
@@ -104,8 +118,8 @@ def draw(view: View, other: View, names: Sequence[str], menu: DeltaGenerator) ->
     head = _head_words(MEAN if view.head is None else view.head + 1)
     line = (
         *([] if refusals else [head]),
-        f"beside {other.model.provenance}",
-        f"layer {other.layer + 1} of {other.acts.depth}",
+        tr("beside {provenance}", provenance=model_line(other.model)),
+        tr("layer {layer} of {depth}", layer=other.layer + 1, depth=other.acts.depth),
         *([] if refusals else [SCALES[scale_of(view)]]),
         view.picture.name,
     )
@@ -113,7 +127,7 @@ def draw(view: View, other: View, names: Sequence[str], menu: DeltaGenerator) ->
 
 
 def _head_words(head: str | int) -> str:
-    return "mean of heads" if head == MEAN else f"head {head}"
+    return tr("mean of heads") if head == MEAN else tr("head {head}", head=head)
 
 
 def _attentionless(view: View) -> bool:
@@ -124,7 +138,7 @@ def _why_no_map(view: View) -> str | None:
     """Why this layer has no map to compare, in one sentence."""
     layer = view.acts.layers[view.layer]
     if layer.kind == "mixing":
-        return f"{view.model.name} has no attention, so there are no maps to compare."
+        return tr("{name} has no attention, so there are no maps to compare.", name=view.model.name)
     return layer.refusal
 
 
@@ -144,8 +158,11 @@ def _linked(view: View, side: str, mean: bool) -> None:
         replace(shape, heads=1) if mean else shape,
         name=side,
         kind="share",
-        title="What it attends to" if view.style.direction == "row" else "Who attends to it",
-        map_name=f"layer {view.layer + 1}" + (", mean of heads" if alone and mean else ""),
+        title=tr("What it attends to")
+        if view.style.direction == "row"
+        else tr("Who attends to it"),
+        map_name=tr("layer {layer}", layer=view.layer + 1)
+        + (tr(", mean of heads") if alone and mean else ""),
         version=(view.layer, mean),
     )
 
@@ -170,8 +187,12 @@ def _map_table(view: View, other: View, names: Sequence[str]) -> Table:
     first, second = inspection.common_maps(values, others, crop=crop, other_crop=other_crop)
     rows, cols = np.indices(first.shape).reshape(2, -1) + 1
     return Table(
-        f"The maps of {view.query_name} in the grid in which they are compared: the mean share of "
-        f"a patch there. Their correlation is {_correlation(view, other)[0]:.4f}.",
+        tr(
+            "The maps of {query} in the grid in which they are compared: the mean share "
+            "of a patch there. Their correlation is {correlation:.4f}.",
+            query=view.query_name,
+            correlation=_correlation(view, other)[0],
+        ),
         {
             "row": rows,
             "column": cols,
@@ -209,7 +230,7 @@ def _unit(measured: Sequence[_Distances]) -> tuple[str, list[float]]:
     """The unit in which both are compared, and what a pixel of each is in it."""
     if measured[0].side == measured[1].side:
         return "px", [1.0, 1.0]
-    return "% of the side", [100 / one.side for one in measured]
+    return mark("% of the side"), [100 / one.side for one in measured]
 
 
 def _table_of(one: _Distances, pixel: float) -> np.ndarray:
@@ -227,14 +248,16 @@ def _distance_figure(
     if _alike(measured):
         first, second = (_table_of(*one) for one in zip(measured, pixels, strict=True))
         st.subheader(
-            "How much farther each head attends on the right than on the left", anchor=False
+            tr("How much farther each head attends on the right than on the left"), anchor=False
         )
-        figure = plots.distance_difference(second - first, unit=unit, names=(names[0], names[1]))
+        figure = plots.distance_difference(
+            second - first, unit=tr(unit), names=(names[0], names[1])
+        )
         show(figure)
         return figure
-    st.subheader("Mean attention distance from the first layer to the last", anchor=False)
+    st.subheader(tr("Mean attention distance from the first layer to the last"), anchor=False)
     st.markdown(
-        "The models have different layers or heads, so the means of their layers are compared."
+        tr("The models have different layers or heads, so the means of their layers are compared.")
     )
     figure = plots.distance_by_depth(
         [np.array([_mean(heads) for heads in one.heads]) / one.side for one in measured],
@@ -261,12 +284,12 @@ def _distance_table(
         ]
         named = ("model", "layer", "mean distance, px of its input", "mean distance, % of the side")
         columns = dict(zip(named, map(list, zip(*rows, strict=True)), strict=True))
-        return Table("Mean attention distance of each layer's heads.", columns)
+        return Table(tr("Mean attention distance of each layer's heads."), columns)
     unit, pixels = _unit(measured)
     first, second = (_table_of(*one) for one in zip(measured, pixels, strict=True))
     layer, head = np.indices(first.shape).reshape(2, -1) + 1
     return Table(
-        "Mean attention distance of each head, and the second's minus the first's.",
+        tr("Mean attention distance of each head, and the second's minus the first's."),
         {
             "layer": layer,
             "head": head,

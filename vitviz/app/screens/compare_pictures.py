@@ -18,6 +18,7 @@ from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
 from vitviz.app.widgets.linked_map import linked_map
 from vitviz.app.widgets.token_map import middle, patch_number
+from vitviz.language import tr
 from vitviz.plots.template import as_percent
 from vitviz.text import findings
 from vitviz.token_map import encode, shape_of
@@ -34,15 +35,15 @@ def other_view(view: View, menu: DeltaGenerator, swap: DeltaGenerator) -> View |
     shown = settings.kept("picture") or pictures.DEFAULT
     names = list(pictures.samples())
     uploaded: pictures.Picture | None = st.session_state.get("uploaded")
-    titles = dict(pictures.samples())
+    titles = {name: pictures.title(name) for name in names}
     if uploaded is not None:
         names.insert(0, pictures.UPLOAD)
         titles[pictures.UPLOAD] = uploaded.name
     others = [name for name in names if name != shown]
     chosen = setting("other_picture", names, others[0])
-    menu.selectbox("with", names, key="other_picture", format_func=titles.__getitem__)
+    menu.selectbox(tr("with"), names, key="other_picture", format_func=titles.__getitem__)
     swap.button(
-        "Swap the pictures",
+        tr("Swap the pictures"),
         on_click=settings.change,
         kwargs={"picture": chosen, "other_picture": shown},
         icon=":material/swap_horiz:",
@@ -57,18 +58,21 @@ def other_view(view: View, menu: DeltaGenerator, swap: DeltaGenerator) -> View |
 
 def draw(view: View, other: View, menu: DeltaGenerator) -> Compared:
     """Draw the maps of both, the mutual pairs and the joint components."""
-    measured = f"{view.picture.name} and {other.picture.name}"
+    measured = tr("{first} and {second}", first=view.picture.name, second=other.picture.name)
     if not view.acts.all_to_all:
         st.info(
-            f"Patches are matched where every token attends to every token, the same ones in each "
-            f"layer, which is not so in {view.model.name}."
+            tr(
+                "Patches are matched where every token attends to every token, the same ones "
+                "in each layer, which is not so in {name}.",
+                name=view.model.name,
+            )
         )
         return Compared(measured, lambda: [])
     count = view.grid[0] * view.grid[1]
     options = range(1, min(MOST_MATCHES, count) + 1)
     k = setting("matches", options, min(MATCHES, count))
     if len(options) > 1:
-        menu.slider("Most similar patches", 1, options[-1], key="matches")
+        menu.slider(tr("Most similar patches"), 1, options[-1], key="matches")
     first, second = (_patches(one) for one in (view, other))
     similarity = _similarity(view, other)
     nearest = inspection.nearest_patches(similarity, k=k)
@@ -76,13 +80,13 @@ def draw(view: View, other: View, menu: DeltaGenerator) -> Compared:
     mutual = np.isin(np.arange(count), pairs[:, 0])
     cosines = similarity[tuple(pairs.T)]
     found = findings.matches(pairs, cosines, count)
-    finding(found, of=f"After layer {view.layer + 1}")
+    finding(found, of=tr("After layer {layer}", layer=view.layer + 1))
     back = inspection.nearest_patches(similarity.T, k=k)
     _maps(view, other, similarity, (nearest, mutual, back))
     matched, coloured = st.columns(2)
     images, crops = (results.photo(view), results.photo(other)), (view.acts.crop, other.acts.crop)
     with matched:
-        st.subheader("Mutual pairs", anchor=False)
+        st.subheader(tr("Mutual pairs"), anchor=False)
         figures = [plots.mutual_matches(pairs, cosines, images, crops=crops, grid=view.grid)]
         show(figures[0])
     components: tuple[np.ndarray, np.ndarray] | None = None
@@ -90,14 +94,20 @@ def draw(view: View, other: View, menu: DeltaGenerator) -> Compared:
         if min(2 * count, first.shape[1]) >= CHANNELS:
             one, two, explained = inspection.joint_components(first, second)
             components = one, two
-            st.subheader("Principal components of both together", anchor=False)
+            st.subheader(tr("Principal components of both together"), anchor=False)
             shapes = tuple(points.reshape(*view.grid, CHANNELS) for points in components)
             figures.append(plots.joint_components((shapes[0], shapes[1]), images, crops=crops))
             show(figures[1])
             shares = [as_percent(share) for share in explained]
             st.markdown(
-                f"Equal colours mean equal components in both pictures: red explains {shares[0]} "
-                f"of the variance of all patches, green {shares[1]}, blue {shares[2]}."
+                tr(
+                    "Equal colours mean equal components in both pictures: red explains "
+                    "{red} of the variance of all patches, green {green}, blue "
+                    "{blue}.",
+                    red=shares[0],
+                    green=shares[1],
+                    blue=shares[2],
+                )
             )
 
     def tables() -> list[Table]:
@@ -116,14 +126,21 @@ def draw(view: View, other: View, menu: DeltaGenerator) -> Compared:
             columns[f"component {number + 1} of the other picture here"] = components[1][
                 :, number
             ].tolist()
-        about = (
-            f"Each patch of the first picture after layer {view.layer + 1}: its most similar "
-            "patches in the second, whether the first of them is mutual, and the joint components "
-            "of the patch here and of that at the same place in the other picture."
+        about = tr(
+            "Each patch of the first picture after layer {layer}: its most similar "
+            "patches in the second, whether the first of them is mutual, and the joint "
+            "components of the patch here and of that at the same place in the other "
+            "picture.",
+            layer=view.layer + 1,
         )
         return [Table(about, columns)]
 
-    return Compared(measured, tables, f"After layer {view.layer + 1}: {found}", tuple(figures))
+    return Compared(
+        measured,
+        tables,
+        tr("After layer {layer}: {found}", layer=view.layer + 1, found=found),
+        tuple(figures),
+    )
 
 
 def _patches(view: View) -> np.ndarray:
@@ -147,32 +164,34 @@ def _maps(
 ) -> None:
     own = inspection.token_similarity(_patches(view))
     version = (view.layer, view.picture.digest)
-    layer = f"layer {view.layer + 1}"
+    layer = tr("layer {layer}", layer=view.layer + 1)
     shapes = [shape_of(one.acts, one.layer) for one in (view, other)]
     home = patch_number(view.grid, middle(view.grid))
     shape = replace(shapes[0], prefix=(), home=home, heads=1, equal_share=None)
     left, right = st.container(key="compared").columns(2)
     with left:
-        st.markdown(f"**{literal(view.picture.name)}**: point at a patch, or click it")
+        st.markdown(
+            tr("**{name}**: point at a patch, or click it", name=literal(view.picture.name))
+        )
         linked_map(
             view,
             encode(0, own[None], 0, "cosine"),
             shape,
             name="left",
             kind="cosine",
-            title="Similarity to the query",
+            title=tr("Similarity to the query"),
             map_name=layer,
             version=version,
         )
     with right:
-        st.markdown(f"**{literal(other.picture.name)}**: point at a patch here too")
+        st.markdown(tr("**{name}**: point at a patch here too", name=literal(other.picture.name)))
         linked_map(
             other,
             encode(0, similarity[None], 0, "cosine"),
             replace(shape, key_grid=shapes[1].grid, key_crop=shapes[1].crop),
             name="right",
             kind="cosine",
-            title="Similarity to the query",
+            title=tr("Similarity to the query"),
             map_name=layer,
             version=version,
             asked=view,

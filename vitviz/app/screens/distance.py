@@ -31,6 +31,7 @@ from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
 from vitviz.app.widgets.profile_menu import profile_menu
 from vitviz.checkpoints import assets
+from vitviz.language import mark, tr
 from vitviz.text import findings
 from vitviz.text import guesses as text
 from vitviz.token_map import KINDS
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from vitviz import Profile
 
 BESIDE = ("none", "recorded", "cnn", "both")
-_ROWS = {"renormalised": "patches only, renormalised", "paper": "as in the paper"}
+_ROWS = {"renormalised": mark("patches only, renormalised"), "paper": mark("as in the paper")}
 _DOTS = "distance_dots"
 
 
@@ -99,7 +100,11 @@ def page(view: View) -> Data | None:
     if guess is not None:
         by_layer = mean(mean(survey.distance).T)
         prediction.tell(guess, partial(text.layer, by_layer))
-    measured = "On this picture" if over == "image" else f"On {len(survey.distance)} pictures"
+    measured = (
+        tr("On this picture")
+        if over == "image"
+        else tr("On {count} pictures", count=len(survey.distance))
+    )
     finding(findings.distance(mean(survey.distance), equal), of=measured)
     dots, one = st.columns(2)
     with dots:
@@ -110,7 +115,11 @@ def page(view: View) -> Data | None:
         _one_head(view, survey, behind)
     _words_behind(view, behind, mean(survey.distance), measured)
     _extremes(survey)
-    measured_on = f"all {len(pictures.samples())} sample pictures" if over == "samples" else None
+    measured_on = (
+        tr("all {samples} sample pictures", samples=len(pictures.samples()))
+        if over == "samples"
+        else None
+    )
     return Data(lambda: [_table(survey, variant, behind)], pictures=measured_on)
 
 
@@ -132,13 +141,15 @@ def _by_layer(view: View) -> Data:
         behind=behind.drawn if behind else None,
     )
     show(figure, key=_DOTS, on_click=lambda: _go(distance.shape[1]))
-    _words_behind(view, behind, distance, "On this picture")
+    _words_behind(view, behind, distance, tr("On this picture"))
     kinds = sorted({layer.kind for layer in view.acts.layers})
     st.markdown(
-        "Click a dot to choose its head. Compare a head with equal sharing in its own layer, the "
-        "dashed line, and not with other layers. In this model "
-        f"{' and '.join(KINDS[kind] for kind in kinds)}. Rows of A are renormalised over the "
-        "patches."
+        tr(
+            "Click a dot to choose its head. Compare a head with equal sharing in its own layer, "
+            "the dashed line, and not with other layers. In this model {kinds}. Rows of A are "
+            "renormalised over the patches.",
+            kinds=tr(" and ").join(tr(KINDS[kind]) for kind in kinds),
+        )
     )
     layers, heads = np.nonzero(np.arange(distance.shape[1]) < np.array(num_heads)[:, None])
     columns: dict[str, np.ndarray | list[str]] = {
@@ -148,7 +159,7 @@ def _by_layer(view: View) -> Data:
         "distance, px": distance[layers, heads],
         "equal sharing, px": equal[layers],
     }
-    about = "Mean attention distance of each head between patches, in pixels of the input."
+    about = tr("Mean attention distance of each head between patches, in pixels of the input.")
     if behind:
         columns |= {name: values[layers, heads] for name, values in behind.columns.items()}
         about += f" {_source(behind)}"
@@ -159,7 +170,7 @@ def _behind(view: View, place: DeltaGenerator, variant: Variant) -> Behind | Non
     """What stands behind the dots, by a menu where the model has a profile."""
     if not profiles.of_model(view.model):
         return None
-    profile = profile_menu(view, place, "Behind the dots")
+    profile = profile_menu(view, place, tr("Behind the dots"))
     if profile is None:
         return None
     measure = "distance" if variant == "renormalised" else "distance_paper"
@@ -172,23 +183,32 @@ def _words_behind(view: View, behind: Behind | None, distance: np.ndarray, measu
         if told := profiles.why_none(view.model):
             st.text(told)  # plain: the names in it are not ours
         return
-    words = (
-        "Blue bars: mean ± standard deviation of each head over "
-        f"{profiles.described(behind.profile)}."
+    words = tr(
+        "Blue bars: mean ± standard deviation of each head over {profile}.",
+        profile=profiles.described(behind.profile),
     )
     away = np.abs(distance - behind.pixels)
     if np.isfinite(away).any():
         layer, head = np.unravel_index(np.nanargmax(away), away.shape)
-        words += (
-            f" {measured} the heads are {np.nanmean(away):.1f} px from that mean on average, and "
-            f"{away[layer, head]:.1f} px at most (layer {layer + 1}, head {head + 1})."
+        words += tr(
+            " {measured} the heads are {mean:.1f} px from that mean on average, and "
+            "{most:.1f} px at most (layer {layer}, head {head}).",
+            measured=measured,
+            mean=np.nanmean(away),
+            most=away[layer, head],
+            layer=layer + 1,
+            head=head + 1,
         )
     st.markdown(words)
 
 
 def _source(behind: Behind) -> str:
     over = profiles.count(behind.profile)
-    return f"What is over {over} comes from {profiles.provenance(behind.profile)}."
+    return tr(
+        "What is over {over} comes from {profile}.",
+        over=over,
+        profile=profiles.provenance(behind.profile),
+    )
 
 
 def _controls(view: View) -> tuple[str, Variant, Behind | None]:
@@ -196,15 +216,20 @@ def _controls(view: View) -> tuple[str, Variant, Behind | None]:
     first, second, third, *fourth = st.columns(wide)
     heads = view.acts.layers[view.layer].num_heads
     first.selectbox(  # `head` is a shared setting, read in main.py
-        "Head",
+        tr("Head"),
         [MEAN, *range(1, heads + 1)],
         key="head",
-        format_func=lambda head: "mean of heads" if head == MEAN else f"head {head}",
+        format_func=lambda head: (
+            tr("mean of heads") if head == MEAN else tr("head {head}", head=head)
+        ),
     )
     over = setting("over", ("image", "samples"), "image")
-    measured_on = {"image": "this picture", "samples": f"{len(pictures.samples())} samples"}
+    measured_on = {
+        "image": tr("this picture"),
+        "samples": tr("{samples} samples", samples=len(pictures.samples())),
+    }
     second.segmented_control(
-        "Measured on",
+        tr("Measured on"),
         list(measured_on),
         key="over",
         format_func=lambda name: measured_on[name],
@@ -213,10 +238,10 @@ def _controls(view: View) -> tuple[str, Variant, Behind | None]:
     )
     variant = setting("variant", VARIANTS, VARIANTS[0])
     third.segmented_control(
-        "Rows of A",
+        tr("Rows of A"),
         VARIANTS,
         key="variant",
-        format_func=lambda name: _ROWS[name],
+        format_func=lambda name: tr(_ROWS[name]),
         width="stretch",
         required=True,
     )
@@ -234,9 +259,14 @@ def _record() -> dict[str, Any]:
 def _beside() -> list[str]:
     """What is drawn beside the model on screen: the recorded model, a CNN, both or none."""
     chosen = setting("beside", BESIDE, BESIDE[0])
-    names = {"none": "nothing", "recorded": "a recorded ViT-S/14", "cnn": "a CNN", "both": "both"}
+    names = {
+        "none": tr("nothing"),
+        "recorded": tr("a recorded ViT-S/14"),
+        "cnn": tr("a CNN"),
+        "both": tr("both"),
+    }
     st.segmented_control(
-        "Show beside it",
+        tr("Show beside it"),
         BESIDE,
         key="beside",
         format_func=lambda name: names[name],
@@ -264,12 +294,14 @@ def _dots(view: View, survey: Survey, behind: Behind | None, guess: int | None) 
         figure = plots.with_guessed_layer(figure, guess)
     show(figure, key=_DOTS, on_click=lambda: _go(acts.num_heads))
     if "recorded" in beside:
-        st.markdown(f"Squares: {record['about']}")
+        st.markdown(tr("Squares: {record}", record=tr(record["about"])))
     if "cnn" in beside:
         st.markdown(
-            "Dotted line: how far a pixel sees along its row or column in a CNN of 3 x 3 kernels "
-            "with stride 1, one pixel farther in each layer. A ViT head can attend to the whole "
-            "picture in the first layer."
+            tr(
+                "Dotted line: how far a pixel sees along its row or column in a CNN of 3 x 3 "
+                "kernels with stride 1, one pixel farther in each layer. A ViT head can "
+                "attend to the whole picture in the first layer."
+            )
         )
 
 
@@ -287,21 +319,39 @@ def _extremes(survey: Survey) -> None:
     named = []
     for index in (np.nanargmin(distance), np.nanargmax(distance)):
         layer, head = np.unravel_index(index, distance.shape)
-        named.append(f"layer {layer + 1}, head {head + 1} ({distance[layer, head]:.1f} px)")
+        named.append(
+            tr(
+                "layer {layer}, head {head} ({distance:.1f} px)",
+                layer=layer + 1,
+                head=head + 1,
+                distance=distance[layer, head],
+            )
+        )
     layers = ", ".join(f"{pixels:.1f}" for pixels in mean(distance.T))
     pictures = len(survey.distance)
-    words = f"Mean ± standard deviation over {pictures} pictures. " if pictures > 1 else ""
+    words = (
+        tr("Mean ± standard deviation over {pictures} pictures. ", pictures=pictures)
+        if pictures > 1
+        else ""
+    )
     st.markdown(
-        f"{words}Click a dot to choose its head. Most local: {named[0]}; most global: {named[1]}. "
-        f"Mean of the heads from layer 1 to {len(distance)}: {layers} px."
+        tr(
+            "{words}Click a dot to choose its head. Most local: {local}; most global: "
+            "{far}. Mean of the heads from layer 1 to {depth}: {layers} px.",
+            words=words,
+            local=named[0],
+            far=named[1],
+            depth=len(distance),
+            layers=layers,
+        )
     )
 
 
 def _one_head(view: View, survey: Survey, behind: Behind | None) -> None:
     """The chosen head, or the mean of heads: numbers, histogram of distances, map of offsets."""
     acts, here = view.acts, (view.layer, slice(None) if view.head is None else [view.head])
-    name = f"layer {view.layer + 1}, " + (
-        "mean of heads" if view.head is None else f"head {view.head + 1}"
+    name = tr("layer {layer}, ", layer=view.layer + 1) + (
+        tr("mean of heads") if view.head is None else tr("head {head}", head=view.head + 1)
     )
     distance = mean(survey.distance[:, *here].T)  # one number a picture
     st.markdown(f"**{name[0].upper()}{name[1:]}**: {_facts(view, survey, distance, behind)}")
@@ -326,19 +376,33 @@ def _one_head(view: View, survey: Survey, behind: Behind | None) -> None:
 def _facts(view: View, survey: Survey, distance: np.ndarray, behind: Behind | None) -> str:
     """Distance, attention on the prefix tokens and entropy of the chosen head, in words."""
     here = (slice(None), view.layer, slice(None) if view.head is None else view.head)
-    words = "it attends to no patch"
+    words = tr("it attends to no patch")
     if np.isfinite(distance).any():
         share = 100 * float(mean(distance)) / max(view.model.preprocess.input_size)
         deviation = f" ± {spread(distance):.1f}" if len(distance) > 1 else ""
-        words = f"{mean(distance):.1f}{deviation} px, {share:.0f} % of the side"
+        words = tr(
+            "{distance:.1f}{deviation} px, {share:.0f} % of the side",
+            distance=mean(distance),
+            deviation=deviation,
+            share=share,
+        )
     if behind:
-        words += f" (over {profiles.count(behind.profile)} {_usual(view, behind)} px)"
+        words += tr(
+            " (over {pictures} {usual} px)",
+            pictures=profiles.count(behind.profile),
+            usual=_usual(view, behind),
+        )
     if view.prefix:
         mass = f"{100 * survey.prefix_mass[here].mean():.1f} %"
-        words += f"; {mass} on {_prefix_name(view)}"
+        words += tr("; {mass} on {tokens}", mass=mass, tokens=_prefix_name(view))
     tokens = len(view.prefix) + view.acts.grid[0] * view.acts.grid[1]
     entropy = survey.entropy[here].mean()
-    return f"{words}, entropy {entropy:.1f} of {np.log2(tokens):.1f} bits."
+    return tr(
+        "{words}, entropy {entropy:.1f} of {tokens:.1f} bits.",
+        words=words,
+        entropy=entropy,
+        tokens=np.log2(tokens),
+    )
 
 
 def _usual(view: View, behind: Behind) -> str:
@@ -362,8 +426,10 @@ def _table(survey: Survey, variant: Variant, behind: Behind | None) -> Table:
     }
     if len(survey.distance) == 1:
         del columns["standard deviation, px"]
-    about = "Mean attention distance of each head, in pixels of the input; rows of A: "
-    about += f"{_ROWS[variant]}."
+    about = tr(
+        "Mean attention distance of each head, in pixels of the input; rows of A: {rows}.",
+        rows=tr(_ROWS[variant]),
+    )
     if behind:
         columns |= {name: values.ravel() for name, values in behind.columns.items()}
         about += f" {_source(behind)}"
@@ -371,4 +437,4 @@ def _table(survey: Survey, variant: Variant, behind: Behind | None) -> Table:
 
 
 def _prefix_name(view: View) -> str:
-    return ", ".join(name.upper() for name in view.prefix) or "prefix tokens"
+    return ", ".join(name.upper() for name in view.prefix) or tr("prefix tokens")

@@ -16,6 +16,7 @@ from vitviz.app.shared.view import View
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
+from vitviz.language import mark, spoken, tr
 from vitviz.text import findings
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from streamlit.delta_generator import DeltaGenerator
 
 
-COMPONENTS, RAW, CHANGED = "components", "raw filters", "what training changed"
-NORM, OWN = ORDERS = ("by norm", "as in the model")
+COMPONENTS, RAW, CHANGED = mark("components"), mark("raw filters"), mark("what training changed")
+NORM, OWN = ORDERS = (mark("by norm"), mark("as in the model"))
 GAINS = (0.5, 1.0, 2.0, 4.0, 8.0)
 SHOWN_COMPONENTS = 28  # as in the paper
 SHOWN_FILTERS = 256
@@ -65,15 +66,19 @@ def page(view: View) -> Data | None:
     kernel = view.model.patch_kernel
     if kernel is None or kernel.shape[1] != 3:
         st.info(
-            f"{view.model.name} cuts its patches from the feature map of a CNN, so its filters are "
-            f"not pictures: choose a plain ViT, such as {models.shipped_name()}."
+            tr(
+                "{name} cuts its patches from the feature map of a CNN, so its filters are "
+                "not pictures: choose a plain ViT, such as {shipped}.",
+                name=view.model.name,
+                shipped=models.shipped_name(),
+            )
         )
         return None
     first, second, third, fourth = st.columns([3, 2, 3, 3], vertical_alignment="bottom")
     initial = models.initial_kernel(view.model)
     options = (COMPONENTS, RAW) if initial is None else (COMPONENTS, RAW, CHANGED)
-    what = _switch(first, "Show", "filters", options)
-    order = _switch(fourth, "Order", "order", ORDERS) if what == RAW else NORM
+    what = _switch(first, tr("Show"), "filters", options)
+    order = _switch(fourth, tr("Order"), "order", ORDERS) if what == RAW else NORM
     whole = kernel
     if what == CHANGED:
         assert initial is not None
@@ -81,9 +86,9 @@ def page(view: View) -> Data | None:
     tiles = _tiles(kernel, view.key[:2], what, order)
     count = len(tiles.kernel)
     chosen = setting("filter", range(1, count + 1), 1) - 1
-    second.number_input(f"Tile, 1 to {count}", 1, count, key="filter")
+    second.number_input(tr("Tile, 1 to {count}", count=count), 1, count, key="filter")
     gain = setting("gain", GAINS, 1.0)
-    third.select_slider("Tile contrast", GAINS, key="gain")
+    third.select_slider(tr("Tile contrast"), GAINS, key="gain")
 
     if what == COMPONENTS and tiles.explained is not None:
         start = (
@@ -92,11 +97,11 @@ def page(view: View) -> Data | None:
             else _tiles(initial, (view.model.name, "initialisation"), what, order).explained
         )
         total = min(len(kernel), kernel[0].size)
-        finding(findings.filters(tiles.explained, start, total), of="In this model")
+        finding(findings.filters(tiles.explained, start, total), of=tr("In this model"))
     here, beside, one, answer = st.columns([3, 3, 2, 4])
     with here:
-        trained = "Trained" if view.model.trained else "Random weights"
-        _mosaic("Trained minus initial" if what == CHANGED else trained, tiles, gain, chosen)
+        trained = tr("Trained") if view.model.trained else tr("Random weights")
+        _mosaic(tr("Trained minus initial") if what == CHANGED else trained, tiles, gain, chosen)
         if initial is not None:
             st.markdown(_likeness(whole, initial))
     with beside:
@@ -114,9 +119,14 @@ def page(view: View) -> Data | None:
     with answer:
         if overlap:
             st.info(
-                f"Each filter covers {kernel.shape[2]} x {kernel.shape[3]} pixels, and the next "
-                f"patch begins {side[0]} pixels further on: patches overlap in this model, so no "
-                "response belongs to one patch alone."
+                tr(
+                    "Each filter covers {height} x {width} pixels, and the next patch begins "
+                    "{side} pixels further on: patches overlap in this model, so no response "
+                    "belongs to one patch alone.",
+                    height=kernel.shape[2],
+                    width=kernel.shape[3],
+                    side=side[0],
+                )
             )
         else:
             _response(view, tiles.kernel[chosen], tiles.titles[chosen])
@@ -142,7 +152,10 @@ def _tables(view: View, tiles: Tiles, chosen: int | None) -> list[Table]:
     return [
         about,
         Table(
-            f"Response of each patch to {tiles.titles[chosen].lower()}, before the bias is added.",
+            tr(
+                "Response of each patch to {tile}, before the bias is added.",
+                tile=tiles.titles[chosen].lower(),
+            ),
             {**patches, "inner product x E": response.ravel()},
         ),
     ]
@@ -152,7 +165,14 @@ def _switch(place: "DeltaGenerator", label: str, name: str, options: tuple[str, 
     """A switch between sets of tiles, which selects the first tile of the new set."""
     chosen = setting(name, options, options[0])
     place.segmented_control(
-        label, options, key=name, on_change=_choose, args=(0,), width="stretch", required=True
+        label,
+        options,
+        key=name,
+        format_func=tr,
+        on_change=_choose,
+        args=(0,),
+        width="stretch",
+        required=True,
     )
     return chosen
 
@@ -167,7 +187,7 @@ def _mosaic(title: str, tiles: Tiles, gain: float, chosen: int) -> None:
             _choose(points[0]["point_index"])
 
     show(tiles.figure(gain, chosen), key="mosaic", on_click=clicked)
-    st.markdown(f"{tiles.words} Click a tile to choose it.")
+    st.markdown(tiles.words + tr(" Click a tile to choose it."))
 
 
 def _random_beside(
@@ -175,23 +195,23 @@ def _random_beside(
 ) -> None:
     """Draw the same tiles before training, or of the same architecture with random weights."""
     if not view.model.trained:
-        st.subheader("Trained", anchor=False)
-        st.markdown("Choose the *trained* weights above to see them beside the random ones.")
+        st.subheader(tr("Trained"), anchor=False)
+        st.markdown(tr("Choose the *trained* weights above to see them beside the random ones."))
         return
     from vitviz import ModelError
 
     if initial is not None:
-        st.subheader("Before training: random weights", anchor=False)
+        st.subheader(tr("Before training: random weights"), anchor=False)
         kernel, called = initial, "initialisation"
     else:
-        st.subheader("With random weights", anchor=False)
+        st.subheader(tr("With random weights"), anchor=False)
         try:
             kernel, called = models.random_kernel(view.model), "random weights"
         except (ModelError, BusyError) as error:
             st.info(str(error))
             return
     if not kernel.any():
-        st.markdown("E was initialised to zeros, so there is nothing to draw.")
+        st.markdown(tr("E was initialised to zeros, so there is nothing to draw."))
         return
     tiles = _tiles(kernel, (view.model.name, called), what, order)
     show(tiles.figure(gain))
@@ -202,19 +222,28 @@ def _likeness(kernel: np.ndarray, initial: np.ndarray) -> str:
     """How far training moved the filters from their initialisation."""
     lengths = np.linalg.norm(kernel) * np.linalg.norm(initial)
     cosine = (kernel * initial).sum() / lengths if lengths else 0.0
-    words = f"Cosine of the trained filters with their own initialisation: **{cosine:.2f}**."
+    words = tr(
+        "Cosine of the trained filters with their own initialisation: **{cosine:.2f}**.",
+        cosine=cosine,
+    )
     if cosine > 0.5:
-        words += " Much of what they show is the random noise with which they began."
+        words += tr(" Much of what they show is the random noise with which they began.")
     return words
 
 
 def _response(view: View, kernel: np.ndarray, title: str) -> None:
-    st.subheader(f"Response of each patch to {title.lower()}", anchor=False)
+    st.subheader(tr("Response of each patch to {tile}", tile=title.lower()), anchor=False)
     response = inspection.filter_response(_input(view), kernel)
     image, crop = results.photo(view), view.acts.crop
     show(plots.filter_response(response, image, crop=crop, name=title.lower()))
     low, high = response.min(), response.max()
-    st.markdown(f"From {low:+.2f} to {high:+.2f}, before the bias is added; white is 0.")
+    st.markdown(
+        tr(
+            "From {low:+.2f} to {high:+.2f}, before the bias is added; white is 0.",
+            low=low,
+            high=high,
+        )
+    )
 
 
 def _tiles(kernel: np.ndarray, called: tuple[Hashable, ...], what: str, order: str) -> Tiles:
@@ -225,7 +254,7 @@ def _tiles(kernel: np.ndarray, called: tuple[Hashable, ...], what: str, order: s
     called : what the kernel (n, 3, P, P) depends on
     """
     return results.captures().get(
-        ("filters", *called, what, order),
+        ("filters", *called, what, order, spoken()),
         lambda: _raw_filters(kernel, order) if what == RAW else _components(kernel),
         lambda made: made.kernel.nbytes,
     )
@@ -238,11 +267,17 @@ def _components(kernel: np.ndarray) -> Tiles:
     return Tiles(
         kernel=components,
         explained=explained,
-        titles=[f"Component {number + 1}" for number in range(count)],
-        facts=[f"{100 * share:.1f} % of the variance" for share in explained],
+        titles=[tr("Component {number}", number=number + 1) for number in range(count)],
+        facts=[tr("{share:.1f} % of the variance", share=100 * share) for share in explained],
         words=(
-            f"{count} of the {limit} principal components explain {100 * explained.sum():.0f} % "
-            f"of the variance of {len(kernel)} filters."
+            tr(
+                "{count} of the {limit} principal components explain {share:.0f} % of the "
+                "variance of {filters} filters.",
+                count=count,
+                limit=limit,
+                share=100 * explained.sum(),
+                filters=len(kernel),
+            )
         ),
     )
 
@@ -251,15 +286,20 @@ def _raw_filters(kernel: np.ndarray, order: str) -> Tiles:
     norms = np.linalg.norm(kernel.reshape(len(kernel), -1), axis=1)
     places = np.argsort(-norms, kind="stable") if order == NORM else np.arange(len(kernel))
     shown = places[:SHOWN_FILTERS]
-    part = f"{len(shown)} of " if len(shown) < len(kernel) else ""
+    limits = {"high": norms[shown].max(), "low": norms[shown].min(), "count": len(kernel)}
     return Tiles(
         kernel=kernel[shown],
         explained=None,
-        titles=[f"Filter {number + 1}" for number in shown],
-        facts=[f"norm {norms[number]:.2f}" for number in shown],
+        titles=[tr("Filter {number}", number=number + 1) for number in shown],
+        facts=[tr("norm {norm:.2f}", norm=norms[number]) for number in shown],
         words=(
-            f"{part}{len(kernel)} filters, norms from {norms[shown].max():.2f} to "
-            f"{norms[shown].min():.2f}."
+            tr(
+                "{shown} of {count} filters, norms from {high:.2f} to {low:.2f}.",
+                shown=len(shown),
+                **limits,
+            )
+            if len(shown) < len(kernel)
+            else tr("{count} filters, norms from {high:.2f} to {low:.2f}.", **limits)
         ),
     )
 

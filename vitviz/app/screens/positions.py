@@ -15,16 +15,17 @@ from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
 from vitviz.app.widgets.token_map import MAX_BYTES, middle, token_map
 from vitviz.inspection.positions import Interpolation
+from vitviz.language import mark, tr
 from vitviz.text import findings
 from vitviz.text.families import known_by
 from vitviz.token_map import Frame, encode, moved
 
 Kind = Literal["learned", "sincos1d", "sincos2d", "random"]
 KINDS: dict[Kind, str] = {
-    "learned": "learned",
-    "sincos1d": "sine-cosine 1-D",
-    "sincos2d": "sine-cosine 2-D",
-    "random": "random",
+    "learned": mark("learned"),
+    "sincos1d": mark("sine-cosine 1-D"),
+    "sincos2d": mark("sine-cosine 2-D"),
+    "random": mark("random"),
 }
 FORMULAS: dict[Kind, str] = {
     "sincos1d": r"E_{pos}^{\,i} = \left[\sin(i\,\omega_k),\; \cos(i\,\omega_k)\right]_k, \quad"
@@ -49,16 +50,18 @@ def page(view: View) -> Data | None:
     width = view.acts.tokens(0).shape[1]
     kinds = [kind for kind in KINDS if _fits(kind, width) and not (refusal and kind == "learned")]
     kind = setting("kind", kinds, kinds[0])
-    names = {**KINDS, "learned": "learned" if view.model.trained else "untrained"}
+    names = {kind: tr(called) for kind, called in KINDS.items()}
+    if not view.model.trained:
+        names["learned"] = tr("untrained")
     similarity = _similarity(view, kind)
-    finding(findings.positions(similarity), of=f"Positions, {names[kind]}")
+    finding(findings.positions(similarity), of=tr("Positions, {kind}", kind=names[kind]))
     token_map(
         view,
         _frames(view, kinds, kind),
         name="positions",
         kind="cosine",
         strip="frames",
-        titles={"row": "Similar positions:", "strip": "The same position in each kind"},
+        titles={"row": tr("Similar positions:"), "strip": tr("The same position in each kind")},
         frame_setting=("kind", kinds),
         frame_names=[names[each] for each in kinds],
         version="-".join(kinds),
@@ -66,17 +69,27 @@ def page(view: View) -> Data | None:
     )
     if view.query_patch is None:
         st.markdown(
-            f"{view.query_name[0].upper()}{view.query_name[1:]} has no position in the picture, "
-            "so the middle patch is shown. Point at a patch, or click one."
+            tr(
+                "{query} has no position in the picture, so the middle patch is shown. Point at a "
+                "patch, or click one.",
+                query=view.query_name[0].upper() + view.query_name[1:],
+            )
         )
     position = view.query_patch or middle(grid)
     every, lines = st.columns(2)
     with every:
-        st.subheader(f"All positions: {names[kind]}", anchor=False)
+        st.subheader(tr("All positions: {kind}", kind=names[kind]), anchor=False)
         _all_tiles(view, similarity, position)
         st.markdown(_averages(view, similarity, kind))
     with lines:
-        st.subheader(f"Cosine with row {position[0] + 1}, column {position[1] + 1}", anchor=False)
+        st.subheader(
+            tr(
+                "Cosine with row {row}, column {column}",
+                row=position[0] + 1,
+                column=position[1] + 1,
+            ),
+            anchor=False,
+        )
         profile = inspection.position_profile(similarity, position=position)
         show(plots.position_profile(profile, position=position))
         if kind in FORMULAS:
@@ -90,8 +103,11 @@ def _numbers(
 ) -> Table:
     cosines = {names[kind]: _similarity(view, kind)[position].ravel() for kind in kinds}
     return Table(
-        f"Cosine of every position's embedding with that of row {position[0] + 1}, column "
-        f"{position[1] + 1}.",
+        tr(
+            "Cosine of every position's embedding with that of row {row}, column {column}.",
+            row=position[0] + 1,
+            column=position[1] + 1,
+        ),
         {**patch_columns(view), **cosines},
     )
 
@@ -101,16 +117,23 @@ def _why_not_learned(view: View) -> str | None:
     model, grid = view.model, view.grid
     table = model.position_embedding
     if table is None:
-        why = "adds no position embedding to its tokens"
+        why = tr("adds no position embedding to its tokens")
     elif not model.positions_learned:
-        why = "adds fixed sines and cosines"
+        why = tr("adds fixed sines and cosines")
     elif len(table) not in (grid[0] * grid[1], len(view.prefix) + grid[0] * grid[1]):
-        why = f"has position embeddings for a grid other than {grid[0]} x {grid[1]}"
+        why = tr(
+            "has position embeddings for a grid other than {rows} x {cols}",
+            rows=grid[0],
+            cols=grid[1],
+        )
     else:
         return None
-    return (
-        f"{model.name} {why}, so there is no learned embedding to show: choose a model that "
-        f"has one, such as {models.shipped_name()}."
+    return tr(
+        "{name} {why}, so there is no learned embedding to show: choose a model that has one, such "
+        "as {shipped}.",
+        name=model.name,
+        why=why,
+        shipped=models.shipped_name(),
     )
 
 
@@ -161,17 +184,20 @@ def _averages(view: View, similarity: np.ndarray, kind: Kind) -> str:
     across, down = inspection.mirror_similarity(similarity)
     if np.isnan([near, across, down]).any():
         return ""
-    words = (
-        f"Mean cosine of a position with its neighbours: **{near:.2f}**; with its mirror image "
-        f"left to right: **{across:.2f}**; top to bottom: **{down:.2f}**."
+    words = tr(
+        "Mean cosine of a position with its neighbours: **{near:.2f}**; with its mirror "
+        "image left to right: **{across:.2f}**; top to bottom: **{down:.2f}**.",
+        near=near,
+        across=across,
+        down=down,
     )
     learned = kind == "learned" and view.model.trained
     if learned and across > down + MIRRORED and across > MIRRORED:
-        words += (
-            " To this model left and right are alike, and top and bottom are not. Training on "
-            "pictures that are flipped at random is not needed for that: a small ViT (3 layers, "
-            "D = 96, 5 epochs of CIFAR-10) reached 0.80 and -0.20 with flips, 0.82 and -0.17 "
-            "without."
+        words += tr(
+            " To this model left and right are alike, and top and bottom are not. "
+            "Training on pictures that are flipped at random is not needed for that: a "
+            "small ViT (3 layers, D = 96, 5 epochs of CIFAR-10) reached 0.80 and -0.20 "
+            "with flips, 0.82 and -0.17 without."
         )
     return words
 
@@ -190,13 +216,22 @@ def _all_tiles(view: View, similarity: np.ndarray, position: tuple[int, int]) ->
 def _resized(view: View, kind: Kind, name: str, position: tuple[int, int]) -> None:
     """The tile of one position before and after interpolation to another grid."""
     (rows, cols), (high, wide) = view.grid, view.acts.layers[0].patch_side
-    st.subheader(f"Interpolated to another grid: {name}", anchor=False)
+    st.subheader(tr("Interpolated to another grid: {name}", name=name), anchor=False)
     first, second, _ = st.columns([4, 4, 3], vertical_alignment="bottom")
     new_rows = setting("grid", GRIDS, 24)
-    first.select_slider("Rows of the new grid", GRIDS, key="grid")
+    first.select_slider(tr("Rows of the new grid"), GRIDS, key="grid")
     how = setting("interpolation", INTERPOLATIONS, "bicubic")
     second.segmented_control(
-        "Interpolation", INTERPOLATIONS, key="interpolation", width="stretch", required=True
+        tr("Interpolation"),
+        INTERPOLATIONS,
+        key="interpolation",
+        format_func=lambda how: {
+            "bicubic": tr("bicubic"),
+            "bilinear": tr("bilinear"),
+            "nearest": tr("nearest"),
+        }[how],
+        width="stretch",
+        required=True,
     )
     grid = (new_rows, max(1, round(new_rows * cols / rows)))
     whole = (0, 0, 1, 1)  # both grids cover all of the picture
@@ -204,21 +239,41 @@ def _resized(view: View, kind: Kind, name: str, position: tuple[int, int]) -> No
     before, after = _similarity(view, kind), _resized_similarity(view, kind, grid, how)
     left, right, words = st.columns([4, 4, 3])
     for column, when, tiles, at in (
-        (left, "Before", before, position),
-        (right, "After", after, there),
+        (left, tr("Before"), before, position),
+        (right, tr("After"), after, there),
     ):
         size = f"{tiles.shape[0]} x {tiles.shape[1]}"
         with column:
-            st.markdown(f"**{when}: {size}, row {at[0] + 1}, column {at[1] + 1}**")
+            st.markdown(
+                tr(
+                    "**{when}: {size}, row {row}, column {column}**",
+                    when=when,
+                    size=size,
+                    row=at[0] + 1,
+                    column=at[1] + 1,
+                )
+            )
             show(plots.position_tile(tiles, position=at), key=when)
     words.markdown(
-        f"{grid[0]} x {grid[1]} patches of {high} x {wide} px make a picture of "
-        f"{grid[0] * high} x {grid[1] * wide} px."
+        tr(
+            "{rows} x {columns} patches of {high} x {wide} px make a picture of {height} x "
+            "{width} px.",
+            rows=grid[0],
+            columns=grid[1],
+            high=high,
+            wide=wide,
+            height=grid[0] * high,
+            width=grid[1] * wide,
+        )
     )
     if rows * cols > 1:
         near = [inspection.neighbour_similarity(tiles) for tiles in (before, after)]
         words.markdown(
-            f"Neighbours have a cosine of {near[0]:.2f} on average before, {near[1]:.2f} after."
+            tr(
+                "Neighbours have a cosine of {near:.2f} on average before, {then:.2f} after.",
+                near=near[0],
+                then=near[1],
+            )
         )
 
 

@@ -11,14 +11,16 @@ from vitviz import inspection
 from vitviz.app.screens import class_map
 from vitviz.app.settings import setting
 from vitviz.app.shared import results
-from vitviz.app.shared.view import View, read_at
+from vitviz.app.shared.view import View, model_line, read_at
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.token_map import MAX_BYTES, token_map
+from vitviz.language import mark, tr
 from vitviz.token_map import Frame, encode
 
 Fusion = Literal["mean", "max", "min"]
 FUSIONS: tuple[Fusion, ...] = ("mean", "max", "min")
 TWENTIETHS = [step / 20 for step in range(21)]
+_FUSED = {"mean": mark("mean"), "max": mark("max"), "min": mark("min")}
 COLLAPSED = 0.03  # share of the patches that hold half of a collapsed map
 
 
@@ -29,15 +31,17 @@ def page(view: View) -> Data | None:
     depth = view.acts.depth
     first, second, third, fourth = st.columns(4)
     fusion = setting("fusion", FUSIONS, "mean")
-    first.selectbox("Fuse heads by", FUSIONS, key="fusion")
+    first.selectbox(
+        tr("Fuse heads by"), FUSIONS, key="fusion", format_func=lambda one: tr(_FUSED[one])
+    )
     residual = setting("residual", TWENTIETHS, 0.5)
-    second.select_slider("Weight of the residual r", TWENTIETHS, key="residual")
+    second.select_slider(tr("Weight of the residual r"), TWENTIETHS, key="residual")
     discard = setting("discard", TWENTIETHS[:-1], 0.0)
-    third.select_slider("Discard the smallest", TWENTIETHS[:-1], key="discard")
+    third.select_slider(tr("Discard the smallest"), TWENTIETHS[:-1], key="discard")
     starts = range(1, view.layer + 2)
     start = setting("start_layer", starts, 1) - 1
     if len(starts) > 1:
-        fourth.select_slider("From layer", starts, key="start_layer")
+        fourth.select_slider(tr("From layer"), starts, key="start_layer")
     token_map(
         view,
         _frames(view, fusion, residual, discard, start),
@@ -45,13 +49,13 @@ def page(view: View) -> Data | None:
         kind="share",
         strip="frames",
         titles={
-            "row": "What reaches it",
-            "column": "Which tokens it reaches",
-            "strip": f"From layer {start + 1} up to",
-            "slider": "Up to layer",
+            "row": tr("What reaches it"),
+            "column": tr("Which tokens it reaches"),
+            "strip": tr("From layer {start} up to", start=start + 1),
+            "slider": tr("Up to layer"),
         },
         frame_setting=("layer", range(1, depth + 1)),
-        frame_names=[f"layer {number}" for number in range(1, depth + 1)],
+        frame_names=[tr("layer {layer}", layer=number) for number in range(1, depth + 1)],
         version=f"{fusion}-{residual}-{discard}-{start}",
     )
     st.markdown(_said(view, fusion, residual, discard, start))
@@ -74,10 +78,14 @@ def of_one_class(view: View) -> Data | None:
 
     def tables() -> list[Table]:
         columns = {name: values.ravel() for name, values in of_class.items()}
-        about = "Class-specific map, in the grid of the first layer."
+        about = tr("Class-specific map, in the grid of the first layer.")
         return [Table(about, {**patch_columns(view, grid=grid), **columns})]
 
-    line = f"{view.model.provenance} · all layers · {view.picture.name}"
+    line = tr(
+        "{provenance} · all layers · {name}",
+        provenance=model_line(view.model),
+        name=view.picture.name,
+    )
     return Data(tables, record=line) if of_class else None
 
 
@@ -112,21 +120,33 @@ def _said(view: View, fusion: Fusion, residual: float, discard: float, start: in
         make,
         lambda made: sum(one.nbytes for one in made.values()),
     )
-    what = f"what reaches {view.query_name} up to layer {view.layer + 1}"
-    words = f"The model's answer is read {read_at(view.acts)}. {_concentration(maps[fusion], what)}"
+    what = tr(
+        "what reaches {query} up to layer {layer}",
+        query=view.query_name,
+        layer=view.layer + 1,
+    )
+    words = tr("The model's answer is read {where}. ", where=read_at(view.acts))
+    words += _concentration(maps[fusion], what)
     flat = [one for one in maps if not np.ptp(maps[one])]
     if len(maps) == 1 or flat:
         return words
     like = dict(zip(maps, np.corrcoef(list(maps.values())), strict=True))
     pairs = [
-        f"*{one}* with *{other}* **{like[one][number]:.2f}**"
+        tr(
+            "*{one}* with *{other}* **{correlation:.2f}**",
+            one=tr(_FUSED[one]),
+            other=tr(_FUSED[other]),
+            correlation=like[one][number],
+        )
         for one, other in itertools.combinations(maps, 2)
         for number in [list(maps).index(other)]
     ]
-    words += f" Correlation of the maps by fusion: {', '.join(pairs)}."
+    words += tr(" Correlation of the maps by fusion: {pairs}.", pairs=", ".join(pairs))
     if len(maps) == len(FUSIONS):
         odd = min(maps, key=lambda one: like[one].sum())
-        words += f" The map that differs most from the other two here is *{odd}*."
+        words += tr(
+            " The map that differs most from the other two here is *{odd}*.", odd=tr(_FUSED[odd])
+        )
     return words
 
 
@@ -134,11 +154,17 @@ def _concentration(values: np.ndarray, what: str) -> str:
     """How few patches hold half of the map, and whether that is a collapse."""
     ordered = np.sort(values)[::-1].cumsum()
     half = int(np.searchsorted(ordered, ordered[-1] / 2)) + 1
-    words = f"Half of {what} comes from **{half} of {len(values)}** patches."
+    words = tr(
+        "Half of {what} comes from **{half} of {count}** patches.",
+        what=what,
+        half=half,
+        count=len(values),
+    )
     if half <= len(values) * COLLAPSED:
-        words += (
-            " The map has collapsed onto few patches, which may be outliers with large attention "
-            "rather than the object: compare single layers on the page Attention."
+        words += tr(
+            " The map has collapsed onto few patches, which may be outliers with large "
+            "attention rather than the object: compare single layers on the page "
+            "Attention."
         )
     return words
 
@@ -157,15 +183,23 @@ def _table(
     shares = 100 * (matrix if view.style.direction == "row" else matrix.T)
     prefix = len(view.prefix)
     shown = shares[prefix:].mean(axis=0) if view.query is None else shares[view.query]
-    what = "from each token to {}" if view.style.direction == "row" else "from {} to each token"
-    about = (
-        f"What goes {what.format(view.query_name)} through layers {start + 1} to {view.layer + 1}: "
-        f"heads fused by {fusion}, residual {residual}, the smallest {discard} discarded"
+    what = tr("What goes from {query} to each token", query=view.query_name)
+    if view.style.direction == "row":
+        what = tr("What goes from each token to {query}", query=view.query_name)
+    about = tr(
+        "{what} through layers {start} to {end}: heads fused by {fusion}, residual {residual}, the "
+        "smallest {discard} discarded.",
+        what=what,
+        start=start + 1,
+        end=view.layer + 1,
+        fusion=tr(_FUSED[fusion]),
+        residual=residual,
+        discard=discard,
     )
     outside = np.full(prefix, np.nan)  # the map of a class is of patches alone
     beside = {name: np.append(outside, values) for name, values in of_class.items()}
     columns = {**patch_columns(view, prefix=True), "rollout, %": shown, **beside}
-    return Table(f"{about}.", columns)
+    return Table(about, columns)
 
 
 def _steps(

@@ -7,11 +7,12 @@ import numpy as np
 import streamlit as st
 
 from vitviz.app.shared import profiles
-from vitviz.app.shared.view import View
+from vitviz.app.shared.view import View, model_line
 from vitviz.app.widgets.data_table import Table
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.profile_menu import profile_menu
 from vitviz.inspection.tokens import OUTLIER
+from vitviz.language import tr
 from vitviz.plots.profiles import layer_similarity, norm_histogram
 from vitviz.plots.template import as_percent
 
@@ -24,8 +25,8 @@ def draw(view: View) -> "Profile | None":
     if not profiles.of_model(view.model):
         return None
     words, menu = st.columns([4, 2], vertical_alignment="bottom")
-    words.subheader("All layers over many pictures", anchor=False)
-    profile = profile_menu(view, menu, "Measured on")
+    words.subheader(tr("All layers over many pictures"), anchor=False)
+    profile = profile_menu(view, menu, tr("Measured on"))
     if profile is None:
         return None
     over = profiles.described(profile)
@@ -42,35 +43,48 @@ def draw(view: View) -> "Profile | None":
 
 
 def _similarity_words(cka: np.ndarray, over: str) -> str:
-    return (
-        f"**How alike two layers are**, as linear CKA over {over}: 1 where the pictures that are "
-        "alike after one layer are those that are alike after the other, 0 where nothing of that "
-        "is left. Layer 0 is the embedding. From one layer to the next it is at least "
-        f"{np.diagonal(cka, 1).min():.2f}; between the embedding and the last layer it is "
-        f"{cka[0, -1]:.2f}. Raghu et al. (NeurIPS 2021, Fig. 1) found ViT-L/16 and ViT-H/14 alike "
-        "over their whole depth, and the lower layers of ResNets unlike the upper ones."
+    return tr(
+        "**How alike two layers are**, as linear CKA over {over}: 1 where the pictures "
+        "that are alike after one layer are those that are alike after the other, 0 where "
+        "nothing of that is left. Layer 0 is the embedding. From one layer to the next it "
+        "is at least {least:.2f}; between the embedding and the last layer it is {ends:.2f}. "
+        "Raghu et al. (NeurIPS 2021, Fig. 1) found ViT-L/16 and ViT-H/14 alike over their "
+        "whole depth, and the lower layers of ResNets unlike the upper ones.",
+        over=over,
+        least=np.diagonal(cka, 1).min(),
+        ends=cka[0, -1],
     )
 
 
 def _norm_words(profile: "Profile", over: str) -> str:
     shares = profile.outlier_share.means
     most = int(np.nanargmax(shares)) if np.isfinite(shares).any() else 0
-    words = f"Outliers, patches with {OUTLIER:.0f} times the median norm of their picture or more: "
+    words = tr(
+        "Outliers, patches with {times:.0f} times the median norm of their picture or more: ",
+        times=OUTLIER,
+    )
     if shares[most] > 0:
-        words += f"{as_percent(shares[most])} of them after layer {most}, where there are most."
+        words += tr(
+            "{shares} of them after layer {most}, where there are most.",
+            shares=as_percent(shares[most]),
+            most=most,
+        )
     else:
-        words += "none after any layer."
-    return (
-        f"**How long the tokens of the patches are** before the final LayerNorm, over {over}; each "
-        f"column adds up to 100 %. {words} Darcet et al. (ICLR 2024, Fig. 3 and 4) found about 2 % "
-        "at ten times the usual norm in the three largest of six sizes of DINOv2, in the largest "
-        "from about layer 15 of 40 on: they would be a second band above the first."
+        words += tr("none after any layer.")
+    return tr(
+        "**How long the tokens of the patches are** before the final LayerNorm, over "
+        "{over}; each column adds up to 100 %. {words} Darcet et al. (ICLR 2024, Fig. 3 "
+        "and 4) found about 2 % at ten times the usual norm in the three largest of six "
+        "sizes of DINOv2, in the largest from about layer 15 of 40 on: they would be a "
+        "second band above the first.",
+        over=over,
+        words=words,
     )
 
 
 def tables(view: View, profile: "Profile") -> Sequence[Table]:
     """The numbers of both figures."""
-    record = f"{view.model.provenance} · {profiles.described(profile)}"
+    record = f"{model_line(view.model)} · {profiles.described(profile)}"
     source = profiles.provenance(profile)
     counts, edges = profile.norms
     depths = np.arange(counts.shape[1])
@@ -79,7 +93,11 @@ def tables(view: View, profile: "Profile") -> Sequence[Table]:
         columns = {"after layer": depths}
         columns |= {f"CKA with layer {depth}": row for depth, row in enumerate(profile.cka())}
         found.append(
-            Table(f"Linear CKA of all tokens after two layers: {source}.", columns, record)
+            Table(
+                tr("Linear CKA of all tokens after two layers: {source}.", source=source),
+                columns,
+                record,
+            )
         )
     there = np.flatnonzero(counts[1].any(axis=0))
     columns = {"after layer": depths, "outliers, %": 100 * profile.outlier_share.means}
@@ -87,6 +105,10 @@ def tables(view: View, profile: "Profile") -> Sequence[Table]:
         name = f"norm {edges[number]:.3g} to {edges[number + 1]:.3g}, patches"
         columns[name] = counts[1][:, number].astype(int)
     found.append(
-        Table(f"Norms of the patch tokens before the final LayerNorm: {source}.", columns, record)
+        Table(
+            tr("Norms of the patch tokens before the final LayerNorm: {source}.", source=source),
+            columns,
+            record,
+        )
     )
     return found

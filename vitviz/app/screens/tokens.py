@@ -18,6 +18,7 @@ from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
 from vitviz.app.widgets.token_map import MAX_BYTES, token_map
 from vitviz.inspection.tokens import LONG, OUTLIER
+from vitviz.language import tr
 from vitviz.plots.template import as_percent
 from vitviz.text import findings
 from vitviz.token_map import Frame, encode
@@ -41,20 +42,30 @@ def page(view: View) -> Data | None:
         kind="cosine",
         strip="frames",
         titles={
-            "row": "Similarity to the query",
-            "strip": "After each layer",
-            "slider": "After layer",
+            "row": tr("Similarity to the query"),
+            "strip": tr("After each layer"),
+            "slider": tr("After layer"),
         },
         frame_setting=("layer", range(1, depth + 1)),
-        frame_names=[f"layer {number}" for number in range(1, depth + 1)],
+        frame_names=[tr("layer {layer}", layer=number) for number in range(1, depth + 1)],
     )
     grid = view.acts.grid
     most = min(MOST_COMPONENTS, grid[0] * grid[1], _tokens(view, view.layer).shape[1])
     if most < CHANNELS:
-        st.info(f"A picture of {grid[0]} x {grid[1]} patches has fewer than {CHANNELS} components.")
+        st.info(
+            tr(
+                "A picture of {rows} x {columns} patches has fewer than {count} components.",
+                rows=grid[0],
+                columns=grid[1],
+                count=CHANNELS,
+            )
+        )
         _norms(view)
         return None
-    st.subheader(f"Principal components of the patches after layer {view.layer + 1}", anchor=False)
+    st.subheader(
+        tr("Principal components of the patches after layer {layer}", layer=view.layer + 1),
+        anchor=False,
+    )
     first, threshold, flip, joint = _controls(most)
     basis = _bases(view, [view.layer])[view.layer] if joint else None
     everything, _ = _scatter(view, view.layer, None, basis)
@@ -62,8 +73,12 @@ def page(view: View) -> Data | None:
     kept = inspection.foreground(component, threshold=threshold, flip=flip)
     if basis is None and kept.sum() < first + CHANNELS:
         st.info(
-            f"Only {kept.sum()} of {kept.size} patches lie beyond the threshold, too few for "
-            f"components of their own: all patches are shown."
+            tr(
+                "Only {count} of {size} patches lie beyond the threshold, too few for "
+                "components of their own: all patches are shown.",
+                count=kept.sum(),
+                size=kept.size,
+            )
         )
         kept = np.ones(grid, bool)
     points, explained = _scatter(view, view.layer, kept, basis)
@@ -94,10 +109,15 @@ def _table(view: View, points: np.ndarray, kept: np.ndarray, joint: bool) -> Tab
     for number, values in enumerate(points[prefix:].T):
         columns[f"component {number + 1}"] = values
     columns["norm"] = np.linalg.norm(tokens[prefix:], axis=1)
-    fitted = _all_samples() if joint else "the patches that are kept"
+    fitted = _all_samples() if joint else tr("the patches that are kept")
     return Table(
-        f"Each patch after layer {view.layer + 1}: its cosine with {view.query_name}, its place on "
-        f"the principal components of {fitted}, and its norm before the final LayerNorm.",
+        tr(
+            "Each patch after layer {layer}: its cosine with {query}, its place on the "
+            "principal components of {fitted}, and its norm before the final LayerNorm.",
+            layer=view.layer + 1,
+            query=view.query_name,
+            fitted=fitted,
+        ),
         columns,
     )
 
@@ -146,28 +166,33 @@ def _controls(most: int) -> tuple[int, float, bool, bool]:
     the components are those of all samples."""
     of, which, slider, toggle = st.columns([3, 2, 4, 2], vertical_alignment="bottom")
     basis = setting("basis", BASES, BASES[0])
-    names = {"picture": "this picture", "samples": f"{len(pictures.samples())} samples"}
+    names = {
+        "picture": tr("this picture"),
+        "samples": tr("{samples} samples", samples=len(pictures.samples())),
+    }
     of.segmented_control(
-        "Components of",
+        tr("Components of"),
         BASES,
         key="basis",
         format_func=lambda name: names[name],
         width="stretch",
         required=True,
-        help="Those of all samples give every picture the same colours for the same tokens.",
+        help=tr("Those of all samples give every picture the same colours for the same tokens."),
     )
     trios = {f"{n}-{n + CHANNELS - 1}": n - 1 for n in range(1, most - CHANNELS + 2)}
     chosen = setting("components", list(trios), "1-3")
-    which.selectbox("Red, green and blue show", list(trios), key="components", format_func=_trio)
+    which.selectbox(
+        tr("Red, green and blue show"), list(trios), key="components", format_func=_trio
+    )
     threshold = setting("threshold", THRESHOLDS, 0.0)
     slider.select_slider(
-        "Foreground: patches beyond this share of component 1",
+        tr("Foreground: patches beyond this share of component 1"),
         THRESHOLDS,
         key="threshold",
-        format_func=lambda share: f"{100 * share:.0f} %" if share else "off, all patches",
+        format_func=lambda share: f"{100 * share:.0f} %" if share else tr("off, all patches"),
     )
     flip = setting("flip", OFF_ON, False)
-    toggle.toggle("Flip: keep the other end", key="flip", disabled=not threshold)
+    toggle.toggle(tr("Flip: keep the other end"), key="flip", disabled=not threshold)
     return trios[chosen], threshold, flip, basis == "samples"
 
 
@@ -177,12 +202,19 @@ def _bases(view: View, layers: Sequence[int]) -> dict[int, Basis]:
 
 
 def _all_samples() -> str:
-    return f"the patches of all {len(pictures.samples())} sample pictures together"
+    return tr(
+        "the patches of all {samples} sample pictures together", samples=len(pictures.samples())
+    )
 
 
 def _trio(name: str) -> str:
     first = int(name.split("-")[0])
-    return f"components {first}, {first + 1}, {first + 2}"
+    return tr(
+        "components {first}, {second}, {third}",
+        first=first,
+        second=first + 1,
+        third=first + 2,
+    )
 
 
 def _scatter(
@@ -226,17 +258,32 @@ def _colours(
             )
         )
         shares = [as_percent(share) for share in explained[chosen]]
-        words = f"Red is component {numbers[0]} ({shares[0]} of the variance), green {second} "
-        words += f"({shares[1]}), blue {third} ({shares[2]})."
+        words = tr(
+            "Red is component {first} ({red} of the variance), green {second} ({green}), blue "
+            "{third} ({blue}).",
+            first=numbers[0],
+            red=shares[0],
+            second=second,
+            green=shares[1],
+            third=third,
+            blue=shares[2],
+        )
         if basis:
-            words += (
-                f" Fitted on {_all_samples()}: equal colours mean equal components in every "
-                "picture. They end at two standard deviations."
+            words += tr(
+                " Fitted on {samples}: equal colours mean equal components in every "
+                "picture. They end at two standard deviations.",
+                samples=_all_samples(),
             )
         elif not kept.all():
-            words += f" Fitted again on the {kept.sum()} of {kept.size} patches that are kept."
+            words += tr(
+                " Fitted again on the {count} of {size} patches that are kept.",
+                count=kept.sum(),
+                size=kept.size,
+            )
         else:
-            words += " Fitted on this picture alone: in another one, colours mean something else."
+            words += tr(
+                " Fitted on this picture alone: in another one, colours mean something else."
+            )
         st.markdown(words)
     with all_layers:
         _film(view, chosen, joint=basis is not None)
@@ -253,14 +300,14 @@ def _mask(view: View, kept: np.ndarray) -> None:
         return file.getvalue()
 
     st.download_button(
-        "Foreground mask, PNG",
+        tr("Foreground mask, PNG"),
         content,
         file_name="vitviz_foreground.png",
         mime="image/png",
         key="mask",
         on_click="ignore",
         icon=":material/download:",
-        help="White where a patch is kept, black elsewhere, in the size of the picture itself.",
+        help=tr("White where a patch is kept, black elsewhere, in the size of the picture itself."),
     )
 
 
@@ -291,7 +338,11 @@ def _film(view: View, chosen: slice, *, joint: bool) -> None:
                 [p[len(view.prefix) :, chosen].reshape(*acts.grid, CHANNELS) for p, _ in found]
             ),
             names=[
-                f"layer {layer + 1} · {as_percent(explained[chosen].sum())}"
+                tr(
+                    "layer {layer} · {share}",
+                    layer=layer + 1,
+                    share=as_percent(explained[chosen].sum()),
+                )
                 for layer, (_, explained) in zip(layers, found, strict=True)
             ],
             selected=int(np.argmax(layers == view.layer)) if view.layer in layers else None,
@@ -300,12 +351,17 @@ def _film(view: View, chosen: slice, *, joint: bool) -> None:
         )
     )
     some = (
-        f"{len(layers)} of {acts.depth} layers, evenly spaced. " if len(layers) < acts.depth else ""
+        tr("{layers} of {depth} layers, evenly spaced. ", layers=len(layers), depth=acts.depth)
+        if len(layers) < acts.depth
+        else ""
     )
     st.markdown(
-        f"{some}The share of the variance stands above each tile. Every layer has components of "
-        f"its own, fitted on {_all_samples() if joint else 'all patches'}, so colours cannot be "
-        "compared between tiles."
+        some
+        + tr(
+            "The share of the variance stands above each tile. Every layer has components of its "
+            "own, fitted on {fitted}, so colours cannot be compared between tiles.",
+            fitted=_all_samples() if joint else tr("all patches"),
+        )
     )
 
 
@@ -314,7 +370,10 @@ def _thumbnails(
 ) -> None:
     first, second, _ = _numbers(chosen)
     prefix = [name.upper() for name in view.prefix]
-    st.subheader(f"The patches on components {first} and {second}", anchor=False)
+    st.subheader(
+        tr("The patches on components {first} and {second}", first=first, second=second),
+        anchor=False,
+    )
     pair = slice(chosen.start, chosen.start + 2)
     show(
         plots.token_scatter(
@@ -331,9 +390,12 @@ def _thumbnails(
         key=_SCATTER,
         on_click=lambda: _ask(view),
     )
-    words = "Click a patch to make it the query."
+    words = tr("Click a patch to make it the query.")
     if prefix:
-        words += f" ★ {', '.join(prefix)}: projected onto the components, not used to fit them."
+        words += tr(
+            " ★ {names}: projected onto the components, not used to fit them.",
+            names=", ".join(prefix),
+        )
     st.markdown(words)
 
 
@@ -349,7 +411,10 @@ def _norms(view: View) -> None:
     tokens = acts.tokens(depth)
     norms, long, limit = inspection.token_norms(acts, depth=depth)
     outliers = inspection.norm_outliers(norms)
-    st.subheader(f"Norm of the tokens after layer {depth}, before the LayerNorm", anchor=False)
+    st.subheader(
+        tr("Norm of the tokens after layer {depth}, before the LayerNorm", depth=depth),
+        anchor=False,
+    )
     show(
         plots.token_norms(
             norms,
@@ -361,12 +426,21 @@ def _norms(view: View) -> None:
         )
     )
     median, largest = float(np.median(norms)), float(norms.max())
-    words = (
-        f"○ large norm: {long.sum()} of {norms.size} patches, above the median by more than "
-        f"{LONG:.0f} median absolute deviations (above {limit:.2f}). ✕ outliers: {outliers.sum()} "
-        f"patches with at least {OUTLIER:.0f} times the median norm; in the paper on registers "
-        "they were about 2 % of the tokens and had about ten times the norm. The largest norm is "
-        f"{largest:.2f}, {largest / median:.1f} times the median of {median:.2f}."
+    words = tr(
+        "○ large norm: {long} of {size} patches, above the median by more than {deviations:.0f} "
+        "median absolute deviations (above {limit:.2f}). ✕ outliers: {outliers} patches with "
+        "at least {times:.0f} times the median norm; in the paper on registers they "
+        "were about 2 % of the tokens and had about ten times the norm. The largest norm "
+        "is {largest:.2f}, {ratio:.1f} times the median of {median:.2f}.",
+        long=long.sum(),
+        size=norms.size,
+        deviations=LONG,
+        limit=limit,
+        outliers=outliers.sum(),
+        times=OUTLIER,
+        largest=largest,
+        ratio=largest / median,
+        median=median,
     )
     lengths = np.linalg.norm(tokens[: len(view.prefix)], axis=1)
     for name, length in zip(view.prefix, lengths, strict=True):

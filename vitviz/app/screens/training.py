@@ -15,6 +15,7 @@ from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.player import player
 from vitviz.checkpoints import assets, load_shipped
+from vitviz.language import mark, tr
 from vitviz.plots.template import as_percent
 from vitviz.plots.training import running_epochs
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 # Test accuracy of the ViT with which this project began, which was written for a course.
 OF_A_COURSE = {"cifar10": 0.7136, "cifar100": 0.4408}
 SHOWN_COMPONENTS = 12
-NETWORKS = {"vit": "ViT", "cnn": "small CNN"}
+NETWORKS = {"vit": mark("ViT"), "cnn": mark("small CNN")}
 # Student's t for three seeds, and the normal distribution's: 95 % lie within so many deviations.
 _T_TWO, _NORMAL = 4.303, 1.96
 
@@ -33,13 +34,19 @@ def page(view: View) -> Data:
     runs = _runs()
     name = view.model.name if view.model.name in runs else next(iter(runs))
     if name != view.model.name:
-        st.info(f"{view.model.name} has no recorded training run: that of {name} is shown.")
+        st.info(
+            tr(
+                "{name} has no recorded training run: that of {shown} is shown.",
+                name=view.model.name,
+                shown=name,
+            )
+        )
     run = runs[name]
     moments = _moments(name)
     moment = _slider(moments) if moments else 0
     curve, *beside = st.columns([5, 3, 4] if moments else [8, 4])
     with curve:
-        st.subheader(f"The run of {name}", anchor=False)
+        st.subheader(tr("The run of {name}", name=name), anchor=False)
         dataset = name.removeprefix("vitviz_tiny_").removesuffix("_distilled")
         show(
             plots.training_curves(
@@ -56,13 +63,17 @@ def page(view: View) -> Data:
     else:
         kept = [other for other in runs if other != name and _record(other)]
         beside[0].info(
-            f"No weights were kept during the run of {name}, so only its curve is shown; there are "
-            f"some of {' and '.join(kept)}."
+            tr(
+                "No weights were kept during the run of {name}, so only its curve is shown; there "
+                "are some of {kept}.",
+                name=name,
+                kept=tr(" and ").join(kept),
+            )
         )
         beside[0].markdown(f"{_growth_words(run)}\n\n{_loss_words(run)}")
     _beside(name, runs)
     _hunger()
-    line = f"{name} · recorded during training"
+    line = tr("{name} · recorded during training", name=name)
     if moments:
         line += f" · {_moment_words(*moments[moment])}"
     tables = partial(_tables, name, run, moment if moments else None)
@@ -78,7 +89,11 @@ def _tables(name: str, run: dict[str, Any], moment: int | None) -> list[Table]:
         "held_out_accuracy": "held-out accuracy",
     }
     columns = {words: [row[key] for row in rows] for key, words in headings.items()}
-    about = f"The run of {name}; epochs count from each size of the input. {_loss_words(run)}"
+    about = tr(
+        "The run of {name}; epochs count from each size of the input. {loss}",
+        name=name,
+        loss=_loss_words(run),
+    )
     tables = [Table(about, columns)]
     record = _record(name)
     if record is not None and moment is not None:
@@ -88,7 +103,9 @@ def _tables(name: str, run: dict[str, Any], moment: int | None) -> list[Table]:
         found = {"layer": layers, "head": heads, "distance, px": distance.ravel()}
         if f"entropy_{moment}" in record:
             found["entropy, bits"] = record[f"entropy_{moment}"].ravel()
-        about = f"Attention at {_moment_words(epoch, size)}, the mean of 16 pictures."
+        about = tr(
+            "Attention at {moment}, the mean of 16 pictures.", moment=_moment_words(epoch, size)
+        )
         tables.append(Table(about, found))
     return tables
 
@@ -136,7 +153,7 @@ def _slider(moments: list[tuple[float, int]]) -> int:
     with play:
         player("moment", chosen, len(moments))
     slider.select_slider(
-        "Moment of the training",
+        tr("Moment of the training"),
         numbers,
         key="moment",
         format_func=lambda number: _moment_words(*moments[number - 1]),
@@ -145,31 +162,42 @@ def _slider(moments: list[tuple[float, int]]) -> int:
 
 
 def _moment_words(epoch: float, size: int) -> str:
-    return f"epoch {epoch:.1f}, input of {size} px" if epoch else "before training"
+    return (
+        tr("epoch {epoch:.1f}, input of {size} px", epoch=epoch, size=size)
+        if epoch
+        else tr("before training")
+    )
 
 
 def _loss_words(run: dict[str, Any]) -> str:
     """The definition of the recorded loss, which the run minimised."""
     smoothing, temperature = run["label_smoothing"], run.get("temperature")
-    what = "cross-entropy with the labels"
+    what = tr("cross-entropy with the labels")
     if smoothing:
-        what = (
-            f"cross-entropy with smoothed labels (ε = {smoothing:g}: that share of each label is "
-            "spread evenly over all classes)"
+        what = tr(
+            "cross-entropy with smoothed labels (ε = {smoothing:g}: that share of each "
+            "label is spread evenly over all classes)",
+            smoothing=smoothing,
         )
     if mixed := run.get("cutmix"):
-        what += (
-            f", and in {as_percent(mixed)} of the batches part of each picture and of its label "
-            "comes from another picture (CutMix)"
+        what += tr(
+            ", and in {mixed} of the batches part of each picture and of its label comes "
+            "from another picture (CutMix)",
+            mixed=as_percent(mixed),
         )
-    words = f"The loss is the {what}"
+    words = tr("The loss is the {what}", what=what)
     if temperature:
-        words = (
-            f"The loss is the mean of two terms: the {what}, for the CLS token, and the "
-            "divergence from the teacher's answer, for the distillation token (both softened by a "
-            f"temperature τ = {temperature:g}, and the divergence multiplied by τ²)"
+        words = tr(
+            "The loss is the mean of two terms: the {what}, for the CLS token, and the "
+            "divergence from the teacher's answer, for the distillation token (both "
+            "softened by a temperature τ = {temperature:g}, and the divergence multiplied "
+            "by τ²)",
+            what=what,
+            temperature=temperature,
         )
-    return f"{words}; each point is the mean over the batches since the point before it."
+    return tr(
+        "{words}; each point is the mean over the batches since the point before it.", words=words
+    )
 
 
 def _growth_words(run: dict[str, Any]) -> str:
@@ -179,14 +207,19 @@ def _growth_words(run: dict[str, Any]) -> str:
     if len(small) == len(rows):
         return ""
     before, after, size = small[-1]["held_out_accuracy"], rows[-1], rows[-1]["image_size"]
-    pictures = f"pictures of {size} px"
+    pictures = tr("pictures of {size} px", size=size)
     if size > side:
-        pictures = f"the same pictures of {side} px, enlarged to {size} px"
-    return (
-        f"The last {after['epoch']:.1f} epochs were on {pictures}, with {_side_factor(rows)} times "
-        f"as many patches and the position embeddings interpolated: held-out accuracy was "
-        f"{100 * before:.1f} % before and {100 * after['held_out_accuracy']:.1f} % after. The test "
-        "pictures were used only once, after the last step."
+        pictures = tr("the same pictures of {side} px, enlarged to {size} px", side=side, size=size)
+    return tr(
+        "The last {epochs:.1f} epochs were on {pictures}, with {factor} times as many "
+        "patches and the position embeddings interpolated: held-out accuracy was "
+        "{before:.1f} % before and {after:.1f} % after. The test pictures were used "
+        "only once, after the last step.",
+        epochs=after["epoch"],
+        pictures=pictures,
+        factor=_side_factor(rows),
+        before=100 * before,
+        after=100 * after["held_out_accuracy"],
     )
 
 
@@ -200,8 +233,8 @@ def _beside(name: str, runs: dict[str, Any]) -> None:
     taught = f"{plain}_distilled"
     if plain not in runs or taught not in runs:
         return
-    st.subheader("With and without a teacher", anchor=False)
-    pair = {"labels only": runs[plain], "with a teacher": runs[taught]}
+    st.subheader(tr("With and without a teacher"), anchor=False)
+    pair = {tr("labels only"): runs[plain], tr("with a teacher"): runs[taught]}
     show(
         plots.training_curves(
             {label: run["epochs"] for label, run in pair.items()},
@@ -211,13 +244,23 @@ def _beside(name: str, runs: dict[str, Any]) -> None:
     )
     teacher = runs[taught]["teacher"]
     alone, both = (
-        f"{running_epochs(run['epochs'])[-1]:.1f} epochs in {run['minutes']} minutes"
+        tr(
+            "{epochs:.1f} epochs in {minutes} minutes",
+            epochs=running_epochs(run["epochs"])[-1],
+            minutes=run["minutes"],
+        )
         for run in pair.values()
     )
     st.markdown(
-        f"With labels only: {alone}. With a teacher: {both}, and {teacher['minutes']} more for "
-        "the teacher's own training. The distillation token learns the answers of the teacher, a "
-        f"small CNN with a test accuracy of {100 * teacher['test_accuracy']:.1f} %."
+        tr(
+            "With labels only: {alone}. With a teacher: {both}, and {minutes} more for the "
+            "teacher's own training. The distillation token learns the answers of the "
+            "teacher, a small CNN with a test accuracy of {accuracy:.1f} %.",
+            alone=alone,
+            both=both,
+            minutes=teacher["minutes"],
+            accuracy=100 * teacher["test_accuracy"],
+        )
     )
 
 
@@ -231,20 +274,22 @@ def _as_it_was(
     grid = (size // patch, size // patch)
     table = record[f"positions_{moment}"].astype(np.float32)
     with filters:
-        st.subheader("Filters", anchor=False)
+        st.subheader(tr("Filters"), anchor=False)
         components, explained = inspection.filter_components(kernel, n_components=SHOWN_COMPONENTS)
         show(plots.filter_components(components, explained, columns=4))
-        st.markdown(f"They explain {as_percent(explained.sum())} of the variance.")
+        st.markdown(tr("They explain {share} of the variance.", share=as_percent(explained.sum())))
     with positions:
-        st.subheader(f"Positions, {grid[0]} x {grid[1]}", anchor=False)
+        st.subheader(
+            tr("Positions, {rows} x {columns}", rows=grid[0], columns=grid[1]), anchor=False
+        )
         similarity = inspection.position_similarity(table, grid=grid)
         show(plots.position_similarity(similarity, height=380))
         near = inspection.neighbour_similarity(similarity)
-        st.markdown(f"Neighbours have a cosine of {near:.2f} on average.")
+        st.markdown(tr("Neighbours have a cosine of {near:.2f} on average.", near=near))
     far, even = st.columns(2)
     first = int(record["image_size"][0])
     with far:
-        st.subheader("Attention distance of the heads", anchor=False)
+        st.subheader(tr("Attention distance of the heads"), anchor=False)
         show(
             plots.distance_by_layer(
                 record[f"distance_{moment}"] / size,
@@ -255,7 +300,7 @@ def _as_it_was(
     if f"entropy_{moment}" in record:  # older records have none
         outside = _prefix_tokens(name)
         with even:
-            st.subheader("Entropy of their attention", anchor=False)
+            st.subheader(tr("Entropy of their attention"), anchor=False)
             show(
                 plots.entropy_by_layer(
                     record[f"entropy_{moment}"] / math.log2((size // patch) ** 2 + outside),
@@ -269,9 +314,9 @@ def _hunger() -> None:
     if not path.exists():
         return
     found = json.loads(path.read_text(encoding="utf-8"))
-    st.subheader("Data hunger: accuracy by the number of training pictures", anchor=False)
+    st.subheader(tr("Data hunger: accuracy by the number of training pictures"), anchor=False)
     results = {
-        words: [
+        tr(words): [
             (round(share * found["pictures"]), *_interval(found["runs"], network, share))
             for share in sorted({run["share"] for run in found["runs"]})
         ]
@@ -282,12 +327,15 @@ def _hunger() -> None:
         show(plots.data_hunger(results))
     with words:
         st.markdown(
-            f"Every run saw {found['seen']:,} pictures in all: with a smaller training set it saw "
-            "each picture more often. Because of this limit the lines are flat at the right: they "
-            "do not show that more data would not help in longer training. Points with several "
-            "seeds show the mean and its 95 % confidence interval over the seeds (Student's t). "
-            "The others show one run, with the 95 % confidence interval of an accuracy on 10,000 "
-            "test pictures."
+            tr(
+                "Every run saw {seen:,} pictures in all: with a smaller training set it saw "
+                "each picture more often. Because of this limit the lines are flat at the "
+                "right: they do not show that more data would not help in longer training. "
+                "Points with several seeds show the mean and its 95 % confidence interval "
+                "over the seeds (Student's t). The others show one run, with the 95 % "
+                "confidence interval of an accuracy on 10,000 test pictures.",
+                seen=found["seen"],
+            )
         )
 
 

@@ -13,6 +13,7 @@ from vitviz.app.shared import models, results
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.figure import show
+from vitviz.language import mark, tr
 from vitviz.plots.template import as_percent
 from vitviz.text.families import CARDS
 
@@ -26,12 +27,12 @@ PER_CENT = range(100)  # of the picture's height or width
 SIDES = (112, 224, 448, 896, 1792)  # pixels
 PATCH, WINDOW = 16, 7  # pixels; patches
 KINDS = {
-    "global": "global attention",
-    "window": "windows",
-    "grid": "grid attention",
-    "pooled": "pooled keys",
-    "class": "class attention",
-    "mixing": "token mixing, no A",
+    "global": mark("global attention"),
+    "window": mark("windows"),
+    "grid": mark("grid attention"),
+    "pooled": mark("pooled keys"),
+    "class": mark("class attention"),
+    "mixing": mark("token mixing, no A"),
 }
 
 
@@ -40,7 +41,7 @@ def page(view: View) -> Data:
 
     family = setting("family", FAMILIES, "Swin")
     st.segmented_control(
-        "Family",
+        tr("Family"),
         FAMILIES,
         key="family",
         on_change=lambda: settings.change(zoo_layer=1),
@@ -59,14 +60,18 @@ def page(view: View) -> Data:
         _card(family, architecture)
     sizes, cost = st.columns([7, 5])
     with sizes:
-        st.subheader("Sizes of ViTs", anchor=False)
+        st.subheader(tr("Sizes of ViTs"), anchor=False)
         _sizes(view.model)
     with cost:
-        st.subheader("Cost of one layer", anchor=False)
+        st.subheader(tr("Cost of one layer"), anchor=False)
         _cost()
-    line = (
-        f"{architecture}: allowed pairs, which do not depend on weights · layer {layer + 1} of "
-        f"{acts.depth} · {view.picture.name}"
+    line = tr(
+        "{architecture}: allowed pairs, which do not depend on weights · layer {layer} of "
+        "{depth} · {name}",
+        architecture=architecture,
+        layer=layer + 1,
+        depth=acts.depth,
+        name=view.picture.name,
     )
     return Data(lambda: _tables(model, acts, layer, place), record=line)
 
@@ -86,11 +91,15 @@ def _live(
     place = setting("zoo_down", PER_CENT, 45), setting("zoo_across", PER_CENT, 45)
     described, site = acts.layers[layer], model.sites[layer]
     which, down, across = st.columns([3, 2, 2], vertical_alignment="bottom")
-    which.slider(f"Layer of {family}", 1, acts.depth, key="zoo_layer")
-    down.slider("Row, %", 0, 99, key="zoo_down")
-    across.slider("Column, %", 0, 99, key="zoo_across")
+    which.slider(tr("Layer of {family}", family=family), 1, acts.depth, key="zoo_layer")
+    down.slider(tr("Row, %"), 0, 99, key="zoo_down")
+    across.slider(tr("Column, %"), 0, 99, key="zoo_across")
     query = None if described.kind == "class" else _patch(place, described.query_grid)
-    name = "CLS" if query is None else f"the patch at row {query[0] + 1}, column {query[1] + 1}"
+    name = (
+        "CLS"
+        if query is None
+        else tr("the patch at row {row}, column {column}", row=query[0] + 1, column=query[1] + 1)
+    )
     allowed = _allowed(model, acts, layer, query)
     figure = plots.allowed_keys(
         allowed,
@@ -102,12 +111,20 @@ def _live(
     )
     show(figure, key="keys", on_click=_clicked)
     also = [token.upper() for token in described.prefix]
-    does = "reads" if described.kind == "mixing" else "may attend to"
+    same = allowed.shape == described.query_grid
+    counted = tr("{count} of {size} patches") if same else tr("{count} of {size} keys")
+    keys = tr(" and ").join([counted.format(count=allowed.sum(), size=allowed.size), *also])
+    does = tr("{name} may attend to {keys}", name=name, keys=keys)
+    if described.kind == "mixing":
+        does = tr("{name} reads {keys}", name=name, keys=keys)
     st.markdown(
-        f"**{_kind(site)[0].upper()}{_kind(site)[1:]}**, stage {described.stage + 1}, "
-        f"{_times(described.query_grid)} patches: {name} {does} {allowed.sum()} of "
-        f"{allowed.size} {'patches' if allowed.shape == described.query_grid else 'keys'}"
-        f"{' and ' if also else ''}{' and '.join(also)}."
+        tr(
+            "**{kind}**, stage {stage}, {grid} patches: {does}.",
+            kind=_kind(site)[0].upper() + _kind(site)[1:],
+            stage=described.stage + 1,
+            grid=_times(described.query_grid),
+            does=does,
+        )
     )
     return layer, place
 
@@ -136,7 +153,7 @@ def _allowed(
 
 def _kind(site: "Site") -> str:
     shifted = any(getattr(site.block, "shift_size", ()))
-    return ("shifted " if shifted else "") + KINDS[site.layer.kind]
+    return (tr("shifted ") if shifted else "") + tr(KINDS[site.layer.kind])
 
 
 def _times(grid: tuple[int, int]) -> str:
@@ -169,10 +186,11 @@ def _matrices(family: str, place: tuple[int, int]) -> None:
     model, masks = _toy(family)
     layers = model.layers
     size = _times(model.preprocess.input_size)
-    st.subheader(f"Allowed pairs, in a tiny model of {size} pixels", anchor=False)
+    st.subheader(tr("Allowed pairs, in a tiny model of {size} pixels", size=size), anchor=False)
     mixing = layers[0].kind == "mixing"
     titles = [
-        f"layer {number}, stage {site.layer.stage + 1}<br>{_kind(site)}<br>"
+        tr("layer {layer}, stage {stage}", layer=number, stage=site.layer.stage + 1)
+        + f"<br>{_kind(site)}<br>"
         f"{_times((mask.shape[0], mask.shape[1]))}: {as_percent(mask.mean())}"
         for number, (site, mask) in enumerate(zip(model.sites, masks, strict=True), start=1)
     ]
@@ -182,15 +200,17 @@ def _matrices(family: str, place: tuple[int, int]) -> None:
             titles=titles,
             chosen=[None if mixing else _pair(layer, place) for layer in layers],
             prefixes=[[name.upper() for name in layer.prefix] for layer in layers],
-            axes=("unit of the MLP", "patch j") if mixing else ("query i", "key j"),
+            axes=(tr("unit of the MLP"), tr("patch j")) if mixing else (tr("query i"), tr("key j")),
         )
     )
     if first := layers[0].stage:
-        st.markdown(f"Stages 1 to {first} are convolutions: there is no A.")
+        st.markdown(tr("Stages 1 to {first} are convolutions: there is no A.", first=first))
     if mixing:
         st.markdown(
-            "There is no A: these are the weights of the MLP that mixes the patches, which are the "
-            "same for every picture."
+            tr(
+                "There is no A: these are the weights of the MLP that mixes the patches, "
+                "which are the same for every picture."
+            )
         )
 
 
@@ -206,19 +226,25 @@ def _pair(layer: "Layer", place: tuple[int, int]) -> tuple[int, int]:
 def _card(family: str, architecture: str) -> None:
     card = CARDS[family]
     st.markdown(card.differs)
-    st.markdown(f"*What cannot be shown:* {card.hidden}")
-    st.markdown(f"On the picture: {architecture}. Paper: {card.source}.")
+    st.markdown(tr("*What cannot be shown:* {hidden}", hidden=card.hidden))
+    st.markdown(
+        tr(
+            "On the picture: {architecture}. Paper: {source}.",
+            architecture=architecture,
+            source=card.source,
+        )
+    )
     if architecture in models.model_names():
         st.button(
-            "Open this model",
+            tr("Open this model"),
             key="open_family",
             on_click=_open,
             args=(architecture,),
             icon=":material/visibility:",
-            help="Selects it as the model of all pages, and opens Attention.",
+            help=tr("Selects it as the model of all pages, and opens Attention."),
         )
     else:
-        st.markdown("It is not in the menu; vitviz.load_model can load it in Python.")
+        st.markdown(tr("It is not in the menu; vitviz.load_model can load it in Python."))
 
 
 def _open(architecture: str) -> None:
@@ -239,7 +265,7 @@ def _sizes(model: "Model") -> None:
     from vitviz.zoo import PAPER_SIZES, size_of
 
     lines = [
-        "| | layers | D | MLP | heads | paper | counted | with head |",
+        tr("| | layers | D | MLP | heads | paper | counted | with head |"),
         "|:--|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for paper, size in zip(PAPER_SIZES, _paper_sizes(), strict=True):
@@ -248,11 +274,15 @@ def _sizes(model: "Model") -> None:
     st.markdown("\n".join(lines))
     sources = dict.fromkeys(paper.source for paper in PAPER_SIZES)
     st.markdown(
-        "Layers, D, MLP and heads are read from timm's modules and agree with the papers "
-        f"({'; '.join(sources)}). The parameters are counted at 224 px with patches of 16 px (Huge "
-        "and G: 14 px), without a classification head and with one for 1000 classes (the last "
-        "row: with its own). Both the head and the patch size change the number; the papers' "
-        "tables do not state the head, and the ViT paper's table does not state the patch size."
+        tr(
+            "Layers, D, MLP and heads are read from timm's modules and agree with the papers "
+            "({sources}). The parameters are counted at 224 px with patches of 16 px (Huge "
+            "and G: 14 px), without a classification head and with one for 1000 classes (the "
+            "last row: with its own). Both the head and the patch size change the number; the "
+            "papers' tables do not state the head, and the ViT paper's table does not state "
+            "the patch size.",
+            sources="; ".join(sources),
+        )
     )
 
 
@@ -280,22 +310,28 @@ def _cost() -> None:
     (embed_dim,), (mlp_dim,) = base.embed_dims, base.mlp_dims
     tokens = [(side // PATCH) ** 2 for side in SIDES]
     rest = [inspection.multiply_adds(n, embed_dim=embed_dim, mlp_dim=mlp_dim)[1] for n in tokens]
+    every, windows = tr("A, all pairs"), tr("A, {side} x {side} windows", side=WINDOW)
     matrices = {
         name: [
             inspection.multiply_adds(n, keys or n, embed_dim=embed_dim, mlp_dim=mlp_dim)[0]
             for n in tokens
         ]
-        for name, keys in (("A, all pairs", None), (f"A, {WINDOW} x {WINDOW} windows", WINDOW**2))
+        for name, keys in ((every, None), (windows, WINDOW**2))
     }
-    show(plots.attention_cost(SIDES, tokens, {**matrices, "the rest": rest}))
+    show(plots.attention_cost(SIDES, tokens, {**matrices, tr("the rest"): rest}))
     here = tokens.index(196)
-    share = matrices["A, all pairs"][here] / (matrices["A, all pairs"][here] + rest[here])
+    share = matrices[every][here] / (matrices[every][here] + rest[here])
     equal = rest[0] // tokens[0] // (2 * embed_dim)
     st.markdown(
-        f"Base, patches of {PATCH} px: at 224 px A takes {as_percent(share)} of the "
-        f"multiply-adds; above N = {equal} it takes more than the rest. Twice the side "
-        "means four times as many tokens and 16 times as many pairs, but within windows only four "
-        "times as many pairs (Liu et al. 2021, equations 1 and 2)."
+        tr(
+            "Base, patches of {patch} px: at 224 px A takes {share} of the multiply-adds; "
+            "above N = {equal} it takes more than the rest. Twice the side means four times "
+            "as many tokens and 16 times as many pairs, but within windows only four times as "
+            "many pairs (Liu et al. 2021, equations 1 and 2).",
+            patch=PATCH,
+            share=as_percent(share),
+            equal=equal,
+        )
     )
 
 
@@ -309,7 +345,7 @@ def _tables(model: "Model", acts: "Activations", layer: int, place: tuple[int, i
     papers, sizes = PAPER_SIZES, _paper_sizes()
     return [
         Table(
-            "The layers of the family, and the allowed pairs in each, the same for all heads.",
+            tr("The layers of the family, and the allowed pairs in each, the same for all heads."),
             {
                 "layer": list(range(1, acts.depth + 1)),
                 "stage": [each.stage + 1 for each in acts.layers],
@@ -320,11 +356,11 @@ def _tables(model: "Model", acts: "Activations", layer: int, place: tuple[int, i
             },
         ),
         Table(
-            "The keys that the query may attend to.",
+            tr("The keys that the query may attend to."),
             {"row": rows, "column": cols, "allowed": allowed.ravel().astype(int)},
         ),
         Table(
-            "Sizes in the papers, and as counted here.",
+            tr("Sizes in the papers, and as counted here."),
             {
                 "size": [paper.name for paper in papers],
                 "source": [paper.source for paper in papers],

@@ -10,6 +10,7 @@ import streamlit as st
 
 from vitviz.app import settings
 from vitviz.app.shared import visitors
+from vitviz.language import tr
 
 
 class _CancelledError(Exception):
@@ -123,14 +124,14 @@ def follow(name: str, last: tuple[str, str]) -> None:
         with bar:
             _bar(download)
         button.button(
-            "Cancel",
+            tr("Cancel"),
             key="cancel download",
             icon=":material/cancel:",
             on_click=_cancel,
             args=(last,),
         )
     elif download.failure is not None:
-        st.button("Try again", key="try again", icon=":material/refresh:", on_click=leave)
+        st.button(tr("Try again"), key="try again", icon=":material/refresh:", on_click=leave)
         raise ModelError(download.failure)
     else:
         leave()
@@ -139,19 +140,26 @@ def follow(name: str, last: tuple[str, str]) -> None:
 
 @st.fragment(run_every=0.5)  # without the rest of the page being made again
 def _bar(download: Download) -> None:
+    settings.speak_on()
     if not download.running:
         st.rerun()
-    of = "" if download.total is None else f" of {download.total / 1e6:,.0f}"
+    of = "" if download.total is None else tr(" of {total:,.0f}", total=download.total / 1e6)
     st.progress(
         min(1.0, download.done / download.total) if download.total else 0.0,
-        f"The trained weights of {download.name}: {download.done / 1e6:,.0f}{of} MB",
+        tr(
+            "The trained weights of {name}: {done:,.0f}{of} MB",
+            name=download.name,
+            done=download.done / 1e6,
+            of=of,
+        ),
     )
 
 
 def _cancel(last: tuple[str, str]) -> None:
     download: Download = st.session_state.download
     download.cancel()
-    settings.tell(f"The download of the weights of {download.name} was cancelled.")
+    settings.speak_on()
+    settings.tell(tr("The download of the weights of {name} was cancelled.", name=download.name))
     settings.change(model=last[0], weights=last[1])
     leave()
 

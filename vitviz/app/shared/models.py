@@ -15,13 +15,14 @@ import streamlit as st
 from vitviz.app.shared import downloads, results
 from vitviz.app.shared.cache import LRUCache
 from vitviz.app.shared.queue import Queue, turn
+from vitviz.language import mark, tr
 from vitviz.options import OptionError, Options, check, parse
 
 if TYPE_CHECKING:
     from vitviz import Model, Words
 
 MAX_BYTES = 2_000_000_000  # of weights
-ON_DISK = "on disk"
+ON_DISK = mark("on disk")
 
 
 @st.cache_resource(show_spinner=False)
@@ -68,19 +69,24 @@ def why_no_classes(model: "Model") -> str:
     """Why a model names no classes, and what would help, for a page that needs them."""
     name, said = model.name, words()
     if not model.embeds:
-        return (
-            f"{name} has no head that names classes. Choose a model that does, such as "
-            f"{shipped_name()}."
+        return tr(
+            "{name} has no head that names classes. Choose a model that does, such as {shipped}.",
+            name=name,
+            shipped=shipped_name(),
         )
-    what = f"{name} gives an embedding of the picture, and no classes"
+    what = tr("{name} gives an embedding of the picture, and no classes", name=name)
     if said is None:
-        return (
-            f"{what}. The operator can start the app with --words and a file of text vectors, "
-            "which then are its classes."
+        return tr(
+            "{what}. The operator can start the app with --words and a file of text "
+            "vectors, which then are its classes.",
+            what=what,
         )
-    return (
-        f"{what}: its embedding has {model.parts.outputs} numbers, and the vectors of the words "
-        f"have {said.vectors.shape[1]}, so they belong to another model."
+    return tr(
+        "{what}: its embedding has {outputs} numbers, and the vectors of the words have "
+        "{width}, so they belong to another model.",
+        what=what,
+        outputs=model.parts.outputs,
+        width=said.vectors.shape[1],
     )
 
 
@@ -135,14 +141,14 @@ def load(name: str, weights: str = TRAINED, wanted: Input = OWN_INPUT) -> "Model
     place = st.empty()
 
     def make() -> "Model":
-        with turn(place, loads()), place, st.spinner("Loading the model …"):
+        with turn(place, loads()), place, st.spinner(tr("Loading the model …")):
             return _load(name, weights, wanted)
 
     model = cache().get(
         (name, weights, wanted),
         make,
         _bytes_of,
-        lambda: place.progress(0.0, "Loading the model …"),
+        lambda: place.progress(0.0, tr("Loading the model …")),
     )
     place.empty()
     return model
@@ -297,15 +303,17 @@ def needs_download(name: str, marks: dict[str, str]) -> bool:
 def missing(name: str | None) -> str | None:
     """The message for a linked model that is off the menu only because its weights are missing."""
     if name is not None and name.startswith("hf-hub:") and not hub_allowed():
-        return (
-            f"{name} is a name of the hub, and this server takes none: its operator can start it "
-            "with --hub, for this machine alone."
+        return tr(
+            "{name} is a name of the hub, and this server takes none: its operator can "
+            "start it with --hub, for this machine alone.",
+            name=name,
         )
     if name in model_names() or name not in _allowed_names():
         return None
-    return (
-        f"{name} is not on this server, and visitors cannot make it download a model: its operator "
-        f"can add it with `vitviz fetch {name}`."
+    return tr(
+        "{name} is not on this server, and visitors cannot make it download a model: its "
+        "operator can add it with `vitviz fetch {name}`.",
+        name=name,
     )
 
 
@@ -340,7 +348,7 @@ def families() -> dict[str, str]:
 def menu_text() -> Callable[[str], str]:
     """What the menu says of each model: its name, with family and weights of timm's."""
     marks, named = weights_marks(), families()
-    return lambda name: f"{named[name]}: {name} · {marks[name]}" if name in marks else name
+    return lambda name: f"{named[name]}: {name} · {tr(marks[name])}" if name in marks else name
 
 
 def weights_marks() -> dict[str, str]:

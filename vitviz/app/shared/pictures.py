@@ -2,7 +2,7 @@
 
 import csv
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import streamlit as st
@@ -13,6 +13,7 @@ from streamlit.runtime.uploaded_file_manager import UploadedFile
 from vitviz.app import settings
 from vitviz.app.shared.cache import LRUCache
 from vitviz.app.shared.queue import Queue
+from vitviz.language import tr
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -57,6 +58,11 @@ def samples() -> dict[str, str]:
 
     with (assets() / "samples" / "LICENCES.csv").open(encoding="utf-8", newline="") as file:
         return {row["file"].rsplit(".", 1)[0]: row["subject"] for row in csv.DictReader(file)}
+
+
+def title(name: str) -> str:
+    """What a sample picture is called on screen."""
+    return tr(samples()[name])
 
 
 @st.cache_resource
@@ -104,6 +110,7 @@ def receive(name: str, data: bytes) -> None:
 
 def receive_file(widget: str) -> None:
     """Accept the file of an uploader or the camera; removing it clears its error message."""
+    settings.speak_on()
     file = st.session_state[widget]
     if isinstance(file, UploadedFile):
         receive(file.name, file.getvalue())
@@ -125,4 +132,6 @@ def _forget_all_but(widget: str, file_id: str) -> None:
 
 def picture(name: str) -> Picture:
     uploaded: Picture | None = st.session_state.get("uploaded")
-    return uploaded if name == UPLOAD and uploaded is not None else sample(name)
+    if name == UPLOAD and uploaded is not None:
+        return uploaded
+    return replace(sample(name), name=tr("sample: {subject}", subject=title(name)))

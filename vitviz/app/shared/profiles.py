@@ -6,6 +6,7 @@ import streamlit as st
 
 from vitviz.app.shared import models, results
 from vitviz.app.shared.view import model_key
+from vitviz.language import tr
 
 if TYPE_CHECKING:
     from vitviz import Model, Profile
@@ -40,28 +41,39 @@ def why_none(model: "Model") -> str:
     for profile in everything():
         if profile.about["model"] == model.name:
             input_size = tuple(profile.about["preprocessing"]["input_size"])
-            what = "other weights or another preprocessing"
+            what = tr("other weights or another preprocessing")
             if size != input_size:
-                what = f"an input of {input_size[0]} × {input_size[1]} pixels"
+                what = tr(
+                    "an input of {height} × {width} pixels",
+                    height=input_size[0],
+                    width=input_size[1],
+                )
             over = described(profile)
-            return f"The profile of {model.name} over {over} is not shown: it was made with {what}."
+            return tr(
+                "The profile of {name} over {over} is not shown: it was made with {what}.",
+                name=model.name,
+                over=over,
+                what=what,
+            )
     return ""
 
 
 def count(profile: "Profile") -> str:
     """How many pictures were measured, in words."""
-    return f"{profile.about['pictures'] - profile.about['skipped']:,} pictures"
+    return tr("{count:,} pictures", count=profile.about["pictures"] - profile.about["skipped"])
 
 
 def described(profile: "Profile") -> str:
     """The same, and where they come from."""
-    return f"{count(profile)} of {profile.about['source']}"
+    return tr("{pictures} of {source}", pictures=count(profile), source=profile.about["source"])
 
 
 def provenance(profile: "Profile") -> str:
     """Where the numbers of a profile come from, for the files of a page."""
     about = profile.about
-    return (
-        f"a profile over {described(profile)}, made with vitviz {about['versions']['vitviz']}, of "
-        f"weights with sha256 {about['weights_sha256']}"
+    return tr(
+        "a profile over {pictures}, made with vitviz {version}, of weights with sha256 {sha256}",
+        pictures=described(profile),
+        version=about["versions"]["vitviz"],
+        sha256=about["weights_sha256"],
     )

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from vitviz.language import tr
+
 TICK = 0.5  # seconds between two calls while waiting
 MOST = 100
 
@@ -64,7 +66,10 @@ class Queue:
         with self._moved:
             if len(self._line) > self.most:
                 raise BusyError(
-                    f"{self.most} others are waiting for their turn already: try again in a minute."
+                    tr(
+                        "{most} others are waiting for their turn already: try again in a minute.",
+                        most=self.most,
+                    )
                 )
             self._line.append(mine)
         try:
@@ -110,6 +115,8 @@ def turn(place: DeltaGenerator | None = None, queue: Queue | None = None) -> Ite
     """
     place = place or st.empty()
     queue = passes() if queue is None else queue
-    with queue.turn(lambda ahead: place.progress(0.0, f"{ahead} ahead of you")) as mine:
+    with queue.turn(
+        lambda ahead: place.progress(0.0, tr("{ahead} ahead of you", ahead=ahead))
+    ) as mine:
         place.empty()
         yield mine

@@ -12,6 +12,7 @@ from vitviz.app.shared.cache import LRUCache
 from vitviz.app.shared.pictures import Picture, sample, samples
 from vitviz.app.shared.queue import turn
 from vitviz.app.shared.view import View, model_key
+from vitviz.language import tr
 from vitviz.token_map import moved
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def capture(model: "Model", picture: Picture) -> "Activations":
             def progress(block: int, of: int) -> None:
                 # Streamlit stops a stale run when it next draws.
                 if time.monotonic() - begun > 0.5:
-                    place.progress(block / of, f"Layer {block + 1} of {of}")
+                    place.progress(block / of, tr("Layer {block} of {of}", block=block + 1, of=of))
 
             return vitviz.capture(model, picture.image, progress=progress)
 
@@ -58,7 +59,9 @@ def capture(model: "Model", picture: Picture) -> "Activations":
         (*model_key(model), picture.digest),
         make,
         lambda made: made.nbytes,
-        lambda: place.progress(0.0, "Another visitor has asked for the same; it is being computed"),
+        lambda: place.progress(
+            0.0, tr("Another visitor has asked for the same; it is being computed")
+        ),
     )
     place.empty()
     check_finite(model, acts)
@@ -72,7 +75,10 @@ def of_samples(
     wanted = list(names or samples())
     place = st.empty()
     for done, name in enumerate(wanted):
-        place.progress(done / len(wanted), f"Picture {done + 1} of {len(wanted)}: {name}")
+        place.progress(
+            done / len(wanted),
+            tr("Picture {done} of {wanted}: {name}", done=done + 1, wanted=len(wanted), name=name),
+        )
         picture = sample(name)
         yield picture, capture(model, picture)
     place.empty()
@@ -230,22 +236,26 @@ def experiment(
 
             def progress(done: int, of: int) -> None:
                 # Streamlit stops a stale run when it next draws; Cancel makes this run stale.
-                words = f"Pass {done + 1} of {of}"
+                words = tr("Pass {done} of {of}", done=done + 1, of=of)
                 bar.progress(done / of, words)
                 mine.give_way(
-                    lambda ahead: bar.progress(done / of, f"{words} · {ahead} ahead of you")
+                    lambda ahead: bar.progress(
+                        done / of, tr("{words} · {ahead} ahead of you", words=words, ahead=ahead)
+                    )
                 )
 
             return make(progress)
 
     with place.container():
         bar = st.progress(0.0)
-        st.button("Cancel", key=f"cancel {called[0]}", icon=":material/cancel:")
+        st.button(tr("Cancel"), key=f"cancel {called[0]}", icon=":material/cancel:")
     found = captures().get(
         (*view.key, *called),
         made,
         lambda found: getattr(found, "nbytes", 1000),
-        lambda: bar.progress(0.0, "Another visitor has asked for the same; it is being computed"),
+        lambda: bar.progress(
+            0.0, tr("Another visitor has asked for the same; it is being computed")
+        ),
     )
     place.empty()
     return found

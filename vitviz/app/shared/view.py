@@ -1,10 +1,12 @@
 """The model, picture, layer, head and query on screen, and how maps are drawn."""
 
+import re
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from vitviz.app.shared.pictures import Picture
+from vitviz.language import tr
 from vitviz.token_map import Placed
 
 if TYPE_CHECKING:
@@ -62,15 +64,39 @@ class View:
     def query_name(self) -> str:
         """What the query is called on screen."""
         if self.query is None:
-            return "the mean of the patches"
+            return tr("the mean of the patches")
         if self.query_patch is None:
-            return f"the {self.prefix[self.query].upper()} token"
-        return f"the patch at row {self.query_patch[0] + 1}, column {self.query_patch[1] + 1}"
+            return tr("the {name} token", name=self.prefix[self.query].upper())
+        return tr(
+            "the patch at row {row}, column {column}",
+            row=self.query_patch[0] + 1,
+            column=self.query_patch[1] + 1,
+        )
 
     @property
     def key(self) -> tuple[Hashable, ...]:
         """Cache key: what the capture depends on."""
         return (*model_key(self.model), self.picture.digest)
+
+
+def model_line(model: "Model") -> str:
+    """`model.provenance` in the language in use; of weights from elsewhere, their own words."""
+    height, width = model.preprocess.input_size
+    whole = model.preprocess.crop_mode == "squash" and model.preprocess.crop_pct == 1
+    seen = tr("input {height} × {width} px", height=height, width=width)
+    weights = model.weights
+    if weights == "random weights":
+        weights = tr("random weights")
+    elif found := re.fullmatch(r"shipped weights, ([\d.]+) % on its test pictures", weights):
+        weights = tr("shipped weights, {share} % on its test pictures", share=found[1])
+    return tr(
+        "{name} ({family}, {count:.1f} M parameters) · {weights}, {seen}",
+        name=model.name,
+        family=model.family,
+        count=model.parameter_count / 1e6,
+        weights=weights,
+        seen=seen + (tr(", the whole picture") if whole else ""),
+    )
 
 
 def model_key(model: "Model") -> tuple[str, str]:
@@ -87,13 +113,15 @@ def placed_grid(picture: Picture, acts: "Activations", layer: int) -> Placed:
 def read_at(acts: "Activations") -> str:
     """At which token maps of the answer are read, in words, and what else the head reads."""
     patches = "patches" in acts.read_tokens or not acts.read_tokens
-    where = "at the mean of the patches" if patches else "at CLS"
+    where = tr("at the mean of the patches") if patches else tr("at CLS")
     also = [name.upper() for name in acts.read_tokens if name not in ("cls", "patches")]
     if "patches" in acts.read_tokens and "cls" in acts.layers[0].prefix:
         if "cls" not in acts.read_tokens:
-            return f"{where} (the head does not read CLS)"
+            return tr("{where} (the head does not read CLS)", where=where)
         also.insert(0, "CLS")
-    return f"{where} (the head reads {' and '.join(also)} too)" if also else where
+    if not also:
+        return where
+    return tr("{where} (the head reads {names} too)", where=where, names=tr(" and ").join(also))
 
 
 def token_text(layer: "Layer", token: int | None) -> str:

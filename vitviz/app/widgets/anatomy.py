@@ -13,7 +13,8 @@ from vitviz.app import settings
 from vitviz.app.settings import setting, text_setting
 from vitviz.app.shared import results
 from vitviz.app.shared.queue import turn
-from vitviz.app.shared.view import token_text
+from vitviz.app.shared.view import model_line, token_text
+from vitviz.language import strings, tr
 from vitviz.plots.template import KEY, QUERY, colour_table
 from vitviz.text import anatomy as text
 
@@ -59,8 +60,9 @@ def anatomy(view: "View") -> None:
         version=st.session_state.setdefault("map_version", 0),
         layers=[*range(view.acts.depth)],
         alone=True,
-        partial=text.PARTIAL_APP,
-        provenance=f"{view.model.provenance} · {view.picture.name}",
+        words=strings("browser"),
+        partial=tr(text.PARTIAL_APP),
+        provenance=f"{model_line(view.model)} · {view.picture.name}",
     )
     ids = [one["id"] for one in (*message["cards"], *message["boxes"])]
     setting("step", ids, ids[0])

@@ -4,28 +4,34 @@ import re
 
 import streamlit as st
 
+from vitviz.language import tr
 from vitviz.text import Lesson, glossary
 
 # A mark that style.css opens: what stands beside it is on the page all the time, and cut off.
-FOLD = '<details><summary aria-label="{}"></summary></details>'
+_FOLD = '<details><summary data-more="{} ▾" data-less="{} ▴" aria-label="{}"></summary></details>'
+
+
+def fold(whole: str) -> str:
+    """The mark of what is cut off, as HTML; `whole` says what it opens."""
+    return _FOLD.format(tr("more"), tr("less"), whole)
 
 
 def caption(words: Lesson) -> None:
     """Draw the card, a few lines high until the reader asks for all of it."""
-    see, try_this = with_definitions(words.see, f"**Try this.** {words.try_this}")
+    see, try_this = with_definitions(words.see, f"**{tr('Try this.')}** {words.try_this}")
     with st.container(border=True, key="caption"):
         equation, left, right = st.columns([3, 5, 3])
         equation.latex(words.equation)
         left.markdown(see, unsafe_allow_html=True)  # our own strings alone
         right.markdown(try_this, unsafe_allow_html=True)
-        st.html(FOLD.format("The whole caption"))
+        st.html(fold(tr("The whole caption")))
 
 
 def boxes(words: Lesson) -> None:
     """Draw what the papers found and the common errors, closed, where the page has them."""
     for title, said in (
-        ("What the papers found", words.papers),
-        ("Often said, and wrong", words.wrong),
+        (tr("What the papers found"), words.papers),
+        (tr("Often said, and wrong"), words.wrong),
     ):
         if said:
             with st.expander(title):

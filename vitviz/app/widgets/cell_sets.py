@@ -11,6 +11,7 @@ import streamlit as st
 
 from vitviz.app import settings
 from vitviz.app.widgets.figure import show
+from vitviz.language import tr
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -74,7 +75,7 @@ def choose(figure: "go.Figure", name: str, mask: np.ndarray) -> None:
 def buttons(name: str, mask: np.ndarray, how: str) -> None:
     clear, opposite, typed = st.columns(3)
     clear.button(
-        "Clear",
+        tr("Clear"),
         key=f"clear {name}",
         disabled=not mask.any(),
         on_click=settings.change,
@@ -82,11 +83,11 @@ def buttons(name: str, mask: np.ndarray, how: str) -> None:
         width="stretch",
     )
     opposite.button(
-        "Opposite",
+        tr("Opposite"),
         key=f"opposite {name}",
         on_click=settings.change,
         kwargs={name: written(~mask)},
         width="stretch",
     )
-    with typed.popover("As text", width="stretch"):
+    with typed.popover(tr("As text"), width="stretch"):
         st.text_input(how, key=name)

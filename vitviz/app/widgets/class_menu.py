@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from vitviz.app.settings import setting
+from vitviz.language import tr
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,11 +26,11 @@ def answer_words(acts: "Activations", *, trained: bool) -> str:
     from vitviz.plots.template import as_percent
 
     if acts.probabilities is None:
-        return "No answer: this model has no head."
+        return tr("No answer: this model has no head.")
     top = _top(acts)
-    what = "Answer" if trained else "Answer of random weights"
+    what = tr("Answer") if trained else tr("Answer of random weights")
     words = f"{what}: {names(acts)[top]}, {as_percent(acts.probabilities[top])}"
-    return words if acts.labels else f"{words} (its outputs have no names)"
+    return words if acts.labels else f"{words} {tr('(its outputs have no names)')}"
 
 
 def chosen(acts: "Activations") -> int:
@@ -42,10 +43,10 @@ def menu(acts: "Activations") -> None:
     """Draw the menu of classes; call `chosen` first."""
     full, top = acts.output_names, names(acts)[_top(acts)]
     st.selectbox(
-        "Class in question",
+        tr("Class in question"),
         _options(acts),
         key="class",
-        format_func=lambda one: f"most probable: {top}" if one == TOP else full[one],
+        format_func=lambda one: tr("most probable: {top}", top=top) if one == TOP else full[one],
     )
 
 

@@ -8,6 +8,7 @@ import streamlit as st
 
 from vitviz.app import settings
 from vitviz.app.shared import classroom, pictures, visitors
+from vitviz.language import tr
 from vitviz.text import OPENING
 from vitviz.text import classroom as text
 
@@ -29,20 +30,20 @@ def controls(page: str) -> None:
         return
     pinned = classroom.room().pin is not None
     st.button(
-        text.PIN_INSTEAD if pinned else text.PIN,
+        tr(text.PIN_INSTEAD if pinned else text.PIN),
         key="pin",
         on_click=_pin,
         args=(page,),
         icon=":material/push_pin:",
-        help=text.PIN_HELP,
+        help=tr(text.PIN_HELP),
     )
     if pinned:
         st.button(
-            text.RELEASE,
+            tr(text.RELEASE),
             key="release",
             on_click=classroom.room().release,
             type="primary",
-            help=text.RELEASE_HELP,
+            help=tr(text.RELEASE_HELP),
         )
 
 
@@ -50,24 +51,25 @@ def controls(page: str) -> None:
 def _join() -> None:
     settings.speak_on()
     with (
-        st.popover(text.JOIN, key="join", on_change="rerun", help=text.JOIN_HELP),
+        st.popover(tr(text.JOIN), key="join", on_change="rerun", help=tr(text.JOIN_HELP)),
         st.container(key="join_code"),
     ):
         address = visitors.address()
         if address is None:
-            st.warning(text.NO_ADDRESS)
+            st.warning(tr(text.NO_ADDRESS))
             return
         code = segno.make(address, micro=False)
         drawn = code.svg_data_uri(omitsize=True, light="white", border=4)
-        st.text(text.OPEN_IT)
+        st.text(tr(text.OPEN_IT))
         st.code(address, language=None, wrap_lines=True)
-        st.html(f'<img src="{drawn}" alt="{text.CODE}">')
+        st.html(f'<img src="{drawn}" alt="{tr(text.CODE)}">')
 
 
 def _pin(page: str) -> None:
+    settings.speak_on()
     texts = settings.link()
     if pictures.UPLOAD in (texts.get("picture"), texts.get("other_picture")):
-        settings.tell(text.NO_UPLOAD)
+        settings.tell(tr(text.NO_UPLOAD))
     else:
         classroom.room().show(page, texts)
         classroom.room().ask(None)  # where something is guessed, it is asked anew
@@ -92,12 +94,12 @@ def notice() -> None:
         return
     watch("shown", st.session_state.class_seen)
     if classroom.room().pin is not None:
-        st.markdown(f":material/push_pin: {text.PINNED}")
+        st.markdown(f":material/push_pin: {tr(text.PINNED)}")
     elif classroom.own_view() is not None:
         with st.container(key="released", horizontal=True, vertical_alignment="center"):
-            st.markdown(text.RELEASED, width="content")
-            st.button(text.GO_BACK, key="go back", on_click=classroom.go_back)
-            st.button(text.STAY, key="stay", on_click=classroom.stay)
+            st.markdown(tr(text.RELEASED), width="content")
+            st.button(tr(text.GO_BACK), key="go back", on_click=classroom.go_back)
+            st.button(tr(text.STAY), key="stay", on_click=classroom.stay)
 
 
 def watch(what: Literal["shown", "guessed"], seen: int) -> None:

@@ -4,7 +4,7 @@ const LIMIT = 25e6; // bytes, as for uploads
 
 export default function mount({ data, parentElement, setTriggerValue }) {
   const send = (blob, say) => {
-    if (blob.size > LIMIT) return say("The picture is larger than 25 MB.");
+    if (blob.size > LIMIT) return say(data.words.large);
     say("");
     const reader = new FileReader();
     reader.onload = () => setTriggerValue("picture", reader.result.split(",")[1] ?? "");
@@ -12,7 +12,7 @@ export default function mount({ data, parentElement, setTriggerValue }) {
     return undefined;
   };
   if (data.button) {
-    drawButton(parentElement, send);
+    drawButton(parentElement, send, data.words);
     return undefined;
   }
   const onPaste = (event) => {
@@ -26,28 +26,28 @@ export default function mount({ data, parentElement, setTriggerValue }) {
   return () => document.removeEventListener("paste", onPaste);
 }
 
-function drawButton(parent, send) {
+function drawButton(parent, send, said) {
   if (!parent.button) {
     parent.button = document.createElement("button");
     parent.button.type = "button";
-    parent.button.textContent = "Paste from the clipboard";
     parent.status = document.createElement("p");
     parent.status.setAttribute("role", "status");
     parent.append(parent.button, parent.status);
   }
+  parent.button.textContent = said.paste;
   const say = (words) => {
     parent.status.textContent = words;
   };
   parent.button.onclick = async () => {
-    if (!navigator.clipboard?.read) return say("This browser gives no access here: press Ctrl+V.");
+    if (!navigator.clipboard?.read) return say(said.closed);
     try {
       for (const item of await navigator.clipboard.read()) {
         const type = item.types.find((name) => name.startsWith("image/"));
         if (type) return send(await item.getType(type), say);
       }
-      return say("There is no picture on the clipboard.");
+      return say(said.empty);
     } catch {
-      return say("The browser does not allow it: press Ctrl+V.");
+      return say(said.denied);
     }
   };
 }

@@ -8,6 +8,9 @@ from typing import Any
 
 import streamlit as st
 
+from vitviz.app import settings
+from vitviz.language import tr
+
 _component = st.components.v2.component(
     "vitviz_clipboard",
     css=Path(__file__).with_name("button.css").read_text(encoding="utf-8"),
@@ -33,15 +36,26 @@ def _mount(key: str, receive: Receive, *, button: bool) -> None:
             data = base64.b64decode(text or "", validate=True)
         except (binascii.Error, TypeError):
             data = b""  # refused later, as it is no picture
-        receive("from the clipboard", data)
+        settings.speak_on()
+        receive(tr("from the clipboard"), data)
 
     def refused() -> None:
-        st.session_state.upload_error = "The picture from the clipboard is larger than 25 MB."
+        settings.speak_on()
+        st.session_state.upload_error = tr("The picture from the clipboard is larger than 25 MB.")
 
     height: Any = "content" if button else 1
     _component(
         key=key,
-        data={"button": button},
+        data={
+            "button": button,
+            "words": {
+                "paste": tr("Paste from the clipboard"),
+                "large": tr("The picture is larger than 25 MB."),
+                "closed": tr("This browser gives no access here: press Ctrl+V."),
+                "empty": tr("There is no picture on the clipboard."),
+                "denied": tr("The browser does not allow it: press Ctrl+V."),
+            },
+        },
         height=height,
         on_picture_change=pasted,
         on_too_large_change=refused,

@@ -4,6 +4,8 @@ const SAID_FOR = 4000; // milliseconds
 
 export default function mount({ data, parentElement }) {
   if (!parentElement.button) build(parentElement);
+  parentElement.button.textContent = data.words.copy;
+  parentElement.field.setAttribute("aria-label", data.words.link);
   const { button, field, status } = parentElement;
   button.onclick = async () => {
     clearTimeout(parentElement.timer);
@@ -15,26 +17,22 @@ export default function mount({ data, parentElement }) {
     };
     try {
       await navigator.clipboard.writeText(field.value);
-      status.textContent = `Copied. ${data.note}`;
+      status.textContent = `${data.words.copied} ${data.note}`;
       parentElement.timer = setTimeout(end, SAID_FOR);
     } catch {
       field.hidden = false;
       field.focus();
       field.select();
       field.onblur = end;
-      status.textContent = `Press Ctrl+C to copy. ${data.note}`;
+      status.textContent = `${data.words.press} ${data.note}`;
     }
   };
   return () => clearTimeout(parentElement.timer);
 }
 
 function build(parent) {
-  parent.button = Object.assign(document.createElement("button"), {
-    type: "button",
-    textContent: "Copy link",
-  });
+  parent.button = Object.assign(document.createElement("button"), { type: "button" });
   parent.field = Object.assign(document.createElement("input"), { readOnly: true, hidden: true });
-  parent.field.setAttribute("aria-label", "Link to what is on screen");
   parent.status = document.createElement("p");
   parent.status.setAttribute("role", "status");
   parent.append(parent.button, parent.field, parent.status);

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import streamlit as st
 
+from vitviz.language import tr
+
 _component = st.components.v2.component(
     "vitviz_copy_link",
     css="".join(
@@ -16,5 +18,13 @@ _component = st.components.v2.component(
 
 def copy_link(*, uploaded: bool) -> None:
     """Draw the button; with `uploaded` it says that the link leads to a sample picture."""
-    note = "It shows a sample picture: a link cannot include yours." if uploaded else ""
-    _component(key="copy_link", data={"note": note}, width="content", height="content")
+    note = tr("It shows a sample picture: a link cannot include yours.") if uploaded else ""
+    words = {
+        "copy": tr("Copy link"),
+        "link": tr("Link to what is on screen"),
+        "copied": tr("Copied."),
+        "press": tr("Press Ctrl+C to copy."),
+    }
+    _component(
+        key="copy_link", data={"note": note, "words": words}, width="content", height="content"
+    )

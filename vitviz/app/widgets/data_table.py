@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import streamlit as st
 
-from vitviz.app.shared.view import View
+from vitviz.app import settings
+from vitviz.app.shared.view import View, model_line
+from vitviz.language import mark, tr
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 SCALES = {
-    "map": "each map on its own scale",
-    "shared": "one scale for all maps",
-    "log": "logarithmic scale",
+    "map": mark("each map on its own scale"),
+    "shared": mark("one scale for all maps"),
+    "log": mark("logarithmic scale"),
 }
 #: The settings that change what a page shows.
 _USED = {
@@ -116,7 +118,8 @@ def disclose(view: View, page: str, data: Data) -> None:
 
     The files carry the name of the page.
     """
-    disclosure = st.expander("Data", key=f"data_{page}", on_change="rerun")
+    settings.speak_on()
+    disclosure = st.expander(tr("Data"), key=f"data_{page}", on_change="rerun")
     if not disclosure.open:
         return
     shown = provenance(view, page, data)
@@ -160,14 +163,16 @@ def provenance(view: View, page: str, data: Data | None = None) -> str:
         return data.record
     pictures = data.pictures if data else None
     used = _USED.get(page, ())
-    settings = {"layer": f"layer {view.layer + 1} of {view.acts.depth}"}
+    layer = tr("layer {layer} of {depth}", layer=view.layer + 1, depth=view.acts.depth)
+    said = {"layer": layer}
     if view.acts.layers[view.layer].num_heads:
-        settings["head"] = "mean of heads" if view.head is None else f"head {view.head + 1}"
-        settings["scale"] = SCALES[view.style.scale]
+        mean, head = tr("mean of heads"), view.head
+        said["head"] = mean if head is None else tr("head {head}", head=head + 1)
+        said["scale"] = tr(SCALES[view.style.scale])
     return " · ".join(
         (
-            view.model.provenance,
-            *(words for name, words in settings.items() if name in used),
+            model_line(view.model),
+            *(words for name, words in said.items() if name in used),
             pictures or view.picture.name,
         )
     )

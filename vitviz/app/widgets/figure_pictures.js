@@ -2,8 +2,10 @@
 // is saved is what stands on the screen, layer on layer, without what belongs to the pointer.
 
 import { INK, drawn, saveMenu } from "../../token_map/saving.js";
+import { speak, tr } from "../../token_map/strings.js";
 
-export default function mount() {
+export default function mount({ data }) {
+  speak(data.words);
   offer();
   const observer = new MutationObserver(offer);
   observer.observe(document.querySelector("[data-testid=stMain]") ?? document.body,
@@ -48,5 +50,5 @@ function drawing(plot, bare) {
 function heading(plot) {
   const above = [...document.querySelectorAll("[data-testid=stMain] :is(h1, h2, h3, h4)")]
     .filter((one) => one.compareDocumentPosition(plot) & Node.DOCUMENT_POSITION_FOLLOWING);
-  return above.at(-1)?.textContent.trim() ?? "Figure";
+  return above.at(-1)?.textContent.trim() ?? tr("Figure");
 }

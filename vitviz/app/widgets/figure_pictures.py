@@ -4,14 +4,15 @@ from pathlib import Path
 
 import streamlit as st
 
-from vitviz.token_map import SAVING, joined
+from vitviz.language import strings
+from vitviz.token_map import SAVING, STRINGS, joined
 
 _component = st.components.v2.component(
     "vitviz_figure_pictures",
-    js=joined([SAVING, Path(__file__).with_suffix(".js")]),
+    js=joined([STRINGS, SAVING, Path(__file__).with_suffix(".js")]),
 )
 
 
 def figure_pictures() -> None:
     """Offer the menus; one call a page. Each picture gets the page's provenance line."""
-    _component(key="figure_pictures", height=1)
+    _component(key="figure_pictures", height=1, data={"words": strings("browser")})

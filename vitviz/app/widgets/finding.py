@@ -2,8 +2,10 @@
 
 import streamlit as st
 
+from vitviz.language import tr
 
-def finding(sentence: str, *, of: str = "On this picture") -> None:
+
+def finding(sentence: str, *, of: str = "") -> None:
     """Draw the sentence; nothing where there is none."""
     if sentence:
-        st.markdown(f"**{of}:** {sentence}")
+        st.markdown(f"**{of or tr('On this picture')}:** {sentence}")

@@ -9,6 +9,7 @@ from vitviz.app import settings
 from vitviz.app.shared import models
 from vitviz.app.shared.models import Input
 from vitviz.app.shared.pictures import Picture
+from vitviz.language import tr
 from vitviz.options import image_size_in
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def load(name: str, weights: str, picture: Picture) -> "Model":
         return models.load(name, weights, wanted)
     except ModelError as error:
         model = models.load(name, weights)
-        settings.tell(f"{error} The input is of the model's own size.")
+        settings.tell(" ".join((str(error), tr("The input is of the model's own size."))))
         settings.change(size=OWN)
         return model
 
@@ -64,15 +65,19 @@ def control(place: DeltaGenerator, name: str, shown: "Model", picture: Picture) 
     own = shown if size == OWN else models.outline(name)
     height, width = shown.preprocess.input_size
     options = [OWN, WHOLE, *_offered(own)]
-    with place.popover(f"Input {height} × {width}", key="input", width="stretch"):
+    with place.popover(
+        tr("Input {height} × {width}", height=height, width=width), key="input", width="stretch"
+    ):
         st.selectbox(
-            "Size of the input",
+            tr("Size of the input"),
             options if size in options else [*options, size],
             key="size",
             format_func=lambda size: _called(size, own),
             accept_new_options=True,
-            help="Rows and columns in pixels. Choose a size, or type one that whole patches fill, "
-            "such as 320x480.",
+            help=tr(
+                "Rows and columns in pixels. Choose a size, or type one that whole patches fill, "
+                "such as 320x480."
+            ),
         )
         st.markdown(_cost(shown, own, picture))
 
@@ -83,8 +88,9 @@ def _fits(text: str) -> bool:
 
 def _called(size: str, own: "Model") -> str:
     if size == OWN:
-        return "{} × {}, the model's own".format(*own.preprocess.input_size)
-    return "The whole picture, nothing cut off" if size == WHOLE else size.replace("x", " × ")
+        height, width = own.preprocess.input_size
+        return tr("{height} × {width}, the model's own", height=height, width=width)
+    return tr("The whole picture, nothing cut off") if size == WHOLE else size.replace("x", " × ")
 
 
 def _wanted(name: str, size: str, picture: Picture) -> Input:
@@ -110,14 +116,23 @@ def _cost(shown: "Model", own: "Model", picture: Picture) -> str:
 
     cost, usual = input_cost(shown), input_cost(own)
     rows, cols = cost.grid
-    words = f"{rows} × {cols} patches, {cost.tokens:,} tokens"
+    words = tr(
+        "{rows} × {cols} patches, {tokens:,} tokens", rows=rows, cols=cols, tokens=cost.tokens
+    )
     if cost.size != usual.size:
-        words += f" instead of {usual.tokens:,}"
+        words += tr(" instead of {tokens:,}", tokens=usual.tokens)
         if usual.attention:
-            words += f", and {cost.attention / usual.attention:.2g} times as many attention weights"
+            words += tr(
+                ", and {factor:.2g} times as many attention weights",
+                factor=cost.attention / usual.attention,
+            )
     if shown.preprocess.crop_mode == "squash" and shown.preprocess.crop_pct == 1:
         shape = (cost.size[1] / cost.size[0]) / (picture.size[0] / picture.size[1])
         if abs(shape - 1) >= 0.005:
-            wider = "wider" if shape > 1 else "narrower"
-            words += f". The picture becomes {100 * abs(shape - 1):.0f} % {wider} to fill it"
+            wider = tr("wider") if shape > 1 else tr("narrower")
+            words += tr(
+                ". The picture becomes {percent:.0f} % {wider} to fill it",
+                percent=100 * abs(shape - 1),
+                wider=wider,
+            )
     return f"{words}."

@@ -8,8 +8,9 @@ import streamlit as st
 
 from vitviz.app import settings
 from vitviz.app.shared import results
-from vitviz.app.shared.view import placed_grid, token_text
+from vitviz.app.shared.view import model_line, placed_grid, token_text
 from vitviz.app.widgets.token_map import mount, patch_number, sent_picture
+from vitviz.language import tr
 from vitviz.token_map import Frame, Kind, Shape, default_query, packed
 
 if TYPE_CHECKING:
@@ -103,12 +104,12 @@ def linked_map(
                 "row": title,
                 "column": title,
                 "strip": "",
-                "photo": "Most similar patches",
+                "photo": tr("Most similar patches"),
             },
             "picture": sent_picture(view),
             "distance": None,
             "guess": None,
-            "provenance": f"{view.model.provenance} · {' and '.join(pictures)}",
+            "provenance": f"{model_line(view.model)} · " + tr(" and ").join(pictures),
             "link": "compare",
             "matches": None if matches is None else _sent_matches(*matches),
         },

@@ -7,7 +7,7 @@ export default function mount({ data, parentElement, setTriggerValue }) {
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
   const last = data.moment === data.count - 1;
   const next = () => setTriggerValue("moment", (data.moment + 1) % data.count);
-  const name = () => (still ? "Next moment" : parentElement.playing ? "Pause" : "Play");
+  const name = () => data.words[still ? "next" : parentElement.playing ? "pause" : "play"];
   if (!parentElement.button) {
     parentElement.button = document.createElement("button");
     parentElement.button.type = "button";

@@ -5,6 +5,7 @@ from pathlib import Path
 import streamlit as st
 
 from vitviz.app import settings
+from vitviz.language import tr
 
 _component = st.components.v2.component(
     "vitviz_player",
@@ -28,6 +29,10 @@ def player(name: str, chosen: int, count: int) -> None:
     _component(
         key=key,
         height="content",
-        data={"moment": chosen, "count": count},
+        data={
+            "moment": chosen,
+            "count": count,
+            "words": {"next": tr("Next moment"), "pause": tr("Pause"), "play": tr("Play")},
+        },
         on_moment_change=play,
     )

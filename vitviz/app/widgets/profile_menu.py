@@ -7,6 +7,7 @@ from streamlit.delta_generator import DeltaGenerator
 from vitviz.app.settings import setting
 from vitviz.app.shared import profiles
 from vitviz.app.shared.view import View
+from vitviz.language import tr
 
 if TYPE_CHECKING:
     from vitviz import Profile
@@ -24,6 +25,6 @@ def profile_menu(view: View, place: DeltaGenerator, label: str) -> "Profile | No
         label,
         names,
         key="profile",
-        format_func=lambda name: "nothing" if name == NONE else words(found[int(name)]),
+        format_func=lambda name: tr("nothing") if name == NONE else words(found[int(name)]),
     )
     return None if chosen == NONE else found[int(chosen)]

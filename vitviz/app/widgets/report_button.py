@@ -4,6 +4,7 @@ import streamlit as st
 
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.data_table import Data, provenance
+from vitviz.language import tr
 
 
 def report_button(view: View, data: Data | None) -> None:
@@ -22,14 +23,17 @@ def report_button(view: View, data: Data | None) -> None:
             compared = beside.found, provenance(view, "compare", data), beside.figures
         return html(sides, compared=compared).encode()
 
-    what = "both sides and of their comparison" if beside else "this picture"
+    what = tr("both sides and of their comparison") if beside else tr("this picture")
     st.download_button(
-        "Report",
+        tr("Report"),
         content,
         file_name="vitviz_report.html",
         mime="text/html",
         key="report",
         on_click="ignore",
         icon=":material/download:",
-        help=f"One HTML file with the live maps and the figures of {what}, for any browser.",
+        help=tr(
+            "One HTML file with the live maps and the figures of {what}, for any browser.",
+            what=what,
+        ),
     )

@@ -10,7 +10,8 @@ import streamlit as st
 
 from vitviz.app import settings
 from vitviz.app.shared import results
-from vitviz.app.shared.view import placed_grid, token_text
+from vitviz.app.shared.view import model_line, placed_grid, token_text
+from vitviz.language import strings
 from vitviz.plots.template import KEY, QUERY, colour_table
 from vitviz.token_map import Frame, Kind, Shape, default_query, packed, script, shape_of, style
 
@@ -138,7 +139,7 @@ def token_map(
             "guess": guess,
             "link": "",
             "matches": None,
-            "provenance": f"{view.model.provenance} · {picture.name}",
+            "provenance": f"{model_line(view.model)} · {picture.name}",
         },
         commit,
     )
@@ -173,6 +174,7 @@ def mount(
             "version": st.session_state.setdefault("map_version", 0),
             "kind": kind,
             "lut": colour_table(kind == "cosine"),
+            "words": strings("browser"),
             "queryColour": QUERY,
             "keyColour": KEY,
             **message,

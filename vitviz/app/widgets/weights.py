@@ -5,9 +5,10 @@ from streamlit.delta_generator import DeltaGenerator
 from vitviz.app import settings
 from vitviz.app.settings import setting
 from vitviz.app.shared.models import MIMETIC, RANDOM, TRAINED
+from vitviz.language import mark, tr
 
 #: What a page says of the second kind of random weights.
-BEGAN = (
+BEGAN = mark(
     "They are drawn as they were when its training began, by mimetic initialisation: the positions "
     "are sines and cosines, and some heads are local and others global by design, so nothing that "
     "looks like structure here was learned."
@@ -24,14 +25,16 @@ def control(place: DeltaGenerator, key: str, name: str) -> str:
     began = MIMETIC in initialisations(name)
     if settings.kept(key) == MIMETIC and not began:
         settings.change(**{key: RANDOM})
-    labels = {RANDOM: "random: plain", MIMETIC: "random: mimetic"} if began else {}
+    labels = {TRAINED: tr("trained"), RANDOM: tr("random")}
+    if began:
+        labels |= {RANDOM: tr("random: plain"), MIMETIC: tr("random: mimetic")}
     options = [TRAINED, RANDOM, MIMETIC] if began else [TRAINED, RANDOM]
     value = setting(key, options, TRAINED)
     place.segmented_control(
-        "Weights" if key == "weights" else "Its weights",
+        tr("Weights") if key == "weights" else tr("Its weights"),
         options,
         key=key,
-        format_func=lambda one: labels.get(one, one),
+        format_func=labels.__getitem__,
         width="stretch",
         required=True,
     )
