@@ -6,6 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
+from ..language import tr
 from .maps import _heat, _on_picture, _photo
 from .template import Box, finish, patch_name
 
@@ -18,8 +19,8 @@ def guesses(counts: np.ndarray, image: Image.Image, *, crop: Box) -> go.Figure:
     heat = _heat(
         np.where(counts > 0, counts, np.nan),
         crop,
-        "guesses",
-        {0.0: "0", float(highest): f"{highest} max"},
+        tr("guesses"),
+        {0.0: "0", float(highest): tr("{highest} max", highest=highest)},
         zmax=max(highest, 1),
         colorscale="Cividis",
         opacity=0.75,
@@ -29,8 +30,12 @@ def guesses(counts: np.ndarray, image: Image.Image, *, crop: Box) -> go.Figure:
     figure = go.Figure(heat)
     _photo(figure, image)
     most = patch_name(*divmod(int(counts.argmax()), counts.shape[1]))
-    said = f"most at {most}, {highest} of {int(counts.sum())}" if highest else "none yet"
-    return _on_picture(figure, image, f"Guesses of the class: {said}.")
+    said = tr("none yet")
+    if highest:
+        said = tr(
+            "most at {place}, {count} of {all}", place=most, count=highest, all=int(counts.sum())
+        )
+    return _on_picture(figure, image, tr("Guesses of the class: {said}.", said=said))
 
 
 def guesses_by_layer(counts: Mapping[int, int], num_layers: int) -> go.Figure:
@@ -42,16 +47,23 @@ def guesses_by_layer(counts: Mapping[int, int], num_layers: int) -> go.Figure:
             x=layers + 1,
             y=values,
             marker_color="#4a86c5",
-            hovertemplate="layer %{x}: %{y}<extra></extra>",
+            hovertemplate=tr("layer %{x}: %{y}<extra></extra>"),
         )
     )
-    figure.update_xaxes(title="layer", dtick=1 if num_layers <= 16 else None)
-    figure.update_yaxes(title="guesses", rangemode="tozero", dtick=1 if max(values) <= 8 else None)
-    most = int(np.argmax(values))
-    said = f"most for layer {most + 1}, {values[most]} of {sum(values)}"
-    return finish(
-        figure, f"Guesses of the class: {said if any(values) else 'none yet'}.", height=300
+    figure.update_xaxes(title=tr("layer"), dtick=1 if num_layers <= 16 else None)
+    figure.update_yaxes(
+        title=tr("guesses"), rangemode="tozero", dtick=1 if max(values) <= 8 else None
     )
+    most = int(np.argmax(values))
+    said = tr("none yet")
+    if any(values):
+        said = tr(
+            "most for layer {layer}, {count} of {all}",
+            layer=most + 1,
+            count=values[most],
+            all=sum(values),
+        )
+    return finish(figure, tr("Guesses of the class: {said}.", said=said), height=300)
 
 
 def with_guess(figure: go.Figure, box: Box) -> go.Figure:
@@ -59,7 +71,7 @@ def with_guess(figure: go.Figure, box: Box) -> go.Figure:
     edges = dict(zip(("x0", "y0", "x1", "y1"), box, strict=True))
     for colour, width in (("#000000", 5), (_GUESS, 3)):
         figure.add_shape(type="rect", line=dict(color=colour, width=width), **edges)
-    return _said(figure, "A white box is around the guess.")
+    return _said(figure, tr("A white box is around the guess."))
 
 
 def with_guessed_layer(figure: go.Figure, layer: int) -> go.Figure:
@@ -68,11 +80,11 @@ def with_guessed_layer(figure: go.Figure, layer: int) -> go.Figure:
         x0=layer + 0.55,
         x1=layer + 1.45,
         line=dict(color="#4a86c5", width=3),
-        annotation_text="guess",
+        annotation_text=tr("guess"),
         annotation_position="top left",
         annotation_font_size=14,
     )
-    return _said(figure, f"Layer {layer + 1} was guessed.")
+    return _said(figure, tr("Layer {layer} was guessed.", layer=layer + 1))
 
 
 def _said(figure: go.Figure, words: str) -> go.Figure:

@@ -2,34 +2,39 @@
 
 import numpy as np
 
-SWITCH = "Predict first"
-SWITCH_HELP = "Guess what the figure will show before you see it."
-SEND = "This is my guess"
-AGAIN = "Guess again"
-LAYER = "Layer"
-HOW = "Click a patch, or move to it with the arrow keys; Enter sends your guess."
-WHICH_IS_LOCAL = (
+from ..language import mark, tr
+
+SWITCH = mark("Predict first")
+SWITCH_HELP = mark("Guess what the figure will show before you see it.")
+SEND = mark("This is my guess")
+AGAIN = mark("Guess again")
+LAYER = mark("Layer")
+HOW = mark("Click a patch, or move to it with the arrow keys; Enter sends your guess.")
+WHICH_IS_LOCAL = mark(
     "**Which layer is the most local?** Its heads attend to the nearest patches, on average."
 )
-NOT_COMPARED = (
+NOT_COMPARED = mark(
     "Nothing is asked before the figure: the layers of this model have different patches or "
     "windows, so that none can be called the most local."
 )
-YOURS = "Your guess"
-OF_CLASS = "Guesses of the class"
-REVEAL, REVEAL_HELP = "Show all", "Everybody sees the figure and the guesses of the class."
+YOURS = mark("Your guess")
+OF_CLASS = mark("Guesses of the class")
+REVEAL = mark("Show all")
+REVEAL_HELP = mark("Everybody sees the figure and the guesses of the class.")
 
 
 def where_it_looks(query: str, where: str, row: bool) -> str:
     """The question of Attention."""
     if row:
-        return f"**Where does {query} look most** in {where}? {HOW}"
-    return f"**Which patch attends most to {query}** in {where}? {HOW}"
+        asked = tr("**Where does {query} look most** in {where}?", query=query, where=where)
+    else:
+        asked = tr("**Which patch attends most to {query}** in {where}?", query=query, where=where)
+    return f"{asked} {tr(HOW)}"
 
 
 def which_matters(name: str) -> str:
     """The question of Classify; `name` is the class."""
-    return f"**Which block matters most for {name}?** {HOW}"
+    return tr("**Which block matters most for {name}?**", name=name) + f" {tr(HOW)}"
 
 
 def patch(shares: np.ndarray, chosen: int, query: str, where: str, row: bool) -> str:
@@ -42,14 +47,29 @@ def patch(shares: np.ndarray, chosen: int, query: str, where: str, row: bool) ->
     query : what looks, or is looked at where it is no `row`
     """
     flat, cols = shares.ravel(), shares.shape[1]
-    share = _percent(flat[chosen])
-    what = f"gets {share} of the attention of {query}"
-    if not row:
-        what = f"gives {share} of its attention to {query}"
+    facts = {
+        "place": _place(chosen, cols),
+        "share": _percent(flat[chosen]),
+        "query": query,
+        "where": where,
+        "rank": _rank(-flat, chosen),
+    }
+    if row:
+        said = tr(
+            "The patch at {place} gets {share} of the attention of {query} in {where}: {rank}. ",
+            **facts,
+        )
+    else:
+        said = tr(
+            "The patch at {place} gives {share} of its attention to {query} in {where}: {rank}. ",
+            **facts,
+        )
     best = int(flat.argmax())
-    return (
-        f"The patch at {_place(chosen, cols)} {what} in {where}: {_rank(-flat, chosen)}. "
-        + _best(chosen, best, f"{_place(best, cols)}, with {_percent(flat[best])}")
+    if best == chosen:
+        return said + tr("No other ranks higher.")
+    share = _percent(flat[best])
+    return said + tr(
+        "The strongest is {place}, with {share}.", place=_place(best, cols), share=share
     )
 
 
@@ -64,15 +84,19 @@ def block(falls: np.ndarray, chosen: int, name: str) -> str:
     """
     flat, cols = falls.ravel(), falls.shape[1]
     best = int(flat.argmax())
-    return (
-        f"Without the block at {_place(chosen, cols)} of the blocks the probability of {name} "
-        f"{_falls(flat[chosen])}: {_rank(-flat, chosen)}. "
-        + _best(
-            chosen,
-            best,
-            f"{_place(best, cols)}, without which it {_falls(flat[best])}",
-            "block that matters most",
-        )
+    said = tr(
+        "Without the block at {place} of the blocks the probability of {name} {falls}: {rank}. ",
+        place=_place(chosen, cols),
+        name=name,
+        falls=_falls(flat[chosen]),
+        rank=_rank(-flat, chosen),
+    )
+    if best == chosen:
+        return said + tr("No other ranks higher.")
+    return said + tr(
+        "The block that matters most is {place}, without which it {falls}.",
+        place=_place(best, cols),
+        falls=_falls(flat[best]),
     )
 
 
@@ -88,46 +112,56 @@ def layer(pixels: np.ndarray, chosen: int) -> str:
     best = int(np.nanargmin(pixels))
     if chosen in known:
         rank = _rank(pixels[known], int(np.searchsorted(known, chosen)))
-        mine = (
-            f"The heads of layer {chosen + 1} attend {pixels[chosen]:.1f} px far on average: {rank}"
+        said = tr(
+            "The heads of layer {layer} attend {pixels:.1f} px far on average: {rank}. ",
+            layer=chosen + 1,
+            pixels=pixels[chosen],
+            rank=rank,
         )
     else:
-        mine = f"In layer {chosen + 1} no patch attends to a patch"
-    where = f"layer {best + 1}, with {pixels[best]:.1f} px"
-    return f"{mine}. {_best(chosen, best, where, 'most local')}"
+        said = tr("In layer {layer} no patch attends to a patch. ", layer=chosen + 1)
+    if best == chosen:
+        return said + tr("No other ranks higher.")
+    return said + tr(
+        "The most local is layer {layer}, with {pixels:.1f} px.",
+        layer=best + 1,
+        pixels=pixels[best],
+    )
 
 
 def kept(chosen: int, cols: int) -> str:
     """The guess of a block, before the experiment was made."""
-    return (
-        f"the block at {_place(chosen, cols)} of the blocks. Hide the blocks to see how near it is."
+    return tr(
+        "the block at {place} of the blocks. Hide the blocks to see how near it is.",
+        place=_place(chosen, cols),
     )
 
 
 def count(number: int) -> str:
     """How many guesses there are."""
-    return {0: "No guess yet.", 1: "One guess."}.get(number, f"{number} guesses.")
+    if number == 0:
+        return tr("No guess yet.")
+    return tr("One guess.") if number == 1 else tr("{number} guesses.", number=number)
 
 
 def _rank(values: np.ndarray, chosen: int) -> str:
     """Its place from the smallest on; equal values share one."""
-    return f"rank {int((values < values[chosen]).sum()) + 1} of {len(values)}"
-
-
-def _best(chosen: int, best: int, where: str, what: str = "strongest") -> str:
-    return "No other ranks higher." if chosen == best else f"The {what} is {where}."
+    rank = int((values < values[chosen]).sum()) + 1
+    return tr("rank {rank} of {count}", rank=rank, count=len(values))
 
 
 def _falls(fall: float) -> str:
     points = 100 * float(fall)
     if round(abs(points), 1) == 0:
-        return "hardly changes"
-    return f"{'falls' if points > 0 else 'rises'} by {abs(points):.1f} percentage points"
+        return tr("hardly changes")
+    if points > 0:
+        return tr("falls by {points:.1f} percentage points", points=points)
+    return tr("rises by {points:.1f} percentage points", points=-points)
 
 
 def _place(number: int, cols: int) -> str:
     row, col = divmod(number, cols)
-    return f"row {row + 1}, column {col + 1}"
+    return tr("row {row}, column {column}", row=row + 1, column=col + 1)
 
 
 def _percent(share: float) -> str:

@@ -112,7 +112,7 @@ export class Component {
   /** @param {any} data @param {Send} send */
   receive(data, send) {
     this.data = data;
-    speak(data.words);
+    speak(data.strings);
     this.commits.receive(data, send);
     const { session, version, state, stackId, ...layout } = data;
     const built = JSON.stringify(layout);

@@ -101,8 +101,8 @@ def _outlined(guess: prediction.Guess | None) -> dict[str, int] | None:
 
 
 def _where(view: View) -> str:
-    return f"layer {view.layer + 1}, " + (
-        "mean of heads" if view.head is None else f"head {view.head + 1}"
+    return tr("layer {layer}, ", layer=view.layer + 1) + (
+        tr("mean of heads") if view.head is None else tr("head {head}", head=view.head + 1)
     )
 
 

@@ -74,7 +74,7 @@ def page(view: View) -> Data | None:
     refusal = view.acts.refusal
     if not refusal and not view.acts.all_to_all:
         if prediction.wanted():
-            st.info(text.NOT_COMPARED)
+            st.info(tr(text.NOT_COMPARED))
         return _by_layer(view)
     over, variant, behind = _controls(view)
     if refusal:
@@ -88,7 +88,7 @@ def page(view: View) -> Data | None:
         guess = prediction.guess_at(question)
         draw = partial(plots.guesses_by_layer, num_layers=view.acts.depth)
         if guess is None:
-            prediction.ask_layer(question, text.WHICH_IS_LOCAL, view.acts.depth, draw=draw)
+            prediction.ask_layer(question, tr(text.WHICH_IS_LOCAL), view.acts.depth, draw=draw)
             return Data(lambda: [])
     try:
         surveys = of_samples(view) if over == "samples" else of_picture(view.acts, view.key)

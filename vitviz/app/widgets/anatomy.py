@@ -60,7 +60,7 @@ def anatomy(view: "View") -> None:
         version=st.session_state.setdefault("map_version", 0),
         layers=[*range(view.acts.depth)],
         alone=True,
-        words=strings("browser"),
+        strings=strings("browser"),
         partial=tr(text.PARTIAL_APP),
         provenance=f"{model_line(view.model)} · {view.picture.name}",
     )

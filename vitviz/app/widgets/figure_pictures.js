@@ -5,7 +5,7 @@ import { INK, drawn, saveMenu } from "../../token_map/saving.js";
 import { speak, tr } from "../../token_map/strings.js";
 
 export default function mount({ data }) {
-  speak(data.words);
+  speak(data.strings);
   offer();
   const observer = new MutationObserver(offer);
   observer.observe(document.querySelector("[data-testid=stMain]") ?? document.body,

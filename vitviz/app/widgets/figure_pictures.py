@@ -15,4 +15,4 @@ _component = st.components.v2.component(
 
 def figure_pictures() -> None:
     """Offer the menus; one call a page. Each picture gets the page's provenance line."""
-    _component(key="figure_pictures", height=1, data={"words": strings("browser")})
+    _component(key="figure_pictures", height=1, data={"strings": strings("browser")})

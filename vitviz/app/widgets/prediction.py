@@ -17,6 +17,7 @@ from vitviz.app.shared.classroom import Question, room
 from vitviz.app.widgets.classroom import is_student, watch
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.token_map import sent_picture
+from vitviz.language import strings, tr
 from vitviz.text import guesses as text
 from vitviz.token_map import SHARED, joined
 
@@ -49,7 +50,7 @@ def switch(page: str) -> None:
     """Draw the switch on the pages that ask; elsewhere, or with it off, a teacher asks nothing."""
     wanted = setting("predict", [False, True], False)
     if page in PAGES:
-        st.toggle(text.SWITCH, key="predict", help=text.SWITCH_HELP)
+        st.toggle(tr(text.SWITCH), key="predict", help=tr(text.SWITCH_HELP))
     if not wanted:
         st.session_state.pop("guess", None)  # to be switched on again is to be asked anew
     asks = wanted and page in PAGES
@@ -144,7 +145,8 @@ def ask_patch(
                 "lut": "",
                 "picture": sent_picture(view),
                 "grid": {"rows": grid[0], "cols": grid[1], "crop": list(crop)},
-                "words": {"how": text.HOW, "send": text.SEND},
+                "words": {"how": tr(text.HOW), "send": tr(text.SEND)},
+                "strings": strings("browser"),
                 "question": words,
             },
         )
@@ -163,9 +165,9 @@ def on_picture(
 def ask_layer(question: Question, words: str, depth: int, *, draw: Draw) -> None:
     """Ask for a layer: its number, from 0, is the answer."""
     st.markdown(words)
-    chosen = st.pills(text.LAYER, range(1, depth + 1), key="guess_layer")
+    chosen = st.pills(tr(text.LAYER), range(1, depth + 1), key="guess_layer")
     st.button(
-        text.SEND,
+        tr(text.SEND),
         key="send guess",
         type="primary",
         disabled=chosen is None,
@@ -179,9 +181,9 @@ def tell(guess: Guess, words: Callable[[int], str]) -> None:
     """Say how near a guess was."""
     with st.container(key="guessed", horizontal=True, vertical_alignment="center"):
         if guess.answer is not None:
-            st.markdown(f"**{text.YOURS}:** {words(guess.answer)}", width="stretch")
+            st.markdown(f"**{tr(text.YOURS)}:** {words(guess.answer)}", width="stretch")
         if not (is_student() and room().revealed(guess.question)):
-            st.button(text.AGAIN, key="guess again", on_click=_forget)
+            st.button(tr(text.AGAIN), key="guess again", on_click=_forget)
 
 
 def _forget() -> None:
@@ -206,8 +208,8 @@ def _of_class(question: Question, draw: Draw, teacher: bool) -> None:
     guessed, revealed = room().guessed, room().revealed(question)
     counts = room().guesses(question)
     with st.container(key="class_guesses", horizontal=True, vertical_alignment="center"):
-        st.markdown(f"**{text.OF_CLASS}:** {text.count(counts.total())}", width="content")
-        if teacher and not revealed and st.button(text.REVEAL, help=text.REVEAL_HELP):
+        st.markdown(f"**{tr(text.OF_CLASS)}:** {text.count(counts.total())}", width="content")
+        if teacher and not revealed and st.button(tr(text.REVEAL), help=tr(text.REVEAL_HELP)):
             room().reveal(question)
             st.rerun()
     if teacher:

@@ -174,7 +174,7 @@ def mount(
             "version": st.session_state.setdefault("map_version", 0),
             "kind": kind,
             "lut": colour_table(kind == "cosine"),
-            "words": strings("browser"),
+            "strings": strings("browser"),
             "queryColour": QUERY,
             "keyColour": KEY,
             **message,
