@@ -28,7 +28,9 @@ TOO_WIDE = """() => {
   const around = main.closest("[data-testid=stAppViewContainer]");
   const wide = [document.documentElement, main, main.firstElementChild, around]
     .map((one) => one.scrollWidth - innerWidth);
-  const cut = [...document.querySelectorAll("main .katex-display")]
+  const scrolls = (one) => getComputedStyle(one).overflowX !== "visible";
+  const buttons = [...document.querySelectorAll("main [data-testid=stButtonGroup] *")];
+  const cut = [...document.querySelectorAll("main .katex-display"), ...buttons.filter(scrolls)]
     .filter((one) => one.scrollWidth > one.clientWidth && one.clientWidth)
     .map((one) => `${one.textContent.slice(0, 30)} ${one.scrollWidth} > ${one.clientWidth}`);
   return { wide: Math.max(...wide), cut };

@@ -74,7 +74,7 @@ def page(view: View) -> Data | None:
             )
         )
         return None
-    first, second, third, fourth = st.columns([3, 2, 3, 3], vertical_alignment="bottom")
+    first, second, third, fourth = st.columns([4, 2, 3, 3], vertical_alignment="bottom")
     initial = models.initial_kernel(view.model)
     options = (COMPONENTS, RAW) if initial is None else (COMPONENTS, RAW, CHANGED)
     what = _switch(first, tr("Show"), "filters", options)
