@@ -19,6 +19,7 @@ from vitviz import capture, checkpoints, load_model
 from vitviz.checkpoints import load_shipped, shipped_names
 from vitviz.model import Model
 from vitviz.training import MEAN, STD, Split, evaluate, normalise
+from vitviz.training.evaluation import top_accuracy
 from vitviz.vit import VisionTransformer
 
 
@@ -101,3 +102,10 @@ def test_evaluation_of_a_shipped_model_agrees_with_capture(tmp_path: Path) -> No
     split = replace(split, labels=captured(model, split).argmax(axis=1), classes=model.labels)
     write_sheets(tmp_path / "cifar100_test.parquet", split)
     assert evaluate(name, data=tmp_path).accuracy == 1
+
+
+def test_a_label_counts_where_it_is_among_the_best() -> None:
+    logits = torch.tensor([[4.0, 3, 2, 1], [4.0, 3, 2, 1], [1.0, 2, 3, 4]])
+    labels = torch.tensor([0, 1, 0])
+    found = [top_accuracy(logits, labels, count) for count in (1, 2, 3, 4, 5)]
+    assert found == pytest.approx([1 / 3, 2 / 3, 2 / 3, 1, 1])

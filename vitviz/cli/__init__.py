@@ -186,6 +186,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         return refused(error)
     print(f"accuracy                      {found.accuracy:7.2%}")
+    print(f"label among the best five     {found.among_five:7.2%}")
     print(f"mean confidence               {found.confidence:7.2%}")
     print(f"expected calibration error    {found.error:7.2%}")
     print(f"fitted temperature            {found.temperature:7.3f}")
@@ -238,7 +239,7 @@ def _parser() -> argparse.ArgumentParser:
 
     report = commands.add_parser("report", help="write what a model sees into one HTML file")
     report.add_argument("photos", nargs="+", type=Path, metavar="PHOTO", help="files of pictures")
-    report.add_argument("--model", default="vitviz_tiny_cifar10", help="as in load_model")
+    report.add_argument("--model", default="vitviz_things200", help="as in load_model")
     report.add_argument("-o", "--out", type=Path, default=Path("report.html"), metavar="FILE")
     report.set_defaults(run=_report)
 

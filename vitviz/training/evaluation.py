@@ -30,6 +30,8 @@ class Calibration:
     ----------
     accuracy : float
         Share of pictures whose most probable class is their label.
+    among_five : float
+        Share of pictures whose label is one of the five most probable classes (top-5 accuracy).
     confidence : float
         Mean probability of the most probable class.
     error : float
@@ -41,6 +43,7 @@ class Calibration:
     """
 
     accuracy: float
+    among_five: float
     confidence: float
     error: float
     temperature: float
@@ -133,11 +136,18 @@ def calibration(
     confidence, answer = probabilities.max(dim=1)
     return Calibration(
         accuracy=float((answer == labels).float().mean()),
+        among_five=top_accuracy(logits, labels, 5),
         confidence=float(confidence.mean()),
         error=calibration_error(probabilities, labels),
         temperature=temperature,
         error_at_temperature=calibration_error((logits / temperature).softmax(dim=1), labels),
     )
+
+
+def top_accuracy(logits: Tensor, labels: Tensor, count: int) -> float:
+    """Share of the rows of logits (n, K) in which the label is among the `count` largest."""
+    best = logits.topk(min(count, logits.shape[1]), dim=1).indices
+    return float((best == labels[:, None]).any(dim=1).float().mean())
 
 
 def fitted_temperature(logits: Tensor, labels: Tensor) -> float:
