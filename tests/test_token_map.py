@@ -45,7 +45,7 @@ def run(node: str, tmp_path: Path) -> Node:
         names = ", ".join(given)
         code = f"const {{ {names} }} = {json.dumps(given)};\n" if given else ""
         file = tmp_path / "code.mjs"
-        modules = token_map.joined((token_map.STRINGS, MAPS, PRESSES))
+        modules = "\n".join(path.read_text(encoding="utf-8") for path in (MAPS, PRESSES))
         file.write_text(
             f"{modules}\n{code}console.log(JSON.stringify({expression}));", encoding="utf-8"
         )
@@ -281,7 +281,7 @@ def test_the_query_is_asked_for_in_the_grid_of_the_keys(run: Node) -> None:
     where = shape(key_grid=KEYS, key_crop=KEY_CROP)
     state = {"query": 3 * 4 + 2, "direction": "column"}
     found = run("selected(shape, state, null)", shape=where.sent("layer 1"), state=state)
-    row, col = where.key_of((3, 2))
+    row, col = moved((3, 2), (where.grid, where.crop), (KEYS, KEY_CROP))
     assert (found["patch"], found["name"]) == (row * 2 + col, f"row {row + 1} column {col + 1}")
     assert found["itself"] == -1  # no patch of the map is the query
     assert (found["role"], found["other"]) == ("key", "query")

@@ -72,10 +72,6 @@ class Shape:
     equal_share: float | None = None
     within: bool = False
 
-    def key_of(self, patch: tuple[int, int]) -> tuple[int, int]:
-        """The patch of the key grid in which the middle of a patch of the query grid lies."""
-        return moved(patch, (self.grid, self.crop), (self.key_grid, self.key_crop))
-
     def sent(self, name: str) -> dict[str, Any]:
         """As the browser gets it."""
         return {
