@@ -25,7 +25,7 @@ _DATA = {
     "cifar10": _CIFAR.format("CIFAR-10"),
     "cifar100": _CIFAR.format("CIFAR-100"),
     "tiny_imagenet": """Tiny-ImageNet-200 (Stanford CS231n), a part of ImageNet, whose terms are
-  research and education without commerce; no picture is in the file. Its validation pictures
+  non-commercial research and education; no picture is in the file. Its validation pictures
   are the test split, as those of its own test split have no labels.""",
 }
 SNAPSHOT_PICTURES = 16  # held out, over which a snapshot's distance and entropy are averaged
@@ -57,7 +57,8 @@ def publish(
         }
     state = {name: tensor.half() for name, tensor in model.state_dict().items()}
     save_file(state, path, metadata={"vitviz": json.dumps(shipped)})
-    path.with_suffix(".md").write_text(_card(recipe, held_out, about, path.stat().st_size))
+    card = _card(recipe, held_out, about, path.stat().st_size, model)
+    path.with_suffix(".md").write_text(card)
     write_curve(recipe, held_out, about, out)
     arrays: Any = record(out / "moments.npz")
     np.savez_compressed(path.with_suffix(".npz"), **arrays)
@@ -87,11 +88,20 @@ def write_curve(recipe: Recipe, held_out: Split, about: Mapping[str, Any], out: 
     (out / f"{recipe.model}.json").write_text(text + "\n")
 
 
-def _card(recipe: Recipe, held_out: Split, about: Mapping[str, Any], size: int) -> str:
+def _card(
+    recipe: Recipe,
+    held_out: Split,
+    about: Mapping[str, Any],
+    size: int,
+    model: VisionTransformer,
+) -> str:
     rows = "\n".join(f"| {name} | {value} |" for name, value in asdict(recipe).items())
     name = next((key for key, known in RECIPES.items() if known == recipe), recipe.dataset)
     last = about["history"][-1]["held_out_accuracy"]
     weights = "the moving average of the weights" if recipe.average else "the weights"
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    side = recipe.stages[-1].image_size
+    but = " but W_q, W_k and W_v" if recipe.qkv == "adamw" else ""
     return f"""# {recipe.model}
 
 A Vision Transformer trained from scratch by `vitviz train --recipe {name}`.
@@ -104,7 +114,10 @@ A Vision Transformer trained from scratch by `vitviz train --recipe {name}`.
 - Data: {_DATA[recipe.dataset]} The training
   split less the held-out pictures was trained on, and nothing else.
 - Published: {weights}.
-- Wall time: {about["seconds"] / 60:.0f} minutes on one core of a CPU.
+- Size: {parameters:,} parameters; the input has {side} x {side} pixels.
+- Optimiser: Muon for the matrices of the encoder's layers{but}, AdamW for the rest;
+  seed {recipe.seed}.
+- Wall time: {about["seconds"] / 60:.0f} minutes by the clock, on one core of a CPU.
 - File: {size / 1e6:.1f} MB of fp16 safetensors; configuration, classes and preprocessing in its
   metadata.
 - Known limits: it knows {len(held_out.classes)} classes of {held_out.pictures.shape[1]}-pixel
