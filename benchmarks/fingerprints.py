@@ -24,8 +24,8 @@ import vitviz
 from vitviz import inspection
 from vitviz.activations import edited_input
 
-PICTURE = Path(__file__).parents[1] / "assets" / "samples" / "panda.jpg"
-SHIPPED = ("vitviz_tiny_cifar10", "vitviz_tiny_cifar10_distilled")
+PICTURE = Path(__file__).parents[1] / "assets" / "samples" / "dog.jpg"
+SHIPPED = ("vitviz_things200", "vitviz_tiny_cifar10", "vitviz_tiny_cifar10_distilled")
 RANDOM = (
     "vit_tiny_patch16_224",
     "deit_tiny_distilled_patch16_224",

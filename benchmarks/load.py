@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from app_server import serving
 from visitor import Visitor
 
-MODEL = "vitviz_tiny_cifar10"
+MODEL = "vitviz_things200"
 GOAL = 10.0  # seconds, of 95 in 100
 SETTLED = 15  # rounds
 GROWTH = 0.05  # of the peak after those, at most

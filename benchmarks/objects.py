@@ -53,7 +53,7 @@ def scores(model: vitviz.Model, pictures: Path) -> dict[str, np.ndarray]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("pictures", type=Path)
-    parser.add_argument("models", nargs="*", default=["vitviz_tiny_cifar10"])
+    parser.add_argument("models", nargs="*", default=["vitviz_things200"])
     arguments = parser.parse_args()
     for name in arguments.models:
         print(f"\n{name}\n{'map':<10} {'mean':>6} {'worst':>6} {'pictures':>9}")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 LAYER, HEAD, PATCH = 5, 2, (6, 8)
-MODEL = "vitviz_tiny_cifar10"
+MODEL = "vitviz_things200"
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Gallery of vitviz.plots</title>

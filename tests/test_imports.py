@@ -57,7 +57,7 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "plots": set(),
     "text": set(),
     "token_map": set(),
-    "traits": {"families", "token_map"},
+    "traits": {"checkpoints", "families", "token_map"},
     "anatomy_map": {"anatomy", "families", "plots", "text", "token_map"},
     "report": {*_MODEL, "anatomy_map", "inspection", "plots", "text", "token_map", "traits"},
     "notebook": {*_MODEL, "anatomy_map", "report", "text", "token_map"},

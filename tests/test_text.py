@@ -25,6 +25,9 @@ SECTIONS = ["Equation", "What you see", "Try this"]
 BOXES = ["What the papers found", "Often said, and wrong"]  # which not every page has
 MODELS: dict[str, frozenset[str]] = {
     "ViT": frozenset(("global", "all-to-all", "prefix", "cls", "classes", "trained", "shipped")),
+    "ViT that began with mimetic initialisation": frozenset(
+        ("global", "all-to-all", "prefix", "cls", "classes", "trained", "shipped", "mimetic")
+    ),
     "random ViT": frozenset(("global", "all-to-all", "prefix", "cls", "classes")),
     "no CLS": frozenset(("global", "all-to-all", "trained")),
     "registers": frozenset(("global", "all-to-all", "prefix", "rotary", "trained")),
@@ -271,7 +274,7 @@ def test_the_python_of_the_readme_runs_and_gives_the_shapes_it_says(
     shutil.copy(assets() / "samples" / "dog.jpg", tmp_path / "photo.jpg")
     monkeypatch.chdir(tmp_path)
     known: dict[str, Any] = {}
-    numbers = dict(K=10, heads=6, layers=6, queries=257, keys=257, tokens=257, rows=16, columns=16)
+    numbers = dict(K=200, heads=6, layers=6, queries=257, keys=257, tokens=257, rows=16, columns=16)
     for line in code.splitlines():
         if " = " in line or line.startswith(("import", "from")):
             exec(line, known)

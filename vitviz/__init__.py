@@ -1,6 +1,6 @@
 """vitviz shows what happens inside a Vision Transformer on your picture.
 
-    model = vitviz.load_model("vitviz_tiny_cifar10")  # or vitviz.watch(a module of your own)
+    model = vitviz.load_model("vitviz_things200")  # or vitviz.watch(a module of your own)
     image = vitviz.open_image(open("photo.jpg", "rb").read())
     acts = vitviz.capture(model, image)
     acts.attention_map(5, 0)  # where CLS looks: (heads, rows, columns)

@@ -11,10 +11,12 @@ if TYPE_CHECKING:
 
 def traits(model: "Model", acts: "Activations") -> frozenset[str]:
     """Those of `vitviz.text.TRAITS` that hold."""
+    from .checkpoints import initialisations
     from .families import position_encodings
 
     kernel = model.patch_kernel
     first = acts.layers[0]
+    shipped = model.weights.startswith("shipped")
     encodings = position_encodings(model.module, model.layers)
     holds = {
         "all-to-all": acts.all_to_all,
@@ -27,7 +29,8 @@ def traits(model: "Model", acts: "Activations") -> frozenset[str]:
         "sigmoid": acts.activation == "sigmoid",
         "overlap": kernel is not None and kernel.shape[2:] != first.patch_side,
         "trained": model.trained,
-        "shipped": model.weights.startswith("shipped"),
+        "shipped": shipped,
+        "mimetic": shipped and "mimetic" in initialisations(model.name),
     }
     kinds = {layer.kind for layer in acts.layers}
     return frozenset(kinds | {trait for trait, it_holds in holds.items() if it_holds})

@@ -60,7 +60,7 @@ def test_it_opens_on_the_first_of_nine_steps(page: "Page", server: Server) -> No
 def test_a_click_moves_the_query_and_the_number_is_that_of_the_capture(
     page: "Page", server: Server
 ) -> None:
-    model = load_model("vitviz_tiny_cifar10")
+    model = load_model("vitviz_things200")
     acts = capture(model, pictures.sample("dog").image)
     arrive(page, server, "?step=scores&layer=3&head=2")
     attention, cols = acts.attention(2)[1], acts.grid[1]

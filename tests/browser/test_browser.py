@@ -42,7 +42,7 @@ UPLOAD = "Your picture"  # the button that opens the box with the file input
 PROVENANCE = ".st-key-provenance"
 EXCEPTION = "[data-testid=stException]"
 OF_THE_PICTURE = ("tokens", "rollout", "attention")  # pages whose every picture is of the upload
-MODEL = "vitviz_tiny_cifar10"
+MODEL = "vitviz_things200"
 SMALLEST = 14  # pixels, of any text
 
 # The pictures that each figure holds, whatever it is made of.

@@ -68,4 +68,4 @@ def test_a_name_of_the_hub_is_typed_by_keys_and_what_fails_is_one_sentence(page:
     expect(said).to_be_visible()
     typed(page, "^Model", "hf-hub:nobody/nothing")
     expect(page.get_by_role("alert")).to_contain_text("config.json of hf-hub:nobody/nothing")
-    expect(page.locator(".st-key-provenance")).to_contain_text("vitviz_tiny_cifar10")
+    expect(page.locator(".st-key-provenance")).to_contain_text("vitviz_things200")

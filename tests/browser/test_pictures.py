@@ -30,7 +30,7 @@ HREF = "{http://www.w3.org/1999/xlink}href"
 def acts() -> Activations:
     """What the app shows when it is opened."""
     return vitviz.capture(
-        vitviz.load_model("vitviz_tiny_cifar10"), pictures.sample(pictures.DEFAULT).image
+        vitviz.load_model("vitviz_things200"), pictures.sample(pictures.DEFAULT).image
     )
 
 

@@ -21,7 +21,7 @@ from vitviz import token_map as component
 from vitviz.text import OPENING
 
 APP = str(Path(vitviz.__file__).with_name("app") / "main.py")
-SHIPPED = "vitviz_tiny_cifar10"
+SHIPPED = "vitviz_things200"
 
 
 def opened(page: str = "attention", **link: str) -> AppTest:

@@ -12,7 +12,7 @@ from examples import own_module, picture, watched
 from streamlit.runtime.scriptrunner_utils.exceptions import StopException
 from streamlit.testing.v1 import AppTest
 
-from pages.driver import address, assert_works, charts, click, opened, prose, until
+from pages.driver import SHIPPED, address, assert_works, charts, click, opened, prose, until
 from vitviz import Model, capture, load_model
 from vitviz.activations import DropPatches, FillPatches, MuteHeads
 from vitviz.app.shared import pictures, queue, results
@@ -237,7 +237,7 @@ def test_a_cancelled_experiment_leaves_nothing_behind(
 
 
 def test_the_page_says_what_the_answer_cannot_say() -> None:
-    at = opened("classify")
+    at = opened("classify", model="vitviz_tiny_cifar10")
     assert_works(at)
     assert "All 10 classes that it knows: airplane, " in prose(at)
     assert "A picture of anything else still gets one of these names." in prose(at)
@@ -340,7 +340,7 @@ def test_it_says_that_no_head_decides(
 
 def test_probabilities_are_worked_out_from_logits() -> None:
     at = opened("classify")
-    model = load_model("vitviz_tiny_cifar10")
+    model = load_model(SHIPPED)
     logits = capture(model, pictures.sample("dog").image).logits
     assert logits is not None
     (table,) = [table.value for table in at.table]

@@ -30,7 +30,7 @@ from vitviz import Activations, Model, capture, inspection
 from vitviz.app.shared import models, pictures
 from vitviz.token_map import moved
 
-OTHER = "vitviz_tiny_cifar100"
+OTHER = "vitviz_tiny_cifar10"
 SMALLER = "vit_tiny_patch16_224"  # another grid, and another crop
 SWIN, MIXER = "swin_tiny_patch4_window7_224", "mixer_b16_224"
 
@@ -96,15 +96,17 @@ def test_other_weights_get_the_input_that_was_chosen() -> None:
 
 
 def test_the_correlation_is_that_of_the_two_maps() -> None:
-    at = opened("compare", compare="models", layer="3", head="2", query="4.7")
+    names = OTHER, "vitviz_tiny_cifar100"  # of pictures of one size, so that the crops are equal
+    models = dict(compare="models", model=names[0], other_model=names[1])
+    at = opened("compare", **models, layer="3", head="2", query="4.7")
     query = 1 + 3 * 16 + 6
-    first, second = (acts_of(name).attention(2)[1, query, 1:] for name in (SHIPPED, OTHER))
+    first, second = (acts_of(name).attention(2)[1, query, 1:] for name in names)
     expected = np.corrcoef(first, second)[0, 1]
     assert f"**{expected:.2f}**" in said(at)
     table = tables(at)[1]
     np.testing.assert_allclose(table.iloc[:, 2], 100 * first, rtol=1e-5)
     np.testing.assert_allclose(table.iloc[:, 3], 100 * second, rtol=1e-5)
-    assert OTHER in provenance(at)
+    assert names[1] in provenance(at)
     assert "head 2 · beside" in provenance(at)
 
 
@@ -343,7 +345,7 @@ def test_an_upload_is_compared_with_a_sample() -> None:
     at = opened("compare", compare="pictures")
     upload(at, "mine.png", MINE)
     assert_works(at)
-    assert provenance(at).endswith("mine.png and sample: cat")
+    assert provenance(at).endswith("mine.png and sample: red panda")
 
 
 def test_the_name_of_a_file_is_no_markup() -> None:

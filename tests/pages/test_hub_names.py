@@ -14,6 +14,7 @@ from streamlit.testing.v1 import AppTest
 from timm.models import save_for_hf
 
 from pages.driver import (
+    SHIPPED,
     address,
     assert_works,
     complaints,
@@ -102,7 +103,7 @@ def test_no_name_of_the_hub_is_taken_where_that_is_not_allowed(
     assert_works(at)
     (message,) = told(at)
     assert message.startswith(f"{NAME} is a name of the hub, and this server takes none")
-    assert provenance(at).startswith("vitviz_tiny_cifar10")
+    assert provenance(at).startswith(SHIPPED)
     assert not repo.asked
 
 
@@ -129,8 +130,8 @@ def test_a_repository_that_cannot_be_had_leaves_the_model_on_screen(
     settled(typed(at, "model", "hf-hub:nobody/nothing"))
     (error,) = complaints(at)
     assert error.startswith("config.json of hf-hub:nobody/nothing could not be downloaded")
-    assert error.endswith(" vitviz_tiny_cifar10 is shown.")
-    assert provenance(at).startswith("vitviz_tiny_cifar10")
+    assert error.endswith(f" {SHIPPED} is shown.")
+    assert provenance(at).startswith(SHIPPED)
 
 
 # --- folders, and names of classes --------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from examples import assert_one_sentence, randomise, timm_module
 from safetensors.torch import save_file
 
-from pages.driver import assert_works, opened, prose, provenance, stacks
+from pages.driver import SHIPPED, assert_works, opened, prose, provenance, stacks
 from vitviz import cli
 from vitviz.app.shared import models
 from vitviz.options import LocalFile, OptionError, parse
@@ -93,7 +93,7 @@ def test_a_file_that_does_not_fit_gets_a_sentence(
     (error,) = at.error
     assert "bad.pth holds no weights that can be read safely" in error.value
     assert str(tmp_path) not in error.value
-    assert provenance(at).startswith("vitviz_tiny_cifar10")
+    assert provenance(at).startswith(SHIPPED)
 
 
 def test_only_the_allowed_models_are_offered(

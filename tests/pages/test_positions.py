@@ -9,6 +9,7 @@ from examples import assert_one_sentence
 from streamlit.testing.v1 import AppTest
 
 from pages.driver import (
+    SHIPPED,
     assert_works,
     at_page,
     charts,
@@ -20,10 +21,11 @@ from pages.driver import (
     stack,
     token_map,
 )
-from vitviz import Model
+from vitviz import Model, load_model
 from vitviz.app.shared import models
 from vitviz.inspection import (
     mirror_similarity,
+    neighbour_similarity,
     position_similarity,
     position_table,
     resized_positions,
@@ -31,7 +33,7 @@ from vitviz.inspection import (
 from vitviz.plots import position_similarity as sprite
 from vitviz.plots import position_tile
 
-SHIPPED = "vitviz_tiny_cifar10"
+PLAIN = "vitviz_tiny_cifar10"  # whose training began with plain random weights
 TILES, LINES, BEFORE, AFTER = range(4)
 NAMES = ["learned", "sine-cosine 1-D", "sine-cosine 2-D", "random"]
 
@@ -317,17 +319,28 @@ def test_a_link_holds_what_is_shown() -> None:
 
 
 def test_mirror_images_are_told_with_their_numbers() -> None:
-    at = opened("positions")
-    model = models.load("vitviz_tiny_cifar10")
+    at = opened("positions", model=PLAIN)
+    model = models.load(PLAIN)
     assert model.position_embedding is not None
     similarity = position_similarity(model.position_embedding[-256:], grid=(16, 16))
     across, down = mirror_similarity(similarity)
     text = prose(at)
     assert f"mirror image left to right: **{across:.2f}**; top to bottom: **{down:.2f}**" in text
     assert "flipped at random is not needed" in text
-    fixed = prose(opened("positions", kind="sincos2d"))
+    fixed = prose(opened("positions", model=PLAIN, kind="sincos2d"))
     assert "mirror image left to right" in fixed
     assert "flipped" not in fixed
+
+
+def test_cosines_are_told_beside_those_that_were_put_in() -> None:
+    began = load_model(SHIPPED, pretrained=False, initialisation="mimetic").position_embedding
+    assert began is not None
+    similarity = position_similarity(began[-256:], grid=(16, 16))
+    near, across = neighbour_similarity(similarity), mirror_similarity(similarity)[0]
+    text = prose(opened("positions"))
+    assert f"to this grid, these are {near:.2f}, {across:.2f}" in text
+    for link in ({"model": PLAIN}, {"kind": "random"}, {"weights": "mimetic"}):
+        assert "to this grid, these are" not in prose(opened("positions", **link))
 
 
 @pytest.mark.parametrize(("kind", "shown"), [("sincos1d", 1), ("sincos2d", 1), ("learned", 0)])

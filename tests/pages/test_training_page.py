@@ -166,7 +166,7 @@ def test_a_model_of_others_is_not_claimed(records: Path, serve: Any) -> None:
 
 def test_a_run_without_kept_weights_shows_its_curve_alone(records: Path) -> None:
     write_run(records, CIFAR10, 0.5)
-    at = opened("training")
+    at = opened("training", model=CIFAR10)
     assert_works(at)
     assert len(alts(at)) == 1
     assert "No weights were kept" in at.info[0].value
@@ -176,7 +176,7 @@ def test_with_and_without_a_teacher(records: Path) -> None:
     write_run(records, CIFAR10, 0.5)
     teacher = {"model": "cnn", "test_accuracy": 0.7654, "minutes": 15}
     write_run(records, f"{CIFAR10}_distilled", 0.6, teacher=teacher, minutes=131)
-    at = opened("training")
+    at = opened("training", model=CIFAR10)
     assert_works(at)
     assert "with a teacher, from 60.0 %" in alts(at)[1]
     assert "a test accuracy of 76.5 %" in prose(at)

@@ -228,7 +228,7 @@ def _next_button(name: str) -> None:
 def _controls(name: str) -> View | None:
     """The shared controls that the page reads; None where there is no model to show."""
     with st.container(key="controls"):
-        row = st.columns([2, 1.7, 2.3, 1.5, 1.7, 2.1], vertical_alignment="bottom")
+        row = st.columns([2, 1.6, 2.2, 1.45, 2.1, 1.9], vertical_alignment="bottom")
     picture = _picture_control(row[0], row[1])
     chosen = _model_control(row[2], row[3], row[4], picture)
     if chosen is None:

@@ -79,12 +79,21 @@ def initialisations(name: str) -> tuple[str, ...]:
 
 def initial_filters(name: str) -> np.ndarray | None:
     """E of a shipped model before its training, (D, C, P, P), where its run was recorded."""
+    return _before_training(name, "filters")
+
+
+def initial_positions(name: str) -> np.ndarray | None:
+    """Its position embeddings then, (N, D), of the square grid with which the training began."""
+    return _before_training(name, "positions")
+
+
+def _before_training(name: str, what: str) -> np.ndarray | None:
     path = assets() / "curves" / f"{name}.npz"
     if not path.exists():
         return None
     with np.load(path) as arrays:
-        filters: np.ndarray = arrays["filters_0"].astype(np.float32)
-    return filters
+        values: np.ndarray = arrays[f"{what}_0"].astype(np.float32)
+    return values
 
 
 def classes_named_in(path: Path) -> tuple[str, ...] | None:

@@ -39,6 +39,7 @@ TRAITS = frozenset(
         "overlap",  # neighbouring patches share pixels
         "trained",
         "shipped",  # trained here, so that the initial weights are known
+        "mimetic",  # and these were given heads that are local or global, and 2-D positions
     )
 )
 _PLAIN = frozenset(("global", "all-to-all", "prefix", "cls", "classes", "trained", "shipped"))

@@ -133,6 +133,5 @@ def view_message(
         "link": "",
         "matches": None,
         "provenance": acts.provenance,
-        "strings": {},
         **look,
     }

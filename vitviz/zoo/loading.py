@@ -70,7 +70,7 @@ def load_model(
     Parameters
     ----------
     name : str or path
-        A shipped model, such as "vitviz_tiny_cifar10"; the name of a timm architecture; a
+        A shipped model, such as "vitviz_things200"; the name of a timm architecture; a
         repository of the hub, "hf-hub:owner/name"; or a folder as timm or transformers saves it.
     pretrained : bool
         False gives random weights; they depend on `seed` alone.

@@ -1,5 +1,6 @@
 """The page Positions: similarity of position embeddings, learned and sine-cosine."""
 
+import math
 from typing import Literal
 
 import numpy as np
@@ -192,6 +193,8 @@ def _averages(view: View, similarity: np.ndarray, kind: Kind) -> str:
         down=down,
     )
     learned = kind == "learned" and view.model.trained
+    if learned:
+        words += _before_training(view)
     if learned and across > down + MIRRORED and across > MIRRORED:
         words += tr(
             " To this model left and right are alike, and top and bottom are not. "
@@ -200,6 +203,30 @@ def _averages(view: View, similarity: np.ndarray, kind: Kind) -> str:
             "with flips, 0.82 and -0.17 without."
         )
     return words
+
+
+def _before_training(view: View) -> str:
+    """The same cosines where the training began with sines and cosines, on the grid of today."""
+    from vitviz.checkpoints import initial_positions, initialisations
+
+    name = view.model.name
+    shipped = view.model.weights.startswith("shipped")
+    table = initial_positions(name) if shipped and "mimetic" in initialisations(name) else None
+    if table is None:
+        return ""
+    side = math.isqrt(len(table))
+    similarity = inspection.position_similarity(
+        inspection.resized_positions(table, grid=(side, side), new_grid=view.grid), grid=view.grid
+    )
+    near = inspection.neighbour_similarity(similarity)
+    across, down = inspection.mirror_similarity(similarity)
+    return " " + tr(
+        "Its training began with sines and cosines, for which, interpolated to this grid, these "
+        "are {near:.2f}, {across:.2f} and {down:.2f}: only the difference was learned.",
+        near=near,
+        across=across,
+        down=down,
+    )
 
 
 def _all_tiles(view: View, similarity: np.ndarray, position: tuple[int, int]) -> None:

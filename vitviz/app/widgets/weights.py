@@ -26,12 +26,14 @@ def control(place: DeltaGenerator, key: str, name: str) -> str:
     if settings.kept(key) == MIMETIC and not began:
         settings.change(**{key: RANDOM})
     labels = {TRAINED: tr("trained"), RANDOM: tr("random")}
+    label = tr("Weights") if key == "weights" else tr("Its weights")
     if began:
-        labels |= {RANDOM: tr("random: plain"), MIMETIC: tr("random: mimetic")}
+        labels |= {RANDOM: tr("plain"), MIMETIC: tr("mimetic")}
+        label = tr("{weights}: trained or random", weights=label)
     options = [TRAINED, RANDOM, MIMETIC] if began else [TRAINED, RANDOM]
     value = setting(key, options, TRAINED)
     place.segmented_control(
-        tr("Weights") if key == "weights" else tr("Its weights"),
+        label,
         options,
         key=key,
         format_func=labels.__getitem__,
