@@ -45,7 +45,7 @@ def run(node: str, tmp_path: Path) -> Node:
         names = ", ".join(given)
         code = f"const {{ {names} }} = {json.dumps(given)};\n" if given else ""
         file = tmp_path / "code.mjs"
-        modules = "\n".join(path.read_text(encoding="utf-8") for path in (MAPS, PRESSES))
+        modules = token_map.joined((token_map.STRINGS, MAPS, PRESSES))
         file.write_text(
             f"{modules}\n{code}console.log(JSON.stringify({expression}));", encoding="utf-8"
         )

@@ -133,5 +133,6 @@ def view_message(
         "link": "",
         "matches": None,
         "provenance": acts.provenance,
+        "strings": {},
         **look,
     }

@@ -56,6 +56,7 @@ export interface ViewMessage {
   queryColour: string;
   keyColour: string;
   provenance: string; // goes into each picture that is saved
+  strings: Record<string, string>; // of another language, by the English ones
 }
 
 export interface State {
