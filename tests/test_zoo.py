@@ -545,7 +545,7 @@ def test_the_model_that_comes_with_the_project() -> None:
     assert acts.probabilities is not None
     assert acts.probabilities.shape == (10,)
     assert [layer.refusal for layer in acts.layers] == [None] * acts.depth
-    assert catalogue()[0].name == "vitviz_tiny_cifar10"
+    assert catalogue()[0].name == "vitviz_things200"
 
 
 @pytest.mark.parametrize("name", ["vitviz_tiny_cifar10", "vitviz_tiny_cifar100"])

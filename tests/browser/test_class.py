@@ -12,6 +12,9 @@ from PIL import Image
 
 from browser.conftest import watched
 from browser.qr import read
+from vitviz import capture, load_model
+from vitviz.app.shared.pictures import DEFAULT, sample
+from vitviz.checkpoints import shipped_names
 from vitviz.text import classroom as text
 from vitviz.text import guesses
 
@@ -19,12 +22,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
 ELSEWHERE = "127.0.0.2"  # another name of this machine, by which no teacher comes
-# How white the three pixels are on the left edge of the patch in row 8, column 8, half way down.
-EDGE = """(canvas, [column, row]) => {
-  const side = canvas.height;  // the grid is as high as the picture, in its middle
-  const x = (canvas.width - side) / 2 + column * side;
-  const y = Math.round(row * side - side / 32);
-  const at = canvas.getContext("2d").getImageData(Math.round(x) - 1, y, 3, 1).data;
+# How white the three pixels are around a place of the picture, which is in parts of its sides.
+EDGE = """(canvas, [x, y]) => {
+  const [left, top] = [Math.round(x * canvas.width) - 1, Math.round(y * canvas.height)];
+  const at = canvas.getContext("2d").getImageData(left, top, 3, 1).data;
   return [0, 4, 8].map((first) => Math.min(...at.slice(first, first + 3)));
 }"""
 FOLLOWS_WITHIN = 3000  # milliseconds, where the machine has nothing else to do: a poll and a page
@@ -125,7 +126,10 @@ def test_a_student_guesses_with_keys_and_the_teacher_sees_it_and_shows_it(
     expect(student.locator("[data-part=map]")).to_be_visible()
     expect(student.get_by_text("The patch at row 8, column 8 gets")).to_be_visible()
     expect(student.get_by_text(guesses.OF_CLASS)).to_have_count(0)
-    outline = student.locator("[data-part=map]").evaluate(EDGE, [7 / 16, 8 / 16])
+    dog = sample(DEFAULT).image
+    left, _, right, _ = capture(load_model(shipped_names()[0]), dog).crop
+    edge = (left + 7 / 16 * (right - left)) / dog.width  # of the patch, half way down
+    outline = student.locator("[data-part=map]").evaluate(EDGE, [edge, 7.5 / 16])
     assert max(outline) > 250
     expect(teacher.get_by_text(guesses.count(1))).to_be_visible()
     assert not teacher.locator(".token-map").count()

@@ -31,7 +31,7 @@ TOO_WIDE = """() => {
   const scrolls = (one) => getComputedStyle(one).overflowX !== "visible";
   const buttons = [...document.querySelectorAll("main [data-testid=stButtonGroup] *")];
   const cut = [...document.querySelectorAll("main .katex-display"), ...buttons.filter(scrolls)]
-    .filter((one) => one.scrollWidth > one.clientWidth && one.clientWidth)
+    .filter((one) => one.scrollWidth > one.clientWidth + 1 && one.clientWidth)
     .map((one) => `${one.textContent.slice(0, 30)} ${one.scrollWidth} > ${one.clientWidth}`);
   return { wide: Math.max(...wide), cut };
 }"""

@@ -285,7 +285,7 @@ def test_a_base_model_fits_in_a_file() -> None:
 def test_the_report_of_compare_holds_both_sides(
     page: "Page", server: Server, acts: Activations, browser: "Browser"
 ) -> None:
-    opened_app(page, server, "compare?layer=6&head=1")
+    opened_app(page, server, f"compare?model={MODEL}&layer=6&head=1")
     page.get_by_text("their correlation is").wait_for()
     button = page.get_by_role("button", name="Report")
     with page.expect_download() as download:

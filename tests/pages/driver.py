@@ -21,7 +21,11 @@ from vitviz import token_map as component
 from vitviz.text import OPENING
 
 APP = str(Path(vitviz.__file__).with_name("app") / "main.py")
-SHIPPED = "vitviz_things200"
+SHIPPED = "vitviz_things200"  # opens first
+#: What its captions are chosen by.
+OPENING_TRAITS = frozenset(
+    ("global", "all-to-all", "prefix", "cls", "classes", "trained", "shipped", "mimetic")
+)
 
 
 def opened(page: str = "attention", **link: str) -> AppTest:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pages.driver import choose, opened, prose
+from pages.driver import OPENING_TRAITS, choose, opened, prose
 from pages.test_other_families import KINDS, MIXER, OTHERS, RECORDS, latex
 from vitviz import Model
 from vitviz.app.widgets.caption import with_definitions
@@ -27,7 +27,7 @@ def test_the_traits_of_a_model_choose_its_caption(model: str) -> None:
 def test_the_caption_changes_with_the_weights(page: str) -> None:
     at = opened(page)
     kinds = frozenset(("global", "all-to-all", "prefix", "cls", "classes"))
-    assert lesson(page).see in prose(at)
+    assert lesson(page, OPENING_TRAITS).see in prose(at)
     at.segmented_control(key="weights").set_value("random").run()
     assert lesson(page, kinds).see in prose(at)
     assert lesson(page, kinds).try_this in prose(at)
@@ -118,10 +118,7 @@ def test_the_card_defines_its_terms(page: str) -> None:
 
 
 def test_the_table_of_traits_is_complete() -> None:
-    assert (
-        set().union(*KINDS.values()) | {"classes", "trained", "shipped", "words", "sigmoid"}
-        == TRAITS
-    )
+    assert set().union(*KINDS.values(), OPENING_TRAITS) | {"words", "sigmoid"} == TRAITS
 
 
 def test_another_model_has_another_caption() -> None:

@@ -208,7 +208,7 @@ def test_blocks_are_hidden_until_one_is_guessed() -> None:
     (chart,) = [one for one in charts(at) if one.alt.startswith("Fall of the probability")]
     assert chart.alt.endswith("A white box is around the guess.")
     assert re.fullmatch(
-        r"Without the block at row 2, column 3 of the blocks the probability of \w+ (hardly "
+        r"Without the block at row 2, column 3 of the blocks the probability of [\w ]+ (hardly "
         r"changes|(falls|rises) by \d+\.\d percentage points): rank \d+ of 16\. .*",
         told(at),
     )

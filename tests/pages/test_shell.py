@@ -15,6 +15,7 @@ from streamlit.testing.v1 import AppTest
 import vitviz
 from pages.driver import (
     MINE,
+    OPENING_TRAITS,
     SHIPPED,
     address,
     assert_works,
@@ -85,7 +86,7 @@ def test_a_page_opens_on_the_sample_with_the_shipped_model(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_caption_card_holds_the_lesson(page: str) -> None:
-    at, words = opened(page), lesson(page)
+    at, words = opened(page), lesson(page, OPENING_TRAITS)
     assert words.equation in "\n".join(latex.value for latex in at.latex)
     assert words.see in prose(at)
     assert words.try_this in prose(at)
