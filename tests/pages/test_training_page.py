@@ -20,6 +20,7 @@ from pages.driver import (
 )
 from vitviz import checkpoints
 from vitviz.app.screens import training
+from vitviz.plots.training import running_epochs
 
 CIFAR10, CIFAR100 = "vitviz_tiny_cifar10", "vitviz_tiny_cifar100"
 DISTILLED = f"{CIFAR10}_distilled"
@@ -147,6 +148,14 @@ def test_the_line_and_the_files_tell_of_the_record() -> None:
     record = np.load(CURVES / f"{CIFAR100}.npz")
     wanted = record["distance_1"].ravel()
     np.testing.assert_allclose(distance["distance, px"], wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted(CURVES.glob("vitviz_*.npz"))])
+def test_the_last_moment_is_the_end_of_the_run(name: str) -> None:
+    rows = json.loads((CURVES / f"{name}.json").read_text())["epochs"]
+    at = opened("training", model=name)
+    end = running_epochs(rows)[-1]
+    assert at.select_slider(key="moment").options[-1] == f"epoch {end:.1f}, input of 64 px"
 
 
 def test_a_link_holds_the_moment() -> None:

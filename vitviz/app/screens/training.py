@@ -140,7 +140,8 @@ def _moments(name: str) -> list[tuple[float, int]]:
     if record is None:
         return []
     sizes, epochs = record["image_size"], record["epoch"]
-    before = {size: epochs[sizes < size].max(initial=0.0) for size in np.unique(sizes)}
+    whole = {row["image_size"]: row["epoch"] for row in _runs()[name]["epochs"]}  # of each size
+    before = {size: sum(whole[one] for one in whole if one < size) for size in np.unique(sizes)}
     return [
         (float(before[size] + epoch), int(size)) for size, epoch in zip(sizes, epochs, strict=True)
     ]
