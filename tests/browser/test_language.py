@@ -19,6 +19,7 @@ def test_nothing_is_wider_than_the_window_in_korean(
     name: str, page: "Page", server: Server
 ) -> None:
     opened(page, server, f"{name}?lang=ko")
+    assert {*page.locator(".save-menu summary").all_inner_texts()} <= {"저장"}
     for width in (WIDTH, 390):
         resized(page, width)
         found = page.evaluate(TOO_WIDE)

@@ -30,10 +30,10 @@ def title(at: AppTest) -> str:
 def test_a_link_asks_for_a_language_which_stays_at_another_page_and_at_a_reset() -> None:
     at = opened("attention", lang="ko")
     assert not at.exception
-    assert title(at) == "어텐션 Attention: 누가 어디를 보는가?"
+    assert title(at) == "어텐션: 누가 어디를 보는가?"
     assert address(at)["lang"] == "ko"
     at.button(key="reset").click().run()
-    assert title(at) == "어텐션 Attention: 누가 어디를 보는가?"
+    assert title(at) == "어텐션: 누가 어디를 보는가?"
     at_page(at, "distance").run()
     assert title(at) == "거리: 가까이 보는가, 멀리 보는가?"
     assert address(at)["lang"] == "ko"

@@ -36,7 +36,6 @@ class View extends Component {
   dim = 0; // of the token, that is worked out
   begun = 0; // when the numbers of this stop began to move
   /** @type {Item[]} */ items = []; // on screen
-  saveMenu = saveMenu(() => this.drawing());
 
   /** @param {any} root */
   constructor(root) {
@@ -201,7 +200,7 @@ class View extends Component {
   build() {
     const { data } = this;
     this.charts = residualCharts(data.residual, data.provenance);
-    const { parts, content } = pageOf(data, this.charts.node, this.saveMenu, {
+    const { parts, content } = pageOf(data, this.charts.node, saveMenu(() => this.drawing()), {
       choose: (card) => this.#open(card),
       walk: (by) => this.#choose(() => this.step(by)),
       play: () => (this.playing ? this.#pause() : this.#play()),

@@ -14,6 +14,7 @@ const EDGE = 10;
 const MENU = `
   details { position: relative; font-size: 0.875rem; }
   summary { cursor: pointer; list-style: none; padding: 2px 8px; border-radius: 6px;
+    white-space: nowrap;
     background: color-mix(in srgb, currentColor 10%, transparent); }
   summary:focus-visible, button:focus-visible { outline: 3px solid currentColor; outline-offset: 1px; }
   div { position: absolute; right: 0; z-index: 9; display: grid; gap: 6px; padding: 10px;

@@ -40,7 +40,7 @@ class View extends Component {
   /** @type {{ view: View, patch: number } | null} */ asked = null; // where the keys' picture is pointed at
   small = element("canvas"); // the map, one pixel a patch
   /** @type {{ selection: Selected, paint: Paint } | null} */ map = null; // as it was last drawn
-  saveMenu = saveMenu((bare) => this.drawing(bare));
+  saveMenu = element("span"); // made with the rest, in its language
 
   /** @param {HTMLElement} root */
   constructor(root) {
@@ -171,6 +171,7 @@ class View extends Component {
 
   build() {
     const { data } = this;
+    this.saveMenu = saveMenu((bare) => this.drawing(bare));
     const { parts, content } = layout(data);
     this.parts = parts;
     this.chart = data.distance &&
