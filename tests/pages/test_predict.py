@@ -97,8 +97,10 @@ def test_attention_is_hidden_until_a_patch_is_guessed(acts: vitviz.Activations) 
     assert "On this picture" not in prose(at)
     assert "**Where does the CLS token look most** in layer 4, head 2?" in prose(at)
     assert board(at)["grid"] == {"rows": 16, "cols": 16, "crop": list(acts.crop)}
+    assert not at.get("download_button")  # a report would show the map
     guess(at, 37)
     assert_works(at)
+    assert at.get("download_button")
     assert not board(at)
     assert token_map(at)["guess"] == {"patch": 37, "rows": 16, "cols": 16}
     shares = acts.attention(3)[1, 0, 1:].reshape(16, 16)

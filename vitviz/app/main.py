@@ -163,8 +163,10 @@ def _page(name: str, views: list[View]) -> None:
         card.empty()
     else:
         boxes(words)
-        disclose(view, name, data)
-    report_button(view, data)
+        if not data.hidden:
+            disclose(view, name, data)
+    if data is None or not data.hidden:
+        report_button(view, data)
     figure_pictures()
     with st.container(key="provenance"):
         # plain text: a file's name must never become markup

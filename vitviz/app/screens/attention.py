@@ -36,7 +36,7 @@ def page(view: View) -> Data | None:
     if prediction.wanted():
         guess = _guess(view, shapes[view.layer])
         if guess is None:
-            return Data(lambda: [])
+            return Data(lambda: [], hidden=True)
     if acts.all_to_all:
         finding(_pattern(view))
     token_map(

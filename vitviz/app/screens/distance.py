@@ -89,7 +89,7 @@ def page(view: View) -> Data | None:
         draw = partial(plots.guesses_by_layer, num_layers=view.acts.depth)
         if guess is None:
             prediction.ask_layer(question, tr(text.WHICH_IS_LOCAL), view.acts.depth, draw=draw)
-            return Data(lambda: [])
+            return Data(lambda: [], hidden=True)
     try:
         surveys = of_samples(view) if over == "samples" else of_picture(view.acts, view.key)
     except ModelError as error:  # on a sample; the layers of this picture are all valid

@@ -104,12 +104,15 @@ class Data:
         The whole line, where neither model nor picture on screen was measured.
     beside : Beside or None
         What the page compares with.
+    hidden : bool
+        Whether none of it is to be seen yet, in a file neither, as it is guessed first.
     """
 
     make: Callable[[], Sequence[Table]]
     pictures: str | None = None
     record: str | None = None
     beside: Beside | None = None
+    hidden: bool = False
 
 
 @st.fragment  # opening it does not run the rest of the page again
