@@ -98,7 +98,7 @@ THIRD_PARTY: Mapping[str, set[str]] = {
     },
 }
 # Parts of the app: each imports those before it, and no page another page.
-APP = ("settings", "shared", "widgets", "screens", "server", "main")
+APP = ("settings", "shared", "widgets", "controls", "screens", "server", "main")
 ERRORS: Mapping[str, set[str]] = {"ImageError": {"images"}, "ModelError": {"families", "model"}}
 
 # eager: runs when the module is imported; lazy: in a function; hint: under TYPE_CHECKING

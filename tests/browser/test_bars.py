@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from app_server import Server
 
-from vitviz.app.main import LAYERED
+from vitviz.app.controls import LAYERED
 from vitviz.text import OPENING, PAGES, lesson, tab
 
 from .walk import opened, turn

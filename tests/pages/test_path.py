@@ -20,7 +20,7 @@ from pages.driver import (
     upload,
 )
 from vitviz import Model
-from vitviz.app.main import LAYERED
+from vitviz.app.controls import LAYERED
 from vitviz.app.shared import models, pictures, results
 from vitviz.text import PAGES, lesson, page_after, tab
 

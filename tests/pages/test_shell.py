@@ -39,7 +39,8 @@ from pages.driver import (
 )
 from vitviz import Model
 from vitviz.activations import edited_input
-from vitviz.app.main import LAYERED, RECORDS
+from vitviz.app.controls import LAYERED
+from vitviz.app.main import RECORDS
 from vitviz.app.shared import models, pictures, results
 from vitviz.app.shared.view import MapStyle, View
 from vitviz.plots.template import KEY, QUERY

@@ -21,6 +21,7 @@ from .captures import (
     token_scatter,
 )
 from .charts import position_profile
+from .clicked import muted_heads, removed_patches
 from .comparison import (
     distance_by_depth,
     distance_difference,
@@ -30,10 +31,8 @@ from .comparison import (
 from .experiments import (
     answer_change,
     logit_lens,
-    muted_heads,
     occlusion,
     removal_curves,
-    removed_patches,
 )
 from .guesses import guesses, guesses_by_layer, with_guess, with_guessed_layer
 from .maps import filter_response, patch_answers, receptive_fields, relevance

@@ -1,7 +1,5 @@
 """Interventions: removed patches, muted heads, occlusion, deletion curves, the logit lens."""
 
-import base64
-import io
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -9,6 +7,7 @@ import plotly.graph_objects as go
 from PIL import Image
 
 from ..language import mark, tr
+from .clicked import AFTER, HEIGHT
 from .template import (
     GREY,
     LINES,
@@ -22,179 +21,7 @@ from .template import (
     picture_axes,
 )
 
-BEFORE, AFTER = GREY, "#3a6ea5"
-_HEIGHT = 350  # of the two figures that are clicked, pixels on screen
-_MARK = "#e8590c"  # for what was removed, which also differs by its shape
-
-
-def removed_patches(
-    pixels: np.ndarray,
-    *,
-    crop: Box,
-    mask: np.ndarray,
-    removal: str,
-    drag: bool = False,
-) -> go.Figure:
-    """The picture as the model gets it, with a mark on each patch that was removed.
-
-    The first trace has one invisible point a patch, row by row: a patch that is clicked or dragged
-    over is known by its number.
-
-    Parameters
-    ----------
-    pixels : ndarray of shape (height, width, 4), bytes: what the model gets, of the grid's extent
-    crop : (left, top, right, bottom) of the grid in pixels of the picture
-    mask : bool ndarray of shape (rows, columns), true where a patch was removed
-    removal : how, for the alt text
-    drag : boxes are dragged over patches, instead of clicks on them; the browser gives no both
-    """
-    rows, cols = mask.shape
-    left, top, right, bottom = crop
-    x = left + (np.arange(cols) + 0.5) * (right - left) / cols
-    y = top + (np.arange(rows) + 0.5) * (bottom - top) / rows
-    cells = [patch_name(row, col) for row, col in np.ndindex(rows, cols)]
-    figure = go.Figure(
-        go.Scatter(
-            x=np.tile(x, rows),
-            y=np.repeat(y, cols),
-            mode="markers",
-            marker=dict(size=max(6, round(0.8 * _HEIGHT / max(rows, cols))), symbol="square"),
-            marker_opacity=0,
-            selected_marker_opacity=0,
-            unselected_marker_opacity=0,
-            customdata=cells,
-            hovertemplate="%{customdata}<extra></extra>",
-        )
-    )
-    data = io.BytesIO()
-    Image.fromarray(pixels).save(data, "PNG")
-    figure.add_layout_image(
-        source="data:image/png;base64," + base64.b64encode(data.getvalue()).decode(),
-        x=left,
-        y=top,
-        sizex=right - left,
-        sizey=bottom - top,
-        xref="x",
-        yref="y",
-        sizing="stretch",
-        layer="below",
-    )
-    lines = [f"M{v:.1f},{top:.1f}V{bottom:.1f}" for v in np.linspace(left, right, cols + 1)]
-    lines += [f"M{left:.1f},{v:.1f}H{right:.1f}" for v in np.linspace(top, bottom, rows + 1)]
-    faint = dict(color="rgba(255,255,255,0.35)", width=1)
-    figure.add_shape(type="path", path="".join(lines), line=faint)
-    if mask.any():
-        path = "".join(
-            f"M{x[col] - dx:.1f},{y[row] - dy:.1f}L{x[col] + dx:.1f},{y[row] + dy:.1f}"
-            for row, col in np.argwhere(mask)
-            for dx, dy in [(0.25 * (right - left) / cols, 0.25 * (bottom - top) / rows)]
-        )
-        figure.add_shape(type="path", path=path, line=dict(color=_MARK, width=2))
-    picture_axes(figure, crop)
-    taken = tr("{count} of {size} patches removed", count=mask.sum(), size=mask.size)
-    how = f" ({removal})" if mask.any() else ""
-    figure = finish(
-        figure,
-        tr("The picture as the model gets it, {taken}{how}.", taken=taken, how=how),
-        height=_HEIGHT,
-    )
-    return figure.update_layout(dragmode="select") if drag else _clickable(figure)
-
-
-def muted_heads(
-    muted: np.ndarray, *, effects: np.ndarray | None = None, name: str = ""
-) -> go.Figure:
-    """A grid with one mark a head: a filled square, or an orange cross where it is muted.
-
-    The first trace has one point a head, layer by layer: one that is clicked is known by its
-    number.
-
-    Parameters
-    ----------
-    muted : bool ndarray of shape (layers, heads)
-    effects : ndarray of shape (layers, heads), logits, or None
-        Change of the class's logit when that head alone is muted; colours the squares.
-    name : the class that the effects are of
-    """
-    layers, heads = muted.shape
-    size = int(min(26, 0.62 * (330 if effects is None else 250) / layers, 0.62 * 260 / heads))
-    names = [
-        tr("layer {layer}, head {head}", layer=k + 1, head=h + 1)
-        for k, h in np.ndindex(layers, heads)
-    ]
-    marker = dict(
-        size=max(size, 8),
-        symbol=["x" if one else "square" for one in muted.ravel()],
-        color=[_MARK if one else AFTER for one in muted.ravel()],
-        line=dict(width=1, color=GREY),
-    )
-    hover = "%{customdata[0]}<extra></extra>"
-    words = tr("No head is muted")
-    if muted.any():
-        listed = [names[at] for at in np.flatnonzero(muted)]
-        more = tr(" and {listed} more", listed=len(listed) - 8) if len(listed) > 8 else ""
-        words = tr(
-            "{count} of {size} heads are muted: {listed}{more}",
-            count=muted.sum(),
-            size=muted.size,
-            listed="; ".join(listed[:8]),
-            more=more,
-        )
-    if effects is not None:
-        reach = float(np.abs(effects).max()) or 1.0
-        low, high = int(effects.argmin()), int(effects.argmax())
-        ticks = [-reach, 0, reach]
-        marker |= dict(
-            color=effects.ravel(),
-            colorscale=SIGNED,
-            cmin=-reach,
-            cmax=reach,
-            line=dict(
-                width=[2 if one else 1 for one in muted.ravel()],
-                color=[_MARK if one else GREY for one in muted.ravel()],
-            ),
-            colorbar={
-                **colorbar("", below=False),
-                "title": dict(
-                    text=tr("change of the logit of {name}, muted alone", name=name),
-                    side="right",
-                    font_size=14,
-                ),
-                "tickvals": ticks,
-                "ticktext": [f"{tick:+.2g}" if tick else "0" for tick in ticks],
-            },
-        )
-        hover = "%{customdata[0]}: %{customdata[1]:+.2f}<extra></extra>"
-        words += tr(
-            "; muted alone, {low_head} changes the logit of {name} by {low:+.2f} and "
-            "{high_head} by {high:+.2f}",
-            low_head=names[low],
-            name=name,
-            low=effects.flat[low],
-            high_head=names[high],
-            high=effects.flat[high],
-        )
-    shown = effects if effects is not None else np.zeros_like(muted, float)
-    figure = go.Figure(
-        go.Scatter(
-            x=np.repeat(np.arange(1, layers + 1), heads),
-            y=np.tile(np.arange(1, heads + 1), layers),
-            mode="markers",
-            marker=marker,
-            selected_marker_opacity=1,  # the shape says what is muted, not what is faded
-            unselected_marker_opacity=1,
-            customdata=[[one, float(value)] for one, value in zip(names, shown.flat, strict=True)],
-            hovertemplate=hover,
-        )
-    )
-    steps = dict(showgrid=False, zeroline=False)
-    x_step, y_step = (1 if count <= 12 else 2 if count <= 24 else 4 for count in (layers, heads))
-    figure.update_xaxes(
-        title=tr("layer"), dtick=x_step, tick0=1, range=[0.4, layers + 0.6], **steps
-    )
-    figure.update_yaxes(title=tr("head"), dtick=y_step, tick0=1, range=[heads + 0.6, 0.4], **steps)
-    figure = finish(figure, f"{words}.", height=_HEIGHT)
-    return _clickable(figure)
+BEFORE = GREY
 
 
 def answer_change(
@@ -203,7 +30,7 @@ def answer_change(
     labels: Sequence[str],
     *,
     k: int = 5,
-    height: int = _HEIGHT,
+    height: int = HEIGHT,
     called: tuple[str, str] = (mark("before"), mark("after")),
 ) -> go.Figure:
     """The k most probable classes before and after an experiment, in pairs of bars.
@@ -414,10 +241,3 @@ def occlusion(effect: np.ndarray, image: Image.Image, *, crop: Box, name: str) -
         ),
         height=420,
     )
-
-
-def _clickable(figure: go.Figure) -> go.Figure:
-    """A click chooses a point; nothing is dragged or zoomed."""
-    figure.update_xaxes(fixedrange=True)
-    figure.update_yaxes(fixedrange=True)
-    return figure.update_layout(clickmode="event+select", dragmode="pan")

@@ -7,7 +7,7 @@ import numpy as np
 import streamlit as st
 
 from vitviz import plots
-from vitviz.app.screens import classify_guess, classify_heads
+from vitviz.app.screens import classify_answer, classify_guess, classify_heads
 from vitviz.app.screens.classify_tables import Changes, Found, tables
 from vitviz.app.settings import setting, text_setting
 from vitviz.app.shared import models, results
@@ -17,13 +17,11 @@ from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.experiment import Pending, found_of, on_demand
 from vitviz.app.widgets.figure import show
 from vitviz.language import mark, tr
-from vitviz.plots.template import as_percent
 
 if TYPE_CHECKING:
     from vitviz.activations import Edit
     from vitviz.intervention import Curve, Progress, Removal
 
-LISTED_CLASSES = 20
 REMOVALS: "dict[Removal, str]" = {
     "drop": mark("tokens dropped"),
     "mean": mark("mean colour"),
@@ -33,7 +31,6 @@ BRUSHES = {"drag": mark("drag over patches"), "click": mark("click on patches")}
 BLOCKS = (2, 4)
 BLOCKS_ALONG = 7  # a side, where blocks have no setting
 STEPS = 10  # of a curve
-SOFTMAX_ROWS = 3
 
 
 def page(view: View) -> Data | None:
@@ -58,7 +55,7 @@ def page(view: View) -> Data | None:
     edits = _edits(painted, muted, removal, values)
     with answer:
         st.subheader(tr("The answer"), anchor=False)
-        lens, done = _answer(view, edits, labels, acts.probabilities)
+        lens, done = classify_answer.draw(view, edits, labels, acts.probabilities)
     with patches:
         _patches(view, edits, painted, removal)
     with heads:
@@ -121,7 +118,7 @@ def _of_other_families(view: View, labels: tuple[str, ...]) -> Data:
     with answer:
         st.subheader(tr("The answer"), anchor=False)
         show(plots.class_probabilities(probabilities, labels))
-        _worth(view, probabilities, labels)
+        classify_answer.tell_worth(view, probabilities, labels)
     with blocks:
         st.subheader(tr("Hide each block in turn"), anchor=False)
         class_menu.menu(view.acts)
@@ -166,132 +163,6 @@ def _edits(
         heads = [(int(layer), int(head)) for layer, head in np.argwhere(muted)]
         edits.append(MuteHeads(heads, {head: values[head] for head in heads if head in values}))
     return edits
-
-
-def _answer(
-    view: View, edits: "list[Edit]", labels: tuple[str, ...], before: np.ndarray
-) -> "tuple[np.ndarray, list[Edit]]":
-    """Draw the answer before and after; returns the logit lens after, and the edits that worked."""
-    from vitviz import ModelError
-
-    try:
-        after, lens = results.answer(view, edits)
-    except ModelError as error:
-        st.error(str(error))
-        edits = []
-        after, lens = results.answer(view, edits)
-    if edits:
-        show(plots.answer_change(before, after, labels))
-    else:
-        show(plots.class_probabilities(before, labels))
-    _worth(view, after, labels)
-    _softmax(view, labels)
-    return lens, edits
-
-
-def _softmax(view: View, labels: tuple[str, ...]) -> None:
-    """From logits to probabilities, written out for the most probable classes."""
-    logits = view.acts.logits
-    assert logits is not None
-    best = np.argsort(-logits, kind="stable")[:SOFTMAX_ROWS]
-    if view.acts.activation == "sigmoid":
-        _sigmoid(view, labels, best)
-        return
-    powers = np.exp(logits.astype(np.float64) - logits.max())
-    total = powers.sum()
-    with st.expander(tr("From logits to probabilities")):
-        st.table(
-            {
-                tr("class"): [*(labels[at] for at in best), tr("all {count:,}", count=len(labels))],
-                tr("logit y"): [*(f"{logits[at]:.2f}" for at in best), ""],
-                "exp(y - max y)": [*(f"{powers[at]:.3f}" for at in best), f"{total:.3f}"],
-                tr("share"): [*(as_percent(powers[at] / total) for at in best), "100 %"],
-            }
-        )
-        st.markdown(
-            tr(
-                "Softmax: each logit becomes exp(y - max y), and each of these is divided by "
-                "their sum. The largest logit is subtracted first, which changes no share and "
-                "keeps the numbers small."
-            )
-        )
-
-
-def _sigmoid(view: View, labels: tuple[str, ...], best: np.ndarray) -> None:
-    """The same where each word has a probability of its own."""
-    logits, probabilities = view.acts.logits, view.acts.probabilities
-    assert logits is not None
-    assert probabilities is not None
-    with st.expander(tr("From logits to probabilities")):
-        st.table(
-            {
-                tr("class"): [labels[at] for at in best],
-                tr("logit y"): [f"{logits[at]:.2f}" for at in best],
-                "1 / (1 + exp(-y))": [as_percent(probabilities[at]) for at in best],
-            }
-        )
-        st.markdown(
-            tr(
-                "Sigmoid: each logit becomes 1 / (1 + exp(-y)) by itself. The probabilities "
-                "of all words need not add up to 100 %: none of them may fit, or several."
-            )
-        )
-
-
-def _worth(view: View, after: np.ndarray, labels: tuple[str, ...]) -> None:
-    """Say which classes the model knows and how well calibrated it is."""
-    random = (
-        "" if view.model.trained else tr("These are **random weights**: the answer means nothing. ")
-    )
-    if view.acts.labels is None:
-        st.markdown(
-            tr(
-                "{random}Its {count:,} outputs have no names that are known here.",
-                random=random,
-                count=len(labels),
-            )
-        )
-        return
-    if view.model.words is not None:
-        listed = f": {', '.join(labels)}" if len(labels) <= LISTED_CLASSES else ""
-        none = "" if view.acts.activation == "sigmoid" else tr(" One of them always comes first.")
-        st.markdown(
-            tr(
-                "{random}It compares the picture with {count:,} words{listed}. They are "
-                "{source}; nothing proves that their text tower belongs to this model.{none}",
-                random=random,
-                count=len(labels),
-                listed=listed,
-                source=view.model.words.source,
-                none=none,
-            )
-        )
-        return
-    known = tr("It knows {count:,} classes.", count=len(labels))
-    if len(labels) <= LISTED_CLASSES:
-        known = tr(
-            "All {count} classes that it knows: {labels}.",
-            count=len(labels),
-            labels=", ".join(labels),
-        )
-    st.markdown(random + known + tr(" A picture of anything else still gets one of these names."))
-    if view.model.temperature:
-        st.markdown(_calibrated(after, view.model.temperature, labels))
-
-
-def _calibrated(after: np.ndarray, temperature: float, labels: tuple[str, ...]) -> str:
-    """The answer at the temperature that was fitted on held-out pictures."""
-    powers = after ** (1 / temperature)  # the softmax of logits divided by the temperature
-    best = int(powers.argmax())
-    share = 100 * powers[best] / powers.sum()
-    return tr(
-        "Calibrated on pictures like those it was trained on (temperature "
-        "{temperature:.2f}), it would say *{label}* with {share:.0f} %. A photo is often "
-        "out of distribution for it, and its confidence then means little.",
-        temperature=temperature,
-        label=labels[best],
-        share=share,
-    )
 
 
 def _patches(view: View, edits: "list[Edit]", painted: np.ndarray, removal: "Removal") -> None:

@@ -2,16 +2,16 @@
 
 import json
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import streamlit as st
-from streamlit.delta_generator import DeltaGenerator
 
 from vitviz import inspection, plots
 from vitviz.app import settings
+from vitviz.app.screens import distance_behind
+from vitviz.app.screens.distance_behind import Behind
 from vitviz.app.screens.distance_survey import (
     VARIANTS,
     Survey,
@@ -29,7 +29,6 @@ from vitviz.app.widgets import prediction
 from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
-from vitviz.app.widgets.profile_menu import profile_menu
 from vitviz.checkpoints import assets
 from vitviz.language import mark, tr
 from vitviz.text import findings
@@ -37,37 +36,11 @@ from vitviz.text import guesses as text
 from vitviz.token_map import KINDS
 
 if TYPE_CHECKING:
-    from vitviz import Profile
+    pass
 
 BESIDE = ("none", "recorded", "cnn", "both")
 _ROWS = {"renormalised": mark("patches only, renormalised"), "paper": mark("as in the paper")}
 _DOTS = "distance_dots"
-
-
-@dataclass(frozen=True, eq=False)
-class Behind:
-    """Every head over the pictures of a profile.
-
-    Attributes
-    ----------
-    profile : Profile
-    pixels, deviation : ndarray of shape (layers, heads), pixels; NaN where there is none
-        Mean and standard deviation of the distance over the pictures.
-    """
-
-    profile: "Profile"
-    pixels: np.ndarray
-    deviation: np.ndarray
-
-    @property
-    def drawn(self) -> tuple[str, np.ndarray, np.ndarray]:
-        return profiles.count(self.profile), self.pixels, self.deviation
-
-    @property
-    def columns(self) -> dict[str, np.ndarray]:
-        """Of the table, by their headings."""
-        name = f"over {profiles.count(self.profile)}"
-        return {f"mean {name}, px": self.pixels, f"standard deviation {name}, px": self.deviation}
 
 
 def page(view: View) -> Data | None:
@@ -113,7 +86,7 @@ def page(view: View) -> Data | None:
             prediction.of_class(guess.question, draw)
     with one:
         _one_head(view, survey, behind)
-    _words_behind(view, behind, mean(survey.distance), measured)
+    distance_behind.tell(view, behind, mean(survey.distance), measured)
     _extremes(survey)
     measured_on = (
         tr("all {samples} sample pictures", samples=len(pictures.samples()))
@@ -130,7 +103,7 @@ def _by_layer(view: View) -> Data:
     distance = np.full((len(found), max(num_heads)), np.nan)
     for layer, heads in enumerate(found):
         distance[layer, : len(heads)] = heads
-    behind = _behind(view, st.container(), VARIANTS[0])
+    behind = distance_behind.choose(view, st.container(), VARIANTS[0])
     figure = plots.attention_distance(
         distance,
         np.zeros_like(distance),
@@ -141,7 +114,7 @@ def _by_layer(view: View) -> Data:
         behind=behind.drawn if behind else None,
     )
     show(figure, key=_DOTS, on_click=lambda: _go(distance.shape[1]))
-    _words_behind(view, behind, distance, tr("On this picture"))
+    distance_behind.tell(view, behind, distance, tr("On this picture"))
     kinds = sorted({layer.kind for layer in view.acts.layers})
     st.markdown(
         tr(
@@ -162,53 +135,8 @@ def _by_layer(view: View) -> Data:
     about = tr("Mean attention distance of each head between patches, in pixels of the input.")
     if behind:
         columns |= {name: values[layers, heads] for name, values in behind.columns.items()}
-        about += f" {_source(behind)}"
+        about += f" {distance_behind.source(behind)}"
     return Data(lambda: [Table(about, columns)])
-
-
-def _behind(view: View, place: DeltaGenerator, variant: Variant) -> Behind | None:
-    """What stands behind the dots, by a menu where the model has a profile."""
-    if not profiles.of_model(view.model):
-        return None
-    profile = profile_menu(view, place, tr("Behind the dots"))
-    if profile is None:
-        return None
-    measure = "distance" if variant == "renormalised" else "distance_paper"
-    return Behind(profile, profile.mean(measure), profile.std(measure))
-
-
-def _words_behind(view: View, behind: Behind | None, distance: np.ndarray, measured: str) -> None:
-    """Say what the bars are, and how far from them the heads lie on what was measured."""
-    if behind is None:
-        if told := profiles.why_none(view.model):
-            st.text(told)  # plain: the names in it are not ours
-        return
-    words = tr(
-        "Blue bars: mean ± standard deviation of each head over {profile}.",
-        profile=profiles.described(behind.profile),
-    )
-    away = np.abs(distance - behind.pixels)
-    if np.isfinite(away).any():
-        layer, head = np.unravel_index(np.nanargmax(away), away.shape)
-        words += tr(
-            " {measured} the heads are {mean:.1f} px from that mean on average, and "
-            "{most:.1f} px at most (layer {layer}, head {head}).",
-            measured=measured,
-            mean=np.nanmean(away),
-            most=away[layer, head],
-            layer=layer + 1,
-            head=head + 1,
-        )
-    st.markdown(words)
-
-
-def _source(behind: Behind) -> str:
-    over = profiles.count(behind.profile)
-    return tr(
-        "What is over {over} comes from {profile}.",
-        over=over,
-        profile=profiles.provenance(behind.profile),
-    )
 
 
 def _controls(view: View) -> tuple[str, Variant, Behind | None]:
@@ -245,7 +173,7 @@ def _controls(view: View) -> tuple[str, Variant, Behind | None]:
         width="stretch",
         required=True,
     )
-    return over, variant, _behind(view, fourth[0], variant) if fourth else None
+    return over, variant, distance_behind.choose(view, fourth[0], variant) if fourth else None
 
 
 @st.cache_data
@@ -432,7 +360,7 @@ def _table(survey: Survey, variant: Variant, behind: Behind | None) -> Table:
     )
     if behind:
         columns |= {name: values.ravel() for name, values in behind.columns.items()}
-        about += f" {_source(behind)}"
+        about += f" {distance_behind.source(behind)}"
     return Table(about, columns)
 
 

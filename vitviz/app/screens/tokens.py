@@ -8,7 +8,7 @@ import streamlit as st
 
 from vitviz import inspection, plots
 from vitviz.app import settings
-from vitviz.app.screens import joint_components, token_layers
+from vitviz.app.screens import joint_components, token_layers, token_norms
 from vitviz.app.screens.joint_components import Basis
 from vitviz.app.settings import setting
 from vitviz.app.shared import pictures, results
@@ -17,7 +17,6 @@ from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
 from vitviz.app.widgets.token_map import MAX_BYTES, token_map
-from vitviz.inspection.tokens import LONG, OUTLIER
 from vitviz.language import tr
 from vitviz.plots.template import as_percent
 from vitviz.text import findings
@@ -60,7 +59,7 @@ def page(view: View) -> Data | None:
                 count=CHANNELS,
             )
         )
-        _norms(view)
+        token_norms.draw(view)
         return None
     st.subheader(
         tr("Principal components of the patches after layer {layer}", layer=view.layer + 1),
@@ -90,7 +89,7 @@ def page(view: View) -> Data | None:
     with scatter:
         _thumbnails(view, points, explained, kept, chosen)
     with norms:
-        _norms(view)
+        token_norms.draw(view)
     profile = token_layers.draw(view)
     return Data(
         lambda: [
@@ -404,45 +403,3 @@ def _ask(view: View) -> None:
     for point in st.session_state[_SCATTER].selection.points:
         token = int(point["customdata"][0])
         settings.change(query=token_text(view.acts.layers[view.layer], token))
-
-
-def _norms(view: View) -> None:
-    acts, depth = view.acts, view.layer + 1
-    tokens = acts.tokens(depth)
-    norms, long, limit = inspection.token_norms(acts, depth=depth)
-    outliers = inspection.norm_outliers(norms)
-    st.subheader(
-        tr("Norm of the tokens after layer {depth}, before the LayerNorm", depth=depth),
-        anchor=False,
-    )
-    show(
-        plots.token_norms(
-            norms,
-            outliers,
-            results.photo(view),
-            crop=acts.crop,
-            query=view.query_patch,
-            long=long,
-        )
-    )
-    median, largest = float(np.median(norms)), float(norms.max())
-    words = tr(
-        "○ large norm: {long} of {size} patches, above the median by more than {deviations:.0f} "
-        "median absolute deviations (above {limit:.2f}). ✕ outliers: {outliers} patches with "
-        "at least {times:.0f} times the median norm; in the paper on registers they "
-        "were about 2 % of the tokens and had about ten times the norm. The largest norm "
-        "is {largest:.2f}, {ratio:.1f} times the median of {median:.2f}.",
-        long=long.sum(),
-        size=norms.size,
-        deviations=LONG,
-        limit=limit,
-        outliers=outliers.sum(),
-        times=OUTLIER,
-        largest=largest,
-        ratio=largest / median,
-        median=median,
-    )
-    lengths = np.linalg.norm(tokens[: len(view.prefix)], axis=1)
-    for name, length in zip(view.prefix, lengths, strict=True):
-        words += f" {name.upper()}: {length:.2f}."
-    st.markdown(words)
