@@ -9,7 +9,7 @@ from examples import own_module, randomise
 from torch import nn
 
 from vitviz.families import family_of, position_encodings
-from vitviz.text import PAGES, lesson
+from vitviz.text import PAGES, page_text
 from vitviz.text.families import POSITION_ENCODINGS, known_by
 from vitviz.zoo import catalogue, toy_model
 from vitviz.zoo.architectures import outline_of, preprocessing_of
@@ -119,6 +119,6 @@ def test_no_model_of_the_menu_is_said_to_have_the_embedding_alone_that_has_not(n
 
 @pytest.mark.parametrize("page", PAGES)
 def test_what_all_models_share_says_nothing_of_it(page: str) -> None:
-    words = lesson(page)
+    words = page_text(page)
     assert "except the position embedding" not in words.see + words.try_this
     assert "othing tells" not in words.see + words.try_this

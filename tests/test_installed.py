@@ -33,9 +33,9 @@ acts = vitviz.capture(model, vitviz.open_image(data))
 print(model.trained, acts.grid, acts.attention(0).shape, round(float(acts.probabilities.sum()), 4))
 import vitviz.app.main
 from vitviz.app.shared.pictures import samples
-from vitviz.text import PAGES, lesson
+from vitviz.text import PAGES, page_text
 from vitviz.token_map import script, style
-print(len(samples()) >= 8, all(lesson(page).equation for page in PAGES))
+print(len(samples()) >= 8, all(page_text(page).equation for page in PAGES))
 print("export default" in script(), ".token-map" in style())
 """
     looked, *there = _python(code, tmp_path).splitlines()

@@ -153,7 +153,7 @@ def test_emphasis_is_closed_where_markdown_sees_it() -> None:
 @pytest.mark.usefixtures("korean")
 def test_a_lesson_and_its_terms_are_in_the_language() -> None:
     assert text.tab("attention") == "4 어텐션"
-    assert text.lesson("anatomy").question == "내 이미지에 무슨 일이 일어나는가?"
+    assert text.page_text("anatomy").question == "내 이미지에 무슨 일이 일어나는가?"
     assert text.glossary()["쿼리"] == text.glossary()["query"]
     (defined,) = with_definitions("쿼리가 쿼리를")
     assert defined.count('class="meaning"') == 1

@@ -13,7 +13,7 @@ import pytest
 from vitviz import inspection, text
 from vitviz.checkpoints import assets
 from vitviz.families import family_of
-from vitviz.text import PAGES, lesson
+from vitviz.text import PAGES, page_text
 from vitviz.text.families import CARDS
 from vitviz.vit import VisionTransformer
 from vitviz.zoo import catalogue
@@ -61,15 +61,15 @@ Look.
 
 
 @pytest.fixture
-def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., text.Lesson]:
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., text.PageText]:
     """Reads the given content as if it were the file of a page."""
     monkeypatch.setattr(text, "__file__", str(tmp_path / "__init__.py"))
 
-    def read(content: str, *traits: frozenset[str]) -> text.Lesson:
+    def read(content: str, *traits: frozenset[str]) -> text.PageText:
         (tmp_path / "en").mkdir(exist_ok=True)
         (tmp_path / "en" / "page.md").write_text(content, encoding="utf-8")
-        text._lesson.cache_clear()
-        return lesson("page", *traits)
+        text._page_text.cache_clear()
+        return page_text("page", *traits)
 
     return read
 
@@ -90,14 +90,14 @@ def test_a_file_has_a_title_a_question_and_all_sections_in_order(page: str) -> N
     content = (FOLDER / f"{page}.md").read_text(encoding="utf-8")
     names = re.findall(r"^## (.+)$", content, re.MULTILINE)
     assert names == SECTIONS + [name for name in BOXES if name in names]
-    words = lesson(page)
+    words = page_text(page)
     assert re.fullmatch(r"\w[\w ]*", words.title)
     assert re.fullmatch(r"\w[^?\n]*\?", words.question)
 
 
 @pytest.mark.parametrize(("page", "model"), CASES)
 def test_no_section_is_empty_for_any_model(page: str, model: str) -> None:
-    words = lesson(page, MODELS[model])
+    words = page_text(page, MODELS[model])
     for part in (words.equation, words.see, words.try_this):
         assert part
         assert part == part.strip()
@@ -106,14 +106,14 @@ def test_no_section_is_empty_for_any_model(page: str, model: str) -> None:
 
 
 def test_titles_and_questions_differ_from_page_to_page() -> None:
-    assert len({lesson(page).title for page in PAGES}) == len(PAGES)
-    assert len({lesson(page).question for page in PAGES}) == len(PAGES)
-    assert "Attention" in lesson("attention").title
+    assert len({page_text(page).title for page in PAGES}) == len(PAGES)
+    assert len({page_text(page).question for page in PAGES}) == len(PAGES)
+    assert "Attention" in page_text("attention").title
 
 
 @pytest.mark.parametrize(("page", "model"), CASES)
 def test_an_equation_is_one_balanced_piece_of_latex(page: str, model: str) -> None:
-    equation = lesson(page, MODELS[model]).equation
+    equation = page_text(page, MODELS[model]).equation
     assert "\n" not in equation
     assert "$" not in equation
     assert equation.count("{") == equation.count("}")
@@ -124,7 +124,7 @@ def test_an_equation_is_one_balanced_piece_of_latex(page: str, model: str) -> No
 def test_prose_ends_its_sentences_and_holds_no_markup_that_streamlit_would_obey(
     page: str, model: str
 ) -> None:
-    words = lesson(page, MODELS[model])
+    words = page_text(page, MODELS[model])
     for prose in (words.see, words.try_this, words.papers, words.wrong):
         assert re.search(r"(\A|[.?][*_]*)\Z", prose)
         assert not re.search(r"<\w|&\w+;|\$|:\w+\[|!\[", prose)
@@ -134,13 +134,13 @@ def test_prose_ends_its_sentences_and_holds_no_markup_that_streamlit_would_obey(
         assert all(item.startswith("- ") for item in box.split("\n\n"))
 
 
-def test_a_lesson_is_read_section_by_section(written: Callable[..., text.Lesson]) -> None:
+def test_a_page_is_read_section_by_section(written: Callable[..., text.PageText]) -> None:
     read = written(WHOLE)
-    assert read == text.Lesson("Title", "Who?", "a = b", "A figure.", "Look.", "", "")
+    assert read == text.PageText("Title", "Who?", "a = b", "A figure.", "Look.", "", "")
 
 
 def test_a_paragraph_is_shown_where_its_condition_holds(
-    written: Callable[..., text.Lesson],
+    written: Callable[..., text.PageText],
 ) -> None:
     content = WHOLE.replace("A figure.", "[window, not trained] A.\n\nB.\n\n[window] [C].")
     assert written(content).see == "B."
@@ -148,7 +148,7 @@ def test_a_paragraph_is_shown_where_its_condition_holds(
     assert written(content, frozenset(("window", "trained"))).see == "B. [C]."
 
 
-def test_a_condition_that_is_no_trait_is_refused(written: Callable[..., text.Lesson]) -> None:
+def test_a_condition_that_is_no_trait_is_refused(written: Callable[..., text.PageText]) -> None:
     with pytest.raises(ValueError, match="windows in a condition is none of the traits"):
         written(WHOLE.replace("A figure.", "[not windows] A figure."))
 
@@ -164,7 +164,7 @@ def test_every_condition_of_the_files_is_a_trait_and_can_be_true_and_false() -> 
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_a_missing_section_is_named(written: Callable[..., text.Lesson], section: str) -> None:
+def test_a_missing_section_is_named(written: Callable[..., text.PageText], section: str) -> None:
     with pytest.raises(ValueError, match=rf"page\.md has no section '{section}'"):
         written(WHOLE.replace(f"## {section}\n", "## Elsewhere\n"))
 
@@ -175,11 +175,11 @@ def test_a_missing_section_is_named(written: Callable[..., text.Lesson], section
 @pytest.mark.parametrize("model", MODELS)
 def test_only_models_with_attention_are_told_of_it(model: str) -> None:
     for page in ("attention", "classify", "filters", "positions"):  # what a Mixer has
-        words = lesson(page, MODELS[model])
+        words = page_text(page, MODELS[model])
         told = " ".join((words.equation, words.see, words.try_this))
         if "Mixer" in model:
             assert not re.search(r"q\\,k|quer(y|ies)\b|\bkeys?\b|\bheads\b", told), page
-    equation = lesson("attention", MODELS[model]).equation
+    equation = page_text("attention", MODELS[model]).equation
     assert ("softmax" in equation) == ("Mixer" not in model)
     assert ("B_h" in equation) == ("relative bias" in MODELS[model])
 
@@ -187,7 +187,7 @@ def test_only_models_with_attention_are_told_of_it(model: str) -> None:
 @pytest.mark.parametrize("model", [name for name, one in MODELS.items() if "trained" not in one])
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in ("training", "zoo")])
 def test_random_weights_are_not_said_to_be_trained(page: str, model: str) -> None:
-    words = lesson(page, MODELS[model])
+    words = page_text(page, MODELS[model])
     told = " ".join((words.see, words.try_this))
     told = re.sub(r"the \*trained\* weights|own learned embeddings, where it has them", "", told)
     for said in re.findall(r"[^.?:]*\b(?:trained|learn\w*|[Tt]raining)\b[^.?:]*", told):
@@ -198,15 +198,15 @@ def test_random_weights_are_not_said_to_be_trained(page: str, model: str) -> Non
 def test_panels_that_are_not_there_are_not_explained(model: str) -> None:
     """Of Distance, of which other families have the dots alone, and of Classify."""
     everywhere = "all-to-all" in MODELS[model]
-    distance, classify = lesson("distance", MODELS[model]), lesson("classify", MODELS[model])
+    distance, classify = page_text("distance", MODELS[model]), page_text("classify", MODELS[model])
     assert ("**Right:**" in distance.see) == everywhere
     assert ("all samples" in distance.try_this) == everywhere
     assert ("As in the paper" in distance.see) == (everywhere and "prefix" in MODELS[model])
     assert ("mute" in classify.see) == everywhere
     assert ("Opposite" in classify.try_this) == everywhere
-    assert ("gradient" in lesson("rollout", MODELS[model]).see) == ("classes" in MODELS[model])
-    assert ("CLS" in lesson("attention", MODELS[model]).try_this) == ("cls" in MODELS[model])
-    changed = "What training changed" in lesson("filters", MODELS[model]).see
+    assert ("gradient" in page_text("rollout", MODELS[model]).see) == ("classes" in MODELS[model])
+    assert ("CLS" in page_text("attention", MODELS[model]).try_this) == ("cls" in MODELS[model])
+    changed = "What training changed" in page_text("filters", MODELS[model]).see
     assert changed == ("shipped" in MODELS[model])
 
 
@@ -222,14 +222,14 @@ CORRECTED = {
 
 @pytest.mark.parametrize("page", CORRECTED)
 def test_common_errors_are_corrected_where_they_belong(page: str) -> None:
-    said = " ".join(lesson(page).wrong.split())
+    said = " ".join(page_text(page).wrong.split())
     for correction in CORRECTED[page]:
         assert correction in said
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_what_is_wrong_is_quoted_and_then_corrected(page: str) -> None:
-    items = lesson(page).wrong.split("\n\n")
+    items = page_text(page).wrong.split("\n\n")
     for item in items:
         assert re.fullmatch(r"- “[^“”]+[.]” [A-Z][^“”]*[.]", item), item
 
@@ -254,7 +254,7 @@ def test_the_readme_promises_as_many_moments_as_were_recorded(readme: str) -> No
 def test_the_readme_promises_no_more_pages_than_there_are(readme: str) -> None:
     assert f"## The {['nine', 'ten', 'eleven'][len(PAGES) - 9]} pages" in readme
     for page in PAGES:
-        assert f"| {lesson(page).title} | {lesson(page).question} |" in readme
+        assert f"| {page_text(page).title} | {page_text(page).question} |" in readme
     for promise in re.findall(r"every page[^.]*", readme):
         assert promise.startswith("every page but Training and Zoo")
 
@@ -310,8 +310,8 @@ def test_tables_of_sines_are_not_said_to_be_the_papers() -> None:
 
 def test_principal_components_are_of_what_is_left_without_the_mean() -> None:
     """The equation of Tokens, and the words of Filters."""
-    assert r"T - \mathbf{1}\,\bar{t}^{\,\top} = U\,S\,V^{\top}" in lesson("tokens").equation
-    assert "after their mean has been subtracted" in " ".join(lesson("filters").see.split())
+    assert r"T - \mathbf{1}\,\bar{t}^{\,\top} = U\,S\,V^{\top}" in page_text("tokens").equation
+    assert "after their mean has been subtracted" in " ".join(page_text("filters").see.split())
     rng = np.random.default_rng(0)
     tokens = rng.normal(size=(12, 6)) + 5.0
     points, _ = inspection.token_scatter(tokens, grid=(3, 4), num_prefix_tokens=0, n_components=2)

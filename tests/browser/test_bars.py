@@ -10,7 +10,7 @@ import pytest
 from app_server import Server
 
 from vitviz.app.controls import LAYERED
-from vitviz.text import OPENING, PAGES, lesson, tab
+from vitviz.text import OPENING, PAGES, page_text, tab
 
 from .walk import opened, turn
 
@@ -25,7 +25,7 @@ ROUNDS = 5  # one that is quick enough will do: the machine may have other work
 def test_the_title_is_there_within_15_s_of_the_servers_start(page: "Page", server: Server) -> None:
     begun = time.monotonic()
     page.goto(server.url)
-    page.locator("h1").get_by_text(lesson(OPENING).title).wait_for()
+    page.locator("h1").get_by_text(page_text(OPENING).title).wait_for()
     assert server.start + time.monotonic() - begun < 15
 
 
@@ -56,7 +56,7 @@ def seconds_to_answer(page: "Page", ask: Callable[[], None], name: str, words: s
 
     A locator's own waiting looks every 500 ms in the end, too seldom to time with.
     """
-    heading = f"{lesson(name).title}: {lesson(name).question}"
+    heading = f"{page_text(name).title}: {page_text(name).question}"
     begun = time.monotonic()
     ask()
     page.wait_for_function(ANSWERED, arg=[heading, words])

@@ -17,7 +17,7 @@ from app_server import PATIENCE, ROOT, Server
 from PIL import Image, ImageChops
 
 from vitviz.app.main import RECORDS
-from vitviz.text import PAGES, lesson, tab
+from vitviz.text import PAGES, page_text, tab
 
 from .conftest import WIDTH, Scheme, watched
 from .walk import settled
@@ -166,7 +166,7 @@ def open_app(page: Page, server: Server, name: str = "attention") -> Page:
 
 def go(page: Page, name: str) -> None:
     """Click the page's entry, and wait until it is drawn to its last line."""
-    words = lesson(name)
+    words = page_text(name)
     page.get_by_role("link", name=tab(name), exact=True).click()
     expect(page.locator("h1")).to_have_text(f"{words.title}: {words.question}")
     expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-script-state", "notRunning")
@@ -236,7 +236,7 @@ def app(page: Page, server: Server) -> Page:
 
 def test_it_opens_on_the_first_page_without_a_click(page: Page, server: Server) -> None:
     page.goto(server.url)
-    words = lesson("anatomy")
+    words = page_text("anatomy")
     expect(page.locator("h1")).to_have_text(f"{words.title}: {words.question}")
     expect(page.locator(CARDS)).to_have_count(9)
     until(page, lambda: len(set(pictures(page, CARDS))) == 8)  # the last one names the class

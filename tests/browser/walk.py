@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from app_server import Server
 
-from vitviz.text import lesson, tab
+from vitviz.text import page_text, tab
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -26,7 +26,7 @@ def opened(page: "Page", server: Server, rest: str = "attention") -> "Page":
 
 
 def turn(page: "Page", name: str) -> None:
-    words = lesson(name)
+    words = page_text(name)
     page.get_by_role("link", name=tab(name), exact=True).click()
     page.locator("h1").get_by_text(f"{words.title}: {words.question}", exact=True).wait_for()
     page.locator(".st-key-provenance").wait_for()

@@ -10,14 +10,14 @@ from pages.driver import OPENING_TRAITS, choose, opened, prose
 from pages.test_other_families import KINDS, MIXER, OTHERS, RECORDS, latex
 from vitviz import Model
 from vitviz.app.widgets.caption import with_definitions
-from vitviz.text import PAGES, TRAITS, glossary, lesson
+from vitviz.text import PAGES, TRAITS, glossary, page_text
 
 
 @pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("model", [name for name in KINDS if name not in OTHERS])
 def test_the_traits_of_a_model_choose_its_caption(model: str) -> None:
     at = opened(model=model, weights="random")
-    words = lesson("attention", frozenset(KINDS[model]))
+    words = page_text("attention", frozenset(KINDS[model]))
     assert words.see in prose(at)
     assert words.try_this in prose(at)
     assert latex(at) == [words.equation]
@@ -27,10 +27,10 @@ def test_the_traits_of_a_model_choose_its_caption(model: str) -> None:
 def test_the_caption_changes_with_the_weights(page: str) -> None:
     at = opened(page)
     kinds = frozenset(("global", "all-to-all", "prefix", "cls", "classes"))
-    assert lesson(page, OPENING_TRAITS).see in prose(at)
+    assert page_text(page, OPENING_TRAITS).see in prose(at)
     at.segmented_control(key="weights").set_value("random").run()
-    assert lesson(page, kinds).see in prose(at)
-    assert lesson(page, kinds).try_this in prose(at)
+    assert page_text(page, kinds).see in prose(at)
+    assert page_text(page, kinds).try_this in prose(at)
     assert not [warning for warning in at.warning if "learn" in warning.value]
 
 
@@ -46,7 +46,7 @@ def test_a_model_without_cls_is_not_told_to_have_one(
 
 def test_the_boxes_are_closed_and_hold_what_the_files_say() -> None:
     for page in PAGES:
-        at, words = opened(page), lesson(page)
+        at, words = opened(page), page_text(page)
         said = {"What the papers found": words.papers, "Often said, and wrong": words.wrong}
         boxes = {box.label: box for box in at.expander if box.label in said}
         assert set(boxes) == {title for title, text in said.items() if text}
@@ -104,7 +104,7 @@ def test_a_definition_cannot_become_markup(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_card_defines_its_terms(page: str) -> None:
-    words = lesson(page)
+    words = page_text(page)
     text = "\n".join(markdown.value for markdown in opened(page).markdown)
     met = [meaning for _, meaning in SPAN.findall(text)]
     assert len(met) == len(set(met))

@@ -24,7 +24,7 @@ from pages.driver import (
 )
 from vitviz import attribution, capture, inspection, intervention, load_model
 from vitviz.app.shared import pictures
-from vitviz.text import PAGES, lesson
+from vitviz.text import PAGES, page_text
 from vitviz.token_map import encode_windows
 
 SWIN, PVT, CAIT, COATNET, MAXVIT, MIXER = OTHERS = (
@@ -75,7 +75,7 @@ def test_every_page_draws_under_the_card_of_the_model_or_says_why_not(model: str
         for said in at.info:
             assert_one_sentence(said.value.split(". ")[-1])
         assert bool(at.info) or shown or bool(at.warning[1:])
-        words = lesson(page, traits)
+        words = page_text(page, traits)
         assert (words.see in prose(at)) == shown, page
         assert (words.try_this in prose(at)) == shown, page
         assert (words.equation in latex(at)) == shown, page

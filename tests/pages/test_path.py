@@ -22,12 +22,12 @@ from pages.driver import (
 from vitviz import Model
 from vitviz.app.controls import LAYERED
 from vitviz.app.shared import models, pictures, results
-from vitviz.text import PAGES, lesson, page_after, tab
+from vitviz.text import PAGES, page_after, page_text, tab
 
 
 def test_tabs_are_numbered_in_the_order_of_the_lesson() -> None:
     assert [tab(page) for page in PAGES] == [
-        f"{number} {lesson(page).title}" for number, page in enumerate(PAGES, start=1)
+        f"{number} {page_text(page).title}" for number, page in enumerate(PAGES, start=1)
     ]
 
 
@@ -42,7 +42,7 @@ def test_next_turns_to_the_next_page(page: str) -> None:
     assert buttons["next"].label == f"Next: {tab(following)}"
     buttons["next"].click().run()
     (title,) = at.title
-    assert title.value == f"{lesson(following).title}: {lesson(following).question}"
+    assert title.value == f"{page_text(following).title}: {page_text(following).question}"
     assert address(at) == {"layer": "3"}
 
 

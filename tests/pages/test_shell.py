@@ -44,7 +44,7 @@ from vitviz.app.main import RECORDS
 from vitviz.app.shared import models, pictures, results
 from vitviz.app.shared.view import MapStyle, View
 from vitviz.plots.template import KEY, QUERY
-from vitviz.text import PAGES, lesson
+from vitviz.text import PAGES, page_text
 from vitviz.zoo import catalogue
 
 SHOWN = [page for page in PAGES if page not in RECORDS]  # what shows the picture and the model
@@ -73,7 +73,7 @@ def own_line(at: AppTest) -> str:
 def test_a_page_opens_on_the_sample_with_the_shipped_model(page: str) -> None:
     at = opened(page)
     assert_works(at)
-    words = lesson(page)
+    words = page_text(page)
     (title,) = at.title
     assert title.value == f"{words.title}: {words.question}"
     assert not at.info
@@ -87,7 +87,7 @@ def test_a_page_opens_on_the_sample_with_the_shipped_model(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_caption_card_holds_the_lesson(page: str) -> None:
-    at, words = opened(page), lesson(page, OPENING_TRAITS)
+    at, words = opened(page), page_text(page, OPENING_TRAITS)
     assert words.equation in "\n".join(latex.value for latex in at.latex)
     assert words.see in prose(at)
     assert words.try_this in prose(at)

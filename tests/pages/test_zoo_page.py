@@ -26,7 +26,7 @@ from vitviz import Model
 from vitviz.app.main import RECORDS
 from vitviz.app.screens import zoo
 from vitviz.app.shared import models, pictures, results
-from vitviz.text import PAGES, lesson
+from vitviz.text import PAGES, page_text
 from vitviz.text.families import CARDS
 from vitviz.zoo import PAPER_SIZES, TOYS
 
@@ -213,7 +213,7 @@ def test_the_numbers_of_the_pairs() -> None:
 
 def test_the_edge_sees_less_in_shifted_layers_alone() -> None:
     """What "Try this" asks, and what the card says of Swin's last stage."""
-    assert "Why does it see less there in layer 2, and not in layer 1?" in lesson("zoo").try_this
+    assert "Why does it see less there in layer 2, and not in layer 1?" in page_text("zoo").try_this
     assert "not in the last stage here" in CARDS["Swin"].differs
     model = zoo._narrow("Swin")
     acts = results.capture(model, pictures.sample("dog"))
@@ -230,11 +230,11 @@ def test_the_edge_sees_less_in_shifted_layers_alone() -> None:
 
 @pytest.mark.parametrize("family", CARDS)
 def test_a_card_names_the_pages_that_do_not_show_the_family(family: str) -> None:
-    about_one = [lesson(page).title for page in PAGES if page not in RECORDS]
+    about_one = [page_text(page).title for page in PAGES if page not in RECORDS]
     drawn = DRAWN.get(TOYS[family].architecture)
     if drawn is None:  # one grid, in which every token looks at every other
         drawn = {page for page in PAGES if family != "Hybrid" or page != "filters"}
-    missing = {lesson(page).title for page in PAGES if page not in drawn} & set(about_one)
+    missing = {page_text(page).title for page in PAGES if page not in drawn} & set(about_one)
     named = set(re.findall(r"\b(?:" + "|".join(about_one) + r")\b", CARDS[family].hidden))
     assert named == missing
 
@@ -246,7 +246,7 @@ def test_a_family_is_opened_on_the_attention_page() -> None:
     at = opened("zoo", family="DeiT", picture="moose")
     at.button(key="open_family").click().run()
     assert not at.exception
-    words = lesson("attention")
+    words = page_text("attention")
     assert at.title[0].value == f"{words.title}: {words.question}"
     assert provenance(at).startswith(f"{TOYS['DeiT'].architecture} (")
     assert "random weights" in provenance(at)  # as the trained ones are not on disk

@@ -28,7 +28,7 @@ from vitviz.app.widgets.figure_pictures import figure_pictures
 from vitviz.app.widgets.report_button import report_button
 from vitviz.language import tr
 from vitviz.options import OptionError
-from vitviz.text import OPENING, PAGES, lesson, page_after, tab
+from vitviz.text import OPENING, PAGES, page_after, page_text, tab
 from vitviz.text.families import known_by
 from vitviz.token_map import KINDS
 from vitviz.traits import traits
@@ -59,7 +59,7 @@ def main() -> None:
     if (shown := classroom.follow(name)) != name:
         st.switch_page(pages[shown])
     with st.container(key="top", horizontal=True, vertical_alignment="center"):
-        st.title(f"{lesson(name).title}: {lesson(name).question}", anchor=False)
+        st.title(f"{page_text(name).title}: {page_text(name).question}", anchor=False)
         answer = st.empty()  # filled once there is a model
         st.button(
             tr("Reset view"),
@@ -126,7 +126,7 @@ def _page(name: str, views: list[View]) -> None:
             + (f" {tr(weights_menu.BEGAN)}" if MIMETIC in view.model.weights else ""),
             icon=":material/casino:",
         )
-    card, words = st.empty(), lesson(name, traits(view.model, view.acts))  # above the figures
+    card, words = st.empty(), page_text(name, traits(view.model, view.acts))  # above the figures
     data: Data | None = None
     if refusal := _refusal(name, view):
         st.info(refusal)

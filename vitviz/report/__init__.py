@@ -15,7 +15,7 @@ from .. import inspection, plots
 from ..families import ModelError
 from ..language import tr
 from ..plots.template import on_white
-from ..text import lesson
+from ..text import page_text
 from ..text import report as text
 from ..traits import traits
 from .components import anatomy, attention
@@ -141,7 +141,7 @@ class _Made:
         )
 
     def caption(self, page: str, said: str, line: str) -> str:
-        words = lesson(page, self.traits)
+        words = page_text(page, self.traits)
         return (
             f"<figcaption><b>{escape(words.title)}: {escape(words.question)}</b> {escape(said)} "
             f"{_mathml(words.equation)} <span class=line>{escape(line)}</span></figcaption>"

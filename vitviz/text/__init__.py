@@ -46,7 +46,7 @@ _PLAIN = frozenset(("global", "all-to-all", "prefix", "cls", "classes", "trained
 
 
 @dataclass(frozen=True)
-class Lesson:
+class PageText:
     """The strings of one page; `papers` and `wrong` are lists, or empty."""
 
     title: str
@@ -60,7 +60,7 @@ class Lesson:
 
 def tab(page: str) -> str:
     """The name of a page in the navigation: its number in the lesson, and its title."""
-    return f"{PAGES.index(page) + 1} {lesson(page).title}"
+    return f"{PAGES.index(page) + 1} {page_text(page).title}"
 
 
 def page_after(page: str) -> str | None:
@@ -69,7 +69,7 @@ def page_after(page: str) -> str | None:
     return later[0] if later else None
 
 
-def lesson(page: str, traits: frozenset[str] = _PLAIN) -> Lesson:
+def page_text(page: str, traits: frozenset[str] = _PLAIN) -> PageText:
     """The strings of one page, for a model of these traits; by default a trained ViT.
 
     Raises
@@ -77,11 +77,11 @@ def lesson(page: str, traits: frozenset[str] = _PLAIN) -> Lesson:
     ValueError
         When the file lacks a section, or has a condition that is no trait.
     """
-    return _lesson(page, traits, spoken())
+    return _page_text(page, traits, spoken())
 
 
 @cache
-def _lesson(page: str, traits: frozenset[str], language: str) -> Lesson:
+def _page_text(page: str, traits: frozenset[str], language: str) -> PageText:
     head, *sections = _content(page, language).split("\n## ")
     title, question = (line for line in head.splitlines() if line.strip())
     named = dict(section.split("\n", 1) for section in sections)
@@ -92,7 +92,7 @@ def _lesson(page: str, traits: frozenset[str], language: str) -> Lesson:
 
     named = {"What the papers found": "", "Often said, and wrong": "", **named}
     try:
-        return Lesson(
+        return PageText(
             title=title.removeprefix("# "),
             question=question,
             equation=shown("Equation"),

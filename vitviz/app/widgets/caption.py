@@ -5,7 +5,7 @@ import re
 import streamlit as st
 
 from vitviz.language import tr
-from vitviz.text import Lesson, glossary
+from vitviz.text import PageText, glossary
 
 # A mark that style.css opens: what stands beside it is on the page all the time, and cut off.
 _FOLD = '<details><summary data-more="{} ▾" data-less="{} ▴" aria-label="{}"></summary></details>'
@@ -16,7 +16,7 @@ def fold(whole: str) -> str:
     return _FOLD.format(tr("more"), tr("less"), whole)
 
 
-def caption(words: Lesson) -> None:
+def caption(words: PageText) -> None:
     """Draw the card, a few lines high until the reader asks for all of it."""
     see, try_this = with_definitions(words.see, f"**{tr('Try this.')}** {words.try_this}")
     with st.container(border=True, key="caption"):
@@ -27,7 +27,7 @@ def caption(words: Lesson) -> None:
         st.html(fold(tr("The whole caption")))
 
 
-def boxes(words: Lesson) -> None:
+def boxes(words: PageText) -> None:
     """Draw what the papers found and the common errors, closed, where the page has them."""
     for title, said in (
         (tr("What the papers found"), words.papers),
