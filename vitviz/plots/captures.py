@@ -168,7 +168,7 @@ def _token_components(
     from .. import inspection
 
     components, _ = inspection.token_components(acts, depth=depth)
-    return maps.token_components(components, acts.photo, crop=_crop(acts), query=query)
+    return tokens.token_components(components, acts.photo, crop=_crop(acts), query=query)
 
 
 def _token_norms(
@@ -179,7 +179,7 @@ def _token_norms(
 
     norms, long, _ = inspection.token_norms(acts, depth=depth)
     outliers = inspection.norm_outliers(norms)
-    return maps.token_norms(norms, outliers, acts.photo, crop=_crop(acts), query=query, long=long)
+    return tokens.token_norms(norms, outliers, acts.photo, crop=_crop(acts), query=query, long=long)
 
 
 def _token_scatter(acts: "Activations", depth: int | None = None) -> go.Figure:
@@ -237,7 +237,7 @@ class_probabilities = either(charts.class_probabilities, _class_probabilities)
 distance_histogram = either(distance.distance_histogram, _distance_histogram)
 offset_attention = either(distance.offset_attention, _offset_attention)
 picture = either(maps.picture, _picture)
-token_components = either(maps.token_components, _token_components)
+token_components = either(tokens.token_components, _token_components)
 token_film = either(tokens.token_film, _token_film)
-token_norms = either(maps.token_norms, _token_norms)
+token_norms = either(tokens.token_norms, _token_norms)
 token_scatter = either(tokens.token_scatter, _token_scatter)

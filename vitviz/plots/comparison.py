@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 from PIL import Image
 
 from ..language import tr
-from .maps import component_colours, photo_source
+from .maps import photo_source
 from .template import (
     GREY,
     KEY,
@@ -24,6 +24,7 @@ from .template import (
     patch_name,
     picture_axes,
 )
+from .tokens import component_colours
 
 _GAP = 0.06  # between two pictures, in widths of both together
 _HEIGHT = 340  # pixels of a figure of two pictures, at most

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 from PIL import Image
 
 from ..language import tr
-from .maps import _heat, _on_picture, _photo
+from .maps import heat_map, on_picture, photo
 from .template import Box, finish, patch_name
 
 _GUESS = "#ffffff"
@@ -16,7 +16,7 @@ _GUESS = "#ffffff"
 def guesses(counts: np.ndarray, image: Image.Image, *, crop: Box) -> go.Figure:
     """How often each patch or block (rows, columns) was guessed, over the picture."""
     highest = int(counts.max())
-    heat = _heat(
+    heat = heat_map(
         np.where(counts > 0, counts, np.nan),
         crop,
         tr("guesses"),
@@ -28,14 +28,14 @@ def guesses(counts: np.ndarray, image: Image.Image, *, crop: Box) -> go.Figure:
         hovertemplate="%{customdata}: %{z}<extra></extra>",
     )
     figure = go.Figure(heat)
-    _photo(figure, image)
+    photo(figure, image)
     most = patch_name(*divmod(int(counts.argmax()), counts.shape[1]))
     said = tr("none yet")
     if highest:
         said = tr(
             "most at {place}, {count} of {all}", place=most, count=highest, all=int(counts.sum())
         )
-    return _on_picture(figure, image, tr("Guesses of the class: {said}.", said=said))
+    return on_picture(figure, image, tr("Guesses of the class: {said}.", said=said))
 
 
 def guesses_by_layer(counts: Mapping[int, int], num_layers: int) -> go.Figure:

@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from ..language import mark, tr, tr_n
+from ..language import mark, tr
 from .template import (
     GREY,
     KEY,
@@ -45,7 +45,7 @@ def picture(
     `width` is that of its column on screen, in pixels.
     """
     figure = go.Figure()
-    _photo(figure, image)
+    photo(figure, image)
     left, top, right, bottom = crop
     rows, cols = grid
     path = "".join(
@@ -104,8 +104,8 @@ def share_map(
     ticks = {0.0: "0 %", highest: tr("{highest} max", highest=as_percent(highest / 100))}
     if equal_share is not None and 100 * equal_share <= highest:
         ticks[100 * equal_share] = tr("<br>▲ equal sharing")  # a line of its own: nothing overlaps
-    heat = _heat(percent, crop, tr("share, %"), ticks, zmax=highest if highest > 0 else 1)
-    return _on_picture(go.Figure(heat), image, f"{name}: {_strongest(shares)}.")
+    heat = heat_map(percent, crop, tr("share, %"), ticks, zmax=highest if highest > 0 else 1)
+    return on_picture(go.Figure(heat), image, f"{name}: {_strongest(shares)}.")
 
 
 def relevance(values: np.ndarray, image: Image.Image, *, crop: Box, name: str) -> go.Figure:
@@ -115,7 +115,7 @@ def relevance(values: np.ndarray, image: Image.Image, *, crop: Box, name: str) -
     `name` is the class.
     """
     highest = float(values.max())
-    heat = _heat(
+    heat = heat_map(
         values,
         crop,
         tr("relevance for {name}", name=name),
@@ -131,7 +131,7 @@ def relevance(values: np.ndarray, image: Image.Image, *, crop: Box, name: str) -
         largest=largest,
         highest=highest,
     )
-    return _on_picture(go.Figure(heat), image, words)
+    return on_picture(go.Figure(heat), image, words)
 
 
 def patch_answers(
@@ -160,7 +160,7 @@ def patch_answers(
     ]
     percent, highest = 100 * values, max(float(values.max()), 1e-12)
     ticks = {0.0: "0 %", 100 * highest: tr("{highest} max", highest=as_percent(highest))}
-    heat = _heat(
+    heat = heat_map(
         percent,
         crop,
         tr("probability of {label}", label=labels[index]),
@@ -176,7 +176,7 @@ def patch_answers(
         strongest=_strongest(values),
         share=100 * (best == index).mean(),
     )
-    return _on_picture(go.Figure(heat), image, words)
+    return on_picture(go.Figure(heat), image, words)
 
 
 def receptive_fields(
@@ -213,126 +213,6 @@ def receptive_fields(
     return figure.update_layout(meta={"alt": words})
 
 
-def token_components(
-    components: np.ndarray,
-    image: Image.Image,
-    *,
-    crop: Box,
-    query: tuple[int, int] | None,
-    numbers: tuple[int, int, int] = (1, 2, 3),
-    reach: np.ndarray | None = None,
-) -> go.Figure:
-    """Three principal components (rows, columns, 3) as red, green and blue.
-
-    Each channel goes from its 2nd to its 98th percentile, or from -reach to `reach` (3,), which
-    makes colours comparable between pictures. Patches that are NaN were left out: the
-    picture stands there in grey. `numbers` are those of the components, from 1.
-    """
-    colours = component_colours(components, reach)
-    rows, cols = components.shape[:2]
-    where = cells(crop, (rows, cols))
-    figure = go.Figure(go.Image(z=colours, colormodel="rgba", hoverinfo="skip", **where))
-    shown = np.isfinite(components[..., 0])
-    if not shown.all():
-        _photo(figure, image.convert("L"))
-    if query is not None:
-        query_box(figure, crop, (rows, cols), query)
-    _picture_axes(figure, image)
-    names = zip(
-        (tr("red"), tr("green"), tr("blue")), numbers, np.moveaxis(components, 2, 0), strict=True
-    )
-    words = "; ".join(
-        tr(
-            "component {number} as {colour}, largest at {patch}",
-            number=number,
-            colour=colour,
-            patch=patch_name(*divmod(int(np.nanargmax(values)), cols)),
-        )
-        for colour, number, values in names
-    )
-    some = (
-        "" if shown.all() else tr("{count} of {size} patches, ", count=shown.sum(), size=shown.size)
-    )
-    return finish(
-        figure,
-        tr("Principal components: {some}{words}.", some=some, words=words),
-        height=_picture_height(image),
-    )
-
-
-def component_colours(components: np.ndarray, reach: np.ndarray | None = None) -> np.ndarray:
-    """Three components (rows, columns, 3) as bytes (rows, columns, 4); what is NaN is clear."""
-    if reach is None:
-        low, high = np.nanpercentile(components, (2, 98), axis=(0, 1))
-    else:
-        low, high = -reach, reach
-    scaled = np.clip((components - low) / np.maximum(high - low, 1e-12), 0, 1)
-    shown = np.isfinite(components).all(axis=2, keepdims=True)
-    colours = np.concatenate([np.where(shown, scaled, 0), shown], axis=2)
-    return np.asarray((255 * colours).round(), np.uint8)
-
-
-def token_norms(
-    norms: np.ndarray,
-    outliers: np.ndarray,
-    image: Image.Image,
-    *,
-    crop: Box,
-    query: tuple[int, int] | None,
-    long: np.ndarray | None = None,
-) -> go.Figure:
-    """Norm of each patch token; outliers have a cross, others that are large a ring.
-
-    Parameters
-    ----------
-    norms : ndarray of shape (rows, columns), in the tokens' unit
-    outliers, long : ndarray of bool, shape (rows, columns)
-    """
-    low, high = float(norms.min()), float(norms.max())
-    heat = _heat(
-        norms,
-        crop,
-        tr("norm, no unit"),
-        {low: f"{low:.2f}", high: tr("{high:.2f} max", high=high)},
-        zmin=low,
-        zmax=high,
-        colorscale="Cividis",
-        hovertemplate="%{customdata}: %{z:.2f}<extra></extra>",
-    )
-    figure = go.Figure(heat)
-    if query is not None:
-        query_box(figure, crop, norms.shape, query)
-    marked = {"outliers": (outliers, "x-thin", 13, 3)}
-    if long is not None:
-        marked["large"] = (long & ~outliers, "circle-open", 11, 2)
-    largest = patch_name(*divmod(int(norms.argmax()), norms.shape[1]))
-    words = [
-        tr("Norm of each patch; the largest is {high:.2f} at {largest}", high=high, largest=largest)
-    ]
-    for called, (mask, symbol, size, width) in marked.items():
-        rows, cols = np.nonzero(mask)
-        x, y = centre(crop, norms.shape, rows, cols)
-        figure.add_scatter(
-            x=x,
-            y=y,
-            mode="markers",
-            marker=dict(
-                symbol=symbol, size=size, color="black", line=dict(color="black", width=width)
-            ),
-            hoverinfo="skip",
-        )
-        where = [patch_name(int(row), int(col)) for row, col in zip(rows, cols, strict=True)]
-        if not where:
-            words.append(tr("no outlier") if called == "outliers" else tr("no large one"))
-            continue
-        named = "; ".join(where[:5]) + ("; …" if len(where) > 5 else "")
-        count = tr_n("{count} large one", "{count} large ones", len(where))
-        if called == "outliers":
-            count = tr_n("{count} outlier", "{count} outliers", len(where))
-        words.append(f"{count}: {named}")
-    return _on_picture(figure, image, f"{'; '.join(words)}.")
-
-
 def filter_response(response: np.ndarray, image: Image.Image, *, crop: Box, name: str) -> go.Figure:
     """Inner product of each patch with one filter (rows, columns), in picture coordinates.
 
@@ -340,7 +220,7 @@ def filter_response(response: np.ndarray, image: Image.Image, *, crop: Box, name
     """
     low, high = float(response.min()), float(response.max())
     reach = max(-low, high) or 1.0
-    heat = _heat(
+    heat = heat_map(
         response,
         crop,
         tr("inner product x E"),
@@ -362,7 +242,7 @@ def filter_response(response: np.ndarray, image: Image.Image, *, crop: Box, name
         high=high,
         most=most,
     )
-    figure = _on_picture(go.Figure(heat), image, words)
+    figure = on_picture(go.Figure(heat), image, words)
     # White is 0 on this scale, so what the model does not see must not be white.
     around = dict(x0=0, y0=0, x1=image.width, y1=image.height, line_width=0, layer="below")
     return figure.add_shape(type="rect", fillcolor="rgba(138,143,152,0.45)", **around)
@@ -379,7 +259,7 @@ def _extremes(low: float, high: float, reach: float) -> dict[float, str]:
     return ticks
 
 
-def _heat(
+def heat_map(
     values: np.ndarray,
     crop: Box,
     title: str,
@@ -400,13 +280,18 @@ def _heat(
     return go.Heatmap(z=values, colorbar=bar, **cells(crop, values.shape), **{**usual, **style})
 
 
-def _on_picture(figure: go.Figure, image: Image.Image, words: str) -> go.Figure:
-    """Give a map the axes of the picture, and `words` as its alt text."""
+def on_picture(
+    figure: go.Figure, image: Image.Image, words: str, *, below: int = _COLORBAR
+) -> go.Figure:
+    """Give a map the axes of the picture, and `words` as its alt text.
+
+    `below` is the room under the picture, in pixels.
+    """
     _picture_axes(figure, image)
-    return finish(figure, words, height=_picture_height(image) + _COLORBAR)
+    return finish(figure, words, height=_picture_height(image) + below)
 
 
-def _photo(figure: go.Figure, image: Image.Image) -> None:
+def photo(figure: go.Figure, image: Image.Image) -> None:
     figure.add_layout_image(
         source=photo_source(image),
         x=0,
