@@ -25,6 +25,7 @@ from vitviz import Activations, Model, anatomy, capture
 from vitviz.app.shared import models, pictures
 from vitviz.app.widgets import anatomy as widget
 from vitviz.text import anatomy as text
+from vitviz.text import encoder_layer
 
 STEPS = [
     *("picture", "patches", "flatten", "project", "prefix", "positions", "encoder", "output"),
@@ -257,7 +258,7 @@ def test_a_layer_of_windows_is_not_opened_and_says_what_it_does() -> None:
 
 
 def test_every_step_and_box_has_its_words() -> None:
-    for words in (*text.STEPS.values(), *text.BOXES.values()):
+    for words in (*text.STEPS.values(), *encoder_layer.BOXES.values()):
         assert words.title
         assert 0 <= words.equation <= 4
-    assert {"before", "after_attention", "after"} == set(text.CLOSED)
+    assert {"before", "after_attention", "after"} == set(encoder_layer.CLOSED)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..language import tr
 from ..plots.template import as_percent
 from ..text import anatomy as text
+from ..text.encoder_layer import ACTIVATING, BIAS, BOXES, CLOSED, KINDS_CLOSED
 from ..text.families import known_by
 from .numbers import Anatomy, answers, named, sent_residual
 
@@ -131,7 +132,7 @@ def _layer_facts(of: Anatomy, box: "Box") -> dict[str, Any]:
     if not box.layers:
         return {}
     layers = of.acts.layers[box.layers[0] : box.layers[-1] + 1]
-    kinds = dict.fromkeys(tr(text.KINDS_CLOSED[layer.kind]) for layer in layers)
+    kinds = dict.fromkeys(tr(KINDS_CLOSED[layer.kind]) for layer in layers)
     rows, cols = layers[-1].query_grid
     return {
         "first": box.layers[0] + 1,
@@ -165,17 +166,15 @@ def boxes_of(of: Anatomy) -> list[dict[str, Any]]:
         "M": shapes.get("hidden", (0,))[-1],
         "root": f"{math.sqrt(shapes['queries'][-1]):.3g}" if opened else "",
         "equal": as_percent(1 / tokens),
-        "bias": tr(text.BIAS) if opened and of.acts.score_terms(number)[1] is not None else "",
+        "bias": tr(BIAS) if opened and of.acts.score_terms(number)[1] is not None else "",
         "attention": share("attention"),
         "mlp": share("mlp"),
         "activation": act,
-        "activating": _filled(
-            tr(text.ACTIVATING["gated" if gated else "plain"]), {"activation": act}
-        ),
+        "activating": _filled(tr(ACTIVATING["gated" if gated else "plain"]), {"activation": act}),
         "next": tr("the last LayerNorm")
         if number + 1 == of.acts.depth
         else tr("layer {layer}", layer=number + 2),
-        "closed": tr(text.KINDS_CLOSED[described.kind]),
+        "closed": tr(KINDS_CLOSED[described.kind]),
     }
     named = dict.fromkeys(
         "qkv" if b.name in ("queries", "keys", "values") else b.name for b in layer
@@ -183,9 +182,9 @@ def boxes_of(of: Anatomy) -> list[dict[str, Any]]:
     return [
         {
             "id": name,
-            "title": _filled(tr(text.BOXES[name].title), facts),
-            "equation": text.BOXES[name].equation if opened else 0,
-            "say": _filled(tr(text.BOXES[name].say if opened else text.CLOSED[name]), facts),
+            "title": _filled(tr(BOXES[name].title), facts),
+            "equation": BOXES[name].equation if opened else 0,
+            "say": _filled(tr(BOXES[name].say if opened else CLOSED[name]), facts),
             "shape": _written(shapes["queries" if name == "qkv" else name]),
             "stream": name in _STREAM,
         }

@@ -1,4 +1,4 @@
-"""What the page Anatomy says of each step, and of each box of an encoder layer.
+"""What the page Anatomy says of each step; of each box of an encoder layer: encoder_layer.py.
 
 Names in braces are numbers of the model on screen; `_` and `^` begin an index or an exponent, as in
 z_0 or P², which the page sets as such.
@@ -231,161 +231,11 @@ PREFIX: Mapping[str, str] = {
     ),
 }
 
-#: Boxes of an encoder layer. `qkv` stands for queries, keys and values.
-BOXES: Mapping[str, Words] = {
-    "before": Words(
-        "z_{ℓ−1}",
-        2,
-        mark(
-            "Layer {l} gets {T} tokens of {D} numbers. These rows are the residual stream: "
-            "every layer reads from it and adds to it, and nothing else connects the layers."
-        ),
-    ),
-    "norm1": Words(
-        "LN",
-        2,
-        mark(
-            "LayerNorm brings each token to mean 0 and standard deviation 1, then multiplies "
-            "by γ and adds β. It stands before attention (pre-norm), so the stream itself is "
-            "passed on unchanged along the line at the left. The first Transformer had it "
-            "after each addition (post-norm)."
-        ),
-    ),
-    "qkv": Words(
-        "q k v",
-        2,
-        mark(
-            "Three matrices turn every token into a query q, a key k and a value v: what it "
-            "looks for, what it is found by, and what it passes on. They are split into {h} "
-            "heads of D_{h} = {d} numbers."
-        ),
-    ),
-    "scores": Words(
-        "q kᵀ / √D_{h}",
-        2,
-        mark(
-            "Query and key are multiplied number by number, and the products are summed. The "
-            "sum is large if both point in the same direction. The sum of D_{h} products "
-            "spreads about √D_{h} times as widely as one product; dividing by √D_{h} = {root} "
-            "undoes that.{bias}"
-        ),
-    ),
-    "attention": Words(
-        "softmax: A",
-        2,
-        mark(
-            "Softmax turns the {T} scores of this query into shares that sum to 100 %: one "
-            "row of A. If all scores were equal, each key would get {equal}."
-        ),
-    ),
-    "heads": Words(
-        "A v",
-        2,
-        mark(
-            "The output for this query is the sum of all values v, each multiplied by its "
-            "share. Only here do tokens exchange information; everything else processes each "
-            "token on its own."
-        ),
-    ),
-    "concatenated": Words(
-        mark("heads side by side"),
-        2,
-        mark(
-            "All {h} heads work at the same time, each with its own q, k and v. Their results "
-            "are put side by side: {h} × {d} numbers."
-        ),
-    ),
-    "heads_norm": Words(
-        "LN", 2, mark("This family normalises the heads' results before they are mixed.")
-    ),
-    "projected": Words(
-        "U_{msa}",
-        2,
-        mark(
-            "One more learned matrix, U_{msa}, mixes the results of the heads into {D} "
-            "numbers: this is MSA(LN(z_{ℓ−1}))."
-        ),
-    ),
-    "layer_scale1": Words(
-        "LayerScale",
-        2,
-        mark(
-            "Each number is multiplied by a learned factor. The factors begin small, so that "
-            "at first the layers add almost nothing."
-        ),
-    ),
-    "after_attention": Words(
-        "+ → z′_{ℓ}",
-        2,
-        mark(
-            "The result is added to the input of the layer, number by number. Attention "
-            "changes the stream here by {attention} of its length (mean over all tokens)."
-        ),
-    ),
-    "norm2": Words("LN", 3, mark("LayerNorm again, with a γ and a β of its own, before the MLP.")),
-    "hidden": Words(
-        mark("MLP: hidden"),
-        3,
-        mark(
-            "The MLP processes each token on its own, with the same weights for all: it moves "
-            "no information between patches. Its first matrix turns {D} numbers into {M}."
-        ),
-    ),
-    "activated": Words(
-        "{activation}",
-        3,
-        "{activating}",
-    ),
-    "mlp": Words(
-        mark("MLP: out"),
-        3,
-        mark("A second matrix turns the hidden units back into {D} numbers."),
-    ),
-    "layer_scale2": Words(
-        "LayerScale", 3, mark("Again each number is multiplied by a learned factor.")
-    ),
-    "after": Words(
-        "+ → z_{ℓ}",
-        3,
-        mark(
-            "The result is added to the stream too: the MLP changes it here by {mlp} of its "
-            "length. z_{ℓ} goes to {next}."
-        ),
-    ),
-}
-ACTIVATING: Mapping[str, str] = {
-    "plain": mark(
-        "{activation} lets large positive numbers pass and brings negative ones close to 0. "
-        "Without it, one matrix could do the work of both."
-    ),
-    "gated": mark(
-        "One half of the hidden units goes through {activation} and is multiplied by the "
-        "other half: a gate for each number."
-    ),
-}
-BIAS = mark(" This family then adds a bias that depends on the positions of query and key.")
-#: Of a layer that is not opened.
-CLOSED: Mapping[str, str] = {
-    "before": mark("Layer {l} gets {T} tokens of {D} numbers, the residual stream."),
-    "after_attention": mark("The result of the first half of the layer is added: {closed}."),
-    "after": mark(
-        "The second half of the layer processes each token on its own, and its result is added too."
-    ),
-}
 #: What is said of a token whose numbers are not in the browser: by the app, and by a file.
 PARTIAL_APP = mark("This layer is large: click the token, and its numbers are sent.")
 PARTIAL_FILE = mark(
     "This file holds these numbers for {token} only; the app shows them for every token."
 )
-
-KINDS_CLOSED: Mapping[str, str] = {
-    "mixing": mark("an MLP across the patches"),
-    "window": mark("attention within windows"),
-    "grid": mark("attention within windows of spread patches"),
-    "pooled": mark("attention to pooled keys"),
-    "class": mark("attention of CLS to all patches"),
-    "global": mark("attention, in a form that is not opened here"),
-}
 
 #: Shapes in letters, by the names of steps and of what they are made with.
 SHAPES: Mapping[str, str] = {
