@@ -1,5 +1,6 @@
 """`vitviz prepare`: what a lesson will have without a network, tried before the lesson."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from hub_server import HubServer, put_in_cache
 from safetensors.torch import save, save_file
 
 from vitviz import Activations, ModelError, cli, zoo
-from vitviz.checkpoints import shipped_names
+from vitviz.checkpoints import assets, shipped_names
+from vitviz.cli import lesson_files
+from vitviz.cli.lesson_files import MODEL
 
 SHIPPED = "vitviz_tiny_cifar10"
 NAME = "test_vit"
@@ -135,3 +138,139 @@ def test_ctrl_c_ends_it(
     monkeypatch.setattr("vitviz.capture", stopped)
     assert cli.main(["prepare", SHIPPED]) == 130
     assert "cancelled" in capsys.readouterr().err
+
+
+# --- all that the seven lessons need ------------------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder assets/ as links to its files, each of which a test may replace."""
+    folder = tmp_path / "assets"
+    for path in assets().rglob("*.*"):
+        link = folder / path.relative_to(assets())
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path)
+    for place in ("vitviz.checkpoints", "vitviz.checkpoints.shipped"):
+        monkeypatch.setattr(f"{place}.assets", lambda: folder)
+    monkeypatch.setattr(lesson_files, "MORE_MODELS", ())
+    return folder
+
+
+def lesson(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, str], str]:
+    """The exit code, what the table says of each thing, and the last line."""
+    code = cli.main(["prepare", "--lesson"])
+    heading, *lines, last = capsys.readouterr().out.splitlines()
+    column = heading.index("works offline")
+    return code, {line[:column].strip(): line[column:] for line in lines}, last
+
+
+def test_what_the_lessons_need_ships_and_no_network_is_asked(
+    server: HubServer, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said, last = lesson(capsys)
+    assert (code, last) == (0, lesson_files.READY)
+    samples = len(list(files.glob("samples/*.jpg")))
+    begins = {
+        MODEL: "yes  shipped weights, ",
+        "sample pictures": f"yes  {samples} pictures opened and captured",
+        "training records": "yes  40 epochs and 12 moments of ",
+        "profile": "yes  10,000 pictures of ",
+    }
+    assert list(said) == list(begins)
+    for what, words in begins.items():
+        assert said[what].startswith(words)
+    assert server.asked == []
+
+
+def cut(path: Path) -> bytes:
+    return path.read_bytes()[: path.stat().st_size // 2]
+
+
+def other_numbers(path: Path) -> bytes:
+    """The file with zeros among its last numbers, which nothing but a checksum can tell."""
+    data = path.read_bytes()
+    return data[:-5_000] + bytes(5_000)
+
+
+OTHER = "vitviz_tiny_cifar100.npz"
+
+
+@pytest.mark.parametrize(
+    ("check", "file", "damaged"),
+    [
+        ("sample pictures", "samples/LICENCES.csv", None),
+        ("sample pictures", "samples/LICENCES.csv", lambda path: b""),
+        ("sample pictures", "samples/koala.jpg", None),
+        ("sample pictures", "samples/koala.jpg", lambda path: path.read_bytes()[:200]),
+        ("training records", "curves/data_hunger.json", cut),
+        ("training records", f"curves/{MODEL}.json", lambda path: b"[1, 2]"),
+        ("training records", f"curves/{MODEL}.npz", None),
+        ("training records", f"curves/{MODEL}.npz", other_numbers),
+        (
+            "training records",
+            f"curves/{MODEL}.npz",
+            lambda path: (path.parent / OTHER).read_bytes(),
+        ),
+        ("profile", f"profiles/{MODEL}.npz", cut),
+        ("profile", f"profiles/{MODEL}.npz", lambda path: (path.parent / OTHER).read_bytes()),
+        ("profile", f"weights/{MODEL}.safetensors", other_numbers),
+    ],
+)
+def test_what_is_missing_or_damaged_is_said(
+    check: str, file: str, damaged: Callable[[Path], bytes] | None, files: Path
+) -> None:
+    found = lesson_files.CHECKS[check]()
+    damage(files / file, damaged)
+    with pytest.raises(ModelError) as error:
+        lesson_files.CHECKS[check]()
+    assert found
+    assert_one_sentence(str(error.value))
+    assert Path(file).name in str(error.value) or "do not belong together" in str(error.value)
+
+
+def damage(path: Path, damaged: Callable[[Path], bytes] | None) -> None:
+    """Replace a link by a file of other bytes, or by nothing."""
+    data = None if damaged is None else damaged(path)
+    path.unlink()
+    if data is not None:
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize("damaged", [None, cut])
+def test_without_its_model_or_a_sample_no_lesson_is_promised(
+    damaged: Callable[[Path], bytes] | None, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(files / "weights" / f"{MODEL}.safetensors", damaged)
+    damage(files / "samples" / "LICENCES.csv", None)
+    code, said, last = lesson(capsys)
+    assert (code, last) == (1, lesson_files.MISSING)
+    for what in (MODEL, "sample pictures"):
+        assert said[what].startswith("no   ")
+        assert_one_sentence(said[what].removeprefix("no   "))
+
+
+def test_a_further_model_is_downloaded_where_the_hub_answers(
+    server: HubServer,
+    files: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(lesson_files, "MORE_MODELS", (NAME,))
+    server.mode = "503"
+    code, said, last = lesson(capsys)
+    assert (code, last) == (0, lesson_files.READY)
+    assert said[NAME].startswith("no   ")
+    assert "could not be downloaded" in said[NAME]
+    assert said[NAME].endswith(". The lessons work without it.")
+    server.mode = "ok"
+    server.files["timm/test_vit.r160_in1k/model.safetensors"] = save(timm_module(NAME).state_dict())
+    code, said, last = lesson(capsys)
+    assert (code, last) == (0, lesson_files.READY)
+    assert said[NAME].startswith("yes  trained weights of timm, r160_in1k")
+
+
+def test_the_models_of_the_lessons_are_in_the_menu() -> None:
+    menu = [entry.name for entry in zoo.catalogue()]
+    assert {MODEL, *lesson_files.MORE_MODELS} <= set(menu)
+    assert menu[0] == MODEL

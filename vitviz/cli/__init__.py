@@ -267,6 +267,11 @@ def _parser() -> argparse.ArgumentParser:
     preparing.add_argument(
         "names", nargs="*", metavar="NAME", help="models (default: those that come with vitviz)"
     )
+    preparing.add_argument(
+        "--lesson",
+        action="store_true",
+        help="try what the seven lessons need too: sample pictures, training records, profiles",
+    )
     add_options(preparing)
     preparing.set_defaults(run=prepare)
     return parser

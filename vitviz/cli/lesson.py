@@ -3,9 +3,12 @@
 import argparse
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from ..options import OptionError, Options, options_in
+from . import lesson_files
 from .terminal import CLEAR, refused
 
 
@@ -60,7 +63,7 @@ def prepare(arguments: argparse.Namespace) -> int:
     from ..checkpoints import shipped_names
     from ..devices import device_named
     from ..profiling import ProfileError, load_profile
-    from ..zoo import ModelError, catalogue, leave_cores_free
+    from ..zoo import ModelError, leave_cores_free
 
     try:
         options = options_in(arguments)
@@ -71,23 +74,39 @@ def prepare(arguments: argparse.Namespace) -> int:
         return refused(error)
     leave_cores_free()
     wanted: dict[str, tuple[str, Path | None, tuple[int, int] | None]] = {}
-    for name in (*arguments.names, *(options.models or ())):
+    lesson = (lesson_files.MODEL,) if arguments.lesson else ()
+    for name in (*lesson, *arguments.names, *(options.models or ())):
         wanted[name] = (name, None, None)
     wanted |= options.checkpoints
     wanted = wanted or {name: (name, None, None) for name in shipped_names()}
-    width, code = max(map(len, wanted)), 0
+    checks: dict[str, Callable[[], str]] = {
+        title: partial(_tried, *each, options) for title, each in wanted.items()
+    }
+    extra: dict[str, Callable[[], str]] = {}
+    if arguments.lesson:
+        checks |= lesson_files.CHECKS
+        extra = {
+            name: partial(_tried, name, None, None, options)
+            for name in lesson_files.MORE_MODELS
+            if name not in wanted
+        }
+    width, code = max(map(len, (*checks, *extra))), 0
     print(f"{'model':{width}}  works offline")
-    for title, (name, file, size) in wanted.items():
+    for title, check in (checks | extra).items():
         try:
-            line = f"yes  {_tried(name, file, size, options)}"
-            if not file and name not in (entry.name for entry in catalogue()):
-                line += ", in Python alone: the menu does not have it"
+            line = f"yes  {check()}"
         except ModelError as error:
-            line, code = f"no   {error}", 1
+            line = f"no   {error}"
+            if title in extra:
+                line += " The lessons work without it."
+            else:
+                code = 1
         except KeyboardInterrupt:
             print(f"{title}: cancelled.", file=sys.stderr)
             return 130
         print(f"{title:{width}}  {line}", flush=True)
+    if arguments.lesson:
+        print(lesson_files.MISSING if code else lesson_files.READY)
     return code
 
 
@@ -102,6 +121,7 @@ def _tried(name: str, file: Path | None, size: tuple[int, int] | None, options: 
     from .. import capture, load_model, open_image
     from ..activations import check_finite
     from ..checkpoints import assets, shipped_names
+    from ..zoo import catalogue
 
     size = size or options.image_size
     if file is None and name not in shipped_names():
@@ -123,6 +143,9 @@ def _tried(name: str, file: Path | None, size: tuple[int, int] | None, options: 
     readable = [layer for layer in range(acts.depth) if acts.layers[layer].refusal is None]
     for layer in readable:
         acts.attention(layer)  # proved as a whole
-    return (
+    line = (
         f"{model.weights}, {len(readable)} of {acts.depth} layers proved, {seconds:.2f} s a picture"
     )
+    if not file and name not in (entry.name for entry in catalogue()):
+        line += ", in Python alone: the menu does not have it"
+    return line
