@@ -24,7 +24,7 @@ PRESENTER = 1.25  # how much larger everything is on a projector
 
 #: What the address may hold. Other words in it are dropped.
 NAMES = (
-    *("lang", "presenter", "picture", "model", "weights", "size"),
+    *("lang", "presenter", "lesson", "picture", "model", "weights", "size"),
     *("layer", "head", "query", "step", "key"),
     *("read", "view", "scale", "leave_out", "smooth", "seen", "predict"),
     *(
@@ -61,6 +61,7 @@ NAMES = (
         "moment",
         "depth",
         "shuffle",
+        "experiment",
         "mute_to",
     ),
     *("family", "zoo_layer", "zoo_down", "zoo_across"),
