@@ -147,9 +147,9 @@ LESSONS = (
             Step(
                 "attention",
                 mark(
-                    "Now the columns of A: the map shows who looks **at** the cyan patch. **Is this "
-                    "the map that you get when the patch itself looks?** Switch between row and "
-                    "column."
+                    "Now the columns of A: the map shows who looks **at** the cyan patch. **Is "
+                    "this the map that you get when the patch itself looks?** Switch between row "
+                    "and column."
                 ),
                 {"layer": "6", "query": "6.12", "read": "column"},
                 ("picture", "heads", "read"),
