@@ -1,4 +1,5 @@
-"""The documentation site: the reference of every public module, and the gallery of figures.
+"""The documentation site: the reference of every public module, the gallery of figures, and the
+teacher's guide with its worksheet, which print on A4.
 
 python docs/build.py FOLDER
 """
@@ -8,6 +9,8 @@ from contextlib import chdir
 from pathlib import Path
 
 import gallery
+import jinja2
+import markdown2
 import pdoc
 
 import vitviz
@@ -17,6 +20,7 @@ _ALSO = ("equivariance", "report")  # which hold no public name of their own
 MODULES = sorted({f"vitviz.{name}" for name in (*vitviz._HOMES.values(), *vitviz._MODULES, *_ALSO)})
 #: The same for pdoc, without the modules below them: a package offers all by its own name.
 SHOWN = ("vitviz", "!vitviz[.].*", *MODULES, *(f"!{module}[.].*" for module in MODULES))
+PAGES = ("teaching", "worksheet")  # written in Markdown beside this file
 
 
 def build(folder: Path) -> None:
@@ -33,6 +37,23 @@ def build(folder: Path) -> None:
     with chdir(Path(__file__).parent):  # where no folder has the name of the package
         pdoc.pdoc(*SHOWN, output_directory=folder)
     gallery.write(folder)
+    write_pages(folder)
+
+
+def write_pages(folder: Path) -> None:
+    """Write the guide and the worksheet as pages, whose links lead to each other."""
+    folder.mkdir(parents=True, exist_ok=True)
+    source = Path(__file__).parent
+    loader = jinja2.FileSystemLoader(source / "templates")
+    template = jinja2.Environment(loader=loader).get_template("page.html.jinja2")
+    for name in PAGES:
+        text = (source / f"{name}.md").read_text(encoding="utf-8")
+        for other in PAGES:
+            text = text.replace(f"({other}.md)", f"({other}.html)")
+        content = markdown2.markdown(text, extras=["tables", "code-friendly"])
+        title = next(line[2:] for line in text.splitlines() if line.startswith("# "))
+        page = template.render(title=title, content=content)
+        (folder / f"{name}.html").write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

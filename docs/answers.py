@@ -1,0 +1,395 @@
+"""The numbers of the seven lessons, computed from what comes with vitviz; docs/teaching.py asks."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+
+import vitviz
+from vitviz import attribution, inspection, intervention
+from vitviz.activations import DropPatches, Edit, FillPatches
+from vitviz.app.widgets import cell_sets
+from vitviz.checkpoints import assets
+from vitviz.cli.lesson_files import MODEL
+from vitviz.equivariance import shuffle_patches
+from vitviz.text.lessons import settings_of
+
+_NEAR = 0.005  # of a value: nearer ones are not told apart by rank
+
+
+class Scene(NamedTuple):
+    """What the model does with one sample picture."""
+
+    image: Image.Image
+    acts: vitviz.Activations
+
+    @property
+    def answer(self) -> int:
+        return largest(known(self.acts.probabilities))
+
+
+class Place(NamedTuple):
+    """The largest value of a map, and where it is; rows and columns count from 1."""
+
+    row: int
+    column: int
+    value: float
+
+
+@cache
+def model(name: str = MODEL) -> vitviz.Model:
+    return vitviz.load_model(name)
+
+
+@cache
+def scene(picture: str) -> Scene:
+    image = vitviz.open_image((assets() / "samples" / f"{picture}.jpg").read_bytes())
+    return Scene(image, vitviz.capture(model(), image))
+
+
+def of_step(number: int, step: int) -> tuple[Scene, dict[str, str]]:
+    """The picture of a step, and its settings."""
+    settings = settings_of(number, step)
+    return scene(settings["picture"]), settings
+
+
+def largest(values: np.ndarray) -> int:
+    """The number of the largest value, which must be well ahead of the second.
+
+    Raises
+    ------
+    ValueError
+        When it is not, so that another machine might find another one.
+    """
+    second, first = np.sort(np.ravel(values))[-2:]
+    if first - second < _NEAR * abs(first):
+        raise ValueError(f"{first} and {second} are too near to each other to name the larger one.")
+    return int(np.argmax(values))
+
+
+def peak(values: np.ndarray) -> Place:
+    number = largest(values)
+    row, column = divmod(number, values.shape[1])
+    return Place(row + 1, column + 1, float(values.flat[number]))
+
+
+def known(values: np.ndarray | None) -> np.ndarray:
+    assert values is not None
+    return values
+
+
+def _query(settings: Mapping[str, str]) -> tuple[int, int]:
+    row, column = settings["query"].split(".")
+    return int(row) - 1, int(column) - 1
+
+
+def correlation(one: np.ndarray, other: np.ndarray) -> float:
+    return float(np.corrcoef(np.ravel(one), np.ravel(other))[0, 1])
+
+
+def _moved(rows: np.ndarray) -> float:
+    """How much of the attention of rows would have to move to make them equal, on average."""
+    return float(np.abs(rows - rows.mean(axis=0)).sum(axis=1).mean() / 2)
+
+
+def path() -> dict[str, Any]:
+    """Lesson 1: from picture to answer."""
+    shown, settings = of_step(1, 2)
+    acts = shown.acts
+    tokens, width = acts.tokens(0).shape
+    lens = intervention.logit_lens(model(), acts)
+    tops = [largest(row) for row in lens]
+    query = int(np.ravel_multi_index(_query(settings), acts.grid)) + acts.num_prefix_tokens
+    row = acts.attention(int(settings["layer"]) - 1)[int(settings["head"]) - 1, query]
+    return {
+        "tokens": tokens,
+        "width": width,
+        "numbers": tokens * width,
+        "patches": len(acts.patches),
+        "grid": acts.grid,
+        "side": known(model().patch_kernel).shape[-1],
+        "in_patch": known(model().patch_kernel)[0].size,
+        "input": model().preprocess.input_size,
+        "itself": float(row[query]),
+        "reached": reached(acts, query),
+        "lens": [
+            (depth, acts.output_names[top], float(values[top]), float(values[shown.answer]))
+            for depth, (top, values) in enumerate(zip(tops, lens, strict=True))
+        ],
+        "first": next(d for d in range(len(tops)) if set(tops[d:]) == {shown.answer}),
+        "answer": acts.output_names[shown.answer],
+    }
+
+
+def reached(acts: vitviz.Activations, token: int) -> dict[str, int]:
+    """How many tokens change in each half of layer 1 when one token is exchanged."""
+    block: Any = model().module.get_submodule("blocks.0")
+    halves: dict[str, Any] = {
+        "attention": lambda z: block.attn(block.norm1(z)),
+        "mlp": lambda z: block.mlp(block.norm2(z)),
+    }
+    before = torch.tensor(acts.tokens(0))[None]
+    after = before.clone()
+    after[0, token] = before[0, acts.num_prefix_tokens]
+    with torch.inference_mode():
+        return {
+            name: int(((half(before) - half(after)).abs() > 1e-6).any(dim=-1).sum())
+            for name, half in halves.items()
+        }
+
+
+def positions() -> dict[str, Any]:
+    """Lesson 2: the order of the patches, and their positions."""
+    shown, settings = of_step(2, 3)
+    found = shuffle_patches(model(), shown.image, seed=1)  # order number 1 of the page
+    told = [
+        [
+            (shown.acts.output_names[largest(row)], float(row.max()), float(row[shown.answer]))
+            for row in two
+        ]
+        for two in found.outputs
+    ]
+    if found.changes[1] > 1e-5:
+        raise ValueError("Without E_pos the order of the patches changes the answer.")
+    grid = shown.acts.grid
+    row, column = _query(settings)
+    learned = inspection.position_similarity(known(model().position_embedding), grid=grid)
+    table = inspection.position_table("random", grid=grid, embed_dim=shown.acts.tokens(0).shape[1])
+    drawn = inspection.position_similarity(table, grid=grid)
+    beside = [(row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)]
+    return {
+        "with": told[0],
+        "without": told[1],
+        "answer": shown.acts.output_names[shown.answer],
+        "query": (row + 1, column + 1),
+        "beside": float(np.mean([learned[row, column][place] for place in beside])),
+        "corner": float(learned[row, column, -1, -1]),
+        "all_beside": inspection.neighbour_similarity(learned),
+        "random_beside": inspection.neighbour_similarity(drawn),
+    }
+
+
+def looks() -> dict[str, Any]:
+    """Lesson 3: rows and columns of the attention."""
+    shown, first = of_step(3, 1)
+    acts, prefix = shown.acts, shown.acts.num_prefix_tokens
+    mean = acts.attention(int(first["layer"]) - 1).mean(axis=0)
+    _, second = of_step(3, 2)
+    heads = acts.attention(int(second["layer"]) - 1)[:, prefix:, prefix:]
+    moved = np.array([_moved(head / head.sum(axis=1, keepdims=True)) for head in heads])
+    query = np.ravel_multi_index(_query(second), acts.grid)
+    _, third = of_step(3, 3)
+    column_layer = acts.attention(int(third["layer"]) - 1).mean(axis=0)
+    token = np.ravel_multi_index(_query(third), acts.grid) + prefix
+    row, column = column_layer[token], column_layer[:, token]
+    return {
+        "peak": peak(mean[0, prefix:].reshape(acts.grid)),
+        "cls": float(mean[0, 0]),
+        "equal": 1 / len(mean),
+        "answer": acts.output_names[shown.answer],
+        "probability": float(known(acts.probabilities)[shown.answer]),
+        "follows": (largest(moved) + 1, float(moved.max())),
+        "same": (largest(-moved) + 1, float(moved.min())),
+        "itself": float(heads[int(second["head"]) - 1, query, query]),
+        "query": tuple(number + 1 for number in _query(second)),
+        "read": tuple(number + 1 for number in _query(third)),
+        "row": peak(row[prefix:].reshape(acts.grid)),
+        "column": peak(column[prefix:].reshape(acts.grid)),
+        "column_total": float(column.sum()),
+        "alike": correlation(row[prefix:], column[prefix:]),
+    }
+
+
+def local() -> dict[str, Any]:
+    """Lesson 4: attention distance."""
+    shown, settings = of_step(4, 2)
+    acts = shown.acts
+    distance = inspection.attention_distance(acts)
+    layer, head = int(settings["layer"]) - 1, int(settings["head"]) - 1
+    equal = inspection.uniform_distance(acts.grid, acts.patch_size)
+    wide = divmod(largest(-np.abs(distance[-1] - equal)), distance.shape[1])[1]
+    every = np.array([inspection.attention_distance(scene(path.stem).acts) for path in samples()])
+    near = {
+        "chosen": _within(acts, layer, head),
+        "wide": _within(acts, acts.depth - 1, wide),
+    }
+    return {
+        "layers": [float(value) for value in distance.mean(axis=1)],
+        "most_local": largest(-distance.mean(axis=1)) + 1,
+        "equal": equal,
+        "chosen": (layer + 1, head + 1, float(distance[layer, head])),
+        "wide": (acts.depth, wide + 1, float(distance[-1, wide])),
+        "within": near,
+        "within_equal": _share_near(np.full((len(acts.patches),) * 2, 1 / len(acts.patches)), acts),
+        "pictures": len(every),
+        "over": (float(every[:, layer, head].mean()), float(every[:, layer, head].std(ddof=1))),
+        "heads_apart": float(every.mean(axis=0).std(ddof=1)),
+        "pictures_apart": float(every.std(axis=0, ddof=1).mean()),
+    }
+
+
+def samples() -> list[Path]:
+    return sorted((assets() / "samples").glob("*.jpg"))
+
+
+def _within(acts: vitviz.Activations, layer: int, head: int) -> float:
+    """The share of a head's attention between patches that goes no farther than a neighbour."""
+    prefix = acts.num_prefix_tokens
+    rows = acts.attention(layer)[head, prefix:, prefix:]
+    return _share_near(rows / rows.sum(axis=1, keepdims=True), acts)
+
+
+def _share_near(rows: np.ndarray, acts: vitviz.Activations) -> float:
+    places = np.indices(acts.grid).reshape(2, -1)
+    apart = np.hypot(*(places[:, :, None] - places[:, None, :]))
+    return float((rows * (apart <= 1)).sum(axis=1).mean())
+
+
+def reaches() -> dict[str, Any]:
+    """Lesson 5: rollout, and maps of a class."""
+    shown, _ = of_step(5, 2)
+    acts, prefix = shown.acts, shown.acts.num_prefix_tokens
+    rows = [step[0] for step in inspection.rollout_steps(acts)]
+    final = rows[-1][prefix:]
+    fused = {
+        name: inspection.attention_rollout(acts, fusion=name)[prefix:] for name in ("max", "min")
+    }
+    weights = (0.25, 0.75, 0.9)
+    probabilities = known(acts.probabilities)
+    order = probabilities.argsort()[::-1]
+    absent = acts.output_names.index("goldfish")
+    maps = [
+        attribution.relevance(model(), shown.image, int(index))
+        for index in (order[0], order[1], absent)
+    ]
+    return {
+        "own": [float(row[0]) for row in rows],
+        "alike": [correlation(row[prefix:], final) for row in rows],
+        "fusions": {name: correlation(values, final) for name, values in fused.items()},
+        "residuals": {
+            weight: correlation(inspection.attention_rollout(acts, residual=weight)[prefix:], final)
+            for weight in weights
+        },
+        "answer": (acts.output_names[order[0]], float(probabilities[order[0]])),
+        "second": (acts.output_names[order[1]], float(probabilities[order[1]])),
+        "absent": (acts.output_names[absent], float(probabilities[absent])),
+        "peaks": [peak(values / values.sum()) for values in maps],
+        "class_alike": [correlation(maps[0], values) for values in maps[1:]],
+    }
+
+
+def changes() -> dict[str, Any]:
+    """Lesson 6: blocks, patches and heads without which the answer is another one."""
+    shown, settings = of_step(6, 2)
+    acts, side = shown.acts, 4  # of a block, as the page begins with
+    before = float(known(acts.probabilities)[shown.answer])
+    falls = intervention.occlusion(
+        model(), shown.image, class_index=shown.answer, block=side, removal="drop"
+    )[::side, ::side]
+    painted = cell_sets.read(settings["painted"], acts.grid)
+    assert painted is not None
+    edits: dict[str, Edit] = {
+        "removed": DropPatches(painted),
+        "alone": DropPatches(~painted),
+        "blurred": FillPatches(painted, "blur"),
+    }
+    answers = {}
+    for name, edit in edits.items():
+        changed = known(vitviz.capture(model(), shown.image, edits=[edit]).probabilities)
+        top = largest(changed)
+        answers[name] = (acts.output_names[top], float(changed[top]), float(changed[shown.answer]))
+    logits = intervention.head_effects(model(), shown.image)
+    muted = np.asarray(model().probabilities(torch.tensor(logits)))
+    effects = muted[..., shown.answer] - before
+    weakest = peak(-effects)
+    others = [
+        (layer + 1, head + 1, acts.output_names[largest(muted[layer, head])])
+        for layer, head in np.ndindex(*effects.shape)
+        if largest(muted[layer, head]) != shown.answer
+    ]
+    return {
+        "answer": acts.output_names[shown.answer],
+        "before": before,
+        "blocks": [[float(fall) for fall in row] for row in falls],
+        "most": peak(falls),
+        "least": peak(-falls),
+        "patches": int(painted.sum()),
+        "answers": answers,
+        "weakest": weakest,
+        "others": others,
+        "heads": effects.size,
+        "small": int((np.abs(effects) < 0.05).sum()),
+        "helped": int((effects > 0).sum()),
+    }
+
+
+def data() -> dict[str, Any]:
+    """Lesson 7: what training changed, and how much data it took."""
+    hunger = json.loads((assets() / "curves" / "data_hunger.json").read_text(encoding="utf-8"))
+    shares = sorted({one["share"] for one in hunger["runs"]})
+    curves = {
+        name: [
+            float(
+                np.mean(
+                    [
+                        one["test_accuracy"]
+                        for one in hunger["runs"]
+                        if (one["network"], one["share"]) == (name, share)
+                    ]
+                )
+            )
+            for share in shares
+        ]
+        for name in ("vit", "cnn")
+    }
+    profile = vitviz.load_profile(assets() / "profiles" / f"{MODEL}.npz")
+    return {
+        "moments": moments(MODEL, (0, 1, 2, -1)),
+        "accuracy": known(np.array(profile.accuracy))[0],
+        "five": known(np.array(profile.accuracy))[1],
+        "test": profile.about["pictures"],
+        "classes": len(model().labels or ()),
+        "pictures": [round(share * hunger["pictures"]) for share in shares],
+        **curves,
+        "gaps": [cnn - vit for vit, cnn in zip(curves["vit"], curves["cnn"], strict=True)],
+        "seen": hunger["seen"],
+    }
+
+
+def moments(name: str, chosen: Sequence[int]) -> list[dict[str, float]]:
+    """Filters, positions and distance at these moments of a recorded run; -1 is the last."""
+    with np.load(assets() / "curves" / f"{name}.npz") as arrays:
+        record = dict(arrays)
+    run = json.loads((assets() / "curves" / f"{name}.json").read_text(encoding="utf-8"))
+    whole = {row["image_size"]: row["epoch"] for row in run["epochs"]}  # epochs of each size
+    found = []
+    for each in chosen:
+        number = range(len(record["epoch"]))[each]
+        size = int(record["image_size"][number])
+        kernel = record[f"filters_{number}"].astype(np.float32)
+        patch = kernel.shape[-1]
+        grid = (size // patch, size // patch)
+        table = record[f"positions_{number}"].astype(np.float32)
+        distance = record[f"distance_{number}"].mean()
+        before = sum(epochs for smaller, epochs in whole.items() if smaller < size)
+        explained = inspection.filter_components(kernel, n_components=12)[1].sum()
+        similarity = inspection.position_similarity(table, grid=grid)
+        found.append(
+            {
+                "epoch": before + float(record["epoch"][number]),
+                "size": size,
+                "explained": float(explained),
+                "near": inspection.neighbour_similarity(similarity),
+                "distance": float(distance / inspection.uniform_distance(grid, patch)),
+            }
+        )
+    return found
+
+
+#: What computes the numbers of each lesson, in their order.
+LESSONS = (path, positions, looks, local, reaches, changes, data)

@@ -1,0 +1,141 @@
+"""The numbers that refute what is often said of Vision Transformers; docs/teaching.py asks."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from answers import correlation, known, largest, model, moments, reached, scene
+
+import vitviz
+from vitviz import attribution, inspection
+from vitviz.checkpoints import assets
+
+PICTURE = "dog"  # with which the app opens
+PLAIN = "vitviz_tiny_cifar100"  # whose positions were random before training
+FLAT = "vitviz_tiny_cifar10"  # whose distance does not rise with depth
+
+
+def residual() -> dict[str, float]:
+    """What the last layer gives, beside the right sum and the wrong one: |z_L - sum| / |z_L|."""
+    acts, depth = scene(PICTURE).acts, scene(PICTURE).acts.depth
+    before, between, after = (
+        torch.tensor(tokens)
+        for tokens in (
+            acts.tokens(depth - 1),
+            acts.tokens_after_attention(depth - 1),
+            acts.tokens(depth),
+        )
+    )
+    block: Any = model().module.get_submodule(f"blocks.{depth - 1}")
+    with torch.inference_mode():
+        mlp = block.mlp(block.norm2(between[None]))[0]
+    off = {
+        name: float((after - mlp - stream).norm() / after.norm())
+        for name, stream in (("right", between), ("wrong", before))
+    }
+    if off["right"] > 1e-5:
+        raise ValueError("A layer does not add the MLP's result to the stream after attention.")
+    return off
+
+
+def scale() -> dict[str, Any]:
+    """The strongest weight of CLS in the last layer, and what another scale would make of it."""
+    acts = scene(PICTURE).acts
+    layer, width = acts.depth - 1, acts.tokens(0).shape[1]
+    attention, query, key = acts.attention(layer), acts.queries(layer), acts.keys(layer)
+    head, token = divmod(largest(attention[:, 0, 1:]), attention.shape[2] - 1)
+    scores = query[head, 0] @ key[head].T
+    weights = [float(_softmax(scores / np.sqrt(by))[token + 1]) for by in (key.shape[2], width)]
+    if abs(weights[0] - attention[head, 0, token + 1]) > 1e-5:
+        raise ValueError("The scores are not divided by the square root of the head's width.")
+    row, column = divmod(token, acts.grid[1])
+    return {
+        "head": head + 1,
+        "layer": layer + 1,
+        "patch": (row + 1, column + 1),
+        "right": weights[0],
+        "wrong": weights[1],
+        "head_width": key.shape[2],
+        "width": width,
+    }
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    powers = np.exp(scores - scores.max())
+    return np.asarray(powers / powers.sum())
+
+
+def learned() -> dict[str, Any]:
+    """Cosine of neighbouring positions before and after a training without any start in them."""
+    record = moments(PLAIN, (0, -1))
+    return {
+        "model": PLAIN,
+        "before": record[0]["near"],
+        "after": record[-1]["near"],
+    }
+
+
+def head() -> dict[str, Any]:
+    """The one linear layer that gives the answer."""
+    linear: Any = model().module.get_submodule("head")
+    if not isinstance(linear, torch.nn.Linear):
+        raise ValueError("The classification head is no linear layer.")
+    outputs, inputs = linear.weight.shape
+    return {"inputs": inputs, "outputs": outputs, "numbers": outputs * inputs + outputs}
+
+
+def depth() -> dict[str, Any]:
+    """The mean distance of each layer over many pictures, which falls somewhere."""
+    profile = vitviz.load_profile(assets() / "profiles" / f"{FLAT}.npz")
+    layers = [float(value) for value in profile.mean("distance").mean(axis=1)]
+    lowest = largest(-np.array(layers)) + 1
+    if lowest == 1:
+        raise ValueError("The distance of this model rises from the first layer on.")
+    return {
+        "model": FLAT,
+        "layers": layers,
+        "lowest": lowest,
+        "pictures": profile.about["pictures"],
+    }
+
+
+def class_maps() -> dict[str, Any]:
+    """Two classes on one picture: one map by rollout, two by their gradients."""
+    shown = scene("bison")
+    order = known(shown.acts.probabilities).argsort()[::-1][:2]
+    maps = [attribution.relevance(model(), shown.image, int(index)) for index in order]
+    return {
+        "classes": [shown.acts.output_names[index] for index in order],
+        "index": int(order[1]),
+        "alike": correlation(*maps),
+    }
+
+
+def certain() -> dict[str, Any]:
+    """A wrong answer with a high probability."""
+    acts = scene("duck").acts
+    values = known(acts.probabilities)
+    top = largest(values)
+    if "duck" in acts.output_names:
+        raise ValueError("The model knows ducks.")
+    return {"answer": acts.output_names[top], "probability": float(values[top])}
+
+
+def numbers() -> dict[str, Any]:
+    """All of them, by the names that the guide gives them."""
+    acts = scene(PICTURE).acts
+    tokens = len(acts.tokens(0))
+    equal = inspection.uniform_distance((7, 7), 32)
+    return {
+        "residual": residual(),
+        "scale": scale(),
+        "learned": learned(),
+        "head": head(),
+        "tokens": tokens,
+        "patches": len(acts.patches),
+        "reached": reached(acts, tokens // 2),
+        "depth": depth(),
+        "class_maps": class_maps(),
+        "certain": certain(),
+        "hybrid_equal": equal,
+    }

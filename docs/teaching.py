@@ -1,0 +1,97 @@
+"""The teacher's guide: docs/teaching.md, with every number and answer computed anew.
+
+    python docs/teaching.py
+
+writes it from docs/templates/teaching.md.jinja2; tests/test_docs.py checks that it is up to date.
+"""
+
+import re
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import answers
+import jinja2
+import mistakes
+
+from vitviz.cli.lesson_files import MODEL, MORE_MODELS
+from vitviz.text.lessons import LESSONS, link
+
+HERE = Path(__file__).parent
+GUIDE = HERE / "teaching.md"
+SERVER = "http://localhost:8501"  # where the app is on the teacher's machine
+_NUMBER = re.compile(r"(\d+\.\d+|\d+(?= %))")  # what is measured; counts are whole numbers
+
+
+def percent(share: float, digits: int = 1) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
+def points(share: float) -> str:
+    """A difference of two shares."""
+    return f"{100 * abs(share):.1f} percentage points"
+
+
+def place(row_and_column: tuple[int, ...]) -> str:
+    return f"row {row_and_column[0]}, column {row_and_column[1]}"
+
+
+def number(value: float, digits: int = 1) -> str:
+    return f"{value:,.{digits}f}"
+
+
+def guide() -> str:
+    """The text of the guide.
+
+    Raises
+    ------
+    ValueError
+        When a step of a lesson is missing in it, or a number does not say what the guide says.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE / "templates"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= dict(percent=percent, points=points, place=place, number=number)
+    found: dict[str, Any] = {each.__name__: each() for each in answers.LESSONS}
+    text = environment.get_template("teaching.md.jinja2").render(
+        **found,
+        wrong=mistakes.numbers(),
+        lessons=LESSONS,
+        link=lambda which, step=1: f"{SERVER}/{link(which, step)}",
+        server=SERVER,
+        model=MODEL,
+        more_models=MORE_MODELS,
+    )
+    for which, lesson in enumerate(LESSONS, 1):
+        for step in range(1, len(lesson.steps) + 1):
+            if f"({SERVER}/{link(which, step)})" not in text:
+                raise ValueError(f"The guide does not answer step {which}.{step}.")
+    return text
+
+
+def differences(committed: str, made: str) -> list[str]:
+    """The lines of two guides that differ by more than the last digit of what is measured.
+
+    Another machine's arithmetic may round a number otherwise: by one in its last digit, not more.
+    """
+    lines = zip_longest(committed.splitlines(), made.splitlines(), fillvalue="(no line)")
+    return [f"{one}\n{other}" for one, other in lines if not _alike(one, other)]
+
+
+def _alike(one: str, other: str) -> bool:
+    words, others = _NUMBER.split(one), _NUMBER.split(other)
+    if words[::2] != others[::2]:
+        return False
+    return all(
+        len(first.partition(".")[2]) == len(second.partition(".")[2])
+        and abs(int(first.replace(".", "")) - int(second.replace(".", ""))) <= 1
+        for first, second in zip(words[1::2], others[1::2], strict=True)
+    )
+
+
+if __name__ == "__main__":
+    GUIDE.write_text(guide(), encoding="utf-8")
