@@ -9,22 +9,21 @@ import pytest
 import torch
 from cifar import coloured, history, metadata, silent, write_cifar10, write_cifar100
 from safetensors.torch import load_file
+from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 from vitviz.training import (
     RECIPES,
     Recipe,
-    Split,
     Stage,
     load_cifar,
     loop,
     normalise,
-    predict,
     train,
 )
 from vitviz.training.cnn import Cnn, ResidualBlock, WhitenedCnn
-from vitviz.training.objective import Objective
+from vitviz.training.objective import Objective, optimisers_of
 from vitviz.vit import VisionTransformer
 
 TEACHER = replace(
@@ -106,8 +105,23 @@ def test_the_whitened_layer_is_not_trained(data: Path, tmp_path: Path) -> None:
     model.set_whitening(normalise(torch.from_numpy(split.pictures), 32))
     for prefix in ("", loop.AVERAGE):
         assert_close(saved[f"{prefix}whiten.weight"], model.whiten.weight.detach().half())
+    for name, module in model.named_modules():  # of normalisation, the biases alone are learned
+        if isinstance(module, torch.nn.BatchNorm2d):
+            assert_close(saved[f"{name}.weight"], torch.ones(24).half())
+            assert saved[f"{name}.bias"].abs().max() > 0
     curve = json.loads((tmp_path / "run" / "small_cnn.json").read_text())
     assert curve["test_accuracy"] > 0.6
+
+
+def test_biases_of_its_normalisation_are_learned_faster_and_decay_alike() -> None:
+    model = WhitenedCnn(widths=(24, 24, 24), num_classes=10)
+    recipe = RECIPES["cifar10_whitened"]
+    (optimiser,) = optimisers_of(model, recipe)
+    biases = {m.bias for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d)}
+    rates = {p: g["lr"] for g in optimiser.param_groups for p in g["params"]}
+    assert {rates[bias] for bias in biases} == {64 * recipe.sgd_rate}
+    assert {rate for p, rate in rates.items() if p not in biases} == {recipe.sgd_rate}
+    assert len({g["lr"] * g["weight_decay"] for g in optimiser.param_groups}) == 1
 
 
 @pytest.mark.parametrize("name", ["cifar10_next", "cifar100_next"])
@@ -131,10 +145,38 @@ def test_the_next_recipes_run(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert path.stat().st_size < 16e6
 
 
-def test_a_teacher_and_cutmix_are_refused(data: Path, tmp_path: Path, teacher: Recipe) -> None:
-    with pytest.raises(ValueError, match="train without CutMix"):
-        train(replace(PUPIL, cutmix=0.5), data=data, out=tmp_path / "run", report=silent)
-    assert not (tmp_path / "run").exists()
+def test_the_teacher_sees_what_the_pupil_sees(
+    data: Path, tmp_path: Path, teacher: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Augmented and mixed, at its own size."""
+    seen: list[torch.Tensor] = []
+
+    class Watched(Objective):
+        def forward(
+            self, pictures: Tensor, labels: Tensor, taught: Tensor | None, image_size: int
+        ) -> Tensor:
+            if isinstance(self.network, VisionTransformer):
+                assert taught is not None
+                assert not taught.requires_grad
+                seen.extend((pictures, taught))
+            return super().forward(pictures, labels, taught, image_size)
+
+    monkeypatch.setattr(loop, "Objective", Watched)
+    stages = tuple(Stage(image_size=size, epochs=1) for size in (32, 64))
+    out = tmp_path / "run"
+    train(replace(PUPIL, stages=stages, cutmix=1.0), data=data, out=out, report=silent)
+    model = trained(teacher, out / "teacher" / "checkpoint.safetensors")
+    assert len(seen) == 2 * 2 * 2  # pictures and logits, in two batches, at two sizes
+    for pictures, taught in zip(seen[::2], seen[1::2], strict=True):
+        with torch.no_grad():
+            assert_close(taught, model(normalise(pictures, 32)), rtol=0, atol=0.2)  # bfloat16
+        assert taught.std() > 1
+
+
+def trained(recipe: Recipe, path: Path) -> Cnn:
+    model, saved = Cnn(**recipe.configuration), load_file(path)
+    model.load_state_dict({name: saved[loop.AVERAGE + name] for name in model.state_dict()})
+    return model.eval()
 
 
 def test_each_block_adds_to_what_it_was_given() -> None:
@@ -184,13 +226,16 @@ def test_one_token_learns_the_labels_and_the_other_the_teacher(
 ) -> None:
     """A teacher that is always one class off tells the two apart."""
 
-    def off(recipe: Recipe, split: Split, *_: object) -> torch.Tensor:
-        return 20 * F.one_hot((torch.from_numpy(split.labels) + 1) % 10, 10).float()
+    class Off(torch.nn.Module):
+        def __init__(self, right: torch.nn.Module) -> None:
+            super().__init__()
+            self.right = right
 
-    monkeypatch.setattr(loop, "_teacher_logits", off)
-    written = {"model": "small_cnn", "test_accuracy": 0.0, "minutes": 0}
-    (tmp_path / "run" / "teacher").mkdir(parents=True)
-    (tmp_path / "run" / "teacher" / "small_cnn.json").write_text(json.dumps(written))
+        def forward(self, x: Tensor) -> Tensor:
+            return 20 * F.one_hot((self.right(x).argmax(1) + 1) % 10, 10).float()
+
+    real = loop._teacher
+    monkeypatch.setattr(loop, "_teacher", lambda *words: Off(real(*words)))
     path = train(PUPIL, data=data, out=tmp_path / "run", report=silent)
     model, test = pupil_of(path), load_cifar(data, "cifar10", "test")
     labels = torch.from_numpy(test.labels)
@@ -222,16 +267,12 @@ def test_the_teacher_is_trained_first_and_once(
     weights = tmp_path / "run" / "teacher" / "checkpoint.safetensors"
     before = weights.read_bytes()
     lines.clear()
-    split = load_cifar(data, "cifar10", "train")
-    logits = loop._teacher_logits(recipe, split, data, tmp_path / "run" / "teacher", lines.append)
+    again = loop._teacher("small_cnn", data, tmp_path / "run" / "teacher", lines.append)
     assert not any("epoch" in line for line in lines)
     assert weights.read_bytes() == before
-    model = Cnn(**teacher.configuration)
-    saved = load_file(weights)
-    model.load_state_dict({name: saved[loop.AVERAGE + name] for name in model.state_dict()})
-    mirrored = replace(split, pictures=np.ascontiguousarray(split.pictures[:, :, ::-1]))
-    assert_close(logits, (predict(model, split) + predict(model, mirrored)) / 2)
-    assert not torch.equal(predict(model, split), predict(model, mirrored))
+    x = torch.randn(3, 3, 32, 32)
+    assert_close(again(x), trained(teacher, weights)(x))
+    assert not any(parameter.requires_grad for parameter in again.parameters())
 
 
 def test_a_share_of_the_data_is_drawn_by_the_seed() -> None:

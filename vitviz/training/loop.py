@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ..vit import VisionTransformer, resize_position_embedding
 from .augmentation import colour_jitter, cutmix, flip_and_shift, random_resized_crop
 from .cnn import Cnn, WhitenedCnn
 from .data import SIDE, Split, load, normalise
-from .evaluation import accuracy, calibration, predict
+from .evaluation import accuracy, calibration
 from .objective import Network, Objective, optimisers_of, rate_factor, set_rate, update_average
 from .publishing import add_snapshot, publish, write_curve
 from .recipes import RECIPES, Recipe, Stage
@@ -64,11 +64,10 @@ def _initialised(recipe: Recipe, stage: Stage) -> Network:
 
 def _batches(
     split: Split, recipe: Recipe, stage: int, first: int, last: int, mine: slice
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches number `first` to `last` - 1 of a stage; they depend on the seed alone.
 
-    Each is augmented pictures, their labels, and their places in the split; of every batch this
-    process gets the part `mine`.
+    Each is augmented pictures and their labels; of every batch this process gets the part `mine`.
     """
     pictures, labels = torch.from_numpy(split.pictures), torch.from_numpy(split.labels)
     if recipe.cutmix:
@@ -89,7 +88,7 @@ def _batches(
             batch = colour_jitter(batch, recipe.colour, noise)
         if recipe.cutmix and torch.rand((), generator=noise) < recipe.cutmix:
             batch, known = cutmix(batch, known, noise)
-        yield batch[mine], known[mine], chosen[mine]
+        yield batch[mine], known[mine]
 
 
 def _read_about(path: Path) -> dict[str, Any]:
@@ -135,8 +134,6 @@ def train(
     checkpoint = out / "checkpoint.safetensors"
     everything = load(data, recipe.dataset, "train")
     test = load(data, recipe.dataset, "test")  # before the work, to miss it early
-    if recipe.teacher and recipe.cutmix:
-        raise ValueError("A teacher's answers are of whole pictures: train without CutMix.")
     kept = len(everything.labels) - recipe.held_out
     if kept < recipe.batch_size:
         raise ValueError(
@@ -158,7 +155,8 @@ def train(
     accelerator.wait_for_everyone()  # all have read what the first will write
     about = run.about
     if recipe.teacher and "test_accuracy" not in about:
-        run.taught = _teacher_logits(recipe, run.split, data, out / "teacher", run.report)
+        teacher = _teacher(recipe.teacher, data, out / "teacher", run.report)
+        run.teacher = teacher.to(accelerator.device)
     for number in range(about["stage"], len(recipe.stages)):
         if number > about["stage"]:
             model, run.average = (
@@ -188,7 +186,7 @@ class _Run:
     checkpoint: Path
     save_every: int
     report: Callable[[str], None]
-    taught: Tensor | None = None
+    teacher: Network | None = None
     average: Any = None  # the moving average of the weights, which is what is published
     about: dict[str, Any] = field(default_factory=dict)
 
@@ -270,22 +268,27 @@ def _share(split: Split, recipe: Recipe) -> Split:
     return split[chosen]
 
 
-def _teacher_logits(
-    recipe: Recipe, split: Split, data: Path, out: Path, report: Callable[[str], None]
-) -> Tensor:
-    """The teacher's logits for each training picture, (n, K); the teacher is trained if need be.
-
-    Computed once: the mean over a picture and its mirror image.
-    """
-    assert recipe.teacher is not None
-    teaching = RECIPES[recipe.teacher]
-    report(f"the teacher, {teaching.model}")
-    file = train(teaching, data=data, out=out, report=report)
-    teacher = _initialised(teaching, teaching.stages[-1])
-    saved = load_file(file)
+def _teacher(name: str, data: Path, out: Path, report: Callable[[str], None]) -> Network:
+    """The network of this recipe, trained if need be; it does not learn any more."""
+    recipe = RECIPES[name]
+    report(f"the teacher, {recipe.model}")
+    saved = load_file(train(recipe, data=data, out=out, report=report))
+    teacher = _initialised(recipe, recipe.stages[-1])
     teacher.load_state_dict({name: saved[AVERAGE + name] for name in teacher.state_dict()})
-    mirrored = replace(split, pictures=np.ascontiguousarray(split.pictures[:, :, ::-1]))
-    return (predict(teacher, split) + predict(teacher, mirrored)) / 2
+    return teacher.eval().requires_grad_(False)
+
+
+def _taught(run: _Run, pictures: Tensor) -> Tensor | None:
+    """The teacher's logits for the pictures as the pupil sees them, augmented and mixed.
+
+    Beyer et al., "Knowledge distillation: A good teacher is patient and consistent" (CVPR 2022),
+    https://arxiv.org/abs/2106.05237, section 3.
+    """
+    if run.teacher is None or run.recipe.teacher is None:
+        return None
+    size = RECIPES[run.recipe.teacher].stages[-1].image_size
+    with torch.no_grad(), torch.autocast(pictures.device.type, torch.bfloat16):
+        return run.teacher(normalise(pictures, size, run.split.mean, run.split.std)).float()
 
 
 def _run_stage(run: _Run, model: Network, number: int) -> None:
@@ -317,12 +320,12 @@ def _run_stage(run: _Run, model: Network, number: int) -> None:
         mininterval=2,
         disable=not main,
     )
-    for step, (pictures, labels, chosen) in enumerate(bar, start=first):
+    for step, (pictures, labels) in enumerate(bar, start=first):
         model.train()
         restart = min(1.0, (step - first + 1) / RESTART) if first else 1.0
         set_rate(optimisers, restart * rate_factor(step, steps, stage.rate, stage.last))
-        taught = None if run.taught is None else run.taught[chosen].to(device)
-        loss = objective(pictures.to(device), labels.to(device), taught, stage.image_size)
+        pictures = pictures.to(device)
+        loss = objective(pictures, labels.to(device), _taught(run, pictures), stage.image_size)
         accelerator.backward(loss)
         for optimiser in optimisers:
             optimiser.step()

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from ..vit import Block, VisionTransformer
 from .attention import PlainAttention
-from .cnn import Cnn, WhitenedCnn
+from .cnn import BIAS_RATE, Cnn, WhitenedCnn
 from .data import MEAN, STD, Triple, normalise
 from .recipes import Recipe
 
@@ -84,9 +84,7 @@ def drop_paths(model: VisionTransformer, share: float, noise: torch.Generator) -
 def optimisers_of(model: Network, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of the blocks, AdamW for everything else; SGD for a CNN."""
     if not isinstance(model, VisionTransformer):
-        options: Any = dict(lr=recipe.sgd_rate, weight_decay=recipe.sgd_decay)
-        learned = [p for p in model.parameters() if p.requires_grad]
-        return [torch.optim.SGD(learned, momentum=0.9, nesterov=True, **options)]
+        return [_sgd(model, recipe)]
     parts: dict[str, list[nn.Parameter]] = {"muon": [], "qkv": [], "embedding": [], "others": []}
     for name, parameter in model.named_parameters():
         if name.startswith("blocks.") and parameter.ndim == 2:
@@ -104,6 +102,23 @@ def optimisers_of(model: Network, recipe: Recipe) -> list[torch.optim.Optimizer]
         torch.optim.Muon(parts["muon"], lr=recipe.muon_rate, weight_decay=recipe.muon_decay),
         torch.optim.AdamW(groups, lr=rate, weight_decay=recipe.adamw_decay),
     ]
+
+
+def _sgd(model: Cnn | WhitenedCnn, recipe: Recipe) -> torch.optim.SGD:
+    """The biases of a WhitenedCnn's normalisation are learned faster, and decay as all do."""
+    rate, decay = recipe.sgd_rate, recipe.sgd_decay
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+    quick = {m.bias for m in norms} if isinstance(model, WhitenedCnn) else set()
+    learned = [p for p in model.parameters() if p.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in learned if p not in quick]},
+        {
+            "params": [p for p in learned if p in quick],
+            "lr": rate * BIAS_RATE,
+            "weight_decay": decay / BIAS_RATE,
+        },
+    ]
+    return torch.optim.SGD(groups, lr=rate, weight_decay=decay, momentum=0.9, nesterov=True)
 
 
 def set_rate(optimisers: list[torch.optim.Optimizer], factor: float) -> None:
