@@ -123,7 +123,6 @@ def _model_control(
         settings.change(model=names[0])
     name = setting("model", names, names[0])
     weights = weights_menu.control(switch, "weights", name)
-    marks = models.weights_marks()
     menu.selectbox(
         tr("Model"),
         names,
@@ -136,7 +135,7 @@ def _model_control(
     shown: Model | None = st.session_state.get("loaded")
     last: tuple[str, str] = st.session_state.get("loaded_by", (models.shipped_name(), TRAINED))
     try:
-        if weights == TRAINED and models.needs_download(name, marks):
+        if weights == TRAINED and models.needs_download(name):
             shown = shown or models.load(models.shipped_name())
             follow(name, last)
         else:

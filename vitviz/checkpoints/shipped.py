@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ class Shipped:
     initialisation: Mapping[str, Any] | None  # mimetic, with which the training began; None: plain
 
 
+@cache
 def assets() -> Path:
     """The folder assets/: inside the installed package, or beside it in a source tree."""
     package = Path(__file__).resolve().parents[1]

@@ -32,7 +32,7 @@ MODES = {
 def page(view: View) -> Data | None:
     name = _menu_name(view)
     menus = st.columns([2, 2.6, 1.7, 1.7], vertical_alignment="bottom")
-    absent = models.needs_download(name, models.weights_marks())
+    absent = models.needs_download(name)
     mode = setting("compare", list(MODES), "models" if absent else "weights")
     menus[0].selectbox(
         tr("Compare"), list(MODES), key="compare", format_func=lambda one: tr(MODES[one])
@@ -95,7 +95,7 @@ def _other_model(
         name = setting("other_model", names, (others or names)[0])
         menu.selectbox(tr("with"), names, key="other_model", format_func=models.menu_text())
         weights = weights_menu.control(switch, "other_weights", name)
-    if weights == TRAINED and models.needs_download(name, models.weights_marks()):
+    if weights == TRAINED and models.needs_download(name):
         st.info(
             tr(
                 "The trained weights of {name} are not on this server, so only its random "

@@ -293,22 +293,24 @@ def typed_names(said: str | None) -> list[str]:
     return list(names) if hub_allowed() else []
 
 
-def needs_download(name: str, marks: dict[str, str]) -> bool:
-    """Whether the trained weights of a model in the menu, which has these marks, are not here."""
-    from vitviz.zoo import on_disk, repository
+def needs_download(name: str) -> bool:
+    """Whether the trained weights of a model in the menu are not here."""
+    from vitviz.zoo import catalogue, on_disk, repository
 
-    return not on_disk(name) if repository(name) else marks.get(name, ON_DISK) != ON_DISK
+    if repository(name):
+        return not on_disk(name)
+    return any(entry.name == name and not entry.on_disk for entry in catalogue())
 
 
 def missing(name: str | None) -> str | None:
     """The message for a linked model that is off the menu only because its weights are missing."""
-    if name is not None and name.startswith("hf-hub:") and not hub_allowed():
+    if name and name.startswith("hf-hub:") and not hub_allowed():
         return tr(
             "{name} is a name of the hub, and this server takes none: its operator can "
             "start it with --hub, for this machine alone.",
             name=name,
         )
-    if name in model_names() or name not in _allowed_names():
+    if name is None or name not in _allowed_names() or name in model_names():
         return None
     return tr(
         "{name} is not on this server, and visitors cannot make it download a model: its "
