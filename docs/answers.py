@@ -169,6 +169,7 @@ def positions() -> dict[str, Any]:
         "query": (row + 1, column + 1),
         "beside": float(np.mean([learned[row, column][place] for place in beside])),
         "corner": float(learned[row, column, -1, -1]),
+        "last": grid,
         "all_beside": inspection.neighbour_similarity(learned),
         "random_beside": inspection.neighbour_similarity(drawn),
     }

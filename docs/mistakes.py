@@ -85,15 +85,16 @@ def head() -> dict[str, Any]:
 
 
 def depth() -> dict[str, Any]:
-    """The mean distance of each layer over many pictures, which falls somewhere."""
+    """The mean distance of each layer on one picture, which falls somewhere as over many."""
+    acts = vitviz.capture(model(FLAT), scene(PICTURE).image)
+    layers = inspection.attention_distance(acts).mean(axis=1)
     profile = vitviz.load_profile(assets() / "profiles" / f"{FLAT}.npz")
-    layers = [float(value) for value in profile.mean("distance").mean(axis=1)]
-    lowest = largest(-np.array(layers)) + 1
-    if lowest == 1:
-        raise ValueError("The distance of this model rises from the first layer on.")
+    lowest = largest(-layers) + 1
+    if lowest == 1 or largest(-profile.mean("distance").mean(axis=1)) + 1 != lowest:
+        raise ValueError("The first layer of this model is the lowest, here or over many pictures.")
     return {
         "model": FLAT,
-        "layers": layers,
+        "layers": [float(value) for value in layers],
         "lowest": lowest,
         "pictures": profile.about["pictures"],
     }

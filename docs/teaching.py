@@ -1,8 +1,9 @@
-"""The teacher's guide: docs/teaching.md, with every number and answer computed anew.
+"""The teacher's guide, with every number and answer computed anew, and the worksheet.
 
     python docs/teaching.py
 
-writes it from docs/templates/teaching.md.jinja2; tests/test_docs.py checks that it is up to date.
+writes docs/teaching.md and docs/worksheet.md from docs/templates/; tests/test_docs.py checks that
+they are up to date.
 """
 
 import re
@@ -15,10 +16,10 @@ import jinja2
 import mistakes
 
 from vitviz.cli.lesson_files import MODEL, MORE_MODELS
-from vitviz.text.lessons import LESSONS, link
+from vitviz.text.lessons import LESSONS, link, settings_of
 
 HERE = Path(__file__).parent
-GUIDE = HERE / "teaching.md"
+GUIDE, SHEET = HERE / "teaching.md", HERE / "worksheet.md"
 SERVER = "http://localhost:8501"  # where the app is on the teacher's machine
 _NUMBER = re.compile(r"(\d+\.\d+|\d+(?= %))")  # what is measured; counts are whole numbers
 
@@ -32,21 +33,23 @@ def points(share: float) -> str:
     return f"{100 * abs(share):.1f} percentage points"
 
 
-def place(row_and_column: tuple[int, ...]) -> str:
-    return f"row {row_and_column[0]}, column {row_and_column[1]}"
+def place(patch: tuple[int, ...] | str) -> str:
+    """A patch by its row and column, or as an address has it: "8.11"."""
+    row, column = patch.split(".") if isinstance(patch, str) else patch[:2]
+    return f"row {row}, column {column}"
 
 
 def number(value: float, digits: int = 1) -> str:
     return f"{value:,.{digits}f}"
 
 
-def guide() -> str:
-    """The text of the guide.
+def texts() -> dict[Path, str]:
+    """What the guide and the worksheet say.
 
     Raises
     ------
     ValueError
-        When a step of a lesson is missing in it, or a number does not say what the guide says.
+        When a step of a lesson is missing in it, or a number does not show what the guide says.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
@@ -57,20 +60,25 @@ def guide() -> str:
     )
     environment.filters |= dict(percent=percent, points=points, place=place, number=number)
     found: dict[str, Any] = {each.__name__: each() for each in answers.LESSONS}
-    text = environment.get_template("teaching.md.jinja2").render(
+    facts = dict(
         **found,
         wrong=mistakes.numbers(),
         lessons=LESSONS,
+        asked=settings_of,
         link=lambda which, step=1: f"{SERVER}/{link(which, step)}",
         server=SERVER,
         model=MODEL,
         more_models=MORE_MODELS,
     )
+    made = {
+        file: environment.get_template(f"{file.name}.jinja2").render(facts)
+        for file in (GUIDE, SHEET)
+    }
     for which, lesson in enumerate(LESSONS, 1):
         for step in range(1, len(lesson.steps) + 1):
-            if f"({SERVER}/{link(which, step)})" not in text:
+            if f"({SERVER}/{link(which, step)})" not in made[GUIDE]:
                 raise ValueError(f"The guide does not answer step {which}.{step}.")
-    return text
+    return made
 
 
 def differences(committed: str, made: str) -> list[str]:
@@ -94,4 +102,5 @@ def _alike(one: str, other: str) -> bool:
 
 
 if __name__ == "__main__":
-    GUIDE.write_text(guide(), encoding="utf-8")
+    for file, text in texts().items():
+        file.write_text(text, encoding="utf-8")
