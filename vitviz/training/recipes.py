@@ -146,6 +146,8 @@ RECIPES = {
         cutmix=0.5,
         drop_path=0.1,
     ),
+    # Measured: 93.0 % of the test pictures; 25 minutes on one CPU core. With biases as slow as the
+    # rest and factors of normalisation that are learned: 90.8 % after 16 epochs.
     "cifar10_whitened": Recipe(
         model="whitened_cifar10",
         dataset="cifar10",
