@@ -40,6 +40,10 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "intervention": {*_MODEL, "activations", "targets"},
     "profiling": {*_MODEL, "activations", "inspection", "intervention", "plots"},
     "equivariance": _MODEL,
+    "lessons": {
+        *("text", "inspection", "intervention", "attribution", "equivariance", "checkpoints"),
+        *("activations", "families", "model"),
+    },
     "anatomy": _MODEL,
     "checkpoints": {"vit"},
     "hub": set(),

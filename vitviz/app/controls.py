@@ -8,7 +8,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from vitviz.app import settings
 from vitviz.app.settings import setting
-from vitviz.app.shared import models, pictures, results
+from vitviz.app.shared import lessons, models, pictures, results
 from vitviz.app.shared.downloads import follow, leave
 from vitviz.app.shared.models import TRAINED
 from vitviz.app.shared.view import (
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from vitviz import Activations, Model
 
 ALL_TO_ALL = ("rollout", "tokens")  # pages that draw no other attention
+_WIDTHS = {"picture": 2, "own": 1.6, "model": 2.2, "size": 1.45, "weights": 2.1, "layer": 1.9}
 LAYERED = ("anatomy", "attention", "distance", "rollout", "tokens", "compare")  # pages of one layer
 
 
 def controls(name: str) -> View | None:
     """The shared controls that the page reads; None where there is no model to show."""
-    with st.container(key="controls"):
-        row = st.columns([2, 1.6, 2.2, 1.45, 2.1, 1.9], vertical_alignment="bottom")
-    picture = _picture_control(row[0], row[1])
-    chosen = _model_control(row[2], row[3], row[4], picture)
+    row = _places()
+    picture = _picture_control(row.get("picture"), row.get("own"))
+    chosen = _model_control(row.get("model"), row.get("size"), row.get("weights"), picture)
     if chosen is None:
         return None
     model, acts = _captured(chosen, picture)
     layer = _layer_setting(len(model.layers))
-    if name in LAYERED and (name not in ALL_TO_ALL or acts.all_to_all):
-        _layer_control(row[5], len(model.layers))
+    if "layer" in row and name in LAYERED and (name not in ALL_TO_ALL or acts.all_to_all):
+        _layer_control(row["layer"], len(model.layers))
     shown = model.layers[layer]
     _at_most("head", shown.num_heads, MEAN)
     head = setting("head", [MEAN, *range(1, shown.num_heads + 1)], MEAN)
@@ -64,7 +64,24 @@ def controls(name: str) -> View | None:
     )
 
 
-def _picture_control(menu: DeltaGenerator, take: DeltaGenerator) -> pictures.Picture:
+def _places() -> dict[str, DeltaGenerator]:
+    """A column for each control; in a lesson only for those that its step shows."""
+    shown = {
+        name: width
+        for name, width in _WIDTHS.items()
+        if lessons.shows("picture" if name == "own" else name)
+    }
+    if not shown:
+        return {}
+    rest = sum(_WIDTHS.values()) - sum(shown.values())
+    with st.container(key="controls"):
+        columns = st.columns(
+            [*shown.values(), *([rest] if rest else [])], vertical_alignment="bottom"
+        )
+    return dict(zip(shown, columns, strict=False))
+
+
+def _picture_control(menu: DeltaGenerator | None, take: DeltaGenerator | None) -> pictures.Picture:
     names = list(pictures.samples())
     uploaded: pictures.Picture | None = st.session_state.get("uploaded")
     if uploaded is not None:
@@ -84,6 +101,8 @@ def _picture_control(menu: DeltaGenerator, take: DeltaGenerator) -> pictures.Pic
         return pictures.title(name)
 
     chosen = setting("picture", names, pictures.DEFAULT)
+    if menu is None or take is None:
+        return pictures.picture(chosen)
     menu.selectbox(tr("Picture"), names, key="picture", format_func=shown)
     with take.popover(tr("Your picture"), width="stretch"):
         setting("seen", [False, True], False)
@@ -113,7 +132,10 @@ def _picture_control(menu: DeltaGenerator, take: DeltaGenerator) -> pictures.Pic
 
 
 def _model_control(
-    menu: DeltaGenerator, sizes: DeltaGenerator, switch: DeltaGenerator, picture: pictures.Picture
+    menu: DeltaGenerator | None,
+    sizes: DeltaGenerator | None,
+    switch: DeltaGenerator | None,
+    picture: pictures.Picture,
 ) -> "Model | None":
     from vitviz import ModelError
 
@@ -123,15 +145,18 @@ def _model_control(
         settings.change(model=names[0])
     name = setting("model", names, names[0])
     weights = weights_menu.control(switch, "weights", name)
-    menu.selectbox(
-        tr("Model"),
-        names,
-        key="model",
-        format_func=models.menu_text(),
-        accept_new_options=models.hub_allowed(),
-        help=tr("↓ marks trained weights that are downloaded when the model is first chosen.")
-        + (tr(" Or type a name of the hub: hf-hub:owner/name.") if models.hub_allowed() else ""),
-    )
+    if menu is not None:
+        menu.selectbox(
+            tr("Model"),
+            names,
+            key="model",
+            format_func=models.menu_text(),
+            accept_new_options=models.hub_allowed(),
+            help=tr("↓ marks trained weights that are downloaded when the model is first chosen.")
+            + (
+                tr(" Or type a name of the hub: hf-hub:owner/name.") if models.hub_allowed() else ""
+            ),
+        )
     shown: Model | None = st.session_state.get("loaded")
     last: tuple[str, str] = st.session_state.get("loaded_by", (models.shipped_name(), TRAINED))
     try:
@@ -142,7 +167,8 @@ def _model_control(
             leave()
             shown = input_size.load(name, weights, picture)
             last = (name, weights)
-            input_size.control(sizes, name, shown, picture)
+            if sizes is not None:
+                input_size.control(sizes, name, shown, picture)
     except ModelError as error:
         shown = shown or models.load(models.shipped_name())
         st.error(f"{error} {tr('{model} is shown.', model=shown.name)}")

@@ -14,11 +14,11 @@ from vitviz import language
 from vitviz.app import server, settings
 from vitviz.app.controls import ALL_TO_ALL, controls
 from vitviz.app.settings import setting
-from vitviz.app.shared import models, pictures
+from vitviz.app.shared import lessons, models, pictures
 from vitviz.app.shared.models import MIMETIC
 from vitviz.app.shared.queue import BusyError
 from vitviz.app.shared.view import View
-from vitviz.app.widgets import classroom, prediction
+from vitviz.app.widgets import classroom, lesson, prediction
 from vitviz.app.widgets import weights as weights_menu
 from vitviz.app.widgets.caption import boxes, caption, fold
 from vitviz.app.widgets.class_menu import answer_words
@@ -56,17 +56,21 @@ def main() -> None:
     if target := st.session_state.pop("turn_to", None):  # a button on another page asked for it
         st.switch_page(pages[target])
     name = chosen.url_path or OPENING
-    if (shown := classroom.follow(name)) != name:
+    if (shown := lessons.follow(classroom.follow(name))) != name:
         st.switch_page(pages[shown])
+    in_lesson = lessons.step() is not None
     with st.container(key="top", horizontal=True, vertical_alignment="center"):
-        st.title(f"{page_text(name).title}: {page_text(name).question}", anchor=False)
+        question = f"{page_text(name).title}: {page_text(name).question}"
+        st.title(lessons.heading() or question, anchor=False)
         answer = st.empty()  # filled once there is a model
-        st.button(
-            tr("Reset view"),
-            key="reset",
-            on_click=settings.reset,
-            help=tr("All settings at their defaults; picture and model stay."),
-        )
+        lesson.menu()
+        if not in_lesson:
+            st.button(
+                tr("Reset view"),
+                key="reset",
+                on_click=settings.reset,
+                help=tr("All settings at their defaults; picture and model stay."),
+            )
         copy_link(uploaded=settings.kept("picture") == pictures.UPLOAD)
         if len(language.WHOLE) > 1:
             st.selectbox(
@@ -81,6 +85,7 @@ def main() -> None:
         classroom.controls(name)
     settings.watch_address()
     classroom.notice()
+    lesson.strip()
     if setting("presenter", [False, True], False):
         st.html(f"<style>html {{ font-size: {settings.PRESENTER:.0%} !important; }}</style>")
     st.toggle(tr("Presenter"), key="presenter", help=tr("Larger text, for a projector."))
@@ -96,7 +101,8 @@ def main() -> None:
         answer.text(answer_words(view.acts, trained=view.model.trained))
         views.append(view)
         chosen.run()
-        _next_button(name)
+        if not in_lesson:
+            _next_button(name)
     for message in settings.take_messages():
         messages.info(message)
     settings.write_address()
@@ -127,6 +133,8 @@ def _page(name: str, views: list[View]) -> None:
             icon=":material/casino:",
         )
     card, words = st.empty(), page_text(name, traits(view.model, view.acts))  # above the figures
+    explained = lessons.step() is None  # the strip of a lesson says what to look at
+    lesson.found(view)
     data: Data | None = None
     if refusal := _refusal(name, view):
         st.info(refusal)
@@ -138,20 +146,21 @@ def _page(name: str, views: list[View]) -> None:
             from vitviz.app.screens import rollout
 
             data = _or_error(partial(rollout.of_one_class, view))
-        if data is not None:
+        if data is not None and explained:
             with card.container():
                 caption(words)
     else:
-        with card.container():
-            caption(words)
+        if explained:
+            with card.container():
+                caption(words)
         data = _or_error(partial(import_module(f"vitviz.app.screens.{name}").page, view))
     if data is None:  # a page that shows nothing has nothing to explain
         card.empty()
-    else:
+    elif explained:
         boxes(words)
         if not data.hidden:
             disclose(view, name, data)
-    if data is None or not data.hidden:
+    if explained and (data is None or not data.hidden):
         report_button(view, data)
     figure_pictures()
     with st.container(key="provenance"):

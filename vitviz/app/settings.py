@@ -69,7 +69,8 @@ NAMES = (
 )
 #: Of a reader, and not of a view that is shown to others.
 _PERSONAL = ("lang", "presenter")
-_STAYING = ("lang", "presenter", "picture", "model", "weights", "size")
+#: What a view keeps when all its other settings get their defaults, and when a lesson goes on.
+STAYING = ("lang", "presenter", "lesson", "picture", "model", "weights", "size")
 
 
 def setting(name: str, options: Sequence[T], default: T) -> T:
@@ -144,9 +145,9 @@ def change(**values: object) -> None:
 
 
 def reset() -> None:
-    """Give all settings but `_STAYING` their defaults."""
+    """Give all settings but `STAYING` their defaults."""
     for name in (*NAMES, "query_grid"):
-        if name not in _STAYING:
+        if name not in STAYING:
             _kept().pop(name, None)
             st.session_state.pop(name, None)
 

@@ -67,11 +67,12 @@ LESSONS = (
             Step(
                 "anatomy",
                 mark(
-                    "The encoder is open at its first layer. Click several patches. **In which of "
-                    "the boxes does a token receive something from other tokens?**"
+                    "The encoder is open at its first layer, and the panda's eye is chosen. Click "
+                    "other patches. **In which of the boxes does a token receive something from "
+                    "others?**"
                 ),
-                {"step": "attention", "layer": "1", "head": "1", "query": "8.11"},
-                ("picture", "anatomy", "layer"),
+                {"step": "attention", "layer": "1", "head": "1", "query": "9.9"},
+                ("picture", "anatomy"),
             ),
             Step(
                 "classify",
@@ -106,7 +107,7 @@ LESSONS = (
                     "without it. **What does the model lose without E_pos?**"
                 ),
                 {"experiment": "order"},
-                ("picture", "order"),
+                ("picture", "experiments", "shuffle"),
             ),
             Step(
                 "positions",
@@ -116,7 +117,6 @@ LESSONS = (
                     "compare."
                 ),
                 {"query": "5.5"},
-                ("kind",),
             ),
         ),
     ),
@@ -142,17 +142,17 @@ LESSONS = (
                     "it?**"
                 ),
                 {"layer": "1", "head": "1", "query": "9.5"},
-                ("picture", "heads"),
+                ("picture",),
             ),
             Step(
                 "attention",
                 mark(
-                    "Now the columns of A: the map shows who looks **at** the cyan patch. **Is "
-                    "this the map that you get when the patch itself looks?** Switch between row "
-                    "and column."
+                    "Now a column of A: the map shows who looks **at** the beak of the duck. **Is "
+                    "it the map that you get when the beak itself looks?** Switch between row and "
+                    "column."
                 ),
-                {"layer": "6", "query": "6.12", "read": "column"},
-                ("picture", "heads", "read"),
+                {"layer": "5", "query": "6.12", "read": "column", "leave_out": "on"},
+                ("picture", "read"),
             ),
         ),
     ),
@@ -174,7 +174,7 @@ LESSONS = (
                     "equal sharing. **How do the histograms and the maps of the two differ?**"
                 ),
                 {"layer": "1", "head": "1"},
-                ("picture", "dots"),
+                ("picture",),
             ),
             Step(
                 "distance",
@@ -183,7 +183,7 @@ LESSONS = (
                     "matter of the head or of the picture?**"
                 ),
                 {"layer": "1", "head": "1", "over": "samples"},
-                ("dots", "over"),
+                ("over",),
             ),
         ),
     ),
@@ -199,7 +199,7 @@ LESSONS = (
                     "layer. **After which layer does the animal emerge?**"
                 ),
                 {"layer": "1"},
-                ("picture", "layer", "rollout"),
+                ("picture", "rollout"),
             ),
             Step(
                 "rollout",
@@ -218,7 +218,7 @@ LESSONS = (
                     "class. **What would count as evidence for it?**"
                 ),
                 {},
-                ("picture", "class_map"),
+                ("picture", "of_class", "class"),
             ),
         ),
     ),
@@ -242,7 +242,7 @@ LESSONS = (
                     "The fish is removed. Press *Opposite* to keep the fish alone. **Does the "
                     "answer rest on the animal or on its background?**"
                 ),
-                {"painted": "3.1-14.15"},
+                {"painted": "2.1-15.15"},
                 ("picture", "patches"),
             ),
             Step(
@@ -252,7 +252,7 @@ LESSONS = (
                     "it, and see what else the answer becomes."
                 ),
                 {},
-                ("picture", "muted"),
+                ("picture", "heads"),
             ),
         ),
     ),
@@ -265,7 +265,8 @@ LESSONS = (
                 "training",
                 mark(
                     "The model before its training. Move the slider to the end. **What changes "
-                    "first: the filters, the positions, or how far the heads look?**"
+                    "early, and what was there before the first step: filters, similar "
+                    "neighbours, or heads that look near?**"
                 ),
                 {"moment": "1"},
                 ("moment",),
@@ -286,7 +287,7 @@ LESSONS = (
                     "to overtake a CNN, and how can it do with fewer?**"
                 ),
                 {},
-                ("papers",),
+                ("hunger", "papers"),
             ),
         ),
     ),

@@ -130,6 +130,7 @@ def view_message(
         "picture": {"width": width, "height": height, "crop": list(acts.crop)},
         "distance": None,
         "guess": None,
+        "tools": None,
         "link": "",
         "matches": None,
         "provenance": acts.provenance,

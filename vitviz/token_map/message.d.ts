@@ -50,6 +50,7 @@ export interface ViewMessage {
   link: string; // views with the same link show one place on one scale; empty for none
   matches: Matches | null; // where the keys lie in another picture
   picture: { width: number; height: number; crop: Box }; // the crop is what the model saw
+  tools: string[] | null; // the names of the controls that are drawn; null for all
   guess: Guess | null; // a patch that was guessed before the map was shown
   distance: Distance | null;
   lut: string; // 256 colours from the least to the most, six hexadecimal digits each

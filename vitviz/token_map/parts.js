@@ -85,22 +85,24 @@ export function layout({ titles, frames, state }) {
 /** The controls of how maps are drawn.
  * @param {boolean} share whether the maps are shares
  * @param {boolean} columns whether they can be read by column
+ * @param {string[] | null} shown the names of those that are drawn; null for all
  * @param {State} state
  * @param {(part: Partial<State>) => void} change */
-export function toolbar(share, columns, state, change) {
+export function toolbar(share, columns, shown, state, change) {
   const { direction, view, scale, leaveOut, smooth } = state;
   const read = { row: tr("row: attends to"), column: tr("column: attended to by") };
   const views = { heat: tr("heat map"), spotlight: tr("spotlight") };
   const scales = { map: tr("per map"), shared: tr("shared"), log: tr("log") };
   const role = columns && direction === "column" ? "key" : "query";
   const smoothed = check(tr("smoothed"), smooth, (smooth) => change({ smooth }));
-  if (!share) return [smoothed];
+  const drawn = (/** @type {string} */ name) => shown?.includes(name) ?? true;
+  if (!share) return drawn("smooth") ? [smoothed] : [];
   return [
-    ...(columns ? [choice(tr("Read"), read, direction, (direction) => change({ direction }))] : []),
-    choice(tr("View"), views, view, (view) => change({ view })),
-    choice(tr("Scale"), scales, scale, (scale) => change({ scale })),
-    check(tr("leave the {role} out of the scale", { role: tr(role) }), leaveOut, (leaveOut) => change({ leaveOut })),
-    smoothed,
+    ...(columns && drawn("read") ? [choice(tr("Read"), read, direction, (direction) => change({ direction }))] : []),
+    ...(drawn("view") ? [choice(tr("View"), views, view, (view) => change({ view }))] : []),
+    ...(drawn("scale") ? [choice(tr("Scale"), scales, scale, (scale) => change({ scale }))] : []),
+    ...(drawn("leave_out") ? [check(tr("leave the {role} out of the scale", { role: tr(role) }), leaveOut, (leaveOut) => change({ leaveOut }))] : []),
+    ...(drawn("smooth") ? [smoothed] : []),
   ];
 }
 

@@ -265,7 +265,7 @@ class View extends Component {
     if (this.shown.tools === shown) return;
     this.shown.tools = shown;
     const change = (/** @type {Partial<State>} */ part) => this.change(part);
-    const tools = data.link ? [] : toolbar(data.kind === "share", columns, state, change);
+    const tools = data.link ? [] : toolbar(data.kind === "share", columns, data.tools, state, change);
     this.refill(parts.tools, [...tools, this.saveMenu]);
   }
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from vitviz.anatomy_map import token_name
 from vitviz.app.screens import anatomy_experiments
+from vitviz.app.shared import lessons
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import anatomy
 from vitviz.app.widgets.data_table import Data, Table
@@ -11,8 +12,9 @@ from vitviz.language import tr
 
 
 def page(view: View) -> Data:
-    anatomy.anatomy(view)
-    tables = anatomy_experiments.draw(view)
+    if lessons.shows("anatomy"):
+        anatomy.anatomy(view)
+    tables = anatomy_experiments.draw(view) if lessons.shows("experiments") else []
     return Data(lambda: [_shapes(view), *_worked(view), *tables])
 
 

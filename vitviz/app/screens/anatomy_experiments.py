@@ -9,7 +9,7 @@ from PIL import Image
 
 from vitviz import plots
 from vitviz.app.settings import setting
-from vitviz.app.shared import results
+from vitviz.app.shared import lessons, results
 from vitviz.app.shared.queue import turn
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import class_menu
@@ -36,20 +36,21 @@ def draw(view: View) -> list[Table]:
 
     if not view.acts.all_to_all:
         return []
-    st.subheader(tr("Experiments on this picture"), anchor=False)
     # A patch can answer only where there is a head that names classes.
     names = [
         name for name in EXPERIMENTS if name != "answers" or view.acts.probabilities is not None
     ]
     chosen = setting("experiment", names, names[0])
-    st.segmented_control(
-        tr("Experiment"),
-        names,
-        key="experiment",
-        format_func=lambda name: tr(EXPERIMENTS[name]),
-        required=True,
-        label_visibility="collapsed",
-    )
+    if lessons.shows("experiment"):
+        st.subheader(tr("Experiments on this picture"), anchor=False)
+        st.segmented_control(
+            tr("Experiment"),
+            names,
+            key="experiment",
+            format_func=lambda name: tr(EXPERIMENTS[name]),
+            required=True,
+            label_visibility="collapsed",
+        )
     sections = {"answers": _patch_answers, "order": _order, "locality": _locality}
     try:
         return sections[chosen](view)

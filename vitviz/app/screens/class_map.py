@@ -7,7 +7,7 @@ import streamlit as st
 
 from vitviz import plots
 from vitviz.app.settings import setting
-from vitviz.app.shared import models, queue, results
+from vitviz.app.shared import lessons, models, queue, results
 from vitviz.app.shared.view import View, read_at
 from vitviz.app.widgets import class_menu
 from vitviz.app.widgets.figure import show
@@ -62,14 +62,15 @@ def _controls(view: View) -> tuple[int, Method]:
     index = class_menu.chosen(view.acts)
     class_menu.menu(view.acts)
     method = setting("class_map", list(METHODS), "relevance")
-    st.segmented_control(
-        tr("Map"),
-        list(METHODS),
-        key="class_map",
-        format_func=lambda one: tr(METHODS[one]),
-        width="stretch",
-        required=True,
-    )
+    if lessons.shows("class_map"):
+        st.segmented_control(
+            tr("Map"),
+            list(METHODS),
+            key="class_map",
+            format_func=lambda one: tr(METHODS[one]),
+            width="stretch",
+            required=True,
+        )
     return index, method
 
 

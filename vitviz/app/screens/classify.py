@@ -10,7 +10,7 @@ from vitviz import plots
 from vitviz.app.screens import classify_answer, classify_guess, classify_heads
 from vitviz.app.screens.classify_tables import Changes, Found, tables
 from vitviz.app.settings import setting, text_setting
-from vitviz.app.shared import models, results
+from vitviz.app.shared import lessons, models, results
 from vitviz.app.shared.view import View, read_at
 from vitviz.app.widgets import cell_sets, class_menu
 from vitviz.app.widgets.data_table import Data, Table
@@ -19,6 +19,9 @@ from vitviz.app.widgets.figure import show
 from vitviz.language import mark, tr
 
 if TYPE_CHECKING:
+    from streamlit.delta_generator import DeltaGenerator
+
+    from vitviz import Activations
     from vitviz.activations import Edit
     from vitviz.intervention import Curve, Progress, Removal
 
@@ -49,50 +52,33 @@ def page(view: View) -> Data | None:
     block = setting("block", BLOCKS, 4)
     index = class_menu.chosen(acts)
 
-    patches, heads, answer = st.columns([10, 9, 11])
+    places, pending = _places(), []
     instead = classify_heads.chosen()
     values = classify_heads.values_of(view, instead) if muted.any() else {}
     edits = _edits(painted, muted, removal, values)
-    with answer:
+    with places["answer"]:
         st.subheader(tr("The answer"), anchor=False)
         lens, done = classify_answer.draw(view, edits, labels, acts.probabilities)
-    with patches:
-        _patches(view, edits, painted, removal)
-    with heads:
-        st.subheader(tr("Heads: click to mute"), anchor=False)
-        pending = [classify_heads.draw(view, muted, instead, index, labels)]
-
-    st.subheader(tr("Experiments that change one thing at a time"), anchor=False)
-    of_class, of_block, said = st.columns([3, 2, 6], vertical_alignment="bottom")
-    with of_class:
-        class_menu.menu(acts)
-    of_block.segmented_control(
-        tr("Side of a block, patches"), BLOCKS, key="block", width="stretch", required=True
-    )
-    said.markdown(
-        tr(
-            "Each experiment below starts from the unedited picture and all heads. Patches "
-            "are removed as chosen above: {removal}.",
-            removal=tr(REMOVALS[removal]),
-        )
-    )
-    left, right = st.columns(2)
-    with left:
-        changed = tr(" after your changes") if done else ""
-        st.subheader(tr("Logit lens{changed}", changed=changed), anchor=False)
-        show(plots.logit_lens(lens, labels))
-        st.markdown(
-            tr(
-                "The head was trained on the last layer only. A low probability after an "
-                "early layer does not mean that the layer lacks the information: the head may "
-                "not be able to read it there."
-            )
-        )
-    with right:
-        st.subheader(tr("Hide each block in turn"), anchor=False)
-        pending.append(_occlusion(view, index, labels[index], block, removal))
-    st.subheader(tr("Deletion and insertion curves"), anchor=False)
-    pending.append(_curves(view, index, labels[index], removal))
+    if "patches" in places:
+        with places["patches"]:
+            _patches(view, edits, painted, removal)
+    if "heads" in places:
+        with places["heads"]:
+            st.subheader(tr("Heads: click to mute"), anchor=False)
+            pending.append(classify_heads.draw(view, muted, instead, index, labels))
+    if lessons.step() is None:
+        _experiment_controls(acts, removal)
+        places["lens"], places["blocks"] = st.columns(2)
+    if "lens" in places:
+        with places["lens"]:
+            _lens(lens, labels, changed=bool(done))
+    if "blocks" in places:
+        with places["blocks"]:
+            st.subheader(tr("Hide each block in turn"), anchor=False)
+            pending.append(_occlusion(view, index, labels[index], block, removal))
+    if lessons.shows("curves"):
+        st.subheader(tr("Deletion and insertion curves"), anchor=False)
+        pending.append(_curves(view, index, labels[index], removal))
     for wanted in pending:
         if wanted is not None:
             place, make = wanted
@@ -108,6 +94,44 @@ def page(view: View) -> Data | None:
         found_of(view, "curves", index, removal),
     )
     return Data(lambda: tables(view, changes, found, index))
+
+
+def _places() -> "dict[str, DeltaGenerator]":
+    """The columns at the top of the page; in a lesson of what its step shows, and the answer."""
+    if lessons.step() is None:
+        return dict(zip(("patches", "heads", "answer"), st.columns([10, 9, 11]), strict=True))
+    names = [*filter(lessons.shows, ("patches", "heads", "lens", "blocks")), "answer"]
+    return dict(zip(names, st.columns(len(names)), strict=True))
+
+
+def _experiment_controls(acts: "Activations", removal: "Removal") -> None:
+    st.subheader(tr("Experiments that change one thing at a time"), anchor=False)
+    of_class, of_block, said = st.columns([3, 2, 6], vertical_alignment="bottom")
+    with of_class:
+        class_menu.menu(acts)
+    of_block.segmented_control(
+        tr("Side of a block, patches"), BLOCKS, key="block", width="stretch", required=True
+    )
+    said.markdown(
+        tr(
+            "Each experiment below starts from the unedited picture and all heads. Patches "
+            "are removed as chosen above: {removal}.",
+            removal=tr(REMOVALS[removal]),
+        )
+    )
+
+
+def _lens(lens: np.ndarray, labels: tuple[str, ...], *, changed: bool) -> None:
+    after = tr(" after your changes") if changed else ""
+    st.subheader(tr("Logit lens{changed}", changed=after), anchor=False)
+    show(plots.logit_lens(lens, labels))
+    st.markdown(
+        tr(
+            "The head was trained on the last layer only. A low probability after an "
+            "early layer does not mean that the layer lacks the information: the head may "
+            "not be able to read it there."
+        )
+    )
 
 
 def _of_other_families(view: View, labels: tuple[str, ...]) -> Data:
@@ -179,24 +203,26 @@ def _patches(view: View, edits: "list[Edit]", painted: np.ndarray, removal: "Rem
         drag=brush == "drag",
     )
     cell_sets.choose(figure, "painted", painted)
-    st.segmented_control(
-        tr("Choose patches by"),
-        list(BRUSHES),
-        key="brush",
-        format_func=lambda name: tr(BRUSHES[name]),
-        width="stretch",
-        required=True,
-        label_visibility="collapsed",
-    )
-    st.segmented_control(
-        tr("Removed patches become"),
-        list(REMOVALS),
-        key="fill",
-        format_func=lambda name: tr(REMOVALS[name]),
-        width="stretch",
-        required=True,
-        label_visibility="collapsed",
-    )
+    if lessons.shows("brush"):
+        st.segmented_control(
+            tr("Choose patches by"),
+            list(BRUSHES),
+            key="brush",
+            format_func=lambda name: tr(BRUSHES[name]),
+            width="stretch",
+            required=True,
+            label_visibility="collapsed",
+        )
+    if lessons.shows("fill"):
+        st.segmented_control(
+            tr("Removed patches become"),
+            list(REMOVALS),
+            key="fill",
+            format_func=lambda name: tr(REMOVALS[name]),
+            width="stretch",
+            required=True,
+            label_visibility="collapsed",
+        )
     cell_sets.buttons(
         "painted", painted, tr("Patches as row.column, blocks as 1.1-2.4, spaces between")
     )

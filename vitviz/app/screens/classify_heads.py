@@ -9,7 +9,7 @@ import streamlit as st
 from vitviz import plots
 from vitviz.app import settings
 from vitviz.app.settings import setting
-from vitviz.app.shared import pictures, results
+from vitviz.app.shared import lessons, pictures, results
 from vitviz.app.shared.view import View, model_key
 from vitviz.app.widgets import cell_sets
 from vitviz.app.widgets.experiment import Pending, found_of, on_demand
@@ -39,13 +39,14 @@ def draw(
         effects = (found - view.acts.logits)[..., index]
     figure = plots.muted_heads(muted, effects=effects, name=labels[index])
     cell_sets.choose(figure, "muted", muted)
-    st.selectbox(
-        tr("A muted head gives"),
-        [ZERO, MEAN, *pictures.samples()],
-        key="mute_to",
-        format_func=_words,
-        help=tr("No head gives zeros by itself, so zeros overstate what a head does."),
-    )
+    if lessons.shows("mute_to"):
+        st.selectbox(
+            tr("A muted head gives"),
+            [ZERO, MEAN, *pictures.samples()],
+            key="mute_to",
+            format_func=_words,
+            help=tr("No head gives zeros by itself, so zeros overstate what a head does."),
+        )
     pending = None
     if found is None:
         values = values_of(view, instead)  # first, as it waits for turns of its own

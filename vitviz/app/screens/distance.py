@@ -22,7 +22,7 @@ from vitviz.app.screens.distance_survey import (
     spread,
 )
 from vitviz.app.settings import setting
-from vitviz.app.shared import pictures, profiles, results
+from vitviz.app.shared import lessons, pictures, profiles, results
 from vitviz.app.shared.classroom import Question
 from vitviz.app.shared.view import MEAN, View
 from vitviz.app.widgets import prediction
@@ -36,7 +36,7 @@ from vitviz.text import guesses as text
 from vitviz.token_map import KINDS
 
 if TYPE_CHECKING:
-    pass
+    from streamlit.delta_generator import DeltaGenerator
 
 BESIDE = ("none", "recorded", "cnn", "both")
 _ROWS = {"renormalised": mark("patches only, renormalised"), "paper": mark("as in the paper")}
@@ -86,8 +86,9 @@ def page(view: View) -> Data | None:
             prediction.of_class(guess.question, draw)
     with one:
         _one_head(view, survey, behind)
-    distance_behind.tell(view, behind, mean(survey.distance), measured)
-    _extremes(survey)
+    if lessons.step() is None:
+        distance_behind.tell(view, behind, mean(survey.distance), measured)
+        _extremes(survey)
     measured_on = (
         tr("all {samples} sample pictures", samples=len(pictures.samples()))
         if over == "samples"
@@ -140,6 +141,12 @@ def _by_layer(view: View) -> Data:
 
 
 def _controls(view: View) -> tuple[str, Variant, Behind | None]:
+    over = setting("over", ("image", "samples"), "image")
+    variant = setting("variant", VARIANTS, VARIANTS[0])
+    if lessons.step() is not None:
+        if lessons.shows("over"):
+            _measured_on(st.columns([3, 8])[0])
+        return over, variant, None
     wide = [2, 3, 4, 2] if profiles.of_model(view.model) else [2, 3, 4]
     first, second, third, *fourth = st.columns(wide)
     heads = view.acts.layers[view.layer].num_heads
@@ -151,20 +158,7 @@ def _controls(view: View) -> tuple[str, Variant, Behind | None]:
             tr("mean of heads") if head == MEAN else tr("head {head}", head=head)
         ),
     )
-    over = setting("over", ("image", "samples"), "image")
-    measured_on = {
-        "image": tr("this picture"),
-        "samples": tr("{samples} samples", samples=len(pictures.samples())),
-    }
-    second.segmented_control(
-        tr("Measured on"),
-        list(measured_on),
-        key="over",
-        format_func=lambda name: measured_on[name],
-        width="stretch",
-        required=True,
-    )
-    variant = setting("variant", VARIANTS, VARIANTS[0])
+    _measured_on(second)
     third.segmented_control(
         tr("Rows of A"),
         VARIANTS,
@@ -174,6 +168,21 @@ def _controls(view: View) -> tuple[str, Variant, Behind | None]:
         required=True,
     )
     return over, variant, distance_behind.choose(view, fourth[0], variant) if fourth else None
+
+
+def _measured_on(place: "DeltaGenerator") -> None:
+    measured_on = {
+        "image": tr("this picture"),
+        "samples": tr("{samples} samples", samples=len(pictures.samples())),
+    }
+    place.segmented_control(
+        tr("Measured on"),
+        list(measured_on),
+        key="over",
+        format_func=lambda name: measured_on[name],
+        width="stretch",
+        required=True,
+    )
 
 
 @st.cache_data
@@ -193,14 +202,15 @@ def _beside() -> list[str]:
         "cnn": tr("a CNN"),
         "both": tr("both"),
     }
-    st.segmented_control(
-        tr("Show beside it"),
-        BESIDE,
-        key="beside",
-        format_func=lambda name: names[name],
-        width="stretch",
-        required=True,
-    )
+    if lessons.shows("beside"):
+        st.segmented_control(
+            tr("Show beside it"),
+            BESIDE,
+            key="beside",
+            format_func=lambda name: names[name],
+            width="stretch",
+            required=True,
+        )
     return ["recorded", "cnn"] if chosen == "both" else [chosen]
 
 

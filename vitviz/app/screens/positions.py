@@ -9,7 +9,7 @@ import streamlit as st
 from vitviz import inspection, plots
 from vitviz.app import settings
 from vitviz.app.settings import setting
-from vitviz.app.shared import models, results
+from vitviz.app.shared import lessons, models, results
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
@@ -77,9 +77,20 @@ def page(view: View) -> Data | None:
             )
         )
     position = view.query_patch or middle(grid)
+    if lessons.shows("tiles"):
+        _all_and_lines(view, similarity, kind, names[kind], position)
+    if lessons.shows("grid"):
+        _resized(view, kind, names[kind], position)
+    return Data(lambda: [_numbers(view, names, kinds, position)])
+
+
+def _all_and_lines(
+    view: View, similarity: np.ndarray, kind: Kind, name: str, position: tuple[int, int]
+) -> None:
+    """The tiles of all positions, and the cosines of one along its row, column and diagonal."""
     every, lines = st.columns(2)
     with every:
-        st.subheader(tr("All positions: {kind}", kind=names[kind]), anchor=False)
+        st.subheader(tr("All positions: {kind}", kind=name), anchor=False)
         _all_tiles(view, similarity, position)
         st.markdown(_averages(view, similarity, kind))
     with lines:
@@ -95,8 +106,6 @@ def page(view: View) -> Data | None:
         show(plots.position_profile(profile, position=position))
         if kind in FORMULAS:
             st.latex(FORMULAS[kind])
-    _resized(view, kind, names[kind], position)
-    return Data(lambda: [_numbers(view, names, kinds, position)])
 
 
 def _numbers(

@@ -10,7 +10,7 @@ import streamlit as st
 from vitviz import inspection
 from vitviz.app.screens import class_map
 from vitviz.app.settings import setting
-from vitviz.app.shared import results
+from vitviz.app.shared import lessons, results
 from vitviz.app.shared.view import View, model_line, read_at
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.token_map import MAX_BYTES, token_map
@@ -28,20 +28,43 @@ def page(view: View) -> Data | None:
     if refusal := view.acts.refusal:
         st.warning(refusal)
         return None
-    depth = view.acts.depth
-    first, second, third, fourth = st.columns(4)
-    fusion = setting("fusion", FUSIONS, "mean")
-    first.selectbox(
-        tr("Fuse heads by"), FUSIONS, key="fusion", format_func=lambda one: tr(_FUSED[one])
-    )
-    residual = setting("residual", TWENTIETHS, 0.5)
-    second.select_slider(tr("Weight of the residual r"), TWENTIETHS, key="residual")
-    discard = setting("discard", TWENTIETHS[:-1], 0.0)
-    third.select_slider(tr("Discard the smallest"), TWENTIETHS[:-1], key="discard")
+    settings = _controls(view)
+    of_class: dict[str, np.ndarray] = {}
+    if lessons.shows("rollout"):
+        _draw(view, *settings)
+    if lessons.step() is None:
+        st.markdown(_said(view, *settings))
+    if lessons.shows("of_class"):
+        of_class = class_map.draw(view)
+    return Data(lambda: [_table(view, *settings, of_class)])
+
+
+def _controls(view: View) -> tuple[Fusion, float, float, int]:
+    """How heads are fused, the residual's weight, the share discarded, and the first layer."""
     starts = range(1, view.layer + 2)
+    fusion = setting("fusion", FUSIONS, "mean")
+    residual = setting("residual", TWENTIETHS, 0.5)
+    discard = setting("discard", TWENTIETHS[:-1], 0.0)
     start = setting("start_layer", starts, 1) - 1
-    if len(starts) > 1:
+    if not any(map(lessons.shows, ("fusion", "residual", "discard", "start_layer"))):
+        return fusion, residual, discard, start
+    first, second, third, fourth = st.columns(4)
+    if lessons.shows("fusion"):
+        first.selectbox(
+            tr("Fuse heads by"), FUSIONS, key="fusion", format_func=lambda one: tr(_FUSED[one])
+        )
+    if lessons.shows("residual"):
+        second.select_slider(tr("Weight of the residual r"), TWENTIETHS, key="residual")
+    if lessons.shows("discard"):
+        third.select_slider(tr("Discard the smallest"), TWENTIETHS[:-1], key="discard")
+    if lessons.shows("start_layer") and len(starts) > 1:
         fourth.select_slider(tr("From layer"), starts, key="start_layer")
+    return fusion, residual, discard, start
+
+
+def _draw(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> None:
+    """The token map of all steps."""
+    depth = view.acts.depth
     token_map(
         view,
         _frames(view, fusion, residual, discard, start),
@@ -58,13 +81,6 @@ def page(view: View) -> Data | None:
         frame_names=[tr("layer {layer}", layer=number) for number in range(1, depth + 1)],
         version=f"{fusion}-{residual}-{discard}-{start}",
     )
-    st.markdown(_said(view, fusion, residual, discard, start))
-    of_class = class_map.draw(view)
-
-    def tables() -> list[Table]:
-        return [_table(view, fusion, residual, discard, start, of_class)]
-
-    return Data(tables)
 
 
 def of_one_class(view: View) -> Data | None:

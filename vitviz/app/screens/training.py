@@ -10,6 +10,7 @@ import streamlit as st
 
 from vitviz import inspection, plots
 from vitviz.app.settings import setting
+from vitviz.app.shared import lessons
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.figure import show
@@ -18,6 +19,7 @@ from vitviz.checkpoints import assets, load_shipped
 from vitviz.language import mark, tr
 from vitviz.plots.template import as_percent
 from vitviz.plots.training import running_epochs
+from vitviz.text import page_text
 
 if TYPE_CHECKING:
     from streamlit.delta_generator import DeltaGenerator
@@ -41,8 +43,20 @@ def page(view: View) -> Data:
                 shown=name,
             )
         )
-    run = runs[name]
-    moments = _moments(name)
+    moment = _run(name, runs) if lessons.shows("moment") else None
+    if lessons.shows("teacher"):
+        _beside(name, runs)
+    if lessons.shows("hunger"):
+        _hunger()
+    line = tr("{name} · recorded during training", name=name)
+    if moment is not None:
+        line += f" · {_moment_words(*_moments(name)[moment])}"
+    return Data(partial(_tables, name, runs[name], moment), record=line)
+
+
+def _run(name: str, runs: dict[str, Any]) -> int | None:
+    """Draw a run; returns the moment on screen, where weights were kept."""
+    run, moments = runs[name], _moments(name)
     moment = _slider(moments) if moments else 0
     curve, *beside = st.columns([5, 3, 4] if moments else [8, 4])
     with curve:
@@ -71,13 +85,7 @@ def page(view: View) -> Data:
             )
         )
         beside[0].markdown(f"{_growth_words(run)}\n\n{_loss_words(run)}")
-    _beside(name, runs)
-    _hunger()
-    line = tr("{name} · recorded during training", name=name)
-    if moments:
-        line += f" · {_moment_words(*moments[moment])}"
-    tables = partial(_tables, name, run, moment if moments else None)
-    return Data(tables, record=line)
+    return moment if moments else None
 
 
 def _tables(name: str, run: dict[str, Any], moment: int | None) -> list[Table]:
@@ -323,9 +331,13 @@ def _hunger() -> None:
         ]
         for network, words in NETWORKS.items()
     }
-    figure, words = st.columns([3, 2])
+    papers = lessons.step() is not None and lessons.shows("papers")
+    figure, words = st.columns([1, 1] if papers else [3, 2])
     with figure:
         show(plots.data_hunger(results))
+    if papers:
+        words.markdown(page_text("training").papers)
+        return
     with words:
         st.markdown(
             tr(

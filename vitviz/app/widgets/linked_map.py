@@ -109,6 +109,7 @@ def linked_map(
             "picture": sent_picture(view),
             "distance": None,
             "guess": None,
+            "tools": None,
             "provenance": f"{model_line(view.model)} · " + tr(" and ").join(pictures),
             "link": "compare",
             "matches": None if matches is None else _sent_matches(*matches),

@@ -12,7 +12,7 @@ import streamlit as st
 from vitviz import plots
 from vitviz.app import settings
 from vitviz.app.settings import setting
-from vitviz.app.shared import results, visitors
+from vitviz.app.shared import lessons, results, visitors
 from vitviz.app.shared.classroom import Question, room
 from vitviz.app.widgets.classroom import is_student, watch
 from vitviz.app.widgets.figure import show
@@ -49,7 +49,7 @@ class Guess:
 def switch(page: str) -> None:
     """Draw the switch on the pages that ask; elsewhere, or with it off, a teacher asks nothing."""
     wanted = setting("predict", [False, True], False)
-    if page in PAGES:
+    if page in PAGES and lessons.shows("predict"):
         st.toggle(tr(text.SWITCH), key="predict", help=tr(text.SWITCH_HELP))
     if not wanted:
         st.session_state.pop("guess", None)  # to be switched on again is to be asked anew

@@ -9,7 +9,7 @@ import pyarrow as pa
 import streamlit as st
 
 from vitviz.app import settings
-from vitviz.app.shared import results
+from vitviz.app.shared import lessons, results
 from vitviz.app.shared.view import model_line, placed_grid, token_text
 from vitviz.language import strings
 from vitviz.plots.template import KEY, QUERY, colour_table
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vitviz.app.shared.view import View
 
 MAX_BYTES = 16_000_000  # of all frames' maps; where they take more, send one frame at a time
+TOOLS = ("read", "view", "scale", "leave_out", "smooth")  # the component's own controls
 _component = st.components.v2.component("vitviz_token_map", css=style(), js=script())
 
 
@@ -137,6 +138,7 @@ def token_map(
             "picture": sent_picture(view),
             "distance": distance,
             "guess": guess,
+            "tools": [name for name in TOOLS if lessons.shows(name)],
             "link": "",
             "matches": None,
             "provenance": f"{model_line(view.model)} · {picture.name}",

@@ -15,8 +15,8 @@ BEGAN = mark(
 )
 
 
-def control(place: DeltaGenerator, key: str, name: str) -> str:
-    """Draw the choice for a model in the menu; returns it.
+def control(place: DeltaGenerator | None, key: str, name: str) -> str:
+    """Draw the choice for a model in the menu, where it has a place; returns it.
 
     Where the training did not begin with the usual initialisation, both kinds are offered.
     """
@@ -32,12 +32,13 @@ def control(place: DeltaGenerator, key: str, name: str) -> str:
         label = tr("{weights}: trained or random", weights=label)
     options = [TRAINED, RANDOM, MIMETIC] if began else [TRAINED, RANDOM]
     value = setting(key, options, TRAINED)
-    place.segmented_control(
-        label,
-        options,
-        key=key,
-        format_func=labels.__getitem__,
-        width="stretch",
-        required=True,
-    )
+    if place is not None:
+        place.segmented_control(
+            label,
+            options,
+            key=key,
+            format_func=labels.__getitem__,
+            width="stretch",
+            required=True,
+        )
     return value

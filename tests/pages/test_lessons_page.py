@@ -1,0 +1,165 @@
+"""A lesson on screen: its steps open, hide what they do not need, and end with what was found."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+import vitviz
+from pages.driver import SHIPPED, address, at_page, opened, prose, token_map
+from vitviz import Model
+from vitviz.app.settings import NAMES
+from vitviz.app.shared import classroom, models, pictures, results
+from vitviz.lessons import found
+from vitviz.text.lessons import LESSONS, settings_of
+
+STEPS = [
+    (number, step)
+    for number, lesson in enumerate(LESSONS, start=1)
+    for step in range(1, len(lesson.steps) + 1)
+]
+TOOLS = {"read", "view", "scale", "leave_out", "smooth"}  # drawn by the token map itself
+KINDS = ("selectbox", "slider", "select_slider", "toggle", "button_group", "radio", "checkbox")
+
+
+def begun(number: int, step: int = 1, **more: str) -> AppTest:
+    """A step, from its link."""
+    return opened(LESSONS[number - 1].steps[step - 1].page, **settings_of(number, step), **more)
+
+
+def controls(at: AppTest) -> set[str]:
+    """The settings whose controls are on screen."""
+    keys = {widget.key for kind in KINDS for widget in at.get(kind)}
+    keys |= {getattr(each, "key", None) for each in at.get("segmented_control")}
+    return {key for key in keys if key in NAMES} | {*token_map(at).get("tools", ())}
+
+
+def press(at: AppTest, key: str) -> AppTest:
+    return at.button(key=key).click().run()
+
+
+@pytest.mark.parametrize(("number", "step"), STEPS)
+def test_a_link_opens_its_step_and_hides_what_it_does_not_need(number: int, step: int) -> None:
+    at, this = begun(number, step), LESSONS[number - 1].steps[step - 1]
+    assert not at.exception
+    assert not at.error
+    assert not at.info  # nothing of the link is refused
+    assert at.title[0].value == f"Lesson {number}: {LESSONS[number - 1].title}"
+    assert this.task in prose(at)
+    assert address(at)["lesson"] == f"{number}.{step}"
+    wanted = {name for name in this.shows if name in NAMES}
+    usual = {"presenter", *(["seen"] if "picture" in wanted else [])}
+    assert controls(at) == wanted - (set() if token_map(at) else TOOLS) | usual
+    assert not {"reset", "next", "report"} & {button.key for button in at.button}
+    last = step == len(LESSONS[number - 1].steps)
+    assert ("lesson_found" in {each.key for each in at.toggle}) == last
+    assert ("lesson next" in {button.key for button in at.button}) == (not last)
+
+
+def test_outside_a_lesson_everything_is_drawn() -> None:
+    shown = controls(opened("attention"))
+    assert {"model", "weights", "layer", "predict", *TOOLS} <= shown
+
+
+@pytest.mark.parametrize("said", ["8", "0.1", "3.9", "three", "<b>"])
+def test_a_lesson_that_is_none_is_refused(said: str) -> None:
+    at = opened("attention", lesson=said)
+    plain = said.replace("<", "?").replace(">", "?")
+    assert [info.value for info in at.info] == [f"Lesson: {plain} is not valid here; none is used."]
+    assert at.title[0].value.startswith("Attention")
+    assert "lesson" not in address(at)
+    assert "model" in controls(at)
+
+
+def test_a_link_with_nothing_but_a_lesson_begins_it() -> None:
+    at = opened("anatomy", lesson="3")
+    assert at.title[0].value == "Lesson 3: Who looks where?"
+    full = {name: said for name, said in settings_of(3).items() if name != "layer"}
+    assert address(at) == full  # layer 6 of 6 is where the app begins
+    assert prose(at).count("Step 1 of 3") == 1
+
+
+def test_a_reader_goes_through_a_lesson_with_a_picture_of_their_own() -> None:
+    at = begun(3, 2)
+    at.selectbox(key="picture").set_value("cat").run()
+    press(at, "lesson next")
+    assert address(at)["lesson"] == "3.3"
+    assert address(at)["picture"] == "cat"
+    assert address(at)["read"] == "column"
+    press(press(at, "lesson back"), "lesson back")
+    assert address(at) == {"lesson": "3.1", "picture": "cat", "predict": "True"}
+
+
+def test_the_next_lesson_begins_with_its_own_picture() -> None:
+    at = begun(3, 3)
+    at.selectbox(key="picture").set_value("cat")
+    at.toggle(key="lesson_found").set_value(True).run()
+    press(at, "lesson after")
+    assert at.title[0].value == "Lesson 4: Local or global?"
+    assert address(at) == {"lesson": "4.1", "predict": "True"}  # the dog opens first
+
+
+def test_leaving_keeps_the_picture_and_every_setting() -> None:
+    at = begun(3, 3)
+    before = address(at)
+    press(at, "lesson leave")
+    assert address(at) == {name: said for name, said in before.items() if name != "lesson"}
+    assert {"picture", "model", "layer"} <= controls(at)
+    assert at.title[0].value == "Attention: Who looks where?"
+
+
+def test_another_page_is_whole_and_leads_back() -> None:
+    at = begun(5, 2)
+    at_page(at, "attention").run()
+    assert "model" in controls(at)
+    assert "**Lesson 5: What reaches CLS?** is at step 2, on another page." in prose(at)
+    press(at, "lesson again")
+    assert at.title[0].value == "Lesson 5: What reaches CLS?"
+    assert controls(at) == {"presenter", "picture", "seen", "fusion", "residual"}
+
+
+def test_the_menu_begins_each_lesson() -> None:
+    at = opened("tokens", picture="cat", layer="2")
+    keys = [button.key for button in at.button if (button.key or "").startswith("lesson ")]
+    assert keys == [f"lesson {number}" for number in range(1, 8)]
+    press(at, "lesson 5")
+    assert address(at) == {"lesson": "5.1", "picture": "bison", "layer": "1"}
+
+
+@pytest.mark.parametrize("number", [2, 3])  # with passes of its own, and without
+def test_what_was_found_is_of_the_picture_on_screen(number: int) -> None:
+    at = begun(number, 3)
+    at.toggle(key="lesson_found").set_value(True).run()
+    model = models.load(SHIPPED)
+    picture = pictures.sample(LESSONS[number - 1].picture)
+    acts = results.capture(model, picture)
+    for sentence in found(number, model, picture.image, acts):
+        assert f"- {sentence}" in prose(at)
+
+
+def test_a_model_of_another_kind_is_refused_in_a_sentence(
+    serve: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve("plain")
+    monkeypatch.setattr(vitviz.Activations, "all_to_all", property(lambda self: False))
+    at = opened("attention", lesson="3.3")
+    at.toggle(key="lesson_found").set_value(True).run()
+    assert "is none of the models that this lesson is about" in prose(at)
+
+
+def test_a_view_that_is_pinned_carries_its_lesson(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vitviz.app.shared import visitors
+
+    who: dict[str, Any] = {"teacher": True}
+    classroom.room.cache_clear()
+    monkeypatch.setattr(visitors, "for_class", lambda: True)
+    monkeypatch.setattr(visitors, "is_teacher", lambda: who["teacher"])
+    monkeypatch.setattr(visitors, "address", lambda: "http://192.0.2.7:8501")
+    teacher = begun(4, 2)
+    press(teacher, "pin")
+    who["teacher"] = False
+    student = opened("tokens", picture="cat")
+    assert student.title[0].value == "Lesson 4: Local or global?"
+    assert address(student) == address(teacher)
+    classroom.room.cache_clear()
