@@ -187,7 +187,12 @@ def looks() -> dict[str, Any]:
     _, third = of_step(3, 3)
     column_layer = acts.attention(int(third["layer"]) - 1).mean(axis=0)
     token = np.ravel_multi_index(_query(third), acts.grid) + prefix
-    row, column = column_layer[token], column_layer[:, token]
+    row, column = column_layer[token, prefix:].copy(), column_layer[prefix:, token].copy()
+    total, patch = float(column_layer[:, token].sum()), int(token) - prefix
+    others = np.delete(np.arange(len(row)), patch)
+    alike = correlation(row[others], column[others])
+    row[patch] = column[patch] = 0  # beside itself
+    lookers = [divmod(int(at), acts.grid[1]) for at in np.argsort(-column)[:3]]
     return {
         "peak": peak(mean[0, prefix:].reshape(acts.grid)),
         "cls": float(mean[0, 0]),
@@ -199,10 +204,11 @@ def looks() -> dict[str, Any]:
         "itself": float(heads[int(second["head"]) - 1, query, query]),
         "query": tuple(number + 1 for number in _query(second)),
         "read": tuple(number + 1 for number in _query(third)),
-        "row": peak(row[prefix:].reshape(acts.grid)),
-        "column": peak(column[prefix:].reshape(acts.grid)),
-        "column_total": float(column.sum()),
-        "alike": correlation(row[prefix:], column[prefix:]),
+        "row": peak(row.reshape(acts.grid)),
+        "column": peak(column.reshape(acts.grid)),
+        "lookers": [(down + 1, across + 1) for down, across in lookers],
+        "column_total": total,
+        "alike": alike,
     }
 
 

@@ -32,7 +32,7 @@ def page(view: View) -> Data | None:
     of_class: dict[str, np.ndarray] = {}
     if lessons.shows("rollout"):
         _draw(view, *settings)
-    if lessons.step() is None:
+    if lessons.shows("fusion"):
         st.markdown(_said(view, *settings))
     if lessons.shows("of_class"):
         of_class = class_map.draw(view)
