@@ -1,5 +1,7 @@
 """Fixtures and settings for every test."""
 
+import atexit
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +36,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.browser)
+
+
+def pytest_collection_finish() -> None:
+    """What libraries and test files hold from here on is no garbage, and is not searched for it."""
+    gc.collect()
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # otherwise libraries report leaks at exit
 
 
 @pytest.fixture

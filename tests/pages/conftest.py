@@ -9,6 +9,7 @@ import pytest
 import timm
 from examples import OWN, own_module, watched
 from streamlit.components.v2 import manifest_scanner
+from streamlit.runtime import context
 from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.testing.v1 import local_script_runner
 from timm.models.mlp_mixer import MlpMixer
@@ -35,7 +36,8 @@ def _on_localhost() -> Iterator[None]:
 def _read_once() -> Iterator[None]:
     """A server does once what Streamlit does anew for every AppTest, or for every run of one: it
     looks for components in all that is installed, and compiles the script. A run is waited for
-    without going through all that it has sent, a thousand times a second."""
+    without going through all that it has sent, a thousand times a second; and who asks has no
+    headers, instead of mocks of them."""
     with pytest.MonkeyPatch.context() as patch:
         scan = cache(manifest_scanner.scan_component_manifests)
         patch.setattr(manifest_scanner, "scan_component_manifests", scan)
@@ -47,6 +49,7 @@ def _read_once() -> Iterator[None]:
             check(runner, timeout)
 
         patch.setattr(local_script_runner, "require_widgets_deltas", wait)
+        patch.setattr(context, "_get_client_context", lambda: None)
         yield
 
 
