@@ -17,6 +17,7 @@ from vitviz.app.widgets import cell_sets
 from vitviz.checkpoints import assets
 from vitviz.cli.lesson_files import MODEL
 from vitviz.equivariance import shuffle_patches
+from vitviz.lessons import found
 from vitviz.text.lessons import settings_of
 
 _NEAR = 0.005  # of a value: nearer ones are not told apart by rank
@@ -97,6 +98,13 @@ def _moved(rows: np.ndarray) -> float:
     return float(np.abs(rows - rows.mean(axis=0)).sum(axis=1).mean() / 2)
 
 
+def said(number: int) -> tuple[str, ...]:
+    """What the app says at the end of a lesson."""
+    shown, _ = of_step(number, 1)
+    others = (scene(path.stem).acts for path in samples())
+    return found(number, model(), shown.image, shown.acts, others=others)
+
+
 def path() -> dict[str, Any]:
     """Lesson 1: from picture to answer."""
     shown, settings = of_step(1, 2)
@@ -146,15 +154,15 @@ def reached(acts: vitviz.Activations, token: int) -> dict[str, int]:
 def positions() -> dict[str, Any]:
     """Lesson 2: the order of the patches, and their positions."""
     shown, settings = of_step(2, 3)
-    found = shuffle_patches(model(), shown.image, seed=1)  # order number 1 of the page
+    shuffled = shuffle_patches(model(), shown.image, seed=1)  # order number 1 of the page
     told = [
         [
             (shown.acts.output_names[largest(row)], float(row.max()), float(row[shown.answer]))
             for row in two
         ]
-        for two in found.outputs
+        for two in shuffled.outputs
     ]
-    if found.changes[1] > 1e-5:
+    if shuffled.changes[1] > 1e-5:
         raise ValueError("Without E_pos the order of the patches changes the answer.")
     grid = shown.acts.grid
     row, column = _query(settings)
@@ -374,7 +382,7 @@ def moments(name: str, chosen: Sequence[int]) -> list[dict[str, float]]:
         record = dict(arrays)
     run = json.loads((assets() / "curves" / f"{name}.json").read_text(encoding="utf-8"))
     whole = {row["image_size"]: row["epoch"] for row in run["epochs"]}  # epochs of each size
-    found = []
+    kept = []
     for each in chosen:
         number = range(len(record["epoch"]))[each]
         size = int(record["image_size"][number])
@@ -386,7 +394,7 @@ def moments(name: str, chosen: Sequence[int]) -> list[dict[str, float]]:
         before = sum(epochs for smaller, epochs in whole.items() if smaller < size)
         explained = inspection.filter_components(kernel, n_components=12)[1].sum()
         similarity = inspection.position_similarity(table, grid=grid)
-        found.append(
+        kept.append(
             {
                 "epoch": before + float(record["epoch"][number]),
                 "size": size,
@@ -395,7 +403,7 @@ def moments(name: str, chosen: Sequence[int]) -> list[dict[str, float]]:
                 "distance": float(distance / inspection.uniform_distance(grid, patch)),
             }
         )
-    return found
+    return kept
 
 
 #: What computes the numbers of each lesson, in their order.

@@ -73,6 +73,8 @@ def test_the_guide_says_what_is_computed(teaching: ModuleType) -> None:
         ("2.4 px", "2.40 px", False),
         ("52 %", "54 %", False),
         ("52 patches", "53 patches", False),
+        ("8 times, by 6e-08", "9 times, by 1e-07", True),
+        ("by 6e-08", "by 2e-05", False),
         ("the dog, 0.39", "the cat, 0.39", False),
         ("a\nb", "a", False),
     ],
