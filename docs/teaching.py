@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 GUIDE, SHEET = HERE / "teaching.md", HERE / "worksheet.md"
 SERVER = "http://localhost:8501"  # where the app is on the teacher's machine
 _NUMBER = re.compile(r"(\d+\.\d+|\d+(?= %| times))")  # what is measured; counts are exact
-_ROUNDING = re.compile(r"\b\de-(?:0[6-9]|\d\d)\b")  # what is left of a difference that is none
+_ROUNDING = re.compile(r"\b\de-(?:0[6-9]|[1-9]\d)\b")  # what is left of a difference that is none
 
 
 def percent(share: float, digits: int = 1) -> str:
