@@ -345,7 +345,7 @@ def test_ctrl_c_keeps_what_is_done(
 def test_profiles_of_parts_become_that_of_the_whole(
     packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = vitviz.load_model("vitviz_tiny_cifar10")
+    model = example("distilled")
     pictures = [entry.read()[0] for entry in listed(packed)]
     for name, some in dict(a=pictures[:8], b=pictures[8:16], c=pictures[16:]).items():
         profile(model, some, out=tmp_path / name)

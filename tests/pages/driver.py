@@ -5,6 +5,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,12 @@ def opened(page: str = "attention", **link: str) -> AppTest:
     for name, value in link.items():
         at.query_params[name] = value
     return at_page(at, page).run()
+
+
+@cache
+def shown(page: str = "attention") -> AppTest:
+    """One of its pages as it opens, for tests that only read it."""
+    return opened(page)
 
 
 def listen(address: str | None) -> None:

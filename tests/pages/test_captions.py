@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pages.driver import OPENING_TRAITS, choose, opened, prose
+from pages.driver import OPENING_TRAITS, choose, opened, prose, shown
 from pages.test_other_families import KINDS, MIXER, OTHERS, RECORDS, latex
 from vitviz import Model
 from vitviz.app.widgets.caption import with_definitions
@@ -105,7 +105,7 @@ def test_a_definition_cannot_become_markup(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("page", PAGES)
 def test_the_card_defines_its_terms(page: str) -> None:
     words = page_text(page)
-    text = "\n".join(markdown.value for markdown in opened(page).markdown)
+    text = "\n".join(markdown.value for markdown in shown(page).markdown)
     met = [meaning for _, meaning in SPAN.findall(text)]
     assert len(met) == len(set(met))
     used = {

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from pages.driver import (
     MINE,
@@ -16,6 +17,7 @@ from pages.driver import (
     components,
     opened,
     provenance,
+    shown,
     token_map,
     upload,
 )
@@ -46,8 +48,8 @@ def test_next_turns_to_the_next_page(page: str) -> None:
     assert address(at) == {"layer": "3"}
 
 
-def answer(page: str = "attention", **link: str) -> str:
-    (said,) = [text.value for text in opened(page, **link).text if "nswer" in text.value]
+def answer(at: AppTest) -> str:
+    (said,) = [text.value for text in at.text if "nswer" in text.value]
     return said
 
 
@@ -57,21 +59,22 @@ def test_every_page_says_the_answer(page: str) -> None:
     assert acts.labels is not None
     assert acts.probabilities is not None
     name, share = acts.labels[acts.probabilities.argmax()], acts.probabilities.max()
-    assert answer(page) == f"Answer: {name}, {100 * share:.0f} %"
+    assert answer(shown(page)) == f"Answer: {name}, {100 * share:.0f} %"
 
 
 def test_the_answer_of_random_weights_is_called_so() -> None:
-    assert answer(weights="random").startswith("Answer of random weights: output ")
+    assert answer(opened(weights="random")).startswith("Answer of random weights: output ")
 
 
 def test_the_answer_of_a_model_without_names_or_without_a_head(
     serve: Callable[[str], Model],
 ) -> None:
     serve("no head")
-    assert answer() == "No answer: this model has no head."
+    assert answer(opened()) == "No answer: this model has no head."
     serve("plain")
-    assert answer().startswith("Answer of random weights: output ")
-    assert answer().endswith("(its outputs have no names)")
+    at = opened()
+    assert answer(at).startswith("Answer of random weights: output ")
+    assert answer(at).endswith("(its outputs have no names)")
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in LAYERED])
@@ -87,7 +90,7 @@ def test_a_layer_stays_chosen_where_it_plays_no_part(page: str) -> None:
 def test_a_page_says_what_is_to_be_seen(page: str) -> None:
     """How each sentence is found is tested beside it; here that the page has its own."""
     begin = {"filters": "**In this model:** Half of", "positions": "**Positions, learned:** Neigh"}
-    said = [text.value for text in opened(page).markdown]
+    said = [text.value for text in shown(page).markdown]
     (sentence,) = [one for one in said if one.startswith(begin.get(page, "**On this picture:** "))]
     assert re.search(r"\d", sentence)
     assert sentence.endswith(".")

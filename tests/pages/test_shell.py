@@ -32,6 +32,7 @@ from pages.driver import (
     provenance,
     schema,
     settled,
+    shown,
     stack,
     token_map,
     token_maps,
@@ -71,7 +72,7 @@ def own_line(at: AppTest) -> str:
 
 @every_page
 def test_a_page_opens_on_the_sample_with_the_shipped_model(page: str) -> None:
-    at = opened(page)
+    at = shown(page)
     assert_works(at)
     words = page_text(page)
     (title,) = at.title
@@ -87,7 +88,7 @@ def test_a_page_opens_on_the_sample_with_the_shipped_model(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_caption_card_holds_the_lesson(page: str) -> None:
-    at, words = opened(page), page_text(page, OPENING_TRAITS)
+    at, words = shown(page), page_text(page, OPENING_TRAITS)
     assert words.equation in "\n".join(latex.value for latex in at.latex)
     assert words.see in prose(at)
     assert words.try_this in prose(at)
@@ -95,7 +96,7 @@ def test_the_caption_card_holds_the_lesson(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_at_most_six_controls_stand_above_every_page(page: str) -> None:
-    at = opened(page)
+    at = shown(page)
     assert at.selectbox(key="picture")
     assert at.file_uploader(key="uploader")
     assert at.selectbox(key="model")
@@ -203,7 +204,7 @@ def test_a_value_that_does_not_fit_falls_back_and_it_is_said(name: str, value: s
     assert re.sub(r"[<>]", "?", value) in said
     assert "is not valid here" in said
     assert not at.exception
-    assert token_map(at)["state"] == token_map(opened())["state"]
+    assert token_map(at)["state"] == token_map(shown())["state"]
     assert address(at) == {}
     assert not at.run().info  # said once
 
@@ -366,7 +367,7 @@ def test_a_bad_upload_that_is_taken_back_ends_the_complaint() -> None:
 
 
 def test_the_menu_offers_every_model() -> None:
-    options = opened().selectbox(key="model").options
+    options = shown().selectbox(key="model").options
     assert options[0] == SHIPPED
     named = [option.split(" · ")[0] for option in options]
     assert named == [
@@ -511,7 +512,7 @@ def test_a_model_of_one_patch(page: str, serve: Callable[..., Model]) -> None:
 
 
 def test_the_message_to_the_token_map_holds_what_its_schema_states() -> None:
-    (sent,) = [data for data in components(opened(), "vitviz_token_map") if "state" in data]
+    (sent,) = [data for data in components(shown(), "vitviz_token_map") if "state" in data]
     assert set(sent) == schema("ViewMessage")
     assert set(sent["state"]) == schema("State")
     assert set(sent["distance"]) == schema("Distance")
