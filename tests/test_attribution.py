@@ -35,6 +35,7 @@ from vitviz import memory
 from vitviz.activations import capture
 from vitviz.attribution import gradient_rollout, relevance
 from vitviz.families import ModelError
+from vitviz.language import Message
 from vitviz.memory import gradient_bytes
 from vitviz.model import RECORDER, Model
 from vitviz.vit import Attention
@@ -435,7 +436,7 @@ def test_attention_that_is_not_global_is_refused() -> None:
 
 def test_a_layer_that_is_refused_refuses_the_map() -> None:
     model = own_model()
-    model.layers = (replace(model.layers[0], refusal="It has none."), *model.layers[1:])
+    model.layers = (replace(model.layers[0], refusal=Message("It has none.")), *model.layers[1:])
     assert refusal(model) == "It has none."
 
 

@@ -15,6 +15,7 @@ from hub_server import COMMIT, HubServer, contents
 from vitviz import hub
 from vitviz.hub import HubError, Weights, cached, download
 from vitviz.hub.child import FULL, UNWRITABLE, explained
+from vitviz.language import Message
 
 WEIGHTS = Weights("timm/some", "model.safetensors")
 DATA = np.random.default_rng(0).bytes(1_000_000)
@@ -173,10 +174,11 @@ def test_a_disk_without_room_is_not_begun_to_be_filled(server: HubServer, cache:
     ],
 )
 def test_a_disk_that_fails_on_the_way_is_told_from_the_network(number: int, words: str) -> None:
-    failure = explained(OSError(number, os.strerror(number)), "the connection broke off")
+    otherwise = Message("the connection broke off")
+    failure = explained(OSError(number, os.strerror(number)), otherwise)
     assert words in str(failure)
     assert failure.local
-    network = explained(OSError(errno.ECONNRESET, "reset"), "the connection broke off")
+    network = explained(OSError(errno.ECONNRESET, "reset"), otherwise)
     assert (str(network), network.local) == ("the connection broke off", False)
 
 

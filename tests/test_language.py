@@ -1,27 +1,48 @@
 """Every string in every language: nothing is missing, stale, or says other numbers."""
 
 import ast
+import copy
 import csv
+import io
 import json
+import pickle
 import re
 import threading
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from string import Formatter
 
 import pytest
-from babel.messages import Catalog, Message
+from babel.messages import Catalog
+from babel.messages import Message as Entry
 from babel.messages.pofile import read_po
+from PIL import Image
 
 from vitviz import language, text
 from vitviz.app.widgets.caption import with_definitions
+from vitviz.app.widgets.data_table import Table
 from vitviz.checkpoints import assets
-from vitviz.language import LANGUAGES, speak, spoken, tr, tr_n
+from vitviz.families import ModelError
+from vitviz.images import ImageError, open_image
+from vitviz.language import LANGUAGES, Message, speak, spoken, tr, tr_n
 
 PACKAGE = Path(language.__file__).parent
 OTHERS = [code for code in LANGUAGES if code != "en"]
 FILES = [f"{name}.md" for name in (*text.PAGES, "glossary")]
 #: Asterisks that Markdown does not close: after a punctuation mark no letter may follow them.
 OPEN = re.compile(r"[^\w\s*}(]\*{1,2}[가-힣]")
+#: What the app and the report show of an error. ProfileError is not among them: of those, only that
+#: of a file that cannot be read is shown.
+ERRORS = ("ModelError", "CheckpointError", "HubError", "ImageError", "OptionError", "MessageError")
+NOT_ON_SCREEN = (  # where their errors reach a program or a terminal alone
+    "profiling",  # of `vitviz profile` and `vitviz compare`
+    "training",  # of `vitviz train`
+    "cli",
+    "zoo/watching.py",  # of `vitviz.watch`, which is given a module of Python
+    "activations/loading.py",  # of `load_activations`: the app saves and loads no captures
+    "language.py",
+)
 NUMERALS = {"zero": "0", "two": "2", "four": "4"}  # which a translation may write as digits
 
 
@@ -44,18 +65,39 @@ def catalogue(code: str, name: str = "strings") -> Catalog:
         return read_po(file, locale=code, abort_invalid=True)
 
 
+@cache
+def calls() -> tuple[tuple[Path, ast.Call], ...]:
+    """Of functions by their plain names, each with its file."""
+    return tuple(
+        (path.relative_to(PACKAGE), node)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    )
+
+
+def errors() -> Iterator[tuple[Path, ast.Call]]:
+    """Every error that is made and can reach the screen."""
+    for path, call in calls():
+        assert isinstance(call.func, ast.Name)
+        unseen = any(path.is_relative_to(place) for place in NOT_ON_SCREEN)
+        if call.func.id in ERRORS and call.args and not unseen:
+            yield path, call
+
+
 def marked() -> set[str | tuple[str, ...]]:
     """The English of every string of the sources that is to be translated."""
     found: set[str | tuple[str, ...]] = set()
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            match node:
-                case ast.Call(ast.Name("tr" | "mark"), [ast.Constant(str(english)), *_]):
-                    found.add(english)
-                case ast.Call(
-                    ast.Name("tr_n"), [ast.Constant(str(one)), ast.Constant(str(many)), *_]
-                ):
-                    found.add((one, many))
+    for _, call in calls():
+        match call:
+            case ast.Call(ast.Name("tr" | "mark" | "Message"), [ast.Constant(str(english)), *_]):
+                found.add(english)
+            case ast.Call(ast.Name("tr_n"), [ast.Constant(str(one)), ast.Constant(str(many)), *_]):
+                found.add((one, many))
+    for _, call in errors():
+        match call.args[0]:
+            case ast.Constant(str(english)):
+                found.add(english)
     record = (assets() / "curves" / "distance_vit_s14.json").read_text(encoding="utf-8")
     found.add(json.loads(record)["about"])
     with (assets() / "samples" / "LICENCES.csv").open(encoding="utf-8", newline="") as file:
@@ -68,16 +110,46 @@ def placeholders(string: str) -> list[tuple[str, str | None]]:
 
 
 def test_every_string_is_given_its_placeholders() -> None:
-    calls = 0
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            match node:
-                case ast.Call(ast.Name("tr"), [ast.Constant(str(english))], [*values]):
-                    given = {each.arg for each in values}
-                    if values and None not in given:  # which would be **values
-                        assert given == {name for name, _ in placeholders(english)}, english
-                        calls += 1
-    assert calls
+    seen = 0
+    for _, call in (*calls(), *errors()):
+        match call:
+            case ast.Call(ast.Name(name), [ast.Constant(str(english))], [*values]):
+                given = {each.arg for each in values}
+                if name == "HubError":
+                    given -= {"local", "missing"}
+                made = name in ("Message", *ERRORS) or (name == "tr" and given)
+                if made and None not in given:  # which would be **values
+                    assert given == {name for name, _ in placeholders(english)}, english
+                    seen += 1
+    assert seen
+
+
+def test_an_error_on_the_screen_is_made_of_a_string_that_is_translated() -> None:
+    """Not of one with values in it, which no catalogue has."""
+    made = [*errors()]
+    assert len(made) > 100
+    for path, call in made:
+        given = call.args[0]
+        assert not isinstance(given, ast.JoinedStr | ast.BinOp), f"{path}, line {call.lineno}"
+        for part in ast.walk(given):  # Message(...), or what somebody else has made
+            if isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
+                assert part.func.id != "str", f"{path}, line {call.lineno}"
+
+
+def test_an_error_is_shown_in_the_language_in_use() -> None:
+    """By `tr(error)`, and not by `str(error)` or in an f-string, which are English."""
+    handlers = 0
+    for path in (*PACKAGE.glob("app/**/*.py"), *PACKAGE.glob("report/*.py")):
+        for handler in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(handler, ast.ExceptHandler) and handler.name:
+                handlers += 1
+                for node in ast.walk(handler):
+                    match node:
+                        case ast.Call(
+                            ast.Name("str" | "repr"), [ast.Name(name)]
+                        ) | ast.FormattedValue(ast.Name(name)):
+                            assert name != handler.name, f"{path.name}, line {node.lineno}"
+    assert handlers
 
 
 def in_browser() -> set[str]:
@@ -92,7 +164,7 @@ def in_browser() -> set[str]:
     }
 
 
-def messages(code: str, *names: str) -> list[Message]:
+def messages(code: str, *names: str) -> list[Entry]:
     catalogues = [catalogue(code, name) for name in names or ("strings", "browser")]
     return [message for each in catalogues for message in each if message.id]
 
@@ -201,3 +273,42 @@ def test_a_string_is_english_where_nothing_else_is_asked_for() -> None:
     assert tr("{not filled}") == "{not filled}"
     assert tr_n("{count} head", "{count} heads", 1) == "1 head"
     assert tr_n("{count} head", "{count} heads", 2) == "2 heads"
+
+
+def test_an_error_is_english_and_is_told_in_the_language_in_use() -> None:
+    inside = ModelError("The file lacks {key}.", key="head.{0}")
+    error = ModelError("{name}: {error}", name="mine", error=inside)
+    for one in (error, copy.deepcopy(error), pickle.loads(pickle.dumps(error))):
+        assert str(one) == tr(one) == "mine: The file lacks head.{0}."
+        speak("ko")
+        try:
+            assert str(one) == "mine: The file lacks head.{0}."
+            assert tr(one) == "mine: 파일에 없는 것: head.{0}."
+        finally:
+            speak("en")
+
+
+def test_an_error_of_a_subprocess_is_translated_too() -> None:
+    """Pictures of most kinds are decoded in one."""
+    damaged = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(damaged, "WEBP", lossless=True)
+    with pytest.raises(ImageError) as caught:
+        open_image(damaged.getvalue()[:-8])
+    speak("ko")
+    try:
+        assert tr(caught.value).startswith("WebP 파일을 읽을 수 없습니다.")
+    finally:
+        speak("en")
+    assert tr(caught.value) == str(caught.value)
+
+
+def test_a_heading_is_english_in_a_file() -> None:
+    columns: Columns = {
+        Message("head {number}, %", number=1): [1.0],
+        Message("token"): [Message("patch")],
+    }
+    speak("ko")
+    try:
+        assert Table("", columns).csv("").splitlines()[2:] == ['"head 1, %",token', "1,patch"]
+    finally:
+        speak("en")

@@ -19,7 +19,9 @@ def device_named(name: str | torch.device) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ModelError(f"Expected a device such as cpu, cuda or mps, got {name!r}.") from error
+        raise ModelError(
+            "Expected a device such as cpu, cuda or mps, got {name!r}.", name=name
+        ) from error
     if device.type == "cpu":
         return CPU
     there = torch.accelerator.current_accelerator(check_available=True)
@@ -27,7 +29,11 @@ def device_named(name: str | torch.device) -> torch.device:
     if there is None or there.type != device.type or (device.index or 0) >= count:
         names = [] if there is None else [f"{there.type}:{number}" for number in range(count)]
         found = ", ".join(["cpu", *names])
-        raise ModelError(f"There is no device {device} that torch can use here: it has {found}.")
+        raise ModelError(
+            "There is no device {device} that torch can use here: it has {found}.",
+            device=device,
+            found=found,
+        )
     return device
 
 

@@ -6,6 +6,7 @@ patches.
 """
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .families import ModelError, exchanged, position_encodings
+from .language import Message
 from .model import Model, Recorder
 
 Patch = tuple[int, int]
@@ -165,9 +167,15 @@ def _without_positions(model: Model) -> nn.Module:
     """The same module with zeros in place of E_pos; it shares all other weights."""
     encodings = position_encodings(model.module, model.layers)
     if encodings != ("embedding",):
-        others = " and ".join(name for name in encodings if name != "embedding")
-        why = f"{others} tell it too where a patch is" if others else "it has none"
-        raise ModelError(f"{model.name} cannot be tried without its position embedding: {why}.")
+        why = Message("it has none")
+        if others := [Message(name) for name in encodings if name != "embedding"]:
+            listed = reduce(lambda one, two: Message("{one} and {two}", one=one, two=two), others)
+            why = Message("{others} tell it too where a patch is", others=listed)
+        raise ModelError(
+            "{model} cannot be tried without its position embedding: {why}.",
+            model=model.name,
+            why=why,
+        )
     assert model.positions is not None
     bare: nn.Module = exchanged(
         model.module, model.parts.positions, torch.zeros_like(model.positions)

@@ -4,6 +4,9 @@ A string of the code is its own key: `tr("Layer {layer}", layer=3)` gives its tr
 `text/<language>/strings.po`, and where there is none the English string itself. A string that is
 written where no language is chosen yet, in a constant, is marked there by `mark` and translated by
 `tr` where it is used. The components in the browser do the same with `browser.po`.
+
+What is said long before it is read, such as why a model is refused, is a `Message`: English text,
+as libraries have it in their errors, from which `tr` makes that of the reader's language.
 """
 
 from contextvars import ContextVar
@@ -11,7 +14,7 @@ from functools import cache
 from gettext import GNUTranslations, NullTranslations
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from babel.messages import Catalog
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 LANGUAGES = {"en": "English", "ko": "한국어"}
 #: Those in which every page is whole: what the menu and the browser's own language choose from.
 WHOLE = ("en",)
+T = TypeVar("T")
 _FOLDER = Path(__file__).parent / "text"
 _spoken: ContextVar[str] = ContextVar("language", default="en")
 
@@ -34,10 +38,63 @@ def spoken() -> str:
     return _spoken.get()
 
 
-def tr(english: str, /, **values: object) -> str:
-    """A string in the language in use, with the values of its placeholders."""
-    said = catalogue(spoken()).gettext(english)
-    return said.format(**values) if values else said
+class Message(str):
+    """An English text with the placeholders and values that it was made of.
+
+    Values that are messages, or errors with a message, are translated with it.
+    """
+
+    english: str
+    values: dict[str, Any]
+
+    def __new__(cls, english: str, /, **values: object) -> "Message":
+        made = super().__new__(cls, english.format(**values) if values else english)
+        made.english = english
+        made.values = {name: _kept(value) for name, value in values.items()}
+        return made
+
+    def __getnewargs_ex__(self) -> tuple[tuple[str], dict[str, Any]]:
+        return (self.english,), self.values
+
+
+class MessageError(ValueError):
+    """An error whose text is a `Message`, made of the same arguments or given as it is."""
+
+    def __init__(self, english: str, /, **values: object) -> None:
+        self.message = english if isinstance(english, Message) else Message(english, **values)
+        super().__init__(self.message)
+
+
+def _kept(value: object) -> object:
+    """A value without an error's traceback, and what that holds."""
+    return message(value) if isinstance(value, Exception) else value
+
+
+def message(error: Exception) -> str:
+    """What an error says: a `Message` where it was made of one."""
+    if isinstance(error, MessageError):
+        return error.message
+    english = getattr(error, "english", None)  # of ImageError, whose module imports none of ours
+    return Message(english, **getattr(error, "values", {})) if english else str(error)
+
+
+def tr(english: str | Exception, /, **values: object) -> str:
+    """A string in the language in use, with the values of its placeholders.
+
+    Or a message, or that of an error.
+    """
+    if isinstance(english, Exception):
+        english = message(english)
+    if isinstance(english, Message):
+        values = english.values | values
+        english = english.english
+    said = catalogue(spoken()).gettext(english) if english else ""
+    return said.format(**{name: told(value) for name, value in values.items()}) if values else said
+
+
+def told(value: T) -> T | str:
+    """A message in the language in use, and all else as it is."""
+    return tr(value) if isinstance(value, Message) else value
 
 
 def tr_n(one: str, many: str, count: int, /, **values: object) -> str:

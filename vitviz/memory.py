@@ -13,6 +13,7 @@ from torch import nn
 
 from .devices import CPU, free_on
 from .families import ModelError, Site
+from .language import Message
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3  # of glibc's malloc.h
 _LARGE = 4 * 2**20  # bytes; the tensors of a forward pass are smaller
@@ -106,10 +107,13 @@ def check(needed: int, what: str, device: torch.device = CPU) -> None:
     """
     free = free_bytes() if device.type == "cpu" else free_on(device)
     if needed > free:
-        where = "" if device.type == "cpu" else f" on {device}"
+        where = "" if device.type == "cpu" else Message(" on {device}", device=device)
         raise ModelError(
-            f"{what} needs about {needed / 1e9:.1f} GB of memory{where}, "
-            f"and {free / 1e9:.1f} GB are free."
+            "{what} needs about {needed:.1f} GB of memory{where}, and {free:.1f} GB are free.",
+            what=what,
+            needed=needed / 1e9,
+            where=where,
+            free=free / 1e9,
         )
 
 

@@ -142,8 +142,9 @@ class Model:
             yield
         if ran != [*range(len(self.sites))]:
             raise ModelError(
-                f"The blocks of {self.name} did not run once each in their order, so what they "
-                "computed cannot be told apart."
+                "The blocks of {model} did not run once each in their order, so what they "
+                "computed cannot be told apart.",
+                model=self.name,
             )
 
     def _check_ready(self) -> None:
@@ -151,8 +152,9 @@ class Model:
             raise ModelError(refusal)
         if any(_children(self.module, path) != known for path, known in self._children.items()):
             raise ModelError(
-                f"The blocks of {self.name} are not those that it was made of: make a new Model "
-                "of its module."
+                "The blocks of {model} are not those that it was made of: make a new Model "
+                "of its module.",
+                model=self.name,
             )
 
     @property
@@ -198,14 +200,18 @@ class Model:
         """
         if not self.embeds:
             raise ModelError(
-                f"{self.name} gives no embedding of the picture that words could be compared with, "
-                "as CLIP and SigLIP do."
+                "{model} gives no embedding of the picture that words could be compared "
+                "with, as CLIP and SigLIP do.",
+                model=self.name,
             )
         width = words.vectors.shape[1]
         if width != self.parts.outputs:
             raise ModelError(
-                f"{self.name} gives {self.parts.outputs} numbers, and the vectors of the words "
-                f"have {width}: they belong to another model."
+                "{model} gives {outputs} numbers, and the vectors of the words have {width}: "
+                "they belong to another model.",
+                model=self.name,
+                outputs=self.parts.outputs,
+                width=width,
             )
         other = copy(self)
         other.words, other.embeds, other._labels = words, False, words.names
@@ -243,7 +249,10 @@ class Model:
     def labels(self, names: tuple[str, ...] | None) -> None:
         if names is not None and len(names) != self.num_classes:
             raise ModelError(
-                f"{self.name} has {self.num_classes} classes, and {len(names)} names are given."
+                "{model} has {classes} classes, and {names} names are given.",
+                model=self.name,
+                classes=self.num_classes,
+                names=len(names),
             )
         self._labels = names
 
@@ -314,7 +323,8 @@ class Model:
         weights = token_weights(site)
         if weights is None:
             raise ModelError(
-                f"{site.layer.name} attends to tokens, and has no weights that mix them."
+                "{layer} attends to tokens, and has no weights that mix them.",
+                layer=site.layer.name,
             )
         return _read_only(weights.reshape(-1, *site.layer.query_grid))
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from .language import MessageError
+
 
 class LocalFile(NamedTuple):
     """A file of weights that the menu offers, or a folder as timm or transformers saves it.
@@ -60,13 +62,15 @@ class Options:
     profiles: tuple[Path, ...] = ()
 
 
-class OptionError(ValueError):
+class OptionError(MessageError):
     """An option that cannot be read; the message is one sentence."""
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise OptionError(f"The command that started the app cannot be read: {message}.")
+        raise OptionError(
+            "The command that started the app cannot be read: {message}.", message=message
+        )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -157,21 +161,21 @@ def options_in(arguments: argparse.Namespace) -> Options:
         if not equals and Path(start if size else text).expanduser().is_dir():
             file = text.strip()
         elif not (name and equals and file):
-            raise OptionError(f"Expected --checkpoint NAME=FILE or a folder, got {text}.")
+            raise OptionError("Expected --checkpoint NAME=FILE or a folder, got {text}.", text=text)
         path = Path(file.rpartition("@")[0] if size else file).expanduser().absolute()
         files.append(LocalFile(name if equals else path.name, path, size))
     models = None
     if arguments.models is not None:
         models = tuple(name.strip() for name in arguments.models.split(",") if name.strip())
         if not models:
-            raise OptionError(f"Expected --models NAME,NAME, got {arguments.models!r}.")
+            raise OptionError("Expected --models NAME,NAME, got {said!r}.", said=arguments.models)
     size = None
     if arguments.image_size is not None:
         size = image_size_in(arguments.image_size)
         if size is None:
             raise OptionError(
-                "Expected --image-size as 224 or as 320x480 (rows x columns), "
-                f"got {arguments.image_size!r}."
+                "Expected --image-size as 224 or as 320x480 (rows x columns), got {said!r}.",
+                said=arguments.image_size,
             )
     return Options(
         {_menu_title(each, files): each for each in files},
@@ -216,14 +220,25 @@ def check(options: Options, menu: Collection[str]) -> None:
     for name in options.models or ():
         if name not in menu:
             near = difflib.get_close_matches(name, menu, n=1)
-            hint = f": did you mean {near[0]}?" if near else "."
-            raise OptionError(f"The menu has no model named {name}{hint}")
+            if near:
+                raise OptionError(
+                    "The menu has no model named {name}: did you mean {near}?",
+                    name=name,
+                    near=near[0],
+                )
+            raise OptionError("The menu has no model named {name}.", name=name)
     if options.labels is not None and not options.labels.is_file():
-        raise OptionError(f"There is no file {options.labels.name} in {options.labels.parent}.")
+        raise OptionError(
+            "There is no file {file} in {folder}.",
+            file=options.labels.name,
+            folder=options.labels.parent,
+        )
     for _, path, _ in options.checkpoints.values():
         if path.is_dir() and not (path / "config.json").is_file():
             raise OptionError(
-                f"The folder {path} has no config.json, which says what its model is."
+                "The folder {path} has no config.json, which says what its model is.", path=path
             )
         if not path.exists():
-            raise OptionError(f"There is no file {path.name} in {path.parent}.")
+            raise OptionError(
+                "There is no file {file} in {folder}.", file=path.name, folder=path.parent
+            )

@@ -98,8 +98,9 @@ class Question:
         if isinstance(target, Token | Similarity):
             if not model.read_tokens:
                 raise ModelError(
-                    f"The layers of {model.name} differ in their tokens, so none is followed "
-                    "through all of them."
+                    "The layers of {model} differ in their tokens, so none is followed through "
+                    "all of them.",
+                    model=model.name,
                 )
             place = target.place if isinstance(target, Token) else target.patch
             self.of_token = self._number(place)
@@ -213,15 +214,18 @@ def _class_index(model: Model, wanted: int | np.integer | str) -> int:
     classes = model.num_classes
     if not classes:
         raise ModelError(
-            f"{model.name} has no head that names classes, so none can be asked about: give a "
-            "vector, a function of the output, a Token or a Similarity."
+            "{model} has no head that names classes, so none can be asked about: give a "
+            "vector, a function of the output, a Token or a Similarity.",
+            model=model.name,
         )
     if not isinstance(wanted, str):
         if not 0 <= wanted < classes:
             raise ValueError(f"Expected a class_index in 0..{classes - 1}, got {wanted}.")
         return int(wanted)
     if model.labels is None:
-        raise ModelError(f"The classes of {model.name} have no names here: give the class's index.")
+        raise ModelError(
+            "The classes of {model} have no names here: give the class's index.", model=model.name
+        )
     folded = [label.casefold() for label in model.labels]
     name = wanted.casefold()
     found = [at for at, label in enumerate(folded) if label == name]

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .language import MessageError
+
 Positions = Literal["learned", "sincos1d", "sincos2d", "none"]
 
 
@@ -94,9 +96,11 @@ class PatchEmbed(nn.Module):
                     f"got {patch_size}."
                 )
         if image_size[0] % patch_size or image_size[1] % patch_size or min(image_size) < 1:
-            raise ValueError(
-                f"The image size {image_size[0]} x {image_size[1]} "
-                f"is not a multiple of the patch size {patch_size}."
+            raise MessageError(
+                "The image size {rows} x {cols} is not a multiple of the patch size {patch_size}.",
+                rows=image_size[0],
+                cols=image_size[1],
+                patch_size=patch_size,
             )
         self.image_size = image_size
         self.grid_size = (image_size[0] // patch_size, image_size[1] // patch_size)

@@ -70,21 +70,26 @@ class Words:
         words = tuple(map(str, names))
         if table.ndim != 2 or len(table) != len(words) or not words:
             raise ModelError(
-                f"Expected a vector for each of {len(words)} names, got an array of shape "
-                f"{table.shape}."
+                "Expected a vector for each of {count} names, got an array of shape {shape}.",
+                count=len(words),
+                shape=table.shape,
             )
         if len(set(words)) < len(words):
             twice = next(name for name in words if words.count(name) > 1)
-            raise ModelError(f"Expected each name once, got {twice!r} twice.")
+            raise ModelError("Expected each name once, got {twice!r} twice.", twice=twice)
         lengths = np.linalg.norm(table, axis=1)
         if not np.all(np.abs(lengths - 1) < _ROUNDING):  # also where they are no numbers
             wrong = lengths[int(np.argmax(~(np.abs(lengths - 1) < _ROUNDING)))]
-            raise ModelError(f"Expected vectors of length 1, got one of length {wrong:.4g}.")
+            raise ModelError(
+                "Expected vectors of length 1, got one of length {wrong:.4g}.", wrong=wrong
+            )
         bias = 0.0 if logit_bias is None else float(logit_bias)
         if not (np.isfinite(logit_scale) and logit_scale > 0 and np.isfinite(bias)):
             raise ModelError(
-                f"Expected a logit_scale above 0 and a finite logit_bias, got {logit_scale} and "
-                f"{bias}."
+                "Expected a logit_scale above 0 and a finite logit_bias, got {logit_scale} "
+                "and {bias}.",
+                logit_scale=logit_scale,
+                bias=bias,
             )
         table.setflags(write=False)
         for name, value in (
@@ -112,18 +117,28 @@ class Words:
             with np.load(Path(path), allow_pickle=False) as file:
                 found = dict(file)
         except FileNotFoundError as error:
-            raise ModelError(f"There is no file {name} in {Path(path).parent}.") from error
+            raise ModelError(
+                "There is no file {name} in {folder}.", name=name, folder=Path(path).parent
+            ) from error
         except (OSError, ValueError, EOFError, BadZipFile, TypeError, AttributeError) as error:
             raise ModelError(
-                f"{name} is no NPZ file of words that can be read: it needs arrays without pickled "
-                "objects, which numpy.savez writes."
+                "{name} is no NPZ file of words that can be read: it needs arrays without "
+                "pickled objects, which numpy.savez writes.",
+                name=name,
             ) from error
         missing = [field for field in _FIELDS if field not in found]
         if missing:
-            raise ModelError(f"{name} has no {' and no '.join(missing)}.")
+            raise ModelError(
+                "{name} has no {missing}.", name=name, missing=" and no ".join(missing)
+            )
         for field in ("logit_scale", "logit_bias"):
             if field in found and found[field].size != 1:
-                raise ModelError(f"{name} has {found[field].size} numbers as {field}, expected 1.")
+                raise ModelError(
+                    "{name} has {size} numbers as {field}, expected 1.",
+                    name=name,
+                    size=found[field].size,
+                    field=field,
+                )
         digest = hashlib.sha256(data).hexdigest()[:12]
         try:
             return cls(
@@ -134,7 +149,7 @@ class Words:
                 source=f"words of {name}, sha256 {digest}",
             )
         except (TypeError, ValueError) as error:
-            raise ModelError(f"{name}: {error}") from error
+            raise ModelError("{name}: {error}", name=name, error=error) from error
 
     @property
     def activation(self) -> Literal["softmax", "sigmoid"]:

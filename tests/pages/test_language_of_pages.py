@@ -1,13 +1,24 @@
 """The language of a session: asked for by a link, or by the browser once it is whole."""
 
+import csv
 import re
 from collections.abc import Iterator
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.driver import APP, address, at_page, opened
-from vitviz import language
+from pages.driver import (
+    APP,
+    MINE,
+    address,
+    at_page,
+    complaints,
+    open_data,
+    opened,
+    upload,
+)
+from pages.test_data import written
+from vitviz import language, memory
 from vitviz.language import speak
 from vitviz.text import PAGES
 
@@ -77,3 +88,56 @@ def test_every_page_speaks_korean(page: str) -> None:
     said = [*(box.value for box in boxes), *(widget.label for widget in widgets)]
     english = [text for text in said if re.search("[a-z]{3}", text) and not WORDS.search(text)]
     assert english == []
+
+
+def headings(page: str, **link: str) -> list[str]:
+    """Those of the tables of numbers of a page."""
+    at = open_data(opened(page, **link), page)
+    assert not at.exception
+    return [str(name) for frame in at.dataframe for name in frame.value.columns]
+
+
+@pytest.mark.usefixtures("speaking")
+@pytest.mark.parametrize("page", PAGES)
+def test_the_headings_of_the_tables_are_korean_and_those_of_the_files_english(
+    page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = written(monkeypatch, "csv")
+    said = headings(page, lang="ko")
+    assert said
+    of_files = [name for file in files for name in next(csv.reader(file.splitlines()[2:]))]
+    known = {"q", "k", "D", "MLP", "German shepherd, %"}  # symbols, and the name of a class
+    assert [name for name in said if not WORDS.search(name) and name not in known] == []
+    speak("en")
+    assert of_files == headings(page)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            "ko",
+            "PNG 파일이 잘렸습니다. 마지막 청크가 온전하지 않습니다. 앞의 이미지를 그대로 둡니다.",
+        ),
+        ("en", "The PNG is cut off: its last chunk is not complete. The previous picture is kept."),
+    ],
+)
+@pytest.mark.usefixtures("speaking")
+def test_an_error_of_the_library_is_told_in_the_language_of_the_page(code: str, said: str) -> None:
+    speak(code)
+    at = opened("attention", lang=code)
+    upload(at, "cut.png", MINE[:-20])
+    assert [complaint.startswith(said) for complaint in complaints(at)] == [True]
+
+
+@pytest.mark.usefixtures("speaking")
+def test_a_refusal_is_told_in_korean(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = opened("classify", lang="ko")
+    monkeypatch.setattr(memory, "free_bytes", lambda: 0)
+    at.button(key="run occlusion").click().run()
+    (said,) = complaints(at)
+    assert re.fullmatch(
+        r"vitviz_things200: 이미지 한 장을 캡처하는 일: 메모리가 약 0\.\d GB 필요한데 "
+        r"0\.0 GB가 남아 있습니다\.",
+        said,
+    )

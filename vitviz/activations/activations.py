@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..families import ModelError
+from ..language import Message
 from .calls import Call, FusedCall, expanded
 from .forward_pass import ForwardPass, read_only
 from .maps import Direction, Query, checked, map_of
@@ -142,8 +143,10 @@ class Activations(ForwardPass):
         if not self.all_to_all:
             kinds = " and ".join(sorted({layer.kind for layer in self.layers}))
             raise ModelError(
-                f"Its layers ({kinds} attention, {len(self._token_sets)} sets of tokens) are "
-                "no chain of matrices over the same tokens, so rollout is not defined."
+                "Its layers ({kinds} attention, {sets} sets of tokens) are no chain of "
+                "matrices over the same tokens, so rollout is not defined.",
+                kinds=kinds,
+                sets=len(self._token_sets),
             )
         return AttentionLayers(
             self.layers,
@@ -254,7 +257,9 @@ class Activations(ForwardPass):
         """
         call = self._call(layer)
         if not isinstance(call, FusedCall) or len(call.q) > 1:
-            raise ModelError(f"{self.layers[layer].name} has no one product of q and k.")
+            raise ModelError(
+                "{layer} has no one product of q and k.", layer=self.layers[layer].name
+            )
         return call.scale, None if call.bias is None else read_only(call.bias[0])
 
     def tokens(self, depth: int, *, normalised: bool = False) -> np.ndarray:
@@ -271,7 +276,9 @@ class Activations(ForwardPass):
         if normalised:
             norm = self._final_norm
             if norm is None or getattr(norm, "normalized_shape", z.shape[-1:]) != z.shape[-1:]:
-                raise ModelError(f"There is no final LayerNorm for tokens of width {z.shape[-1]}.")
+                raise ModelError(
+                    "There is no final LayerNorm for tokens of width {width}.", width=z.shape[-1]
+                )
             with torch.inference_mode():
                 if isinstance(norm, nn.LayerNorm):  # timm has one of maps (B, D, R, S)
                     z = F.layer_norm(z, z.shape[-1:], norm.weight, norm.bias, norm.eps)
@@ -284,15 +291,19 @@ class Activations(ForwardPass):
         z = self._after_attention[checked(layer, self.depth, "layer")]
         if z is None:
             raise ModelError(
-                f"Attention and MLP of {self.layers[layer].name} run side by side, "
-                "so there are no tokens between them."
+                "Attention and MLP of {layer} run side by side, so there are no tokens "
+                "between them.",
+                layer=self.layers[layer].name,
             )
         return read_only(z)
 
     def _call(self, layer: int) -> Call:
         described, call = self._layer(layer), self._calls[layer]
         if described.refusal or call is None:
-            raise ModelError(described.refusal or f"{described.name} has no attention to show.")
+            raise ModelError(
+                described.refusal
+                or Message("{layer} has no attention to show.", layer=described.name)
+            )
         return call.cpu()
 
     def _proved(self, layer: int) -> Tensor:
@@ -313,8 +324,8 @@ class Activations(ForwardPass):
         call = self._call(layer)
         if not isinstance(call, FusedCall):
             raise ModelError(
-                f"{self.layers[layer].name} is read at its softmax, "
-                "so its queries, keys and values are not kept."
+                "{layer} is read at its softmax, so its queries, keys and values are not kept.",
+                layer=self.layers[layer].name,
             )
         vectors = of(call)  # (W, h, tokens, d)
         if len(vectors) == 1:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..families import Layer, ModelError
+from ..language import Message
 from .calls import Call, FusedCall
 from .streaming import RowBlocks
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from ..inspection import Measurements
 
 #: A layer's call in all pictures; of each why it is not shown, and how far off the proof was.
-Read = tuple[Call, Sequence[tuple[str | None, float]]]
+Read = tuple[Call, Sequence[tuple[Message | None, float]]]
 
 
 class Batch:

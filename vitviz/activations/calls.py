@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..families import Layer, Windows
+from ..language import Message
 from .proof import ComparedOutput, Copy, Output, compared_rows, exact, random_projection
 
 BLOCK = 1 << 18  # numbers computed at a time: they fit into the processor's cache
@@ -252,23 +253,33 @@ def expected_shape(
 
 def why_unexpected(
     layer: Layer, expected: tuple[int, ...], calls: list[Call], pictures: int
-) -> str | None:
+) -> Message | None:
     """Why these calls are not the one call that the layer should make, in one sentence; or None."""
     if len(calls) != 1:
-        return (
-            f"{layer.name} of this model called attention {len(calls)} times instead of "
-            "once, so its heads cannot be told apart."
+        return Message(
+            "{layer} of this model called attention {count} times instead of once, so its heads "
+            "cannot be told apart.",
+            layer=layer.name,
+            count=len(calls),
         )
     found = (calls[0].shape[0] / pictures, *calls[0].shape[1:])
     if found[1:3] != expected[1:3]:
-        return (
-            f"{layer.name} has {found[1]} heads and {found[2]} "
-            f"tokens, expected {expected[1]} and {expected[2]}."
+        return Message(
+            "{layer} has {heads} heads and {tokens} tokens, expected {own_heads} and {own_tokens}.",
+            layer=layer.name,
+            heads=found[1],
+            tokens=found[2],
+            own_heads=expected[1],
+            own_tokens=expected[2],
         )
     if found != expected:
-        return (
-            f"{layer.name} has {found[0]:g} windows of {found[3]} keys, "
-            f"expected {expected[0]} of {expected[3]}."
+        return Message(
+            "{layer} has {windows:g} windows of {keys} keys, expected {own_windows} of {own_keys}.",
+            layer=layer.name,
+            windows=found[0],
+            keys=found[3],
+            own_windows=expected[0],
+            own_keys=expected[3],
         )
     return None
 

@@ -98,7 +98,9 @@ def mask_of(
         if isinstance(edit, kind):
             own = np.asarray(edit.mask)
             if own.shape != grid:
-                raise ModelError(f"Expected a mask of shape {grid}, got {own.shape}.")
+                raise ModelError(
+                    "Expected a mask of shape {grid}, got {shape}.", grid=grid, shape=own.shape
+                )
             mask |= own.astype(bool)
     return mask
 
@@ -120,7 +122,7 @@ def filled(model: Model, x: Tensor, edits: Sequence[Edit]) -> Tensor:
             small = F.interpolate(original[None], size=grid, mode="bilinear", antialias=True)
             paint = F.interpolate(small, size=x.shape[1:], mode="bicubic")[0]
         else:
-            raise ModelError(f'Expected the fill "mean" or "blur", got {edit.fill!r}.')
+            raise ModelError('Expected the fill "mean" or "blur", got {fill!r}.', fill=edit.fill)
         x = torch.where(pixels, paint, x)
     return x
 

@@ -16,6 +16,7 @@ from PIL import Image
 
 from ..families import ModelError
 from ..images import open_image, reduced
+from ..language import Message
 from ..memory import check
 from ..model import Model
 from .activations import Activations
@@ -129,8 +130,14 @@ def _captured(
         open_image(picture) if isinstance(picture, _FILE) else picture for picture in pictures
     ]
     size = len(images) * model.capture_bytes
-    together = f" of {len(images)} pictures together" if len(images) > 1 else ""
-    check(size, f"A capture{together} of {model.name}", model.device)
+    what = Message("A capture of {model}", model=model.name)
+    if len(images) > 1:
+        what = Message(
+            "A capture of {count} pictures together of {model}",
+            count=len(images),
+            model=model.name,
+        )
+    check(size, what, model.device)
     x = model.placed(torch.stack([filled(model, model.preprocess(i), edits) for i in images]))
     # A device's own allocator keeps together what is kept, and would take all of an arena at once.
     large = size > LARGE * len(images) and model.device.type == "cpu"
@@ -143,13 +150,15 @@ def _captured(
         if watch.interrupting or isinstance(error, ModelError):
             raise
         reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
-        raise ModelError(f"{model.name} could not compute this picture: {reason}.") from error
+        raise ModelError(
+            "{model} could not compute this picture: {reason}.", model=model.name, reason=reason
+        ) from error
     finally:
         watch.stop()
     for layer in watch.muted.keys() - watch.joined:
         raise ModelError(
-            f"{model.layers[layer].name} joins its heads where no hook is heard, so none of them "
-            "can be muted."
+            "{layer} joins its heads where no hook is heard, so none of them can be muted.",
+            layer=model.layers[layer].name,
         )
     with torch.inference_mode():
         layers, read = watch.proved()
@@ -269,8 +278,11 @@ def check_finite(model: Model, acts: Activations) -> None:
         outputs.append(acts.logits)
     if not all(np.isfinite(output).all() for output in outputs):
         raise ModelError(
-            f"{model.name} ({model.weights}) computes values that are no finite numbers on this "
-            "picture, so nothing of it is drawn: its weights are damaged or do not belong to it."
+            "{model} ({weights}) computes values that are no finite numbers on this "
+            "picture, so nothing of it is drawn: its weights are damaged or do not "
+            "belong to it.",
+            model=model.name,
+            weights=model.weights,
         )
 
 
@@ -283,23 +295,26 @@ def _check_edits(edits: Sequence[Edit], model: Model) -> None:
                 checked(head, model.layers[layer].num_heads, "head", ModelError)
                 if model.sites[layer].mixing is not None:
                     raise ModelError(
-                        f"{model.layers[layer].name} mixes its heads with one another, "
-                        "so none of them can be muted."
+                        "{layer} mixes its heads with one another, so none of them can be muted.",
+                        layer=model.layers[layer].name,
                     )
         elif isinstance(edit, SwapTokens):
             if model.sites[0].layout != "tokens" or model.layers[-1].stage:
-                raise ModelError(f"{model.name} keeps its tokens as a map, so none are swapped.")
+                raise ModelError(
+                    "{model} keeps its tokens as a map, so none are swapped.", model=model.name
+                )
             for pair in edit.pairs:
                 for patch in pair:
                     checked(patch, patches, "patch", ModelError)
         elif isinstance(edit, DropPatches):
             if model.positional_attention and np.any(edit.mask):
                 raise ModelError(
-                    f"The attention of {model.name} knows the place of every patch, "
-                    "so none can be left out."
+                    "The attention of {model} knows the place of every patch, so none can be "
+                    "left out.",
+                    model=model.name,
                 )
         elif not isinstance(edit, FillPatches):
-            raise ModelError(f"{type(edit).__name__} is no edit that vitviz knows.")
+            raise ModelError("{kind} is no edit that vitviz knows.", kind=type(edit).__name__)
 
 
 def _crops(model: Model, image: Image.Image) -> tuple[tuple[float, float, float, float], ...]:

@@ -10,6 +10,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ..families import Layer, ModelError, Offset, Windows
+from ..language import Message
 from ..model import html_table
 from .arena import Arena
 from .batches import Batch
@@ -125,24 +126,26 @@ class ForwardPass:
 
     @property
     def grid(self) -> tuple[int, int]:
-        return self._same("grid", lambda layer: layer.query_grid)
+        return self._same(Message("grid"), lambda layer: layer.query_grid)
 
     @property
     def num_heads(self) -> int:
-        return self._same("number of heads", lambda layer: layer.num_heads)
+        return self._same(Message("number of heads"), lambda layer: layer.num_heads)
 
     @property
     def num_prefix_tokens(self) -> int:
-        return self._same("number of prefix tokens", lambda layer: len(layer.prefix))
+        return self._same(Message("number of prefix tokens"), lambda layer: len(layer.prefix))
 
     @property
     def patch_size(self) -> int | tuple[int, int]:
-        return self._same("patch size", lambda layer: layer.patch_size)
+        return self._same(Message("patch size"), lambda layer: layer.patch_size)
 
     def _same(self, what: str, of: Callable[[Layer], Any]) -> Any:
         values = {of(layer) for layer in self.layers}
         if len(values) != 1 or any(layer.kind != "global" for layer in self.layers):
-            raise ModelError(f"This model has no one {what} for all layers: ask acts.layers.")
+            raise ModelError(
+                "This model has no one {what} for all layers: ask acts.layers.", what=what
+            )
         return values.pop()
 
     @property
@@ -156,7 +159,7 @@ class ForwardPass:
         return {(layer.query_grid, layer.key_grid, layer.prefix) for layer in self.layers}
 
     @property
-    def refusal(self) -> str | None:
+    def refusal(self) -> Message | None:
         """Why the first layer that is not shown is not; None where all layers are."""
         return next((layer.refusal for layer in self.layers if layer.refusal), None)
 

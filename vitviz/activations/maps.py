@@ -56,5 +56,5 @@ def _place(layer: Layer, asked: np.ndarray, grid: tuple[int, int], query: Query)
     if len(found):
         return int(found[0, 0]), int(found[0, 1])
     if layer.kind == "class":
-        raise ModelError(f"Only the class token looks in {layer.name}.")
-    raise ModelError(f"Patch {token - prefix} was dropped from this pass.")
+        raise ModelError("Only the class token looks in {layer}.", layer=layer.name)
+    raise ModelError("Patch {patch} was dropped from this pass.", patch=token - prefix)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..families import Layer
+from ..language import Message
 
 #: The largest difference that is allowed, relative to the largest number of the block's output.
 TOLERANCE = 1e-3
@@ -112,7 +113,7 @@ def _directions(size: int) -> Tensor:
 
 def why_rows_differ(
     read: Sequence[tuple[Layer, Tensor, Tensor, bool]], pictures: int
-) -> Iterator[list[tuple[str | None, float]]]:
+) -> Iterator[list[tuple[Message | None, float]]]:
     """Of each (layer, rows of A v, rows of the block's output, half precision), as `why_differs`.
 
     And by which share of the largest number they differ.
@@ -135,7 +136,7 @@ def why_rows_differ(
 
 def why_differs(
     layer: Layer, seen: Tensor, own: Tensor, half: bool = False, pictures: int = 1
-) -> list[str | None]:
+) -> list[Message | None]:
     """Why A v, or a part of it, is not the block's own output, in one sentence; or None.
 
     Of each picture; the tensors begin with those of the first one.
@@ -149,14 +150,20 @@ def _largest(values: Tensor, *parts: int) -> Any:
     return values.abs().reshape(*parts, -1).amax(-1).tolist()
 
 
-def _why(layer: Layer, error: float, largest: float, half: bool) -> str | None:
+def _why(layer: Layer, error: float, largest: float, half: bool) -> Message | None:
     if not math.isfinite(largest):  # NaN where any is
-        return f"{layer.name} computed values that are not finite numbers, so no map is drawn."
+        return Message(
+            "{layer} computed values that are not finite numbers, so no map is drawn.",
+            layer=layer.name,
+        )
     share = error / max(largest, 1e-12)
     allowed = HALF_TOLERANCE if half else TOLERANCE
     if share <= allowed:
         return None
-    return (
-        f"The attention read from {layer.name} does not reproduce the block's own output: "
-        f"it is off by {100 * share:.1f} %, allowed are {100 * allowed:.1f} %."
+    return Message(
+        "The attention read from {layer} does not reproduce the block's own output: it is off by "
+        "{off:.1f} %, allowed are {allowed:.1f} %.",
+        layer=layer.name,
+        off=100 * share,
+        allowed=100 * allowed,
     )

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ..families import Layer, ModelError
+from ..language import Message
 from ..model import RECORDER, Model, Recorder
 from .arena import Arena
 from .batches import Read
@@ -74,7 +75,7 @@ class Watch(TorchFunctionMode, Recorder):
         self.running: int | None = None  # the layer whose attention is being computed
         self.weights: Tensor | None = None  # of a softmax whose product is still to come
         self.calls: list[list[Call]] = [[] for _ in model.layers]
-        self.refusals: dict[int, list[str | None]] = {}  # of nn.MultiheadAttention, by picture
+        self.refusals: dict[int, list[Message | None]] = {}  # of nn.MultiheadAttention, by picture
         self.joined: set[int] = set()  # the layers whose heads were muted
         self.stream: list[Tensor] = []
         self.after_attention: list[Tensor | None] = [None] * len(model.layers)
@@ -108,8 +109,10 @@ class Watch(TorchFunctionMode, Recorder):
         prefix = len(first.prefix)
         if tokens.shape[1] != prefix + self.dropped.size:
             raise ModelError(
-                f"{first.name} has {tokens.shape[1]} tokens, expected "
-                f"{prefix + self.dropped.size}, so no patch can be dropped."
+                "{layer} has {tokens} tokens, expected {expected}, so no patch can be dropped.",
+                layer=first.name,
+                tokens=tokens.shape[1],
+                expected=prefix + self.dropped.size,
             )
         if self.dropped.all() and not self.read_tokens & set(first.prefix):
             raise ModelError("Every patch was dropped, and this model reads its output from them.")
@@ -132,8 +135,10 @@ class Watch(TorchFunctionMode, Recorder):
         self.joined.add(layer)
         if len(calls) != 1:
             raise ModelError(
-                f"{self.layers[layer].name} called attention {len(calls)} times instead of once, "
-                "so no head of it can be muted."
+                "{layer} called attention {count} times instead of once, so no head of it "
+                "can be muted.",
+                layer=self.layers[layer].name,
+                count=len(calls),
             )
         width = calls[0].v.shape[-1]
         axis = 1 if isinstance(self.sites[layer].projection, nn.Conv2d) else -1
@@ -154,8 +159,10 @@ class Watch(TorchFunctionMode, Recorder):
             values = np.concatenate([values[:prefix], values[prefix:][self.patches]])
         if part.ndim != 3 or values.shape != tuple(part.shape[1:]):
             raise ModelError(
-                f"Expected values of shape {tuple(part.shape[1:])} for a head of {described.name}, "
-                f"got {values.shape}."
+                "Expected values of shape {expected} for a head of {layer}, got {shape}.",
+                expected=tuple(part.shape[1:]),
+                layer=described.name,
+                shape=values.shape,
             )
         return torch.from_numpy(values)[None].to(part)
 

@@ -127,7 +127,7 @@ def _picture_control(menu: DeltaGenerator | None, take: DeltaGenerator | None) -
             )
     paste_anywhere(pictures.receive)
     if error := st.session_state.get("upload_error"):
-        st.error(f"{error} {tr('The previous picture is kept.')}")
+        st.error(f"{tr(error)} {tr('The previous picture is kept.')}")
     return pictures.picture(chosen)
 
 
@@ -171,7 +171,7 @@ def _model_control(
                 input_size.control(sizes, name, shown, picture)
     except ModelError as error:
         shown = shown or models.load(models.shipped_name())
-        st.error(f"{error} {tr('{model} is shown.', model=shown.name)}")
+        st.error(f"{tr(error)} {tr('{model} is shown.', model=shown.name)}")
     st.session_state.loaded, st.session_state.loaded_by = shown, last
     return shown
 
@@ -208,7 +208,7 @@ def _captured(chosen: "Model", picture: pictures.Picture) -> "tuple[Model, Activ
         model = st.session_state.get("shown", chosen)
         if model is chosen:
             model = models.load(models.shipped_name())
-        st.error(f"{error} {tr('{model} is shown.', model=model.name)}")
+        st.error(f"{tr(error)} {tr('{model} is shown.', model=model.name)}")
         acts = results.capture(model, picture)
     st.session_state.shown = model
     return model, acts

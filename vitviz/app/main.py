@@ -95,7 +95,7 @@ def main() -> None:
     try:
         models.options()
     except OptionError as error:
-        st.error(str(error))
+        st.error(tr(error))
         st.stop()
     if view := _or_error(partial(controls, name)):
         answer.text(answer_words(view.acts, trained=view.model.trained))
@@ -117,7 +117,7 @@ def _or_error(make: Callable[[], T]) -> T | None:
 
         if not isinstance(error, (ModelError, BusyError)):
             raise
-        st.error(str(error))
+        st.error(tr(error))
         return None
 
 

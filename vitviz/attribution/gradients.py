@@ -19,6 +19,7 @@ from ..activations.calls import FusedCall, expected_shape, fused_call, sealed_ca
 from ..activations.proof import why_differs
 from ..activations.watch import PRODUCTS, SOFTMAX
 from ..families import ModelError, without_gradients
+from ..language import Message
 from ..memory import check, gradient_bytes
 from ..model import RECORDER, Model, Recorder
 from ..targets import Question, Seen
@@ -64,33 +65,38 @@ def attention_gradients(
         layer = site.layer
         if gradient is None:
             raise ModelError(
-                f"No gradient of the answer reaches the attention of {layer.name}, as where a part "
-                "after it computes without one, so no map is drawn."
+                "No gradient of the answer reaches the attention of {layer}, as where a part "
+                "after it computes without one, so no map is drawn.",
+                layer=layer.name,
             )
         matrix = (_wide(gradient) * _wide(own.detach())).clamp(min=0).mean(dim=1)
         if not torch.isfinite(matrix).all():
             raise ModelError(
-                f"The gradient in {layer.name} has values that are not finite numbers, so no map "
-                "is drawn."
+                "The gradient in {layer} has values that are not finite numbers, so no map "
+                "is drawn.",
+                layer=layer.name,
             )
         products.append(matrix)
     return products, watch.last.detach(), output.detach()
 
 
-def why_not_multiplied(model: Model) -> str | None:
+def why_not_multiplied(model: Model) -> Message | None:
     """Why the layers of a model cannot be multiplied, in one sentence; None where they can."""
     for layer in model.layers:
         if layer.refusal:
             return layer.refusal
         if layer.kind not in ("global", "window"):
-            return (
-                f"{layer.name} has {layer.kind} attention: only layers in which each token attends "
-                "to tokens as they are, of the whole picture or of a window, can be multiplied."
+            return Message(
+                "{layer} has {kind} attention: only layers in which each token attends to tokens "
+                "as they are, of the whole picture or of a window, can be multiplied.",
+                layer=layer.name,
+                kind=layer.kind,
             )
     if any(site.steps for site in model.sites) and not model.read_tokens:
-        return (
-            f"The layers of {model.name} differ in their tokens, and convolutions lead from one to "
-            "the next, so they cannot be multiplied."
+        return Message(
+            "The layers of {model} differ in their tokens, and convolutions lead from one to the "
+            "next, so they cannot be multiplied.",
+            model=model.name,
         )
     return None
 
@@ -100,15 +106,21 @@ def _check(model: Model) -> None:
         raise ModelError(refusal)
     if getattr(model.module, "grad_checkpointing", False):
         raise ModelError(
-            f"{model.name} keeps no attention for its gradient while checkpointing is on: call "
-            "set_grad_checkpointing(False) on its module first."
+            "{model} keeps no attention for its gradient while checkpointing is on: call "
+            "set_grad_checkpointing(False) on its module first.",
+            model=model.name,
         )
     if without_gradients(model.module):
         raise ModelError(
-            f"The weights of {model.name} were made under torch.inference_mode, and torch computes "
-            "no gradient with such weights: make the module outside of it."
+            "The weights of {model} were made under torch.inference_mode, and torch "
+            "computes no gradient with such weights: make the module outside of it.",
+            model=model.name,
         )
-    check(gradient_bytes(model.sites), f"A map of one class of {model.name}", model.device)
+    check(
+        gradient_bytes(model.sites),
+        Message("A map of one class of {model}", model=model.name),
+        model.device,
+    )
 
 
 def _gradients(value: Tensor, attention: list[Tensor]) -> Sequence[Tensor | None]:
@@ -136,7 +148,9 @@ def _wide(values: Tensor) -> Tensor:
 
 def _normed(model: Model, tokens: Tensor) -> Tensor:
     if model.final_norm is None:
-        raise ModelError(f"{model.name} has no final norm, after which tokens could be compared.")
+        raise ModelError(
+            "{model} has no final norm, after which tokens could be compared.", model=model.name
+        )
     normed: Tensor = model.final_norm(tokens)
     return normed
 
@@ -205,7 +219,10 @@ class _Watch(TorchFunctionMode, Recorder):
             if [tuple(attention.shape) for attention in calls] != [expected]:
                 _, heads, tokens, _ = expected
                 raise ModelError(
-                    f"{site.layer.name} did not compute one attention of {heads} heads and "
-                    f"{tokens} tokens, so no gradient of it can be shown."
+                    "{layer} did not compute one attention of {heads} heads and {tokens} tokens, "
+                    "so no gradient of it can be shown.",
+                    layer=site.layer.name,
+                    heads=heads,
+                    tokens=tokens,
                 )
         return [attention for (attention,) in self.calls]

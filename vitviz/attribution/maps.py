@@ -244,8 +244,9 @@ def _output_row(model: Model, question: Question, last: Tensor, output: Tensor) 
             why_differs(model.layers[-1], own[0], output, half)
         ):
             raise ModelError(
-                f"The head of {model.name} does not read the mean of its last tokens, so it is not "
-                "known where a map of one class begins."
+                "The head of {model} does not read the mean of its last tokens, so it is not "
+                "known where a map of one class begins.",
+                model=model.name,
             )
     return row
 

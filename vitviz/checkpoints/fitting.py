@@ -36,15 +36,22 @@ def load_state(
     state, grids = _resized(module, dict(state), prefix, grid)
     own = {key: part for key, part in module.state_dict().items() if part.is_floating_point()}
     for key in sorted(own.keys() ^ state.keys()):
-        there = "lacks" if key in own else "has, and the model lacks,"
-        longer = next((name for name in state if name.endswith(f".{key}")), None)
-        instead = f", and has {longer} beside parts without such a prefix" if longer else ""
-        raise CheckpointError(f"The file {there} {key}{instead}.")
+        if key not in own:
+            raise CheckpointError("The file has, and the model lacks, {key}.", key=key)
+        if longer := next((name for name in state if name.endswith(f".{key}")), None):
+            raise CheckpointError(
+                "The file lacks {key}, and has {longer} beside parts without such a prefix.",
+                key=key,
+                longer=longer,
+            )
+        raise CheckpointError("The file lacks {key}.", key=key)
     for key, tensor in own.items():
         if state[key].shape != tensor.shape:
             raise CheckpointError(
-                f"{key} has shape {tuple(state[key].shape)} in the file, "
-                f"expected {tuple(tensor.shape)}."
+                "{key} has shape {shape} in the file, expected {expected}.",
+                key=key,
+                shape=tuple(state[key].shape),
+                expected=tuple(tensor.shape),
             )
     module.load_state_dict(state, strict=False)  # its own whole numbers are not in the file
     return grids
@@ -67,7 +74,10 @@ def _resized(
         old = known
     if math.prod(old) != count:
         raise CheckpointError(
-            f"{count} patch positions fill neither a square nor the grid of {grid[0]} x {grid[1]}."
+            "{count} patch positions fill neither a square nor the grid of {rows} x {cols}.",
+            count=count,
+            rows=grid[0],
+            cols=grid[1],
         )
     if old == grid:
         return state, None

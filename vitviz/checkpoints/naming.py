@@ -11,6 +11,8 @@ from itertools import takewhile
 import torch
 from torch import Tensor
 
+from ..language import MessageError
+
 State = dict[str, Tensor]
 #: What a Hugging Face model with a head puts before the names of its backbone.
 _HF_BACKBONE = r"^(vit|deit|dinov2|dinov2_with_registers)\."
@@ -79,7 +81,7 @@ def to_timm(state: State) -> State:
         return _from_jax(state)
     bare = {re.sub(_HF_BACKBONE, "", name): tensor for name, tensor in state.items()}
     if len(bare) < len(state):
-        raise ValueError("a part stands in it twice")
+        raise MessageError("a part stands in it twice")
     return _from_hugging_face(bare) if "embeddings.cls_token" in bare else bare
 
 
@@ -103,7 +105,7 @@ def _from_hugging_face(state: State) -> State:
     if "reg_token" in found and positions is not None and positions.ndim == 3:
         # timm adds positions to the patches alone here
         if positions[:, :1].shape != found["cls_token"].shape:
-            raise ValueError("the position of CLS does not fit it")
+            raise MessageError("the position of CLS does not fit it")
         found["cls_token"] = found["cls_token"] + positions[:, :1]
         found["pos_embed"] = positions[:, 1:]
     return found
@@ -114,7 +116,7 @@ def _query_key_value(state: Mapping[str, Tensor], query: str) -> list[Tensor]:
     names = [query.replace("query", part) for part in _QKV]
     parts = [state[name] for name in names if name in state]
     if len({part.shape for part in parts}) > 1 or not parts[0].ndim:
-        raise ValueError(f"{query} does not go with key and value")
+        raise MessageError("{query} does not go with key and value", query=query)
     return parts
 
 

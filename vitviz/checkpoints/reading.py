@@ -17,6 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+from ..language import Message, MessageError
 from .naming import to_timm, wrapper_of
 
 MAX_ENTRIES = 20_000  # files in an archive; the largest models have some thousand tensors
@@ -30,7 +31,7 @@ _PARTS = ("model", "state_dict", "model_state_dict", "net", "network", "module")
 MAX_PICKLE = 50_000_000  # bytes of the names and shapes in a torch file
 
 
-class CheckpointError(ValueError):
+class CheckpointError(MessageError):
     """A file of weights that cannot be used; the message is one sentence."""
 
 
@@ -94,8 +95,10 @@ class Checkpoint:
         numbers = sum(math.prod(shape) for shape in self.shapes.values())
         if most is not None and numbers > 2 * most:
             raise CheckpointError(
-                f"{self.path.name} holds {numbers / 1e6:.1f} million numbers, "
-                f"and the model has {most / 1e6:.1f} million."
+                "{file} holds {numbers:.1f} million numbers, and the model has {most:.1f} million.",
+                file=self.path.name,
+                numbers=numbers / 1e6,
+                most=most / 1e6,
             )
         return self._named(lambda part: part[1]().float())
 
@@ -107,11 +110,17 @@ class Checkpoint:
             raise _unsafe(self.path, error) from error
         for name, tensor in made.items():
             if not tensor.is_meta and not bool(torch.isfinite(tensor).all()):
-                raise CheckpointError(f"{name} of {self.path.name} is not made of finite numbers.")
+                raise CheckpointError(
+                    "{name} of {file} is not made of finite numbers.",
+                    name=name,
+                    file=self.path.name,
+                )
         try:
             return to_timm(made)
         except ValueError as error:
-            raise CheckpointError(f"{self.path.name} is damaged: {error}.") from error
+            raise CheckpointError(
+                "{file} is damaged: {error}.", file=self.path.name, error=error
+            ) from error
 
 
 _Stored = tuple[tuple[int, ...], Any]  # a shape, and a function that reads the tensor
@@ -119,10 +128,12 @@ _Stored = tuple[tuple[int, ...], Any]  # a shape, and a function that reads the 
 
 def _unsafe(path: Path, error: Exception) -> CheckpointError:
     # Readers raise many kinds of errors, and the words of torch's own advise unsafe loading.
-    advice = ""
+    advice: Message | str = ""
     if isinstance(error, pickle.UnpicklingError) and zipfile.is_zipfile(path):  # of torch
-        advice = ": a model that was saved as a whole must be saved as its state_dict()"
-    return CheckpointError(f"{path.name} holds no weights that can be read safely{advice}.")
+        advice = Message(": a model that was saved as a whole must be saved as its state_dict()")
+    return CheckpointError(
+        "{file} holds no weights that can be read safely{advice}.", file=path.name, advice=advice
+    )
 
 
 def _open(path: Path) -> tuple[str, dict[str, _Stored]]:
@@ -144,11 +155,13 @@ def _open(path: Path) -> tuple[str, dict[str, _Stored]]:
 
 def _check_place(path: Path) -> None:
     if not path.is_file():  # also a pipe or a device, on which reading would block
-        raise CheckpointError(f"{path.name} is not a file.")
+        raise CheckpointError("{file} is not a file.", file=path.name)
     folder = path.parent.resolve()
     blobs = folder.parent.parent / "blobs"  # where the hub's cache has the bytes of its files
     if path.is_symlink() and path.resolve().parent not in (folder, blobs):
-        raise CheckpointError(f"{path.name} is a link out of its folder: name the file itself.")
+        raise CheckpointError(
+            "{file} is a link out of its folder: name the file itself.", file=path.name
+        )
 
 
 def _open_safetensors(path: Path) -> dict[str, _Stored]:
@@ -159,7 +172,9 @@ def _open_safetensors(path: Path) -> dict[str, _Stored]:
         kinds = {name: part.get_dtype() for name, part in slices.items()}
     for name, kind in kinds.items():
         if not kind.startswith(("F", "BF")) and not name.endswith(_COMPUTED):
-            raise CheckpointError(f"{name} of {path.name} is not made of finite numbers.")
+            raise CheckpointError(
+                "{name} of {file} is not made of finite numbers.", name=name, file=path.name
+            )
     whole: dict[str, Tensor] = {}
 
     def read(name: str) -> Tensor:
@@ -175,14 +190,20 @@ def _open_npz(path: Path) -> dict[str, _Stored]:
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
         if len(entries) > MAX_ENTRIES:
-            raise CheckpointError(f"{path.name} has {len(entries)} entries, too many for a model.")
+            raise CheckpointError(
+                "{file} has {count} entries, too many for a model.",
+                file=path.name,
+                count=len(entries),
+            )
         for entry in entries:
             with archive.open(entry) as file:
                 shape, dtype = _npy_header(file)
                 claimed = math.prod(shape) * dtype.itemsize
                 if dtype.kind != "f" or file.tell() + claimed != entry.file_size:
                     name = entry.filename
-                    raise CheckpointError(f"{name} of {path.name} is not made of finite numbers.")
+                    raise CheckpointError(
+                        "{name} of {file} is not made of finite numbers.", name=name, file=path.name
+                    )
             name = entry.filename.removesuffix(".npy")
             found[name] = (shape, lambda entry=entry: _read_npy(path, entry))
     return found
@@ -212,7 +233,7 @@ def _load_torch(path: Path) -> Any:
         packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
         pickled = max((e.file_size for e in entries if e.filename.endswith(".pkl")), default=0)
         if packed or pickled > MAX_PICKLE or len(entries) > MAX_ENTRIES:
-            raise CheckpointError(f"{path.name} is an archive as torch writes none.")
+            raise CheckpointError("{file} is an archive as torch writes none.", file=path.name)
     return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
 
 
@@ -229,13 +250,15 @@ def _stored_tensors(path: Path, content: Any, part: str) -> dict[str, _Stored]:
     if not isinstance(content, dict) or not all(
         isinstance(key, str) and isinstance(tensor, Tensor) for key, tensor in content.items()
     ):
-        raise CheckpointError(f"{path.name} is not a dictionary of tensors.")
+        raise CheckpointError("{file} is not a dictionary of tensors.", file=path.name)
     size = path.stat().st_size
     for key, tensor in content.items():
         number = tensor.is_floating_point() or key.endswith(_COMPUTED)
         ordinary = number and tensor.layout == torch.strided
         if not ordinary or tensor.is_meta or tensor.nbytes > size:
-            raise CheckpointError(f"{key} of {path.name} is not made of finite numbers.")
+            raise CheckpointError(
+                "{key} of {file} is not made of finite numbers.", key=key, file=path.name
+            )
     return {
         key: (tuple(tensor.shape), lambda tensor=tensor: tensor) for key, tensor in content.items()
     }

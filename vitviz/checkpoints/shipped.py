@@ -111,4 +111,6 @@ def _metadata(path: Path) -> Any:
         with safe_open(path, framework="pt") as file:
             return json.loads(file.metadata()["vitviz"])
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path.name} is no file that `vitviz train` wrote.") from error
+        raise CheckpointError(
+            "{file} is no file that `vitviz train` wrote.", file=path.name
+        ) from error

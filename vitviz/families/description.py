@@ -7,12 +7,13 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor, nn
 
+from ..language import Message, MessageError
 from ..vit import Attention
 
 Grid = tuple[int, int]
 
 
-class ModelError(ValueError):
+class ModelError(MessageError):
     """A model, or a question to one, that vitviz cannot answer; the message is one sentence."""
 
 
@@ -38,7 +39,7 @@ class Layer:
     patch_size : int or (int, int)
         Step of the query grid in pixels of the model's input; a pair (height, width) where the two
         differ.
-    refusal : str or None
+    refusal : Message or None
         One sentence that says why this layer is not shown.
     """
 
@@ -50,7 +51,7 @@ class Layer:
     key_grid: Grid
     prefix: tuple[str, ...]
     patch_size: int | tuple[int, int]
-    refusal: str | None = None
+    refusal: Message | None = None
 
     @property
     def patch_side(self) -> tuple[int, int]:
@@ -276,7 +277,7 @@ def layer_at(
     stage: int = 0,
     keys: Grid | None = None,
     prefix: tuple[str, ...] = (),
-    refusal: str | None = None,
+    refusal: Message | None = None,
 ) -> Layer:
     """A layer whose patches are `step` pixels apart; `keys` is their grid, where it is another.
 
@@ -287,7 +288,9 @@ def layer_at(
     """
     if min(*grid, *(keys or grid)) < 1:
         raise ModelError(
-            f"A picture of {input_size[0]} x {input_size[1]} pixels is smaller than one patch."
+            "A picture of {height} x {width} pixels is smaller than one patch.",
+            height=input_size[0],
+            width=input_size[1],
         )
     return Layer(
         name=name,

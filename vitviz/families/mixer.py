@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..language import Message
 from .description import Family, Grid, Site, is_timm, layer_at
 
 _WEIGHTS = {  # by the class of the block: the linear layer that sums over the tokens
@@ -23,8 +24,11 @@ def _sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
                 input_size,
                 heads=0,
                 kind="mixing",
-                refusal=f"blocks.{index} has no attention: it mixes tokens by weights that are "
-                "the same for every picture.",
+                refusal=Message(
+                    "{layer} has no attention: it mixes tokens by weights that are the same for "
+                    "every picture.",
+                    layer=f"blocks.{index}",
+                ),
             ),
             block=block,
             middle="" if type(block).__name__ == "SpatialGatingBlock" else "norm2",

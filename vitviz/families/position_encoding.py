@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..language import mark
 from .description import Layer
 
 #: The tables of vectors that transformers and torchvision add to the tokens.
@@ -26,13 +27,13 @@ def position_encodings(module: nn.Module, layers: tuple[Layer, ...]) -> tuple[st
     there = {
         "embedding": isinstance(getattr(module, "pos_embed", None), Tensor)
         or any(isinstance(p, Tensor) and name.endswith(_EMBEDDINGS) for name, p in named),
-        "relative bias": any(part in name for name, _ in named for part in _RELATIVE_BIAS),
-        "rotary": getattr(module, "rope", None) is not None
+        mark("relative bias"): any(part in name for name, _ in named for part in _RELATIVE_BIAS),
+        mark("rotary"): getattr(module, "rope", None) is not None
         or any(name.endswith("rope_embeddings") for name, _ in named),
-        "convolutions": any(
+        mark("convolutions"): any(
             isinstance(part, nn.Conv2d) and max(part.kernel_size) > min(part.stride)
             for _, part in named
         ),
-        "mixing": any(layer.kind == "mixing" for layer in layers),
+        mark("mixing"): any(layer.kind == "mixing" for layer in layers),
     }
     return tuple(encoding for encoding, is_there in there.items() if is_there)

@@ -34,8 +34,11 @@ def _vit_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
     patch, own = module.patch_size, module.image_size
     if input_size != (own, own):
         raise ModelError(
-            f"This ViT of torchvision takes pictures of {own} x {own} pixels and no others, got "
-            f"{input_size[0]} x {input_size[1]}."
+            "This ViT of torchvision takes pictures of {own} x {own} pixels and no "
+            "others, got {height} x {width}.",
+            own=own,
+            height=input_size[0],
+            width=input_size[1],
         )
     return tuple(
         Site(

@@ -53,9 +53,15 @@ def _swin_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
             if type(block).__name__ == "SwinLayer" and min(grid) <= window:
                 if min(grid) < window:  # its table of relative positions is for whole windows
                     raise ModelError(
-                        f"This Swin of transformers attends in windows of {window} x {window} "
-                        f"patches, and a picture of {input_size[0]} x {input_size[1]} pixels has "
-                        f"{grid[0]} x {grid[1]} in stage {number + 1}: give it larger pictures."
+                        "This Swin of transformers attends in windows of {window} x {window} "
+                        "patches, and a picture of {height} x {width} pixels has {rows} x "
+                        "{cols} in stage {stage}: give it larger pictures.",
+                        window=window,
+                        height=input_size[0],
+                        width=input_size[1],
+                        rows=grid[0],
+                        cols=grid[1],
+                        stage=number + 1,
                     )
                 shift = 0
             windows = shifted_windows(grid, (window,) * 2, (shift,) * 2, padded_first=True)

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..language import Message
 from .weights import HubError, remove, undamaged
 
 CHUNK = 2**16  # bytes; the client's own are 10 MB, and what was cut within one is fetched again
@@ -49,7 +50,7 @@ def fetch(repo: str, file: str, revision: str, folder: str) -> Path:
     try:  # once, as the client's own question is repeated for most of a minute
         about = get_hf_file_metadata(hf_hub_url(repo, file, revision=revision))
     except Exception as error:
-        raise explained(error, "the hub cannot be reached") from error
+        raise explained(error, Message("the hub cannot be reached")) from error
     say(stage="ask", total=about.size)
     if about.commit_hash is None:
         raise HubError("what answers is not the hub")
@@ -69,7 +70,7 @@ def fetch(repo: str, file: str, revision: str, folder: str) -> Path:
     except HubError:
         raise
     except Exception as error:
-        raise explained(error, "the connection broke off") from error
+        raise explained(error, Message("the connection broke off")) from error
 
 
 def check_disk(folder: Path, size: int) -> None:
@@ -78,13 +79,14 @@ def check_disk(folder: Path, size: int) -> None:
     free = shutil.disk_usage(there).free
     if size > free:
         raise HubError(
-            f"they need {size / 1e6:,.0f} MB and the disk of the hub's cache has "
-            f"{free / 1e6:,.0f} MB",
+            "they need {needed:,.0f} MB and the disk of the hub's cache has {free:,.0f} MB",
+            needed=size / 1e6,
+            free=free / 1e6,
             local=True,
         )
 
 
-def explained(error: Exception, otherwise: str) -> HubError:
+def explained(error: Exception, otherwise: Message) -> HubError:
     """The client's error as a `HubError` that a user understands."""
     number = error.errno if isinstance(error, OSError) else None
     if number in FULL:
@@ -95,7 +97,9 @@ def explained(error: Exception, otherwise: str) -> HubError:
     if status in WITHHELD:
         missing = status == 404
         return HubError("the hub does not have them, or not for everyone", missing=missing)
-    return HubError(otherwise if status is None else f"the hub answers with error {status}")
+    if status is None:
+        return HubError(otherwise)
+    return HubError("the hub answers with error {status}", status=status)
 
 
 def main(order: list[str]) -> None:
@@ -104,7 +108,9 @@ def main(order: list[str]) -> None:
     try:
         say(path=str(fetch(*order)))
     except HubError as failure:
-        say(failed=str(failure), local=failure.local, missing=failure.missing)
+        said = failure.message
+        failed = [said.english, said.values]
+        say(failed=failed, local=failure.local, missing=failure.missing)
 
 
 if __name__ == "__main__":

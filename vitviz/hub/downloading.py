@@ -92,7 +92,7 @@ def _follow(
             progress(done, total)
             reported = monotonic()
         if monotonic() > deadline:
-            raise HubError(f"nothing new came from the hub for {timeout:g} seconds")
+            raise HubError("nothing new came from the hub for {timeout:g} seconds", timeout=timeout)
         try:
             line = lines.get(timeout=_TICK)
         except Empty:
@@ -104,7 +104,8 @@ def _follow(
             progress(done, total)
             return Path(event["path"])
         if "failed" in event:
-            raise HubError(event["failed"], local=event["local"], missing=event["missing"])
+            english, values = event["failed"]
+            raise HubError(english, local=event["local"], missing=event["missing"], **values)
         total = event.get("total", total)
         # A transfer that starts again counts as progress only beyond the bytes it had before.
         if event["stage"] != "transfer":

@@ -5,6 +5,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..language import MessageError
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -25,15 +27,17 @@ class Weights:
     revision: str = "main"
 
 
-class HubError(ValueError):
+class HubError(MessageError):
     """Weights that cannot be had.
 
     The message is a clause that goes on from "because"; `local` is true where the cause is this
     machine's disk, and no network would help; `missing` where the hub has no such file.
     """
 
-    def __init__(self, reason: str, *, local: bool = False, missing: bool = False) -> None:
-        super().__init__(reason)
+    def __init__(
+        self, reason: str, /, *, local: bool = False, missing: bool = False, **values: object
+    ) -> None:
+        super().__init__(reason, **values)
         self.local = local
         self.missing = missing
 

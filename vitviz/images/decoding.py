@@ -8,6 +8,7 @@ The subprocess runs this file alone, so nothing of vitviz is imported here.
 """
 
 import io
+import json
 import math
 import re
 import signal
@@ -18,7 +19,7 @@ import time
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from PIL import (
     AvifImagePlugin,
@@ -49,7 +50,14 @@ _MEMORY = 500_000_000
 
 
 class ImageError(ValueError):
-    """The bytes are no picture that is read here; the message says why, in one sentence."""
+    """The bytes are no picture that is read here; the message says why, in one sentence.
+
+    It is made as `vitviz.language.Message` is, which this file does without.
+    """
+
+    def __init__(self, english: str, /, **values: Any) -> None:
+        super().__init__(english.format(**values) if values else english)
+        self.english, self.values = english, values
 
 
 def decode(data: bytes) -> Image.Image:
@@ -121,7 +129,7 @@ def _recognise(data: bytes) -> str:
             "The file is of an unknown kind: expected JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF."
         )
     if name not in _FORMATS:
-        raise ImageError(f"{name} is not supported: export the picture as JPEG or PNG.")
+        raise ImageError("{name} is not supported: export the picture as JPEG or PNG.", name=name)
     return name
 
 
@@ -129,12 +137,20 @@ def _check_size(name: str, size: tuple[int, int]) -> None:
     width, height = size
     if max(size) > MAX_SIDE:
         raise ImageError(
-            f"The {name} has {width:,} x {height:,} pixels; at most {MAX_SIDE:,} a side are read."
+            "The {name} has {width:,} x {height:,} pixels; at most {most:,} a side are read.",
+            name=name,
+            width=width,
+            height=height,
+            most=MAX_SIDE,
         )
     if width * height > _FORMATS[name].max_pixels:
         raise ImageError(
-            f"The {name} has {width * height:,} pixels ({width:,} x {height:,}); "
-            f"at most {_FORMATS[name].max_pixels:,} are read."
+            "The {name} has {pixels:,} pixels ({width:,} x {height:,}); at most {most:,} are read.",
+            name=name,
+            pixels=width * height,
+            width=width,
+            height=height,
+            most=_FORMATS[name].max_pixels,
         )
 
 
@@ -171,10 +187,16 @@ def _trim_jpeg(data: bytes) -> tuple[bytes, bytes, bytes]:
             parts.append(data[start:end])
         scans += marker == 0xDA
     else:
-        raise ImageError(f"The JPEG has too many segments: at most {_MAX_PARTS:,} are read.")
+        raise ImageError(
+            "The JPEG has too many segments: at most {most:,} are read.", most=_MAX_PARTS
+        )
     _check_size("JPEG", size)
     if scans > (limit := min(MAX_SCANS, _MAX_SCANNED_PIXELS // (size[0] * size[1] or 1))):
-        raise ImageError(f"The JPEG has {scans} scans; at its size at most {limit} are read.")
+        raise ImageError(
+            "The JPEG has {scans} scans; at its size at most {limit} are read.",
+            scans=scans,
+            limit=limit,
+        )
     return b"".join(parts) + b"\xff\xd9", exif, xmp
 
 
@@ -197,7 +219,7 @@ def _trim_png(data: bytes) -> tuple[bytes, bytes, bytes]:
             xmp = xmp or _text_of(data[start + 26 : end - 4])
         if kind == b"IEND":
             return b"".join(parts), exif, xmp
-    raise ImageError(f"The PNG has too many chunks: at most {_MAX_PARTS:,} are read.")
+    raise ImageError("The PNG has too many chunks: at most {most:,} are read.", most=_MAX_PARTS)
 
 
 def _text_of(body: bytes) -> bytes:
@@ -217,12 +239,16 @@ def _decode(data: bytes, name: str) -> Image.Image:
         raise
     except Image.DecompressionBombError as error:
         limit = _FORMATS[name].max_pixels
-        raise ImageError(f"The {name} has far more than the {limit:,} pixels read.") from error
+        raise ImageError(
+            "The {name} has far more than the {limit:,} pixels read.", name=name, limit=limit
+        ) from error
     except MemoryError as error:
-        raise ImageError(f"The {name} takes more memory than there is to read.") from error
+        raise ImageError(
+            "The {name} takes more memory than there is to read.", name=name
+        ) from error
     except Exception as error:  # broken files make Pillow raise nearly anything
         raise ImageError(
-            f"The {name} cannot be read: it is damaged, cut off or of an unusual sort."
+            "The {name} cannot be read: it is damaged, cut off or of an unusual sort.", name=name
         ) from error
 
 
@@ -353,19 +379,25 @@ def _tiff_orientation(picture: TiffImagePlugin.TiffImageFile) -> int:
 
 def _decode_apart(data: bytes, name: str) -> Image.Image:
     """`_decode` in a subprocess, which the system ends when it takes too much time or memory."""
-    too_much = f"The {name} takes more than {_SECONDS} s or {_MEMORY // 10**6} MB to read."
+    too_much = ImageError(
+        "The {name} takes more than {seconds} s or {most} MB to read.",
+        name=name,
+        seconds=_SECONDS,
+        most=_MEMORY // 10**6,
+    )
     command = [sys.executable, "-P", __file__, name]  # -P: this folder is not one to import from
     try:
         done = subprocess.run(command, input=data, capture_output=True, timeout=30, check=False)
     except subprocess.TimeoutExpired as error:
-        raise ImageError(too_much) from error
+        raise too_much from error
     except OSError as error:
-        raise ImageError(f"No process could be started to read the {name} in.") from error
+        raise ImageError("No process could be started to read the {name} in.", name=name) from error
     if done.returncode:
-        raise ImageError(too_much)
+        raise too_much
     head, _, pixels = done.stdout.partition(b"\n")
     if not pixels:
-        raise ImageError(head.decode())
+        english, values = json.loads(head)
+        raise ImageError(english, **values)
     width, height = map(int, head.split())
     return Image.frombytes("RGB", (width, height), pixels)
 
@@ -387,7 +419,7 @@ def _main(name: str) -> None:
         image = _decode(sys.stdin.buffer.read(), name)
         answer = f"{image.width} {image.height}\n".encode() + image.tobytes()
     except ImageError as error:
-        answer = str(error).encode()
+        answer = json.dumps([error.english, error.values]).encode()
     sys.stdout.buffer.write(answer)
 
 

@@ -28,7 +28,9 @@ def open_image(data: bytes | bytearray | memoryview | str | os.PathLike[str]) ->
     if isinstance(data, (str, os.PathLike)):
         data = _read(data)
     elif not isinstance(data, (bytes, bytearray, memoryview)):
-        raise ImageError(f"Expected a picture file's bytes or its path, got {type(data).__name__}.")
+        raise ImageError(
+            "Expected a picture file's bytes or its path, got {kind}.", kind=type(data).__name__
+        )
     _check_length(memoryview(data).nbytes)
     return decode(bytes(data))
 
@@ -39,11 +41,15 @@ def _read(path: str | os.PathLike[str]) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise ImageError(f"The file {os.fspath(path)} cannot be read: {error.strerror}.") from error
+        raise ImageError(
+            "The file {file} cannot be read: {reason}.", file=os.fspath(path), reason=error.strerror
+        ) from error
 
 
 def _check_length(count: int) -> None:
     if not count:
         raise ImageError("The file is empty: expected a picture, got 0 bytes.")
     if count > MAX_BYTES:
-        raise ImageError(f"The file has {count:,} bytes; at most {MAX_BYTES:,} are read.")
+        raise ImageError(
+            "The file has {count:,} bytes; at most {most:,} are read.", count=count, most=MAX_BYTES
+        )

@@ -103,15 +103,22 @@ def _check_capture(model: Model, acts: Activations) -> None:
     expected, got = (len(model.layers), model.parts.width), (acts.depth, acts.tokens(0).shape[-1])
     if got != expected:
         raise ModelError(
-            f"Expected a capture of {model.name} with {expected[0]} layers of width {expected[1]}, "
-            f"got {got[0]} layers of width {got[1]}."
+            "Expected a capture of {model} with {depth} layers of width {width}, got "
+            "{got_depth} layers of width {got_width}.",
+            model=model.name,
+            depth=expected[0],
+            width=expected[1],
+            got_depth=got[0],
+            got_width=got[1],
         )
 
 
 def check_head(model: Model) -> int:
     """The number of classes; a ModelError where the model names none."""
     if not model.num_classes:
-        raise ModelError(f"{model.name} has no head that names classes, so no answer can change.")
+        raise ModelError(
+            "{model} has no head that names classes, so no answer can change.", model=model.name
+        )
     return model.num_classes
 
 

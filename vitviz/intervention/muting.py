@@ -56,9 +56,11 @@ def head_effects(
     classes = check_head(model)
     counts = {layer.num_heads for layer in model.layers}
     if len(counts) != 1:
-        raise ModelError(f"Expected the same number of heads in all layers, got {sorted(counts)}.")
+        raise ModelError(
+            "Expected the same number of heads in all layers, got {counts}.", counts=sorted(counts)
+        )
     if counts == {0}:
-        raise ModelError(f"{model.name} has no heads to mute.")
+        raise ModelError("{model} has no heads to mute.", model=model.name)
     heads = counts.pop()
     pairs = list(np.ndindex(len(model.layers), heads))
     logits = np.empty((len(model.layers), heads, classes), np.float32)

@@ -12,6 +12,7 @@ from PIL import Image
 
 from ..activations import DropPatches, Edit, FillPatches, capture
 from ..families import ModelError
+from ..language import Message
 from ..model import Model
 from ..targets import Question, Similarity, Target, Token, one_of, seen_in
 from .lens import read_only
@@ -236,9 +237,9 @@ def _values(
 ) -> np.ndarray:
     """The target's value without the patches of each mask (count, rows, cols): (count,)."""
     edits = [_removed(mask, removal) for mask in masks]
-    reference, what = None, "finite probability"
+    reference, what = None, Message("finite probability")
     if question.class_index is None:
-        what = "finite number"
+        what = Message("finite number")
         if isinstance(question.target, Token | Similarity):  # compared with the picture as it is
             reference = question.reference(seen_in(capture(model, image)))
     found = []
@@ -250,8 +251,11 @@ def _values(
             found.append(acts.probabilities[question.class_index])
         if not np.isfinite(found[-1]):
             raise ModelError(
-                f"{model.name} gives no {what} with {masks[len(found) - 1].sum()} of "
-                f"{masks[0].size} patches removed."
+                "{model} gives no {what} with {removed} of {size} patches removed.",
+                model=model.name,
+                what=what,
+                removed=masks[len(found) - 1].sum(),
+                size=masks[0].size,
             )
     return np.array(found, np.float32)
 

@@ -22,6 +22,7 @@ import numpy as np
 from PIL import Image
 
 from ..images import ImageError, open_image
+from ..language import MessageError
 
 SUFFIXES = frozenset([".jpg", ".jpeg", ".png", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff"])
 _SHARDS = frozenset((".parquet", ".tar"))
@@ -31,7 +32,7 @@ _OPEN = 2  # row groups and sheets that are kept
 Source = Image.Image | bytes | str | PathLike[str]
 
 
-class ProfileError(ValueError):
+class ProfileError(MessageError):
     """A profile that cannot be made, or read; the message is one sentence."""
 
 

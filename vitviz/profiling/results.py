@@ -11,6 +11,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from ..language import Message
 from .heads import KEPT, MEASURES
 from .measuring import COLUMNS, NORM_BINS
 from .pictures import ProfileError
@@ -350,7 +351,10 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
         if not alone and not rows.is_file():
             raise FileNotFoundError("profile.parquet is not there")
     except _UNREADABLE as error:
-        raise ProfileError(f"{place} holds no profile that can be read: {error}.") from error
+        why = Message(
+            "{place} holds no profile that can be read: {error}.", place=place, error=error
+        )
+        raise ProfileError(why) from error
 
     def parts() -> Iterator[Part]:
         if alone:

@@ -125,7 +125,7 @@ class _Made:
         try:
             self.components[kind][name] = make(name)
         except ModelError as error:
-            return f"<p>{escape(str(error))}</p>"
+            return f"<p>{escape(tr(error))}</p>"
         return (
             f'<figure class=live><div id="{name}"></div>{self.caption(kind, said, line)}</figure>'
         )
@@ -165,7 +165,7 @@ def _picture_section(made: _Made, one: Captured, *, several: bool) -> str:
         try:
             parts.append(made.figure(draw(acts), page, line))
         except ValueError as error:  # what this model does not have, in one sentence
-            parts.append(f"<p>{escape(str(error))}</p>")
+            parts.append(f"<p>{escape(tr(error))}</p>")
     if not acts.all_to_all:
         parts.append(f"<p>{escape(tr(text.NOT_ALIKE, model=model.name))}</p>")
     return _section(f"{one.name}, {_called(model)}" if several else one.name, parts)

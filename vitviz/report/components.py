@@ -46,8 +46,10 @@ def attention(acts: "Activations", name: str, **chosen: int | None) -> dict[str,
         raise ModelError(acts.refusal)
     if (size := token_map.bytes_of(acts)) > MAX_BYTES:
         raise ModelError(
-            f"The maps of all layers take {size / 1e6:,.0f} MB, more than the "
-            f"{MAX_BYTES / 1e6:.0f} MB that a file may hold of them: the app shows them by layer."
+            "The maps of all layers take {needed:,.0f} MB, more than the {most:.0f} MB "
+            "that a file may hold of them: the app shows them by layer.",
+            needed=size / 1e6,
+            most=MAX_BYTES / 1e6,
         )
     layers = range(acts.depth)
     stack = token_map.packed(

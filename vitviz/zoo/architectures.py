@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..checkpoints import shipped_names
 from ..families import ModelError
+from ..language import Message
 from ..model import Preprocessing
 
 WIDEST_EMBEDDING = 2048  # the widest of timm has 1,280 numbers
@@ -48,8 +49,10 @@ def create(architecture: str, options: dict[str, Any]) -> Any:
     try:
         return timm.create_model(architecture, pretrained=False, **options)
     except Exception as error:
-        wanted = f" with {options}" if options else ""
-        raise ModelError(f"timm cannot make {architecture}{wanted}.") from error
+        wanted = Message(" with {options}", options=options) if options else ""
+        raise ModelError(
+            "timm cannot make {architecture}{wanted}.", architecture=architecture, wanted=wanted
+        ) from error
 
 
 def preprocessing_of(module: nn.Module, size: tuple[int, int] | None) -> Preprocessing:
@@ -103,5 +106,8 @@ def architecture_named(name: str) -> str:
         return architecture
     known = [*shipped_names(), *timm.list_models()]
     near = difflib.get_close_matches(architecture, known, n=1)
-    hint = f": did you mean {near[0]}?" if near else "."
-    raise ModelError(f"There is no model named {name}{hint}")
+    if near:
+        raise ModelError(
+            "There is no model named {name}: did you mean {near}?", name=name, near=near[0]
+        )
+    raise ModelError("There is no model named {name}.", name=name)

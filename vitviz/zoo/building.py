@@ -9,6 +9,7 @@ from torch import nn
 
 from ..checkpoints import Checkpoint, CheckpointError, load_state
 from ..families import ModelError, family_of
+from ..language import Message
 from ..memory import check, footprint
 from .architectures import outline_of, preprocessing_of
 from .positions import Size
@@ -36,9 +37,13 @@ def options_of(
     own, found = outline.state_dict().get(_KERNEL), file.shapes.get(_KERNEL, ())
     if own is not None and len(found) == own.ndim and found[0] != own.shape[0]:
         raise CheckpointError(
-            f"{file.path.name} is of a model of width {found[0]}, and {architecture} has "
-            f"{own.shape[0]}: the number of heads, which no file of weights tells, is in the "
-            "config.json that timm and transformers save beside it."
+            "{file} is of a model of width {width}, and {architecture} has {own}: the "
+            "number of heads, which no file of weights tells, is in the config.json that "
+            "timm and transformers save beside it.",
+            file=file.path.name,
+            width=found[0],
+            architecture=architecture,
+            own=own.shape[0],
         )
     blocks: Any = getattr(outline, "blocks", None)
     counted = isinstance(blocks, nn.Sequential | nn.ModuleList)
@@ -63,8 +68,11 @@ def check_tables(
     before, after = (outline_of(architecture, {**options, "img_size": s}) for s in (trained, size))
     if relative_tables(before) != relative_tables(after):
         raise CheckpointError(
-            f"The relative positions in {file.path.name} are for an input of {trained[0]} x "
-            f"{trained[1]} pixels, and are not resampled."
+            "The relative positions in {file} are for an input of {height} x {width} "
+            "pixels, and are not resampled.",
+            file=file.path.name,
+            height=trained[0],
+            width=trained[1],
         )
 
 
@@ -119,7 +127,10 @@ def checked_options(architecture: str, options: dict[str, Any]) -> dict[str, Any
         raise
     except Exception as error:  # patches or windows that the size does not fill, above all
         raise ModelError(
-            f"{architecture} of timm cannot take pictures of {height} x {width} pixels."
+            "{architecture} of timm cannot take pictures of {height} x {width} pixels.",
+            architecture=architecture,
+            height=height,
+            width=width,
         ) from error
     return options
 
@@ -127,4 +138,7 @@ def checked_options(architecture: str, options: dict[str, Any]) -> dict[str, Any
 def check_memory(what: str, outline: nn.Module, size: tuple[int, int]) -> None:
     """Refuse a model that, with one capture of it, needs more memory than is free."""
     sites = family_of(outline).sites(outline, size)
-    check(footprint(outline, sites).total, f"{what} at {size[0]} x {size[1]} pixels")
+    check(
+        footprint(outline, sites).total,
+        Message("{what} at {height} x {width} pixels", what=what, height=size[0], width=size[1]),
+    )

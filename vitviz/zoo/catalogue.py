@@ -9,6 +9,7 @@ from pathlib import Path
 from ..checkpoints import shipped_names
 from ..families import ModelError
 from ..hub import TIMEOUT, HubError, Weights, cached, download, remove, undamaged
+from ..language import Message
 from .architectures import architecture_named
 from .repositories import cached_folder, fetch_repository, not_downloaded, repository
 
@@ -141,7 +142,9 @@ def weights_of(name: str) -> Weights:
     architecture = architecture_named(name)
     found = get_pretrained_cfg(architecture)
     if found is None or not found.hf_hub_id:
-        raise ModelError(f"timm has no trained weights of {architecture} on the hub.")
+        raise ModelError(
+            "timm has no trained weights of {architecture} on the hub.", architecture=architecture
+        )
     repo, _, revision = found.hf_hub_id.partition("@")
     # Beside weights that are pickled the hub has safe ones, which timm prefers too.
     file = (found.hf_hub_filename or SAFE_FILE).replace("open_clip_pytorch_", "open_clip_")
@@ -199,5 +202,6 @@ def fetch_weights(
         return there or download(weights, progress=progress, timeout=timeout)
     except HubError as error:
         name = name.removeprefix("timm/")
-        what, instead = f"The trained weights of {name}", "the shipped model or random weights"
+        what = Message("The trained weights of {name}", name=name)
+        instead = Message("the shipped model or random weights")
         raise not_downloaded(what, name, instead, error) from error

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..families import ModelError
+from ..language import Message
 
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the first is preferred
@@ -19,17 +20,19 @@ def read_json(path: Path) -> dict[str, Any]:
     ModelError
         When it is not there, or something else.
     """
-    where = f"The {path.name} in the folder {path.parent.name}"
+    where = Message("The {file} in the folder {folder}", file=path.name, folder=path.parent.name)
     if not path.is_file():
-        raise ModelError(f"The folder {path.parent.name} has no {path.name}.")
+        raise ModelError(
+            "The folder {folder} has no {file}.", folder=path.parent.name, file=path.name
+        )
     if path.stat().st_size > _MOST:
-        raise ModelError(f"{where} is larger than {_MOST / 1e6:.0f} MB.")
+        raise ModelError("{where} is larger than {most:.0f} MB.", where=where, most=_MOST / 1e6)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{where} is no JSON.") from error
+        raise ModelError("{where} is no JSON.", where=where) from error
     if not isinstance(found, dict):
-        raise ModelError(f"{where} is no JSON object.")
+        raise ModelError("{where} is no JSON object.", where=where)
     return found
 
 
@@ -44,7 +47,12 @@ def weights_in(folder: Path) -> Path:
     for name in WEIGHTS:
         if (folder / name).is_file():
             return folder / name
-    raise ModelError(f"The folder {folder.name} has neither {' nor '.join(WEIGHTS)}.")
+    raise ModelError(
+        "The folder {folder} has neither {first} nor {second}.",
+        folder=folder.name,
+        first=WEIGHTS[0],
+        second=WEIGHTS[1],
+    )
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
@@ -56,7 +64,7 @@ def read_labels(path: Path) -> tuple[str, ...]:
         When it cannot be read so.
     """
     if not path.is_file() or path.stat().st_size > _MOST:
-        raise ModelError(f"There is no file of class names {path.name} that can be read.")
+        raise ModelError("There is no file of class names {file} that can be read.", file=path.name)
     try:
         text = path.read_text(encoding="utf-8")
         found = json.loads(text) if text.lstrip()[:1] in ("[", "{") else text.split("\n")
@@ -65,6 +73,6 @@ def read_labels(path: Path) -> tuple[str, ...]:
         names = tuple(str(name).strip() for name in found)
     except (ValueError, KeyError, RecursionError) as error:
         raise ModelError(
-            f"{path.name} does not name classes: expected one a line, or a list in JSON."
+            "{file} does not name classes: expected one a line, or a list in JSON.", file=path.name
         ) from error
     return names[:-1] if names and not names[-1] else names

@@ -49,8 +49,10 @@ def load_folder(
     config = read_json(folder / CONFIG)
     if "architecture" not in config and "model_type" not in config:
         raise ModelError(
-            f"The {CONFIG} in the folder {folder.name} names no architecture, as those of timm and "
-            "transformers do."
+            "The {config} in the folder {folder} names no architecture, as those of timm "
+            "and transformers do.",
+            config=CONFIG,
+            folder=folder.name,
         )
     if "architecture" not in config:
         from .transformers_folders import load_transformers
@@ -72,7 +74,7 @@ def _timm(
     architecture = architecture_named(str(config["architecture"]))
     settings = config.get("pretrained_cfg", config)  # older ones are flat
     if not isinstance(settings, Mapping):
-        raise ModelError(f"The pretrained_cfg of {name} is no JSON object.")
+        raise ModelError("The pretrained_cfg of {name} is no JSON object.", name=name)
     options = _arguments(config.get("model_args") or {}, name)
     said = options.pop("img_size", None) or settings.get("input_size")
     own, known = _preprocessing(settings, said, architecture, name)
@@ -110,13 +112,17 @@ def _timm(
 def _arguments(found: Any, name: str) -> dict[str, Any]:
     """The arguments with which the module was made: numbers, names, and lists of them."""
     if not isinstance(found, Mapping):
-        raise ModelError(f"The model_args of {name} are no JSON object.")
+        raise ModelError("The model_args of {name} are no JSON object.", name=name)
     options = {str(key): tuple(v) if isinstance(v, list) else v for key, v in found.items()}
     for key, value in options.items():
         for one in value if isinstance(value, tuple) else (value,):
             number = isinstance(one, int | float) and abs(one) <= _LARGEST
             if key in _FOREIGN or not (one is None or isinstance(one, str) or number):
-                raise ModelError(f"{key} in the model_args of {name} is nothing that can be used.")
+                raise ModelError(
+                    "{key} in the model_args of {name} is nothing that can be used.",
+                    key=key,
+                    name=name,
+                )
     options.pop("num_classes", None)
     return options
 
@@ -142,7 +148,9 @@ def _preprocessing(
         height, width = (int(side) for side in sides)
         made = checked(replace(usual, input_size=(height, width), **found))
     except (TypeError, ValueError) as error:
-        raise ModelError(f"The preprocessing in the {CONFIG} of {name} cannot be read.") from error
+        raise ModelError(
+            "The preprocessing in the {config} of {name} cannot be read.", config=CONFIG, name=name
+        ) from error
     return made, set(names[:4]) <= found.keys()
 
 

@@ -20,6 +20,7 @@ from ..checkpoints import (
 from ..devices import CPU, device_named, use_threads
 from ..families import ModelError
 from ..initialisation import Mimetic, initialised
+from ..language import Message, message
 from ..memory import check, footprint
 from ..model import Model, Preprocessing
 from ..vit import VisionTransformer
@@ -110,13 +111,16 @@ def load_model(
         raise ModelError("A seed belongs to random weights: add pretrained=False.")
     if initialisation not in ("plain", "mimetic"):
         raise ModelError(
-            f'Expected the initialisation "plain" or "mimetic", got {initialisation!r}.'
+            'Expected the initialisation "plain" or "mimetic", got {initialisation!r}.',
+            initialisation=initialisation,
         )
     if initialisation == "mimetic":
         if checkpoint is not None or pretrained:
             raise ModelError("An initialisation belongs to random weights: add pretrained=False.")
         if initialisation not in initialisations(str(name)):
-            raise ModelError(f"The training of {name} did not begin with mimetic initialisation.")
+            raise ModelError(
+                "The training of {name} did not begin with mimetic initialisation.", name=name
+            )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(DEFAULT_SEED if seed is None else seed)
         folder = _folder(name, checkpoint, pretrained)
@@ -129,7 +133,7 @@ def load_model(
             else:
                 model = _named(called, pretrained, checkpoint, size, initialisation)
         except CheckpointError as error:
-            raise ModelError(f"{called}: {error}") from error
+            raise ModelError("{called}: {error}", called=called, error=error) from error
     if place.type != "cpu":
         check(footprint(model.module, model.sites).total, called, place)
         model.module.to(place)
@@ -193,7 +197,7 @@ def size_in(name: str, checkpoint: Path) -> tuple[int, int] | None:
     try:
         return _size_in(name, Checkpoint(checkpoint))
     except CheckpointError as error:
-        raise ModelError(f"{name}: {error}") from error
+        raise ModelError("{name}: {error}", name=name, error=error) from error
 
 
 def _size_in(name: str, file: Checkpoint) -> tuple[int, int] | None:
@@ -224,8 +228,10 @@ def _height_and_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
         if min(size) > 0 and max(size) <= MAX_SIDE:
             return height, width
     raise ModelError(
-        f"Expected an image size of one number or (rows, columns) from 1 to {MAX_SIDE}, "
-        f"got {image_size!r}."
+        "Expected an image size of one number or (rows, columns) from 1 to {most}, "
+        "got {image_size!r}.",
+        most=MAX_SIDE,
+        image_size=image_size,
     )
 
 
@@ -243,7 +249,7 @@ def _shipped(
         with on_meta_device():
             outline = VisionTransformer(**configuration)
     except ValueError as error:
-        raise ModelError(str(error)) from error
+        raise ModelError(message(error)) from error
     check_memory(name, outline, outline.patch_embed.image_size)
     module = VisionTransformer(**configuration)
     weights, labels = "random weights", None
@@ -338,10 +344,15 @@ def _create_trained(architecture: str, options: dict[str, Any]) -> tuple[Any, st
             **({} if here else options),
         )
     except Exception as error:  # readers of broken files raise many kinds of errors
-        asked = f" for pictures of {options['img_size']} pixels" if "img_size" in options else ""
+        asked: Message | str = ""
+        if "img_size" in options:
+            asked = Message(" for pictures of {size} pixels", size=options["img_size"])
         raise ModelError(
-            f"The trained weights of {architecture} in the hub's cache cannot be read{asked}: "
-            f"run `vitviz fetch {architecture}` to have them checked and fetched anew."
+            "The trained weights of {architecture} in the hub's cache cannot be "
+            "read{asked}: run `vitviz fetch {architecture}` to have them checked and "
+            "fetched anew.",
+            architecture=architecture,
+            asked=asked,
         ) from error
     tag = module.pretrained_cfg.get("tag") or "default"
     if here:

@@ -9,6 +9,7 @@ from torch import nn
 
 from ..checkpoints import CheckpointError
 from ..families import family_of
+from ..language import Message
 
 MAX_SIDE = 4096  # pixels of the input; attention over more patches is out of reach
 
@@ -50,8 +51,11 @@ def trained_size(shapes: Mapping[str, Shape], outline: nn.Module, default: Size)
             height, width = (side * times for side, times in zip(default, scale, strict=True))
             if max(height, width) > MAX_SIDE:
                 raise CheckpointError(
-                    f"The file's {name} is for an input of {float(max(height, width)):,.0f} pixels "
-                    f"a side, and at most {MAX_SIDE:,} can be."
+                    "The file's {name} is for an input of {side:,.0f} pixels a side, and at most "
+                    "{most:,} can be.",
+                    name=name,
+                    side=float(max(height, width)),
+                    most=MAX_SIDE,
                 )
             if height.denominator == width.denominator == 1:
                 return int(height), int(width)
@@ -66,7 +70,7 @@ def _of_patches(own: int, found: int, grid: Size) -> tuple[Fraction, Fraction] |
         return Fraction(1), Fraction(1)
     if prefix < 0 or patches < 1:
         return None
-    side = _side(patches, "patch positions")
+    side = _side(patches, Message("patch positions"))
     return Fraction(side, grid[0]), Fraction(side, grid[1])
 
 
@@ -76,7 +80,9 @@ def _of_offsets(own: Shape, found: Shape) -> tuple[Fraction, Fraction]:
         return Fraction(found[1] + 1, own[1] + 1), Fraction(found[2] + 1, own[2] + 1)
     side = math.isqrt(own[0])
     of_prefix = own[0] - side * side
-    times = Fraction(_side(max(found[0] - of_prefix, 0), "offsets of patches") + 1, side + 1)
+    times = Fraction(
+        _side(max(found[0] - of_prefix, 0), Message("offsets of patches")) + 1, side + 1
+    )
     return times, times
 
 
@@ -84,7 +90,9 @@ def _side(count: int, what: str) -> int:
     side = math.isqrt(count)
     if side * side != count:
         raise CheckpointError(
-            f"The file's {count} {what} do not fill a square, so their rows and columns are not "
-            "known: give image_size=(rows, columns) in pixels."
+            "The file's {count} {what} do not fill a square, so their rows and columns "
+            "are not known: give image_size=(rows, columns) in pixels.",
+            count=count,
+            what=what,
         )
     return side

@@ -46,8 +46,9 @@ def preprocessing_in(source: Preprocessing | ImageProcessor | Preset) -> Preproc
         return preprocessing_from(source.to_dict())
     if not all(hasattr(source, name) for name in Preset.__annotations__):
         raise ModelError(
-            "Expected as preprocessing a vitviz.model.Preprocessing, an image processor of "
-            f"transformers or the transforms of torchvision's weights, got {type(source).__name__}."
+            "Expected as preprocessing a vitviz.model.Preprocessing, an image processor "
+            "of transformers or the transforms of torchvision's weights, got {kind}.",
+            kind=type(source).__name__,
         )
     (crop,), (resized,) = source.crop_size, source.resize_size
     return Preprocessing(
@@ -79,8 +80,8 @@ def preprocessing_from(settings: Mapping[str, Any]) -> Preprocessing:
         raise
     except (TypeError, ValueError, KeyError, ZeroDivisionError) as error:
         raise ModelError(
-            "The image processor's settings cannot be used: expected positive sizes and standard "
-            "deviations, and numbers where numbers belong."
+            "The image processor's settings cannot be used: expected positive sizes and "
+            "standard deviations, and numbers where numbers belong."
         ) from error
 
 
@@ -106,7 +107,10 @@ def _described(settings: Mapping[str, Any]) -> Preprocessing:
         mean, std = (_colours(settings, name) for name in ("image_mean", "image_std"))
     resample = settings.get("resample")
     if resample not in _RESAMPLE:
-        raise ModelError(f"The image processor's resample is {resample!r}, expected 0, 1, 2 or 3.")
+        raise ModelError(
+            "The image processor's resample is {resample!r}, expected 0, 1, 2 or 3.",
+            resample=resample,
+        )
     size, crop = _sides(settings, "size"), None
     if settings.get("do_center_crop"):
         crop = _sides(settings, "crop_size")
@@ -116,8 +120,9 @@ def _described(settings: Mapping[str, Any]) -> Preprocessing:
         size = {"shortest_edge": int(short / settings["crop_pct"])} if short < 384 else crop
     if "shortest_edge" in size and crop is None:
         raise ModelError(
-            "The image processor keeps the shape of each picture and crops none, so their size is "
-            "not known: give watch a preprocessing=vitviz.model.Preprocessing(...)."
+            "The image processor keeps the shape of each picture and crops none, so "
+            "their size is not known: give watch a "
+            "preprocessing=vitviz.model.Preprocessing(...)."
         )
     wanted = crop or size
     input_size = wanted["height"], wanted["width"]
@@ -125,9 +130,13 @@ def _described(settings: Mapping[str, Any]) -> Preprocessing:
     shares = {_share(kept, of) for kept, of in zip(input_size, resized, strict=True)}
     if len(shares) > 1:
         raise ModelError(
-            f"The image processor resizes pictures to {resized[0]} x {resized[1]} pixels and cuts "
-            f"{input_size[0]} x {input_size[1]} out of them: the two shapes differ, and vitviz "
-            "crops to the same shape only."
+            "The image processor resizes pictures to {height} x {width} pixels and cuts "
+            "{rows} x {cols} out of them: the two shapes differ, and vitviz crops to the "
+            "same shape only.",
+            height=resized[0],
+            width=resized[1],
+            rows=input_size[0],
+            cols=input_size[1],
         )
     return Preprocessing(
         input_size=input_size,
@@ -161,7 +170,11 @@ def labels_from(id2label: Mapping[Any, str] | None) -> tuple[str, ...] | None:
 def _colours(settings: Mapping[str, Any], name: str) -> tuple[float, float, float]:
     values = settings.get(name)
     if not isinstance(values, list | tuple) or len(values) != 3:
-        raise ModelError(f"The image processor's {name} is {values!r}, expected three numbers.")
+        raise ModelError(
+            "The image processor's {name} is {values!r}, expected three numbers.",
+            name=name,
+            values=values,
+        )
     red, green, blue = map(float, values)
     return red, green, blue
 
@@ -177,8 +190,10 @@ def _sides(settings: Mapping[str, Any], name: str) -> dict[str, int]:
         if set(found) in ({"shortest_edge"}, {"height", "width"}):
             return found
     raise ModelError(
-        f"The image processor's {name} is {sides!r}, expected a height and a width, or a "
-        "shortest_edge."
+        "The image processor's {name} is {sides!r}, expected a height and a width, "
+        "or a shortest_edge.",
+        name=name,
+        sides=sides,
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..families import ModelError
 from ..hub import TIMEOUT, HubError, Weights, cached, download, remove, undamaged
+from ..language import Message
 from .architectures import on_meta_device
 from .files import CONFIG, PROCESSOR, WEIGHTS, read_json
 from .folders import load_folder
@@ -84,7 +85,7 @@ def fetch_repository(
 def _weights(name: str, file: str) -> Weights:
     found = repository(name)
     if found is None:
-        raise ModelError(f"Expected {PREFIX}owner/name, got {name}.")
+        raise ModelError("Expected {prefix}owner/name, got {name}.", prefix=PREFIX, name=name)
     repo, revision = found
     return Weights(repo, file, revision)
 
@@ -106,16 +107,21 @@ def _had(
     except HubError as error:
         if optional and error.missing:
             return None
-        raise not_downloaded(f"{file} of {name}", name, "another model", error) from error
+        what = Message("{file} of {name}", file=file, name=name)
+        raise not_downloaded(what, name, Message("another model"), error) from error
 
 
 def not_downloaded(what: str, name: str, instead: str, error: HubError) -> ModelError:
     """Why a file could not be downloaded, and what can be done."""
     remedy = (
-        "make room, or name another folder in HF_HUB_CACHE"
+        Message("make room, or name another folder in HF_HUB_CACHE")
         if error.local
-        else f"run `vitviz fetch {name}` where there is internet"
+        else Message("run `vitviz fetch {name}` where there is internet", name=name)
     )
     return ModelError(
-        f"{what} could not be downloaded, because {error}: choose {instead}, or {remedy}."
+        "{what} could not be downloaded, because {error}: choose {instead}, or {remedy}.",
+        what=what,
+        error=error,
+        instead=instead,
+        remedy=remedy,
     )

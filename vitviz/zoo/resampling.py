@@ -60,8 +60,11 @@ def check_mixing(architecture: str, before: nn.Module, size: Size, own: Size) ->
     """
     if size != own and any("mlp_tokens" in name for name in before.state_dict()):
         raise ModelError(
-            f"{architecture} mixes its patches with weights for an input of {own[0]} x {own[1]} "
-            "pixels, so that its trained weights take no other."
+            "{architecture} mixes its patches with weights for an input of {height} x "
+            "{width} pixels, so that its trained weights take no other.",
+            architecture=architecture,
+            height=own[0],
+            width=own[1],
         )
 
 

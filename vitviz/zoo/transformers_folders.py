@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ..families import ModelError, family_of
+from ..language import Message
 from ..memory import check, footprint
 from ..model import Model, Preprocessing
 from .architectures import on_meta_device
@@ -86,14 +87,18 @@ def _class_of(config: Mapping[str, Any], name: str) -> Any:
     kind = str(config["model_type"])
     if kind not in _CLASSES:
         raise ModelError(
-            f"{name} is a model of transformers of the type {kind}, which vitviz does not read: "
-            f"expected one of {', '.join(_CLASSES)}."
+            "{name} is a model of transformers of the type {kind}, which vitviz does not "
+            "read: expected one of {known}.",
+            name=name,
+            kind=kind,
+            known=", ".join(_CLASSES),
         )
     try:
         transformers: Any = import_module("transformers")
     except ImportError as error:
         raise ModelError(
-            f"{name} is of transformers, which is not installed: run `pip install transformers`."
+            "{name} is of transformers, which is not installed: run `pip install transformers`.",
+            name=name,
         ) from error
     named = config.get("architectures") or [""]
     found: Any = getattr(transformers, str(named[0]), None) if isinstance(named, list) else None
@@ -114,7 +119,9 @@ def _configuration(kind: Any, config: Mapping[str, Any], name: str) -> Any:
         if not 0 < sum(layers) <= _MOST_LAYERS:
             raise ValueError
     except Exception as error:  # transformers' checks raise many kinds of errors
-        raise ModelError(f"The {CONFIG} of {name} cannot be read by transformers.") from error
+        raise ModelError(
+            "The {config} of {name} cannot be read by transformers.", config=CONFIG, name=name
+        ) from error
     configuration._attn_implementation = _attention(kind)
     return configuration
 
@@ -145,13 +152,23 @@ def _checked(kind: Any, configuration: Any, preprocessing: Preprocessing, name: 
         with on_meta_device():
             model = watch(kind(configuration), preprocessing=preprocessing)
         outline, family = model.module, family_of(model.module)
-        check(footprint(outline, model.sites).total, f"{name} at {size[0]} x {size[1]} pixels")
+        check(
+            footprint(outline, model.sites).total,
+            Message(
+                "{what} at {height} x {width} pixels", what=name, height=size[0], width=size[1]
+            ),
+        )
         with torch.no_grad():
             family.run(outline, torch.empty(1, 3, *size, device="meta"))
     except ModelError:
         raise
     except Exception as error:
-        raise ModelError(f"{name} cannot take pictures of {size[0]} x {size[1]} pixels.") from error
+        raise ModelError(
+            "{name} cannot take pictures of {height} x {width} pixels.",
+            name=name,
+            height=size[0],
+            width=size[1],
+        ) from error
     table, first = model.positions, model.layers[0]
     side = getattr(configuration, "image_size", size)
     own = (side, side) if isinstance(side, int) else (side[0], side[1])
@@ -178,13 +195,21 @@ def _loaded(kind: Any, configuration: Any, folder: Path, file: Path, name: str) 
         )
     except Exception as error:  # readers of broken files raise many kinds of errors
         raise ModelError(
-            f"{name}: transformers cannot read {file.name} as a {kind.__name__}."
+            "{name}: transformers cannot read {file} as a {kind}.",
+            name=name,
+            file=file.name,
+            kind=kind.__name__,
         ) from error
     missing = sorted(key for key in report["missing_keys"] if "pooler." not in key)
     if missing:
-        raise ModelError(f"{name}: {file.name} lacks {missing[0]}.")
+        raise ModelError("{name}: {file} lacks {part}.", name=name, file=file.name, part=missing[0])
     for key, tensor in module.named_parameters():
         if not bool(torch.isfinite(tensor).all()):
-            raise ModelError(f"{name}: {key} of {file.name} is not made of finite numbers.")
+            raise ModelError(
+                "{name}: {key} of {file} is not made of finite numbers.",
+                name=name,
+                key=key,
+                file=file.name,
+            )
     found: nn.Module = module
     return found

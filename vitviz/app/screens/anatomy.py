@@ -8,7 +8,7 @@ from vitviz.app.shared import lessons
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import anatomy
 from vitviz.app.widgets.data_table import Data, Table
-from vitviz.language import tr
+from vitviz.language import Message, tr
 
 
 def page(view: View) -> Data:
@@ -20,14 +20,16 @@ def page(view: View) -> Data:
 
 def _shapes(view: View) -> Table:
     """Shapes of all steps, and of the boxes of the layer on screen."""
-    boxes = [("the picture's way", box) for box in anatomy.steps_of(view)]
-    boxes += [(f"layer {view.layer + 1}", box) for box in anatomy.layer_of(view)]
+    boxes = [(Message("the picture's way"), box) for box in anatomy.steps_of(view)]
+    boxes += [
+        (Message("layer {layer}", layer=view.layer + 1), box) for box in anatomy.layer_of(view)
+    ]
     return Table(
         tr("Shapes of all steps, and of the boxes of layer {layer}.", layer=view.layer + 1),
         {
-            "where": [where for where, _ in boxes],
-            "what": [box.name.replace("_", " ") for _, box in boxes],
-            "shape": [" × ".join(map(str, box.shape)) for _, box in boxes],
+            Message("where"): [where for where, _ in boxes],
+            Message("what"): [box.name.replace("_", " ") for _, box in boxes],
+            Message("shape"): [" × ".join(map(str, box.shape)) for _, box in boxes],
         },
     )
 
@@ -55,10 +57,10 @@ def _worked(view: View) -> list[Table]:
                 seen=seen,
             ),
             {
-                "number": numbers.tolist(),
+                Message("number"): numbers.tolist(),
                 "q": q[head, query],
                 "k": k[head, key],
-                "product": q[head, query] * k[head, key],
+                Message("product"): q[head, query] * k[head, key],
             },
         ),
         Table(
@@ -68,9 +70,9 @@ def _worked(view: View) -> list[Table]:
                 asked=asked,
             ),
             {
-                "key": [token_name(described, token) for token in range(len(shares))],
-                "score": scores,
-                "share, %": 100 * shares,
+                Message("key"): [token_name(described, token) for token in range(len(shares))],
+                Message("score"): scores,
+                Message("share, %"): 100 * shares,
             },
         ),
     ]

@@ -13,9 +13,9 @@ from vitviz.app.shared import lessons, results
 from vitviz.app.shared.queue import turn
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import class_menu
-from vitviz.app.widgets.data_table import Table, patch_columns
+from vitviz.app.widgets.data_table import Columns, Table, patch_columns
 from vitviz.app.widgets.figure import show
-from vitviz.language import mark, tr
+from vitviz.language import Message, mark, tr
 from vitviz.plots.template import as_percent
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def draw(view: View) -> list[Table]:
     try:
         return sections[chosen](view)
     except ModelError as error:
-        st.info(str(error))
+        st.info(tr(error))
         return []
 
 
@@ -112,8 +112,8 @@ def _patch_answers(view: View) -> list[Table]:
         )
     best = found.reshape(-1, found.shape[-1])
     columns = {
-        "most probable": [labels[top] for top in best.argmax(axis=1)],
-        "its probability, %": 100 * best.max(axis=1),
+        Message("most probable"): [labels[top] for top in best.argmax(axis=1)],
+        Message("its probability, %"): 100 * best.max(axis=1),
         f"{labels[index]}, %": 100 * best[:, index],
     }
     about = tr("What each patch alone would answer after layer {depth}.", depth=depth)
@@ -169,10 +169,13 @@ def _order(view: View) -> list[Table]:
             "answer there."
         )
     )
-    columns: dict[str, Sequence[object] | np.ndarray] = {"output": labels}
-    for title, (before, after) in zip(("with", "without"), found.outputs, strict=True):
-        columns[f"{title} E_pos, in order"] = before
-        columns[f"{title} E_pos, shuffled"] = after
+    columns: Columns = {Message("output"): labels}
+    headings = (
+        (Message("with E_pos, in order"), Message("with E_pos, shuffled")),
+        (Message("without E_pos, in order"), Message("without E_pos, shuffled")),
+    )
+    for names, outputs in zip(headings, found.outputs, strict=True):
+        columns |= dict(zip(names, outputs, strict=True))
     return [
         Table(
             tr("Outputs with the patches in order and shuffled (order {seed}).", seed=seed), columns
@@ -203,9 +206,9 @@ def _locality(view: View) -> list[Table]:
     whole, half = cache.get((*view.key, "moved"), moved, lambda made: 1000)
     twins = cache.get((*view.key, "repeated", patch), repeated, lambda made: 1000)
     found = {
-        "picture moved by one patch": whole,
-        "picture moved by half a patch": half,
-        "the same patch at two places": twins,
+        Message("picture moved by one patch"): whole,
+        Message("picture moved by half a patch"): half,
+        Message("the same patch at two places"): twins,
     }
     fields, words = st.columns([4, 8])
     left, _, right, _ = view.acts.crop
@@ -251,10 +254,12 @@ def _locality(view: View) -> list[Table]:
         )
     )
     columns: dict[str, Sequence[object]] = {
-        "experiment": list(found),
-        "embedded": [one.embedded for one in found.values()],
-        "after the last layer": [one.last for one in found.values()],
-        "after the last layer, without E_pos": [one.last_without for one in found.values()],
+        Message("experiment"): list(found),
+        Message("embedded"): [one.embedded for one in found.values()],
+        Message("after the last layer"): [one.last for one in found.values()],
+        Message("after the last layer, without E_pos"): [
+            one.last_without for one in found.values()
+        ],
     }
     return [Table(tr("How much tokens change, as a share of their length."), columns)]
 

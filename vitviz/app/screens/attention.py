@@ -11,11 +11,11 @@ from vitviz.app.shared import results
 from vitviz.app.shared.classroom import Question
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import prediction
-from vitviz.app.widgets.data_table import Data, Table, patch_columns
+from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
 from vitviz.app.widgets.token_map import MAX_BYTES, token_map
-from vitviz.language import tr
+from vitviz.language import Message, tr
 from vitviz.text import findings
 from vitviz.text import guesses as text
 from vitviz.token_map import Frame, Shape, bytes_of, frames_of, layer_names, shape_of, titles
@@ -29,7 +29,7 @@ def page(view: View) -> Data | None:
     if acts.layers[view.layer].kind == "mixing":
         return _mixing(view)
     if refusal := acts.layers[view.layer].refusal:
-        st.warning(refusal)
+        st.warning(tr(refusal))
         return None
     shapes = [shape_of(acts, layer) for layer in range(acts.depth)]
     guess = None
@@ -153,7 +153,7 @@ def _mixing(view: View) -> Data:
     show(
         plots.token_mixing(maps[shown], names=[tr("unit {unit}", unit=unit + 1) for unit in shown])
     )
-    columns = {f"unit {unit + 1}": maps[unit].ravel() for unit in shown}
+    columns: Columns = {Message("unit {unit}", unit=unit + 1): maps[unit].ravel() for unit in shown}
     about = tr(
         "Weights with which layer {layer} mixes the patches; they are not attention.",
         layer=view.layer + 1,
@@ -170,8 +170,10 @@ def _table(view: View, shape: Shape) -> Table:
     row = view.style.direction == "row" or shape.prefix_only
     shares = results.query_shares(view)
     shares = 100 * shares
-    columns = {"mean of heads, %": shares.mean(axis=0)}
-    columns |= {f"head {number + 1}, %": share for number, share in enumerate(shares)}
+    columns: Columns = {Message("mean of heads, %"): shares.mean(axis=0)}
+    columns |= {
+        Message("head {number}, %", number=number + 1): share for number, share in enumerate(shares)
+    }
     asked = {"layer": view.layer + 1, "query": view.query_name}
     grid = shape.key_grid if row else shape.grid
     return Table(

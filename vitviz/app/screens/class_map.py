@@ -11,7 +11,7 @@ from vitviz.app.shared import lessons, models, queue, results
 from vitviz.app.shared.view import View, read_at
 from vitviz.app.widgets import class_menu
 from vitviz.app.widgets.figure import show
-from vitviz.language import mark, tr
+from vitviz.language import Message, mark, tr
 from vitviz.plots.template import as_percent
 
 Method = Literal["relevance", "gradient"]
@@ -39,7 +39,7 @@ def draw(view: View) -> dict[str, np.ndarray]:
         try:
             values = of_class(view, method, index)
         except ModelError as error:
-            st.warning(str(error))
+            st.warning(tr(error))
             return {}
         st.markdown(_said(view, values, f"**{name}** ({as_percent(probability)})", method))
     image, crop = results.photo(view), view.acts.crop
@@ -49,13 +49,13 @@ def draw(view: View) -> dict[str, np.ndarray]:
     with map_:
         if method == "relevance":
             show(plots.relevance(values, image, crop=crop, name=name))
-            return {f"relevance for {name}": values}
+            return {Message("relevance for {name}", name=name): values}
         equal, called = (
             1 / (len(view.prefix) + values.size),
             tr("Gradient rollout for {name}", name=name),
         )
         show(plots.attention_rollout(values, image, crop=crop, equal_share=equal, name=called))
-        return {f"gradient rollout for {name}, %": 100 * values}
+        return {Message("gradient rollout for {name}, %", name=name): 100 * values}
 
 
 def _controls(view: View) -> tuple[int, Method]:

@@ -16,7 +16,7 @@ from vitviz.app.widgets import cell_sets, class_menu
 from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.experiment import Pending, found_of, on_demand
 from vitviz.app.widgets.figure import show
-from vitviz.language import mark, tr
+from vitviz.language import Message, mark, tr
 
 if TYPE_CHECKING:
     from streamlit.delta_generator import DeltaGenerator
@@ -162,7 +162,8 @@ def _of_other_families(view: View, labels: tuple[str, ...]) -> Data:
             make()
         st.rerun()
     table = Table(
-        tr("What the model answers."), {"class": labels, "probability, %": 100 * probabilities}
+        tr("What the model answers."),
+        {Message("class"): labels, Message("probability, %"): 100 * probabilities},
     )
     return Data(lambda: [table])
 

@@ -28,7 +28,7 @@ def draw(
     try:
         after, lens = results.answer(view, edits)
     except ModelError as error:
-        st.error(str(error))
+        st.error(tr(error))
         edits = []
         after, lens = results.answer(view, edits)
     if edits:

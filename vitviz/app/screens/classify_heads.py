@@ -29,7 +29,7 @@ def draw(
     from vitviz import intervention
 
     if refusal := view.acts.refusal:
-        st.warning(refusal)
+        st.warning(tr(refusal))
         return None
     called = ("head effects", instead)
     found = found_of(view, *called)

@@ -1,6 +1,5 @@
 """The tables of Classify: the answer before and after, and the results of experiments."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -8,8 +7,8 @@ import numpy as np
 
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import class_menu
-from vitviz.app.widgets.data_table import Table, patch_columns
-from vitviz.language import tr
+from vitviz.app.widgets.data_table import Columns, Table, patch_columns
+from vitviz.language import Message, tr
 
 if TYPE_CHECKING:
     from vitviz.intervention import Curve
@@ -61,13 +60,16 @@ def tables(view: View, changes: Changes, found: Found, index: int) -> list[Table
     acts, name = view.acts, class_menu.names(view.acts)[index]
     assert acts.probabilities is not None
     assert acts.logits is not None
-    depths = ["embedding", *(f"layer {number + 1}" for number in range(acts.depth))]
-    answer: dict[str, Sequence[object] | np.ndarray] = {
-        "class": acts.output_names,
-        "before, %": 100 * acts.probabilities,
-        "after, %": 100 * found.lens[-1],
+    depths = [
+        Message("lens: embedding, %"),
+        *(Message("lens: layer {layer}, %", layer=number + 1) for number in range(acts.depth)),
+    ]
+    answer: Columns = {
+        Message("class"): acts.output_names,
+        Message("before, %"): 100 * acts.probabilities,
+        Message("after, %"): 100 * found.lens[-1],
     }
-    lens = {f"lens: {depth}, %": 100 * row for depth, row in zip(depths, found.lens, strict=True)}
+    lens = {depth: 100 * row for depth, row in zip(depths, found.lens, strict=True)}
     made = [
         Table(
             tr("Probability of each class before and after: {changes}.", changes=changes),
@@ -77,12 +79,16 @@ def tables(view: View, changes: Changes, found: Found, index: int) -> list[Table
     if found.effects is not None:
         change = (found.effects - acts.logits)[..., index]
         layers, heads = np.indices(change.shape).reshape(2, -1) + 1
-        columns = {"layer": layers, "head": heads, f"logit of {name}": change.ravel()}
+        columns: Columns = {
+            Message("layer"): layers,
+            Message("head"): heads,
+            Message("logit of {name}", name=name): change.ravel(),
+        }
         made.append(
             Table(tr("Change of the logit of {name} with one head muted.", name=name), columns)
         )
     if found.occlusion is not None:
-        fall = {"fall, percentage points": 100 * found.occlusion.ravel()}
+        fall: Columns = {Message("fall, percentage points"): 100 * found.occlusion.ravel()}
         made.append(
             Table(
                 tr(
@@ -100,10 +106,11 @@ def tables(view: View, changes: Changes, found: Found, index: int) -> list[Table
 
 def _curves(curves: "dict[str, tuple[Curve, Curve]]", removal: str, name: str) -> Table:
     deletion, _ = next(iter(curves.values()))
-    columns = {"patches removed or put back, %": 100 * deletion.shares}
+    columns: Columns = {Message("patches removed or put back, %"): 100 * deletion.shares}
     for called, pair in curves.items():
-        for kind, curve in zip(("removed", "put back"), pair, strict=True):
-            columns[f"{called}, {kind}, %"] = 100 * curve.probabilities
+        removed, back = (100 * curve.probabilities for curve in pair)
+        columns[Message("{map}, removed, %", map=called)] = removed
+        columns[Message("{map}, put back, %", map=called)] = back
     about = tr(
         "Probability of {name} as patches go ({removal}) or come back, by each map's order.",
         name=name,

@@ -15,9 +15,9 @@ from vitviz.app.shared.view import View
 from vitviz.app.widgets import class_menu, input_size
 from vitviz.app.widgets import weights as weights_menu
 from vitviz.app.widgets.caption import literal
-from vitviz.app.widgets.data_table import Beside, Data, Table
+from vitviz.app.widgets.data_table import Beside, Columns, Data, Table
 from vitviz.app.widgets.figure import show
-from vitviz.language import mark, tr
+from vitviz.language import Message, mark, told, tr
 
 if TYPE_CHECKING:
     from vitviz import Model
@@ -43,7 +43,7 @@ def page(view: View) -> Data | None:
         other = _other_model(view, name, mode, menus[1], menus[2])
     if other is None:
         called = _called(view, name)
-        _answer(view, tr("Answer of {called}", called=literal(called)), "left")
+        _answer(view, tr("Answer of {called}", called=literal(told(called))), "left")
         return Data(lambda: [_answers([view], [called])])
     beside = settings.kept("other_model") if mode == "models" else name
     names = [_called(view, name), _called(other, beside or other.model.name)]
@@ -55,9 +55,9 @@ def page(view: View) -> Data | None:
     sides = zip(st.columns(2), (view, other), names, ("left", "right"), strict=True)
     for place, one, called, side in sides:
         with place:
-            title = tr("Answer of {called}", called=literal(called))
+            title = tr("Answer of {called}", called=literal(told(called)))
             if mode == "pictures":
-                title = tr("Answer for {called}", called=literal(called))
+                title = tr("Answer for {called}", called=literal(told(called)))
             _answer(one, title, side)
     return Data(
         lambda: [_answers([view, other], names), *compared.tables()],
@@ -69,9 +69,9 @@ def page(view: View) -> Data | None:
 def _called(view: View, name: str) -> str:
     """What a model with this name in the menu is called above its column."""
     if view.model.trained:
-        return tr("{name}, trained", name=name)
+        return Message("{name}, trained", name=name)
     if view.model.weights == "random weights":
-        return tr("{name}, random weights", name=view.model.name)
+        return Message("{name}, random weights", name=view.model.name)
     return f"{view.model.name}, {view.model.weights}"
 
 
@@ -111,7 +111,7 @@ def _other_model(
             model = models.load(name, weights)
         return compare_maps.beside(view, model, results.capture(model, view.picture))
     except ModelError as error:
-        st.error(str(error))
+        st.error(tr(error))
         return None
 
 
@@ -126,12 +126,19 @@ def _answer(view: View, title: str, side: str) -> None:
 
 
 def _answers(views: list[View], names: list[str]) -> Table:
-    columns: dict[str, list[object]] = {"column": [], "class": [], "probability, %": []}
+    sides: list[object] = []
+    classes: list[object] = []
+    shares: list[object] = []
     for view, called in zip(views, names, strict=True):
         if view.acts.probabilities is None:
             continue
         for index in (-view.acts.probabilities).argsort(kind="stable"):
-            columns["column"].append(called)
-            columns["class"].append(view.acts.output_names[index])
-            columns["probability, %"].append(100 * float(view.acts.probabilities[index]))
+            sides.append(called)
+            classes.append(view.acts.output_names[index])
+            shares.append(100 * float(view.acts.probabilities[index]))
+    columns: Columns = {
+        Message("side"): sides,
+        Message("class"): classes,
+        Message("probability, %"): shares,
+    }
     return Table(tr("The answers, the most probable class first."), columns)

@@ -16,7 +16,7 @@ from vitviz.app.widgets.data_table import SCALES, Table
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
 from vitviz.app.widgets.linked_map import linked_map, scale_of
-from vitviz.language import mark, tr
+from vitviz.language import Message, told, tr
 from vitviz.text import findings
 from vitviz.token_map import Frame, default_query, frames_of, moved, shape_of
 
@@ -102,7 +102,7 @@ def draw(view: View, other: View, names: Sequence[str], menu: DeltaGenerator) ->
         for place, one, called, side in zip(places, both, names, ("left", "right"), strict=True):
             with place:
                 st.markdown(
-                    f"**{literal(called)}** · "
+                    f"**{literal(told(called))}** · "
                     + tr("layer {layer} of {depth}", layer=one.layer + 1, depth=one.acts.depth)
                 )
                 _linked(one, side, mean)
@@ -139,7 +139,7 @@ def _why_no_map(view: View) -> str | None:
     layer = view.acts.layers[view.layer]
     if layer.kind == "mixing":
         return tr("{name} has no attention, so there are no maps to compare.", name=view.model.name)
-    return layer.refusal
+    return tr(layer.refusal) if layer.refusal else None
 
 
 def _linked(view: View, side: str, mean: bool) -> None:
@@ -194,10 +194,10 @@ def _map_table(view: View, other: View, names: Sequence[str]) -> Table:
             correlation=_correlation(view, other)[0],
         ),
         {
-            "row": rows,
-            "column": cols,
-            f"{names[0]}, %": 100 * first.ravel(),
-            f"{names[1]} (other), %": 100 * second.ravel(),
+            Message("row"): rows,
+            Message("column"): cols,
+            Message("{name}, {unit}", name=names[0], unit="%"): 100 * first.ravel(),
+            Message("{name} (other), {unit}", name=names[1], unit="%"): 100 * second.ravel(),
         },
     )
 
@@ -230,7 +230,7 @@ def _unit(measured: Sequence[_Distances]) -> tuple[str, list[float]]:
     """The unit in which both are compared, and what a pixel of each is in it."""
     if measured[0].side == measured[1].side:
         return "px", [1.0, 1.0]
-    return mark("% of the side"), [100 / one.side for one in measured]
+    return Message("% of the side"), [100 / one.side for one in measured]
 
 
 def _table_of(one: _Distances, pixel: float) -> np.ndarray:
@@ -251,7 +251,7 @@ def _distance_figure(
             tr("How much farther each head attends on the right than on the left"), anchor=False
         )
         figure = plots.distance_difference(
-            second - first, unit=tr(unit), names=(names[0], names[1])
+            second - first, unit=tr(unit), names=(told(names[0]), told(names[1]))
         )
         show(figure)
         return figure
@@ -261,7 +261,7 @@ def _distance_figure(
     )
     figure = plots.distance_by_depth(
         [np.array([_mean(heads) for heads in one.heads]) / one.side for one in measured],
-        names=names,
+        names=[*map(told, names)],
         equal_sharing=[one.equal / one.side for one in measured],
     )
     show(figure)
@@ -282,7 +282,12 @@ def _distance_table(
             for name, one in zip(names, measured, strict=True)
             for layer, heads in enumerate(one.heads, start=1)
         ]
-        named = ("model", "layer", "mean distance, px of its input", "mean distance, % of the side")
+        named = (
+            Message("model"),
+            Message("layer"),
+            Message("mean distance, px of its input"),
+            Message("mean distance, % of the side"),
+        )
         columns = dict(zip(named, map(list, zip(*rows, strict=True)), strict=True))
         return Table(tr("Mean attention distance of each layer's heads."), columns)
     unit, pixels = _unit(measured)
@@ -291,10 +296,10 @@ def _distance_table(
     return Table(
         tr("Mean attention distance of each head, and the second's minus the first's."),
         {
-            "layer": layer,
-            "head": head,
-            f"{names[0]}, {unit}": first.ravel(),
-            f"{names[1]} (other), {unit}": second.ravel(),
-            f"difference, {unit}": (second - first).ravel(),
+            Message("layer"): layer,
+            Message("head"): head,
+            Message("{name}, {unit}", name=names[0], unit=unit): first.ravel(),
+            Message("{name} (other), {unit}", name=names[1], unit=unit): second.ravel(),
+            Message("difference, {unit}", unit=unit): (second - first).ravel(),
         },
     )

@@ -18,7 +18,7 @@ from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
 from vitviz.app.widgets.linked_map import linked_map
 from vitviz.app.widgets.token_map import middle, patch_number
-from vitviz.language import tr
+from vitviz.language import Message, tr
 from vitviz.plots.template import as_percent
 from vitviz.text import findings
 from vitviz.token_map import encode, shape_of
@@ -52,7 +52,7 @@ def other_view(view: View, menu: DeltaGenerator, swap: DeltaGenerator) -> View |
     try:
         return replace(view, picture=picture, acts=results.capture(view.model, picture))
     except ModelError as error:
-        st.error(str(error))
+        st.error(tr(error))
         return None
 
 
@@ -114,18 +114,21 @@ def draw(view: View, other: View, menu: DeltaGenerator) -> Compared:
         rows, cols = np.divmod(nearest, view.grid[1])
         columns = {**patch_columns(view)}
         for place in range(k):
-            columns[f"row of match {place + 1}"] = (rows[:, place] + 1).tolist()
-            columns[f"column of match {place + 1}"] = (cols[:, place] + 1).tolist()
-            columns[f"cosine of match {place + 1}"] = similarity[
+            number = place + 1
+            columns[Message("row of match {number}", number=number)] = (rows[:, place] + 1).tolist()
+            columns[Message("column of match {number}", number=number)] = (
+                cols[:, place] + 1
+            ).tolist()
+            columns[Message("cosine of match {number}", number=number)] = similarity[
                 np.arange(count), nearest[:, place]
             ].tolist()
-        columns["mutual"] = mutual.tolist()
-        for number in range(CHANNELS if components else 0):
+        columns[Message("mutual")] = mutual.tolist()
+        for channel in range(CHANNELS if components else 0):
             assert components is not None
-            columns[f"component {number + 1}"] = components[0][:, number].tolist()
-            columns[f"component {number + 1} of the other picture here"] = components[1][
-                :, number
-            ].tolist()
+            here, there = (each[:, channel].tolist() for each in components[:2])
+            number = channel + 1
+            columns[Message("component {number}", number=number)] = here
+            columns[Message("component {number} of the other picture here", number=number)] = there
         about = tr(
             "Each patch of the first picture after layer {layer}: its most similar "
             "patches in the second, whether the first of them is mutual, and the joint "

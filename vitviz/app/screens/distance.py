@@ -26,11 +26,11 @@ from vitviz.app.shared import lessons, pictures, profiles, results
 from vitviz.app.shared.classroom import Question
 from vitviz.app.shared.view import MEAN, View
 from vitviz.app.widgets import prediction
-from vitviz.app.widgets.data_table import Data, Table
+from vitviz.app.widgets.data_table import Columns, Data, Table
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
 from vitviz.checkpoints import assets
-from vitviz.language import mark, tr
+from vitviz.language import Message, mark, tr
 from vitviz.text import findings
 from vitviz.text import guesses as text
 from vitviz.token_map import KINDS
@@ -51,7 +51,7 @@ def page(view: View) -> Data | None:
         return _by_layer(view)
     over, variant, behind = _controls(view)
     if refusal:
-        st.warning(refusal)
+        st.warning(tr(refusal))
         return None
     from vitviz import ModelError
 
@@ -66,7 +66,7 @@ def page(view: View) -> Data | None:
     try:
         surveys = of_samples(view) if over == "samples" else of_picture(view.acts, view.key)
     except ModelError as error:  # on a sample; the layers of this picture are all valid
-        st.warning(str(error))
+        st.warning(tr(error))
         return None
     survey = surveys[variant]
     equal = inspection.uniform_distance(view.acts.grid, view.acts.patch_size)
@@ -126,12 +126,12 @@ def _by_layer(view: View) -> Data:
         )
     )
     layers, heads = np.nonzero(np.arange(distance.shape[1]) < np.array(num_heads)[:, None])
-    columns: dict[str, np.ndarray | list[str]] = {
-        "layer": layers + 1,
-        "head": heads + 1,
-        "kind": [view.acts.layers[layer].kind for layer in layers],
-        "distance, px": distance[layers, heads],
-        "equal sharing, px": equal[layers],
+    columns: Columns = {
+        Message("layer"): layers + 1,
+        Message("head"): heads + 1,
+        Message("kind"): [view.acts.layers[layer].kind for layer in layers],
+        Message("distance, px"): distance[layers, heads],
+        Message("equal sharing, px"): equal[layers],
     }
     about = tr("Mean attention distance of each head between patches, in pixels of the input.")
     if behind:
@@ -354,13 +354,13 @@ def _usual(view: View, behind: Behind) -> str:
 def _table(survey: Survey, variant: Variant, behind: Behind | None) -> Table:
     distance, deviation = mean(survey.distance), spread(survey.distance)
     layers, heads = np.indices(distance.shape).reshape(2, -1) + 1
-    columns = {
-        "layer": layers,
-        "head": heads,
-        "distance, px": distance.ravel(),
-        "standard deviation, px": deviation.ravel(),
-        "on prefix tokens, %": 100 * survey.prefix_mass.mean(axis=0).ravel(),
-        "entropy, bits": survey.entropy.mean(axis=0).ravel(),
+    columns: Columns = {
+        Message("layer"): layers,
+        Message("head"): heads,
+        Message("distance, px"): distance.ravel(),
+        Message("standard deviation, px"): deviation.ravel(),
+        Message("on prefix tokens, %"): 100 * survey.prefix_mass.mean(axis=0).ravel(),
+        Message("entropy, bits"): survey.entropy.mean(axis=0).ravel(),
     }
     if len(survey.distance) == 1:
         del columns["standard deviation, px"]

@@ -13,7 +13,7 @@ from vitviz.app.screens.distance_survey import (
 from vitviz.app.shared import profiles
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.profile_menu import profile_menu
-from vitviz.language import tr
+from vitviz.language import Message, tr
 
 if TYPE_CHECKING:
     from vitviz import Profile
@@ -41,8 +41,11 @@ class Behind:
     @property
     def columns(self) -> dict[str, np.ndarray]:
         """Of the table, by their headings."""
-        name = f"over {profiles.count(self.profile)}"
-        return {f"mean {name}, px": self.pixels, f"standard deviation {name}, px": self.deviation}
+        over = profiles.measured(self.profile)
+        return {
+            Message("mean over {count:,} pictures, px", count=over): self.pixels,
+            Message("standard deviation over {count:,} pictures, px", count=over): self.deviation,
+        }
 
 
 def choose(view: View, place: DeltaGenerator, variant: Variant) -> Behind | None:

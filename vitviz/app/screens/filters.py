@@ -13,10 +13,10 @@ from vitviz.app.settings import setting
 from vitviz.app.shared import models, results
 from vitviz.app.shared.queue import BusyError
 from vitviz.app.shared.view import View
-from vitviz.app.widgets.data_table import Data, Table, patch_columns
+from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
-from vitviz.language import mark, spoken, tr
+from vitviz.language import Message, mark, spoken, tr
 from vitviz.text import findings
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Tiles:
 
     kernel: np.ndarray
     explained: np.ndarray | None
-    titles: list[str]
+    titles: list[Message]
     facts: list[str]
     words: str
 
@@ -58,7 +58,9 @@ class Tiles:
             return plots.filter_components(
                 self.kernel, self.explained, gain=gain, selected=selected
             )
-        names = [f"{title}, {fact}" for title, fact in zip(self.titles, self.facts, strict=True)]
+        names = [
+            f"{title}, {fact}" for title, fact in zip(map(tr, self.titles), self.facts, strict=True)
+        ]
         return plots.filters(self.kernel, names=names, gain=gain, selected=selected)
 
 
@@ -107,8 +109,8 @@ def page(view: View) -> Data | None:
     with beside:
         _random_beside(view, initial, what, order, gain)
     with one:
-        st.subheader(tiles.titles[chosen], anchor=False)
-        name = f"{tiles.titles[chosen]}, {tiles.facts[chosen]}"
+        st.subheader(tr(tiles.titles[chosen]), anchor=False)
+        name = f"{tr(tiles.titles[chosen])}, {tiles.facts[chosen]}"
         show(plots.filter_tile(tiles.kernel[chosen], name=name, gain=gain))
         st.markdown(tiles.facts[chosen].capitalize())
         image, crop = results.photo(view), view.acts.crop
@@ -129,20 +131,22 @@ def page(view: View) -> Data | None:
                 )
             )
         else:
-            _response(view, tiles.kernel[chosen], tiles.titles[chosen])
+            _response(view, tiles.kernel[chosen], tr(tiles.titles[chosen]))
     return Data(lambda: _tables(view, tiles, None if overlap else chosen))
 
 
 def _tables(view: View, tiles: Tiles, chosen: int | None) -> list[Table]:
     """Tables of the filters, and of the response of one where that is defined."""
     kernel = tiles.kernel
-    explained = {} if tiles.explained is None else {"variance, %": 100 * tiles.explained}
-    columns = {
-        "tile": tiles.titles,
+    explained: Columns = (
+        {} if tiles.explained is None else {Message("variance, %"): 100 * tiles.explained}
+    )
+    columns: Columns = {
+        Message("tile"): tiles.titles,
         **explained,
-        "norm": np.linalg.norm(kernel.reshape(len(kernel), -1), axis=1),
-        "smallest weight": kernel.min(axis=(1, 2, 3)),
-        "largest weight": kernel.max(axis=(1, 2, 3)),
+        Message("norm"): np.linalg.norm(kernel.reshape(len(kernel), -1), axis=1),
+        Message("smallest weight"): kernel.min(axis=(1, 2, 3)),
+        Message("largest weight"): kernel.max(axis=(1, 2, 3)),
     }
     about = Table(tiles.words, columns)
     if chosen is None:
@@ -154,9 +158,9 @@ def _tables(view: View, tiles: Tiles, chosen: int | None) -> list[Table]:
         Table(
             tr(
                 "Response of each patch to {tile}, before the bias is added.",
-                tile=tiles.titles[chosen].lower(),
+                tile=tr(tiles.titles[chosen]).lower(),
             ),
-            {**patches, "inner product x E": response.ravel()},
+            {**patches, Message("inner product x E"): response.ravel()},
         ),
     ]
 
@@ -208,7 +212,7 @@ def _random_beside(
         try:
             kernel, called = models.random_kernel(view.model), "random weights"
         except (ModelError, BusyError) as error:
-            st.info(str(error))
+            st.info(tr(error))
             return
     if not kernel.any():
         st.markdown(tr("E was initialised to zeros, so there is nothing to draw."))
@@ -267,7 +271,7 @@ def _components(kernel: np.ndarray) -> Tiles:
     return Tiles(
         kernel=components,
         explained=explained,
-        titles=[tr("Component {number}", number=number + 1) for number in range(count)],
+        titles=[Message("Component {number}", number=number + 1) for number in range(count)],
         facts=[tr("{share:.1f} % of the variance", share=100 * share) for share in explained],
         words=(
             tr(
@@ -290,7 +294,7 @@ def _raw_filters(kernel: np.ndarray, order: str) -> Tiles:
     return Tiles(
         kernel=kernel[shown],
         explained=None,
-        titles=[tr("Filter {number}", number=number + 1) for number in shown],
+        titles=[Message("Filter {number}", number=number + 1) for number in shown],
         facts=[tr("norm {norm:.2f}", norm=norms[number]) for number in shown],
         words=(
             tr(

@@ -11,12 +11,12 @@ from vitviz.app import settings
 from vitviz.app.settings import setting
 from vitviz.app.shared import lessons, models, results
 from vitviz.app.shared.view import View
-from vitviz.app.widgets.data_table import Data, Table, patch_columns
+from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
 from vitviz.app.widgets.token_map import MAX_BYTES, middle, token_map
 from vitviz.inspection.positions import Interpolation
-from vitviz.language import mark, tr
+from vitviz.language import Message, mark, tr
 from vitviz.text import findings
 from vitviz.text.families import known_by
 from vitviz.token_map import Frame, encode, moved
@@ -81,7 +81,7 @@ def page(view: View) -> Data | None:
         _all_and_lines(view, similarity, kind, names[kind], position)
     if lessons.shows("grid"):
         _resized(view, kind, names[kind], position)
-    return Data(lambda: [_numbers(view, names, kinds, position)])
+    return Data(lambda: [_numbers(view, kinds, position)])
 
 
 def _all_and_lines(
@@ -108,10 +108,11 @@ def _all_and_lines(
             st.latex(FORMULAS[kind])
 
 
-def _numbers(
-    view: View, names: dict[Kind, str], kinds: list[Kind], position: tuple[int, int]
-) -> Table:
-    cosines = {names[kind]: _similarity(view, kind)[position].ravel() for kind in kinds}
+def _numbers(view: View, kinds: list[Kind], position: tuple[int, int]) -> Table:
+    names = {kind: Message(called) for kind, called in KINDS.items()}
+    if not view.model.trained:
+        names["learned"] = Message("untrained")
+    cosines: Columns = {names[kind]: _similarity(view, kind)[position].ravel() for kind in kinds}
     return Table(
         tr(
             "Cosine of every position's embedding with that of row {row}, column {column}.",

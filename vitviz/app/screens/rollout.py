@@ -14,7 +14,7 @@ from vitviz.app.shared import lessons, results
 from vitviz.app.shared.view import View, model_line, read_at
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.token_map import MAX_BYTES, token_map
-from vitviz.language import mark, tr
+from vitviz.language import Message, mark, tr
 from vitviz.token_map import Frame, encode
 
 Fusion = Literal["mean", "max", "min"]
@@ -26,7 +26,7 @@ COLLAPSED = 0.03  # share of the patches that hold half of a collapsed map
 
 def page(view: View) -> Data | None:
     if refusal := view.acts.refusal:
-        st.warning(refusal)
+        st.warning(tr(refusal))
         return None
     settings = _controls(view)
     of_class: dict[str, np.ndarray] = {}
@@ -214,7 +214,7 @@ def _table(
     )
     outside = np.full(prefix, np.nan)  # the map of a class is of patches alone
     beside = {name: np.append(outside, values) for name, values in of_class.items()}
-    columns = {**patch_columns(view, prefix=True), "rollout, %": shown, **beside}
+    columns = {**patch_columns(view, prefix=True), Message("rollout, %"): shown, **beside}
     return Table(about, columns)
 
 

@@ -8,11 +8,11 @@ import streamlit as st
 
 from vitviz.app.shared import profiles
 from vitviz.app.shared.view import View, model_line
-from vitviz.app.widgets.data_table import Table
+from vitviz.app.widgets.data_table import Columns, Table
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.profile_menu import profile_menu
 from vitviz.inspection.tokens import OUTLIER
-from vitviz.language import tr
+from vitviz.language import Message, tr
 from vitviz.plots.profiles import layer_similarity, norm_histogram
 from vitviz.plots.template import as_percent
 
@@ -90,8 +90,11 @@ def tables(view: View, profile: "Profile") -> Sequence[Table]:
     depths = np.arange(counts.shape[1])
     found = []
     if "hsic" in profile.state.sums:
-        columns = {"after layer": depths}
-        columns |= {f"CKA with layer {depth}": row for depth, row in enumerate(profile.cka())}
+        columns: Columns = {Message("after layer"): depths}
+        columns |= {
+            Message("CKA with layer {layer}", layer=depth): row
+            for depth, row in enumerate(profile.cka())
+        }
         found.append(
             Table(
                 tr("Linear CKA of all tokens after two layers: {source}.", source=source),
@@ -100,9 +103,14 @@ def tables(view: View, profile: "Profile") -> Sequence[Table]:
             )
         )
     there = np.flatnonzero(counts[1].any(axis=0))
-    columns = {"after layer": depths, "outliers, %": 100 * profile.outlier_share.means}
+    columns = {
+        Message("after layer"): depths,
+        Message("outliers, %"): 100 * profile.outlier_share.means,
+    }
     for number in there:
-        name = f"norm {edges[number]:.3g} to {edges[number + 1]:.3g}, patches"
+        name = Message(
+            "norm {low:.3g} to {high:.3g}, patches", low=edges[number], high=edges[number + 1]
+        )
         columns[name] = counts[1][:, number].astype(int)
     found.append(
         Table(

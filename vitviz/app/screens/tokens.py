@@ -13,11 +13,11 @@ from vitviz.app.screens.joint_components import Basis
 from vitviz.app.settings import setting
 from vitviz.app.shared import pictures, results
 from vitviz.app.shared.view import View, token_text
-from vitviz.app.widgets.data_table import Data, Table, patch_columns
+from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
 from vitviz.app.widgets.token_map import MAX_BYTES, token_map
-from vitviz.language import tr
+from vitviz.language import Message, tr
 from vitviz.plots.template import as_percent
 from vitviz.text import findings
 from vitviz.token_map import Frame, encode
@@ -103,11 +103,11 @@ def _table(view: View, points: np.ndarray, kept: np.ndarray, joint: bool) -> Tab
     prefix, tokens = len(view.prefix), view.acts.tokens(view.layer + 1)
     cosines = inspection.token_similarity(_tokens(view, view.layer))[:, prefix:]
     asked = cosines[prefix:].mean(axis=0) if view.query is None else cosines[view.query]
-    columns: dict[str, Sequence[object] | np.ndarray] = {**patch_columns(view)}
-    columns |= {"cosine with the query": asked, "kept": kept.ravel()}
+    columns: Columns = {**patch_columns(view)}
+    columns |= {Message("cosine with the query"): asked, Message("kept"): kept.ravel()}
     for number, values in enumerate(points[prefix:].T):
-        columns[f"component {number + 1}"] = values
-    columns["norm"] = np.linalg.norm(tokens[prefix:], axis=1)
+        columns[Message("component {number}", number=number + 1)] = values
+    columns[Message("norm")] = np.linalg.norm(tokens[prefix:], axis=1)
     fitted = _all_samples() if joint else tr("the patches that are kept")
     return Table(
         tr(

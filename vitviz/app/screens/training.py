@@ -12,11 +12,11 @@ from vitviz import inspection, plots
 from vitviz.app.settings import setting
 from vitviz.app.shared import lessons
 from vitviz.app.shared.view import View
-from vitviz.app.widgets.data_table import Data, Table
+from vitviz.app.widgets.data_table import Columns, Data, Table
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.player import player
 from vitviz.checkpoints import assets, load_shipped
-from vitviz.language import mark, tr
+from vitviz.language import Message, mark, tr
 from vitviz.plots.template import as_percent
 from vitviz.plots.training import running_epochs
 from vitviz.text import page_text
@@ -91,12 +91,12 @@ def _run(name: str, runs: dict[str, Any]) -> int | None:
 def _tables(name: str, run: dict[str, Any], moment: int | None) -> list[Table]:
     rows = run["epochs"]
     headings = {
-        "image_size": "input, px",
-        "epoch": "epoch",
-        "loss": "loss",
-        "held_out_accuracy": "held-out accuracy",
+        "image_size": Message("input, px"),
+        "epoch": Message("epoch"),
+        "loss": Message("loss"),
+        "held_out_accuracy": Message("held-out accuracy"),
     }
-    columns = {words: [row[key] for row in rows] for key, words in headings.items()}
+    columns: Columns = {words: [row[key] for row in rows] for key, words in headings.items()}
     about = tr(
         "The run of {name}; epochs count from each size of the input. {loss}",
         name=name,
@@ -108,9 +108,13 @@ def _tables(name: str, run: dict[str, Any], moment: int | None) -> list[Table]:
         distance = record[f"distance_{moment}"]
         layers, heads = np.indices(distance.shape).reshape(2, -1) + 1
         epoch, size = _moments(name)[moment]
-        found = {"layer": layers, "head": heads, "distance, px": distance.ravel()}
+        found: Columns = {
+            Message("layer"): layers,
+            Message("head"): heads,
+            Message("distance, px"): distance.ravel(),
+        }
         if f"entropy_{moment}" in record:
-            found["entropy, bits"] = record[f"entropy_{moment}"].ravel()
+            found[Message("entropy, bits")] = record[f"entropy_{moment}"].ravel()
         about = tr(
             "Attention at {moment}, the mean of 16 pictures.", moment=_moment_words(epoch, size)
         )

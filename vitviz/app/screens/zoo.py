@@ -13,7 +13,7 @@ from vitviz.app.shared import models, results
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.figure import show
-from vitviz.language import mark, tr
+from vitviz.language import Message, mark, tr
 from vitviz.plots.template import as_percent
 from vitviz.text.families import CARDS
 
@@ -347,30 +347,34 @@ def _tables(model: "Model", acts: "Activations", layer: int, place: tuple[int, i
         Table(
             tr("The layers of the family, and the allowed pairs in each, the same for all heads."),
             {
-                "layer": list(range(1, acts.depth + 1)),
-                "stage": [each.stage + 1 for each in acts.layers],
-                "kind": [_kind(site) for site in model.sites],
-                "queries": [_times(each.query_grid) for each in acts.layers],
-                "keys": [_times(each.key_grid) for each in acts.layers],
-                "pairs": [_pairs(acts, number) for number in range(acts.depth)],
+                Message("layer"): list(range(1, acts.depth + 1)),
+                Message("stage"): [each.stage + 1 for each in acts.layers],
+                Message("kind"): [_kind(site) for site in model.sites],
+                Message("queries"): [_times(each.query_grid) for each in acts.layers],
+                Message("keys"): [_times(each.key_grid) for each in acts.layers],
+                Message("pairs"): [_pairs(acts, number) for number in range(acts.depth)],
             },
         ),
         Table(
             tr("The keys that the query may attend to."),
-            {"row": rows, "column": cols, "allowed": allowed.ravel().astype(int)},
+            {
+                Message("row"): rows,
+                Message("column"): cols,
+                Message("allowed"): allowed.ravel().astype(int),
+            },
         ),
         Table(
             tr("Sizes in the papers, and as counted here."),
             {
-                "size": [paper.name for paper in papers],
-                "source": [paper.source for paper in papers],
-                "layers": [size.layers for size in sizes],
+                Message("size"): [paper.name for paper in papers],
+                Message("source"): [paper.source for paper in papers],
+                Message("layers"): [size.layers for size in sizes],
                 "D": [size.embed_dims[0] for size in sizes],
                 "MLP": [size.mlp_dims[0] for size in sizes],
-                "heads": [size.heads[0] for size in sizes],
-                "parameters of the paper, M": [paper.parameters for paper in papers],
-                "counted, with head": [size.parameters for size in sizes],
-                "of which head": [size.head_parameters for size in sizes],
+                Message("heads"): [size.heads[0] for size in sizes],
+                Message("parameters of the paper, M"): [paper.parameters for paper in papers],
+                Message("counted, with head"): [size.parameters for size in sizes],
+                Message("of which head"): [size.head_parameters for size in sizes],
             },
         ),
     ]

@@ -10,7 +10,7 @@ import streamlit as st
 
 from vitviz.app import settings
 from vitviz.app.shared import visitors
-from vitviz.language import tr
+from vitviz.language import Message, message, tr
 
 
 class _CancelledError(Exception):
@@ -55,13 +55,17 @@ class Download:
         if self._after is not None:
             self._after._thread.join()
             self._after = None
-        self.failure = f"The download of the weights of {self.name} did not finish."
+        self.failure = Message(
+            "The download of the weights of {name} did not finish.", name=self.name
+        )
         try:
             fetch_weights(self.name, progress=self._progress)
         except ModelError as error:
-            self.failure = str(error)
+            self.failure = message(error)
         except _CancelledError:
-            self.failure = f"The download of the weights of {self.name} was cancelled."
+            self.failure = Message(
+                "The download of the weights of {name} was cancelled.", name=self.name
+            )
         else:
             self.failure = None
 

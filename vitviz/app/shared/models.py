@@ -15,7 +15,7 @@ import streamlit as st
 from vitviz.app.shared import downloads, results
 from vitviz.app.shared.cache import LRUCache
 from vitviz.app.shared.queue import Queue, turn
-from vitviz.language import mark, tr
+from vitviz.language import mark, message, tr
 from vitviz.options import OptionError, Options, check, parse
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def options() -> Options:
             if said.words:
                 Words.read(said.words)
         except ModelError as error:
-            raise OptionError(str(error)) from error
+            raise OptionError(message(error)) from error
     if said.profiles:
         from vitviz.profiling import ProfileError, load_profile
 
@@ -52,7 +52,7 @@ def options() -> Options:
             for path in said.profiles:
                 load_profile(path)
         except ProfileError as error:
-            raise OptionError(str(error)) from error
+            raise OptionError(message(error)) from error
     return said
 
 

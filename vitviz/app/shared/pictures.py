@@ -102,7 +102,7 @@ def receive(name: str, data: bytes) -> None:
     try:
         st.session_state.uploaded = _open(name, data)
     except ImageError as error:
-        st.session_state.upload_error = str(error)
+        st.session_state.upload_error = error
     else:
         settings.change(picture=UPLOAD)
         st.session_state.upload_error = None

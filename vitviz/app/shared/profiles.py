@@ -58,9 +58,15 @@ def why_none(model: "Model") -> str:
     return ""
 
 
+def measured(profile: "Profile") -> int:
+    """How many pictures were measured."""
+    found: int = profile.about["pictures"] - profile.about["skipped"]
+    return found
+
+
 def count(profile: "Profile") -> str:
     """How many pictures were measured, in words."""
-    return tr("{count:,} pictures", count=profile.about["pictures"] - profile.about["skipped"])
+    return tr("{count:,} pictures", count=measured(profile))
 
 
 def described(profile: "Profile") -> str:

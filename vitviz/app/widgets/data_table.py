@@ -11,7 +11,7 @@ import streamlit as st
 
 from vitviz.app import settings
 from vitviz.app.shared.view import View, model_line
-from vitviz.language import mark, tr
+from vitviz.language import Message, mark, spoken, told, tr
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -30,6 +30,8 @@ _USED = {
     "tokens": ("layer",),
     "compare": ("layer",),
 }
+#: Of a table, by their headings.
+Columns = dict[str, Sequence[object] | np.ndarray]
 _DIGITS = 6  # significant ones of a number in a table
 
 
@@ -42,7 +44,8 @@ class Table:
     about : str
         What they are, in one sentence.
     columns : mapping of str to sequences of one length
-        By their headings, which name the units. Where there is no number, NaN or None.
+        By their headings, which name the units. Where there is no number, NaN or None. A heading
+        or a word that is a `Message` is English in a file, and on screen in the page's language.
     record : str or None
         The line on what was measured, where that is not what the page shows.
     """
@@ -126,6 +129,8 @@ def disclose(view: View, page: str, data: Data) -> None:
     if not disclosure.open:
         return
     shown = provenance(view, page, data)
+    if spoken() != "en":
+        disclosure.caption(tr("The headings of the files are English, alike in every language."))
     for number, table in enumerate(data.make(), start=1):
         line = table.record or shown
         with disclosure:
@@ -146,7 +151,8 @@ def disclose(view: View, page: str, data: Data) -> None:
                     icon=":material/download:",
                     width="stretch",
                 )
-            numbers = {name: _rounded(values) for name, values in table.columns.items()}
+            numbers = {told(name): _rounded(values) for name, values in table.columns.items()}
+            assert len(numbers) == len(table.columns)  # no two of one name
             st.dataframe(
                 numbers,
                 hide_index=True,
@@ -183,7 +189,7 @@ def provenance(view: View, page: str, data: Data | None = None) -> str:
 
 def patch_columns(
     view: View, *, prefix: bool = False, grid: tuple[int, int] | None = None
-) -> dict[str, Sequence[object]]:
+) -> Columns:
     """The first columns of a table with a line for each patch, in row-major order.
 
     With `prefix` a line for each token: those outside the picture come first, by their name.
@@ -192,10 +198,12 @@ def patch_columns(
     names = [name.upper() for name in view.prefix] if prefix else []
     rows, cols = np.indices(grid or view.grid).reshape(2, -1) + 1
     nowhere: list[object] = [None] * len(names)
-    columns: dict[str, Sequence[object]] = {"token": [*names, *["patch"] * len(rows)]}
+    what = [*names, *[Message("patch")] * len(rows)]
+    columns: Columns = {Message("token"): what}
     if not prefix:
         columns = {}
-    return {**columns, "row": [*nowhere, *rows.tolist()], "column": [*nowhere, *cols.tolist()]}
+    places = {Message("row"): rows, Message("column"): cols}
+    return columns | {name: [*nowhere, *each.tolist()] for name, each in places.items()}
 
 
 def _one_line(words: str) -> str:
@@ -225,7 +233,7 @@ def _written(values: Sequence[object] | np.ndarray) -> list[object]:
 
 def _rounded(values: Sequence[object] | np.ndarray) -> list[object]:
     return [
-        float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+        float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else told(value)
         for value in _plain(values)
     ]
 

@@ -40,7 +40,7 @@ def load(name: str, weights: str, picture: Picture) -> "Model":
         return models.load(name, weights, wanted)
     except ModelError as error:
         model = models.load(name, weights)
-        settings.tell(" ".join((str(error), tr("The input is of the model's own size."))))
+        settings.tell(" ".join((tr(error), tr("The input is of the model's own size."))))
         settings.change(size=OWN)
         return model
 
