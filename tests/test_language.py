@@ -10,6 +10,7 @@ import re
 import threading
 from collections.abc import Iterator
 from functools import cache
+from html import escape
 from pathlib import Path
 from string import Formatter
 
@@ -19,13 +20,13 @@ from babel.messages import Message as Entry
 from babel.messages.pofile import read_po
 from PIL import Image
 
-from vitviz import language, text
+from vitviz import capture, cli, language, load_model, text
 from vitviz.app.widgets.caption import with_definitions
 from vitviz.app.widgets.data_table import Table
 from vitviz.checkpoints import assets
 from vitviz.families import ModelError
 from vitviz.images import ImageError, open_image
-from vitviz.language import LANGUAGES, Message, speak, spoken, tr, tr_n
+from vitviz.language import LANGUAGES, Message, speak, speaking, spoken, tr, tr_n
 
 PACKAGE = Path(language.__file__).parent
 OTHERS = [code for code in LANGUAGES if code != "en"]
@@ -280,12 +281,9 @@ def test_an_error_is_english_and_is_told_in_the_language_in_use() -> None:
     error = ModelError("{name}: {error}", name="mine", error=inside)
     for one in (error, copy.deepcopy(error), pickle.loads(pickle.dumps(error))):
         assert str(one) == tr(one) == "mine: The file lacks head.{0}."
-        speak("ko")
-        try:
+        with speaking("ko"):
             assert str(one) == "mine: The file lacks head.{0}."
             assert tr(one) == "mine: 파일에 없는 것: head.{0}."
-        finally:
-            speak("en")
 
 
 def test_an_error_of_a_subprocess_is_translated_too() -> None:
@@ -294,21 +292,56 @@ def test_an_error_of_a_subprocess_is_translated_too() -> None:
     Image.new("RGB", (64, 64)).save(damaged, "WEBP", lossless=True)
     with pytest.raises(ImageError) as caught:
         open_image(damaged.getvalue()[:-8])
-    speak("ko")
-    try:
+    with speaking("ko"):
         assert tr(caught.value).startswith("WebP 파일을 읽을 수 없습니다.")
-    finally:
-        speak("en")
     assert tr(caught.value) == str(caught.value)
 
 
 def test_a_heading_is_english_in_a_file() -> None:
-    columns: Columns = {
-        Message("head {number}, %", number=1): [1.0],
-        Message("token"): [Message("patch")],
-    }
-    speak("ko")
-    try:
-        assert Table("", columns).csv("").splitlines()[2:] == ['"head 1, %",token', "1,patch"]
-    finally:
-        speak("en")
+    heading = Message("head {number}, %", number=1)
+    table = Table("", {heading: [1.0], Message("token"): [Message("patch")]})
+    with speaking("ko"):
+        assert table.csv("").splitlines()[2:] == ['"head 1, %",token', "1,patch"]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Of one photo, by the command, in every language."""
+    folder, photo = tmp_path_factory.mktemp("reports"), assets() / "samples" / "dog.jpg"
+    made = {code: folder / f"{code}.html" for code in LANGUAGES}
+    order = ["report", str(photo), "--model", "vitviz_tiny_cifar10"]
+    for code, path in made.items():
+        assert cli.main([*order, "--lang", code, "-o", str(path)]) == 0
+    return {code: path.read_text(encoding="utf-8") for code, path in made.items()}
+
+
+def test_a_report_is_in_the_language_that_is_asked_for(reports: dict[str, str]) -> None:
+    assert spoken() == "en"
+    for code, report in reports.items():
+        assert f'<html lang="{code}">' in report
+        body = report[report.index("<body") :]
+        words = re.sub(r"(?s)<(script|math|code)\b.*?</\1>", "", body)
+        said = re.findall(r"<(?:p|figcaption)\b.*?</(?:p|figcaption)>", words)
+        assert len(said) > 15
+        assert {bool(re.search("[가-힣]", each)) for each in said} == {code == "ko"}
+    labels = [re.findall(r'aria-label="([^"]+)"', report) for report in reports.values()]
+    assert len(labels[0]) == len(labels[1]) > 8
+    assert all(re.search("[가-힣]", label) for label in labels[1])
+
+
+def test_the_components_of_a_report_have_its_strings(reports: dict[str, str]) -> None:
+    for code, report in reports.items():
+        for kind in ("attention", "anatomy"):
+            (data,) = re.findall(rf'id="data-{kind}">(.*?)</script>', report)
+            (shown,) = json.loads(data)["components"].values()
+            assert bool(shown["view"]["strings"]) == (code != "en")
+
+
+def test_what_a_notebook_shows_is_in_the_language_in_use() -> None:
+    acts = capture(load_model("vitviz_tiny_cifar10"), assets() / "samples" / "dog.jpg")
+    assert 'title="Attention"' in acts.show()._repr_html_()
+    with speaking("ko"):
+        shown = acts.show()._repr_html_()
+    assert 'title="어텐션"' in shown
+    assert escape('<html lang="ko">') in shown
+    assert spoken() == "en"

@@ -9,6 +9,8 @@ What is said long before it is read, such as why a model is refused, is a `Messa
 as libraries have it in their errors, from which `tr` makes that of the reader's language.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from gettext import GNUTranslations, NullTranslations
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
 
 #: Each by its own name, and by its code in a link. The first is the language of the code.
 LANGUAGES = {"en": "English", "ko": "한국어"}
-#: Those in which every page is whole: what the menu and the browser's own language choose from.
-WHOLE = ("en",)
 T = TypeVar("T")
 _FOLDER = Path(__file__).parent / "text"
 _spoken: ContextVar[str] = ContextVar("language", default="en")
@@ -31,6 +31,17 @@ _spoken: ContextVar[str] = ContextVar("language", default="en")
 def speak(language: str) -> None:
     """Use a language from here on, in this thread alone."""
     _spoken.set(language if language in LANGUAGES else "en")
+
+
+@contextmanager
+def speaking(language: str) -> Iterator[None]:
+    """Use a language within a `with` block."""
+    before = spoken()
+    speak(language)
+    try:
+        yield
+    finally:
+        speak(before)
 
 
 def spoken() -> str:
@@ -48,6 +59,8 @@ class Message(str):
     values: dict[str, Any]
 
     def __new__(cls, english: str, /, **values: object) -> "Message":
+        if isinstance(english, Message) and not values:
+            return english
         made = super().__new__(cls, english.format(**values) if values else english)
         made.english = english
         made.values = {name: _kept(value) for name, value in values.items()}
@@ -61,7 +74,7 @@ class MessageError(ValueError):
     """An error whose text is a `Message`, made of the same arguments or given as it is."""
 
     def __init__(self, english: str, /, **values: object) -> None:
-        self.message = english if isinstance(english, Message) else Message(english, **values)
+        self.message = Message(english, **values)
         super().__init__(self.message)
 
 

@@ -25,6 +25,7 @@ from .families import (
     token_weights,
     why_unready,
 )
+from .language import Message
 from .memory import capture_bytes
 from .preprocessing import Preprocessing
 from .recording import RECORDER, Recorder, recorded
@@ -113,13 +114,21 @@ class Model:
         return html_table(self.name, rows)
 
     @property
-    def provenance(self) -> str:
+    def provenance(self) -> Message:
         """The model's part of the provenance line: name, size, weights and input."""
-        size = f"{self.parameter_count / 1e6:.1f} M parameters"
         height, width = self.preprocess.input_size
         whole = self.preprocess.crop_mode == "squash" and self.preprocess.crop_pct == 1
-        seen = f"input {height} × {width} px{', the whole picture' if whole else ''}"
-        return f"{self.name} ({self.family}, {size}) · {self.weights}, {seen}"
+        return Message(
+            "{name} ({family}, {count:.1f} M parameters) · {weights}, input {height} × {width} px"
+            "{whole}",
+            name=self.name,
+            family=self.family,
+            count=self.parameter_count / 1e6,
+            weights=Message(self.weights),
+            height=height,
+            width=width,
+            whole=Message(", the whole picture") if whole else "",
+        )
 
     @contextmanager
     def watched(self, recorder: Recorder, projections: Iterable[int] = ()) -> Iterator[None]:

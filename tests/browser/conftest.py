@@ -52,7 +52,12 @@ def server(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @contextmanager
 def watched(
-    browser: "Browser", scheme: Scheme = "light", *, online: bool = True, host: str = HERE
+    browser: "Browser",
+    scheme: Scheme = "light",
+    *,
+    online: bool = True,
+    host: str = HERE,
+    locale: str = "en-US",
 ) -> "Iterator[Page]":
     """A page of its own; at its end there was no error, no dialog and no request but to `host`.
 
@@ -74,7 +79,9 @@ def watched(
         dialog.dismiss()
 
     viewport: ViewportSize = {"width": WIDTH, "height": HEIGHT}
-    context = browser.new_context(viewport=viewport, color_scheme=scheme, offline=not online)
+    context = browser.new_context(
+        viewport=viewport, color_scheme=scheme, offline=not online, locale=locale
+    )
     context.set_default_timeout(1000 * PATIENCE)
     context.on(
         "console",

@@ -1,17 +1,18 @@
 """Every page in Korean, whose words are longer or shorter than the English ones."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from vitviz.text import PAGES
 
-from .conftest import WIDTH, Server
+from .conftest import WIDTH, Server, watched
 from .test_every_screen import TOO_WIDE, resized
 from .walk import opened
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -25,3 +26,28 @@ def test_nothing_is_wider_than_the_window_in_korean(
         found = page.evaluate(TOO_WIDE)
         assert found["wide"] <= 0, width
         assert not found["cut"], width
+
+
+def test_a_browser_in_korean_gets_korean_pages_and_a_korean_report(
+    browser: "Browser", server: Server
+) -> None:
+    with watched(browser, locale="ko-KR") as page:
+        opened(page, server, "attention")
+        assert page.locator("h1").inner_text() == "어텐션: 누가 어디를 보는가?"
+        assert "lang" not in page.url
+        page.locator("html[lang=ko]").wait_for(state="attached")
+        with page.expect_download() as download:
+            page.get_by_role("button", name="보고서").click()
+        report = Path(download.value.path()).read_text(encoding="utf-8")
+        assert '<html lang="ko">' in report
+        assert page.locator(".st-key-provenance").inner_text().split(" · ")[0] in report
+        opened(page, server, "attention?lang=en")
+        assert page.locator("h1").inner_text() == "Attention: Who looks where?"
+
+
+def test_the_menu_turns_every_word_of_the_page(page: "Page", server: Server) -> None:
+    opened(page, server, "attention")
+    page.locator(".st-key-lang").get_by_role("combobox").click()
+    page.get_by_role("option", name="한국어").click()
+    page.locator("h1").get_by_text("어텐션: 누가 어디를 보는가?").wait_for()
+    assert "lang=ko" in page.url

@@ -1,4 +1,4 @@
-"""The language of a session: asked for by a link, or by the browser once it is whole."""
+"""The language of a session: asked for by a link, by the menu or by the browser."""
 
 import csv
 import re
@@ -18,7 +18,7 @@ from pages.driver import (
     upload,
 )
 from pages.test_data import written
-from vitviz import language, memory
+from vitviz import memory
 from vitviz.language import speak
 from vitviz.text import PAGES
 
@@ -58,23 +58,43 @@ def test_an_unknown_language_is_told_and_english_is_used() -> None:
 
 
 @pytest.mark.usefixtures("speaking")
-@pytest.mark.parametrize("whole", [("en",), ("en", "ko")])
-def test_the_browsers_language_is_used_where_it_is_whole(
-    whole: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("locale", "link", "titled"),
+    [
+        ("ko-KR", {}, "모델 계열: "),
+        ("ko", {}, "모델 계열: "),
+        ("en-GB", {}, "Zoo: "),
+        ("fi", {}, "Zoo: "),  # which is none of the languages
+        (None, {}, "Zoo: "),
+        ("ko-KR", {"lang": "en"}, "Zoo: "),
+        ("en-GB", {"lang": "ko"}, "모델 계열: "),
+    ],
+)
+def test_the_browsers_language_is_used_where_the_address_names_none(
+    locale: str | None, link: dict[str, str], titled: str
 ) -> None:
-    monkeypatch.setattr(language, "WHOLE", whole)
+    speak("en" if titled == "Zoo: " else "ko")
+    at = AppTest.from_file(APP, default_timeout=120)
+    at.context["locale"] = locale
+    for name, value in link.items():
+        at.query_params[name] = value
+    at_page(at, "zoo").run()
+    assert title(at).startswith(titled)
+    assert not any("valid" in message.value for message in at.info)
+    assert link.items() <= address(at).items()
+    assert link or "lang" not in address(at)
+
+
+@pytest.mark.usefixtures("speaking")
+def test_the_menu_chooses_another_language_than_the_browser() -> None:
     at = AppTest.from_file(APP, default_timeout=120)
     at.context["locale"] = "ko-KR"
     at_page(at, "zoo").run()
-    korean = "ko" in whole
-    assert title(at).startswith("모델 계열: " if korean else "Zoo: ")
-    assert "lang" not in address(at)
-    menus = [menu for menu in at.selectbox if menu.key == "lang"]
-    assert len(menus) == korean
-    if korean:
-        menus[0].select("en").run()
-        assert title(at).startswith("Zoo: ")
-        assert address(at)["lang"] == "en"
+    menu = at.selectbox(key="lang")
+    assert (menu.options, menu.value) == (["English", "한국어"], "ko")
+    menu.select("en").run()
+    assert title(at).startswith("Zoo: ")
+    assert address(at)["lang"] == "en"
 
 
 @pytest.mark.usefixtures("speaking")

@@ -72,15 +72,14 @@ def main() -> None:
                 help=tr("All settings at their defaults; picture and model stay."),
             )
         copy_link(uploaded=settings.kept("picture") == pictures.UPLOAD)
-        if len(language.WHOLE) > 1:
-            st.selectbox(
-                "Language · 언어",
-                list(language.LANGUAGES),
-                key="lang",
-                format_func=language.LANGUAGES.__getitem__,
-                label_visibility="collapsed",
-                width=110,
-            )
+        st.selectbox(
+            "Language · 언어",
+            list(language.LANGUAGES),
+            key="lang",
+            format_func=language.LANGUAGES.__getitem__,
+            label_visibility="collapsed",
+            width=110,
+        )
         prediction.switch(name)
         classroom.controls(name)
     settings.watch_address()

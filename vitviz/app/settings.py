@@ -188,9 +188,9 @@ def watch_address() -> None:
 
 
 def speak() -> None:
-    """Use the language of this session; by default that of the browser where it is whole."""
+    """Use the language of this session; by default that of the browser, else English."""
     browser = (st.context.locale or "").split("-")[0]
-    default = browser if browser in language.WHOLE else language.WHOLE[0]
+    default = browser if browser in language.LANGUAGES else "en"
     language.speak(setting("lang", list(language.LANGUAGES), default))
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from .. import __version__
+from ..language import LANGUAGES, speaking
 from ..options import Options, add_device, add_options, check, options_in
 from .comparing import add_compare
 from .lesson import fetch, prepare
@@ -148,7 +149,8 @@ def _report(arguments: argparse.Namespace) -> int:
             acts = capture(model, image)
             check_finite(model, acts)
             captured.append(Captured(model, photo.name, acts, image, checksum))
-        content = html(captured)
+        with speaking(arguments.lang):
+            content = html(captured)
         arguments.out.write_text(content, encoding="utf-8")
     except OSError as error:
         return refused(f"{error.filename}: {error.strerror}.")
@@ -241,6 +243,9 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("photos", nargs="+", type=Path, metavar="PHOTO", help="files of pictures")
     report.add_argument("--model", default="vitviz_things200", help="as in load_model")
     report.add_argument("-o", "--out", type=Path, default=Path("report.html"), metavar="FILE")
+    report.add_argument(
+        "--lang", choices=LANGUAGES, default="en", help="the language of the file (default: en)"
+    )
     report.set_defaults(run=_report)
 
     train = commands.add_parser("train", help="train a model of our own, or resume its run")

@@ -3,8 +3,10 @@
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..language import told
 from ..report.components import anatomy, attention
 from ..report.file import file
+from ..text import lesson
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -13,7 +15,6 @@ if TYPE_CHECKING:
     from ..model import Model
 
 View = Literal["attention", "anatomy"]
-_TITLES = {"attention": "Attention", "anatomy": "Anatomy"}
 _HEIGHTS = {"attention": 620, "anatomy": 820}  # pixels of the page of HTML
 
 
@@ -21,8 +22,9 @@ class Shown:
     """A component in the output of a cell; `Activations.show` and `vitviz.show` make it."""
 
     def __init__(self, view: View, component: dict[str, Any], acts: "Activations") -> None:
-        body = f'<div id="{view}"></div><p class=line>{escape(acts.provenance)}</p>'
-        self._page = file(_TITLES[view], body, {view: {view: component}})
+        body = f'<div id="{view}"></div><p class=line>{escape(told(acts.provenance))}</p>'
+        self._title = lesson(view).title
+        self._page = file(self._title, body, {view: {view: component}})
         self._view, self._about = view, repr(acts)
 
     def __repr__(self) -> str:
@@ -31,7 +33,7 @@ class Shown:
     def _repr_html_(self) -> str:
         """A frame of its own, so that neither style nor scripts meet those of the notebook."""
         return (
-            f'<iframe srcdoc="{escape(self._page)}" title="{_TITLES[self._view]}" '
+            f'<iframe srcdoc="{escape(self._page)}" title="{escape(self._title)}" '
             f'style="width: 100%; height: {_HEIGHTS[self._view]}px; border: 0"></iframe>'
         )
 
@@ -63,8 +65,8 @@ def checked(
     view: View = "attention",
 ) -> dict[str, int | None]:
     """The choice as numbers; a ValueError where there is no such view, layer, head or token."""
-    if view not in _TITLES:
-        raise ValueError(f"Expected the view {' or '.join(_TITLES)}, got {view}.")
+    if view not in _HEIGHTS:
+        raise ValueError(f"Expected the view {' or '.join(_HEIGHTS)}, got {view}.")
     if not 0 <= layer < acts.depth:
         raise ValueError(f"Expected a layer in 0..{acts.depth - 1}, got {layer}.")
     described = acts.layers[layer]

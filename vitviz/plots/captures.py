@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 import numpy as np
 import plotly.graph_objects as go
 
+from ..language import told
 from . import charts, distance, maps, tokens
 from .template import KEY, QUERY, Box, patch_name
 
@@ -39,7 +40,7 @@ def either(
     def draw(*args: Any, **kwargs: Any) -> go.Figure:
         if args and hasattr(args[0], "attention_layers"):
             figure = of_capture(*args, **kwargs)
-            figure.layout.meta = {**figure.layout.meta, "provenance": args[0].provenance}
+            figure.layout.meta = {**figure.layout.meta, "provenance": told(args[0].provenance)}
             return figure
         return of_arrays(*args, **kwargs)
 
@@ -94,7 +95,7 @@ def attention_map(
     if patch is not None:
         colour = KEY if direction == "column" else QUERY
         maps.query_box(figure, asked_at, grids[1], patch, colour)
-    figure.layout.meta = {**figure.layout.meta, "provenance": acts.provenance}
+    figure.layout.meta = {**figure.layout.meta, "provenance": told(acts.provenance)}
     return figure
 
 

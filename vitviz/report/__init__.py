@@ -13,7 +13,7 @@ from latex2mathml.converter import convert
 
 from .. import inspection, plots
 from ..families import ModelError
-from ..language import tr
+from ..language import told, tr
 from ..plots.template import on_white
 from ..text import page_text
 from ..text import report as text
@@ -93,10 +93,13 @@ def html(
     sections += [_picture_section(made, one, several=len(models) > 1) for one in captured]
     sections += [_weights_section(made, model, several=len(models) > 1) for model in models]
     packages = ", ".join(f"{package} {version(package)}" for package in _PACKAGES)
-    about = (
-        f"{'; '.join(model.provenance for model in models)}. Made with vitviz {version('vitviz')} "
-        f"on Python {platform.python_version()} with {packages}, "
-        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
+    about = tr(
+        "{models}. Made with vitviz {version} on Python {python} with {packages}, {time} UTC.",
+        models="; ".join(tr(model.provenance) for model in models),
+        version=version("vitviz"),
+        python=platform.python_version(),
+        packages=packages,
+        time=f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
     )
     names = [dict.fromkeys(each) for each in ((m.name for m in models), (c.name for c in captured))]
     title = escape(": ".join(", ".join(each) for each in names))
@@ -152,9 +155,10 @@ def _picture_section(made: _Made, one: Captured, *, several: bool) -> str:
     model, acts, image = one.model, one.acts, one.image
     made.traits = traits(model, acts)
     width, height = acts.picture_size
-    line = f"{acts.provenance} · {one.name}"
+    line = f"{told(acts.provenance)} · {one.name}"
     digest = f"SHA-256 {one.checksum}" if one.checksum else ""
-    parts = [f"<p class=line>{width} × {height} pixels. {digest}</p>"]
+    size = tr("{width} × {height} pixels.", width=width, height=height)
+    parts = [f"<p class=line>{size} {digest}</p>"]
     if image is None:
         parts.append(f"<p>{tr(text.NO_PICTURE)}</p>")
     else:
@@ -176,12 +180,12 @@ def _section(title: str, parts: Sequence[str]) -> str:
 
 
 def _called(model: "Model") -> str:
-    return f"{model.name}, {model.weights}"
+    return f"{model.name}, {told(model.weights)}"
 
 
 def _weights_section(made: _Made, model: "Model", *, several: bool) -> str:
     """Figures of the weights, which are the same for every picture."""
-    parts, line = [], model.provenance
+    parts, line = [], tr(model.provenance)
     kernel, table = model.patch_kernel, model.position_embedding
     if kernel is not None:
         count = min(28, len(kernel), kernel[0].size)

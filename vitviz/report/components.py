@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import anatomy_map, token_map
 from ..families import ModelError
-from ..language import tr
+from ..language import strings, told, tr
 from ..plots.template import KEY, QUERY, colour_table
 from ..text import anatomy as text
 
@@ -61,6 +61,7 @@ def attention(acts: "Activations", name: str, **chosen: int | None) -> dict[str,
     )
     state: dict[str, Any] = {"layer": acts.depth - 1, "head": 0, "query": None, **chosen}
     view = token_map.view_message(acts, stack_id=name, look=look(False), **state)
+    view["strings"] = strings("browser")
     return {"stacks": [compressed(stack)], "view": view}
 
 
@@ -114,7 +115,8 @@ def anatomy_view(
         stepsId=f"{name}-steps",
         layerId=layer["stack"]["id"],
         alone=False,
-        provenance=of.acts.provenance,
+        strings=strings("browser"),
+        provenance=told(of.acts.provenance),
         **host,
     )
     view["state"]["head"] = -1 if head is None else head

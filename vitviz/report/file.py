@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from plotly.offline import get_plotlyjs
 
+from ..language import spoken
 from .components import MODULES, gzipped
 
 Components = Mapping[str, Mapping[str, Any]]
@@ -49,6 +50,7 @@ def file(
         }
         modules.append(f'{_page_script()}await showFigures("figures");\n')
     return _asset("page.html").format(
+        lang=spoken(),
         policy=_policy(*allowed, *modules),
         title=title,
         style=_asset("page.css"),

@@ -6,7 +6,7 @@ Nothing of a capture's type is imported but for type hints.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..language import mark, tr
+from ..language import mark, told, tr
 from .frames import Frame, Shape, encode, encode_windows
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def view_message(
         "tools": None,
         "link": "",
         "matches": None,
-        "provenance": acts.provenance,
+        "provenance": told(acts.provenance),
         "strings": {},
         **look,
     }

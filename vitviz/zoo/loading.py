@@ -20,7 +20,7 @@ from ..checkpoints import (
 from ..devices import CPU, device_named, use_threads
 from ..families import ModelError
 from ..initialisation import Mimetic, initialised
-from ..language import Message, message
+from ..language import Message, mark, message
 from ..memory import check, footprint
 from ..model import Model, Preprocessing
 from ..vit import VisionTransformer
@@ -252,13 +252,16 @@ def _shipped(
         raise ModelError(message(error)) from error
     check_memory(name, outline, outline.patch_embed.image_size)
     module = VisionTransformer(**configuration)
-    weights, labels = "random weights", None
+    weights, labels = mark("random weights"), None
     if file is not None:
         weights, labels = load_file(module, file), classes_named_in(file.path)
     elif pretrained:
         labels = shipped.classes
         grids = load_state(module, shipped.state, prefix=module.num_prefix_tokens)
-        weights = f"shipped weights, {100 * shipped.test_accuracy:.1f} % on its test pictures"
+        weights = Message(
+            "shipped weights, {share:.1f} % on its test pictures",
+            share=100 * shipped.test_accuracy,
+        )
         weights += resampling_words(grids)
     elif initialisation == "mimetic" and shipped.initialisation is not None:
         words = _begin(module, configuration, shipped.initialisation)

@@ -10,7 +10,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from vitviz import inspection, plots
 from vitviz.app.shared import results
-from vitviz.app.shared.view import MEAN, View, model_line, placed_grid
+from vitviz.app.shared.view import MEAN, View, placed_grid
 from vitviz.app.widgets.caption import literal
 from vitviz.app.widgets.data_table import SCALES, Table
 from vitviz.app.widgets.figure import show
@@ -118,7 +118,7 @@ def draw(view: View, other: View, names: Sequence[str], menu: DeltaGenerator) ->
     head = _head_words(MEAN if view.head is None else view.head + 1)
     line = (
         *([] if refusals else [head]),
-        tr("beside {provenance}", provenance=model_line(other.model)),
+        tr("beside {provenance}", provenance=tr(other.model.provenance)),
         tr("layer {layer} of {depth}", layer=other.layer + 1, depth=other.acts.depth),
         *([] if refusals else [SCALES[scale_of(view)]]),
         view.picture.name,

@@ -11,7 +11,7 @@ from vitviz import inspection
 from vitviz.app.screens import class_map
 from vitviz.app.settings import setting
 from vitviz.app.shared import lessons, results
-from vitviz.app.shared.view import View, model_line, read_at
+from vitviz.app.shared.view import View, read_at
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
 from vitviz.app.widgets.token_map import MAX_BYTES, token_map
 from vitviz.language import Message, mark, tr
@@ -99,7 +99,7 @@ def of_one_class(view: View) -> Data | None:
 
     line = tr(
         "{provenance} · all layers · {name}",
-        provenance=model_line(view.model),
+        provenance=tr(view.model.provenance),
         name=view.picture.name,
     )
     return Data(tables, record=line) if of_class else None

@@ -7,7 +7,7 @@ import numpy as np
 import streamlit as st
 
 from vitviz.app.shared import profiles
-from vitviz.app.shared.view import View, model_line
+from vitviz.app.shared.view import View
 from vitviz.app.widgets.data_table import Columns, Table
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.profile_menu import profile_menu
@@ -84,7 +84,7 @@ def _norm_words(profile: "Profile", over: str) -> str:
 
 def tables(view: View, profile: "Profile") -> Sequence[Table]:
     """The numbers of both figures."""
-    record = f"{model_line(view.model)} · {profiles.described(profile)}"
+    record = f"{tr(view.model.provenance)} · {profiles.described(profile)}"
     source = profiles.provenance(profile)
     counts, edges = profile.norms
     depths = np.arange(counts.shape[1])

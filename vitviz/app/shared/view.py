@@ -1,6 +1,5 @@
 """The model, picture, layer, head and query on screen, and how maps are drawn."""
 
-import re
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -77,26 +76,6 @@ class View:
     def key(self) -> tuple[Hashable, ...]:
         """Cache key: what the capture depends on."""
         return (*model_key(self.model), self.picture.digest)
-
-
-def model_line(model: "Model") -> str:
-    """`model.provenance` in the language in use; of weights from elsewhere, their own words."""
-    height, width = model.preprocess.input_size
-    whole = model.preprocess.crop_mode == "squash" and model.preprocess.crop_pct == 1
-    seen = tr("input {height} × {width} px", height=height, width=width)
-    weights = model.weights
-    if weights == "random weights":
-        weights = tr("random weights")
-    elif found := re.fullmatch(r"shipped weights, ([\d.]+) % on its test pictures", weights):
-        weights = tr("shipped weights, {share} % on its test pictures", share=found[1])
-    return tr(
-        "{name} ({family}, {count:.1f} M parameters) · {weights}, {seen}",
-        name=model.name,
-        family=model.family,
-        count=model.parameter_count / 1e6,
-        weights=weights,
-        seen=seen + (tr(", the whole picture") if whole else ""),
-    )
 
 
 def model_key(model: "Model") -> tuple[str, str]:

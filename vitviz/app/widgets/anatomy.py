@@ -13,7 +13,7 @@ from vitviz.app import settings
 from vitviz.app.settings import setting, text_setting
 from vitviz.app.shared import results
 from vitviz.app.shared.queue import turn
-from vitviz.app.shared.view import model_line, token_text
+from vitviz.app.shared.view import token_text
 from vitviz.language import strings, tr
 from vitviz.plots.template import KEY, QUERY, colour_table
 from vitviz.text import anatomy as text
@@ -62,7 +62,7 @@ def anatomy(view: "View") -> None:
         alone=True,
         strings=strings("browser"),
         partial=tr(text.PARTIAL_APP),
-        provenance=f"{model_line(view.model)} · {view.picture.name}",
+        provenance=f"{tr(view.model.provenance)} · {view.picture.name}",
     )
     ids = [one["id"] for one in (*message["cards"], *message["boxes"])]
     setting("step", ids, ids[0])

@@ -10,7 +10,7 @@ import numpy as np
 import streamlit as st
 
 from vitviz.app import settings
-from vitviz.app.shared.view import View, model_line
+from vitviz.app.shared.view import View
 from vitviz.language import Message, mark, spoken, told, tr
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def provenance(view: View, page: str, data: Data | None = None) -> str:
         said["scale"] = tr(SCALES[view.style.scale])
     return " · ".join(
         (
-            model_line(view.model),
+            tr(view.model.provenance),
             *(words for name, words in said.items() if name in used),
             pictures or view.picture.name,
         )

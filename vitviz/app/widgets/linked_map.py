@@ -8,7 +8,7 @@ import streamlit as st
 
 from vitviz.app import settings
 from vitviz.app.shared import results
-from vitviz.app.shared.view import model_line, placed_grid, token_text
+from vitviz.app.shared.view import placed_grid, token_text
 from vitviz.app.widgets.token_map import mount, patch_number, sent_picture
 from vitviz.language import tr
 from vitviz.token_map import Frame, Kind, Shape, default_query, packed
@@ -110,7 +110,7 @@ def linked_map(
             "distance": None,
             "guess": None,
             "tools": None,
-            "provenance": f"{model_line(view.model)} · " + tr(" and ").join(pictures),
+            "provenance": f"{tr(view.model.provenance)} · " + tr(" and ").join(pictures),
             "link": "compare",
             "matches": None if matches is None else _sent_matches(*matches),
         },

@@ -4,12 +4,15 @@ import streamlit as st
 
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.data_table import Data, provenance
-from vitviz.language import tr
+from vitviz.language import speaking, spoken, tr
 
 
 def report_button(view: View, data: Data | None) -> None:
     """Draw the button; the file is made when it is clicked."""
     beside = data.beside if data else None
+    line = provenance(view, "compare", data) if beside else ""
+
+    language = spoken()
 
     def content() -> bytes:
         from vitviz.report import Captured, html
@@ -20,8 +23,9 @@ def report_button(view: View, data: Data | None) -> None:
         ]
         compared = None
         if beside:
-            compared = beside.found, provenance(view, "compare", data), beside.figures
-        return html(sides, compared=compared).encode()
+            compared = beside.found, line, beside.figures
+        with speaking(language):  # it is called in another thread
+            return html(sides, compared=compared).encode()
 
     what = tr("both sides and of their comparison") if beside else tr("this picture")
     st.download_button(

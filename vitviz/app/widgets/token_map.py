@@ -10,8 +10,8 @@ import streamlit as st
 
 from vitviz.app import settings
 from vitviz.app.shared import lessons, results
-from vitviz.app.shared.view import model_line, placed_grid, token_text
-from vitviz.language import strings
+from vitviz.app.shared.view import placed_grid, token_text
+from vitviz.language import strings, tr
 from vitviz.plots.template import KEY, QUERY, colour_table
 from vitviz.token_map import Frame, Kind, Shape, default_query, packed, script, shape_of, style
 
@@ -141,7 +141,7 @@ def token_map(
             "tools": [name for name in TOOLS if lessons.shows(name)],
             "link": "",
             "matches": None,
-            "provenance": f"{model_line(view.model)} · {picture.name}",
+            "provenance": f"{tr(view.model.provenance)} · {picture.name}",
         },
         commit,
     )
