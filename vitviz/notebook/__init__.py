@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..language import told
 from ..report.components import anatomy, attention
 from ..report.file import file
-from ..text import lesson
+from ..text import page_text
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -23,7 +23,7 @@ class Shown:
 
     def __init__(self, view: View, component: dict[str, Any], acts: "Activations") -> None:
         body = f'<div id="{view}"></div><p class=line>{escape(told(acts.provenance))}</p>'
-        self._title = lesson(view).title
+        self._title = page_text(view).title
         self._page = file(self._title, body, {view: {view: component}})
         self._view, self._about = view, repr(acts)
 
