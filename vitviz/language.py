@@ -66,6 +66,9 @@ class Message(str):
         made.values = {name: _kept(value) for name, value in values.items()}
         return made
 
+    def __add__(self, more: str) -> "Message":
+        return type(self)("{first}{more}", first=self, more=more) if more else self
+
     def __getnewargs_ex__(self) -> tuple[tuple[str], dict[str, Any]]:
         return (self.english,), self.values
 

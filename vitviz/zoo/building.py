@@ -78,7 +78,7 @@ def check_tables(
 
 def load_file(
     module: nn.Module, file: Checkpoint, *, source: str | None = None, grid: Size | None = None
-) -> str:
+) -> Message:
     """Copy a file's weights into the module; returns the provenance in words.
 
     Parameters
@@ -91,11 +91,15 @@ def load_file(
     grids = load_state(module, file.read(most=numbers), prefix=prefix, grid=grid)
     with file.path.open("rb") as data:
         digest = hashlib.file_digest(data, "sha256").hexdigest()
-    words = f"{source or f'local file {file.path.name}'}, sha256 {digest[:12]}"
+    words = Message(
+        "{source}, sha256 {digest}",
+        source=source or Message("local file {file}", file=file.path.name),
+        digest=digest[:12],
+    )
     if file.part:
-        words += f", its {file.part}"
+        words += Message(", its {part}", part=file.part)
     if file.wrapper:
-        words += f", its names without {file.wrapper}"
+        words += Message(", its names without {wrapper}", wrapper=file.wrapper)
     return words + resampling_words(grids)
 
 

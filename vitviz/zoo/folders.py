@@ -10,6 +10,7 @@ from typing import Any
 
 from ..checkpoints import Checkpoint
 from ..families import ModelError
+from ..language import Message
 from ..model import Model, Preprocessing
 from .architectures import (
     architecture_named,
@@ -90,14 +91,14 @@ def _timm(
     own = replace(own, input_size=size or own.input_size)
     options = checked_options(architecture, {**options, "img_size": own.input_size})
     module = create(architecture, options)
-    weights, labels = "random weights", None
+    weights, labels = Message("random weights"), None
     if file is not None:
         weights = load_file(module, file, source=f"{source}, {file.path.name}", grid=grid)
         labels = _labels(config, settings, module.num_classes)
         if labels is None and source.startswith("hf-hub:timm/"):
             labels = labels_of(module)  # of ImageNet, as timm's own weights are
         if not known:
-            weights += ", with the preprocessing of timm's architecture"
+            weights += Message(", with the preprocessing of timm's architecture")
     return Model(
         module.eval().requires_grad_(False),
         name=name,

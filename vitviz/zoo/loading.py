@@ -20,7 +20,7 @@ from ..checkpoints import (
 from ..devices import CPU, device_named, use_threads
 from ..families import ModelError
 from ..initialisation import Mimetic, initialised
-from ..language import Message, mark, message
+from ..language import Message, message
 from ..memory import check, footprint
 from ..model import Model, Preprocessing
 from ..vit import VisionTransformer
@@ -142,7 +142,9 @@ def load_model(
     if labels is not None and model.trained and model.labels is None:
         if isinstance(labels, str | Path):
             model.labels = read_labels(Path(labels))
-            model.weights += f", class names from {Path(labels).name}"
+            model.weights = Message(model.weights) + Message(
+                ", class names from {file}", file=Path(labels).name
+            )
         else:
             model.labels = tuple(labels)
     return model
@@ -252,7 +254,7 @@ def _shipped(
         raise ModelError(message(error)) from error
     check_memory(name, outline, outline.patch_embed.image_size)
     module = VisionTransformer(**configuration)
-    weights, labels = mark("random weights"), None
+    weights, labels = Message("random weights"), None
     if file is not None:
         weights, labels = load_file(module, file), classes_named_in(file.path)
     elif pretrained:
@@ -265,7 +267,8 @@ def _shipped(
         weights += resampling_words(grids)
     elif initialisation == "mimetic" and shipped.initialisation is not None:
         words = _begin(module, configuration, shipped.initialisation)
-        weights += f", mimetic initialisation{words}"
+        weights += Message(", mimetic initialisation")
+        weights += words
     return Model(
         module.eval().requires_grad_(False),
         name=name,
@@ -302,18 +305,18 @@ def _timm(
 ) -> Model:
     architecture = architecture_named(name)
     options: dict[str, Any] = {} if size is None else {"img_size": size}
-    size_note = ""
+    size_note: Message | str = ""
     if file is not None:
         options |= options_of(architecture, file)
         if size is None:
-            size_note = ", input size of the architecture, as the file tells none"
+            size_note = Message(", input size of the architecture, as the file tells none")
     options = checked_options(architecture, options)
     labels = None
     if file is None and pretrained:
         module, weights = _create_trained(architecture, options)
         labels = labels_of(module)
     else:
-        module, weights = create(architecture, options), "random weights"
+        module, weights = create(architecture, options), Message("random weights")
     if file is not None:
         weights, labels = load_file(module, file) + size_note, classes_named_in(file.path)
     return Model(
@@ -361,5 +364,9 @@ def _create_trained(architecture: str, options: dict[str, Any]) -> tuple[Any, st
     if here:
         state, module = module.state_dict(), create(architecture, options)
         load_state(module, state, prefix=getattr(module, "num_prefix_tokens", 0))
-    words = f"trained weights of timm, {tag}, revision {path.parent.name[:7]}"
+    words = Message(
+        "trained weights of timm, {tag}, revision {revision}",
+        tag=tag,
+        revision=path.parent.name[:7],
+    )
     return module, words + resampled_by_timm(own, grown)

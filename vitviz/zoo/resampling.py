@@ -5,24 +5,24 @@ from typing import Any
 from torch import nn
 
 from ..families import ModelError
+from ..language import Message
 from .positions import Size
 
 
-def resampling_words(grids: tuple[Size, Size] | None) -> str:
+def resampling_words(grids: tuple[Size, Size] | None) -> Message | str:
     """The words of the provenance on resampled positions; "" where none were."""
     if grids is None:
         return ""
     before, after = (f"{rows}x{cols}" for rows, cols in grids)
-    return f", positions resampled from {before} to {after}"
+    return Message(", positions resampled from {before} to {after}", before=before, after=after)
 
 
 def resampled_by_timm(before: nn.Module, after: nn.Module) -> str:
     """The words where timm resamples the positions of one input size to those of another."""
-    words = ""
-    if grids := _grids(before, after):
-        words = resampling_words(grids)
+    words = resampling_words(_grids(before, after))
     if relative_tables(before) != relative_tables(after):
-        words += ", relative positions resampled"
+        more = Message(", relative positions resampled")
+        words = Message(words) + more if words else more
     return words
 
 

@@ -72,9 +72,13 @@ def load_transformers(
         module = _loaded(kind, configuration, folder, file, name)
         with file.open("rb") as data:
             digest = hashlib.file_digest(data, "sha256").hexdigest()
-        weights = f"{source}, {file.name}, sha256 {digest[:12]}{positions}{told}"
+        weights = Message(
+            "{source}, sha256 {digest}", source=f"{source}, {file.name}", digest=digest[:12]
+        )
+        weights += positions
+        weights += told
     else:
-        module, weights = kind(configuration), "random weights"
+        module, weights = kind(configuration), Message("random weights")
     model = watch(module.requires_grad_(False), preprocessing=preprocessing, name=name)
     model.trained, model.weights = pretrained, weights
     if not pretrained:
@@ -137,7 +141,7 @@ def _preprocessing(folder: Path, configuration: Any) -> tuple[Preprocessing, str
     side = getattr(configuration, "image_size", 224)
     height, width = (side, side) if isinstance(side, int) else side
     usual = Preprocessing(input_size=(int(height), int(width)), **_USUAL)
-    return usual, ", with timm's default preprocessing, as the folder tells none"
+    return usual, Message(", with timm's default preprocessing, as the folder tells none")
 
 
 def _checked(kind: Any, configuration: Any, preprocessing: Preprocessing, name: str) -> str:
@@ -178,7 +182,7 @@ def _checked(kind: Any, configuration: Any, preprocessing: Preprocessing, name: 
     if table is not None and table.shape[-2] >= math.prod(grid):
         return resampling_words((grid, first.query_grid))
     relative = any("relative_position_bias" in key for key in outline.state_dict())
-    return ", relative positions resampled" if relative and first.kind == "global" else ""
+    return Message(", relative positions resampled") if relative and first.kind == "global" else ""
 
 
 def _loaded(kind: Any, configuration: Any, folder: Path, file: Path, name: str) -> nn.Module:
