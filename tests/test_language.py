@@ -14,6 +14,7 @@ from html import escape
 from pathlib import Path
 from string import Formatter
 
+import numpy as np
 import pytest
 from babel.messages import Catalog
 from babel.messages import Message as Entry
@@ -101,6 +102,9 @@ def marked() -> set[str | tuple[str, ...]]:
                 found.add(english)
     record = (assets() / "curves" / "distance_vit_s14.json").read_text(encoding="utf-8")
     found.add(json.loads(record)["about"])
+    for path in (assets() / "profiles").glob("*.npz"):
+        with np.load(path, allow_pickle=False) as file:
+            found.add(json.loads(str(file["about"]))["source"])
     with (assets() / "samples" / "LICENCES.csv").open(encoding="utf-8", newline="") as file:
         return found | {row["subject"] for row in csv.DictReader(file)}
 

@@ -71,7 +71,7 @@ def count(profile: "Profile") -> str:
 
 def described(profile: "Profile") -> str:
     """The same, and where they come from."""
-    return tr("{pictures} of {source}", pictures=count(profile), source=profile.about["source"])
+    return tr("{pictures} of {source}", pictures=count(profile), source=tr(profile.about["source"]))
 
 
 def provenance(profile: "Profile") -> str:
