@@ -128,3 +128,22 @@ export function drawBars(canvas, values, mark, grown, colour, marked) {
 export function countOf(values, limit) {
   return tr("{count} numbers, ±{limit}", { count: values.length, limit: written(limit, 2) });
 }
+
+/** The small picture of a step: the picture, its patches, or the numbers of a tensor.
+ * @param {HTMLCanvasElement} canvas @param {{ name: string }} card @param {Tensor | undefined} tensor
+ * @param {HTMLCanvasElement | null} picture @param {{ grid: number[], stem: boolean }} facts
+ * @param {Uint8Array} lut */
+export function drawThumbnail(canvas, { name }, tensor, picture, { grid, stem }, lut) {
+  const whole = name === "picture";
+  canvas.className = "";
+  if (whole || (name === "patches" && !stem)) {
+    canvas.className = "picture";
+    const [rows, cols] = whole ? [1, 1] : grid.map((n) => Math.min(4, n));
+    if (picture) drawCut(canvas, picture, rows, cols, whole ? 0 : 0.12);
+  } else if (!tensor) canvas.hidden = true;
+  else if (tensor.rows === 1) {
+    const values = tensor.row(0);
+    if (values) drawStrip(canvas, values, limitOf(values), lut);
+    canvas.className = "one";
+  } else drawMatrix(canvas, tensor, 24, 48, lut);
+}

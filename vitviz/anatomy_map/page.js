@@ -120,3 +120,31 @@ export function listed(shapes) {
     element("div", { className: "shape" },
       element("span", {}, ...rich(name)), element("code", { textContent: shape })));
 }
+
+/** A sentence whose names in braces are made into elements.
+ * @param {string} said @param {(name: string) => HTMLElement} made */
+export function sentence(said, made) {
+  return said.split(/\{(\w+)\}/).map((part, i) => (i % 2 ? made(part) : part));
+}
+
+/** Buttons of the tokens in front of the patches, and of what a click on the picture chooses.
+ * @param {string[]} inFront their names @param {number} token the one that is chosen
+ * @param {string | null} choosing "query" or "key" where a click chooses one of both
+ * @param {{ token: (index: number) => void, click: (name: string) => void }} act */
+export function tokenButtons(inFront, token, choosing, act) {
+  /** @param {string} textContent @param {boolean} on @param {string} label
+   * @param {() => void} onclick */
+  const press = (textContent, on, label, onclick) => {
+    const aria = { "aria-pressed": String(on), "aria-label": label };
+    return element("button", { type: "button", textContent, onclick, aria });
+  };
+  return [
+    ...inFront.map((name, i) =>
+      press(name, token === i, tr("{name} as the {role}", { name, role: tr(choosing ?? "token") }),
+        () => act.token(i))),
+    ...(choosing ? ["query", "key"] : []).map((name) =>
+      press(tr("click: {name}", { name: tr(name) }), choosing === name,
+        tr("A click and the arrow keys choose the {name}", { name: tr(name) }),
+        () => act.click(name))),
+  ];
+}

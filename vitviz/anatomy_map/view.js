@@ -12,11 +12,11 @@ import { drawGrid, element, outline } from "../token_map/parts.js";
 import { saveMenu } from "../token_map/saving.js";
 import { attention } from "./boxes.js";
 import { residualCharts } from "./charts.js";
-import { drawCut, drawMatrix, drawStrip, pixels, rich } from "./drawing.js";
+import { drawThumbnail, pixels, rich } from "./drawing.js";
 import { showScene } from "./items.js";
-import { diagram, listed, pageOf } from "./page.js";
+import { diagram, listed, pageOf, sentence, tokenButtons } from "./page.js";
 import { sceneDrawing } from "./pictures.js";
-import { limitOf, tensors } from "./tensors.js";
+import { tensors } from "./tensors.js";
 import { Walk } from "./walk.js";
 import { tr } from "../token_map/strings.js";
 
@@ -316,26 +316,8 @@ class View extends Component {
       const node = this.parts[`card${i}`];
       node.setAttribute("aria-pressed", String(card === stop.card));
       const canvas = node.querySelector("canvas");
-      if (canvas && anew) this.#thumbnail(canvas, card);
+      if (canvas && anew) drawThumbnail(canvas, card, steps.get(card.id), this.#picture, this.data.facts, this.lut);
     });
-  }
-
-  /** @param {HTMLCanvasElement} canvas @param {any} card */
-  #thumbnail(canvas, { id, name }) {
-    const { grid, stem } = this.data.facts;
-    const tensor = this.steps.get(id);
-    const whole = name === "picture";
-    canvas.className = "";
-    if (whole || (name === "patches" && !stem)) {
-      canvas.className = "picture";
-      const [rows, cols] = whole ? [1, 1] : grid.map((/** @type {number} */ n) => Math.min(4, n));
-      if (this.#picture) drawCut(canvas, this.#picture, rows, cols, whole ? 0 : 0.12);
-    } else if (!tensor) canvas.hidden = true;
-    else if (tensor.rows === 1) {
-      const values = tensor.row(0);
-      if (values) drawStrip(canvas, values, limitOf(values), this.lut);
-      canvas.className = "one";
-    } else drawMatrix(canvas, tensor, 24, 48, this.lut);
   }
 
   /** @param {Walk} walk */
@@ -434,33 +416,16 @@ class View extends Component {
       ...(keyed ? [element("br"), word("key", `${tr("key")} `), seen] : []));
     parts.photo.setAttribute("aria-label",
       keyed ? tr("Picture; query {asked}, key {seen}", { asked, seen }) : tr("Picture; token {asked}", { asked }));
-    /** @param {string} textContent @param {boolean} on @param {string} label
-     * @param {() => void} onclick */
-    const press = (textContent, on, label, onclick) => {
-      const aria = { "aria-pressed": String(on), "aria-label": label };
-      return element("button", { type: "button", textContent, onclick, aria });
-    };
     const chosen = keyed ? choosing : "query";
     const token = chosen === "key" ? key : walk.token;
-    this.refill(parts.tokens, [
-      ...inFront.map((/** @type {string} */ name, /** @type {number} */ i) =>
-        press(name, token === i, tr("{name} as the {role}", { name, role: tr(keyed ? choosing : "token") }),
-          () => this.change({ [chosen]: i }))),
-      ...(keyed ? ["query", "key"] : []).map((name) =>
-        press(tr("click: {name}", { name: tr(name) }), choosing === name,
-          tr("A click and the arrow keys choose the {name}", { name: tr(name) }),
-          () => {
-            this.choosing = name;
-            this.redraw();
-          })),
-    ]);
+    this.refill(parts.tokens, tokenButtons(inFront, token, keyed ? choosing : null, {
+      token: (i) => this.change({ [chosen]: i }),
+      click: (name) => {
+        this.choosing = name;
+        this.redraw();
+      },
+    }));
   }
-}
-
-/** A sentence whose names in braces are made into elements.
- * @param {string} said @param {(name: string) => HTMLElement} made */
-function sentence(said, made) {
-  return said.split(/\{(\w+)\}/).map((part, i) => (i % 2 ? made(part) : part));
 }
 
 const mount = mounting(View, stacks);
