@@ -49,7 +49,7 @@ def test_a_link_opens_its_step_and_hides_what_it_does_not_need(number: int, step
     assert this.task in prose(at)
     assert address(at)["lesson"] == f"{number}.{step}"
     wanted = {name for name in this.shows if name in NAMES}
-    usual = {"presenter", *(["seen"] if "picture" in wanted else [])}
+    usual = {"lang", "presenter", *(["seen"] if "picture" in wanted else [])}
     assert controls(at) == wanted - (set() if token_map(at) else TOOLS) | usual
     assert not {"reset", "next", "report"} & {button.key for button in at.button}
     last = step == len(LESSONS[number - 1].steps)
@@ -116,7 +116,7 @@ def test_another_page_is_whole_and_leads_back() -> None:
     assert "**Lesson 5: What reaches CLS?** is at step 2, on another page." in prose(at)
     press(at, "lesson again")
     assert at.title[0].value == "Lesson 5: What reaches CLS?"
-    assert controls(at) == {"presenter", "picture", "seen", "fusion", "residual"}
+    assert controls(at) == {"lang", "presenter", "picture", "seen", "fusion", "residual"}
 
 
 def test_the_menu_begins_each_lesson() -> None:
