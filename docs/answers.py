@@ -112,6 +112,10 @@ def path() -> dict[str, Any]:
     tokens, width = acts.tokens(0).shape
     lens = intervention.logit_lens(model(), acts)
     tops = [largest(row) for row in lens]
+    first = next(d for d in range(len(tops)) if set(tops[d:]) == {shown.answer})
+    rival = tops[first - 1]
+    if rival not in lens[-1].argsort()[-3:]:
+        raise ValueError("The figure does not show the class that the answer has overtaken.")
     query = int(np.ravel_multi_index(_query(settings), acts.grid)) + acts.num_prefix_tokens
     row = acts.attention(int(settings["layer"]) - 1)[int(settings["head"]) - 1, query]
     return {
@@ -123,13 +127,14 @@ def path() -> dict[str, Any]:
         "side": known(model().patch_kernel).shape[-1],
         "in_patch": known(model().patch_kernel)[0].size,
         "input": model().preprocess.input_size,
-        "itself": float(row[query]),
+        "most": peak(row[acts.num_prefix_tokens :].reshape(acts.grid)),
         "reached": reached(acts, query),
         "lens": [
-            (depth, acts.output_names[top], float(values[top]), float(values[shown.answer]))
+            (depth, float(values[shown.answer]), float(values[rival]), acts.output_names[top])
             for depth, (top, values) in enumerate(zip(tops, lens, strict=True))
         ],
-        "first": next(d for d in range(len(tops)) if set(tops[d:]) == {shown.answer}),
+        "rival": acts.output_names[rival],
+        "first": first,
         "answer": acts.output_names[shown.answer],
     }
 
@@ -229,22 +234,18 @@ def local() -> dict[str, Any]:
     equal = inspection.uniform_distance(acts.grid, acts.patch_size)
     wide = divmod(largest(-np.abs(distance[-1] - equal)), distance.shape[1])[1]
     every = np.array([inspection.attention_distance(scene(path.stem).acts) for path in samples()])
-    near = {
-        "chosen": _within(acts, layer, head),
-        "wide": _within(acts, acts.depth - 1, wide),
-    }
     return {
         "layers": [float(value) for value in distance.mean(axis=1)],
         "most_local": largest(-distance.mean(axis=1)) + 1,
         "equal": equal,
         "chosen": (layer + 1, head + 1, float(distance[layer, head])),
         "wide": (acts.depth, wide + 1, float(distance[-1, wide])),
-        "within": near,
-        "within_equal": _share_near(np.full((len(acts.patches),) * 2, 1 / len(acts.patches)), acts),
+        "itself": (_itself(acts, layer, head), _itself(acts, acts.depth - 1, wide)),
+        "itself_equal": 1 / len(acts.patches),
         "pictures": len(every),
-        "over": (float(every[:, layer, head].mean()), float(every[:, layer, head].std(ddof=1))),
-        "heads_apart": float(every.mean(axis=0).std(ddof=1)),
-        "pictures_apart": float(every.std(axis=0, ddof=1).mean()),
+        "over": (float(every[:, layer, head].mean()), float(every[:, layer, head].std())),
+        "heads_apart": float(every.mean(axis=0).std()),
+        "pictures_apart": float(every.std(axis=0).mean()),
     }
 
 
@@ -252,17 +253,11 @@ def samples() -> list[Path]:
     return sorted((assets() / "samples").glob("*.jpg"))
 
 
-def _within(acts: vitviz.Activations, layer: int, head: int) -> float:
-    """The share of a head's attention between patches that goes no farther than a neighbour."""
+def _itself(acts: vitviz.Activations, layer: int, head: int) -> float:
+    """The share of a head's attention between patches that each gives to itself, the mean."""
     prefix = acts.num_prefix_tokens
     rows = acts.attention(layer)[head, prefix:, prefix:]
-    return _share_near(rows / rows.sum(axis=1, keepdims=True), acts)
-
-
-def _share_near(rows: np.ndarray, acts: vitviz.Activations) -> float:
-    places = np.indices(acts.grid).reshape(2, -1)
-    apart = np.hypot(*(places[:, :, None] - places[:, None, :]))
-    return float((rows * (apart <= 1)).sum(axis=1).mean())
+    return float((rows.diagonal() / rows.sum(axis=1)).mean())
 
 
 def reaches() -> dict[str, Any]:
@@ -321,7 +316,11 @@ def changes() -> dict[str, Any]:
     logits = intervention.head_effects(model(), shown.image)
     muted = np.asarray(model().probabilities(torch.tensor(logits)))
     effects = muted[..., shown.answer] - before
-    weakest = peak(-effects)
+    fallen = logits[..., shown.answer] - known(acts.logits)[shown.answer]
+    order = fallen.ravel().argsort()
+    if not fallen.ravel()[order[1]] < 1.1 * fallen.ravel()[order[2]] < 0:
+        raise ValueError("The page does not show two heads that are darker than all others.")
+    darkest = [divmod(int(number), fallen.shape[1]) for number in order[:2]]
     others = [
         (layer + 1, head + 1, acts.output_names[largest(muted[layer, head])])
         for layer, head in np.ndindex(*effects.shape)
@@ -335,7 +334,10 @@ def changes() -> dict[str, Any]:
         "least": peak(-falls),
         "patches": int(painted.sum()),
         "answers": answers,
-        "weakest": weakest,
+        "darkest": sorted(
+            (layer + 1, head + 1, float(muted[layer, head, shown.answer]))
+            for layer, head in darkest
+        ),
         "others": others,
         "heads": effects.size,
         "small": int((np.abs(effects) < 0.05).sum()),
@@ -400,7 +402,7 @@ def moments(name: str, chosen: Sequence[int]) -> list[dict[str, float]]:
                 "size": size,
                 "explained": float(explained),
                 "near": inspection.neighbour_similarity(similarity),
-                "distance": float(distance / inspection.uniform_distance(grid, patch)),
+                "distance": float(distance / size),
             }
         )
     return kept
