@@ -29,7 +29,6 @@ def head_means(
     num_heads: Sequence[int],
     what: str,
     unit: str,
-    reference: float | None = None,
 ) -> go.Figure:
     """A measure of every head: mean over pictures, and standard deviation between them as bars.
 
@@ -39,7 +38,6 @@ def head_means(
     num_heads : of each layer
     what : what is measured, which the words of the figure say
     unit : "px", "bit" or "share", which is drawn in per cent
-    reference : what equal sharing has, drawn as a line
     """
     factor, shown = (100, "%") if unit == "share" else (1, {"bit": "bits"}.get(unit, unit))
     where = beside_each_other(num_heads)
@@ -56,8 +54,6 @@ def head_means(
             hovertemplate="%{text}: %{y:.3g} " + shown + "<extra></extra>",
         )
     )
-    if reference is not None:
-        figure.add_hline(y=factor * reference, line=dict(color=GREY, dash="dash"))
     top = float(np.nanmax(y + np.nan_to_num(bars), initial=0))
     figure.update_xaxes(title=tr("layer"), dtick=_step(len(num_heads)))
     lowest = {"px": 1, "bit": 0.1, "share": 1}[unit]  # what is 0 everywhere has a scale, too

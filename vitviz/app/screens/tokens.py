@@ -67,8 +67,8 @@ def page(view: View) -> Data | None:
     )
     first, threshold, flip, joint = _controls(most)
     basis = _bases(view, [view.layer])[view.layer] if joint else None
-    everything, _ = _scatter(view, view.layer, None, basis)
-    component = everything[len(view.prefix) :, 0].reshape(grid)
+    points, explained = _scatter(view, view.layer, None, basis)
+    component = points[len(view.prefix) :, 0].reshape(grid)
     kept = inspection.foreground(component, threshold=threshold, flip=flip)
     if basis is None and kept.sum() < first + CHANNELS:
         st.info(
@@ -80,7 +80,8 @@ def page(view: View) -> Data | None:
             )
         )
         kept = np.ones(grid, bool)
-    points, explained = _scatter(view, view.layer, kept, basis)
+    if basis is None and not kept.all():
+        points, explained = _scatter(view, view.layer, kept, basis)
     chosen = slice(first, first + CHANNELS)
     _colours(view, points, explained, kept, chosen, basis)
     if not kept.all():
