@@ -9,6 +9,7 @@ import pytest
 
 from vitviz.app.main import RECORDS
 from vitviz.text import PAGES
+from vitviz.text.lessons import LESSONS, link
 
 from .conftest import HEIGHT, WIDTH, Server, watched
 from .walk import opened, settled, until
@@ -131,6 +132,25 @@ def test_caption_and_main_figure_stand_in_the_first_screen(name: str, screen: "P
     elif name not in RECORDS:
         page.locator("main canvas, main .main-svg").first.wait_for()
         assert box(page, "main canvas, main .main-svg")["top"] < end - 100
+
+
+@pytest.mark.parametrize(("lesson", "step"), [(1, 2), (3, 3), (6, 2)])
+def test_a_step_of_a_lesson_has_its_figure_in_the_first_screen(
+    lesson: int, step: int, page: "Page", server: Server
+) -> None:
+    opened(page, server, link(lesson, step))
+    end, strip = box(page, PROVENANCE)["top"], box(page, ".st-key-lesson")
+    assert page.locator(".st-key-lesson").get_by_role("button").count() >= 2
+    assert strip["bottom"] - strip["top"] < 80  # of 720 pixels
+    if LESSONS[lesson - 1].steps[step - 1].page in MAPS:
+        assert box(page, "main canvas[data-part=map]")["bottom"] <= end
+    else:
+        page.locator("main canvas, main .main-svg").first.wait_for()
+        assert box(page, "main canvas, main .main-svg")["top"] < end - 250
+    resized(page, 390, 844)
+    found = page.evaluate(TOO_WIDE)
+    assert found["wide"] <= 0
+    assert not found["cut"]
 
 
 def expect_to_fit(page: "Page") -> None:

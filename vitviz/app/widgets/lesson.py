@@ -17,15 +17,14 @@ OF_PASSES = (2, 5, 6)  # what these found takes passes of their own, and so a tu
 
 def menu() -> None:
     """Draw the menu of the seven lessons."""
-    with st.popover(tr("Lessons"), key="lessons", help=tr("Seven lessons of ten minutes each.")):
+    with st.popover(tr("Lessons"), key="lessons"):
+        st.caption(tr("Seven lessons of ten minutes each."))
         for number, lesson in enumerate(LESSONS, start=1):
             st.button(
                 f"**{number} {tr(lesson.title)}**",
                 key=f"lesson {number}",
                 on_click=lessons.begin,
                 args=(number, 1),
-                help=None,
-                width="stretch",
                 type="tertiary",
             )
             st.caption(tr(lesson.about))
