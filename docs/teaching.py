@@ -15,7 +15,7 @@ import answers
 import jinja2
 import mistakes
 
-from vitviz.cli.lesson_files import MODEL, MORE_MODELS
+from vitviz.cli.lesson_files import MODEL, MORE_MODELS, READY
 from vitviz.text.lessons import LESSONS, link, settings_of
 
 HERE = Path(__file__).parent
@@ -71,6 +71,7 @@ def texts() -> dict[Path, str]:
         server=SERVER,
         model=MODEL,
         more_models=MORE_MODELS,
+        ready=READY,
     )
     made = {
         file: environment.get_template(f"{file.name}.jinja2").render(facts)
