@@ -219,12 +219,15 @@ def test_nothing_is_left_in_english(name: str, code: str) -> None:
             assert re.search("[가-힣]", paragraph), paragraph
 
 
+@pytest.mark.usefixtures("korean")
 def test_emphasis_is_closed_where_markdown_sees_it() -> None:
-    """After a punctuation mark no letter may follow the asterisks that close."""
+    """After a punctuation mark, or the mark-up of a term, no letter may follow the asterisks."""
     for name in FILES:
         words = content(name, "ko")
         assert words.count("**") % 2 == 0
         assert not OPEN.search(words), name
+        for paragraph in with_definitions(*paragraphs(words)):
+            assert not OPEN.search(paragraph), paragraph
 
 
 @pytest.mark.usefixtures("korean")

@@ -1,8 +1,10 @@
 """The language of a session: asked for by a link, by the menu or by the browser."""
 
 import csv
+import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -10,15 +12,18 @@ from streamlit.testing.v1 import AppTest
 from pages.driver import (
     APP,
     MINE,
+    SHIPPED,
     address,
     at_page,
     complaints,
     open_data,
     opened,
+    specs,
     upload,
 )
 from pages.test_data import written
 from vitviz import memory
+from vitviz.checkpoints import load_shipped
 from vitviz.language import speak
 from vitviz.text import PAGES
 
@@ -161,3 +166,27 @@ def test_a_refusal_is_told_in_korean(monkeypatch: pytest.MonkeyPatch) -> None:
         r"0\.0 GB가 남아 있습니다\.",
         said,
     )
+
+
+def texts(part: Any) -> Iterator[str]:
+    """All that is written in a chart: titles, names of traces, texts."""
+    if isinstance(part, dict):
+        for name, value in part.items():
+            if name in ("text", "name", "ticktext") and isinstance(value, str | list):
+                yield from [value] if isinstance(value, str) else map(str, value)
+            elif name not in ("template", "meta"):
+                yield from texts(value)
+    elif isinstance(part, list):
+        for each in part:
+            yield from texts(each)
+
+
+@pytest.mark.usefixtures("speaking")
+@pytest.mark.parametrize("page", PAGES)
+def test_what_is_written_in_charts_is_korean(page: str) -> None:
+    """All but symbols, units and what models call their classes."""
+    at = opened(page, lang="ko")
+    known = {"CLS", "ViT", "px", "br", *(load_shipped(SHIPPED).classes)}
+    written_there = {text for spec in specs(at) for text in texts(json.loads(spec))}
+    english = [text for text in written_there - known if not WORDS.search(text)]
+    assert {word for text in english for word in re.findall("[A-Za-z]{2,}", text)} <= known

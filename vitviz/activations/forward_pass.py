@@ -122,7 +122,9 @@ class ForwardPass:
     def output_names(self) -> tuple[str, ...]:
         """A name for each of the logits: its label where it is known, else "output 5"."""
         count = 0 if self.logits is None else len(self.logits)
-        return self.labels or tuple(f"output {index}" for index in range(count))
+        return self.labels or tuple(
+            Message("output {number}", number=index) for index in range(count)
+        )
 
     @property
     def grid(self) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..language import tr
+from ..language import told, tr
 from .packing import packed
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def answers(acts: "Activations") -> dict[str, Any]:
         "classes": len(acts.logits),
         "answers": [
             {
-                "label": acts.output_names[index],
+                "label": told(acts.output_names[index]),
                 "logit": float(acts.logits[index]),
                 "share": float(acts.probabilities[index]),
             }

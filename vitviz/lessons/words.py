@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..activations import Activations
-from ..language import tr
+from ..language import told, tr
 from ..text.lessons import Step
 
 
@@ -14,7 +14,7 @@ def percent(share: float) -> str:
 
 def label(acts: Activations, index: int) -> str:
     """The first name of a class."""
-    return acts.output_names[index].split(",")[0]
+    return told(acts.output_names[index]).split(",")[0]
 
 
 def halved(shares: np.ndarray) -> int:

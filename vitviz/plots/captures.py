@@ -154,7 +154,7 @@ def _class_probabilities(acts: "Activations", *, k: int = 5) -> go.Figure:
     """Its answer; a ValueError where the model gives none."""
     if acts.probabilities is None:
         raise ValueError("This model gives no probabilities of classes.")
-    return charts.class_probabilities(acts.probabilities, acts.output_names, k=k)
+    return charts.class_probabilities(acts.probabilities, [*map(told, acts.output_names)], k=k)
 
 
 def _picture(acts: "Activations", *, query: Patch | None = None) -> go.Figure:

@@ -164,8 +164,8 @@ def _by_layer(
     x = beside_each_other([heads] * layers).ravel()
     figure = go.Figure()
     for name, values, symbol, colour in (
-        ("untrained", untrained, "circle-open", GREY),
-        ("now", now, "diamond", "#4a86c5"),
+        (tr("untrained"), untrained, "circle-open", GREY),
+        (tr("now"), now, "diamond", "#4a86c5"),
     ):
         figure.add_scatter(
             x=x,

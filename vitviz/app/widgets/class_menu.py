@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from vitviz.app.settings import setting
-from vitviz.language import tr
+from vitviz.language import told, tr
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,7 +18,7 @@ TOP = "top"
 
 def names(acts: "Activations") -> tuple[str, ...]:
     """The names of all classes, each short enough for a figure."""
-    return tuple(_first_name(label) for label in acts.output_names)
+    return tuple(_first_name(told(label)) for label in acts.output_names)
 
 
 def answer_words(acts: "Activations", *, trained: bool) -> str:
@@ -41,7 +41,7 @@ def chosen(acts: "Activations") -> int:
 
 def menu(acts: "Activations") -> None:
     """Draw the menu of classes; call `chosen` first."""
-    full, top = acts.output_names, names(acts)[_top(acts)]
+    full, top = [*map(told, acts.output_names)], names(acts)[_top(acts)]
     st.selectbox(
         tr("Class in question"),
         _options(acts),
