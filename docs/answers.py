@@ -192,7 +192,7 @@ def looks() -> dict[str, Any]:
     """Lesson 3: rows and columns of the attention."""
     shown, first = of_step(3, 1)
     acts, prefix = shown.acts, shown.acts.num_prefix_tokens
-    mean = acts.attention(int(first["layer"]) - 1).mean(axis=0)
+    mean = acts.attention(int(first.get("layer", acts.depth)) - 1).mean(axis=0)
     _, second = of_step(3, 2)
     heads = acts.attention(int(second["layer"]) - 1)[:, prefix:, prefix:]
     moved = np.array([_moved(head / head.sum(axis=1, keepdims=True)) for head in heads])

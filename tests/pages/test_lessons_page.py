@@ -75,8 +75,7 @@ def test_a_lesson_that_is_none_is_refused(said: str) -> None:
 def test_a_link_with_nothing_but_a_lesson_begins_it() -> None:
     at = opened("anatomy", lesson="3")
     assert at.title[0].value == "Lesson 3: Who looks where?"
-    full = {name: said for name, said in settings_of(3).items() if name != "layer"}
-    assert address(at) == full  # layer 6 of 6 is where the app begins
+    assert address(at) == settings_of(3)
     assert prose(at).count("Step 1 of 3") == 1
 
 

@@ -87,7 +87,11 @@ def positions(model: Model, image: Image.Image, acts: Activations) -> Iterable[s
             )
         change = shuffled.changes[1]
         said = tr("Without E_pos no output changes by more than **{change:.1g}**", change=change)
-        yield said + (tr(", which is rounding: the orders are one.") if change < ROUNDING else ".")
+        yield said + (
+            tr(", which is rounding: the model cannot tell the orders apart.")
+            if change < ROUNDING
+            else "."
+        )
     table, count = model.position_embedding, acts.grid[0] * acts.grid[1]
     if table is None or not model.positions_learned or len(table) < count:
         yield tr("{name} has no learned position embedding to look at.", name=model.name)

@@ -131,7 +131,7 @@ LESSONS = (
                     "In the last layer CLS collects what the answer is read from. **Where does it "
                     "look most?** Guess before you see the map."
                 ),
-                {"layer": "6", "predict": "True"},
+                {"predict": "True"},  # the last layer is where the app begins
                 ("picture",),
             ),
             Step(
