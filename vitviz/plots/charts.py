@@ -227,7 +227,7 @@ def _name_dot(
     below = distance[layer, head] > middle
     figure.add_annotation(
         **place,
-        text=f"<b>head {head + 1}</b>",
+        text=f"<b>{tr('head {head}', head=head + 1)}</b>",
         showarrow=True,
         arrowwidth=1,
         arrowhead=0,
