@@ -1,5 +1,6 @@
-"""Every page: at the widths of telephones, laptops and projectors, larger for a projector, its
-numbers as one takes them away, and by the keyboard alone. It is loaded once for all of this."""
+"""Every page: at the sizes of telephones, laptops and projectors, as it should look, larger for a
+projector, its numbers as one takes them away, and by the keyboard alone. It is loaded once for all
+of this."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +13,14 @@ from vitviz.text import PAGES
 from vitviz.text.lessons import LESSONS, link
 
 from .conftest import HEIGHT, WIDTH, Server, watched
+from .golden import expect_to_look
 from .walk import opened, settled, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-WIDTHS = (1280, 390, 768, 1024, 1920)  # the first is that of the window as it opens
+#: Width and height of laptops, a telephone, a tablet and a projector; first as the window opens.
+SCREENS = ((WIDTH, HEIGHT), (390, 844), (768, 1024), (1024, 768), (1920, 1080))
 MAPS = ("attention", "positions", "rollout", "tokens")
 FIGURE = "main :is(canvas[data-part=map], [role=figure], [role=img])"
 PROVENANCE = ".st-key-provenance"
@@ -139,6 +142,7 @@ def test_a_step_of_a_lesson_has_its_figure_in_the_first_screen(
     lesson: int, step: int, page: "Page", server: Server
 ) -> None:
     opened(page, server, link(lesson, step))
+    name = f"lesson_{lesson}.{step}"
     end, strip = box(page, PROVENANCE)["top"], box(page, ".st-key-lesson")
     assert page.locator(".st-key-lesson").get_by_role("button").count() >= 2
     assert strip["bottom"] - strip["top"] < 80  # of 720 pixels
@@ -147,26 +151,46 @@ def test_a_step_of_a_lesson_has_its_figure_in_the_first_screen(
     else:
         page.locator("main canvas, main .main-svg").first.wait_for()
         assert box(page, "main canvas, main .main-svg")["top"] < end - 250
+    expect_to_look(page, name)
     resized(page, 390, 844)
     found = page.evaluate(TOO_WIDE)
     assert found["wide"] <= 0
     assert not found["cut"]
+    expect_to_look(page, f"{name}_390")
 
 
-def expect_to_fit(page: "Page") -> None:
-    """Nothing is wider than the window or cut off."""
-    for width in WIDTHS:
-        resized(page, width)
+def expect_to_fit(page: "Page", name: str) -> None:
+    """Nothing is wider than the window or cut off, and the first screen looks as it should."""
+    for width, height in SCREENS:
+        resized(page, width, height)
         found = page.evaluate(TOO_WIDE)
         assert found["wide"] <= 0, width
         assert not found["cut"], width
+        expect_to_look(page, f"{name}_{width}")
 
 
-def test_nothing_is_wider_than_the_window_or_cut_off(screen: "Page") -> None:
-    expect_to_fit(screen)
+def test_it_fits_the_window_and_looks_as_it_should(name: str, screen: "Page") -> None:
+    expect_to_fit(screen, name)
+    resized(screen, WIDTH, screen.evaluate(WHOLE))
+    expect_to_look(screen, f"{name}_whole")
 
 
-def test_everything_is_larger_by_a_quarter_for_a_presenter_and_fits(screen: "Page") -> None:
+WHOLE = """() => document.querySelector("[data-testid=stMain]").scrollHeight"""
+
+
+def test_it_looks_as_it_should_in_the_dark(name: str, screen: "Page") -> None:
+    page = screen
+    page.emulate_media(color_scheme="dark")
+    for width, height in (SCREENS[1], SCREENS[-1]):
+        resized(page, width, height)
+        expect_to_look(page, f"{name}_{width}_dark")
+    page.emulate_media(color_scheme="light")
+    settled(page)
+
+
+def test_everything_is_larger_by_a_quarter_for_a_presenter_and_fits(
+    name: str, screen: "Page"
+) -> None:
     page = screen
     before = page.evaluate(SIZES)
     page.get_by_text("Presenter").click()
@@ -174,7 +198,7 @@ def test_everything_is_larger_by_a_quarter_for_a_presenter_and_fits(screen: "Pag
     settled(page)
     after = page.evaluate(SIZES)
     assert {part: size and 1.25 * size for part, size in before.items()} == pytest.approx(after)
-    expect_to_fit(page)
+    expect_to_fit(page, f"{name}_presenter")
     page.get_by_text("Presenter").click()
     until(page, lambda: "presenter" not in page.url)
     settled(page)
