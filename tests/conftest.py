@@ -25,9 +25,10 @@ os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two run folders; for a file, starting them takes longer, and bars of time are run alone."""
+    """Three run folders, as tests of the browser wait; for a file, starting them takes longer, and
+    bars of time are run alone."""
     alone = config.option.markexpr == "bars" or not all(Path(path).is_dir() for path in config.args)
-    return 0 if alone else 2
+    return 0 if alone else 3
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses

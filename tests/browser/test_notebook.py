@@ -87,6 +87,7 @@ def test_the_map_of_a_saved_notebook_is_live_with_the_network_cut(
             row, col = np.unravel_index(shares.argmax(), shares.shape)
             return f"strongest key row {row + 1} column {col + 1}"
 
+        frame.locator("canvas[data-part=map][aria-label]").wait_for()  # drawn a frame later
         said = str(map_.get_attribute("aria-label"))
         assert "row 3 column 6" in said
         assert strongest(1, None) in said

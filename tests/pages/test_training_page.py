@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,11 @@ CURVES = checkpoints.assets() / "curves"
 
 
 @pytest.fixture(autouse=True)
-def _read_anew() -> None:
+def _read_anew() -> Iterator[None]:
+    """What a test read is not known to the next one, nor to those of other files."""
+    training._runs.clear()
+    training._record.clear()
+    yield
     training._runs.clear()
     training._record.clear()
 

@@ -264,6 +264,7 @@ def test_trained_weights_are_opened_where_they_are_on_disk(monkeypatch: Any) -> 
 
     monkeypatch.setattr(models, "load", load)
     monkeypatch.setattr(models, "weights_marks", lambda: {name: models.ON_DISK})
+    monkeypatch.setattr(models, "needs_download", lambda name: False)
     monkeypatch.setattr(models, "families", lambda: {name: "DeiT"})
     at = opened("zoo", family="DeiT", weights="random")
     at.button(key="open_family").click().run()
