@@ -71,7 +71,7 @@ def positions(model: Model, image: Image.Image, acts: Activations) -> Iterable[s
     try:
         shuffled = shuffle_patches(model, image, seed=1)
     except ModelError as error:
-        yield str(error)
+        yield tr(error)
     else:
         before, after = shuffled.outputs[0]
         if acts.probabilities is not None:

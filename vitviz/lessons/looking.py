@@ -167,7 +167,7 @@ def reaches(model: Model, image: Image.Image, acts: Activations) -> Iterable[str
     try:
         maps = [attribution.relevance(model, image, index) for index in (one, other)]
     except ModelError as error:
-        yield str(error)
+        yield tr(error)
         return
     yield tr(
         "Rollout is the same for **{one}** and for **{other}**. Their class-specific maps have a "
