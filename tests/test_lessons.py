@@ -295,3 +295,26 @@ def test_rows_that_are_all_the_same_agree_and_others_do_not() -> None:
     empty = own.copy()
     empty[4:] = 0  # queries that attend to no patch
     np.testing.assert_allclose(same_rows(empty[None]), [1 / 4])
+
+
+def test_few_patches_are_refused(pictures: Any) -> None:
+    for size in ((4, 4), (4, 8)):
+        model = watched(own_module(image_size=size), size)
+        acts = vitviz.capture(model, pictures["duck"][0])
+        for number in range(1, 7):
+            (sentence,) = lessons.found(number, model, pictures["duck"][0], acts)
+            assert f"has {acts.grid[1]} patches" in sentence
+
+
+def test_maps_without_differences_have_no_correlation_and_that_is_said(pictures: Any) -> None:
+    """Attention is uniform where the queries are 0, and so are all maps that are made of it."""
+    module = own_module()
+    for name, parameter in module.named_parameters():
+        if "qkv" in name:
+            torch.nn.init.zeros_(parameter)
+    model, image = watched(module, (16, 24)), pictures["duck"][0]
+    acts = vitviz.capture(model, image)
+    for number in (3, 5):
+        sentences = lessons.found(number, model, image, acts)
+        assert not any("nan" in sentence for sentence in sentences)
+        assert any("has no correlation" in sentence for sentence in sentences)

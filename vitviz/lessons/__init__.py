@@ -14,6 +14,8 @@ from ..text.lessons import LESSONS
 from . import answering, looking
 from .data import data
 
+FEWEST = 3  # patches, of which two are others
+
 
 def found(
     number: int,
@@ -54,6 +56,14 @@ def found(
                 "{name} is none of the models that this lesson is about: in those every token "
                 "attends to every token, the same ones in each layer.",
                 name=model.name,
+            ),
+        )
+    if (count := acts.grid[0] * acts.grid[1]) < FEWEST:
+        return (
+            tr(
+                "This input has {count} patches, and the lesson compares a patch with several "
+                "others: choose a larger input.",
+                count=count,
             ),
         )
     steps = lesson.steps

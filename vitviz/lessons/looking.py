@@ -36,15 +36,15 @@ def who(acts: Activations, steps: Sequence[Step]) -> Iterable[str]:
         first=halved(reads[0]),
     )
     layer, _, _ = place(acts, steps[1])
-    alike = same_rows(acts.attention(layer)[:, prefix:, prefix:])
+    agreed = same_rows(acts.attention(layer)[:, prefix:, prefix:])
     yield tr(
         "In layer {layer}, **head {same}** looks much the same wherever the query is: {more} of a "
         "row agrees with the mean of all rows. **Head {follows}** follows the query: {less}.",
         layer=layer + 1,
-        same=int(alike.argmax()) + 1,
-        more=percent(alike.max()),
-        follows=int(alike.argmin()) + 1,
-        less=percent(alike.min()),
+        same=int(agreed.argmax()) + 1,
+        more=percent(agreed.max()),
+        follows=int(agreed.argmin()) + 1,
+        less=percent(agreed.min()),
     )
     layer, _, token = place(acts, steps[2])
     patch, mean = token - prefix, acts.attention(layer).mean(axis=0)
@@ -52,6 +52,10 @@ def who(acts: Activations, steps: Sequence[Step]) -> Iterable[str]:
         np.delete(map_, patch) for map_ in (mean[token, prefix:], mean[prefix:, token])
     )
     numbers = np.delete(np.arange(count), patch)  # of the other patches
+    alike = correlation(looks, looked)
+    if not np.isfinite(alike):
+        yield without_correlation()
+        return
     yield tr(
         "In layer {layer} the patches that look most at {patch}, beside itself, are those at {by}, "
         "with {share} and less; it looks most at {at} ({own}). The two maps have a correlation of "
@@ -62,7 +66,7 @@ def who(acts: Activations, steps: Sequence[Step]) -> Iterable[str]:
         share=percent(looked.max()),
         at=patch_name(acts, int(numbers[looks.argmax()])),
         own=percent(looks.max()),
-        alike=correlation(looks, looked),
+        alike=alike,
     )
 
 
@@ -103,16 +107,17 @@ def near(acts: Activations, steps: Sequence[Step], others: Iterable[Activations]
     yield text.distance(pixels, equal)
     layer, head, _ = place(acts, steps[1])
     even = np.unravel_index(int(np.nanargmin(np.abs(pixels - equal))), pixels.shape)
-    yield tr(
-        "Layer {layer}, head {head} attends at {share:.0f} % of the distance of equal sharing, "
-        "layer {far}, head {other} at {most:.0f} %.",
-        layer=layer + 1,
-        head=(head or 0) + 1,
-        share=100 * pixels[layer, head or 0] / equal,
-        far=even[0] + 1,
-        other=even[1] + 1,
-        most=100 * pixels[even] / equal,
-    )
+    if np.isfinite(pixels[layer, head or 0]):  # a head may attend to no patch at all
+        yield tr(
+            "Layer {layer}, head {head} attends at {share:.0f} % of the distance of equal sharing, "
+            "layer {far}, head {other} at {most:.0f} %.",
+            layer=layer + 1,
+            head=(head or 0) + 1,
+            share=100 * pixels[layer, head or 0] / equal,
+            far=even[0] + 1,
+            other=even[1] + 1,
+            most=100 * pixels[even] / equal,
+        )
     every = [inspection.measurements(other).distance for other in others]
     if every:
         here = np.array([one[layer, head or 0] for one in every])
@@ -154,12 +159,15 @@ def reaches(model: Model, image: Image.Image, acts: Activations) -> Iterable[str
     by_max, by_min = (
         correlation(last[prefix:], rollout(acts.depth, how)[prefix:]) for how in ("max", "min")
     )
-    yield tr(
-        "Against the mean of heads, the map by their maximum has a correlation of {by_max:.2f}, "
-        "by their minimum of {by_min:.2f}.",
-        by_max=by_max,
-        by_min=by_min,
-    )
+    if np.isfinite([by_max, by_min]).all():
+        yield tr(
+            "Against the mean of heads, the map by their maximum has a correlation of "
+            "{by_max:.2f}, by their minimum of {by_min:.2f}.",
+            by_max=by_max,
+            by_min=by_min,
+        )
+    else:
+        yield without_correlation()
     if acts.probabilities is None:
         yield tr("{name} has no head that names classes, so no map is of one.", name=model.name)
         return
@@ -169,12 +177,23 @@ def reaches(model: Model, image: Image.Image, acts: Activations) -> Iterable[str
     except ModelError as error:
         yield tr(error)
         return
+    alike, with_rollout = correlation(*maps), correlation(maps[0], last[prefix:])
+    if not np.isfinite([alike, with_rollout]).all():
+        yield without_correlation()
+        return
     yield tr(
         "Rollout is the same for **{one}** and for **{other}**. Their class-specific maps have a "
         "correlation of {alike:.2f} with each other; that of {one} has {with_rollout:.2f} with "
         "rollout.",
         one=label(acts, one),
         other=label(acts, other),
-        alike=correlation(*maps),
-        with_rollout=correlation(maps[0], last[prefix:].reshape(acts.grid)),
+        alike=alike,
+        with_rollout=with_rollout,
+    )
+
+
+def without_correlation() -> str:
+    return tr(
+        "One of the maps has the same value in every patch here, so it has no correlation with "
+        "another."
     )
