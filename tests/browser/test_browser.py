@@ -283,85 +283,51 @@ class Seen:
     subplots: list[int]  # of each figure
 
 
-@pytest.fixture(scope="module", params=["light", "dark"])
-def scheme(request: pytest.FixtureRequest) -> Scheme:
-    chosen: Scheme = request.param
-    return chosen
-
-
-@pytest.fixture(scope="module")
-def tour(browser: Browser, server: Server, scheme: Scheme) -> dict[str, Seen]:
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_can_be_seen_and_read(scheme: Scheme, browser: Browser, server: Server) -> None:
     """All pages, reached by clicks in one visit."""
     with watched(browser, scheme) as page:
         open_app(page, server, "")
-        seen = {}
         for name in PAGES:
             go(page, name)
             settled(page)
             expect(page.locator(f"{FIGURES}, {EXCEPTION}").first).to_be_visible()
             expect(page.locator(f"{FIGURES}:not([aria-label])")).to_have_count(0)  # all is drawn
-            seen[name] = Seen(
+            seen = Seen(
                 figures=page.locator(FIGURES).evaluate_all("all => all.map(one => one.ariaLabel)"),
                 exceptions=page.locator(EXCEPTION).count(),
                 complaints=complaint(page).count(),
                 provenance="".join(provenance(page).all_inner_texts()),
                 **page.evaluate(LOOK),
             )
-    return seen
+            expect_figures_with_alt_text_and_what_was_measured(name, seen)
+            assert max(seen.widths) <= WIDTH, name
+            assert max(seen.subplots, default=0) <= 16, name
+            expect_text_to_be_read(name, seen.texts)
+            if scheme == "dark":
+                assert not seen.bright, name
+            else:
+                for part in ("stApp", "provenance"):
+                    assert any(part in element for element in seen.bright), name
 
 
-every_page = pytest.mark.parametrize("name", PAGES)
-
-
-@every_page
-def test_a_page_has_figures_with_alt_text_and_says_what_was_measured(
-    name: str, tour: dict[str, Seen]
-) -> None:
-    seen = tour[name]
-    assert not seen.exceptions
-    assert seen.figures
-    assert all(alt and re.fullmatch(r"\S[^\n]+", alt) for alt in seen.figures)
-    assert not seen.complaints
+def expect_figures_with_alt_text_and_what_was_measured(name: str, seen: Seen) -> None:
+    assert not seen.exceptions, name
+    assert seen.figures, name
+    assert all(alt and re.fullmatch(r"\S[^\n]+", alt) for alt in seen.figures), name
+    assert not seen.complaints, name
     assert seen.provenance.startswith("swin_tiny" if name == "zoo" else MODEL)
     assert seen.provenance.endswith("sample: dog") or name in RECORDS
 
 
-@every_page
-def test_nothing_is_wider_than_the_screen(name: str, tour: dict[str, Seen]) -> None:
-    assert max(tour[name].widths) <= WIDTH
-
-
-@every_page
-def test_no_figure_has_more_than_16_subplots(name: str, tour: dict[str, Seen]) -> None:
-    assert max(tour[name].subplots, default=0) <= 16
-
-
-@every_page
-def test_no_text_is_small(name: str, tour: dict[str, Seen]) -> None:
-    """Indices of equations aside, which are smaller than their letters."""
-    texts = [text for text in tour[name].texts if text["in"] != "equation"]
-    assert len(texts) > 5
-    assert not [text for text in texts if text["size"] < SMALLEST]
-
-
-@every_page
-def test_text_stands_out(name: str, tour: dict[str, Seen]) -> None:
-    """Also beside the axes of figures; a control that is off is meant to be faint."""
-    texts = [text for text in tour[name].texts if text["in"] != "control that is off"]
-    assert len(texts) > 5
-    assert not [text for text in texts if text["contrast"] < 4.5]
-
-
-@every_page
-def test_what_is_large_is_dark_in_the_dark_alone(
-    name: str, tour: dict[str, Seen], scheme: Scheme
-) -> None:
-    bright = tour[name].bright
-    if scheme == "dark":
-        assert not bright
-    else:
-        assert any("stApp" in element for element in bright)
-        assert any("provenance" in element for element in bright)
+def expect_text_to_be_read(name: str, texts: list[dict[str, Any]]) -> None:
+    """No text is small, indices of equations aside, which are smaller than their letters; and all
+    stands out, beside the axes of figures too, but for a control that is off."""
+    assert len(texts) > 5, name
+    letters = [text for text in texts if text["in"] != "equation"]
+    assert not [text for text in letters if text["size"] < SMALLEST], name
+    meant = [text for text in texts if text["in"] != "control that is off"]
+    assert not [text for text in meant if text["contrast"] < 4.5], name
 
 
 # --- pictures -----------------------------------------------------------------------------------

@@ -3,29 +3,29 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
+from vitviz.language import speaking
 from vitviz.text import PAGES
 
 from .conftest import WIDTH, Server, watched
 from .test_every_screen import TOO_WIDE, resized
-from .walk import opened
+from .walk import opened, turn
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_nothing_is_wider_than_the_window_in_korean(
-    name: str, page: "Page", server: Server
-) -> None:
-    opened(page, server, f"{name}?lang=ko")
-    assert {*page.locator(".save-menu summary").all_inner_texts()} <= {"저장"}
-    for width in (WIDTH, 390):
-        resized(page, width)
-        found = page.evaluate(TOO_WIDE)
-        assert found["wide"] <= 0, width
-        assert not found["cut"], width
+def test_nothing_is_wider_than_the_window_in_korean(page: "Page", server: Server) -> None:
+    opened(page, server, "attention?lang=ko")
+    with speaking("ko"):
+        for name in PAGES:
+            resized(page, WIDTH)
+            turn(page, name)
+            assert {*page.locator(".save-menu summary").all_inner_texts()} <= {"저장"}
+            for width in (WIDTH, 390):
+                resized(page, width)
+                found = page.evaluate(TOO_WIDE)
+                assert found["wide"] <= 0, (name, width)
+                assert not found["cut"], (name, width)
 
 
 def test_a_browser_in_korean_gets_korean_pages_and_a_korean_report(
