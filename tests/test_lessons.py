@@ -18,6 +18,7 @@ import vitviz
 from vitviz import lessons
 from vitviz.app.settings import NAMES
 from vitviz.checkpoints import assets
+from vitviz.language import speaking
 from vitviz.lessons.looking import same_rows
 from vitviz.text import PAGES
 from vitviz.text.lessons import LESSONS, link, named, settings_of
@@ -107,7 +108,8 @@ def numbers(sentence: str) -> list[float]:
 
 
 def percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
+    digits = 0 if share >= 0.0995 else 1 if share >= 0.00995 else 2
+    return f"{100 * share:.{digits}f} %"
 
 
 def test_a_picture_on_its_path(said: Said, pictures: Any, model: vitviz.Model) -> None:
@@ -190,12 +192,16 @@ def test_local_or_global(said: Said, pictures: Any) -> None:
 
     here = distances(pictures["dog"][1])
     means = here.mean(axis=1)
-    assert f"**layer {means.argmin() + 1}**, whose heads attend {means.min():.1f} px" in layers
+    assert f"**layer {means.argmin() + 1}**, whose heads have" in layers
+    assert f"distance of {means.min():.1f} px" in layers
     assert f"layer {means.argmax() + 1}, with {means.max():.1f} px" in layers
-    assert f"at {100 * here[0, 0] / apart.mean():.0f} % of the distance of equal sharing" in heads
+    assert f"head 1 is {100 * here[0, 0] / apart.mean():.0f} % of that of equal sharing" in heads
     others = [distances(acts) for _, acts in pictures.values()]
     least, most = min(each[0, 0] for each in others), max(each[0, 0] for each in others)
-    assert f"Over 6 pictures that head attends between {least:.1f} and {most:.1f} px" in every
+    assert (
+        f"Over 6 pictures, the distance of that head lies between {least:.1f} and {most:.1f} px"
+        in every
+    )
     same = sum(int(each.argmin()) == int(here.argmin()) for each in others)
     assert f"**{same} of 6**" in every
 
@@ -218,7 +224,7 @@ def test_what_reaches_cls(said: Said, pictures: Any) -> None:
     assert f"**{percent(final[1:].sum())}**" in shares
     for fuse, words in ((np.max, "maximum"), (np.min, "minimum")):
         like = np.corrcoef(rollout(6, fuse)[1:], final[1:])[0, 1]
-        assert re.search(rf"{words} (has a correlation )?of {like:.2f}", fusions)
+        assert re.search(rf"{words} (has a correlation|one) of {like:.2f}", fusions)
     assert "**bison**" in classes
     assert "**ox**" in classes
 
@@ -245,7 +251,7 @@ def test_what_would_change_the_answer(said: Said, pictures: Any, model: vitviz.M
     layer, head = (int(text) - 1 for text in re.findall(r"layer (\d), head (\d)", heads)[0])
     muted = vitviz.capture(model, image, edits=[vitviz.MuteHeads([(layer, head)])])
     assert muted.probabilities is not None
-    assert f"becomes {muted.output_names[int(muted.probabilities.argmax())]}" in heads
+    assert f"becomes **{muted.output_names[int(muted.probabilities.argmax())]}**" in heads
 
 
 def test_why_so_much_data(said: Said) -> None:
@@ -318,3 +324,17 @@ def test_maps_without_differences_have_no_correlation_and_that_is_said(pictures:
         sentences = lessons.found(number, model, image, acts)
         assert not any("nan" in sentence for sentence in sentences)
         assert any("has no correlation" in sentence for sentence in sentences)
+
+
+def test_what_is_bold_in_korean_is_closed(
+    model: vitviz.Model, pictures: dict[str, tuple[Image.Image, vitviz.Activations]]
+) -> None:
+    """By CommonMark, stars after a sign and before a letter close nothing, and are shown."""
+    with speaking("ko"):
+        for number, lesson in enumerate(LESSONS, start=1):
+            image, acts = pictures.get(lesson.picture, pictures["dog"])
+            for sentence in lessons.found(number, model, image, acts):
+                assert sentence.count("**") % 2 == 0
+                for bold in re.finditer(r"\*\*[^*]+\*\*", sentence):
+                    after = sentence[bold.end() : bold.end() + 1]
+                    assert bold[0][-3].isalnum() or not after.isalpha(), sentence

@@ -6,9 +6,11 @@ written where no language is chosen yet, in a constant, is marked there by `mark
 `tr` where it is used. The components in the browser do the same with `browser.po`.
 
 What is said long before it is read, such as why a model is refused, is a `Message`: English text,
-as libraries have it in their errors, from which `tr` makes that of the reader's language.
+as libraries have it in their errors, from which `tr` makes that of the reader's language. Shares
+and patches are named here too, so that they are written alike everywhere.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -121,6 +123,19 @@ def tr_n(one: str, many: str, count: int, /, **values: object) -> str:
 def mark(english: str) -> str:
     """The same string: it is to be translated, later."""
     return english
+
+
+def patch_name(row: int, col: int) -> str:
+    return tr("row {row}, column {column}", row=row + 1, column=col + 1)
+
+
+def as_percent(share: float) -> str:
+    """Two significant digits, so that shares of very different size can be read."""
+    percent = 100 * float(share)
+    if percent >= 9.95 or percent <= 0:
+        return f"{percent:.0f} %"
+    digits = 1 - math.floor(math.log10(percent))
+    return f"{percent:.{digits}f} %"
 
 
 @cache

@@ -5,8 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..language import tr
-from ..plots.template import as_percent
+from ..language import as_percent, tr
 from ..text import anatomy as text
 from ..text.encoder_layer import ACTIVATING, BIAS, BOXES, CLOSED, KINDS_CLOSED
 from ..text.families import known_by

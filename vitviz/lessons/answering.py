@@ -11,11 +11,11 @@ from ..activations import Activations, DropPatches, capture
 from ..checkpoints import initial_positions, initialisations
 from ..equivariance import shuffle_patches
 from ..families import ModelError
-from ..language import tr
+from ..language import as_percent, tr
 from ..model import Model
 from ..text import findings as text
 from ..text.lessons import Step
-from .words import label, patch_name, percent, place
+from .words import label, patch_at, place
 
 Progress = Callable[[int, int], object]
 
@@ -46,9 +46,9 @@ def path(model: Model, acts: Activations, steps: Sequence[Step]) -> Iterable[str
         "{times:.0f} times its equal share.",
         layer=layer + 1,
         head=(head or 0) + 1,
-        patch=patch_name(acts, token - acts.num_prefix_tokens),
-        best=patch_name(acts, int(patches.argmax())),
-        share=percent(patches.max()),
+        patch=patch_at(acts, token - acts.num_prefix_tokens),
+        best=patch_at(acts, int(patches.argmax())),
+        share=as_percent(patches.max()),
         times=patches.max() * len(row),
     )
     if acts.probabilities is None:
@@ -62,8 +62,8 @@ def path(model: Model, acts: Activations, steps: Sequence[Step]) -> Iterable[str
         "and {last} after the last layer.",
         label=label(acts, answer),
         since=since,
-        then=percent(lens[since, answer]),
-        last=percent(lens[-1, answer]),
+        then=as_percent(lens[since, answer]),
+        last=as_percent(lens[-1, answer]),
     )
 
 
@@ -80,10 +80,10 @@ def positions(model: Model, image: Image.Image, acts: Activations) -> Iterable[s
                 "With E_pos and the patches in another order, **{label}** goes from {before} to "
                 "{after}; the most probable class is then {then} ({share}).",
                 label=label(acts, best),
-                before=percent(before[best]),
-                after=percent(after[best]),
+                before=as_percent(before[best]),
+                after=as_percent(after[best]),
                 then=label(acts, then),
-                share=percent(after[then]),
+                share=as_percent(after[then]),
             )
         change = shuffled.changes[1]
         said = tr("Without E_pos no output changes by more than **{change:.1g}**", change=change)
@@ -136,7 +136,7 @@ def changes(
         row=row + 1,
         col=col + 1,
         label=label(acts, answer),
-        share=percent(acts.probabilities[answer]),
+        share=as_percent(acts.probabilities[answer]),
         points=-100 * hidden.max(),
         against=int((hidden <= -HALF_A_POINT).sum()),
     )
@@ -152,33 +152,13 @@ def changes(
             "the most probable ({share}). With them alone {label} has **{alone}**.",
             patches=int(mask.sum()),
             label=label(acts, answer),
-            without=percent(without[answer]),
+            without=as_percent(without[answer]),
             instead=label(acts, int(without.argmax())),
-            share=percent(without.max()),
-            alone=percent(alone[answer]),
+            share=as_percent(without.max()),
+            alone=as_percent(alone[answer]),
         )
     effects = intervention.head_effects(model, image, progress=progress)
-    answers = effects.argmax(axis=-1)
-    changed = int((answers != answer).sum())
-    if not changed:
-        yield tr(
-            "Muting any one of the {count} heads leaves the answer at {label}.",
-            count=answers.size,
-            label=label(acts, answer),
-        )
-        return
-    margins = effects.max(axis=-1) - effects[..., answer]
-    layer, head = (int(at) for at in np.unravel_index(int(margins.argmax()), margins.shape))
-    yield tr(
-        "Muting one head alone changes the answer for **{changed} of {count}** heads, most clearly "
-        "layer {layer}, head {head}: {label} becomes {instead}.",
-        changed=changed,
-        count=answers.size,
-        layer=layer + 1,
-        head=head + 1,
-        label=label(acts, answer),
-        instead=label(acts, int(answers[layer, head])),
-    )
+    yield text.muted_heads(effects, answer, lambda index: label(acts, index))[0]
 
 
 def _marked(steps: Sequence[Step], grid: tuple[int, int]) -> np.ndarray | None:

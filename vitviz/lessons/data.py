@@ -8,8 +8,7 @@ import numpy as np
 
 from .. import inspection
 from ..checkpoints import assets
-from ..language import tr
-from .words import percent
+from ..language import as_percent, tr
 
 COMPONENTS = 12  # of the filters, as the page Training shows them
 #: Pictures of JFT-300M from which ViT-B/32 was better than ResNet50 (Dosovitskiy et al., ICLR 2021,
@@ -37,12 +36,12 @@ def data(name: str) -> Iterable[str]:
         high=100 * run["epochs"][-1]["held_out_accuracy"],
         epoch=float(kept["epoch"][last]),
         components=COMPONENTS,
-        filters=percent(start[0]),
-        filters_then=percent(end[0]),
+        filters=as_percent(start[0]),
+        filters_then=as_percent(end[0]),
         near=start[1],
         near_then=end[1],
-        far=percent(start[2]),
-        far_then=percent(end[2]),
+        far=as_percent(start[2]),
+        far_then=as_percent(end[2]),
     )
     yield from _hunger(json.loads((records / "data_hunger.json").read_text(encoding="utf-8")))
 

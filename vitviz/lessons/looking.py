@@ -9,11 +9,11 @@ from PIL import Image
 from .. import attribution, inspection
 from ..activations import Activations
 from ..families import ModelError
-from ..language import tr
+from ..language import as_percent, tr
 from ..model import Model
 from ..text import findings as text
 from ..text.lessons import Step
-from .words import correlation, halved, label, patch_name, percent, place, reader
+from .words import correlation, halved, label, patch_at, place, reader
 
 
 def who(acts: Activations, steps: Sequence[Step]) -> Iterable[str]:
@@ -28,8 +28,8 @@ def who(acts: Activations, steps: Sequence[Step]) -> Iterable[str]:
         "layer 1 that takes {first}.",
         layer=layer + 1,
         query=asks,
-        patch=patch_name(acts, best),
-        share=percent(reads[layer, best]),
+        patch=patch_at(acts, best),
+        share=as_percent(reads[layer, best]),
         times=reads[layer, best] * (prefix + count),
         half=halved(reads[layer]),
         count=count,
@@ -42,9 +42,9 @@ def who(acts: Activations, steps: Sequence[Step]) -> Iterable[str]:
         "row agrees with the mean of all rows. **Head {follows}** follows the query: {less}.",
         layer=layer + 1,
         same=int(agreed.argmax()) + 1,
-        more=percent(agreed.max()),
+        more=as_percent(agreed.max()),
         follows=int(agreed.argmin()) + 1,
-        less=percent(agreed.min()),
+        less=as_percent(agreed.min()),
     )
     layer, _, token = place(acts, steps[2])
     patch, mean = token - prefix, acts.attention(layer).mean(axis=0)
@@ -61,11 +61,11 @@ def who(acts: Activations, steps: Sequence[Step]) -> Iterable[str]:
         "with {share} and less; it looks most at {at} ({own}). The two maps have a correlation of "
         "**{alike:.2f}**.",
         layer=layer + 1,
-        patch=patch_name(acts, patch),
-        by="; ".join(patch_name(acts, int(one)) for one in numbers[np.argsort(-looked)[:3]]),
-        share=percent(looked.max()),
-        at=patch_name(acts, int(numbers[looks.argmax()])),
-        own=percent(looks.max()),
+        patch=patch_at(acts, patch),
+        by="; ".join(patch_at(acts, int(one)) for one in numbers[np.argsort(-looked)[:3]]),
+        share=as_percent(looked.max()),
+        at=patch_at(acts, int(numbers[looks.argmax()])),
+        own=as_percent(looks.max()),
         alike=alike,
     )
 
@@ -97,8 +97,8 @@ def near(acts: Activations, steps: Sequence[Step], others: Iterable[Activations]
     layers = np.ma.masked_invalid(pixels).mean(axis=1).filled(np.nan)  # no patch, no distance
     near, far = int(np.nanargmin(layers)), int(np.nanargmax(layers))
     yield tr(
-        "The most local is **layer {near}**, whose heads attend {least:.1f} px far on average; the "
-        "most global is layer {far}, with {most:.1f} px.",
+        "The most local is **layer {near}**, whose heads have a mean attention distance of "
+        "{least:.1f} px; the most global is layer {far}, with {most:.1f} px.",
         near=near + 1,
         least=layers[near],
         far=far + 1,
@@ -109,8 +109,8 @@ def near(acts: Activations, steps: Sequence[Step], others: Iterable[Activations]
     even = np.unravel_index(int(np.nanargmin(np.abs(pixels - equal))), pixels.shape)
     if np.isfinite(pixels[layer, head or 0]):  # a head may attend to no patch at all
         yield tr(
-            "Layer {layer}, head {head} attends at {share:.0f} % of the distance of equal sharing, "
-            "layer {far}, head {other} at {most:.0f} %.",
+            "The distance of layer {layer}, head {head} is {share:.0f} % of that of equal sharing, "
+            "that of layer {far}, head {other} is {most:.0f} %.",
             layer=layer + 1,
             head=(head or 0) + 1,
             share=100 * pixels[layer, head or 0] / equal,
@@ -123,8 +123,9 @@ def near(acts: Activations, steps: Sequence[Step], others: Iterable[Activations]
         here = np.array([one[layer, head or 0] for one in every])
         nearest = sum(int(np.nanargmin(one)) == int(np.nanargmin(pixels)) for one in every)
         yield tr(
-            "Over {count} pictures that head attends between {least:.1f} and {most:.1f} px; the "
-            "most local head of all is the same as here on **{same} of {count}**.",
+            "Over {count} pictures, the distance of that head lies between {least:.1f} and "
+            "{most:.1f} px. The most local head of all is the same as here on **{same} of "
+            "{count}**.",
             count=len(every),
             least=np.nanmin(here),
             most=np.nanmax(here),
@@ -149,11 +150,11 @@ def reaches(model: Model, image: Image.Image, acts: Activations) -> Iterable[str
         "{half_first} of {count}; up to layer {depth}, **{from_last}**, half of it from "
         "**{half_last}**.",
         query=asks,
-        from_first=percent(first[prefix:].sum()),
+        from_first=as_percent(first[prefix:].sum()),
         half_first=halved(first[prefix:]),
         count=count,
         depth=acts.depth,
-        from_last=percent(last[prefix:].sum()),
+        from_last=as_percent(last[prefix:].sum()),
         half_last=halved(last[prefix:]),
     )
     by_max, by_min = (
@@ -161,8 +162,8 @@ def reaches(model: Model, image: Image.Image, acts: Activations) -> Iterable[str
     )
     if np.isfinite([by_max, by_min]).all():
         yield tr(
-            "Against the mean of heads, the map by their maximum has a correlation of "
-            "{by_max:.2f}, by their minimum of {by_min:.2f}.",
+            "With the map by the mean of heads, the map by their maximum has a correlation of "
+            "{by_max:.2f}, and that by their minimum one of {by_min:.2f}.",
             by_max=by_max,
             by_min=by_min,
         )

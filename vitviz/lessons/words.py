@@ -3,13 +3,8 @@
 import numpy as np
 
 from ..activations import Activations
-from ..language import told, tr
+from ..language import patch_name, told, tr
 from ..text.lessons import Step
-
-
-def percent(share: float) -> str:
-    value = 100 * float(share)
-    return f"{value:.0f} %" if value >= 10 or value == 0 else f"{value:.2g} %"
 
 
 def label(acts: Activations, index: int) -> str:
@@ -35,9 +30,8 @@ def reader(acts: Activations) -> str:
     return "CLS" if "cls" in acts.read_tokens else tr("the mean of the patches")
 
 
-def patch_name(acts: Activations, number: int) -> str:
-    row, col = divmod(number, acts.grid[1])
-    return tr("row {row}, column {column}", row=row + 1, column=col + 1)
+def patch_at(acts: Activations, number: int) -> str:
+    return patch_name(*divmod(number, acts.grid[1]))
 
 
 def place(acts: Activations, step: Step) -> tuple[int, int | None, int]:

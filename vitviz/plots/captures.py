@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 import numpy as np
 import plotly.graph_objects as go
 
-from ..language import told
+from ..language import patch_name, told
 from . import charts, distance, maps, tokens
-from .template import KEY, QUERY, Box, patch_name
+from .template import KEY, QUERY, Box
 
 if TYPE_CHECKING:
     from ..activations import Activations

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from ..language import mark, tr
-from .template import GREY, LINES, QUERY, beside_each_other, finish, legend_above, patch_name
+from ..language import mark, patch_name, tr
+from .template import GREY, LINES, QUERY, beside_each_other, finish, legend_above
 
 _BEHIND = "rgba(74,134,197,.45)"  # of bars below dots
 

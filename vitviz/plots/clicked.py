@@ -7,14 +7,13 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from ..language import tr
+from ..language import patch_name, tr
 from .template import (
     GREY,
     SIGNED,
     Box,
     colorbar,
     finish,
-    patch_name,
     picture_axes,
 )
 

@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from ..language import tr
+from ..language import as_percent, patch_name, tr
 from .maps import photo_source
 from .template import (
     GREY,
@@ -15,13 +15,11 @@ from .template import (
     QUERY,
     SIGNED,
     Box,
-    as_percent,
     cells,
     centre,
     colorbar,
     finish,
     legend_above,
-    patch_name,
     picture_axes,
 )
 from .tokens import component_colours

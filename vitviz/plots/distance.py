@@ -3,8 +3,8 @@
 import numpy as np
 import plotly.graph_objects as go
 
-from ..language import tr, tr_n
-from .template import GREY, QUERY, SHARES, as_percent, colorbar, finish
+from ..language import as_percent, tr, tr_n
+from .template import GREY, QUERY, SHARES, colorbar, finish
 
 _BAR = "#4a86c5"
 

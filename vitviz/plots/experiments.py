@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from ..language import mark, tr
+from ..language import mark, patch_name, tr
 from .clicked import AFTER, HEIGHT
 from .template import (
     GREY,
@@ -17,7 +17,6 @@ from .template import (
     colorbar,
     finish,
     legend_above,
-    patch_name,
     picture_axes,
 )
 

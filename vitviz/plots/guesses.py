@@ -6,9 +6,9 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from ..language import tr
+from ..language import patch_name, tr
 from .maps import heat_map, on_picture, photo
-from .template import Box, finish, patch_name
+from .template import Box, finish
 
 _GUESS = "#ffffff"
 

@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from ..language import mark, tr
+from ..language import as_percent, mark, patch_name, tr
 from .template import (
     GREY,
     KEY,
@@ -17,12 +17,10 @@ from .template import (
     SHARES,
     SIGNED,
     Box,
-    as_percent,
     cells,
     centre,
     colorbar,
     finish,
-    patch_name,
     picture_axes,
     query_box,
 )

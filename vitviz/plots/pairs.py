@@ -7,9 +7,9 @@ import plotly.graph_objects as go
 from PIL import Image
 from plotly.subplots import make_subplots
 
-from ..language import tr
+from ..language import patch_name, tr
 from .maps import picture
-from .template import BARE, KEY, LINES, QUERY, Box, cells, finish, legend_above, patch_name
+from .template import BARE, KEY, LINES, QUERY, Box, cells, finish, legend_above
 
 _ALLOWED = [[0.0, "rgba(138,143,152,0.2)"], [1.0, "#4a86c5"]]
 _FINE = 20  # rows or columns from which on they have no gaps and thin boxes

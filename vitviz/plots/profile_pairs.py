@@ -7,10 +7,10 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..language import tr
+from ..language import as_percent, tr
 from .document import document
 from .profile_page import HEADS
-from .template import GREY, LINES, SHARES, SIGNED, as_percent, beside_each_other, finish
+from .template import GREY, LINES, SHARES, SIGNED, beside_each_other, finish
 
 _COLUMNS = 4  # maps beside each other
 _TITLES = {"px": "B minus A, pixels", "bit": "B minus A, bits", "share": "B minus A, % points"}

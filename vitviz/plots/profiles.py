@@ -7,12 +7,11 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..language import tr
+from ..language import as_percent, tr
 from .template import (
     GREY,
     LINES,
     SHARES,
-    as_percent,
     beside_each_other,
     colorbar,
     finish,

@@ -1,14 +1,11 @@
-"""What all figures share: colours, scales, layout, and words for patches and shares."""
+"""What all figures share: colours, scales and layout."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.colors import get_colorscale, sample_colorscale
-
-from ..language import tr
 
 Box = tuple[float, float, float, float]
 
@@ -140,16 +137,3 @@ def centre(crop: Box, grid: tuple[int, ...], row: Any, col: Any) -> tuple[Any, A
     """The centre (x, y) of a patch in the picture; of arrays of rows and columns, arrays."""
     cell = cells(crop, grid)
     return cell["x0"] + col * cell["dx"], cell["y0"] + row * cell["dy"]
-
-
-def patch_name(row: int, col: int) -> str:
-    return tr("row {row}, column {column}", row=row + 1, column=col + 1)
-
-
-def as_percent(share: float) -> str:
-    """Two significant digits, so that shares of very different size can be read."""
-    percent = 100 * float(share)
-    if percent >= 9.95 or percent <= 0:
-        return f"{percent:.0f} %"
-    digits = 1 - math.floor(math.log10(percent))
-    return f"{percent:.{digits}f} %"

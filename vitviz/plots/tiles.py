@@ -9,16 +9,14 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from ..language import tr
+from ..language import as_percent, patch_name, tr
 from .template import (
     BARE,
     QUERY,
     SIGNED,
-    as_percent,
     colorbar,
     colour_table,
     finish,
-    patch_name,
     query_box,
 )
 

@@ -9,17 +9,15 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from ..language import tr, tr_n
+from ..language import as_percent, patch_name, tr, tr_n
 from .maps import heat_map, on_picture, photo
 from .template import (
     BARE,
     QUERY,
     Box,
-    as_percent,
     cells,
     centre,
     finish,
-    patch_name,
     query_box,
 )
 

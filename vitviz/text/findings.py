@@ -1,10 +1,10 @@
 """One sentence a page on what its numbers say, computed from them; numbers in, sentence out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ..language import mark, tr
+from ..language import as_percent, mark, tr
 
 CLEAR = 0.1  # of all attention among patches: what a pattern gets beyond uniform attention
 ALMOST_UNIFORM = 0.1  # of all attention: what would have to move
@@ -57,8 +57,8 @@ def attention(
             layer=layers[at],
             head=head + 1,
             where=tr(_PLACES[name]) if name in _PLACES else where,
-            share=_percent(shares[at][name][head]),
-            uniform=_percent(uniform[name]),
+            share=as_percent(shares[at][name][head]),
+            uniform=as_percent(uniform[name]),
         )
     counts = [int((each < ALMOST_UNIFORM).sum()) for each in moved]
     at = int(np.argmax([count / len(each) for count, each in zip(counts, moved, strict=True)]))
@@ -100,7 +100,7 @@ def distance(pixels: np.ndarray, uniform: float) -> str:
         verdict=verdict,
         even=even,
         heads=len(known),
-        percent=_percent(NEAR_UNIFORM),
+        percent=as_percent(NEAR_UNIFORM),
         uniform=uniform,
         near=near,
         layer=layer + 1,
@@ -273,6 +273,41 @@ def _reaching_half(explained: np.ndarray) -> int | None:
     return int(reached[0]) + 1 if len(reached) else None
 
 
-def _percent(share: float) -> str:
-    percent = 100 * float(share)
-    return f"{percent:.0f} %" if percent >= 10 or percent == 0 else f"{percent:.1f} %"
+def muted_heads(
+    logits: np.ndarray, answer: int, name_of: Callable[[int], str]
+) -> tuple[str, tuple[int, int] | None]:
+    """What muting each head alone does to the answer, and the head that changes it most clearly.
+
+    Parameters
+    ----------
+    logits : ndarray of shape (layers, heads, K)
+        With that head muted.
+    answer : the number of the class without any muting
+    name_of : gives the name of a class
+
+    Returns
+    -------
+    The sentence, and layer and head from 0; None where no head changes the answer.
+    """
+    answers = logits.argmax(axis=-1)
+    changed = int((answers != answer).sum())
+    if not changed:
+        said = tr(
+            "Muting any one of the {count} heads leaves the answer at **{label}**.",
+            count=answers.size,
+            label=name_of(answer),
+        )
+        return said, None
+    margins = logits.max(axis=-1) - logits[..., answer]  # above 0 where another class wins
+    layer, head = (int(at) for at in np.unravel_index(int(margins.argmax()), margins.shape))
+    said = tr(
+        "Muting one head alone changes the answer for **{changed} of {count}** heads, most clearly "
+        "layer {layer}, head {head}: {label} becomes **{instead}**.",
+        changed=changed,
+        count=answers.size,
+        layer=layer + 1,
+        head=head + 1,
+        label=name_of(answer),
+        instead=name_of(int(answers[layer, head])),
+    )
+    return said, (layer, head)

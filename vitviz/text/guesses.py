@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..language import mark, tr
+from ..language import as_percent, mark, patch_name, tr
 
 SWITCH = mark("Predict first")
 SWITCH_HELP = mark("Guess what the figure will show before you see it.")
@@ -48,8 +48,8 @@ def patch(shares: np.ndarray, chosen: int, query: str, where: str, row: bool) ->
     """
     flat, cols = shares.ravel(), shares.shape[1]
     facts = {
-        "place": _place(chosen, cols),
-        "share": _percent(flat[chosen]),
+        "place": patch_name(*divmod(chosen, cols)),
+        "share": as_percent(flat[chosen]),
         "query": query,
         "where": where,
         "rank": _rank(-flat, chosen),
@@ -67,9 +67,11 @@ def patch(shares: np.ndarray, chosen: int, query: str, where: str, row: bool) ->
     best = int(flat.argmax())
     if best == chosen:
         return said + tr("No other ranks higher.")
-    share = _percent(flat[best])
+    share = as_percent(flat[best])
     return said + tr(
-        "The strongest is {place}, with {share}.", place=_place(best, cols), share=share
+        "The strongest is {place}, with {share}.",
+        place=patch_name(*divmod(best, cols)),
+        share=share,
     )
 
 
@@ -86,7 +88,7 @@ def block(falls: np.ndarray, chosen: int, name: str) -> str:
     best = int(flat.argmax())
     said = tr(
         "Without the block at {place} of the blocks the probability of {name} {falls}: {rank}. ",
-        place=_place(chosen, cols),
+        place=patch_name(*divmod(chosen, cols)),
         name=name,
         falls=_falls(flat[chosen]),
         rank=_rank(-flat, chosen),
@@ -95,7 +97,7 @@ def block(falls: np.ndarray, chosen: int, name: str) -> str:
         return said + tr("No other ranks higher.")
     return said + tr(
         "The block that matters most is {place}, without which it {falls}.",
-        place=_place(best, cols),
+        place=patch_name(*divmod(best, cols)),
         falls=_falls(flat[best]),
     )
 
@@ -133,7 +135,7 @@ def kept(chosen: int, cols: int) -> str:
     """The guess of a block, before the experiment was made."""
     return tr(
         "the block at {place} of the blocks. Hide the blocks to see how near it is.",
-        place=_place(chosen, cols),
+        place=patch_name(*divmod(chosen, cols)),
     )
 
 
@@ -157,13 +159,3 @@ def _falls(fall: float) -> str:
     if points > 0:
         return tr("falls by {points:.1f} percentage points", points=points)
     return tr("rises by {points:.1f} percentage points", points=-points)
-
-
-def _place(number: int, cols: int) -> str:
-    row, col = divmod(number, cols)
-    return tr("row {row}, column {column}", row=row + 1, column=col + 1)
-
-
-def _percent(share: float) -> str:
-    percent = 100 * float(share)
-    return f"{percent:.0f} %" if percent >= 10 or percent == 0 else f"{percent:.2g} %"

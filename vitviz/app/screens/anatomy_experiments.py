@@ -15,8 +15,7 @@ from vitviz.app.shared.view import View
 from vitviz.app.widgets import class_menu
 from vitviz.app.widgets.data_table import Columns, Table, patch_columns
 from vitviz.app.widgets.figure import show
-from vitviz.language import Message, mark, tr
-from vitviz.plots.template import as_percent
+from vitviz.language import Message, as_percent, mark, tr
 
 if TYPE_CHECKING:
     from vitviz import Model

@@ -11,8 +11,7 @@ from vitviz.app.shared import lessons, models, queue, results
 from vitviz.app.shared.view import View, read_at
 from vitviz.app.widgets import class_menu
 from vitviz.app.widgets.figure import show
-from vitviz.language import Message, mark, tr
-from vitviz.plots.template import as_percent
+from vitviz.language import Message, as_percent, mark, tr
 
 Method = Literal["relevance", "gradient"]
 METHODS: dict[Method, str] = {"relevance": mark("relevance"), "gradient": mark("gradient rollout")}

@@ -9,8 +9,7 @@ from vitviz import plots
 from vitviz.app.shared import results
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.figure import show
-from vitviz.language import tr
-from vitviz.plots.template import as_percent
+from vitviz.language import as_percent, tr
 
 if TYPE_CHECKING:
     from vitviz.activations import Edit

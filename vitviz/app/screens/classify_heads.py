@@ -14,6 +14,7 @@ from vitviz.app.shared.view import View, model_key
 from vitviz.app.widgets import cell_sets
 from vitviz.app.widgets.experiment import Pending, found_of, on_demand
 from vitviz.language import tr
+from vitviz.text import findings
 
 if TYPE_CHECKING:
     from vitviz.intervention import Progress
@@ -108,33 +109,13 @@ def _deciding(view: View, found: np.ndarray, labels: tuple[str, ...]) -> None:
     """Offer the head whose muting changes the answer most clearly, or say that there is none."""
     assert view.acts.logits is not None
     answer = int(view.acts.logits.argmax())
-    answers = found.argmax(axis=-1)
-    margins = found.max(axis=-1) - found[..., answer]  # above 0 where another class wins
-    layer, head = (int(at) for at in np.unravel_index(int(margins.argmax()), margins.shape))
-    if answers[layer, head] == answer:
-        st.markdown(
-            tr(
-                "Muting any one head alone leaves the answer at **{label}**.",
-                label=labels[answer],
-            )
-        )
+    said, most = findings.muted_heads(found, answer, labels.__getitem__)
+    st.markdown(said)
+    if most is None:
         return
-    count = int((answers != answer).sum())
-    new = labels[int(answers[layer, head])]
-    st.markdown(
-        tr(
-            "Muting one head alone changes the answer for {count} of {size} heads, most "
-            "clearly layer {layer}, head {head}: **{label}** becomes **{new}**.",
-            count=count,
-            size=answers.size,
-            layer=layer + 1,
-            head=head + 1,
-            label=labels[answer],
-            new=new,
-        )
-    )
-    only = np.zeros(answers.shape, bool)
-    only[layer, head] = True
+    only = np.zeros(found.shape[:2], bool)
+    only[most] = True
+    layer, head = most
     st.button(
         tr("Mute layer {layer}, head {head}", layer=layer + 1, head=head + 1),
         key="mute deciding",

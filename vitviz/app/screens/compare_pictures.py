@@ -18,8 +18,7 @@ from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
 from vitviz.app.widgets.linked_map import linked_map
 from vitviz.app.widgets.token_map import middle, patch_number
-from vitviz.language import Message, tr
-from vitviz.plots.template import as_percent
+from vitviz.language import Message, as_percent, tr
 from vitviz.text import findings
 from vitviz.token_map import encode, shape_of
 

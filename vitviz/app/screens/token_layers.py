@@ -12,9 +12,8 @@ from vitviz.app.widgets.data_table import Columns, Table
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.profile_menu import profile_menu
 from vitviz.inspection.tokens import OUTLIER
-from vitviz.language import Message, tr
+from vitviz.language import Message, as_percent, tr
 from vitviz.plots.profiles import layer_similarity, norm_histogram
-from vitviz.plots.template import as_percent
 
 if TYPE_CHECKING:
     from vitviz import Profile

@@ -17,8 +17,7 @@ from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
 from vitviz.app.widgets.token_map import MAX_BYTES, token_map
-from vitviz.language import Message, tr
-from vitviz.plots.template import as_percent
+from vitviz.language import Message, as_percent, tr
 from vitviz.text import findings
 from vitviz.token_map import Frame, encode
 

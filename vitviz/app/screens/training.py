@@ -16,9 +16,7 @@ from vitviz.app.widgets.data_table import Columns, Data, Table
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.player import player
 from vitviz.checkpoints import assets, load_shipped
-from vitviz.language import Message, mark, tr
-from vitviz.plots.template import as_percent
-from vitviz.plots.training import running_epochs
+from vitviz.language import Message, as_percent, mark, tr
 from vitviz.text import page_text
 
 if TYPE_CHECKING:
@@ -44,8 +42,6 @@ def page(view: View) -> Data:
             )
         )
     moment = _run(name, runs) if lessons.shows("moment") else None
-    if lessons.shows("teacher"):
-        _beside(name, runs)
     if lessons.shows("hunger"):
         _hunger()
     line = tr("{name} · recorded during training", name=name)
@@ -61,7 +57,7 @@ def _run(name: str, runs: dict[str, Any]) -> int | None:
     curve, *beside = st.columns([5, 3, 4] if moments else [8, 4])
     with curve:
         st.subheader(tr("The run of {name}", name=name), anchor=False)
-        dataset = name.removeprefix("vitviz_tiny_").removesuffix("_distilled")
+        dataset = name.removeprefix("vitviz_tiny_")
         show(
             plots.training_curves(
                 {"": run["epochs"]},
@@ -72,7 +68,7 @@ def _run(name: str, runs: dict[str, Any]) -> int | None:
         )
     if moments:
         curve.markdown(_growth_words(run))
-        st.markdown(_loss_words(run))
+        st.markdown(_loss_words(run) + _teacher_words(run))
         _as_it_was(name, moment, *beside)
     else:
         kept = [other for other in runs if other != name and _record(other)]
@@ -84,7 +80,7 @@ def _run(name: str, runs: dict[str, Any]) -> int | None:
                 kept=tr(" and ").join(kept),
             )
         )
-        beside[0].markdown(f"{_growth_words(run)}\n\n{_loss_words(run)}")
+        beside[0].markdown(f"{_growth_words(run)}\n\n{_loss_words(run)}{_teacher_words(run)}")
     return moment if moments else None
 
 
@@ -213,6 +209,21 @@ def _loss_words(run: dict[str, Any]) -> str:
     )
 
 
+def _teacher_words(run: dict[str, Any]) -> str:
+    """Who taught the distillation token, where the model has one."""
+    teacher = run.get("teacher")
+    if teacher is None:
+        return ""
+    return " " + tr(
+        "The teacher is a CNN with a test accuracy of {accuracy:.1f} %, whose own training took "
+        "{minutes} minutes; that of {name} took {own}.",
+        accuracy=100 * teacher["test_accuracy"],
+        minutes=teacher["minutes"],
+        name=run["model"],
+        own=run["minutes"],
+    )
+
+
 def _growth_words(run: dict[str, Any]) -> str:
     """How the last stage, with larger inputs, changed the accuracy."""
     rows, side = run["epochs"], run["picture_side"]
@@ -238,43 +249,6 @@ def _growth_words(run: dict[str, Any]) -> str:
 
 def _side_factor(rows: list[dict[str, Any]]) -> str:
     return f"{(rows[-1]['image_size'] / rows[0]['image_size']) ** 2:g}"
-
-
-def _beside(name: str, runs: dict[str, Any]) -> None:
-    """The same epochs with and without a teacher, where both were trained."""
-    plain = name.removesuffix("_distilled")
-    taught = f"{plain}_distilled"
-    if plain not in runs or taught not in runs:
-        return
-    st.subheader(tr("With and without a teacher"), anchor=False)
-    pair = {tr("labels only"): runs[plain], tr("with a teacher"): runs[taught]}
-    show(
-        plots.training_curves(
-            {label: run["epochs"] for label, run in pair.items()},
-            test_accuracy={label: run["test_accuracy"] for label, run in pair.items()},
-            with_loss=False,
-        )
-    )
-    teacher = runs[taught]["teacher"]
-    alone, both = (
-        tr(
-            "{epochs:.1f} epochs in {minutes} minutes",
-            epochs=running_epochs(run["epochs"])[-1],
-            minutes=run["minutes"],
-        )
-        for run in pair.values()
-    )
-    st.markdown(
-        tr(
-            "With labels only: {alone}. With a teacher: {both}, and {minutes} more for the "
-            "teacher's own training. The distillation token learns the answers of the "
-            "teacher, a small CNN with a test accuracy of {accuracy:.1f} %.",
-            alone=alone,
-            both=both,
-            minutes=teacher["minutes"],
-            accuracy=100 * teacher["test_accuracy"],
-        )
-    )
 
 
 def _as_it_was(

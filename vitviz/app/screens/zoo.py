@@ -13,8 +13,7 @@ from vitviz.app.shared import models, results
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.figure import show
-from vitviz.language import Message, mark, tr
-from vitviz.plots.template import as_percent
+from vitviz.language import Message, as_percent, mark, tr
 from vitviz.text.families import CARDS
 
 if TYPE_CHECKING:

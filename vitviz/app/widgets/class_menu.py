@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from vitviz.app.settings import setting
-from vitviz.language import told, tr
+from vitviz.language import as_percent, told, tr
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,8 +23,6 @@ def names(acts: "Activations") -> tuple[str, ...]:
 
 def answer_words(acts: "Activations", *, trained: bool) -> str:
     """What the model answers for the picture, in one line."""
-    from vitviz.plots.template import as_percent
-
     if acts.probabilities is None:
         return tr("No answer: this model has no head.")
     top = _top(acts)
