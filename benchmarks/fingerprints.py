@@ -25,7 +25,7 @@ from vitviz import inspection
 from vitviz.activations import edited_input
 
 PICTURE = Path(__file__).parents[1] / "assets" / "samples" / "dog.jpg"
-SHIPPED = ("vitviz_things200", "vitviz_tiny_cifar10", "vitviz_tiny_cifar10_distilled")
+SHIPPED = ("vitviz_things200", "vitviz_tiny_cifar10", "vitviz_tiny_cifar100")
 RANDOM = (
     "vit_tiny_patch16_224",
     "deit_tiny_distilled_patch16_224",

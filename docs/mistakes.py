@@ -11,8 +11,8 @@ from vitviz import attribution, inspection
 from vitviz.checkpoints import assets
 
 PICTURE = "dog"  # with which the app opens
-PLAIN = "vitviz_tiny_cifar100"  # whose positions were random before training
-FLAT = "vitviz_tiny_cifar10"  # whose distance does not rise with depth
+# Its positions were random before training, and its distance does not rise with depth.
+PLAIN = "vitviz_tiny_cifar100"
 
 
 def residual() -> dict[str, float]:
@@ -86,14 +86,14 @@ def head() -> dict[str, Any]:
 
 def depth() -> dict[str, Any]:
     """The mean distance of each layer on one picture, which falls somewhere as over many."""
-    acts = vitviz.capture(model(FLAT), scene(PICTURE).image)
+    acts = vitviz.capture(model(PLAIN), scene(PICTURE).image)
     layers = inspection.attention_distance(acts).mean(axis=1)
-    profile = vitviz.load_profile(assets() / "profiles" / f"{FLAT}.npz")
+    profile = vitviz.load_profile(assets() / "profiles" / f"{PLAIN}.npz")
     lowest = largest(-layers) + 1
     if lowest == 1 or largest(-profile.mean("distance").mean(axis=1)) + 1 != lowest:
         raise ValueError("The first layer of this model is the lowest, here or over many pictures.")
     return {
-        "model": FLAT,
+        "model": PLAIN,
         "layers": [float(value) for value in layers],
         "lowest": lowest,
         "pictures": profile.about["pictures"],

@@ -39,7 +39,7 @@ print(len(samples()) >= 8, all(page_text(page).equation for page in PAGES))
 print("export default" in script(), ".token-map" in style())
 """
     looked, *there = _python(code, tmp_path).splitlines()
-    assert looked == "True (16, 16) (6, 257, 257) 1.0"
+    assert looked == "True (16, 16) (6, 258, 258) 1.0"  # CLS and DIST before the patches
     assert " ".join(there).split() == ["True"] * 4
 
 

@@ -443,7 +443,7 @@ def test_the_page_has_all_figures_and_refers_to_no_other_file(
 def test_the_command_says_what_was_left_out_and_what_was_refused(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sides = ["vitviz_tiny_cifar10", "vitviz_tiny_cifar10_distilled"]
+    sides = ["vitviz_tiny_cifar10", "vitviz_tiny_cifar100"]
     files = [str(folder / name) for name in ("1.png", "3.png", "4.png")]
     assert cli.main(["compare", *sides, *files, "--out", str(tmp_path / "out")]) == 1
     said = capsys.readouterr()

@@ -23,12 +23,19 @@ from vitviz.training import (
     build,
     evaluate,
     grow,
+    loop,
     rate_factor,
     train,
 )
 from vitviz.training.data import THINGS_MEAN, THINGS_STD
 from vitviz.training.loop import converged
-from vitviz.training.objective import drop_paths, optimisers_of, set_rate, update_average
+from vitviz.training.objective import (
+    Network,
+    drop_paths,
+    optimisers_of,
+    set_rate,
+    update_average,
+)
 from vitviz.training.publishing import record
 from vitviz.training.recipes import Mimetic
 from vitviz.vit import Attention, Block, VisionTransformer, fixed_positions
@@ -182,6 +189,25 @@ def test_without_an_average_the_weights_themselves_are_published(
     for name, value in load_file(path).items():
         assert torch.equal(kept[name], value)
         assert torch.equal(kept[f"average.{name}"], value)
+
+
+def test_every_stage_begins_an_average_of_its_own(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decays: list[float] = []
+
+    def noted(average: Network, model: Network, decay: float) -> None:
+        decays.append(decay)
+        update_average(average, model, decay)
+
+    monkeypatch.setattr(loop, "update_average", noted)
+    train(replace(LOCAL, average=0.3), data=data, out=tmp_path, report=silent)
+    steps = [int(stage.epochs * 100 // LOCAL.batch_size) for stage in LOCAL.stages]
+    assert decays == [
+        min(0.3, (1 + step) / (10 + step)) for count in steps for step in range(count)
+    ]
+    assert len(steps) == 2
+    assert min(steps) > 3
 
 
 def test_the_average_is_published_measured_and_resumed(data: Path, tmp_path: Path) -> None:

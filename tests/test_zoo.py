@@ -34,7 +34,7 @@ from timm.models import get_pretrained_cfg
 
 import vitviz
 from vitviz import checkpoints, memory
-from vitviz.checkpoints import load_shipped
+from vitviz.checkpoints import SUCCESSORS, load_shipped, shipped_names
 from vitviz.families import ModelError
 from vitviz.model import Model
 from vitviz.zoo import catalogue, leave_cores_free, load_model, random_kernel, weights_of
@@ -91,6 +91,14 @@ def test_an_unknown_name_gets_a_suggestion() -> None:
 def test_a_shipped_model_is_suggested_too(shipped: str) -> None:
     with pytest.raises(ModelError, match=r"did you mean little\?"):
         load_model("litle")
+
+
+@pytest.mark.parametrize(("name", "successor"), SUCCESSORS.items())
+def test_a_name_that_is_no_longer_shipped_leads_to_its_successor(name: str, successor: str) -> None:
+    assert successor in shipped_names()
+    with pytest.raises(ModelError, match=f": {successor} has taken its place") as caught:
+        load_model(name)
+    assert_one_sentence(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", "???", "hf-hub:nobody", "../../etc/passwd"])

@@ -31,7 +31,7 @@ PHOTO = assets() / "samples" / "dog.jpg"
 LOAD = (
     "import vitviz\n"
     "from vitviz.checkpoints import assets\n"
-    "model = vitviz.load_model('vitviz_tiny_cifar10')\n"
+    "model = vitviz.load_model('vitviz_tiny_cifar100')\n"
     "photo = assets() / 'samples' / 'dog.jpg'\n"
 )
 EMPTY: Any = dict(metadata={}, outputs=[], execution_count=None)
@@ -143,10 +143,16 @@ class Notebook:
         """The HTML that stands in its file for a viewer without a kernel."""
         self.page.keyboard.press("Escape")
         self.page.keyboard.press("Control+s")
-        until(self.page, lambda: "text/html" in self.path.read_text(encoding="utf-8"))
-        (output,) = json.loads(self.path.read_text(encoding="utf-8"))["cells"][0]["outputs"]
+        texts: list[str] = []
+
+        def whole() -> bool:  # the file may be read while it is written
+            texts.append(self.path.read_text(encoding="utf-8"))
+            return "text/html" in texts[-1] and texts[-1].rstrip().endswith("\n}")
+
+        until(self.page, whole)
+        (output,) = json.loads(texts[-1])["cells"][0]["outputs"]
         assert "application/vnd.jupyter.widget-view+json" in output["data"]
-        return self.path.read_text(encoding="utf-8")
+        return texts[-1]
 
 
 @contextmanager
@@ -182,7 +188,7 @@ def test_python_and_the_pointer_choose_in_the_same_map(
         notebook.run(2)
         title.get_by_text("layer 1, mean").wait_for()
         file = notebook.saved()
-    acts = capture(load_model("vitviz_tiny_cifar10"), PHOTO)
+    acts = capture(load_model("vitviz_tiny_cifar100"), PHOTO)
     with viewed(file, browser, tmp_path) as frame:
         photo, words = (
             frame.locator("canvas[data-part=photo]"),
@@ -198,7 +204,7 @@ def test_python_and_the_pointer_choose_in_the_same_map(
 def test_python_and_the_pointer_choose_in_the_same_anatomy(
     lab: tuple[str, Path], browser: "Browser", tmp_path: Path
 ) -> None:
-    acts = capture(load_model("vitviz_tiny_cifar10"), PHOTO)
+    acts = capture(load_model("vitviz_tiny_cifar100"), PHOTO)
 
     def said(layer: int, query: int) -> str:
         share = float(acts.attention(layer)[0, query, 1:].max())

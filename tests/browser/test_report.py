@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 PHOTO = assets() / "samples" / "dog.jpg"
-MODEL = "vitviz_tiny_cifar10"
+MODEL = "vitviz_tiny_cifar100"
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from vitviz.checkpoints import shipped_names
 from vitviz.inspection import filter_components
 from vitviz.training import RECIPES, build
 
-PLAIN = "vitviz_tiny_cifar10"  # whose training began with plain random weights
+PLAIN = "vitviz_tiny_cifar100"  # whose training began with plain random weights
 MOSAIC, RANDOM, TILE, PHOTO, RESPONSE = range(5)
 
 
@@ -85,7 +85,7 @@ def test_a_model_with_fewer_numbers_in_a_patch_has_fewer_components(
     ("name", "weights", "what"),
     [
         (PLAIN, "random", "components"),
-        (PLAIN, "random", "raw filters"),
+        (SHIPPED, "mimetic", "raw filters"),
         (SHIPPED, "mimetic", "components"),
     ],
 )
@@ -96,7 +96,10 @@ def test_the_random_side_is_what_random_weights_show(name: str, weights: str, wh
     at.segmented_control(key="weights").set_value(weights).run()
     assert not at.exception
     assert titles(at)[0] == "Random weights"
-    np.testing.assert_allclose(numbers(at, 0), beside, atol=1)  # a record keeps half precision
+    found = numbers(at, 0)
+    if what == "raw filters":  # those of almost the same length may change places
+        found, beside = np.sort(found, axis=None), np.sort(beside, axis=None)
+    np.testing.assert_allclose(found, beside, atol=2)  # a record keeps half precision
     assert len(charts(at)) == 4  # nothing to put beside it
     assert "Choose the *trained* weights" in prose(at)
 

@@ -111,6 +111,13 @@ def test_only_the_allowed_models_are_offered(
     assert provenance(at).startswith("vitviz_tiny_cifar100")
 
 
+def test_a_link_to_a_model_that_is_no_longer_shipped_opens_its_successor() -> None:
+    at = opened("attention", model="vitviz_tiny_cifar10_distilled")
+    assert_works(at)
+    assert "vitviz_tiny_cifar10 has taken its place" in at.info[0].value
+    assert provenance(at).startswith("vitviz_tiny_cifar10 ")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -33,7 +33,7 @@ from vitviz.inspection import (
 from vitviz.plots import position_similarity as sprite
 from vitviz.plots import position_tile
 
-PLAIN = "vitviz_tiny_cifar10"  # whose training began with plain random weights
+PLAIN = "vitviz_tiny_cifar100"  # whose training began with plain random weights
 TILES, LINES, BEFORE, AFTER = range(4)
 NAMES = ["learned", "sine-cosine 1-D", "sine-cosine 2-D", "random"]
 

@@ -140,9 +140,10 @@ def _model_control(
     from vitviz import ModelError
 
     names = [*models.model_names(), *models.typed_names(_typed_model())]
-    if told := models.missing(settings.kept("model")):
+    if missing := models.missing(settings.kept("model")):
+        told, successor = missing
         settings.tell(told)
-        settings.change(model=names[0])
+        settings.change(model=successor if successor in names else names[0])
     name = setting("model", names, names[0])
     weights = weights_menu.control(switch, "weights", name)
     if menu is not None:

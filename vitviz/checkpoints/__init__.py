@@ -7,6 +7,8 @@ is loaded strictly (`fitting`).
 from .fitting import load_state
 from .reading import Checkpoint, CheckpointError
 from .shipped import (
+    SUCCEEDED,
+    SUCCESSORS,
     Shipped,
     assets,
     classes_named_in,
@@ -19,6 +21,8 @@ from .shipped import (
 )
 
 __all__ = [
+    "SUCCEEDED",
+    "SUCCESSORS",
     "Checkpoint",
     "CheckpointError",
     "Shipped",

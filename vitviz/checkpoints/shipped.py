@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+from ..language import mark
 from .reading import CheckpointError
 
 
@@ -36,6 +37,11 @@ def assets() -> Path:
     package = Path(__file__).resolve().parents[1]
     inside = package / "assets"
     return inside if inside.is_dir() else package.parent / "assets"
+
+
+#: The model that has taken the place of one that vitviz shipped before.
+SUCCESSORS: Mapping[str, str] = {"vitviz_tiny_cifar10_distilled": "vitviz_tiny_cifar10"}
+SUCCEEDED = mark("{name} is no longer shipped: {successor} has taken its place.")
 
 
 def shipped_names() -> tuple[str, ...]:

@@ -299,7 +299,6 @@ def _run_stage(run: _Run, model: Network, number: int) -> None:
     steps = math.ceil(stage.epochs * per_epoch)
     first = about["step"]
     every = per_epoch * math.ceil(stage.epochs / recipe.looks)
-    before = sum(math.ceil(earlier.epochs * per_epoch) for earlier in recipe.stages[:number])
     main, device = accelerator.is_main_process, accelerator.device
     early = {math.ceil(epoch * per_epoch) for epoch in recipe.early} if number == 0 else set()
     if first == 0 and main:
@@ -330,8 +329,9 @@ def _run_stage(run: _Run, model: Network, number: int) -> None:
         for optimiser in optimisers:
             optimiser.step()
             optimiser.zero_grad()
-        seen = before + step
-        update_average(run.average, model, min(recipe.average, (1 + seen) / (10 + seen)))
+        # Each stage begins an average of its own: in that of a short one with larger pictures,
+        # weights that never saw such pictures would otherwise prevail.
+        update_average(run.average, model, min(recipe.average, (1 + step) / (10 + step)))
         losses.append(accelerator.reduce(loss.detach(), "mean").item())
         bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
 

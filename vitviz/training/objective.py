@@ -19,9 +19,10 @@ Network = VisionTransformer | Cnn | WhitenedCnn
 class Objective(nn.Module):
     """The loss of a network on a batch.
 
-    Cross-entropy with the labels. A distillation token learns the teacher's logits instead, and
-    the loss is the mean of both (Touvron et al., https://arxiv.org/abs/2012.12877, section
-    4; soft targets by Hinton et al., https://arxiv.org/abs/1503.02531, section 2).
+    Cross-entropy with the labels. With a teacher, the mean of that and of the divergence from the
+    teacher's logits (Hinton et al., https://arxiv.org/abs/1503.02531, section 2), which is the
+    task of the distillation token (Touvron et al., https://arxiv.org/abs/2012.12877, section 4),
+    or of the only head in a network without one.
     """
 
     def __init__(
@@ -49,12 +50,16 @@ class Objective(nn.Module):
 
     def _loss(self, x: Tensor, labels: Tensor, taught: Tensor | None) -> Tensor:
         model, smoothing = self.network, self.recipe.label_smoothing
-        if taught is None or not isinstance(model, VisionTransformer) or model.head_dist is None:
+        if taught is None or not isinstance(model, VisionTransformer):
             return F.cross_entropy(model(x).float(), labels, label_smoothing=smoothing)
         temperature = self.recipe.temperature
         z = model.forward_features(x)
-        labelled = F.cross_entropy(model.head(z[:, 0]).float(), labels, label_smoothing=smoothing)
-        said = F.log_softmax(model.head_dist(z[:, 1]).float() / temperature, dim=1)
+        if model.head_dist is None:
+            answer = pupil = model.forward_head(z).float()
+        else:
+            answer, pupil = model.head(z[:, 0]).float(), model.head_dist(z[:, 1]).float()
+        labelled = F.cross_entropy(answer, labels, label_smoothing=smoothing)
+        said = F.log_softmax(pupil / temperature, dim=1)
         wanted = F.softmax(taught / temperature, dim=1)
         distance = F.kl_div(said, wanted, reduction="batchmean") * temperature**2
         return (labelled + distance) / 2

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..checkpoints import shipped_names
+from ..checkpoints import SUCCEEDED, SUCCESSORS, shipped_names
 from ..families import ModelError
 from ..language import Message
 from ..model import Preprocessing
@@ -104,6 +104,8 @@ def architecture_named(name: str) -> str:
     architecture = name.removeprefix("timm/")
     if timm.is_model(architecture):
         return architecture
+    if successor := SUCCESSORS.get(name):
+        raise ModelError(SUCCEEDED, name=name, successor=successor)
     known = [*shipped_names(), *timm.list_models()]
     near = difflib.get_close_matches(architecture, known, n=1)
     if near:

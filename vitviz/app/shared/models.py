@@ -302,21 +302,27 @@ def needs_download(name: str) -> bool:
     return any(entry.name == name and not entry.on_disk for entry in catalogue())
 
 
-def missing(name: str | None) -> str | None:
-    """The message for a linked model that is off the menu only because its weights are missing."""
+def missing(name: str | None) -> tuple[str, str | None] | None:
+    """The message for a linked model that this menu lacks though it is one, and its successor."""
+    from vitviz.checkpoints import SUCCEEDED, SUCCESSORS
+
+    if successor := SUCCESSORS.get(name or ""):
+        return tr(SUCCEEDED, name=name, successor=successor), successor
     if name and name.startswith("hf-hub:") and not hub_allowed():
-        return tr(
+        told = tr(
             "{name} is a name of the hub, and this server takes none: its operator can "
             "start it with --hub, for this machine alone.",
             name=name,
         )
+        return told, None
     if name is None or name not in _allowed_names() or name in model_names():
         return None
-    return tr(
+    told = tr(
         "{name} is not on this server, and visitors cannot make it download a model: its "
         "operator can add it with `vitviz fetch {name}`.",
         name=name,
     )
+    return told, None
 
 
 def _allowed_names() -> list[str]:
