@@ -12,7 +12,7 @@ from app_server import Server
 from vitviz.app.controls import LAYERED
 from vitviz.text import OPENING, PAGES, page_text, tab
 
-from .walk import opened, turn
+from .walk import opened, slowness, turn
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -26,20 +26,23 @@ def test_the_title_is_there_within_15_s_of_the_servers_start(page: "Page", serve
     begun = time.monotonic()
     page.goto(server.url)
     page.locator("h1").get_by_text(page_text(OPENING).title).wait_for()
-    assert server.start + time.monotonic() - begun < 15
+    took = server.start + time.monotonic() - begun
+    print(f"the title: {took:.1f} s")
+    assert took < 15 * slowness()
 
 
 def test_the_first_figure_is_there_within_3_s(visit: "Callable[[], Page]", server: Server) -> None:
-    times = []
+    rounds = []
     for _ in range(ROUNDS):
         page = visit()
         begun = time.monotonic()
         page.goto(server.url)
         page.locator("main canvas[data-part=photo][aria-label]").wait_for()
-        times.append(time.monotonic() - begun)
-        if times[-1] <= 3:
+        rounds.append((time.monotonic() - begun, slowness()))
+        print("the first figure: {:.1f} s, slowness {:.2f}".format(*rounds[-1]))
+        if rounds[-1][0] <= 3 * rounds[-1][1]:
             return
-    pytest.fail(f"the first figure came after {min(times):.1f} s")
+    pytest.fail(f"seconds and slowness: {rounds}")
 
 
 ANSWERED = """([heading, words]) =>
@@ -78,6 +81,8 @@ def test_pages_and_the_layer_answer_within_a_second(page: "Page", server: Server
             for key, words in (("Home", "layer 1 of 6"), ("End", "layer 6 of 6")):
                 press = partial(slider.press, key)
                 times[f"{name} {key}"] = seconds_to_answer(page, press, name, words)
-        if np.quantile(list(times.values()), 0.95) <= 1:
+        most, slow = np.quantile(list(times.values()), 0.95), slowness()
+        print(f"a page or a layer, 95th percentile: {most:.2f} s, slowness {slow:.2f}")
+        if most <= slow:
             return
     pytest.fail(f"too slow: { ({what: round(took, 2) for what, took in times.items()}) }")

@@ -12,6 +12,7 @@ from PIL import Image
 
 from browser.conftest import watched
 from browser.qr import read
+from browser.walk import slowness
 from vitviz import capture, load_model
 from vitviz.app.shared.pictures import DEFAULT, sample
 from vitviz.checkpoints import shipped_names
@@ -151,5 +152,7 @@ def test_a_students_page_follows_within_seconds(
         student.goto(there(for_class, "/tokens?layer=2"))
         expect(provenance(student)).to_contain_text("layer 2 of 6")
         pressed(teacher, text.PIN)
-        expect(provenance(student)).to_contain_text("layer 3 of 6", timeout=FOLLOWS_WITHIN)
+        expect(provenance(student)).to_contain_text(
+            "layer 3 of 6", timeout=FOLLOWS_WITHIN * slowness()
+        )
     pressed(teacher, text.RELEASE)

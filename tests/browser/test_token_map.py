@@ -17,6 +17,8 @@ from PIL import Image
 from vitviz.plots.template import KEY, QUERY, colour_table
 from vitviz.token_map import Frame, Shape, encode, encode_windows, packed, photo, script, style
 
+from .walk import slowness
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
@@ -748,8 +750,9 @@ def test_a_vit_b_redraws_within_16_ms(page: "Page", show: Callable[..., None]) -
         times = redraws(page)
         assert len(times) > 50
         rounds.append(float(np.quantile(times, 0.95)))
-    print(f"redraw of a ViT-B/16, 95th percentile: {min(rounds):.1f} ms")
-    assert min(rounds) <= 16
+    slow = slowness()
+    print(f"redraw of a ViT-B/16, 95th percentile: {min(rounds):.1f} ms, slowness {slow:.2f}")
+    assert min(rounds) <= 16 * slow
 
 
 @pytest.mark.bars
@@ -767,10 +770,9 @@ def test_a_mean_query_redraws_within_16_ms(
         page.evaluate("frame => component.change({ frame })", frame)
         times += redraws(page)
     assert len(times) == 2
-    print(
-        f"redraw of a mean query, by {direction}: {', '.join(f'{took:.1f}' for took in times)} ms"
-    )
-    assert min(times) <= 16
+    slow = slowness()
+    print(f"redraw of a mean query, by {direction}: {times} ms, slowness {slow:.2f}")
+    assert min(times) <= 16 * slow
 
 
 #: Two layers without CLS: windows of 2 x 7 patches of GRID, and a grid half as fine that pools.

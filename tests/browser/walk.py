@@ -1,6 +1,7 @@
 """What several browser tests do: open the app, turn to a page, wait until something holds."""
 
 import time
+import timeit
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,18 @@ from vitviz.text import page_text, tab
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
+
+
+WORK = 0.03  # seconds of a million small steps of Python on the machine where bars were set
+
+
+def slowness() -> float:
+    """How many times as long as there the same work takes here and now; 1 where it is quicker.
+
+    Bars of time are multiplied by it, as machines differ and are lent to others too.
+    """
+    took = timeit.repeat("for i in range(10**6): s += i * i", "s = 0", number=1, repeat=10)
+    return max(1.0, sum(took) / len(took) / WORK)
 
 
 def settled(page: "Page") -> None:
