@@ -195,14 +195,18 @@ def test_the_teacher_of_the_recipe_has_two_million_parameters() -> None:
     assert RECIPES["cifar10"].teacher == "cifar10_teacher"
 
 
-def test_the_loss_is_the_mean_of_both_tokens_losses() -> None:
+@pytest.mark.parametrize("token", [True, False])
+def test_the_loss_is_the_mean_of_what_labels_and_teacher_ask(token: bool) -> None:
+    """Of two heads, or both of the only one."""
     generator = torch.Generator().manual_seed(0)
-    model = VisionTransformer(image_size=32, **PUPIL.configuration)
+    configuration = {**PUPIL.configuration, "distillation_token": token}
+    model = VisionTransformer(image_size=32, **configuration)
     x = torch.randn(4, 3, 32, 32, generator=generator)
     labels, taught = torch.tensor([0, 3, 3, 9]), torch.randn(4, 10, generator=generator)
     z = model.forward_features(x)
-    assert model.head_dist is not None
-    own, copied = model.head(z[:, 0]).softmax(1), (model.head_dist(z[:, 1]) / 2).softmax(1)
+    pupil = model.head_dist(z[:, 1]) if model.head_dist is not None else model.head(z[:, 0])
+    assert (model.head_dist is not None) == token
+    own, copied = model.head(z[:, 0]).softmax(1), (pupil / 2).softmax(1)
     wanted = (taught / 2).softmax(1)
     labelled = -own[torch.arange(4), labels].log().mean()
     distance = 4 * (wanted * (wanted.log() - copied.log())).sum(1).mean()  # of temperature 2

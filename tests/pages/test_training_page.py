@@ -82,13 +82,14 @@ def card_of(name: str) -> str:
 def test_the_loss_on_the_page_is_the_one_that_the_run_minimised(name: str) -> None:
     """The recipe stands in the model card; the objective is tested in test_distillation.py."""
     recipe = dict(re.findall(r"^\| (\w+) \| (.+) \|$", card_of(name), re.MULTILINE))
-    taught = "distillation_token" in recipe["configuration"]
+    taught = recipe.get("teacher", "None") != "None"
     at = opened("training", model=name)
     assert_works(at)
     words = prose(at)
     assert f"cross-entropy with smoothed labels (ε = {recipe['label_smoothing']}:" in words
     assert ("The loss is the mean of two terms" in words) == taught
     assert ("temperature τ" in words) == taught
+    assert ("for the distillation token" in words) == ("distillation" in recipe["configuration"])
     if taught:
         assert f"τ = {float(recipe['temperature']):g}," in words
     at = open_data(at, "training")
@@ -183,11 +184,15 @@ def test_a_run_without_kept_weights_shows_its_curve_alone(records: Path) -> None
     assert "No weights were kept" in at.info[0].value
 
 
-def test_the_teacher_of_a_run_is_named(records: Path) -> None:
+@pytest.mark.parametrize("token", [True, False])
+def test_the_teacher_of_a_run_is_named(token: bool, records: Path) -> None:
     teacher = {"model": "cnn", "test_accuracy": 0.7654, "minutes": 15}
-    write_run(records, CIFAR10, 0.6, teacher=teacher, minutes=131, temperature=3)
+    about: Any = dict(teacher=teacher, minutes=131, temperature=3, distillation_token=token)
+    write_run(records, CIFAR10, 0.6, **about)
     at = opened("training", model=CIFAR10)
     assert_works(at)
+    assert "the mean of two terms: the cross-entropy" in prose(at)
+    assert ("distillation token" in prose(at)) == token
     assert "a CNN with a test accuracy of 76.5 %, whose own training took 15 minutes" in prose(at)
     assert f"that of {CIFAR10} took 131." in prose(at)
     write_run(records, CIFAR10, 0.6)

@@ -80,6 +80,7 @@ def write_curve(recipe: Recipe, held_out: Split, about: Mapping[str, Any], out: 
     }
     if recipe.teacher:
         curve["temperature"] = recipe.temperature
+        curve["distillation_token"] = recipe.configuration.get("distillation_token", False)
         teacher = json.loads(
             (out / "teacher" / f"{RECIPES[recipe.teacher].model}.json").read_text()
         )

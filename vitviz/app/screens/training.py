@@ -195,7 +195,15 @@ def _loss_words(run: dict[str, Any]) -> str:
             mixed=as_percent(mixed),
         )
     words = tr("The loss is the {what}", what=what)
-    if temperature:
+    if temperature and not run["distillation_token"]:
+        words = tr(
+            "The loss is the mean of two terms: the {what}, and the divergence from the teacher's "
+            "answer (both softened by a temperature τ = {temperature:g}, and the divergence "
+            "multiplied by τ²)",
+            what=what,
+            temperature=temperature,
+        )
+    elif temperature:
         words = tr(
             "The loss is the mean of two terms: the {what}, for the CLS token, and the "
             "divergence from the teacher's answer, for the distillation token (both "
@@ -210,7 +218,7 @@ def _loss_words(run: dict[str, Any]) -> str:
 
 
 def _teacher_words(run: dict[str, Any]) -> str:
-    """Who taught the distillation token, where the model has one."""
+    """Who taught the model, where it had a teacher."""
     teacher = run.get("teacher")
     if teacher is None:
         return ""
