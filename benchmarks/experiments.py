@@ -12,6 +12,7 @@ stopped; at the end OUT/NAME.json holds what the page shows.
 
 import argparse
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from vitviz import inspection
 from vitviz.training import Recipe, Stage, train
 from vitviz.training.loop import converged
 from vitviz.training.publishing import record
@@ -77,7 +79,11 @@ def _of(recipe: Recipe, share: float, seed: int) -> Recipe:
 
 
 def measured(recipe: Recipe, folder: Path) -> dict[str, Any]:
-    """The results of a finished run; distance as a share of the picture's side, entropy in bits."""
+    """The results of a finished run.
+
+    Of a ViT, at its end: distance as a share of the picture's side and entropy in bits; and the
+    cosine of neighbouring positions before and after.
+    """
     curve = json.loads((folder / f"{recipe.model}.json").read_text())
     last = curve["epochs"][-1]
     found = {
@@ -90,9 +96,17 @@ def measured(recipe: Recipe, folder: Path) -> dict[str, Any]:
         moments = record(folder / "moments.npz")
         end = len(moments["epoch"]) - 1
         distance, entropy = moments[f"distance_{end}"], moments[f"entropy_{end}"]
+        found["neighbours"] = [round(_neighbours(moments[f"positions_{n}"]), 4) for n in (0, end)]
         found["distance"] = np.round(distance / last["image_size"], 4).tolist()
         found["entropy"] = np.round(entropy, 3).tolist()
     return found
+
+
+def _neighbours(positions: np.ndarray) -> float:
+    """The mean cosine of neighbouring position embeddings, (rows * rows, D)."""
+    rows = math.isqrt(len(positions))
+    similarity = inspection.position_similarity(positions.astype(np.float32), grid=(rows, rows))
+    return inspection.neighbour_similarity(similarity)
 
 
 def main() -> None:

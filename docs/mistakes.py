@@ -1,5 +1,6 @@
 """The numbers that refute what is often said of Vision Transformers; docs/teaching.py asks."""
 
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,7 @@ from vitviz import attribution, inspection
 from vitviz.checkpoints import assets
 
 PICTURE = "dog"  # with which the app opens
-# Its positions were random before training, and its distance does not rise with depth.
-PLAIN = "vitviz_tiny_cifar100"
+PLAIN = "vitviz_tiny_cifar100"  # whose positions were random before training
 
 
 def residual() -> dict[str, float]:
@@ -85,17 +85,29 @@ def head() -> dict[str, Any]:
 
 
 def depth() -> dict[str, Any]:
-    """The mean distance of each layer on one picture, which falls somewhere as over many."""
-    acts = vitviz.capture(model(PLAIN), scene(PICTURE).image)
-    layers = inspection.attention_distance(acts).mean(axis=1)
-    profile = vitviz.load_profile(assets() / "profiles" / f"{PLAIN}.npz")
-    lowest = largest(-layers) + 1
-    if lowest == 1 or largest(-profile.mean("distance").mean(axis=1)) + 1 != lowest:
-        raise ValueError("The first layer of this model is the lowest, here or over many pictures.")
+    """The head that looks farthest, and one of a later layer that looks least far, in pixels."""
+    acts = scene(PICTURE).acts
+    profile = vitviz.load_profile(assets() / "profiles" / f"{model().name}.npz")
+    here, there = inspection.attention_distance(acts), profile.mean("distance")
+    pairs = combinations(range(acts.depth), 2)
+    layers = max(pairs, key=lambda pair: here[pair[0]].max() - here[pair[1]].min())
+    heads = []
+    for layer, sign in zip(layers, (1, -1), strict=True):
+        head = largest(sign * here[layer])
+        heads.append(
+            {
+                "layer": layer + 1,
+                "head": head + 1,
+                "distance": float(here[layer, head]),
+                "over_many": float(there[layer, head]),
+            }
+        )
+    if heads[0]["over_many"] <= heads[1]["over_many"]:
+        raise ValueError("Over many pictures the head of the later layer looks farther.")
+    means = there.mean(axis=1)
     return {
-        "model": PLAIN,
-        "layers": [float(value) for value in layers],
-        "lowest": lowest,
+        "heads": heads,
+        "means": (float(means[0]), float(means[-1])),
         "pictures": profile.about["pictures"],
     }
 
