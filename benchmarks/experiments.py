@@ -1,13 +1,14 @@
 """Experiments of the Training page: what more data, and what other beginnings, do to a small ViT.
 
-    python benchmarks/experiments.py hunger --data FOLDER_WITH_CIFAR --out runs/hunger
-    python benchmarks/experiments.py bias --data FOLDER_WITH_CIFAR --out runs/bias
+    python benchmarks/experiments.py data_hunger --data FOLDER_WITH_CIFAR --out runs/hunger
+    python benchmarks/experiments.py inductive_bias --data FOLDER_WITH_CIFAR --out runs/bias
 
-`hunger` trains a ViT and a small CNN on shares of CIFAR-10; `bias` trains the same ViT with plain
-initialisation, mimetic initialisation, CutMix, and a CNN as teacher. A run ends when the accuracy
-on the held-out pictures has not risen for PATIENCE of the evaluations, or after SEEN pictures. Each
-is measured once, on all test pictures. What stands in OUT is kept, and runs go on where they were
-stopped; at the end OUT/NAME.json holds what the page shows.
+`data_hunger` trains a ViT and a small CNN on shares of CIFAR-10; `inductive_bias` trains the same
+ViT with plain initialisation, mimetic initialisation, CutMix, and a CNN as teacher. A run ends when
+the accuracy on the held-out pictures has not risen for PATIENCE of the evaluations, or after SEEN
+pictures. Each is measured once, on all test pictures. What stands in OUT is kept, and runs go on
+where they were stopped. At the end OUT/data_hunger.json, or inductive_bias.json, holds what the
+page shows, and belongs into assets/curves.
 """
 
 import argparse
@@ -61,7 +62,7 @@ BEGINNINGS = {
 
 def runs(experiment: str) -> Iterator[tuple[dict[str, Any], Recipe]]:
     """What is told of each run, and its recipe."""
-    if experiment == "hunger":
+    if experiment == "data_hunger":
         for share in SHARES:
             for network, recipe in (("vit", VIT), ("cnn", CNN)):
                 for seed in range(SEEDS):
@@ -81,8 +82,8 @@ def _of(recipe: Recipe, share: float, seed: int) -> Recipe:
 def measured(recipe: Recipe, folder: Path) -> dict[str, Any]:
     """The results of a finished run.
 
-    Of a ViT, at its end: distance as a share of the picture's side and entropy in bits; and the
-    cosine of neighbouring positions before and after.
+    Of a ViT also distance and entropy of its heads at the end, (layers, heads), as shares of those
+    of equal sharing; and the cosine of neighbouring positions before and after.
     """
     curve = json.loads((folder / f"{recipe.model}.json").read_text())
     last = curve["epochs"][-1]
@@ -95,10 +96,17 @@ def measured(recipe: Recipe, folder: Path) -> dict[str, Any]:
     if recipe.network == "vit":
         moments = record(folder / "moments.npz")
         end = len(moments["epoch"]) - 1
-        distance, entropy = moments[f"distance_{end}"], moments[f"entropy_{end}"]
-        found["neighbours"] = [round(_neighbours(moments[f"positions_{n}"]), 4) for n in (0, end)]
-        found["distance"] = np.round(distance / last["image_size"], 4).tolist()
-        found["entropy"] = np.round(entropy, 3).tolist()
+        rows = last["image_size"] // recipe.configuration["patch_size"]
+        tokens = rows**2 + (2 if recipe.configuration.get("distillation_token") else 1)
+        equal = {
+            "distance": inspection.uniform_distance((rows, rows), last["image_size"] // rows),
+            "entropy": math.log2(tokens),
+        }
+        for what, share in equal.items():
+            found[what] = np.round(moments[f"{what}_{end}"] / share, 4).tolist()
+        found["neighbours"] = [
+            round(_neighbours(moments[f"positions_{moment}"]), 4) for moment in (0, end)
+        ]
     return found
 
 
@@ -111,7 +119,7 @@ def _neighbours(positions: np.ndarray) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("experiment", choices=("hunger", "bias"))
+    parser.add_argument("experiment", choices=("data_hunger", "inductive_bias"))
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()

@@ -374,7 +374,7 @@ def data() -> dict[str, Any]:
         "pictures": [round(share * hunger["pictures"]) for share in shares],
         **curves,
         "gaps": [cnn - vit for vit, cnn in zip(curves["vit"], curves["cnn"], strict=True)],
-        "seen": hunger["seen"],
+        "seen": hunger["most_seen"],
     }
 
 

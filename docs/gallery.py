@@ -73,6 +73,12 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
     similarity = inspection.position_similarity(table, grid=grid)
     relevance = attribution.relevance(model, image, top)
     untrained = vitviz.load_model(MODEL, pretrained=False, seed=0)
+    mimetic = vitviz.load_model(MODEL, pretrained=False, initialisation="mimetic")
+    equal = inspection.uniform_distance(grid, acts.patch_size)
+    starts = {
+        called: inspection.attention_distance(vitviz.capture(start, image)).ravel() / equal
+        for called, start in (("plain", untrained), ("mimetic", mimetic))
+    }
     now, before = acts.measure(), vitviz.capture(untrained, image).measure()
     strongest = now.query_attention.reshape(-1, grid[0] * grid[1]).argmax(axis=1)
     wide, high = (crop[2] - crop[0]) / grid[1], (crop[3] - crop[1]) / grid[0]
@@ -133,6 +139,9 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
         "attention_map": lambda: plots.attention_map(acts, LAYER, HEAD, query=PATCH),
         "attention_rollout": lambda: plots.attention_rollout(acts),
         "class_probabilities": lambda: plots.class_probabilities(acts),
+        "beginnings": lambda: plots.beginnings(
+            starts, axis="distance of heads before training, % of equal sharing", reference=1.0
+        ),
         "data_hunger": hunger,
         "distance_by_layer": lambda: plots.distance_by_layer(
             now.distance / side,

@@ -20,7 +20,7 @@ from pages.driver import (
     trigger,
 )
 from vitviz import checkpoints
-from vitviz.app.screens import training
+from vitviz.app.screens import training, training_experiments
 from vitviz.plots.training import running_epochs
 
 CIFAR10, CIFAR100 = "vitviz_tiny_cifar10", "vitviz_tiny_cifar100"
@@ -42,7 +42,8 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of records that the page reads instead of the shipped one."""
     folder = tmp_path / "curves"
     folder.mkdir()
-    monkeypatch.setattr(training, "assets", lambda: tmp_path)
+    for module in (training, training_experiments):
+        monkeypatch.setattr(module, "assets", lambda: tmp_path)
     return folder
 
 
@@ -200,22 +201,69 @@ def test_the_teacher_of_a_run_is_named(token: bool, records: Path) -> None:
     assert "The teacher is" not in prose(opened("training", model=CIFAR10))
 
 
-def test_data_hunger_has_intervals(records: Path) -> None:
-    write_run(records, CIFAR10, 0.5)
+def runs_of(converged: bool) -> dict[str, Any]:
     runs = [
-        dict(network=network, share=share, seed=seed, test_accuracy=accuracy)
-        for network in ("vit", "cnn")
+        dict(network=network, share=share, seed=seed, test_accuracy=accuracy, converged=done)
+        for network, done in (("vit", False), ("cnn", converged))
         for share, values in ((0.1, (0.2, 0.3, 0.4)), (1.0, (0.6,)))
         for seed, accuracy in enumerate(values)
     ]
-    found = {"seen": 64_000, "pictures": 45_000, "runs": runs}
-    (records / "data_hunger.json").write_text(json.dumps(found))
+    return {"most_seen": 64_000, "pictures": 45_000, "runs": runs}
+
+
+def test_data_hunger_has_intervals(records: Path) -> None:
+    write_run(records, CIFAR10, 0.5)
+    (records / "data_hunger.json").write_text(json.dumps(runs_of(converged=False)))
     at = opened("training")
     assert_works(at)
     assert "ViT 30.0 % with 4,500 pictures and 60.0 % with 45,000" in alts(at)[-1]
-    mean, half = training._interval(runs, "vit", 0.1)
+    assert "Every run saw 64,000 pictures" in prose(at)
+    mean, half = training_experiments._interval((0.2, 0.3, 0.4))
     assert (mean, half) == pytest.approx((0.3, 4.303 * 0.1 / 3**0.5))
-    assert training._interval(runs, "cnn", 1.0)[1] == pytest.approx(0.0096, abs=1e-4)
+    assert training_experiments._interval([0.6])[1] == pytest.approx(0.0096, abs=1e-4)
+
+
+def test_runs_that_were_cut_are_counted(records: Path) -> None:
+    write_run(records, CIFAR10, 0.5)
+    (records / "data_hunger.json").write_text(json.dumps(runs_of(converged=True)))
+    said = prose(opened("training"))
+    assert "after 64,000 pictures in all. This limit ended 4 of the 8 runs" in said
+    assert "Every run saw" not in said
+
+
+def test_beginnings_are_compared_by_seed(records: Path) -> None:
+    """Of all seeds the teacher's run has two points more, whatever else they have."""
+    write_run(records, CIFAR10, 0.5)
+    gains = dict(zip(training_experiments.BEGINNINGS, (0.0, 0.01, -0.03, 0.02), strict=True))
+    runs = [
+        dict(
+            beginning=name,
+            seed=seed,
+            test_accuracy=base + gain + (0.02 * seed if name == "CutMix" else 0),
+            minutes=10 + 2 * seed,
+            converged=seed == 0,
+            distance=[[0.2, 0.5], [0.9, 1.0]],
+            entropy=[[0.6, 0.7], [0.9, 1.0]],
+        )
+        for name, gain in gains.items()
+        for seed, base in enumerate((0.5, 0.6, 0.55))
+    ]
+    found = {"most_seen": 900_000, "pictures": 45_000, "runs": runs[::-1]}
+    (records / "inductive_bias.json").write_text(json.dumps(found))
+    at = opened("training")
+    assert_works(at)
+    accuracy, distance, entropy = alts(at)[-3:]
+    assert "mimetic initialisation 51.0 to 61.0 %, 56.0 % on average" in accuracy
+    assert "plain initialisation 20.0 to 100.0 %, 65.0 % on average" in distance
+    assert "plain initialisation 60.0 to 100.0 %, 80.0 % on average" in entropy
+    said = prose(at)
+    teacher = "a CNN as teacher changed the accuracy by +2.0 percentage points (95 % interval from "
+    assert teacher + "+2.0 to +2.0)" in said
+    mean, half = -1.0, 4.303 * 2 / 3**0.5
+    words = f"CutMix changed the accuracy by {mean:+.1f} percentage points (95 % interval from "
+    assert words + f"{mean - half:+.1f} to {mean + half:+.1f})" in said
+    assert "A run took 12, 12, 12, 12 minutes" in said
+    assert "ended 8 of the 12 runs" in said
 
 
 def write_record(folder: Path, name: str, moments: int = 3) -> dict[str, np.ndarray]:

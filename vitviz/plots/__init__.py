@@ -46,7 +46,13 @@ from .tiles import (
     position_tile,
     token_mixing,
 )
-from .training import data_hunger, distance_by_layer, entropy_by_layer, training_curves
+from .training import (
+    beginnings,
+    data_hunger,
+    distance_by_layer,
+    entropy_by_layer,
+    training_curves,
+)
 
 __all__ = [
     "KEY",
@@ -59,6 +65,7 @@ __all__ = [
     "attention_distance",
     "attention_map",
     "attention_rollout",
+    "beginnings",
     "class_probabilities",
     "data_hunger",
     "distance_by_depth",

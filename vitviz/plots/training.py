@@ -1,4 +1,4 @@
-"""Training: accuracy and loss by epoch, distance by layer, accuracy by the amount of data."""
+"""Training: accuracy and loss by epoch, distance by layer, and what experiments found."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -222,6 +222,58 @@ def data_hunger(results: Mapping[str, Sequence[tuple[float, float, float]]]) -> 
     )
     figure.update_yaxes(title=tr("test accuracy, %"), rangemode="tozero")
     return legend_above(finish(figure, "; ".join(words) + ".", height=380), top=56)
+
+
+def beginnings(
+    values: Mapping[str, Sequence[float] | np.ndarray],
+    *,
+    axis: str,
+    half: Mapping[str, float] | None = None,
+    reference: float | None = None,
+) -> go.Figure:
+    """A number of trainings that began differently, a row each.
+
+    Parameters
+    ----------
+    values : of each beginning's name, shares of 1
+        Of its runs, or of all heads of its runs.
+    axis : name of the number
+    half : of each beginning's name half the width of the mean's 95 % interval, which is drawn
+    reference : share of 1, a line to compare with
+    """
+    figure, words = go.Figure(), []
+    for name, shares in values.items():
+        found = 100 * np.asarray(shares)
+        mean = float(found.mean())
+        figure.add_scatter(
+            x=found,
+            y=[name] * len(found),
+            mode="markers",
+            marker=dict(symbol="circle-open", size=8, color=GREY),
+            hovertemplate="%{x:.1f} %<extra>%{y}</extra>",
+        )
+        figure.add_scatter(
+            x=[mean],
+            y=[name],
+            error_x=dict(array=[100 * half[name]], thickness=2, width=8) if half else None,
+            mode="markers",
+            marker=dict(symbol="diamond", size=10, color="#4a86c5"),
+            hovertemplate=tr("mean %{x:.1f} %<extra>%{y}</extra>"),
+        )
+        words.append(
+            tr(
+                "{name} {least:.1f} to {most:.1f} %, {mean:.1f} % on average",
+                name=name,
+                least=found.min(),
+                most=found.max(),
+                mean=mean,
+            )
+        )
+    if reference is not None:
+        figure.add_vline(x=100 * reference, line=dict(dash="dash", color=GREY))
+    figure.update_xaxes(title=axis)
+    figure.update_yaxes(autorange="reversed")
+    return finish(figure, f"{axis}: {'; '.join(words)}.", height=90 + 45 * len(values))
 
 
 def _mark_growth(figure: go.Figure, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""The page Training: the recorded training runs of the shipped models, and data hunger."""
+"""The page Training: the recorded training runs of the shipped models, and experiments."""
 
 import json
 import math
@@ -9,6 +9,7 @@ import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
+from vitviz.app.screens import training_experiments
 from vitviz.app.settings import setting
 from vitviz.app.shared import lessons
 from vitviz.app.shared.view import View
@@ -16,8 +17,7 @@ from vitviz.app.widgets.data_table import Columns, Data, Table
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.player import player
 from vitviz.checkpoints import assets, load_shipped
-from vitviz.language import Message, as_percent, mark, tr
-from vitviz.text import page_text
+from vitviz.language import Message, as_percent, tr
 
 if TYPE_CHECKING:
     from streamlit.delta_generator import DeltaGenerator
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 # Test accuracy of the ViT with which this project began, which was written for a course.
 OF_A_COURSE = {"cifar10": 0.7136, "cifar100": 0.4408}
 SHOWN_COMPONENTS = 12
-NETWORKS = {"vit": mark("ViT"), "cnn": mark("small CNN")}
-# Student's t for three seeds, and the normal distribution's: 95 % lie within so many deviations.
-_T_TWO, _NORMAL = 4.303, 1.96
 
 
 def page(view: View) -> Data:
@@ -43,7 +40,9 @@ def page(view: View) -> Data:
         )
     moment = _run(name, runs) if lessons.shows("moment") else None
     if lessons.shows("hunger"):
-        _hunger()
+        training_experiments.hunger()
+    if lessons.shows("beginnings"):
+        training_experiments.beginnings()
     line = tr("{name} · recorded during training", name=name)
     if moment is not None:
         line += f" · {_moment_words(*_moments(name)[moment])}"
@@ -302,48 +301,3 @@ def _as_it_was(
                     record["entropy_0"] / math.log2((first // patch) ** 2 + outside),
                 )
             )
-
-
-def _hunger() -> None:
-    path = assets() / "curves" / "data_hunger.json"
-    if not path.exists():
-        return
-    found = json.loads(path.read_text(encoding="utf-8"))
-    st.subheader(tr("Data hunger: accuracy by the number of training pictures"), anchor=False)
-    results = {
-        tr(words): [
-            (round(share * found["pictures"]), *_interval(found["runs"], network, share))
-            for share in sorted({run["share"] for run in found["runs"]})
-        ]
-        for network, words in NETWORKS.items()
-    }
-    papers = lessons.step() is not None and lessons.shows("papers")
-    figure, words = st.columns([1, 1] if papers else [3, 2])
-    with figure:
-        show(plots.data_hunger(results))
-    if papers:
-        words.markdown(page_text("training").papers)
-        return
-    with words:
-        st.markdown(
-            tr(
-                "Every run saw {seen:,} pictures in all: with a smaller training set it saw "
-                "each picture more often. Because of this limit the lines are flat at the "
-                "right: they do not show that more data would not help in longer training. "
-                "Points with several seeds show the mean and its 95 % confidence interval "
-                "over the seeds (Student's t). The others show one run, with the 95 % "
-                "confidence interval of an accuracy on 10,000 test pictures.",
-                seen=found["seen"],
-            )
-        )
-
-
-def _interval(runs: list[dict[str, Any]], network: str, share: float) -> tuple[float, float]:
-    """Mean accuracy, and half the width of its 95 % interval."""
-    values = [
-        run["test_accuracy"] for run in runs if run["network"] == network and run["share"] == share
-    ]
-    mean = float(np.mean(values))
-    if len(values) == 3:
-        return mean, _T_TWO * float(np.std(values, ddof=1)) / math.sqrt(3)
-    return mean, _NORMAL * math.sqrt(mean * (1 - mean) / 10_000)

@@ -1,0 +1,160 @@
+"""On the page Training: what more data, and what other beginnings, do to a small ViT."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+from vitviz import plots
+from vitviz.app.shared import lessons
+from vitviz.app.widgets.figure import show
+from vitviz.checkpoints import assets
+from vitviz.language import mark, tr
+from vitviz.text import page_text
+
+NETWORKS = {"vit": mark("ViT"), "cnn": mark("small CNN")}
+BEGINNINGS = (
+    mark("plain initialisation"),
+    mark("mimetic initialisation"),
+    mark("CutMix"),
+    mark("a CNN as teacher"),
+)
+# Student's t for three seeds, and the normal distribution's: 95 % lie within so many deviations.
+_T_TWO, _NORMAL = 4.303, 1.96
+
+
+def hunger() -> None:
+    found = _read("data_hunger")
+    if found is None:
+        return
+    st.subheader(tr("Data hunger: accuracy by the number of training pictures"), anchor=False)
+    results = {
+        tr(words): [
+            (round(share * found["pictures"]), *_interval(_accuracy(found, network, share)))
+            for share in sorted({run["share"] for run in found["runs"]})
+        ]
+        for network, words in NETWORKS.items()
+    }
+    papers = lessons.step() is not None and lessons.shows("papers")
+    figure, words = st.columns([1, 1] if papers else [3, 2])
+    with figure:
+        show(plots.data_hunger(results))
+    if papers:
+        words.markdown(page_text("training").papers)
+        return
+    words.markdown(
+        _end_words(found)
+        + " "
+        + tr(
+            "Points with several seeds show the mean and its 95 % confidence interval "
+            "over the seeds (Student's t). The others show one run, with the 95 % "
+            "confidence interval of an accuracy on 10,000 test pictures."
+        )
+    )
+
+
+def _end_words(found: dict[str, Any]) -> str:
+    """When the runs ended."""
+    cut = sum(not run["converged"] for run in found["runs"])
+    if cut == len(found["runs"]):
+        return tr(
+            "Every run saw {seen:,} pictures in all: with a smaller training set it saw "
+            "each picture more often. Because of this limit the lines are flat at the "
+            "right: they do not show that more data would not help in longer training.",
+            seen=found["most_seen"],
+        )
+    return tr(
+        "A run ended when its accuracy on the held-out pictures had not risen for some time, or "
+        "after {seen:,} pictures in all. This limit ended {cut} of the {count} runs, to which "
+        "longer training might have given more.",
+        seen=found["most_seen"],
+        cut=cut,
+        count=len(found["runs"]),
+    )
+
+
+def beginnings() -> None:
+    found = _read("inductive_bias")
+    if found is None:
+        return
+    st.subheader(tr("Where inductive bias can come from"), anchor=False)
+    runs = {
+        name: sorted(
+            (run for run in found["runs"] if run["beginning"] == name), key=lambda run: run["seed"]
+        )
+        for name in BEGINNINGS
+    }
+    accuracy = {name: [run["test_accuracy"] for run in kept] for name, kept in runs.items()}
+    half = {tr(name): _interval(values)[1] for name, values in accuracy.items()}
+    shares = {
+        what: {
+            tr(name): np.concatenate([np.ravel(run[what]) for run in kept])
+            for name, kept in runs.items()
+        }
+        for what in ("distance", "entropy")
+    }
+    columns = st.columns(3)
+    with columns[0]:
+        measured = {tr(name): values for name, values in accuracy.items()}
+        show(plots.beginnings(measured, axis=tr("test accuracy, %"), half=half))
+    with columns[1]:
+        axis = tr("distance, % of equal sharing")
+        show(plots.beginnings(shares["distance"], axis=axis, reference=1.0))
+    with columns[2]:
+        axis = tr("entropy, % of equal sharing")
+        show(plots.beginnings(shares["entropy"], axis=axis, reference=1.0))
+    st.markdown(_differences(accuracy, runs) + " " + _end_words(found))
+
+
+def _differences(accuracy: dict[str, list[float]], runs: dict[str, list[dict[str, Any]]]) -> str:
+    """What each beginning changed beside the first, from runs of the same seed."""
+    plain = np.array(accuracy[BEGINNINGS[0]])
+    said = []
+    for name in BEGINNINGS[1:]:
+        mean, half = _interval((np.array(accuracy[name]) - plain).tolist())
+        said.append(
+            tr(
+                "{name} changed the accuracy by {mean:+.1f} percentage points (95 % interval from "
+                "{low:+.1f} to {high:+.1f})",
+                name=tr(name),
+                mean=100 * mean,
+                low=100 * (mean - half),
+                high=100 * (mean + half),
+            )
+        )
+    minutes = ", ".join(f"{np.mean([run['minutes'] for run in runs[name]]):.0f}" for name in runs)
+    return tr(
+        "Beside plain initialisation, with the same seeds: {said}. An interval that holds 0 shows "
+        "no difference. A run took {minutes} minutes on average, in this order, so that the "
+        "budgets are those of pictures and not of time. Each dot of the two figures on the right "
+        "is a head; the line is that of equal sharing.",
+        said="; ".join(said),
+        minutes=minutes,
+    )
+
+
+def _read(name: str) -> dict[str, Any] | None:
+    path = assets() / "curves" / f"{name}.json"
+    if not path.exists():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _accuracy(found: dict[str, Any], network: str, share: float) -> list[float]:
+    return [
+        run["test_accuracy"]
+        for run in found["runs"]
+        if run["network"] == network and run["share"] == share
+    ]
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float]:
+    """Their mean, and half the width of its 95 % interval; of one accuracy, over the pictures."""
+    mean = float(np.mean(values))
+    if len(values) == 3:
+        return mean, _T_TWO * float(np.std(values, ddof=1)) / math.sqrt(3)
+    return mean, _NORMAL * math.sqrt(mean * (1 - mean) / 10_000)
