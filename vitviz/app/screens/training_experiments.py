@@ -45,31 +45,34 @@ def hunger() -> None:
     if papers:
         words.markdown(page_text("training").papers)
         return
-    words.markdown(
-        _end_words(found)
-        + " "
-        + tr(
+    said = [_end_words(found)]
+    if not any(run["converged"] for run in found["runs"]):
+        said.append(
+            tr(
+                "With a smaller training set a run saw each picture more often. Because of this "
+                "limit the lines are flat at the right: they do not show that more data would not "
+                "help in longer training."
+            )
+        )
+    said.append(
+        tr(
             "Points with several seeds show the mean and its 95 % confidence interval "
             "over the seeds (Student's t). The others show one run, with the 95 % "
             "confidence interval of an accuracy on 10,000 test pictures."
         )
     )
+    words.markdown(" ".join(said))
 
 
 def _end_words(found: dict[str, Any]) -> str:
     """When the runs ended."""
     cut = sum(not run["converged"] for run in found["runs"])
     if cut == len(found["runs"]):
-        return tr(
-            "Every run saw {seen:,} pictures in all: with a smaller training set it saw "
-            "each picture more often. Because of this limit the lines are flat at the "
-            "right: they do not show that more data would not help in longer training.",
-            seen=found["most_seen"],
-        )
+        return tr("Every run ended after {seen:,} pictures.", seen=found["most_seen"])
     return tr(
         "A run ended when its accuracy on the held-out pictures had not risen for some time, or "
-        "after {seen:,} pictures in all. This limit ended {cut} of the {count} runs, to which "
-        "longer training might have given more.",
+        "after {seen:,} pictures. This limit ended {cut} of the {count} runs, to which longer "
+        "training might have given more.",
         seen=found["most_seen"],
         cut=cut,
         count=len(found["runs"]),
