@@ -144,6 +144,7 @@ RECIPES = {
         ),
         average=0.999,
     ),
+    # Measured: 68.3 % of the test pictures; 28 minutes on two CPU cores that other work shared.
     "cifar100_teacher": replace(
         _CIFAR10_TEACHER,
         model="whitened_cifar100",
