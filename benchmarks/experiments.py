@@ -7,7 +7,8 @@
 ViT with plain initialisation, mimetic initialisation, CutMix, and a CNN as teacher. A run ends when
 the accuracy on the held-out pictures has not risen for PATIENCE of the evaluations, or after SEEN
 pictures. Each is measured once, on all test pictures. What stands in OUT is kept, and runs go on
-where they were stopped. At the end OUT/data_hunger.json, or inductive_bias.json, holds what the
+where they were stopped; with --seed, processes can share the work. A teacher in OUT/teacher is
+taken for all runs. When all are done, OUT/data_hunger.json, or inductive_bias.json, holds what the
 page shows, and belongs into assets/curves.
 """
 
@@ -17,6 +18,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -122,14 +124,24 @@ def main() -> None:
     parser.add_argument("experiment", choices=("data_hunger", "inductive_bias"))
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seed", type=int, choices=range(SEEDS), help="its runs alone")
     arguments = parser.parse_args()
-    rows = []
+    teacher = arguments.out / "teacher"
+    rows: list[dict[str, Any] | None] = []
     for about, recipe in runs(arguments.experiment):
         folder = arguments.out / "-".join(str(value) for value in about.values())
-        if not (folder / f"{recipe.model}.json").exists():
+        done = (folder / f"{recipe.model}.json").exists()
+        if not done and arguments.seed in (None, about["seed"]):
+            if recipe.teacher and teacher.exists():
+                copytree(teacher, folder / "teacher", dirs_exist_ok=True)
             train(recipe, data=arguments.data, out=folder)
-        rows.append(about | measured(recipe, folder))
-        print(json.dumps(about), f"{rows[-1]['test_accuracy']:.2%}", flush=True)
+            done = True
+        rows.append(about | measured(recipe, folder) if done else None)
+        if rows[-1]:
+            print(json.dumps(about), f"{rows[-1]['test_accuracy']:.2%}", flush=True)
+    if not all(rows):
+        print(f"{rows.count(None)} runs are left.")
+        return
     result = {"most_seen": SEEN, "pictures": TRAINING, "runs": rows}
     path = arguments.out / f"{arguments.experiment}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
