@@ -144,7 +144,7 @@ RECIPES = {
         ),
         average=0.999,
     ),
-    # Measured: 68.3 % of the test pictures; 28 minutes on two CPU cores that other work shared.
+    # Measured: 68.3 % of the test pictures; 16 minutes on two CPU cores.
     "cifar100_teacher": replace(
         _CIFAR10_TEACHER,
         model="whitened_cifar100",
