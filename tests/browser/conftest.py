@@ -14,8 +14,8 @@ from app_server import HERE, PATIENCE, Server, serving
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Dialog, Page, ViewportSize
 
-# Debian's, of one source. The first draws no window, and loads a page in two thirds of the
-# processor time.
+# Both are Debian's and built from one source. The headless shell has no window, and loads a page
+# with two thirds of the processor time.
 _CHROMIUMS = (Path("/usr/bin/chromium-headless-shell"), Path("/usr/bin/chromium"))
 CHROMIUM = next((path for path in _CHROMIUMS if path.exists()), _CHROMIUMS[-1])
 FLAGS = (

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 
-WORK = 0.03  # seconds of a million small steps of Python on the machine where bars were set
+WORK = 0.03  # seconds that a million small steps of Python took where the limits were set
 
 
 def slowness() -> float:
-    """How many times as long as there the same work takes here and now; 1 where it is quicker.
+    """How many times as long as there the same work takes here and now, at least 1.
 
-    Bars of time are multiplied by it, as machines differ and are lent to others too.
+    Time limits are multiplied by it, as machines differ and may have other work.
     """
     took = timeit.repeat("for i in range(10**6): s += i * i", "s = 0", number=1, repeat=10)
     return max(1.0, sum(took) / len(took) / WORK)

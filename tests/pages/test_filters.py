@@ -84,6 +84,7 @@ def test_a_model_with_fewer_numbers_in_a_patch_has_fewer_components(
 @pytest.mark.parametrize(
     ("name", "weights", "what"),
     [
+        (PLAIN, "random", "raw filters"),
         (PLAIN, "random", "components"),
         (SHIPPED, "mimetic", "raw filters"),
         (SHIPPED, "mimetic", "components"),
@@ -97,9 +98,11 @@ def test_the_random_side_is_what_random_weights_show(name: str, weights: str, wh
     assert not at.exception
     assert titles(at)[0] == "Random weights"
     found = numbers(at, 0)
-    if what == "raw filters":  # those of almost the same length may change places
+    # A record keeps half precision: raw filters of almost the same length may change places, and
+    # components of almost the same variance mix a little.
+    if raw := what == "raw filters":
         found, beside = np.sort(found, axis=None), np.sort(beside, axis=None)
-    np.testing.assert_allclose(found, beside, atol=2)  # a record keeps half precision
+    np.testing.assert_allclose(found, beside, atol=1 if raw else 2)
     assert len(charts(at)) == 4  # nothing to put beside it
     assert "Choose the *trained* weights" in prose(at)
 

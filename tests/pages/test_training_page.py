@@ -217,7 +217,9 @@ def test_data_hunger_has_intervals(records: Path) -> None:
     at = opened("training")
     assert_works(at)
     assert "ViT 30.0 % with 4,500 pictures and 60.0 % with 45,000" in alts(at)[-1]
-    assert "Every run ended after 64,000 pictures. With a smaller training set" in prose(at)
+    assert "Every run ended when it had seen 64,000 pictures. With a smaller training set" in prose(
+        at
+    )
     mean, half = training_experiments._interval((0.2, 0.3, 0.4))
     assert (mean, half) == pytest.approx((0.3, 4.303 * 0.1 / 3**0.5))
     assert training_experiments._interval([0.6])[1] == pytest.approx(0.0096, abs=1e-4)
@@ -227,7 +229,7 @@ def test_runs_that_were_cut_are_counted(records: Path) -> None:
     write_run(records, CIFAR10, 0.5)
     (records / "data_hunger.json").write_text(json.dumps(runs_of(converged=True)))
     said = prose(opened("training"))
-    assert "after 64,000 pictures. This limit ended 4 of the 8 runs" in said
+    assert "had seen 64,000 pictures. 4 of the 8 runs ended at this limit" in said
     assert "Every run ended" not in said
     assert "flat at the right" not in said
 
@@ -263,8 +265,8 @@ def test_beginnings_are_compared_by_seed(records: Path) -> None:
     mean, half = -1.0, 4.303 * 2 / 3**0.5
     words = f"CutMix changed the accuracy by {mean:+.1f} percentage points (95 % interval from "
     assert words + f"{mean - half:+.1f} to {mean + half:+.1f})" in said
-    assert "A run took 12, 12, 12, 12 minutes" in said
-    assert "ended 8 of the 12 runs" in said
+    assert "a run took 12, 12, 12, 12 minutes" in said
+    assert "8 of the 12 runs ended at this limit" in said
 
 
 def write_record(folder: Path, name: str, moments: int = 3) -> dict[str, np.ndarray]:

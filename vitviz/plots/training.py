@@ -231,14 +231,14 @@ def beginnings(
     half: Mapping[str, float] | None = None,
     reference: float | None = None,
 ) -> go.Figure:
-    """A number of trainings that began differently, a row each.
+    """One number of trainings under several conditions, each in a row of its own.
 
     Parameters
     ----------
-    values : of each beginning's name, shares of 1
-        Of its runs, or of all heads of its runs.
+    values : of each condition's name, shares of 1
+        One for each of its runs, or for each head of its runs.
     axis : name of the number
-    half : of each beginning's name half the width of the mean's 95 % interval, which is drawn
+    half : of each condition's name half the width of the mean's 95 % interval, which is drawn
     reference : share of 1, a line to compare with
     """
     figure, words = go.Figure(), []

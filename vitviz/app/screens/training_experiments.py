@@ -68,11 +68,11 @@ def _end_words(found: dict[str, Any]) -> str:
     """When the runs ended."""
     cut = sum(not run["converged"] for run in found["runs"])
     if cut == len(found["runs"]):
-        return tr("Every run ended after {seen:,} pictures.", seen=found["most_seen"])
+        return tr("Every run ended when it had seen {seen:,} pictures.", seen=found["most_seen"])
     return tr(
-        "A run ended when its accuracy on the held-out pictures had not risen for some time, or "
-        "after {seen:,} pictures. This limit ended {cut} of the {count} runs, to which longer "
-        "training might have given more.",
+        "A run ended when its accuracy on the held-out pictures no longer rose, or when it had "
+        "seen {seen:,} pictures. {cut} of the {count} runs ended at this limit; longer training "
+        "might have made them better.",
         seen=found["most_seen"],
         cut=cut,
         count=len(found["runs"]),
@@ -130,10 +130,11 @@ def _differences(accuracy: dict[str, list[float]], runs: dict[str, list[dict[str
         )
     minutes = ", ".join(f"{np.mean([run['minutes'] for run in runs[name]]):.0f}" for name in runs)
     return tr(
-        "Beside plain initialisation, with the same seeds: {said}. An interval that holds 0 shows "
-        "no difference. A run took {minutes} minutes on average, in this order, so that the "
-        "budgets are those of pictures and not of time. Each dot of the two figures on the right "
-        "is a head; the line is that of equal sharing.",
+        "Compared with plain initialisation and the same seeds: {said}. Where an interval contains "
+        "0, three seeds show no difference. In the figure of accuracy each circle is the run of "
+        "one seed; in those of distance and entropy it is one head, and the dashed line is what a "
+        "head has that looks at all tokens alike. Diamonds are means. From top to bottom, a run "
+        "took {minutes} minutes on average: all had the same limit of pictures, not of time.",
         said="; ".join(said),
         minutes=minutes,
     )
