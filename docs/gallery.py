@@ -139,7 +139,7 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
         "attention_map": lambda: plots.attention_map(acts, LAYER, HEAD, query=PATCH),
         "attention_rollout": lambda: plots.attention_rollout(acts),
         "class_probabilities": lambda: plots.class_probabilities(acts),
-        "beginnings": lambda: plots.beginnings(
+        "conditions": lambda: plots.conditions(
             starts, axis="distance of heads before training, % of equal sharing", reference=1.0
         ),
         "data_hunger": hunger,

@@ -199,3 +199,35 @@ def test_a_server_takes_few_arenas_and_gives_back_what_is_large(tmp_path: Path) 
     assert outside >= 8 * 2**20
     assert usual_arenas > 2
     assert usual_outside == 0
+
+
+#: Prints how many pages the system must give again for 64 MB that were freed, as usual and kept.
+AGAIN = """
+import ctypes, resource
+from vitviz.memory import keep_freed_memory
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    block = ctypes.c_void_p(libc.malloc(64 * 2**20))
+    ctypes.memset(block, 1, 64 * 2**20)
+    libc.free(block)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+faults()
+print(faults())
+keep_freed_memory()
+faults()
+print(faults())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's.")
+def test_training_reuses_the_memory_that_it_freed() -> None:
+    command = [sys.executable, "-c", AGAIN]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    before, after = map(int, said.split())
+    assert before > 1000
+    assert after < 100

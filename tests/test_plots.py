@@ -186,7 +186,7 @@ EXAMPLES: dict[str, Callable[[], go.Figure]] = {
     "entropy_by_layer": lambda: plots.entropy_by_layer(
         np.array([[0.6, 0.95]]), np.array([[0.7, 0.7]])
     ),
-    "beginnings": lambda: plots.beginnings({"plain": [0.2, 0.4]}, axis="accuracy, %"),
+    "conditions": lambda: plots.conditions({"plain": [0.2, 0.4]}, axis="accuracy, %"),
     "data_hunger": lambda: plots.data_hunger(
         {"ViT": [(100, 0.2, 0.01), (1000, 0.6, 0.01)], "CNN": [(100, 0.4, 0.02), (1000, 0.7, 0.01)]}
     ),
@@ -378,7 +378,7 @@ def test_shares_are_drawn_from_near_black_upwards() -> None:
 @every_example
 def test_an_axis_with_numbers_has_a_title(name: str) -> None:
     for axis in axes(EXAMPLES[name]()):
-        named_by_its_ticks = name in ("class_probabilities", "answer_change", "beginnings")
+        named_by_its_ticks = name in ("class_probabilities", "answer_change", "conditions")
         if axis.showticklabels is not False and not named_by_its_ticks:
             assert axis.title.text
 

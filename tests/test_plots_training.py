@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vitviz.plots import beginnings, data_hunger, distance_by_layer, training_curves
+from vitviz.plots import conditions, data_hunger, distance_by_layer, training_curves
 from vitviz.plots.training import running_epochs
 
 ROWS = [
@@ -76,10 +76,10 @@ def test_hunger_shows_both_networks_with_their_intervals() -> None:
     assert "ViT 20.0 % with 100 pictures and 60.0 % with 1,000" in figure.layout.meta["alt"]
 
 
-def test_every_beginning_has_a_row_with_its_runs_and_their_mean() -> None:
+def test_every_condition_has_a_row_with_its_runs_and_their_mean() -> None:
     half = {"plain": 0.02, "CutMix": 0.01}
     values = {"plain": [0.2, 0.4], "CutMix": [0.5, 0.5, 0.8]}
-    figure = beginnings(values, axis="accuracy, %", half=half, reference=0.7)
+    figure = conditions(values, axis="accuracy, %", half=half, reference=0.7)
     runs, mean, others, _ = figure.data
     assert list(runs.x) == pytest.approx([20, 40])
     assert list(runs.y) == ["plain", "plain"]

@@ -234,19 +234,20 @@ def test_runs_that_were_cut_are_counted(records: Path) -> None:
     assert "flat at the right" not in said
 
 
-def test_beginnings_are_compared_by_seed(records: Path) -> None:
+def test_conditions_are_compared_by_seed(records: Path) -> None:
     """Of all seeds the teacher's run has two points more, whatever else they have."""
     write_run(records, CIFAR10, 0.5)
-    gains = dict(zip(training_experiments.BEGINNINGS, (0.0, 0.01, -0.03, 0.02), strict=True))
+    gains = dict(zip(training_experiments.CONDITIONS, (0.0, 0.01, -0.03, 0.02), strict=True))
     runs = [
         dict(
-            beginning=name,
+            condition=name,
             seed=seed,
             test_accuracy=base + gain + (0.02 * seed if name == "CutMix" else 0),
             minutes=10 + 2 * seed,
             converged=seed == 0,
             distance=[[0.2, 0.5], [0.9, 1.0]],
             entropy=[[0.6, 0.7], [0.9, 1.0]],
+            neighbours=[0.01, 0.3 + 0.1 * seed],
         )
         for name, gain in gains.items()
         for seed, base in enumerate((0.5, 0.6, 0.55))
@@ -267,6 +268,7 @@ def test_beginnings_are_compared_by_seed(records: Path) -> None:
     assert words + f"{mean - half:+.1f} to {mean + half:+.1f})" in said
     assert "a run took 12, 12, 12, 12 minutes" in said
     assert "8 of the 12 runs ended at this limit" in said
+    assert "before training and after it: plain initialisation 0.01 → 0.40; mimetic" in said
 
 
 def write_record(folder: Path, name: str, moments: int = 3) -> dict[str, np.ndarray]:

@@ -163,6 +163,7 @@ def _report(arguments: argparse.Namespace) -> int:
 def _train(arguments: argparse.Namespace) -> int:
     import torch
 
+    from ..memory import keep_freed_memory
     from ..training import RECIPES, train
 
     if arguments.recipe not in RECIPES:
@@ -171,6 +172,7 @@ def _train(arguments: argparse.Namespace) -> int:
         )
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
+    keep_freed_memory()
     try:
         print(train(RECIPES[arguments.recipe], data=arguments.data, out=arguments.out))
     except ValueError as error:

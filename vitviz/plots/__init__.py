@@ -47,7 +47,7 @@ from .tiles import (
     token_mixing,
 )
 from .training import (
-    beginnings,
+    conditions,
     data_hunger,
     distance_by_layer,
     entropy_by_layer,
@@ -65,8 +65,8 @@ __all__ = [
     "attention_distance",
     "attention_map",
     "attention_rollout",
-    "beginnings",
     "class_probabilities",
+    "conditions",
     "data_hunger",
     "distance_by_depth",
     "distance_by_layer",

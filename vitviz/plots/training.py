@@ -224,7 +224,7 @@ def data_hunger(results: Mapping[str, Sequence[tuple[float, float, float]]]) -> 
     return legend_above(finish(figure, "; ".join(words) + ".", height=380), top=56)
 
 
-def beginnings(
+def conditions(
     values: Mapping[str, Sequence[float] | np.ndarray],
     *,
     axis: str,

@@ -41,8 +41,8 @@ def page(view: View) -> Data:
     moment = _run(name, runs) if lessons.shows("moment") else None
     if lessons.shows("hunger"):
         training_experiments.hunger()
-    if lessons.shows("beginnings"):
-        training_experiments.beginnings()
+    if lessons.shows("conditions"):
+        training_experiments.conditions()
     line = tr("{name} · recorded during training", name=name)
     if moment is not None:
         line += f" · {_moment_words(*_moments(name)[moment])}"

@@ -1,4 +1,4 @@
-"""On the page Training: what more data, and what other beginnings, do to a small ViT."""
+"""On the page Training: what more data, and other conditions, do to a small ViT."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from vitviz.language import mark, tr
 from vitviz.text import page_text
 
 NETWORKS = {"vit": mark("ViT"), "cnn": mark("small CNN")}
-BEGINNINGS = (
+CONDITIONS = (
     mark("plain initialisation"),
     mark("mimetic initialisation"),
     mark("CutMix"),
@@ -79,16 +79,16 @@ def _end_words(found: dict[str, Any]) -> str:
     )
 
 
-def beginnings() -> None:
+def conditions() -> None:
     found = _read("inductive_bias")
     if found is None:
         return
     st.subheader(tr("Where inductive bias can come from"), anchor=False)
     runs = {
         name: sorted(
-            (run for run in found["runs"] if run["beginning"] == name), key=lambda run: run["seed"]
+            (run for run in found["runs"] if run["condition"] == name), key=lambda run: run["seed"]
         )
-        for name in BEGINNINGS
+        for name in CONDITIONS
     }
     accuracy = {name: [run["test_accuracy"] for run in kept] for name, kept in runs.items()}
     half = {tr(name): _interval(values)[1] for name, values in accuracy.items()}
@@ -102,21 +102,22 @@ def beginnings() -> None:
     columns = st.columns(3)
     with columns[0]:
         measured = {tr(name): values for name, values in accuracy.items()}
-        show(plots.beginnings(measured, axis=tr("test accuracy, %"), half=half))
+        show(plots.conditions(measured, axis=tr("test accuracy, %"), half=half))
     with columns[1]:
         axis = tr("distance, % of equal sharing")
-        show(plots.beginnings(shares["distance"], axis=axis, reference=1.0))
+        show(plots.conditions(shares["distance"], axis=axis, reference=1.0))
     with columns[2]:
         axis = tr("entropy, % of equal sharing")
-        show(plots.beginnings(shares["entropy"], axis=axis, reference=1.0))
-    st.markdown(_differences(accuracy, runs) + " " + _end_words(found))
+        show(plots.conditions(shares["entropy"], axis=axis, reference=1.0))
+    said = _differences(accuracy, runs), _end_words(found), _neighbour_words(runs)
+    st.markdown(" ".join(said))
 
 
 def _differences(accuracy: dict[str, list[float]], runs: dict[str, list[dict[str, Any]]]) -> str:
-    """What each beginning changed beside the first, from runs of the same seed."""
-    plain = np.array(accuracy[BEGINNINGS[0]])
+    """What each condition changed beside the first, from runs of the same seed."""
+    plain = np.array(accuracy[CONDITIONS[0]])
     said = []
-    for name in BEGINNINGS[1:]:
+    for name in CONDITIONS[1:]:
         mean, half = _interval((np.array(accuracy[name]) - plain).tolist())
         said.append(
             tr(
@@ -137,6 +138,19 @@ def _differences(accuracy: dict[str, list[float]], runs: dict[str, list[dict[str
         "took {minutes} minutes on average: all had the same limit of pictures, not of time.",
         said="; ".join(said),
         minutes=minutes,
+    )
+
+
+def _neighbour_words(runs: dict[str, list[dict[str, Any]]]) -> str:
+    """How alike neighbouring positions were before training and after it."""
+    cosines = [
+        f"{tr(name)} {before:.2f} → {after:.2f}"
+        for name, kept in runs.items()
+        for before, after in [np.mean([run["neighbours"] for run in kept], axis=0)]
+    ]
+    return tr(
+        "Mean cosine of neighbouring position embeddings before training and after it: {cosines}.",
+        cosines="; ".join(cosines),
     )
 
 
