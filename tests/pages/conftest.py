@@ -1,5 +1,6 @@
 """Fixtures of the page tests: no network, small models, nothing left behind."""
 
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -7,7 +8,9 @@ from typing import Any
 
 import pytest
 import timm
-from examples import OWN, own_module, watched
+import torch
+from examples import OWN, own_module, timm_module, watched
+from safetensors.torch import save_file
 from streamlit.components.v2 import manifest_scanner
 from streamlit.runtime import context
 from streamlit.runtime.scriptrunner.script_cache import ScriptCache
@@ -65,6 +68,25 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Model]:
         return model
 
     return show
+
+
+@pytest.fixture
+def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """Puts weights of test_vit into the menu, some of them given, and returns their name there.
+
+    They count as trained, and how their training began is not known.
+    """
+
+    def in_menu(**given: torch.Tensor) -> str:
+        path = tmp_path / "mine.safetensors"
+        save_file({**timm_module("test_vit").state_dict(), **given}, path)
+        monkeypatch.setattr(sys, "argv", ["app.py", f"--checkpoint=test_vit={path}"])
+        models.options.clear()
+        models.cache.clear()
+        return "test_vit · mine.safetensors"
+
+    yield in_menu
+    models.options.clear()
 
 
 #: Few channels; layers and grids are those of each architecture.

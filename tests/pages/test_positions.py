@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from examples import assert_one_sentence
 from streamlit.testing.v1 import AppTest
 
@@ -33,7 +34,6 @@ from vitviz.inspection import (
 from vitviz.plots import position_similarity as sprite
 from vitviz.plots import position_tile
 
-PLAIN = "vitviz_tiny_cifar100"  # whose training began with plain random weights
 TILES, LINES, BEFORE, AFTER = range(4)
 NAMES = ["learned", "sine-cosine 1-D", "sine-cosine 2-D", "random"]
 
@@ -318,16 +318,19 @@ def test_a_link_holds_what_is_shown() -> None:
     assert {name: at.query_params[name] for name in link} == link
 
 
-def test_mirror_images_are_told_with_their_numbers() -> None:
-    at = opened("positions", model=PLAIN)
-    model = models.load(PLAIN)
-    assert model.position_embedding is not None
-    similarity = position_similarity(model.position_embedding[-256:], grid=(16, 16))
+def test_mirror_images_are_told_with_their_numbers(put: Callable[..., str]) -> None:
+    noise = torch.Generator().manual_seed(0)
+    half = torch.randn(1, 10, 5, 64, generator=noise)
+    alike = torch.cat([half, half.flip(2)], 2).flatten(1, 2)  # left and right
+    mine = put(pos_embed=torch.cat([torch.zeros(1, 1, 64), alike], 1))
+    similarity = position_similarity(alike[0].numpy(), grid=(10, 10))
     across, down = mirror_similarity(similarity)
-    text = prose(at)
+    assert across > 0.99 > 0.2 > abs(down)
+    text = prose(opened("positions", model=mine))
     assert f"mirror image left to right: **{across:.2f}**; top to bottom: **{down:.2f}**" in text
     assert "flipped at random is not needed" in text
-    fixed = prose(opened("positions", model=PLAIN, kind="sincos2d"))
+    assert "to this grid, these are" not in text
+    fixed = prose(opened("positions", model=mine, kind="sincos2d"))
     assert "mirror image left to right" in fixed
     assert "flipped" not in fixed
 
@@ -339,7 +342,7 @@ def test_cosines_are_told_beside_those_that_were_put_in() -> None:
     near, across = neighbour_similarity(similarity), mirror_similarity(similarity)[0]
     text = prose(opened("positions"))
     assert f"to this grid, these are {near:.2f}, {across:.2f}" in text
-    for link in ({"model": PLAIN}, {"kind": "random"}, {"weights": "mimetic"}):
+    for link in ({"kind": "random"}, {"weights": "mimetic"}):
         assert "to this grid, these are" not in prose(opened("positions", **link))
 
 

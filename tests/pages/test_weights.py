@@ -29,7 +29,7 @@ def test_both_kinds_of_random_weights_are_offered_by_their_names() -> None:
     assert_works(at)
     (warning,) = at.warning
     assert "mimetic" not in warning.value
-    other = opened("attention", weights="mimetic", model="vitviz_tiny_cifar100")
+    other = opened("attention", weights="mimetic", model="vit_tiny_patch16_224")
     assert other.segmented_control(key="weights").value == "random"
     assert list(other.segmented_control(key="weights").options) == ["trained", "random"]
 

@@ -195,9 +195,7 @@ def initial_kernel(model: "Model") -> np.ndarray | None:
 
     if model.name not in shipped_names() or not model.weights.startswith("shipped"):
         return None
-    recorded = initial_filters(model.name)
-    # The recipes without a record begin with the same random numbers as `load_model`.
-    return random_kernel(model) if recorded is None else recorded
+    return initial_filters(model.name)
 
 
 def make_ready() -> None:
