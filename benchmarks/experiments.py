@@ -8,15 +8,16 @@ the held-out pictures has not risen for PATIENCE of the evaluations, or after SE
 `inductive_bias` trains the same ViT on all of them with plain initialisation, mimetic
 initialisation, CutMix, and a CNN as teacher: every run sees BUDGET pictures, and its learning rate
 falls to 0. Each is measured once, on all test pictures. Finished runs are known by the result.json
-in their folder, and others go on where they were stopped; with --part, processes can share the
-work, one thread each. A teacher in OUT/teacher is taken for all runs. When all are done,
-OUT/data_hunger.json, or inductive_bias.json, holds what the page shows, and belongs into
-assets/curves.
+in their folder, and others go on where they were stopped, but then their time is not known; with
+--part, processes can share the work, one thread each. A teacher in OUT/teacher is taken for all
+runs. When all are done, OUT/data_hunger.json, or inductive_bias.json, holds what the page shows,
+and belongs into assets/curves.
 """
 
 import argparse
 import json
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -86,7 +87,7 @@ def runs(experiment: str) -> Iterator[tuple[dict[str, Any], Recipe]]:
 
 
 def measured(recipe: Recipe, folder: Path) -> dict[str, Any]:
-    """The results of a finished run.
+    """The results of a finished run, but for its time.
 
     Of a ViT also distance and entropy of its heads at the end, (layers, heads), as shares of those
     of equal sharing; and the cosine of neighbouring positions before and after.
@@ -95,7 +96,6 @@ def measured(recipe: Recipe, folder: Path) -> dict[str, Any]:
     last = curve["epochs"][-1]
     found = {
         "test_accuracy": curve["test_accuracy"],
-        "minutes": curve["minutes"],
         "pictures_seen": round(last["epoch"] * recipe.share * TRAINING),
         "converged": converged(curve["epochs"], last["image_size"], PATIENCE),
     }
@@ -140,8 +140,12 @@ def main() -> None:
         if not result.exists() and number % step == first:
             if recipe.teacher and teacher.exists():
                 copytree(teacher, folder / "teacher", dirs_exist_ok=True)
+            whole, clock = not (folder / "checkpoint.safetensors").exists(), time.process_time()
             train(recipe, data=arguments.data, out=folder)
-            result.write_text(json.dumps(about | measured(recipe, folder)) + "\n")
+            minutes = round((time.process_time() - clock) / 60, 1) if whole else None
+            result.write_text(
+                json.dumps(about | measured(recipe, folder) | {"core_minutes": minutes}) + "\n"
+            )
         rows.append(json.loads(result.read_text()) if result.exists() else None)
         if rows[-1]:
             print(json.dumps(about), f"{rows[-1]['test_accuracy']:.2%}", flush=True)

@@ -124,7 +124,7 @@ def test_biases_of_its_normalisation_are_learned_faster_and_decay_alike() -> Non
     assert len({g["lr"] * g["weight_decay"] for g in optimiser.param_groups}) == 1
 
 
-@pytest.mark.parametrize("name", ["cifar10", "cifar100_next"])
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
 def test_the_recipes_of_cifar_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ def test_it_plays_to_the_last_moment_and_stops(page: "Page", server: Server) -> 
     at_moment(page, server, 10)
     page.get_by_role("button", name="Play", exact=True).click()
     page.get_by_role("button", name="Pause", exact=True).wait_for()
-    until(page, lambda: moment(page) == "epoch 18.4, input of 64 px")
+    until(page, lambda: moment(page) == "epoch 38, input of 64 px")
     page.get_by_role("button", name="Play", exact=True).wait_for()
 
 
