@@ -23,7 +23,7 @@ def test_it_plays_to_the_last_moment_and_stops(page: "Page", server: Server) -> 
     at_moment(page, server, 10)
     page.get_by_role("button", name="Play", exact=True).click()
     page.get_by_role("button", name="Pause", exact=True).wait_for()
-    until(page, lambda: moment(page) == "epoch 38, input of 64 px")
+    until(page, lambda: moment(page) == "epoch 38.0, input of 64 px")
     page.get_by_role("button", name="Play", exact=True).wait_for()
 
 
@@ -42,6 +42,6 @@ def test_where_motion_is_unwanted_each_press_is_one_step(page: "Page", server: S
     page.emulate_media(reduced_motion="reduce")
     at_moment(page, server, 1)
     page.get_by_role("button", name="Next moment").click()
-    until(page, lambda: moment(page) == "epoch 2.0, input of 32 px")
+    until(page, lambda: moment(page) == "epoch 0.5, input of 32 px")
     page.wait_for_timeout(2500)
-    assert moment(page) == "epoch 2.0, input of 32 px"
+    assert moment(page) == "epoch 0.5, input of 32 px"

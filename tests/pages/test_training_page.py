@@ -144,7 +144,7 @@ def test_the_line_and_the_files_tell_of_the_record() -> None:
     at = opened("training", model=CIFAR100, weights="random", moment="2")
     assert_works(at)
     assert not at.warning
-    assert provenance(at) == f"{CIFAR100} · recorded during training · epoch 2.0, input of 32 px"
+    assert provenance(at) == f"{CIFAR100} · recorded during training · epoch 0.5, input of 32 px"
     at = open_data(at, "training")
     curve, distance = (frame.value for frame in at.dataframe)
     run = json.loads((CURVES / f"{CIFAR100}.json").read_text())
