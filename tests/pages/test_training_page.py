@@ -146,7 +146,7 @@ def test_the_line_and_the_files_tell_of_the_record() -> None:
     assert not at.warning
     assert provenance(at) == f"{CIFAR100} · recorded during training · epoch 0.5, input of 32 px"
     at = open_data(at, "training")
-    curve, distance = (frame.value for frame in at.dataframe)
+    curve, distance = (frame.value for frame in at.dataframe[:2])
     run = json.loads((CURVES / f"{CIFAR100}.json").read_text())
     assert list(curve["held-out accuracy"]) == [row["held_out_accuracy"] for row in run["epochs"]]
     record = np.load(CURVES / f"{CIFAR100}.npz")
@@ -268,7 +268,26 @@ def test_conditions_are_compared_by_seed(records: Path) -> None:
     assert words + f"{mean - half:+.1f} to {mean + half:+.1f})" in said
     assert "a run took 12, 12, 12, 12 minutes of one core" in said
     assert "8 of the 12 runs ended at this limit" in said
+    assert "That is 20 passes over the training pictures" in said
     assert "before training and after it: plain initialisation 0.01 → 0.40; mimetic" in said
+
+    each, heads = (frame.value for frame in open_data(at, "training").dataframe[-2:])
+    accuracy = [run["test_accuracy"] for run in runs[::-1]]
+    np.testing.assert_allclose(each["test accuracy"], accuracy, rtol=1e-5)
+    assert each["condition"].iloc[0] == "a CNN as teacher"
+    assert len(heads) == 12 * 4
+    assert heads["distance / equal sharing"].tolist()[:4] == [0.2, 0.5, 0.9, 1.0]
+    assert heads["head"].tolist()[:4] == [1, 2, 1, 2]
+
+
+def test_the_shipped_experiment_has_three_seeds_of_each_condition() -> None:
+    found = json.loads((CURVES / "inductive_bias.json").read_text())
+    seeds: dict[str, list[int]] = {name: [] for name in training_experiments.CONDITIONS}
+    for run in found["runs"]:
+        seeds[run["condition"]].append(run["seed"])
+        assert run["pictures_seen"] == found["most_seen"]
+        assert np.shape(run["distance"]) == np.shape(run["entropy"]) == (6, 4)
+    assert all(sorted(each) == [0, 1, 2] for each in seeds.values())
 
 
 def write_record(folder: Path, name: str, moments: int = 3) -> dict[str, np.ndarray]:

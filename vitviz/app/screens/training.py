@@ -114,7 +114,7 @@ def _tables(name: str, run: dict[str, Any], moment: int | None) -> list[Table]:
             "Attention at {moment}, the mean of 16 pictures.", moment=_moment_words(epoch, size)
         )
         tables.append(Table(about, found))
-    return tables
+    return [*tables, *training_experiments.tables()]
 
 
 @st.cache_data

@@ -10,9 +10,10 @@ import streamlit as st
 
 from vitviz import plots
 from vitviz.app.shared import lessons
+from vitviz.app.widgets.data_table import Columns, Table
 from vitviz.app.widgets.figure import show
 from vitviz.checkpoints import assets
-from vitviz.language import mark, tr
+from vitviz.language import Message, mark, tr
 from vitviz.text import page_text
 
 NETWORKS = {"vit": mark("ViT"), "cnn": mark("small CNN")}
@@ -22,6 +23,7 @@ CONDITIONS = (
     mark("CutMix"),
     mark("a CNN as teacher"),
 )
+_RECORD = "experiments of vitviz with CIFAR-10, ViTs of D = 128 and 6 layers"
 # Student's t for three seeds, and the normal distribution's: 95 % lie within so many deviations.
 _T_TWO, _NORMAL = 4.303, 1.96
 
@@ -109,8 +111,52 @@ def conditions() -> None:
     with columns[2]:
         axis = tr("entropy, % of equal sharing")
         show(plots.conditions(shares["entropy"], axis=axis, reference=1.0))
-    said = _differences(accuracy, runs), _end_words(found), _neighbour_words(runs)
+    passes = tr(
+        "That is {passes:.0f} passes over the training pictures; in longer training the conditions "
+        "may rank otherwise.",
+        passes=found["most_seen"] / found["pictures"],
+    )
+    said = _differences(accuracy, runs), _end_words(found), passes, _neighbour_words(runs)
     st.markdown(" ".join(said))
+
+
+def tables() -> list[Table]:
+    """The numbers of both figures, a row for each run; and of each head at the end of a run."""
+    made = []
+    if found := _read("data_hunger"):
+        runs = found["runs"]
+        columns: Columns = {
+            Message("network"): [Message(NETWORKS[run["network"]]) for run in runs],
+            Message("training pictures"): [round(run["share"] * found["pictures"]) for run in runs],
+            Message("seed"): [run["seed"] for run in runs],
+            Message("test accuracy"): [run["test_accuracy"] for run in runs],
+        }
+        about = tr("Data hunger: accuracy by the number of training pictures")
+        made.append(Table(about, columns, record=_RECORD))
+    if found := _read("inductive_bias"):
+        runs = found["runs"]
+        columns = {
+            Message("condition"): [Message(run["condition"]) for run in runs],
+            Message("seed"): [run["seed"] for run in runs],
+            Message("test accuracy"): [run["test_accuracy"] for run in runs],
+            Message("minutes of one core"): [run["core_minutes"] for run in runs],
+            Message("cosine of neighbours before"): [run["neighbours"][0] for run in runs],
+            Message("cosine of neighbours after"): [run["neighbours"][1] for run in runs],
+        }
+        made.append(Table(tr("Where inductive bias can come from"), columns, record=_RECORD))
+        distance, entropy = (np.array([run[of] for run in runs]) for of in ("distance", "entropy"))
+        number, layers, heads = np.indices(distance.shape).reshape(3, -1)
+        columns = {
+            Message("condition"): [Message(runs[each]["condition"]) for each in number],
+            Message("seed"): [runs[each]["seed"] for each in number],
+            Message("layer"): layers + 1,
+            Message("head"): heads + 1,
+            Message("distance / equal sharing"): distance.ravel(),
+            Message("entropy / equal sharing"): entropy.ravel(),
+        }
+        about = tr("Where inductive bias can come from: the heads at the end of each run")
+        made.append(Table(about, columns, record=_RECORD))
+    return made
 
 
 def _differences(accuracy: dict[str, list[float]], runs: dict[str, list[dict[str, Any]]]) -> str:
