@@ -238,7 +238,7 @@ def test_conditions_are_compared_by_seed(records: Path) -> None:
     """Of all seeds the teacher's run has two points more, whatever else they have."""
     write_run(records, CIFAR10, 0.5)
     gains = dict(zip(training_experiments.CONDITIONS, (0.0, 0.01, -0.03, 0.02), strict=True))
-    runs = [
+    runs: list[dict[str, Any]] = [
         dict(
             condition=name,
             seed=seed,
@@ -272,8 +272,8 @@ def test_conditions_are_compared_by_seed(records: Path) -> None:
     assert "before training and after it: plain initialisation 0.01 → 0.40; mimetic" in said
 
     each, heads = (frame.value for frame in open_data(at, "training").dataframe[-2:])
-    accuracy = [run["test_accuracy"] for run in runs[::-1]]
-    np.testing.assert_allclose(each["test accuracy"], accuracy, rtol=1e-5)
+    measured = [run["test_accuracy"] for run in runs[::-1]]
+    np.testing.assert_allclose(each["test accuracy"], measured, rtol=1e-5)
     assert each["condition"].iloc[0] == "a CNN as teacher"
     assert len(heads) == 12 * 4
     assert heads["distance / equal sharing"].tolist()[:4] == [0.2, 0.5, 0.9, 1.0]
