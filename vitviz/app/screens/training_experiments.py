@@ -117,7 +117,7 @@ def conditions() -> None:
         passes=found["most_seen"] / found["pictures"],
     )
     said = _differences(accuracy, runs), _end_words(found), passes, _neighbour_words(runs)
-    st.markdown(" ".join(said))
+    st.markdown("\n\n".join(said))
 
 
 def tables() -> list[Table]:
