@@ -15,6 +15,7 @@ from app_server import Server
 import vitviz
 from vitviz import Activations, anatomy_map, cli, inspection, plots, report, token_map
 from vitviz.checkpoints import assets
+from vitviz.language import as_percent
 from vitviz.plots.template import on_white
 from vitviz.report import Captured, components
 
@@ -100,7 +101,7 @@ def test_the_map_is_live_and_its_numbers_are_those_of_the_capture(
     def strongest(layer: int, head: int, query: int) -> str:
         shares = acts.attention(layer)[head, query, 1:]
         row, col = divmod(int(shares.argmax()), acts.grid[1])
-        return f"strongest key row {row + 1} column {col + 1}, {100 * shares.max():.1f} %"
+        return f"strongest key row {row + 1} column {col + 1}, {as_percent(shares.max())}"
 
     assert strongest(5, 0, 0) in str(map_.get_attribute("aria-label"))
     page.locator(".strip button", has_text="head 3").click()
