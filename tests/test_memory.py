@@ -229,5 +229,5 @@ def test_training_reuses_the_memory_that_it_freed() -> None:
     command = [sys.executable, "-c", AGAIN]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     before, after = map(int, said.split())
-    assert before > 1000
-    assert after < 100
+    assert before > 10  # large pages are few
+    assert after < before / 10
