@@ -23,7 +23,7 @@ CONDITIONS = (
     mark("CutMix"),
     mark("a CNN as teacher"),
 )
-_RECORD = "experiments of vitviz with CIFAR-10, ViTs of D = 128 and 6 layers"
+_RECORD = "a ViT of 6 layers of 4 heads, D = 128, and a small CNN, trained on CIFAR-10"
 # Student's t for three seeds, and the normal distribution's: 95 % lie within so many deviations.
 _T_TWO, _NORMAL = 4.303, 1.96
 
@@ -47,7 +47,8 @@ def hunger() -> None:
     if papers:
         words.markdown(page_text("training").papers)
         return
-    said = [_end_words(found)]
+    what = tr("A small ViT and a small CNN were trained on parts of CIFAR-10.")
+    said = [what, _end_words(found)]
     if not any(run["converged"] for run in found["runs"]):
         said.append(
             tr(
@@ -116,8 +117,19 @@ def conditions() -> None:
         "may rank otherwise.",
         passes=found["most_seen"] / found["pictures"],
     )
-    said = _differences(accuracy, runs), _end_words(found), passes, _neighbour_words(runs)
-    st.markdown("\n\n".join(said))
+    what = tr(
+        "A ViT of 6 layers of 4 heads, D = 128, was trained on CIFAR-10 under four conditions, "
+        "with three seeds each."
+    )
+    st.markdown(
+        "\n\n".join(
+            [
+                f"{what} {_end_words(found)} {passes}",
+                _differences(accuracy, runs),
+                _neighbour_words(runs),
+            ]
+        )
+    )
 
 
 def tables() -> list[Table]:
