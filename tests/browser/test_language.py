@@ -8,7 +8,7 @@ from vitviz.text import PAGES
 
 from .conftest import WIDTH, Server, watched
 from .test_every_screen import TOO_WIDE, resized
-from .walk import opened, turn
+from .walk import opened, turn, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -50,4 +50,4 @@ def test_the_menu_turns_every_word_of_the_page(page: "Page", server: Server) -> 
     page.locator(".st-key-lang").get_by_role("combobox").click()
     page.get_by_role("option", name="한국어").click()
     page.locator("h1").get_by_text("어텐션: 누가 어디를 보는가?").wait_for()
-    assert "lang=ko" in page.url
+    until(page, lambda: "lang=ko" in page.url)
