@@ -33,7 +33,7 @@ from vitviz.training.loop import converged
 from vitviz.training.publishing import record
 from vitviz.training.recipes import Mimetic
 
-SEEN = 360_000  # pictures a run, at most: twenty minutes of a core
+SEEN = 360_000  # pictures a run, at most: twenty to thirty minutes of a core
 BUDGET = 225_000  # pictures of every run of inductive_bias: eleven to fourteen minutes of a core
 LOOKS, PATIENCE = 25, 5  # evaluations in the longest run, and without a higher accuracy at its end
 HELD_OUT = 5000
