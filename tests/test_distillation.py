@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -239,17 +240,25 @@ def test_one_token_learns_the_labels_and_the_other_the_teacher(
         def forward(self, x: Tensor) -> Tensor:
             return 20 * F.one_hot((self.right(x).argmax(1) + 1) % 10, 10).float()
 
-    real = loop._teacher
-    monkeypatch.setattr(loop, "_teacher", lambda *words: Off(real(*words)))
+    real, teachers = loop._teacher, []
+
+    def off(*words: Any) -> Off:
+        teachers.append(Off(real(*words)))
+        return teachers[-1]
+
+    monkeypatch.setattr(loop, "_teacher", off)
     path = train(PUPIL, data=data, out=tmp_path / "run", report=silent)
     model, test = pupil_of(path), load_cifar(data, "cifar10", "test")
     labels = torch.from_numpy(test.labels)
     with torch.inference_mode():
-        z = model.forward_features(normalise(torch.from_numpy(test.pictures), 32))
+        x = normalise(torch.from_numpy(test.pictures), 32)
+        z, said = model.forward_features(x), teachers[0](x).argmax(1)
         assert model.head_dist is not None
         labelled, taught = model.head(z[:, 0]).argmax(1), model.head_dist(z[:, 1]).argmax(1)
-    assert (labelled == labels).float().mean() > 0.6
-    assert (taught == (labels + 1) % 10).float().mean() > 0.6
+    # The teacher is asked what it says: how much it knows depends on the CPU.
+    for answers, own, other in ((labelled, labels, said), (taught, said, labels)):
+        assert (answers == own).float().mean() > 0.6
+        assert (answers == other).float().mean() < 0.3
 
 
 def test_the_teacher_is_trained_first_and_once(
