@@ -74,7 +74,8 @@ CONDITIONS = {
 def runs(experiment: str) -> Iterator[tuple[dict[str, Any], Recipe]]:
     """What is told of each run, and its recipe."""
     if experiment == "data_hunger":
-        for network, recipe in (("vit", VIT), ("cnn", CNN)):  # every part gets of the slow ones
+        # All ViTs first: of runs in turn, every --part gets as many of them, and they are slow.
+        for network, recipe in (("vit", VIT), ("cnn", CNN)):
             for share in SHARES:
                 for seed in range(SEEDS):
                     stage = Stage(image_size=32, epochs=SEEN / (share * TRAINING), last=1.0)

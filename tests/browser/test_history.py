@@ -50,7 +50,7 @@ def test_back_and_forward_walk_through_the_views(page: "Page", server: Server) -
 
     page.go_back()
     expect_view(page, "attention?layer=5", "layer 5 of 6")
-    until(page, lambda: reading(page) == second)
+    until(page, lambda: reading(page) == second)  # the address changes before the page does
     slider.press("ArrowLeft")  # another way from here
     expect_view(page, "attention?layer=4", "layer 4 of 6")
     page.go_back()
