@@ -375,6 +375,8 @@ def data() -> dict[str, Any]:
         **curves,
         "gaps": [cnn - vit for vit, cnn in zip(curves["vit"], curves["cnn"], strict=True)],
         "seen": hunger["most_seen"],
+        "runs": len(hunger["runs"]),
+        "cut": sum(not one["converged"] for one in hunger["runs"]),
     }
 
 

@@ -76,6 +76,13 @@ def test_hunger_shows_both_networks_with_their_intervals() -> None:
     assert "ViT 20.0 % with 100 pictures and 60.0 % with 1,000" in figure.layout.meta["alt"]
 
 
+def test_hunger_labels_every_second_of_many_counts_and_the_last() -> None:
+    counts = [450, 900, 2250, 4500, 11250, 22500, 45000]
+    figure = data_hunger({"ViT": [(count, 0.5, 0.01) for count in counts]})
+    assert sorted(figure.layout.xaxis.tickvals) == counts[::2]
+    assert "45,000" in figure.layout.xaxis.ticktext
+
+
 def test_every_condition_has_a_row_with_its_runs_and_their_mean() -> None:
     half = {"plain": 0.02, "CutMix": 0.01}
     values = {"plain": [0.2, 0.4], "CutMix": [0.5, 0.5, 0.8]}

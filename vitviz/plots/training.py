@@ -214,11 +214,14 @@ def data_hunger(results: Mapping[str, Sequence[tuple[float, float, float]]]) -> 
             )
         )
     ticks = [count for count, _, _ in next(iter(results.values()))]
+    if len(ticks) > 5:
+        ticks = ticks[::-2]  # all do not fit beside each other on a telephone
     figure.update_xaxes(
         title=tr("training pictures"),
         type="log",
         tickvals=ticks,
         ticktext=[f"{count:,}" for count in ticks],
+        tickangle=0,
     )
     figure.update_yaxes(title=tr("test accuracy, %"), rangemode="tozero")
     return legend_above(finish(figure, "; ".join(words) + ".", height=380), top=56)

@@ -48,22 +48,21 @@ def hunger() -> None:
         words.markdown(page_text("training").papers)
         return
     what = tr("A small ViT and a small CNN were trained on parts of CIFAR-10.")
-    said = [what, _end_words(found)]
-    if not any(run["converged"] for run in found["runs"]):
-        said.append(
-            tr(
-                "With a smaller training set a run saw each picture more often. Because of this "
-                "limit the lines are flat at the right: they do not show that more data would not "
-                "help in longer training."
-            )
-        )
-    said.append(
-        tr(
-            "Points with several seeds show the mean and its 95 % confidence interval "
-            "over the seeds (Student's t). The others show one run, with the 95 % "
-            "confidence interval of an accuracy on 10,000 test pictures."
-        )
+    points = tr(
+        "Points with several seeds show the mean and its 95 % confidence interval "
+        "over the seeds (Student's t). The others show one run, with the 95 % "
+        "confidence interval of an accuracy on 10,000 test pictures."
     )
+    said = [what, _end_words(found), points]
+    done = max((run["share"] for run in found["runs"] if run["converged"]), default=1.0)
+    if cut := [run["share"] for run in found["runs"] if run["share"] > done]:
+        least = round(min(cut) * found["pictures"])
+        flat = tr(
+            "All runs with {least:,} training pictures or more are among them: the flat lines at "
+            "the right do not show that more data would be useless.",
+            least=least,
+        )
+        said.insert(2, flat)
     words.markdown(" ".join(said))
 
 
@@ -71,11 +70,13 @@ def _end_words(found: dict[str, Any]) -> str:
     """When the runs ended."""
     cut = sum(not run["converged"] for run in found["runs"])
     if cut == len(found["runs"]):
-        return tr("Every run ended when it had seen {seen:,} pictures.", seen=found["most_seen"])
+        return tr(
+            "Every run ended when it had seen about {seen:,} pictures.", seen=found["most_seen"]
+        )
     return tr(
         "A run ended when its accuracy on the held-out pictures no longer rose, or when it had "
-        "seen {seen:,} pictures. {cut} of the {count} runs ended at this limit; longer training "
-        "might have made them better.",
+        "seen about {seen:,} pictures. {cut} of the {count} runs ended at this limit; longer "
+        "training might have made them better.",
         seen=found["most_seen"],
         cut=cut,
         count=len(found["runs"]),
@@ -121,15 +122,14 @@ def conditions() -> None:
         "A ViT of 6 layers of 4 heads, D = 128, was trained on CIFAR-10 under four conditions, "
         "with three seeds each."
     )
-    st.markdown(
-        "\n\n".join(
-            [
-                f"{what} {_end_words(found)} {passes}",
-                _differences(accuracy, runs),
-                _neighbour_words(runs),
-            ]
-        )
+    figures = tr(
+        "Diamonds are means. In the figure of accuracy a circle is the run of one seed, and a bar "
+        "is the 95 % confidence interval of the mean over the seeds (Student's t). In the other "
+        "two figures a circle is one head, and the dashed line is at the value of a head that "
+        "attends to all tokens equally."
     )
+    said = [f"{what} {_end_words(found)} {passes}", figures, _differences(accuracy, runs)]
+    st.markdown("\n\n".join([*said, _neighbour_words(runs)]))
 
 
 def tables() -> list[Table]:
@@ -141,6 +141,7 @@ def tables() -> list[Table]:
             Message("network"): [Message(NETWORKS[run["network"]]) for run in runs],
             Message("training pictures"): [round(run["share"] * found["pictures"]) for run in runs],
             Message("seed"): [run["seed"] for run in runs],
+            Message("pictures seen"): [run["pictures_seen"] for run in runs],
             Message("test accuracy"): [run["test_accuracy"] for run in runs],
         }
         about = tr("Data hunger: accuracy by the number of training pictures")
@@ -172,32 +173,29 @@ def tables() -> list[Table]:
 
 
 def _differences(accuracy: dict[str, list[float]], runs: dict[str, list[dict[str, Any]]]) -> str:
-    """What each condition changed beside the first, from runs of the same seed."""
-    plain = np.array(accuracy[CONDITIONS[0]])
-    said = []
+    """What each condition changed beside the first, from runs of the same seed, as a list."""
+    plain, said = np.array(accuracy[CONDITIONS[0]]), []
     for name in CONDITIONS[1:]:
         mean, half = _interval((np.array(accuracy[name]) - plain).tolist())
         said.append(
             tr(
-                "{name} changed the accuracy by {mean:+.1f} percentage points (95 % interval from "
-                "{low:+.1f} to {high:+.1f})",
+                "{name}: {mean:+.1f} percentage points (95 % interval from {low:+.1f} to "
+                "{high:+.1f}), {minutes:.0f} minutes",
                 name=tr(name),
                 mean=100 * mean,
                 low=100 * (mean - half),
                 high=100 * (mean + half),
+                minutes=_minutes(runs[name]),
             )
         )
-    minutes = ", ".join(f"{_minutes(kept):.0f}" for kept in runs.values())
-    return tr(
-        "Compared with plain initialisation and the same seeds: {said}. Where an interval contains "
-        "0, three seeds show no difference. In the figure of accuracy each circle is the run of "
-        "one seed; in those of distance and entropy it is one head, and the dashed line is what a "
-        "head has that looks at all tokens alike. Diamonds are means. From top to bottom, a run "
-        "took {minutes} minutes of one core on average: what is the same is the number of "
-        "pictures, not the time.",
-        said="; ".join(said),
-        minutes=minutes,
+    intro = tr(
+        "All runs saw the same number of pictures, but they took different times: with plain "
+        "initialisation {minutes:.0f} minutes of one core on average. This is how the accuracy "
+        "changed compared with plain initialisation and the same seeds; where an interval contains "
+        "0, three seeds show no difference.",
+        minutes=_minutes(runs[CONDITIONS[0]]),
     )
+    return intro + "\n\n" + "\n".join(f"- {each}" for each in said)
 
 
 def _minutes(runs: list[dict[str, Any]]) -> float:
