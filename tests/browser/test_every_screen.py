@@ -108,7 +108,8 @@ def loaded(name: str, browser: "Browser", server: Server) -> "Iterator[Page]":
 
 @pytest.fixture
 def screen(loaded: "Page") -> "Page":
-    """The page of this name, which a test leaves as it was; seen from its top."""
+    """The page of this name, which a test leaves as it was, but for what has the focus and what was
+    scrolled; seen from its top."""
     resized(loaded, WIDTH, HEIGHT)
     loaded.evaluate(TOP)
     return loaded
@@ -116,8 +117,7 @@ def screen(loaded: "Page") -> "Page":
 
 TOP = """() => {
   document.activeElement.blur();
-  document.querySelector("main").closest("[data-testid=stAppViewContainer]").scrollTo(0, 0);
-  document.querySelector("main").scrollTo(0, 0);
+  for (const one of document.querySelectorAll("*")) if (one.scrollTop) one.scrollTop = 0;
 }"""
 
 

@@ -43,7 +43,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def opened(file: Path, browser: "Browser") -> "Iterator[tuple[Page, list[str], list[str]]]":
     """The page, what it asked for, and what the browser complained about."""
     context = browser.new_context(offline=True, viewport={"width": 1280, "height": 900})
