@@ -65,10 +65,11 @@ class FusedCall:
         """Heads, rows, q k^T / sqrt(d) of these and its softmax: both (heads, rows, m).
 
         Heads are numbered through all windows. The next block is written over the last one, so that
-        no memory is allocated.
+        no memory is allocated. All products are torch's: the threads of numpy's BLAS go on for a
+        while after each, and torch's would wait for them.
         """
-        q = (self.q.flatten(0, 1).float() * self.scale).numpy()
-        k = self.k.flatten(0, 1).float().contiguous().numpy().swapaxes(1, 2)  # (h, d, m)
+        q = self.q.flatten(0, 1).float() * self.scale
+        k = self.k.flatten(0, 1).float().contiguous().transpose(1, 2)  # (h, d, m)
         (heads, queries, _), keys = q.shape, k.shape[2]
         rows = min(queries, max(1, BLOCK // keys))
         together = max(1, BLOCK // (rows * keys)) if rows == queries else 1  # heads in a block
@@ -78,7 +79,7 @@ class FusedCall:
                 some = slice(head, head + together), slice(start, start + rows)
                 shape = (*q[some].shape[:2], keys)
                 scores, attention = memory[:, : math.prod(shape)].view(2, *shape)
-                np.matmul(q[some], k[some[0]], out=scores.numpy())  # torch's takes longer
+                torch.matmul(q[some], k[some[0]], out=scores)
                 yield *some, scores, torch.softmax(scores, dim=-1, out=attention)
 
     def rows(self) -> Tensor:

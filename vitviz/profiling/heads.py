@@ -150,7 +150,7 @@ def _measure(
         bits[here] = _row_entropy(block) if scores is None else entropy_of_scores(scores, block)
         own[here] = np.diagonal(block[:, :, rows], axis1=1, axis2=2)
         on_prefix[here], on_patches[here] = shares.swapaxes(0, 1)
-        on_outliers[here] = (marked[which] @ block.swapaxes(1, 2))[:, 0]
+        on_outliers[here] = np.vecdot(block, marked[which])
         received[which] += block.sum(axis=1)
         first, last, _ = rows.indices(tokens)
         if first <= cls < last:
