@@ -72,23 +72,14 @@ def actors(ray_processes: psutil.Process) -> list[psutil.Process]:
     ]
 
 
-def test_an_actor_agrees(folder: Path, alone: Profile) -> None:
-    told: list[int] = []
-    found = profiled(folder, engine="ray", workers=1, progress=lambda n, of: told.append(n))
-    assert_same(found, alone)
-    assert told == sorted(told)
-    assert (told[0], told[-1], len(told)) == (0, 30, 5)
-    assert (found.about["workers"], found.about["engine"]) == (1, "ray")
-
-
-def test_the_pieces_of_actors_that_are_killed_are_done_again(
+def test_actors_agree_and_the_pieces_of_those_that_are_killed_are_done_again(
     folder: Path, alone: Profile, tmp_path: Path, ray_processes: psutil.Process
 ) -> None:
     """An actor waits for its picture, a pipe; when it is dead, a picture is in the pipe's place."""
     real = folder / "20.png"
     kept = real.rename(tmp_path / "20.png")
     os.mkfifo(real)
-    killed: list[int] = []
+    killed, told = list[int](), list[int]()
 
     def kill() -> None:
         with real.open("wb"):  # when an actor reads it
@@ -100,11 +91,13 @@ def test_the_pieces_of_actors_that_are_killed_are_done_again(
 
     killer = Thread(target=kill, daemon=True)
     killer.start()
-    found = profiled(folder, engine="ray", workers=2)
+    found = profiled(folder, engine="ray", workers=2, progress=lambda n, of: told.append(n))
     killer.join()
     assert killed
     assert_same(found, alone)
-    assert found.about["workers"] == 2
+    assert told == sorted(told)
+    assert (told[0], told[-1], len(told)) == (0, 30, 5)
+    assert (found.about["workers"], found.about["engine"]) == (2, "ray")
 
 
 def test_what_an_actor_cannot_measure_is_said(
