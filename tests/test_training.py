@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from cifar import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.testing import assert_close
@@ -50,6 +52,7 @@ from vitviz.training import (
     rate_factor,
     train,
 )
+from vitviz.training.publishing import publish
 from vitviz.vit import Attention, VisionTransformer, resize_position_embedding
 
 SMOKE = RECIPES["smoke"]
@@ -343,6 +346,21 @@ def test_card_tells_the_recipe(finished: Path) -> None:
     assert card.startswith("# smoke\n")
     for line in ("| batch_size | 20 |", "| seed | 0 |", "| held_out | 20 |"):
         assert line in card
+
+
+def test_a_run_that_went_on_after_its_test_says_so(finished: Path, tmp_path: Path) -> None:
+    with safe_open(finished.with_name("checkpoint.safetensors"), framework="pt") as file:
+        about = json.loads(file.metadata()["vitviz"])
+    about["tested_before"] = {"image_size": 64, "epoch": 1.0, "test_accuracy": 0.25}
+    shutil.copy(finished.with_name("moments.npz"), tmp_path)
+    model = build(SMOKE, SMOKE.stages[-1])
+    card = publish(model, SMOKE, coloured(20, seed=1), about, tmp_path).with_suffix(".md").read_text()
+    assert "at epoch 1 at 64 pixels, with 25.0% of the test pictures" in card
+    assert "chose nothing else." in card
+    assert "chose nothing." in finished.with_suffix(".md").read_text()
+    curve = json.loads((tmp_path / "smoke.json").read_text())
+    assert curve["tested_before"] == about["tested_before"]
+    assert "tested_before" not in json.loads(finished.with_suffix(".json").read_text())
 
 
 def test_same_seed_gives_the_same_bits(finished: Path, data: Path, tmp_path: Path) -> None:

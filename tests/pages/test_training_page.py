@@ -126,6 +126,32 @@ def test_small_pictures_that_were_enlarged_are_called_so(records: Path) -> None:
     assert "0.8 epochs were on pictures of 64 px, with 4 times as many patches" in growth(64)
 
 
+def test_the_page_says_when_the_test_pictures_were_used(records: Path) -> None:
+    def words(**more: Any) -> str:
+        rows = [
+            dict(image_size=size, epoch=epoch, loss=1.0, held_out_accuracy=accuracy)
+            for size, epoch, accuracy in ((32, 5.0, 0.5), (64, 3.0, 0.6))
+        ]
+        write_run(records, CIFAR10, 0.6, epochs=rows, **more)
+        training._runs.clear()
+        return prose(opened("training"))
+
+    once = "The test pictures were used only once"
+    assert once in words()
+    before = dict(image_size=64, epoch=1.0, test_accuracy=0.555)
+    twice = words(tested_before=before)
+    assert "at epoch 1 at 64 px, where the training was to end: 55.5 % were named rightly" in twice
+    assert once not in twice
+
+
+@pytest.mark.parametrize("name", [CIFAR10, CIFAR100])
+def test_card_and_page_agree_on_how_often_the_test_pictures_were_used(name: str) -> None:
+    run = json.loads((CURVES / f"{name}.json").read_text())
+    once = "chose nothing." in card_of(name)
+    assert once == ("tested_before" not in run)
+    assert once == ("used only once" in prose(opened("training", model=name)))
+
+
 def test_the_slider_goes_back_to_the_untrained_model() -> None:
     at = opened("training", model=CIFAR100)
     now = alts(at)

@@ -68,7 +68,8 @@ def publish(
 def write_curve(recipe: Recipe, held_out: Split, about: Mapping[str, Any], out: Path) -> None:
     """Write the training curve: loss and held-out accuracy by epoch, and the test accuracy.
 
-    `minutes` are those of the run itself, without those of its teacher.
+    `minutes` are those of the run itself, without those of its teacher. A run that went on after
+    its test pictures had been used has `tested_before`: picture size, epoch and accuracy then.
     """
     curve: dict[str, Any] = {
         "model": recipe.model,
@@ -78,6 +79,8 @@ def write_curve(recipe: Recipe, held_out: Split, about: Mapping[str, Any], out: 
         "label_smoothing": recipe.label_smoothing,
         "cutmix": recipe.cutmix,
     }
+    if "tested_before" in about:
+        curve["tested_before"] = about["tested_before"]
     if recipe.teacher:
         curve["temperature"] = recipe.temperature
         curve["distillation_token"] = recipe.configuration.get("distillation_token", False)
@@ -103,12 +106,18 @@ def _card(
     parameters = sum(parameter.numel() for parameter in model.parameters())
     side = recipe.stages[-1].image_size
     but = " but W_q, W_k and W_v" if recipe.qkv == "adamw" else ""
+    tested, before = "; the test split chose nothing", about.get("tested_before")
+    if before:
+        then = f"{before['epoch']:g} at {before['image_size']} pixels"
+        tested = f""". The training was
+  to end at epoch {then}, with {before["test_accuracy"]:.1%} of the test pictures,
+  and went on as more was wanted; the test split chose nothing else"""
     return f"""# {recipe.model}
 
 A Vision Transformer trained from scratch by `vitviz train --recipe {name}`.
 
 - **Test accuracy: {about["test_accuracy"]:.2%}** of all {about["test_pictures"]:,} test pictures,
-  measured once, after the last step, as `capture` prepares a picture; the test split chose nothing.
+  measured after the last step, as `capture` prepares a picture{tested}.
 - Accuracy on the {recipe.held_out:,} held-out training pictures at the end: {last:.2%}.
 - Temperature fitted on the held-out pictures: {about["temperature"]:.2f}. Divide the logits by it
   for probabilities that can be believed.

@@ -66,7 +66,7 @@ def _run(name: str, runs: dict[str, Any]) -> int | None:
             )
         )
     if moments:
-        curve.markdown(_growth_words(run))
+        curve.markdown(_growth_words(run) + _test_words(run))
         st.markdown(_loss_words(run) + _teacher_words(run))
         _as_it_was(name, moment, *beside)
     else:
@@ -79,7 +79,8 @@ def _run(name: str, runs: dict[str, Any]) -> int | None:
                 kept=tr(" and ").join(kept),
             )
         )
-        beside[0].markdown(f"{_growth_words(run)}\n\n{_loss_words(run)}{_teacher_words(run)}")
+        beside[0].markdown(_growth_words(run) + _test_words(run))
+        beside[0].markdown(_loss_words(run) + _teacher_words(run))
     return moment if moments else None
 
 
@@ -244,13 +245,27 @@ def _growth_words(run: dict[str, Any]) -> str:
     return tr(
         "The last {epochs:.1f} epochs were on {pictures}, with {factor} times as many "
         "patches and the position embeddings interpolated: held-out accuracy was "
-        "{before:.1f} % before and {after:.1f} % after. The test pictures were used "
-        "only once, after the last step.",
+        "{before:.1f} % before and {after:.1f} % after.",
         epochs=after["epoch"],
         pictures=pictures,
         factor=_side_factor(rows),
         before=100 * before,
         after=100 * after["held_out_accuracy"],
+    )
+
+
+def _test_words(run: dict[str, Any]) -> str:
+    """When the test pictures were used."""
+    before = run.get("tested_before")
+    if before is None:
+        return " " + tr("The test pictures were used only once, after the last step.")
+    return " " + tr(
+        "The test pictures were used after the last step, and once before, at epoch {epochs:g} "
+        "at {size} px, where the training was to end: {accuracy:.1f} % were named rightly then, "
+        "and it went on because more was wanted.",
+        epochs=before["epoch"],
+        size=before["image_size"],
+        accuracy=100 * before["test_accuracy"],
     )
 
 
