@@ -4,35 +4,23 @@ In JPEG and PNG, which nearly all uploads are, what can exhaust memory or time l
 compressed pixels: a bounded parser drops it before Pillow reads the file. In other formats it lies
 within the compressed data, where no header shows it; they are decoded in a subprocess, under limits
 of time and memory that the operating system enforces.
-The subprocess runs this file alone, so nothing of vitviz is imported here.
+The subprocess runs this file alone, so nothing of vitviz is imported here, and what only some
+pictures need is imported where it is needed: imports take longer than reading most pictures.
 """
 
 import io
-import json
 import math
 import re
 import signal
 import struct
-import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple, cast
+from importlib import import_module
+from typing import Any, cast
 
-from PIL import (
-    AvifImagePlugin,
-    BmpImagePlugin,
-    GifImagePlugin,
-    Image,
-    ImageCms,
-    ImageFile,
-    JpegImagePlugin,
-    PngImagePlugin,
-    TiffImagePlugin,
-    WebPImagePlugin,
-)
+from PIL import Image
 
 MAX_BYTES = 25_000_000
 MAX_SIDE = 30_000
@@ -66,36 +54,40 @@ def decode(data: bytes) -> Image.Image:
     return _decode(data, name) if name in _TRIMMED else _decode_apart(data, name)
 
 
-class _Format(NamedTuple):
-    """A kind of file that is read, by this plugin of Pillow's and no other."""
+#: The kinds of file that are read, and how large at most; JPEG is decoded at reduced size.
+_MAX_PIXELS = {"JPEG": 50_000_000} | dict.fromkeys(
+    ("PNG", "GIF", "BMP", "TIFF", "WebP", "AVIF"), 32_000_000
+)
 
-    plugin: Callable[[io.BytesIO], ImageFile.ImageFile]
-    max_pixels: int
+
+def _opened(data: bytes, name: str) -> Image.Image:
+    """By the plugin of Pillow's for this kind and no other.
+
+    Not by `Image.open`, which would warn of large pictures before it tells their size.
+    """
+    name = name if name == "WebP" else name.title()
+    plugin: Any = import_module(f"PIL.{name}ImagePlugin")
+    if name == "WebP":
+        return _still_webp(plugin, data)
+    picture: Image.Image = getattr(plugin, f"{name}ImageFile")(io.BytesIO(data))
+    return picture
 
 
-class _StillWebP(WebPImagePlugin.WebPImageFile):
+def _still_webp(plugin: Any, data: bytes) -> Image.Image:
     """The first frame of a WebP; Pillow keeps two more copies for the next: 8 bytes a pixel."""
 
-    def _get_next(self) -> tuple[bytes, int, int]:
-        frame: tuple[bytes, int, int] = super()._get_next()
-        self._decoder = None
-        return frame
+    class StillWebP(plugin.WebPImageFile):  # type: ignore[misc]
+        def _get_next(self) -> tuple[bytes, int, int]:
+            frame: tuple[bytes, int, int] = super()._get_next()
+            self._decoder = None
+            return frame
 
+    return StillWebP(io.BytesIO(data))
 
-#: JPEG is decoded at reduced size.
-_FORMATS = {
-    "JPEG": _Format(JpegImagePlugin.JpegImageFile, 50_000_000),
-    "PNG": _Format(PngImagePlugin.PngImageFile, 32_000_000),
-    "GIF": _Format(GifImagePlugin.GifImageFile, 32_000_000),
-    "BMP": _Format(BmpImagePlugin.BmpImageFile, 32_000_000),
-    "TIFF": _Format(TiffImagePlugin.TiffImageFile, 32_000_000),
-    "WebP": _Format(_StillWebP, 32_000_000),
-    "AVIF": _Format(AvifImagePlugin.AvifImageFile, 32_000_000),
-}
 
 _TRIMMED = ("JPEG", "PNG")
 
-#: Magic numbers; the first match counts. Formats that `_FORMATS` lacks are refused by name.
+#: Magic numbers; the first match counts. Kinds that `_MAX_PIXELS` lacks are refused by name.
 _SIGNATURES = {
     "JPEG": rb"\xff\xd8\xff",
     "PNG": rb"\x89PNG\r\n\x1a\n",
@@ -128,7 +120,7 @@ def _recognise(data: bytes) -> str:
         raise ImageError(
             "The file is of an unknown kind: expected JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF."
         )
-    if name not in _FORMATS:
+    if name not in _MAX_PIXELS:
         raise ImageError("{name} is not supported: export the picture as JPEG or PNG.", name=name)
     return name
 
@@ -143,14 +135,14 @@ def _check_size(name: str, size: tuple[int, int]) -> None:
             height=height,
             most=MAX_SIDE,
         )
-    if width * height > _FORMATS[name].max_pixels:
+    if width * height > _MAX_PIXELS[name]:
         raise ImageError(
             "The {name} has {pixels:,} pixels ({width:,} x {height:,}); at most {most:,} are read.",
             name=name,
             pixels=width * height,
             width=width,
             height=height,
-            most=_FORMATS[name].max_pixels,
+            most=_MAX_PIXELS[name],
         )
 
 
@@ -238,7 +230,7 @@ def _decode(data: bytes, name: str) -> Image.Image:
     except ImageError:
         raise
     except Image.DecompressionBombError as error:
-        limit = _FORMATS[name].max_pixels
+        limit = _MAX_PIXELS[name]
         raise ImageError(
             "The {name} has far more than the {limit:,} pixels read.", name=name, limit=limit
         ) from error
@@ -256,16 +248,15 @@ def _upright(data: bytes, name: str) -> Image.Image:
     exif = xmp = b""
     if name in _TRIMMED:
         data, exif, xmp = (_trim_jpeg if name == "JPEG" else _trim_png)(data)
-    # not Image.open, which would warn of large pictures before it tells their size
-    picture: Image.Image = _FORMATS[name].plugin(io.BytesIO(data))
+    picture = _opened(data, name)
     _check_size(name, picture.size)
-    if isinstance(picture, JpegImagePlugin.JpegImageFile):
+    if name == "JPEG":
         ratio = min(1.0, LONG_SIDE / max(picture.size))
         width, height = (math.ceil(side * ratio) for side in picture.size)
         picture.draft(None, (width, height))
     picture.load()
     turn = _orientation(exif or picture.info.get("exif", b""))
-    if isinstance(picture, TiffImagePlugin.TiffImageFile):
+    if name == "TIFF":
         turn = _tiff_orientation(picture)
     turn = turn or _xmp_orientation(xmp or picture.info.get("xmp", b""))
     profile = picture.info.get("icc_profile")
@@ -280,7 +271,7 @@ def _upright(data: bytes, name: str) -> Image.Image:
 def _eight_bit(picture: Image.Image, data: bytes) -> Image.Image:
     """To L, RGB, RGBA, CMYK or LAB; what is deeper than 8 bits is scaled, never clipped."""
     mode, transparency = picture.mode, picture.info.get("transparency")
-    if isinstance(picture, PngImagePlugin.PngImageFile) and mode in ("L", "I;16", "RGB"):
+    if picture.format == "PNG" and mode in ("L", "I;16", "RGB"):
         transparency = _eight_bit_colour(transparency, depth=data[24])
     if mode[0] in "IF":
         picture = _eight_bit_grey(picture)
@@ -301,7 +292,7 @@ def _eight_bit_colour(colour: object, depth: int) -> object:
 
 def _eight_bit_grey(picture: Image.Image) -> Image.Image:
     """White is 12 or 16 bits full; where no depth is declared, the least usual one that fits."""
-    twelve = isinstance(picture, TiffImagePlugin.TiffImageFile) and picture.tag_v2[258] == (12,)
+    twelve = picture.format == "TIFF" and cast(Any, picture).tag_v2[258] == (12,)
     usual = {"F": (1.0,), "I": (255.0, 65535.0)}.get(picture.mode, (4095.0 if twelve else 65535.0,))
     picture = _shrunk(picture if picture.mode in "IF" else picture.convert("I"))
     low, high = cast(tuple[float, float], picture.getextrema())
@@ -328,6 +319,8 @@ def _srgb(picture: Image.Image, profile: bytes | None) -> Image.Image:
         picture = picture.convert("RGB")
     # mpet: a program of any length, run for each colour; cameras and editors write none
     if profile and b"mpet" not in profile:
+        from PIL import ImageCms
+
         srgb = ImageCms.createProfile("sRGB")
         with suppress(ImageCms.PyCMSError):
             result = ImageCms.profileToProfile(picture, io.BytesIO(profile), srgb, outputMode="RGB")
@@ -369,7 +362,7 @@ def _xmp_orientation(xmp: bytes) -> int:
     return int(found[1]) if found else 0
 
 
-def _tiff_orientation(picture: TiffImagePlugin.TiffImageFile) -> int:
+def _tiff_orientation(picture: Any) -> int:
     tags = picture.tag_v2
     if 50706 in tags or (330 in tags and tags.get(254, 0) & 1):  # DNG; a preview, as in NEF
         raise ImageError("Camera RAW is not supported: export the picture as JPEG or PNG.")
@@ -379,6 +372,8 @@ def _tiff_orientation(picture: TiffImagePlugin.TiffImageFile) -> int:
 
 def _decode_apart(data: bytes, name: str) -> Image.Image:
     """`_decode` in a subprocess, which the system ends when it takes too much time or memory."""
+    import subprocess
+
     too_much = ImageError(
         "The {name} takes more than {seconds} s or {most} MB to read.",
         name=name,
@@ -396,6 +391,8 @@ def _decode_apart(data: bytes, name: str) -> Image.Image:
         raise too_much
     head, _, pixels = done.stdout.partition(b"\n")
     if not pixels:
+        import json
+
         english, values = json.loads(head)
         raise ImageError(english, **values)
     width, height = map(int, head.split())
@@ -414,11 +411,16 @@ def _main(name: str) -> None:
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         soft = _MEMORY if hard == resource.RLIM_INFINITY else min(_MEMORY, hard)
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-    AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # each further one reserves memory
+    if name == "AVIF":
+        from PIL import AvifImagePlugin
+
+        AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # each further one reserves memory
     try:
         image = _decode(sys.stdin.buffer.read(), name)
         answer = f"{image.width} {image.height}\n".encode() + image.tobytes()
     except ImageError as error:
+        import json
+
         answer = json.dumps([error.english, error.values]).encode()
     sys.stdout.buffer.write(answer)
 
