@@ -446,9 +446,3 @@ def test_measurements_is_the_function_in_whatever_order_modules_are_imported(fir
         "assert measurements is vitviz.inspection.measurements\n"
         "assert measurements.__qualname__ == 'measurements'"
     )
-
-
-def test_modules_of_the_interface_need_no_import_of_their_own() -> None:
-    offered = ("inspection", "attribution", "intervention", "vit")
-    there = [name for name in offered if f"vitviz.{name}" in sources()]
-    assert "vitviz" in loaded_by("import vitviz\n" + "\n".join(f"vitviz.{name}" for name in there))

@@ -24,8 +24,10 @@ def _python(code: str, folder: Path) -> str:
 
 
 def test_the_shipped_model_samples_texts_and_the_app_are_found_anywhere(tmp_path: Path) -> None:
+    """And modules of the interface need no import of their own."""
     code = """
 import vitviz
+vitviz.inspection, vitviz.attribution, vitviz.intervention, vitviz.plots, vitviz.vit
 from vitviz.checkpoints import assets
 model = vitviz.load_model("vitviz_tiny_cifar10")
 data = (assets() / "samples" / "dog.jpg").read_bytes()
