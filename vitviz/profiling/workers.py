@@ -4,6 +4,7 @@ A process that is killed costs the piece that it was at, which another one does 
 """
 
 import signal
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -86,13 +87,24 @@ def in_processes(
 
 
 def _started(threads: int) -> tuple[Connection, BaseProcess]:
-    context = get_context("spawn")  # a fork would copy locks that threads of torch hold
+    context = _context()
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, threads), daemon=True)
     with _without_interrupts():
         process.start()
     theirs.close()  # so that ours ends where the process does
     return ours, process
+
+
+def _context() -> Any:
+    """How processes start. A fork of this one would copy locks that threads of torch hold. Linux
+    forks them from a process without threads, which imports torch once: that takes seconds.
+    """
+    if sys.platform != "linux":
+        return get_context("spawn")
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
 
 
 @contextmanager
