@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from app_server import HERE, free_port
 from cifar import (
     coloured,
     history,
@@ -354,7 +355,9 @@ def test_a_run_that_went_on_after_its_test_says_so(finished: Path, tmp_path: Pat
     about["tested_before"] = {"image_size": 64, "epoch": 1.0, "test_accuracy": 0.25}
     shutil.copy(finished.with_name("moments.npz"), tmp_path)
     model = build(SMOKE, SMOKE.stages[-1])
-    card = publish(model, SMOKE, coloured(20, seed=1), about, tmp_path).with_suffix(".md").read_text()
+    card = (
+        publish(model, SMOKE, coloured(20, seed=1), about, tmp_path).with_suffix(".md").read_text()
+    )
     assert "at epoch 1 at 64 pixels, with 25.0% of the test pictures" in card
     assert "chose nothing else." in card
     assert "chose nothing." in finished.with_suffix(".md").read_text()
@@ -544,15 +547,31 @@ def test_command_trains(
     assert_close(written, load_file(finished), rtol=0, atol=0)
 
 
+#: Both processes are forks of one that has imported what they need.
+TWO_PROCESSES = """
+import os, sys
+import torch._dynamo  # an optimizer does
+from accelerate import PartialState
+from vitviz import cli, training
+
+rank = "1" if os.fork() else "0"
+os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2"}
+cli.main(sys.argv[1:])
+assert PartialState().num_processes == 2
+PartialState().destroy_process_group()
+if rank == "1":
+    assert os.wait()[1] == 0
+"""
+
+
 def test_two_processes_have_the_losses_of_one(finished: Path, data: Path, tmp_path: Path) -> None:
     """Each takes half of every batch; the gradients are averaged."""
-    launch = "-m accelerate.commands.launch --cpu --num_processes 2 --num_machines 1"
-    settings = "--mixed_precision no --dynamo_backend no --module vitviz.cli"
     training = ["train", "--data", str(data), "--recipe", "smoke", "--out", str(tmp_path)]
-    root = Path(__file__).parents[1]
+    root, place = Path(__file__).parents[1], {"MASTER_ADDR": HERE, "MASTER_PORT": str(free_port())}
+    settings = {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
     done = subprocess.run(
-        [sys.executable, *launch.split(), *settings.split(), *training],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)},
+        [sys.executable, "-c", TWO_PROCESSES, *training],
+        env={**os.environ, **place, **settings},
         capture_output=True,
         text=True,
         timeout=300,
