@@ -148,17 +148,15 @@ def test_what_the_machine_has_left_counts_in_a_container_too(
 
 # --- what is given out ----------------------------------------------------------------------------
 
-#: Prints how many arenas ten threads that live side by side take their memory from, and how much
-#: of 8 MB lies outside of them after 16 MB have been freed: as a server does, and as usual.
+#: Three processes that have imported the same print one line each. A server and a usual one: how
+#: many arenas ten threads that live side by side take their memory from, and how much of 8 MB lies
+#: outside of them after 16 MB have been freed. One that trains: how many pages the system must give
+#: again for 64 MB that were freed, as usual and kept.
 PROGRAM = """
-import ctypes, os, re, sys, threading
-from vitviz.memory import tune_malloc
+import ctypes, os, re, resource, sys, threading
+from vitviz.memory import keep_freed_memory, tune_malloc
 
-if os.fork():  # two processes that have imported the same
-    os.wait()
-else:
-    tune_malloc()
-together, libc = threading.Barrier(11), ctypes.CDLL(None)
+libc = ctypes.CDLL(None)
 libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
 
 def told():
@@ -170,44 +168,28 @@ def told():
 def outside():
     return int(re.findall('type="mmap" count="[0-9]+" size="([0-9]+)"', told())[-1])
 
-def work():
-    libc.malloc(100_000)
+def usual():
+    together = threading.Barrier(11)
+
+    def work():
+        libc.malloc(100_000)
+        together.wait()
+        together.wait()
+
+    threads = [threading.Thread(target=work) for _ in range(10)]
+    for thread in threads:
+        thread.start()
     together.wait()
+    arenas = told().count("<heap nr")
     together.wait()
+    libc.free(ctypes.c_void_p(libc.malloc(16 * 2**20)))
+    before = outside()
+    libc.malloc(8 * 2**20)
+    print(arenas, outside() - before)
 
-threads = [threading.Thread(target=work) for _ in range(10)]
-for thread in threads:
-    thread.start()
-together.wait()
-arenas = told().count("<heap nr")
-together.wait()
-libc.free(ctypes.c_void_p(libc.malloc(16 * 2**20)))
-before = outside()
-libc.malloc(8 * 2**20)
-print(arenas, outside() - before)
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="Arenas are glibc's.")
-def test_a_server_takes_few_arenas_and_gives_back_what_is_large(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "info")]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    (arenas, outside), (usual_arenas, usual_outside) = (
-        map(int, line.split()) for line in said.splitlines()
-    )
-    assert arenas <= 2
-    assert outside >= 8 * 2**20
-    assert usual_arenas > 2
-    assert usual_outside == 0
-
-
-#: Prints how many pages the system must give again for 64 MB that were freed, as usual and kept.
-AGAIN = """
-import ctypes, resource
-from vitviz.memory import keep_freed_memory
-
-libc = ctypes.CDLL(None)
-libc.malloc.restype = ctypes.c_void_p
+def server():
+    tune_malloc()
+    usual()
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -216,18 +198,41 @@ def faults():
     libc.free(block)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-faults()
-print(faults())
-keep_freed_memory()
-faults()
-print(faults())
+def training():
+    faults()
+    before = faults()
+    keep_freed_memory()
+    faults()
+    print(before, faults())
+
+for process in (server, usual, training):
+    if os.fork():
+        assert os.wait()[1] == 0
+    else:
+        process()
+        break
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's.")
-def test_training_reuses_the_memory_that_it_freed() -> None:
-    command = [sys.executable, "-c", AGAIN]
+@pytest.fixture(scope="module")
+def given_out(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
+    """The numbers that each of the three processes prints."""
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("Arenas and mallopt are glibc's.")
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path_factory.mktemp("told") / "info")]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    before, after = map(int, said.split())
+    return [[int(number) for number in line.split()] for line in said.splitlines()]
+
+
+def test_a_server_takes_few_arenas_and_gives_back_what_is_large(given_out: list[list[int]]) -> None:
+    (arenas, outside), (usual_arenas, usual_outside), _ = given_out
+    assert arenas <= 2
+    assert outside >= 8 * 2**20
+    assert usual_arenas > 2
+    assert usual_outside == 0
+
+
+def test_training_reuses_the_memory_that_it_freed(given_out: list[list[int]]) -> None:
+    before, after = given_out[2]
     assert before > 10  # large pages are few
     assert after < before / 10
