@@ -12,12 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
-from app_server import ROOT, Server, free_port, serving
+from app_server import ROOT, Server, serving
 from examples import assert_one_sentence, picture
 from pages.driver import MINE, SHIPPED, encoded
 from PIL import Image
@@ -35,10 +36,39 @@ MARKUP = "<img src=x onerror=alert(1)>"
 PICTURES = [encoded(picture(90 + side, 60, seed=side)) for side in range(4)]
 
 
+class Before(NamedTuple):
+    """A visitor of a server that was killed then."""
+
+    server: Server
+    session: str
+    query: str
+    line: str
+    codes: np.ndarray
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("server") / "log") as server:
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Before:
+    log = tmp_path_factory.mktemp("killed") / "log"
+    with serving(log) as server, Visitor(server.url) as visitor:
+        visitor.run().choose("Picture", "moose").choose("Layer", 2).run()
+        line, codes = visitor.provenance, visitor.codes
+        os.killpg(server.pid, signal.SIGKILL)
+        return Before(server, visitor.session, visitor.query, line, codes)
+
+
+@pytest.fixture(scope="module")
+def server(killed: Before, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """In the place of the killed one. It loads torch before anybody asks, and ends quietly."""
+    log, port = tmp_path_factory.mktemp("server") / "log", urlsplit(killed.server.url).port
+    with serving(log, port=port) as server:
+        if sys.platform == "linux":  # which alone tells what a process does
+            deadline = time.monotonic() + 60
+            while "libtorch" not in Path(f"/proc/{server.pid}/maps").read_text():
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
         yield server
+        said = log.read_text()
+    assert log.read_text().removeprefix(said).strip() in ("", "Stopping...")
 
 
 @pytest.fixture(scope="module")
@@ -218,35 +248,26 @@ def test_a_session_that_is_closed_in_its_pass_stands_in_nobodys_way(server: Serv
             assert not [text for text in other.progress if "ahead" in text]
 
 
-def test_a_server_that_was_killed_and_comes_back_shows_the_same_view(tmp_path: Path) -> None:
-    """And a server that starts loads torch before anybody asks, follows no file, and is quiet.
+def test_a_server_that_was_killed_and_comes_back_shows_the_same_view(
+    killed: Before, server: Server
+) -> None:
+    """And it is quiet, and follows no file.
 
     Started as the README says; where it followed files, a virtual environment flooded its log.
     """
-    port, log = free_port(), tmp_path / "second"
-    with serving(tmp_path / "first", port=port) as server, Visitor(server.url) as visitor:
-        visitor.run().choose("Picture", "moose").choose("Layer", 2).run()
-        line, codes = visitor.provenance, visitor.codes
-        os.killpg(server.pid, signal.SIGKILL)
-        session, query = visitor.session, visitor.query
-    again = serving(log, port=port)
-    with again as server, Visitor(server.url, query, session=session) as visitor:
-        if sys.platform == "linux":  # which alone tells what a process does
-            deadline = time.monotonic() + 60
-            while "libtorch" not in Path(f"/proc/{server.pid}/maps").read_text():
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-        assert visitor.run().provenance == line
-        np.testing.assert_array_equal(visitor.codes, codes)
-        assert visitor.session != session
-        if sys.platform == "linux":
-            opened = os.listdir(f"/proc/{server.pid}/fd")
-            kinds = [os.readlink(f"/proc/{server.pid}/fd/{number}") for number in opened]
-            assert kinds
-            assert "anon_inode:inotify" not in kinds
-    said = [line.strip() for line in log.read_text().splitlines() if line.strip()]
-    expected = (r".*server started on \S+", "You can now view .*", "URL: .*", r"Stopping\.\.\.")
+    said = [line.strip() for line in killed.server.log.read_text().splitlines() if line.strip()]
+    expected = (r".*server started on \S+", "You can now view .*", "URL: .*")
+    assert said
     assert not [line for line in said if not any(re.fullmatch(one, line) for one in expected)]
+    with Visitor(server.url, killed.query, session=killed.session) as visitor:
+        assert visitor.run().provenance == killed.line
+        np.testing.assert_array_equal(visitor.codes, killed.codes)
+        assert visitor.session != killed.session
+    if sys.platform == "linux":
+        opened = os.listdir(f"/proc/{server.pid}/fd")
+        kinds = [os.readlink(f"/proc/{server.pid}/fd/{number}") for number in opened]
+        assert kinds
+        assert "anon_inode:inotify" not in kinds
 
 
 # --- a class on the LAN ---------------------------------------------------------------------------
