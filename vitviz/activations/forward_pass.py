@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +17,12 @@ from .arena import Arena
 from .batches import Batch
 from .calls import Call
 from .maps import checked
+
+
+@lru_cache(16)
+def _numbered(count: int) -> tuple[str, ...]:
+    """The names of outputs without labels: of a thousand they take milliseconds to make."""
+    return tuple(Message("output {number}", number=index) for index in range(count))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -122,9 +129,7 @@ class ForwardPass:
     def output_names(self) -> tuple[str, ...]:
         """A name for each of the logits: its label where it is known, else "output 5"."""
         count = 0 if self.logits is None else len(self.logits)
-        return self.labels or tuple(
-            Message("output {number}", number=index) for index in range(count)
-        )
+        return self.labels or _numbered(count)
 
     @property
     def grid(self) -> tuple[int, int]:

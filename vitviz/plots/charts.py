@@ -80,10 +80,8 @@ def attention_distance(
             + "<extra></extra>",
         )
     )
-    for layer, pixels in enumerate(equal):
-        if np.isnan(pixels):
-            continue  # no patch attends to patches here; plotly would draw NaN somewhere
-        figure.add_shape(
+    figure.layout.shapes = [  # at once: each that is added to others copies them all
+        dict(
             type="line",
             x0=layer + 0.5,
             x1=layer + 1.5,
@@ -91,6 +89,9 @@ def attention_distance(
             y1=pixels,
             line=dict(dash="dash", color=GREY),
         )
+        for layer, pixels in enumerate(equal)
+        if not np.isnan(pixels)  # no patch attends to patches here; plotly draws NaN somewhere
+    ]
     one = f" {equal[0]:.1f} px" if np.ptp(equal) == 0 else ""
     sizes = tr("; larger dots: more on {prefix}", prefix=prefix_name) if prefix_mass.any() else ""
     bars = ""

@@ -1,6 +1,7 @@
 """What all figures share: colours, scales and layout."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ LINES = (
 BARE = dict(showticklabels=False, showgrid=False, zeroline=False, ticks="")
 
 
+@cache
 def colour_table(signed: bool) -> str:
     """A colour table of 256 entries, from the smallest value to the largest, each RRGGBB."""
     scale = get_colorscale(SIGNED) if signed else SHARES

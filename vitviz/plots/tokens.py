@@ -167,14 +167,14 @@ def token_film(
     gap = math.ceil(max(rows, cols) / 5)  # room for a line of text
     down = math.ceil(count / across)
     canvas = np.zeros((down * (rows + gap), across * (cols + gap) - gap, 4), np.uint8)
-    figure = go.Figure()
+    figure, titles = go.Figure(), []
     for index, name in enumerate(names):
         row, col = divmod(index, across)
         y, x = row * (rows + gap) + gap, col * (cols + gap)
         canvas[y : y + rows, x : x + cols] = component_colours(
             components[index], None if reach is None else reach[index]
         )
-        figure.add_annotation(
+        title = dict(
             x=x - 0.5,
             y=y - 0.5,
             text=f"<b>{name}</b>" if index == selected else name,
@@ -184,9 +184,11 @@ def token_film(
             borderpad=0,
             font_size=14,
         )
+        titles.append(title)
         if index == selected:
             frame = dict(x0=x - 0.5, x1=x + cols - 0.5, y0=y - 0.5, y1=y + rows - 0.5)
             figure.add_shape(type="rect", line=dict(color=QUERY, width=4), **frame)
+    figure.layout.annotations = titles  # at once: each that is added to others copies them all
     figure.add_trace(go.Image(z=canvas, colormodel="rgba", hoverinfo="skip"))
     figure.update_xaxes(**BARE, constrain="domain")
     figure.update_yaxes(**BARE, scaleanchor="x", scaleratio=aspect, constrain="domain")

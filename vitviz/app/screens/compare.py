@@ -132,9 +132,10 @@ def _answers(views: list[View], names: list[str]) -> Table:
     for view, called in zip(views, names, strict=True):
         if view.acts.probabilities is None:
             continue
+        outputs = view.acts.output_names
         for index in (-view.acts.probabilities).argsort(kind="stable"):
             sides.append(called)
-            classes.append(view.acts.output_names[index])
+            classes.append(outputs[index])
             shares.append(100 * float(view.acts.probabilities[index]))
     columns: Columns = {
         Message("side"): sides,

@@ -18,7 +18,7 @@ TOP = "top"
 
 def names(acts: "Activations") -> tuple[str, ...]:
     """The names of all classes, each short enough for a figure."""
-    return tuple(_first_name(told(label)) for label in acts.output_names)
+    return tuple(_name(acts, index) for index in range(len(acts.output_names)))
 
 
 def answer_words(acts: "Activations", *, trained: bool) -> str:
@@ -27,7 +27,7 @@ def answer_words(acts: "Activations", *, trained: bool) -> str:
         return tr("No answer: this model has no head.")
     top = _top(acts)
     what = tr("Answer") if trained else tr("Answer of random weights")
-    words = f"{what}: {names(acts)[top]}, {as_percent(acts.probabilities[top])}"
+    words = f"{what}: {_name(acts, top)}, {as_percent(acts.probabilities[top])}"
     return words if acts.labels else f"{words} {tr('(its outputs have no names)')}"
 
 
@@ -39,7 +39,7 @@ def chosen(acts: "Activations") -> int:
 
 def menu(acts: "Activations") -> None:
     """Draw the menu of classes; call `chosen` first."""
-    full, top = [*map(told, acts.output_names)], names(acts)[_top(acts)]
+    full, top = [*map(told, acts.output_names)], _name(acts, _top(acts))
     st.selectbox(
         tr("Class in question"),
         _options(acts),
@@ -61,7 +61,7 @@ def _probabilities(acts: "Activations") -> "np.ndarray":
     return acts.probabilities
 
 
-def _first_name(label: str) -> str:
+def _name(acts: "Activations", index: int) -> str:
     """The first of the names of a class, short enough for a figure."""
-    first = label.split(",")[0]
+    first = told(acts.output_names[index]).split(",")[0]
     return first if len(first) <= LONGEST_NAME else f"{first[: LONGEST_NAME - 1]}…"
