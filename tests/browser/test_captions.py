@@ -2,11 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from vitviz.text import glossary
 
 from .conftest import Server
+from .test_every_screen import resized
 from .walk import opened
 
 if TYPE_CHECKING:
@@ -22,20 +21,21 @@ def shown(page: "Page") -> "Locator":
     return page.locator(".st-key-caption .meaning:visible")
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-def test_a_definition_opens_on_hover_and_on_focus(page: "Page", server: Server, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 720})
+def test_a_definition_opens_on_hover_and_on_focus(page: "Page", server: Server) -> None:
+    page.set_viewport_size({"width": 390, "height": 720})
     opened(page, server, "attention")
     term = page.locator(".st-key-caption .term").first
-    term.wait_for()
-    assert shown(page).count() == 0
-    for show in (term.hover, term.focus):
-        show()
-        shown(page).wait_for()
-        assert shown(page).inner_text() == glossary()["query"]
-        assert shown(page).evaluate(WHOLE)
-        page.mouse.move(0, 0)
-    page.keyboard.press("Tab")  # to the next term
-    assert shown(page).inner_text() == glossary()["key"]
-    page.evaluate("document.activeElement.blur()")
-    shown(page).wait_for(state="hidden")
+    for width in (390, 1280):
+        resized(page, width)
+        term.wait_for()
+        assert shown(page).count() == 0
+        for show in (term.hover, term.focus):
+            show()
+            shown(page).wait_for()
+            assert shown(page).inner_text() == glossary()["query"]
+            assert shown(page).evaluate(WHOLE)
+            page.mouse.move(0, 0)
+        page.keyboard.press("Tab")  # to the next term
+        assert shown(page).inner_text() == glossary()["key"]
+        page.evaluate("document.activeElement.blur()")
+        shown(page).wait_for(state="hidden")

@@ -18,6 +18,7 @@ from .test_token_map import (
     GRID,
     SIZE,
     around,
+    as_pixels,
     middle_of,
     near,
     planted,
@@ -72,11 +73,8 @@ def scale_end(page: "Page", which: int) -> str:
 def pixels(page: "Page", part: str, *, first: bool = False) -> np.ndarray:
     """The last canvas of this part, or the first, (height, width, 3)."""
     canvases = page.locator(f"canvas[data-part={part}]")
-    data = (canvases.first if first else canvases.last).evaluate(
-        "(canvas) => { const { width: w, height: h } = canvas;"
-        " return [w, h, [...canvas.getContext('2d').getImageData(0, 0, w, h).data]] }"
-    )
-    return np.array(data[2], float).reshape(data[1], data[0], 4)[..., :3]
+    canvas = canvases.first if first else canvases.last
+    return as_pixels(canvas.evaluate("canvas => canvas.toDataURL()"))
 
 
 @pytest.fixture

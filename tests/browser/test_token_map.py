@@ -132,7 +132,6 @@ def show(page: "Page") -> Callable[..., None]:
         stack = sent_stack(frames, shapes, kind)
         page.evaluate(HARNESS, [script(), style(), stack, json.loads(json.dumps(data))])
 
-    page.goto("about:blank")
     return mount
 
 
@@ -148,7 +147,11 @@ def planted(heads: int = 2) -> np.ndarray:
 def drawn(page: "Page", part: str = "map") -> np.ndarray:
     """The pixels of a canvas, shape (height, width, 3)."""
     wait_for_frame(page)
-    url = page.locator(f"canvas[data-part={part}]").evaluate("canvas => canvas.toDataURL()")
+    canvas = page.locator(f"canvas[data-part={part}]")
+    return as_pixels(canvas.evaluate("canvas => canvas.toDataURL()"))
+
+
+def as_pixels(url: str) -> np.ndarray:
     image = Image.open(io.BytesIO(base64.b64decode(url.split(",")[1])))
     return np.asarray(image.convert("RGB")).astype(int)
 

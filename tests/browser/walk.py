@@ -52,10 +52,9 @@ def reading(page: "Page") -> str:
     return photo.get_attribute("aria-label") or ""
 
 
-def until(page: "Page", holds: Callable[[], bool], seconds: float = 30) -> float:
-    """Seconds until it holds."""
-    begun = time.monotonic()
+def until(page: "Page", holds: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait until it holds."""
+    deadline = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < begun + seconds, "waited in vain"
-        page.wait_for_timeout(10)
-    return time.monotonic() - begun
+        assert time.monotonic() < deadline, "waited in vain"
+        page.wait_for_timeout(50)
