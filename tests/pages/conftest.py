@@ -10,6 +10,8 @@ import pytest
 import timm
 import torch
 from examples import OWN, own_module, timm_module, watched
+from plotly import basedatatypes
+from plotly.basedatatypes import _str_to_dict_path_full
 from safetensors.torch import save_file
 from streamlit.components.v2 import manifest_scanner
 from streamlit.runtime import context
@@ -38,13 +40,15 @@ def _on_localhost() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _read_once() -> Iterator[None]:
     """A server does once what Streamlit does anew for every AppTest, or for every run of one: it
-    looks for components in all that is installed, and compiles the script. A run is waited for
-    without going through all that it has sent, a thousand times a second; and who asks has no
-    headers, instead of mocks of them."""
+    looks for components in all that is installed, and compiles the script. Plotly takes the name
+    of each property apart once, instead of once a figure. A run is waited for without going through
+    all that it has sent, a thousand times a second; and who asks has no headers, instead of mocks
+    of them."""
     with pytest.MonkeyPatch.context() as patch:
         scan = cache(manifest_scanner.scan_component_manifests)
         patch.setattr(manifest_scanner, "scan_component_manifests", scan)
         patch.setattr(ScriptCache, "get_bytecode", staticmethod(ScriptCache().get_bytecode))
+        patch.setattr(basedatatypes, "_str_to_dict_path_full", cache(_str_to_dict_path_full))
         check = local_script_runner.require_widgets_deltas
 
         def wait(runner: Any, timeout: float = 3) -> None:
@@ -94,6 +98,7 @@ NARROW: dict[str, dict[str, Any]] = {
     "swin_tiny_patch4_window7_224": dict(embed_dim=24),
     "pvt_v2_b0": dict(embed_dims=(8, 16, 20, 32)),
     "cait_xxs24_224": dict(embed_dim=32),
+    "deit_tiny_patch16_224": dict(embed_dim=48, num_heads=3),
     "coatnet_0_rw_224": dict(stem_width=16, embed_dim=(32, 32, 64, 64)),
     "maxvit_tiny_tf_224": dict(stem_width=16, embed_dim=(32, 32, 64, 64)),
     "beit_base_patch16_224": dict(embed_dim=48, num_heads=3),

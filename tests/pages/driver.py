@@ -31,10 +31,21 @@ OPENING_TRAITS = frozenset(
 
 def opened(page: str = "attention", **link: str) -> AppTest:
     """The app at one of its pages, which shows a token map unless another is named, from a link."""
+    return _about_to_open(page, link).run()
+
+
+def opened_with_data(page: str = "attention", **link: str) -> AppTest:
+    """The same with what holds its tables open from the first run on."""
+    at = _about_to_open(page, link)
+    at.session_state[f"data_{page}"] = True
+    return at.run()
+
+
+def _about_to_open(page: str, link: dict[str, str]) -> AppTest:
     at = AppTest.from_file(APP, default_timeout=120)
     for name, value in link.items():
         at.query_params[name] = value
-    return at_page(at, page).run()
+    return at_page(at, page)
 
 
 @cache

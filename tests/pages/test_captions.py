@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pages.driver import OPENING_TRAITS, choose, opened, prose, shown
-from pages.test_other_families import KINDS, MIXER, OTHERS, RECORDS, latex
+from pages.test_other_families import KINDS, MIXER, OTHERS, latex
 from vitviz import Model
 from vitviz.app.widgets.caption import with_definitions
 from vitviz.text import PAGES, TRAITS, glossary, page_text
@@ -23,17 +23,6 @@ def test_the_traits_of_a_model_choose_its_caption(model: str) -> None:
     assert latex(at) == [words.equation]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in RECORDS])
-def test_the_caption_changes_with_the_weights(page: str) -> None:
-    at = opened(page)
-    kinds = frozenset(("global", "all-to-all", "prefix", "cls", "classes"))
-    assert page_text(page, OPENING_TRAITS).see in prose(at)
-    at.segmented_control(key="weights").set_value("random").run()
-    assert page_text(page, kinds).see in prose(at)
-    assert page_text(page, kinds).try_this in prose(at)
-    assert not [warning for warning in at.warning if "learn" in warning.value]
-
-
 @pytest.mark.parametrize("kind", ["no class token", "registers alone"])
 def test_a_model_without_cls_is_not_told_to_have_one(
     kind: str, serve: Callable[[str], Model]
@@ -46,7 +35,7 @@ def test_a_model_without_cls_is_not_told_to_have_one(
 
 def test_the_boxes_are_closed_and_hold_what_the_files_say() -> None:
     for page in PAGES:
-        at, words = opened(page), page_text(page)
+        at, words = shown(page), page_text(page)
         said = {"What the papers found": words.papers, "Often said, and wrong": words.wrong}
         boxes = {box.label: box for box in at.expander if box.label in said}
         assert set(boxes) == {title for title, text in said.items() if text}

@@ -20,6 +20,7 @@ from pages.driver import (
     commit,
     open_data,
     opened,
+    opened_with_data,
     prose,
     provenance,
     stacks,
@@ -50,9 +51,9 @@ def frames(at: AppTest, which: int) -> np.ndarray:
 
 
 def tables(at: AppTest) -> list[Any]:
-    found = [frame.value for frame in open_data(at, "compare").dataframe]
+    """Those of the page where it is open with its data."""
     assert not at.exception
-    return found
+    return [frame.value for frame in at.dataframe]
 
 
 def said(at: AppTest) -> str:
@@ -103,7 +104,7 @@ def test_the_correlation_is_that_of_the_two_maps() -> None:
     first, second = (acts.attention_map(2, (3, 6))[1].ravel() for acts in both)
     expected = np.corrcoef(first, second)[0, 1]
     assert f"**{expected:.2f}**" in said(at)
-    table = tables(at)[1]
+    table = tables(open_data(at, "compare"))[1]
     np.testing.assert_allclose(table.iloc[:, 2], 100 * first, rtol=1e-5)
     np.testing.assert_allclose(table.iloc[:, 3], 100 * second, rtol=1e-5)
     assert names[1] in provenance(at)
@@ -141,7 +142,7 @@ def test_where_the_grids_differ_the_place_and_the_relative_depth_are_kept() -> N
 
 
 def test_the_difference_of_distances_is_that_of_both_captures() -> None:
-    at = opened("compare")
+    at = opened_with_data("compare")
     trained, random = (acts_of(weights=one).measure().distance for one in ("trained", "random"))
     (heat,) = json.loads(charts(at)[0].spec)["data"]
     assert heat["type"] == "heatmap"
@@ -153,7 +154,8 @@ def test_the_difference_of_distances_is_that_of_both_captures() -> None:
 
 
 def test_models_of_different_shapes_are_compared_by_layer() -> None:
-    at = opened("compare", compare="models", other_model=SMALLER, other_weights="random")
+    link = dict(compare="models", other_model=SMALLER, other_weights="random")
+    at = opened_with_data("compare", **link)
     assert "so the means of their layers are compared" in prose(at)
     table = tables(at)[2]
     acts = acts_of(SMALLER, "random")
@@ -166,7 +168,7 @@ def test_models_of_different_shapes_are_compared_by_layer() -> None:
 
 
 def test_both_answers_stand_side_by_side() -> None:
-    at = opened("compare", compare="models")
+    at = opened_with_data("compare", compare="models")
     answers = [acts_of(name) for name in (SHIPPED, OTHER)]
     table = tables(at)[0]
     for acts, chart in zip(answers, charts(at)[-2:], strict=True):
@@ -223,7 +225,7 @@ def test_both_maps_have_one_scale_and_it_is_logarithmic_where_attentions_is(
 
 
 def test_windows_are_compared_with_whole_pictures() -> None:
-    at = opened("compare", model=SWIN, weights="random", layer="5", query="3.3")
+    at = opened_with_data("compare", model=SWIN, weights="random", layer="5", query="3.3")
     assert not at.exception
     acts = acts_of(SWIN, "random")
     expected = acts.attention_map(4, (2, 2)).mean(axis=0)
@@ -243,7 +245,7 @@ def test_a_model_without_attention_is_refused_in_one_sentence_and_answers() -> N
         {"model": MIXER, "weights": "random"},
         {"compare": "models", "other_model": MIXER, "other_weights": "random"},
     ):
-        at = opened("compare", **link)
+        at = opened_with_data("compare", **link)
         assert not at.exception
         (refusal,) = at.info
         assert refusal.value == f"{MIXER} has no attention, so there are no maps to compare."
@@ -308,7 +310,7 @@ def test_the_outlined_patches_are_the_nearest(pair: AppTest) -> None:
 
 def test_the_table_has_matches_and_joint_components() -> None:
     link = dict(compare="pictures", other_picture="horse", layer="4", matches="2")
-    table = tables(opened("compare", **link))[1]
+    table = tables(opened_with_data("compare", **link))[1]
     similarity = inspection.cross_similarity(patches("dog"), patches("horse"))
     nearest = inspection.nearest_patches(similarity, k=2)
     second = 16 * (table["row of match 2"] - 1) + table["column of match 2"] - 1
@@ -357,7 +359,7 @@ def test_the_name_of_a_file_is_no_markup() -> None:
     for text in said:
         assert not re.search(r"!\[|<b>|:red|`|\*a", text)
     before = {text.value for text in at.markdown}
-    tables(at)
+    assert not open_data(at, "compare").exception
     assert all("[x]" not in text.value for text in at.markdown if text.value not in before)
 
 

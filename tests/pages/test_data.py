@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.driver import MINE, assert_works, commit, open_data, opened, provenance, upload
+from pages.driver import (
+    MINE,
+    assert_works,
+    commit,
+    open_data,
+    opened,
+    opened_with_data,
+    provenance,
+    upload,
+)
 from vitviz import Activations, Model, attribution, capture, inspection
 from vitviz.app.main import RECORDS
 from vitviz.app.shared import pictures, results
@@ -50,8 +59,8 @@ def offered(at: AppTest) -> list[str]:
     return [label for label in labels if label in ("CSV", "NPZ")]
 
 
-def tables(at: AppTest, page: str) -> list[Any]:
-    at = open_data(at, page)
+def tables(at: AppTest) -> list[Any]:
+    """Those of a page that is open with its data."""
     assert_works(at)
     return [frame.value for frame in at.dataframe]
 
@@ -101,7 +110,7 @@ def test_files_are_made_when_asked_for_and_hold_the_table_and_the_provenance(
     assert not files
     assert not at.dataframe
     assert not offered(at)
-    shown = tables(at, page)
+    shown = tables(open_data(at, page))
     assert len(shown) == len(files) == len(archives) == len(offered(at)) / 2 > 0
     for frame, text in zip(shown, files, strict=True):
         first, about, *rest = text.splitlines()
@@ -138,7 +147,7 @@ def test_files_are_made_when_asked_for_and_hold_the_table_and_the_provenance(
 def test_files_of_recorded_numbers_hold_their_tables(
     page: str, files: list[str], archives: list[bytes]
 ) -> None:
-    shown = tables(opened(page), page)
+    shown = tables(opened_with_data(page))
     assert len(shown) == len(files) == len(archives) > 0
     for frame, text, archive in zip(shown, files, archives, strict=True):
         header, *lines = csv.reader(io.StringIO("\n".join(text.splitlines()[2:])))
@@ -163,10 +172,9 @@ def test_another_picture_has_other_numbers(page: str, files: list[str]) -> None:
         """The lines of the last table of the picture; what is of many pictures is no part of it."""
         return [file for file in files if "sample: " in file.splitlines()[0]][-1].splitlines()
 
-    at = opened(page)
-    open_data(at, page)
+    at = opened_with_data(page)
     before = shown()
-    at.selectbox(key="picture").set_value("moose").run()
+    at.selectbox(key="picture").set_value("moose")
     open_data(at, page)
     assert shown()[0].endswith("sample: moose")
     same = page == "positions"  # which are the model's own
@@ -174,7 +182,7 @@ def test_another_picture_has_other_numbers(page: str, files: list[str]) -> None:
 
 
 def test_what_was_measured_on_all_samples_says_so(files: list[str]) -> None:
-    open_data(opened("distance", over="samples"), "distance")
+    opened_with_data("distance", over="samples")
     words = f" · all {len(pictures.samples())} sample pictures"
     assert files[-1].splitlines()[0].endswith(words)
     assert "standard deviation, px" in files[-1]
@@ -187,8 +195,8 @@ def test_attention_is_the_row_or_column_of_the_query(
     serve: Callable[[str], Model], archives: list[bytes]
 ) -> None:
     acts = of_dog(serve("registers"))  # CLS, 4 registers, 4 x 6 patches
-    at = opened("attention", layer="2", query="3.4", head="2")
-    (table,) = tables(at, "attention")
+    at = opened_with_data("attention", layer="2", query="3.4", head="2")
+    (table,) = tables(at)
     token, attention = 5 + 2 * 6 + 3, acts.attention(1)
     np.testing.assert_allclose(table["head 2, %"], 100 * attention[1, token], rtol=1e-4)
     with np.load(io.BytesIO(archives[0])) as file:  # in all digits
@@ -198,7 +206,7 @@ def test_attention_is_the_row_or_column_of_the_query(
     assert list(table["token"]) == ["CLS", "REG1", "REG2", "REG3", "REG4", *["patch"] * 24]
     assert list(table["row"][5:]) == [row for row in (1, 2, 3, 4) for _ in range(6)]
     assert list(table["column"][5:]) == [1, 2, 3, 4, 5, 6] * 4
-    (table,) = tables(commit(at, direction="column"), "attention")
+    (table,) = tables(open_data(commit(at, direction="column"), "attention"))
     column = table["head 2, %"]
     np.testing.assert_allclose(column, 100 * attention[1, :, token], rtol=1e-4)
 
@@ -207,7 +215,7 @@ def test_without_cls_attention_is_that_of_the_mean_of_the_patches(
     serve: Callable[[str], Model],
 ) -> None:
     acts = of_dog(serve("registers alone"))  # 2 registers
-    (table,) = tables(opened("attention", layer="1"), "attention")
+    (table,) = tables(opened_with_data("attention", layer="1"))
     wanted = 100 * acts.attention(0)[2, 2:].mean(axis=0)
     np.testing.assert_allclose(table["head 3, %"], wanted, rtol=1e-4)
 
@@ -216,8 +224,8 @@ def test_without_cls_attention_is_that_of_the_mean_of_the_patches(
 def test_rollout_is_that_of_the_settings(direction: str, serve: Callable[[str], Model]) -> None:
     model = serve("plain")
     settings = dict(layer="3", start_layer="2", fusion="max", residual="0.3", discard="0.2")
-    at = opened("rollout", query="2.2", read=direction, **{"class": "1"}, **settings)
-    (table,) = tables(at, "rollout")
+    link = {"query": "2.2", "read": direction, "class": "1", **settings}
+    (table,) = tables(opened_with_data("rollout", **link))
     *_, last = inspection.rollout_steps(
         of_dog(model).attention_layers(), fusion="max", residual=0.3, discard=0.2, start_layer=1
     )
@@ -231,7 +239,7 @@ def test_rollout_is_that_of_the_settings(direction: str, serve: Callable[[str], 
 
 def test_rollout_up_to_an_earlier_layer_stops_there(serve: Callable[[str], Model]) -> None:
     model = serve("no class token")
-    (table,) = tables(opened("rollout", layer="2", class_map="gradient"), "rollout")
+    (table,) = tables(opened_with_data("rollout", layer="2", class_map="gradient"))
     first, second, _ = inspection.rollout_steps(
         of_dog(model).attention_layers(), num_prefix_tokens=0
     )
@@ -244,7 +252,7 @@ def test_rollout_up_to_an_earlier_layer_stops_there(serve: Callable[[str], Model
 
 def test_positions_are_cosines_with_the_chosen_one(serve: Callable[[str], Model]) -> None:
     model = serve("plain")
-    (table,) = tables(opened("positions", query="4.5"), "positions")
+    (table,) = tables(opened_with_data("positions", query="4.5"))
     embedding = model.position_embedding
     assert embedding is not None
     wanted = inspection.position_similarity(embedding, grid=(4, 6))[3, 4]
@@ -254,8 +262,8 @@ def test_positions_are_cosines_with_the_chosen_one(serve: Callable[[str], Model]
 
 def test_filters_and_their_responses(serve: Callable[[str], Model]) -> None:
     model = serve("plain")
-    at = opened("filters", filters="raw filters", order="as in the model", filter="3")
-    tiles, response = tables(at, "filters")
+    link = dict(filters="raw filters", order="as in the model", filter="3")
+    tiles, response = tables(opened_with_data("filters", **link))
     kernel = model.patch_kernel
     assert kernel is not None
     norms = np.linalg.norm(kernel.reshape(len(kernel), -1), axis=1)
@@ -272,8 +280,8 @@ def test_classes_before_and_after_and_what_experiments_found(
     acts = of_dog(serve("plain"))
     results.captures.clear()
     link = {"class": "1", "block": "2", "fill": "mean"}
-    at = opened("classify", muted="2.1", painted="1.1-1.2", **link)
-    (answer,) = tables(at, "classify")
+    at = opened_with_data("classify", muted="2.1", painted="1.1-1.2", **link)
+    (answer,) = tables(at)
     assert (
         "2 of 24 patches removed (mean colour), 1 of 12 heads muted (layer.head: 2.1)."
         in (files[-1].splitlines()[1])
@@ -285,7 +293,7 @@ def test_classes_before_and_after_and_what_experiments_found(
     assert answer["after, %"].sum() == pytest.approx(100, rel=1e-4)
     for key in ("run head effects", "run occlusion", "run curves"):
         at.button(key=key).click().run()
-    _, heads, blocks, curves = tables(at, "classify")
+    _, heads, blocks, curves = tables(open_data(at, "classify"))
     assert list(heads["layer"]) == [1] * 4 + [2] * 4 + [3] * 4
     assert np.ptp(heads["logit of output 1"]) > 0
     assert len(blocks) == 24
@@ -298,6 +306,6 @@ def test_what_the_model_refuses_is_no_change(
     serve: Callable[[str], Model], files: list[str]
 ) -> None:
     serve("no class token")
-    at = open_data(opened("classify", painted="1.1-4.6", fill="drop"), "classify")
+    at = opened_with_data("classify", painted="1.1-4.6", fill="drop")
     assert "Every patch was dropped" in at.error[0].value
     assert files[-1].splitlines()[1].endswith("before and after: nothing is changed.")

@@ -20,6 +20,7 @@ from pages.driver import (
     encoded,
     open_data,
     opened,
+    opened_with_data,
     prose,
     provenance,
     upload,
@@ -200,7 +201,7 @@ def test_a_model_without_such_tokens_speaks_of_none(serve: Callable[[str], Model
 
 def test_the_numbers_are_there_as_a_table(serve: Callable[[str], Model]) -> None:
     acts = seen(serve("plain"))
-    table = open_data(opened("distance"), "distance").dataframe[0].value
+    table = opened_with_data("distance").dataframe[0].value
     assert list(table.columns) == [
         *("layer", "head", "distance, px"),
         *("on prefix tokens, %", "entropy, bits"),

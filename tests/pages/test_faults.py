@@ -67,6 +67,7 @@ def assert_told(at: AppTest, words: str) -> None:
 # --- numbers that are none ----------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize(
     "key", ["blocks.5.attn.qkv.weight", "head.bias", "pos_embed", "blocks.11.mlp.fc2.bias"]
 )

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ from pages.driver import (
     address,
     at_page,
     complaints,
-    open_data,
     opened,
+    opened_with_data,
     specs,
     upload,
 )
@@ -36,6 +37,12 @@ def speaking() -> Iterator[None]:
     speak("ko")
     yield
     speak("en")
+
+
+@cache
+def korean(page: str) -> AppTest:
+    """A page as a link opens it in Korean, for tests that only read it."""
+    return opened(page, lang="ko")
 
 
 def title(at: AppTest) -> str:
@@ -106,7 +113,7 @@ def test_the_menu_chooses_another_language_than_the_browser() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_page_speaks_korean(page: str) -> None:
     """What stands on it, without the tables and figures, has Korean words in it."""
-    at = opened(page, lang="ko")
+    at = korean(page)
     assert not at.exception
     boxes = [*at.markdown, *at.info, *at.warning, *at.error, *at.subheader, *at.title]
     widgets = [*at.selectbox, *at.slider, *at.select_slider, *at.button, *at.toggle, *at.expander]
@@ -117,7 +124,7 @@ def test_every_page_speaks_korean(page: str) -> None:
 
 def headings(page: str, **link: str) -> list[str]:
     """Those of the tables of numbers of a page."""
-    at = open_data(opened(page, **link), page)
+    at = opened_with_data(page, **link)
     assert not at.exception
     return [str(name) for frame in at.dataframe for name in frame.value.columns]
 
@@ -185,7 +192,7 @@ def texts(part: Any) -> Iterator[str]:
 @pytest.mark.parametrize("page", PAGES)
 def test_what_is_written_in_charts_is_korean(page: str) -> None:
     """All but symbols, units and what models call their classes."""
-    at = opened(page, lang="ko")
+    at = korean(page)
     known = {"CLS", "ViT", "px", "br", *(load_shipped(SHIPPED).classes)}
     written_there = {text for spec in specs(at) for text in texts(json.loads(spec))}
     english = [text for text in written_there - known if not WORDS.search(text)]

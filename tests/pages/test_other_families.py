@@ -15,8 +15,8 @@ from pages.driver import (
     click,
     commit,
     components,
-    open_data,
     opened,
+    opened_with_data,
     prose,
     provenance,
     specs,
@@ -63,9 +63,11 @@ def latex(at: AppTest) -> list[str]:
 @other
 def test_every_page_draws_under_the_card_of_the_model_or_says_why_not(model: str) -> None:
     traits = frozenset({*KINDS[model], "classes"})
-    at = opened(model=model, weights="random")
-    for page in [page for page in PAGES if page not in RECORDS]:
-        at_page(at, page).run()
+    first, *others = [page for page in PAGES if page not in RECORDS]
+    at = opened(first, model=model, weights="random")
+    for page in (first, *others):
+        if page != first:
+            at_page(at, page).run()
         assert not at.exception
         assert not at.error
         assert provenance(at).startswith(f"{model} (")
@@ -92,11 +94,11 @@ def test_a_page_that_does_not_apply_leads_to_a_model_that_it_shows() -> None:
 
 
 def test_swin_has_maps_of_one_class_where_it_has_no_rollout() -> None:
-    at = opened("rollout", model=SWIN, weights="random")
+    at = opened_with_data("rollout", model=SWIN, weights="random")
     assert len(at.info) == 1
     words = [said.value for said in at.markdown]
     assert any("read at the mean of the patches" in said for said in words)
-    table = open_data(at, "rollout").dataframe[0].value
+    table = at.dataframe[0].value
     assert (table["row"].max(), len(table)) == (56, 56 * 56)
     model, image = load_model(SWIN, pretrained=False), pictures.sample("dog").image
     best = int(capture(model, image).logits.argmax())  # type: ignore[union-attr]
@@ -112,8 +114,8 @@ def test_the_table_is_the_map_of_the_query(
     model: str, layer: int, patch: tuple[int, int], direction: str
 ) -> None:
     query = f"{patch[0] + 1}.{patch[1] + 1}"
-    at = opened(model=model, weights="random", layer=str(layer), query=query, read=direction)
-    table = open_data(at, "attention").dataframe[0].value
+    link = dict(model=model, weights="random", layer=str(layer), query=query, read=direction)
+    table = opened_with_data(**link).dataframe[0].value
     acts = capture(load_model(model, pretrained=False), pictures.sample("dog").image)
     key = (patch[0] // 8, patch[1] // 8) if model == PVT and direction == "column" else patch
     maps = 100 * acts.attention_map(layer - 1, key, direction=direction)  # type: ignore[arg-type]
@@ -177,12 +179,12 @@ def test_cls_alone_looks_in_the_last_layers_of_cait() -> None:
 
 
 def test_every_head_has_a_dot_beside_equal_sharing_in_its_layer() -> None:
-    at = opened("distance", model=SWIN, weights="random")
+    at = opened_with_data("distance", model=SWIN, weights="random")
     (spec,) = specs(at)
     figure = json.loads(spec)
     acts = capture(load_model(SWIN, pretrained=False), pictures.sample("dog").image)
     expected = [inspection.windowed_distance(acts.windows(layer)) for layer in range(acts.depth)]
-    table = open_data(at, "distance").dataframe[0].value
+    table = at.dataframe[0].value
     np.testing.assert_allclose(table["distance, px"], np.concatenate(expected), rtol=1e-5)
     assert list(table.groupby("layer").size()) == [3, 3, 6, 6, *[12] * 6, 24, 24]
     # Two places of 7 on a side, each drawn alike, in steps of 4, 8, 16 and 32 pixels.
@@ -199,8 +201,8 @@ def test_every_head_has_a_dot_beside_equal_sharing_in_its_layer() -> None:
 
 def test_classify_names_classes_and_hides_blocks() -> None:
     model = PVT
-    at = opened("classify", model=model, weights="random")
-    table = open_data(at, "classify").dataframe[0].value
+    at = opened_with_data("classify", model=model, weights="random")
+    table = at.dataframe[0].value
     loaded, image = load_model(model, pretrained=False), pictures.sample("dog").image
     probabilities = capture(loaded, image).probabilities
     assert probabilities is not None
@@ -225,14 +227,14 @@ def test_a_layer_in_which_no_patch_looks_has_no_line_and_no_dot() -> None:
 
 
 def test_the_weights_of_a_mixer_are_called_weights() -> None:
-    at = opened(model=MIXER, weights="random", layer="2")
+    at = opened_with_data(model=MIXER, weights="random", layer="2")
     (said,) = at.info
     assert "no attention" in said.value
     assert "the same for every picture" in said.value
     (spec,) = specs(at)
     trace = json.loads(spec)["data"][0]
     weights = load_model(MIXER, pretrained=False).token_mixing(1)
-    table = open_data(at, "attention").dataframe[0].value
+    table = at.dataframe[0].value
     unit = next(name for name in table if name.startswith("unit "))
     strongest = np.linalg.norm(weights.reshape(len(weights), -1), axis=1).argmax()
     assert unit == f"unit {strongest + 1}"

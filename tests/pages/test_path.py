@@ -33,19 +33,19 @@ def test_tabs_are_numbered_in_the_order_of_the_lesson() -> None:
     ]
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_next_turns_to_the_next_page(page: str) -> None:
-    at, following = opened(page, layer="3"), page_after(page)
-    buttons = {button.key: button for button in at.button}
-    if following is None:
-        assert page == PAGES[-1]
-        assert "next" not in buttons
-        return
-    assert buttons["next"].label == f"Next: {tab(following)}"
-    buttons["next"].click().run()
-    (title,) = at.title
-    assert title.value == f"{page_text(following).title}: {page_text(following).question}"
-    assert address(at) == {"layer": "3"}
+def test_next_turns_to_the_next_page_up_to_the_last() -> None:
+    first, *others = PAGES
+    at = opened(first, layer="3")
+    for page, following in zip((first, *others), others, strict=False):
+        assert page_after(page) == following
+        button = at.button(key="next")
+        assert button.label == f"Next: {tab(following)}"
+        button.click().run()
+        (title,) = at.title
+        assert title.value == f"{page_text(following).title}: {page_text(following).question}"
+        assert address(at) == {"layer": "3"}
+    assert page_after(others[-1]) is None
+    assert "next" not in {button.key for button in at.button}
 
 
 def answer(at: AppTest) -> str:

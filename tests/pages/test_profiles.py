@@ -22,6 +22,7 @@ from pages.driver import (
     complaints,
     open_data,
     opened,
+    opened_with_data,
     prose,
     provenance,
     specs,
@@ -136,7 +137,7 @@ def test_nothing_is_behind_the_dots_where_nothing_is_chosen(measured: Profile) -
 
 
 def test_the_table_has_the_numbers_of_the_profile(measured: Profile) -> None:
-    at = open_data(opened("distance"), "distance")
+    at = opened_with_data("distance")
     table = at.dataframe[0].value
     mean, spread = measured.mean("distance"), measured.std("distance")
     assert_allclose(table["mean over 8 pictures, px"], mean.ravel(), rtol=1e-5)
@@ -262,7 +263,7 @@ def test_the_tables_have_similarity_and_norms(
         return write(table, line)
 
     monkeypatch.setattr(Table, "csv", kept)
-    at = open_data(opened("tokens"), "tokens")
+    at = opened_with_data("tokens")
     assert [line.rpartition(" · ")[2] for line in lines[:3]] == [
         provenance(at).rpartition(" · ")[2],
         *2 * ["8 pictures of pictures"],

@@ -18,8 +18,8 @@ from pages.driver import (
     charts,
     click,
     commit,
-    open_data,
     opened,
+    opened_with_data,
     prose,
     stack,
     token_map,
@@ -337,7 +337,7 @@ def test_a_long_token_is_no_outlier_until_it_is_five_times_as_long(
 
 def test_the_numbers_are_there_as_a_table(serve: Callable[[str], Model]) -> None:
     acts = seen(serve("plain"))
-    table = open_data(opened("tokens", layer="2", query="2.3"), "tokens").dataframe[0].value
+    table = opened_with_data("tokens", layer="2", query="2.3").dataframe[0].value
     cosines = inspection.token_similarity(after(acts, 2))[1 + 6 + 2, 1:]
     np.testing.assert_allclose(table["cosine with the query"], cosines, atol=1e-5)
     components, _ = inspection.token_components(after(acts, 2), grid=acts.grid)

@@ -15,8 +15,8 @@ from pages.driver import (
     assert_works,
     charts,
     click,
-    open_data,
     opened,
+    opened_with_data,
     prose,
     provenance,
     upload,
@@ -197,7 +197,7 @@ def test_the_cost_of_a_base() -> None:
 
 
 def test_the_numbers_of_the_pairs() -> None:
-    at = open_data(opened("zoo", family="Swin", zoo_layer="2"), "zoo")
+    at = opened_with_data("zoo", family="Swin", zoo_layer="2")
     layers, keys, sizes = (frame.value for frame in at.dataframe)
     # Shifted, the windows are 3, then 7 times 7, then 4 patches wide.
     shifted = (3**2 + 7 * 7**2 + 4**2) ** 2
@@ -205,9 +205,9 @@ def test_the_numbers_of_the_pairs() -> None:
     assert list(layers["kind"][:2]) == ["windows", "shifted windows"]
     assert keys["allowed"].sum() == 49
     assert list(sizes["heads"]) == [12, 16, 16, 16]
-    at = open_data(opened("zoo", family="DeiT"), "zoo")
+    at = opened_with_data("zoo", family="DeiT")
     assert at.dataframe[0].value["pairs"][0] == 198**2
-    at = open_data(opened("zoo", family="MLP-Mixer"), "zoo")
+    at = opened_with_data("zoo", family="MLP-Mixer")
     assert at.dataframe[0].value["pairs"][0] == 196**2
 
 
