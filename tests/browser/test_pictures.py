@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -17,10 +18,11 @@ import vitviz
 from vitviz import Activations, inspection
 from vitviz.app.shared import pictures
 
+from .conftest import watched
 from .walk import opened, settled, until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Browser, Locator, Page
 
 SVG = "{http://www.w3.org/2000/svg}"
 HREF = "{http://www.w3.org/1999/xlink}href"
@@ -40,6 +42,13 @@ def saved(page: "Page", menu: "Locator", label: str) -> tuple[str, bytes]:
     with page.expect_download() as download:
         menu.get_by_role("button", name=label, exact=True).click()
     return download.value.suggested_filename, Path(download.value.path()).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def norms(browser: "Browser", server: Server) -> "Iterator[Locator]":
+    """The menu of the norms, on a page where nothing else is chosen."""
+    with watched(browser) as page:
+        yield norms_menu(page, server)
 
 
 def norms_menu(page: "Page", server: Server) -> "Locator":
@@ -87,14 +96,14 @@ def middles(pixels: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
     return pixels[np.ix_((rows * height).astype(int), (cols * width).astype(int))]
 
 
-def test_a_figure_is_saved_as_svg_with_its_numbers(
-    page: "Page", server: Server, acts: Activations
-) -> None:
-    menu = norms_menu(page, server)
+def test_a_figure_is_saved_as_svg_with_its_numbers(norms: "Locator", acts: Activations) -> None:
+    page, menu = norms.page, norms
     name, svg = saved(page, menu, "SVG, with title")
     assert name == "vitviz_norm_of_the_tokens_after_layer_6_before_the_layernorm.svg"
-    norms, _, _ = inspection.token_norms(acts)
-    np.testing.assert_allclose(middles(heat_map(svg), acts.grid), colours(norms, "Cividis"), atol=2)
+    values, _, _ = inspection.token_norms(acts)
+    np.testing.assert_allclose(
+        middles(heat_map(svg), acts.grid), colours(values, "Cividis"), atol=2
+    )
     words = [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
     line = page.locator(".st-key-provenance").inner_text()
     assert line in " ".join(words)
@@ -138,22 +147,24 @@ def test_bars_are_saved_as_long_as_their_numbers(
 
 
 def test_bare_figures_have_no_words_around_them_and_no_ground(
-    page: "Page", server: Server, acts: Activations
+    norms: "Locator", acts: Activations
 ) -> None:
-    menu = norms_menu(page, server)
+    page, menu = norms.page, norms
     name, svg = saved(page, menu, "SVG, bare, transparent")
     assert name.endswith("_bare.svg")
     assert not list(ElementTree.fromstring(svg).iter(f"{SVG}text"))
-    norms, _, _ = inspection.token_norms(acts)
-    np.testing.assert_allclose(middles(heat_map(svg), acts.grid), colours(norms, "Cividis"), atol=2)
+    values, _, _ = inspection.token_norms(acts)
+    np.testing.assert_allclose(
+        middles(heat_map(svg), acts.grid), colours(values, "Cividis"), atol=2
+    )
     _, png = saved(page, menu, "PNG, bare, transparent")
     image = Image.open(io.BytesIO(png))
     assert image.mode == "RGBA"
     assert image.getpixel((1, image.height - 2))[3] == 0  # type: ignore[index]
 
 
-def test_the_two_scales_differ_by_two(page: "Page", server: Server, acts: Activations) -> None:
-    menu = norms_menu(page, server)
+def test_the_two_scales_differ_by_two(norms: "Locator", acts: Activations) -> None:
+    page, menu = norms.page, norms
     sizes: list[Any] = []
     for label in ("PNG, with title", "PNG × 2, with title"):
         name, png = saved(page, menu, label)

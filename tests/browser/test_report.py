@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,9 +44,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def opened(file: Path, browser: "Browser") -> "Iterator[tuple[Page, list[str], list[str]]]":
-    """The page, what it asked for, and what the browser complained about."""
+@contextmanager
+def loaded(file: Path, browser: "Browser") -> "Iterator[Opened]":
     context = browser.new_context(offline=True, viewport={"width": 1280, "height": 900})
     page, asked, wrong = context.new_page(), [], []  # type: Page, list[str], list[str]
     page.on("request", lambda request: asked.append(request.url))
@@ -57,7 +57,21 @@ def opened(file: Path, browser: "Browser") -> "Iterator[tuple[Page, list[str], l
     context.close()
 
 
+#: The page, what it asked for, and what the browser complained about.
 Opened = tuple["Page", list[str], list[str]]
+
+
+@pytest.fixture(scope="module")
+def opened(file: Path, browser: "Browser") -> Iterator[Opened]:
+    """For all tests: of the attention, as of Anatomy, one of them chooses what it shows."""
+    with loaded(file, browser) as opened:
+        yield opened
+
+
+@pytest.fixture
+def opened_anew(file: Path, browser: "Browser") -> Iterator[Opened]:
+    with loaded(file, browser) as opened:
+        yield opened
 
 
 def test_it_asks_for_nothing_and_breaks_no_policy(opened: Opened, file: Path) -> None:
@@ -202,8 +216,8 @@ def test_anatomy_is_live_and_its_numbers_are_those_of_the_capture(
     assert open_layers.all_inner_texts() == ["layer 6 of 6"]
 
 
-def test_of_what_is_not_in_the_file_a_sentence_says_so(opened: Opened) -> None:
-    page, _, _ = opened
+def test_of_what_is_not_in_the_file_a_sentence_says_so(opened_anew: Opened) -> None:
+    page, _, _ = opened_anew
     anatomy = page.locator(".anatomy")
     anatomy.locator(".card", has_text="Encoder").click()
     anatomy.locator("[data-id=hidden]").click()
