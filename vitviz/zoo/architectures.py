@@ -17,21 +17,46 @@ from ..model import Preprocessing
 WIDEST_EMBEDDING = 2048  # the widest of timm has 1,280 numbers
 
 
+#: What draws random weights; nothing else in a model takes the inverse of the error function.
+_DRAWING = frozenset(
+    {
+        Tensor.uniform_,
+        Tensor.normal_,
+        Tensor.erfinv_,
+        nn.init.uniform_,
+        nn.init.normal_,
+        nn.init.kaiming_uniform_,
+    }
+)
+
+
 class _SkipRandomNumbers(TorchFunctionMode):
-    """Skips the steps of timm's truncated normal on the meta device, where they only take time."""
+    """Makes weights 0 instead of random; on the meta device, where they are none, does nothing."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func in (Tensor.uniform_, Tensor.erfinv_, Tensor.clamp_) and args[0].is_meta:
+        named = kwargs or {}
+        if func in _DRAWING:
+            weight: Tensor = args[0] if args else named["tensor"]
+            return weight if weight.is_meta else weight.detach().zero_()
+        if func is Tensor.clamp_ and args[0].is_meta:
             return args[0]
-        return func(*args, **(kwargs or {}))
+        return func(*args, **named)
+
+
+@contextmanager
+def undrawn() -> Iterator[None]:
+    """Modules that are made in this context have all their buffers, and weights of 0, as drawing
+    them takes most of the time: for modules that get the weights of a file."""
+    with _SkipRandomNumbers():
+        yield
 
 
 @contextmanager
 def on_meta_device() -> Iterator[None]:
     """Modules that are made in this context have shapes and no weights."""
-    with torch.device("meta"), _SkipRandomNumbers():
+    with torch.device("meta"), undrawn():
         yield
 
 

@@ -4,6 +4,7 @@ No code of a folder is run: its architecture must be one that timm or transforme
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from .architectures import (
     labels_of,
     outline_of,
     preprocessing_of,
+    undrawn,
 )
 from .building import check_tables, checked_options, load_file, options_of
 from .files import CONFIG, read_json, weights_in
@@ -90,7 +92,8 @@ def _timm(
     grid = _grid(architecture, options, own.input_size)
     own = replace(own, input_size=size or own.input_size)
     options = checked_options(architecture, {**options, "img_size": own.input_size})
-    module = create(architecture, options)
+    with nullcontext() if file is None else undrawn():
+        module = create(architecture, options)
     weights, labels = Message("random weights"), None
     if file is not None:
         weights = load_file(module, file, source=f"{source}, {file.path.name}", grid=grid)

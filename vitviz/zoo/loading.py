@@ -1,6 +1,7 @@
 """`load_model`: a `Model` from a shipped file, from timm, or from a local file of weights."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -32,6 +33,7 @@ from .architectures import (
     on_meta_device,
     outline_of,
     preprocessing_of,
+    undrawn,
 )
 from .building import check_memory, check_tables, checked_options, load_file, options_of
 from .catalogue import fetch_weights
@@ -253,7 +255,9 @@ def _shipped(
     except ValueError as error:
         raise ModelError(message(error)) from error
     check_memory(name, outline, outline.patch_embed.image_size)
-    module = VisionTransformer(**configuration)
+    given = file is not None or pretrained
+    with undrawn() if given else nullcontext():
+        module = VisionTransformer(**configuration)
     weights, labels = Message("random weights"), None
     if file is not None:
         weights, labels = load_file(module, file), classes_named_in(file.path)
@@ -278,7 +282,7 @@ def _shipped(
             std=shipped.std,
             detail=shipped.detail,
         ),
-        trained=file is not None or pretrained,
+        trained=given,
         weights=weights,
         labels=labels,
         temperature=shipped.temperature if pretrained and file is None else None,
@@ -315,9 +319,11 @@ def _timm(
     if file is None and pretrained:
         module, weights = _create_trained(architecture, options)
         labels = labels_of(module)
-    else:
+    elif file is None:
         module, weights = create(architecture, options), Message("random weights")
-    if file is not None:
+    else:
+        with undrawn():
+            module = create(architecture, options)
         weights, labels = load_file(module, file) + size_note, classes_named_in(file.path)
     return Model(
         module.eval().requires_grad_(False),
