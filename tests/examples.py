@@ -4,9 +4,10 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import timm
@@ -14,13 +15,15 @@ import torch
 from numpy.testing import assert_allclose
 from PIL import Image
 from safetensors.torch import save_file
+from timm.models import vision_transformer_hybrid
+from timm.models.resnetv2 import ResNetV2
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from vitviz.activations import Activations, capture, captures
 from vitviz.model import Model, Preprocessing
 from vitviz.vit import VisionTransformer
 from vitviz.zoo.architectures import on_meta_device
+from vitviz.zoo.architectures import undrawn as undrawn
 
 #: One of each kind of own ViT, named by what is special about it.
 OWN: dict[str, dict[str, Any]] = {
@@ -90,19 +93,11 @@ def own_model(**options: Any) -> Model:
     return watched(module, module.patch_embed.image_size)
 
 
-class _Undrawn(TorchFunctionMode):
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        drawn = func in (Tensor.uniform_, Tensor.normal_, Tensor.erfinv_, Tensor.clamp_)
-        return args[0] if drawn else func(*args, **(kwargs or {}))
-
-
 @contextmanager
-def undrawn() -> Iterator[None]:
-    """Modules that are made in this context have all their buffers, and weights that are not yet
-    drawn, which takes most of the time: for those that get weights of a test's own."""
-    with _Undrawn():
+def narrow_stems() -> Iterator[None]:
+    """The ResNet in front of timm's hybrids has few channels, which no option of theirs sets."""
+    few = partial(ResNetV2, stem_chs=32, channels=(128, 128, 128, 128))
+    with patch.object(vision_transformer_hybrid, "ResNetV2", few):
         yield
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import timm
-from examples import patch_box, undrawn
+from examples import narrow_stems, patch_box, undrawn
 from planting import assert_found, planted, scene
 
 from vitviz.activations import capture
@@ -48,7 +48,7 @@ SMALL: dict[str, Any] = dict(embed_dim=64, num_heads=2, depth=2)
 def model_of(name: str, grid: tuple[int, int]) -> Model:
     side = GLOBAL[name][0]
     size = (grid[0] * side, grid[1] * side)
-    with undrawn():
+    with undrawn(), narrow_stems():
         module = timm.create_model(name, img_size=size, **SMALL).eval()
     return planted(module, size)
 

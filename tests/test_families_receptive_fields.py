@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 import timm
 import torch
-from examples import own_model, own_module, patch_box, picture, seeded, undrawn, watched
+from examples import (
+    narrow_stems,
+    own_model,
+    own_module,
+    patch_box,
+    picture,
+    seeded,
+    undrawn,
+    watched,
+)
 from numpy.testing import assert_allclose
 from planting import silence
 from timm.layers import Conv2dSame, pad_same
@@ -24,7 +33,7 @@ from vitviz.model import Model
 
 #: Architectures whose grids are made by convolutions that overlap, and what keeps them small.
 OVERLAPPING: dict[str, dict[str, Any]] = {
-    "pvt_v2_b0": dict(depths=(1, 1, 1, 1)),
+    "pvt_v2_b0": dict(depths=(1, 1, 1, 1), embed_dims=(8, 16, 20, 32)),
     "coatnet_0_rw_224": dict(depths=(1, 1, 2, 1), embed_dim=(32, 32, 32, 32)),
     "coatnet_0_224": dict(depths=(1, 1, 2, 1), embed_dim=(32, 32, 32, 32)),
     "maxvit_tiny_tf_224": dict(depths=(1, 1, 1, 1), embed_dim=(32, 32, 32, 32)),
@@ -103,7 +112,7 @@ def lopsided(name: str) -> Model:
         module = own_module(image_size=(96, 160), patch_size=16, stem_width=8, depth=2)
         size = module.patch_embed.image_size
     else:
-        with undrawn(), torch.no_grad():
+        with undrawn(), narrow_stems(), torch.no_grad():
             module = timm.create_model(name, **OVERLAPPING[name])
             silence(module)
         size = module.pretrained_cfg["input_size"][-2:]
