@@ -64,7 +64,7 @@ def predict(
     split: Split,
     preprocess: Preprocessing | None = None,
     *,
-    batch_size: int = 250,
+    batch_size: int = 50,  # with more, attention of 257 tokens takes gigabytes
 ) -> Tensor:
     """Logits (n, K) of a split's pictures, each prepared as `capture` prepares a user's."""
     preprocess = preprocess or preprocessing_of(network, split)
