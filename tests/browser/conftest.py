@@ -1,4 +1,4 @@
-"""The real app in a real browser: one server and one chromium, a new context for every test."""
+"""The real app in a real browser: one server, one chromium, and one page for most tests."""
 
 import os
 import re
@@ -67,6 +67,16 @@ def watched(
 
     Where it is not `online`, the network is cut, and files are opened.
     """
+    with noted(browser, scheme, online=online, host=host, locale=locale) as (page, wrong):
+        yield page
+        assert not wrong, "\n".join(wrong)
+
+
+@contextmanager
+def noted(
+    browser: "Browser", scheme: Scheme, *, online: bool, host: str, locale: str
+) -> "Iterator[tuple[Page, list[str]]]":
+    """A page of its own, and what goes wrong on it."""
     wrong: list[str] = []
     schemes = ("data", "blob", *(() if online else ("file", "about")))
 
@@ -101,8 +111,7 @@ def watched(
         page = context.new_page()
         page.on("websocket", lambda connection: reach(connection.url))
         page.on("dialog", refuse)
-        yield page
-        assert not wrong, "\n".join(wrong)
+        yield page, wrong
     finally:
         context.close()
 
@@ -114,6 +123,29 @@ def visit(browser: "Browser") -> "Iterator[Callable[[], Page]]":
         yield lambda: stack.enter_context(watched(browser))
 
 
+@pytest.fixture(scope="package")
+def one_page(browser: "Browser") -> "Iterator[tuple[Page, list[str]]]":
+    with noted(browser, "light", online=True, host=HERE, locale="en-US") as page_and_wrong:
+        yield page_and_wrong
+
+
 @pytest.fixture
-def page(visit: "Callable[[], Page]") -> "Page":
-    return visit()
+def page(one_page: "tuple[Page, list[str]]") -> "Iterator[Page]":
+    """One page for all tests, as it loads the app anew in half of the processor time.
+
+    Each test gets it empty, and in the app a session of its own. What adds a script or a clock to
+    its page, which stay, takes one from `visit` instead.
+    """
+    page, wrong = one_page
+    yield page
+    if page.url.startswith("http"):
+        page.evaluate("localStorage.clear(); sessionStorage.clear()")
+    page.goto("about:blank")
+    page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    page.emulate_media(color_scheme="light", reduced_motion="null")
+    page.mouse.move(0, 0)
+    page.context.clear_cookies()
+    page.context.clear_permissions()
+    found = "\n".join(wrong)
+    wrong.clear()
+    assert not found, found

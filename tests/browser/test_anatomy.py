@@ -1,6 +1,7 @@
 """The page Anatomy in a real browser: what it works out is what the capture holds."""
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -102,7 +103,10 @@ def test_the_walk_goes_through_every_box_and_back(page: "Page", server: Server) 
     settle(page)
 
 
-def test_play_goes_on_by_itself_and_a_click_pauses_it(page: "Page", server: Server) -> None:
+def test_play_goes_on_by_itself_and_a_click_pauses_it(
+    visit: "Callable[[], Page]", server: Server
+) -> None:
+    page = visit()
     page.clock.install()
     arrive(page, server)
     play = page.locator("[data-part=play]")

@@ -3,7 +3,6 @@
 The tests walk by clicks. What they know of the look of a page stands at the top.
 """
 
-import hashlib
 import io
 import os
 import re
@@ -45,12 +44,22 @@ OF_THE_PICTURE = ("tokens", "rollout", "attention")  # pages whose every picture
 MODEL = "vitviz_things200"
 SMALLEST = 14  # pixels, of any text
 
-# The pictures that each figure holds, whatever it is made of.
-PICTURES = """figures => figures.map(figure =>
-  [figure, ...figure.querySelectorAll("canvas, image, img")].map(part =>
-    part.matches("canvas") ? part.toDataURL()
-      : part.matches("image") ? part.href.baseVal
-      : part.matches("img") ? part.src : "").join(""))"""
+# A digest of the pictures that each figure holds, whatever it is made of.
+PICTURES = """figures => {
+  const bytes = part => {
+    const { width, height } = part;
+    if (part.matches("canvas"))
+      return width && height ? part.getContext("2d").getImageData(0, 0, width, height).data : [];
+    return new TextEncoder().encode(
+      part.matches("image") ? part.href.baseVal : part.matches("img") ? part.src : "");
+  };
+  const digest = async held =>
+    new Uint8Array(await crypto.subtle.digest("SHA-256", held)).join();
+  return Promise.all(figures.map(async figure => {
+    const parts = [figure, ...figure.querySelectorAll("canvas, image, img")].map(bytes);
+    return (await Promise.all(parts.filter(held => held.length).map(digest))).join();
+  }));
+}"""
 
 # Every piece of text in the page's container: its size, and its contrast by WCAG 2 to the colours
 # that lie under it; and every large bright background of the document.
@@ -193,7 +202,7 @@ def upload(page: Page, name: str, data: bytes, *, refused: str | None = None) ->
 def pictures(page: Page, figures: str = DRAWN) -> list[str]:
     """A digest of what each figure with pictures holds now."""
     held: list[str] = page.locator(figures).evaluate_all(PICTURES)
-    return [hashlib.sha256(data.encode()).hexdigest() for data in held if data]
+    return [digest for digest in held if digest]
 
 
 def drawn(page: Page) -> list[str]:
@@ -234,17 +243,6 @@ def app(page: Page, server: Server) -> Page:
 # --- opening ------------------------------------------------------------------------------------
 
 
-def test_it_opens_on_the_first_page_without_a_click(page: Page, server: Server) -> None:
-    page.goto(server.url)
-    words = page_text("anatomy")
-    expect(page.locator("h1")).to_have_text(f"{words.title}: {words.question}")
-    expect(page.locator(CARDS)).to_have_count(9)
-    until(page, lambda: len(set(pictures(page, CARDS))) == 8)  # the last one names the class
-    expect(provenance(page)).to_be_visible()
-    expect(provenance(page)).to_contain_text(f"{MODEL} (ViT, ")
-    expect(provenance(page)).to_contain_text(" · ")
-
-
 LOOKS = """window.looks = new Set();
 (function look() {
   const main = document.querySelector(".stMainBlockContainer");
@@ -257,13 +255,23 @@ LOOKS = """window.looks = new Set();
 })();"""
 
 
-def test_nothing_is_drawn_before_its_style(page: Page, server: Server) -> None:
+def test_it_opens_on_the_first_page_without_a_click_and_nothing_is_drawn_before_its_style(
+    visit: Callable[[], Page], server: Server
+) -> None:
     """Looked at in every frame, from the first."""
+    page = visit()
     page.add_init_script(LOOKS)
     open_app(page, server, "")
     looks: list[str] = page.evaluate("[...looks]")
     assert sorted(look.split()[0] for look in looks) == ["presenter", "room", "title"], looks
     assert "presenter fixed" in looks
+    words = page_text("anatomy")
+    expect(page.locator("h1")).to_have_text(f"{words.title}: {words.question}")
+    expect(page.locator(CARDS)).to_have_count(9)
+    until(page, lambda: len(set(pictures(page, CARDS))) == 8)  # the last one names the class
+    expect(provenance(page)).to_be_visible()
+    expect(provenance(page)).to_contain_text(f"{MODEL} (ViT, ")
+    expect(provenance(page)).to_contain_text(" · ")
 
 
 # --- every page ---------------------------------------------------------------------------------
@@ -355,8 +363,12 @@ def test_an_upload_has_its_own_maps_on_every_page(app: Page) -> None:
         expect_other_pictures(app, sample[name])
 
 
-def test_a_portrait_keeps_its_aspect(app: Page) -> None:
-    upload(app, "tall.png", png((150, 240), "#00d000"))
+def test_a_portrait_keeps_its_aspect_and_the_name_of_its_file_is_text(app: Page) -> None:
+    name = "<img src=x onerror=alert(1)>.png"
+    upload(app, name, png((150, 240), "#00d000"))
+    expect(provenance(app)).to_have_text(re.compile(re.escape(name) + "$"))
+    expect(menu(app, "Picture")).to_have_value(name)
+    expect(app.locator("img[src=x]")).to_have_count(0)
     drawn(app)
     shot = Image.open(io.BytesIO(app.locator(PHOTO).screenshot())).convert("RGB")
     left, top, right, bottom = green(shot)
@@ -400,14 +412,6 @@ def test_a_bad_upload_leaves_a_sentence_and_the_last_picture(app: Page) -> None:
     expect(complaint(app)).to_have_count(0)
 
 
-def test_the_name_of_a_file_is_text(app: Page) -> None:
-    name = "<img src=x onerror=alert(1)>.png"
-    upload(app, name, png((30, 20)))
-    expect(provenance(app)).to_have_text(re.compile(re.escape(name) + "$"))
-    expect(menu(app, "Picture")).to_have_value(name)
-    expect(app.locator("img[src=x]")).to_have_count(0)
-
-
 # --- settings -----------------------------------------------------------------------------------
 
 
@@ -430,9 +434,9 @@ def test_a_change_of_page_keeps_the_settings(app: Page) -> None:
 
 
 def test_two_readers_share_neither_picture_nor_settings(
-    visit: Callable[[], Page], server: Server
+    app: Page, visit: Callable[[], Page], server: Server
 ) -> None:
-    mine, theirs = (open_app(visit(), server) for _ in range(2))
+    mine, theirs = app, open_app(visit(), server)
     slider(mine).press("ArrowLeft")
     expect(provenance(mine)).to_contain_text("layer 5 of 6")
     upload(mine, "mine.png", png((30, 20)))

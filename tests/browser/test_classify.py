@@ -46,7 +46,9 @@ def click(page: "Page", words: str, number: int, then: str) -> None:
     assert page.url.partition("?")[2] == then
 
 
-def test_a_head_that_is_clicked_is_mute_and_the_answer_is_another(classify: "Page") -> None:
+def test_a_head_that_is_clicked_is_mute_and_the_answer_is_another_for_a_presenter_too(
+    classify: "Page",
+) -> None:
     page, before = classify, alt(classify, ANSWER)
     assert "No head is muted" in alt(page, HEADS)
     number = 1 * HEAD_COUNT + 3
@@ -57,6 +59,11 @@ def test_a_head_that_is_clicked_is_mute_and_the_answer_is_another(classify: "Pag
     click(page, HEADS, number, "")  # once more, and it speaks again
     until(page, lambda: "No head is muted" in alt(page, HEADS))
     until(page, lambda: alt(page, ANSWER) == before)
+    page.get_by_text("Presenter").click()
+    until(page, lambda: "presenter=True" in page.url)
+    settled(page)
+    click(page, HEADS, number, "presenter=True&muted=2.4")
+    until(page, lambda: "1 of 36 heads are muted: layer 2, head 4" in alt(page, HEADS))
 
 
 def test_patches_that_are_clicked_are_gone_and_the_answer_is_another(classify: "Page") -> None:
@@ -85,12 +92,3 @@ def test_patches_that_are_dragged_over_are_gone(classify: "Page") -> None:
     until(page, lambda: "painted=3.4-5.9" in page.url)
     until(page, lambda: "18 of 256 patches removed" in alt(page, PATCHES))
     until(page, lambda: alt(page, ANSWER) != before)
-
-
-def test_a_click_hits_what_it_points_at_for_a_presenter_too(classify: "Page") -> None:
-    page = classify
-    page.get_by_text("Presenter").click()
-    until(page, lambda: "presenter=True" in page.url)
-    settled(page)
-    click(page, HEADS, 1 * HEAD_COUNT + 3, "presenter=True&muted=2.4")
-    until(page, lambda: "1 of 36 heads are muted: layer 2, head 4" in alt(page, HEADS))

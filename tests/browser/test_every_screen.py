@@ -2,7 +2,7 @@
 projector, its numbers as one takes them away, and by the keyboard alone. It is loaded once for all
 of this."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,9 +101,16 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def loaded(name: str, browser: "Browser", server: Server) -> "Iterator[Page]":
+def window(browser: "Browser") -> "Iterator[Page]":
+    """One for all pages, as it loads the next in less processor time than a new one."""
     with watched(browser) as page:
-        yield opened(page, server, name)
+        yield page
+
+
+@pytest.fixture(scope="module")
+def loaded(name: str, window: "Page", server: Server) -> "Page":
+    resized(window, WIDTH, HEIGHT)
+    return opened(window, server, name)
 
 
 @pytest.fixture
@@ -113,6 +120,20 @@ def screen(loaded: "Page") -> "Page":
     resized(loaded, WIDTH, HEIGHT)
     loaded.evaluate(TOP)
     return loaded
+
+
+@pytest.fixture(scope="module")
+def attention(browser: "Browser", server: Server) -> "Iterator[Page]":
+    with watched(browser) as page:
+        yield opened(page, server)
+
+
+@pytest.fixture
+def laptop(attention: "Page") -> "Page":
+    """The map of attention, which tests leave as it was, in the window as it opens."""
+    resized(attention, WIDTH, HEIGHT)
+    attention.evaluate(TOP)
+    return attention
 
 
 TOP = """() => {
@@ -240,8 +261,8 @@ def test_every_control_is_reached_by_the_keyboard(screen: "Page") -> None:
     assert wanted <= reached
 
 
-def test_data_that_is_open_stays_open_and_follows_the_layer(page: "Page", server: Server) -> None:
-    opened(page, server)
+def test_data_that_is_open_stays_open_and_follows_the_layer(laptop: "Page") -> None:
+    page = laptop
     page.get_by_text("Data", exact=True).click()
     before = saved(page)
     page.locator(".st-key-layer input").press("ArrowLeft")
@@ -251,10 +272,16 @@ def test_data_that_is_open_stays_open_and_follows_the_layer(page: "Page", server
     assert after[0] == f"# {line(page)}"
     assert after[2] == before[2]  # the headings
     assert after[3:] != before[3:]
+    page.locator(".st-key-layer input").press("ArrowRight")
+    until(page, lambda: "layer 6 of 6" in line(page))
+    settled(page)
+    page.get_by_text("Data", exact=True).click()
+    until(page, lambda: page.get_by_role("button", name="CSV").count() == 0)
+    settled(page)
 
 
-def test_photo_and_map_grow_with_the_window_and_type_does_not(page: "Page", server: Server) -> None:
-    opened(page, server, "attention")
+def test_photo_and_map_grow_with_the_window_and_type_does_not(laptop: "Page") -> None:
+    page = laptop
     label = "main .distance text"
     widths, types = [], []
     for width, height in ((1280, 720), (1440, 900), (1920, 1080)):
@@ -270,6 +297,9 @@ def test_photo_and_map_grow_with_the_window_and_type_does_not(page: "Page", serv
     page.get_by_text("Presenter").click()
     until(page, lambda: "presenter=True" in page.url)
     until(page, lambda: box(page, "main canvas[data-part=photo]")["width"] > 1.05 * widths[0])
+    page.get_by_text("Presenter").click()
+    until(page, lambda: "presenter" not in page.url)
+    settled(page)
 
 
 def test_pictures_of_charts_grow_with_the_window_and_type_does_not(
@@ -290,8 +320,8 @@ def test_pictures_of_charts_grow_with_the_window_and_type_does_not(
     assert types[1] == pytest.approx(types[0])
 
 
-def test_parts_stand_under_one_another_where_there_is_no_room(page: "Page", server: Server) -> None:
-    opened(page, server, "attention")
+def test_parts_stand_under_one_another_where_there_is_no_room(laptop: "Page") -> None:
+    page = laptop
     photo, shown, heads = (f"main [data-part={part}]" for part in ("photo", "map", "strip"))
     resized(page, 1280)
     assert box(page, heads)["left"] > box(page, shown)["right"] > box(page, photo)["right"]
@@ -321,8 +351,8 @@ def test_charts_stand_under_one_another_where_there_is_no_room(
 @pytest.mark.parametrize(
     ("what", "mark"), [(PROVENANCE, "The whole line"), (".st-key-caption", "The whole caption")]
 )
-def test_what_is_folded_opens(what: str, mark: str, page: "Page", server: Server) -> None:
-    opened(page, server, "attention")
+def test_what_is_folded_opens(what: str, mark: str, laptop: "Page") -> None:
+    page = laptop
     resized(page, 390, 844)
 
     def height() -> float:
@@ -345,8 +375,11 @@ def test_a_link_is_copied(page: "Page", server: Server) -> None:
     assert page.url.endswith("layer=3")
 
 
-def test_a_link_is_shown_where_nothing_can_be_copied(page: "Page", server: Server) -> None:
+def test_a_link_is_shown_where_nothing_can_be_copied(
+    visit: "Callable[[], Page]", server: Server
+) -> None:
     """As on a server without HTTPS."""
+    page = visit()
     page.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
     opened(page, server, "attention?layer=3")
     page.get_by_role("button", name="Copy link").click()

@@ -14,8 +14,14 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 
-def test_nothing_is_wider_than_the_window_in_korean(page: "Page", server: Server) -> None:
-    opened(page, server, "attention?lang=ko")
+def test_the_menu_turns_every_word_and_nothing_is_wider_than_the_window_in_korean(
+    page: "Page", server: Server
+) -> None:
+    opened(page, server, "attention")
+    page.locator(".st-key-lang").get_by_role("combobox").click()
+    page.get_by_role("option", name="한국어").click()
+    page.locator("h1").get_by_text("어텐션: 누가 어디를 보는가?").wait_for()
+    until(page, lambda: "lang=ko" in page.url)
     with speaking("ko"):
         for name in PAGES:
             resized(page, WIDTH)
@@ -43,11 +49,3 @@ def test_a_browser_in_korean_gets_korean_pages_and_a_korean_report(
         assert page.locator(".st-key-provenance").inner_text().split(" · ")[0] in report
         opened(page, server, "attention?lang=en")
         assert page.locator("h1").inner_text() == "Attention: Who looks where?"
-
-
-def test_the_menu_turns_every_word_of_the_page(page: "Page", server: Server) -> None:
-    opened(page, server, "attention")
-    page.locator(".st-key-lang").get_by_role("combobox").click()
-    page.get_by_role("option", name="한국어").click()
-    page.locator("h1").get_by_text("어텐션: 누가 어디를 보는가?").wait_for()
-    until(page, lambda: "lang=ko" in page.url)

@@ -29,7 +29,7 @@ def hub(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield server
 
 
-@pytest.fixture(params=["light", "dark"])
+@pytest.fixture(scope="module", params=["light", "dark"])
 def page(browser: Browser, hub: Server, request: pytest.FixtureRequest) -> Iterator[Page]:
     scheme: Scheme = request.param
     with watched(browser, scheme) as page:
@@ -58,6 +58,8 @@ def test_the_size_of_the_input_is_chosen_by_keys_and_can_be_read(page: Page) -> 
     typed(page, "Size of the input", "48x64")
     expect(page.get_by_role("button", name=re.compile("^Input 48 × 64"))).to_be_visible()
     expect(page.locator(POPOVER)).to_contain_text("12 × 16 patches, 193 tokens instead of 257")
+    typed(page, "Size of the input", "64x64")
+    expect(page.get_by_role("button", name=re.compile("^Input 64 × 64"))).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.locator(POPOVER)).to_be_hidden()
 

@@ -3,16 +3,14 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from app_server import Server
 
 from vitviz.text import PAGES, tab
 
-from .conftest import watched
 from .walk import opened, reading, settled, turn, until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
 MAP_PAGES = ("attention", "rollout", "tokens")
 LINK = "picture=moose&weights=random&layer=2&head=3&query=4.9&read=column&scale=log"
@@ -21,26 +19,26 @@ LINK = "picture=moose&weights=random&layer=2&head=3&query=4.9&read=column&scale=
 # --- links --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", MAP_PAGES)
 def test_a_copied_link_shows_the_same(
-    name: str, visit: "Callable[[], Page]", server: Server
+    page: "Page", visit: "Callable[[], Page]", server: Server
 ) -> None:
-    first = opened(visit(), server, name)
-    photo = first.locator("main canvas[data-part=photo]")
-    photo.focus()
-    for key in ("p", "p", "ArrowUp", "ArrowRight"):
-        first.keyboard.press(key)
-    until(first, lambda: "query=" in first.url and "layer=" in first.url)
-    settled(first)
-    link = first.url
-    second = visit()
-    second.goto(link)
-    second.locator(".st-key-provenance").wait_for()
-    settled(second)
-    until(second, lambda: reading(second) == reading(first))
-    assert second.url == link
-    line = ".st-key-provenance"
-    assert second.locator(line).inner_text() == first.locator(line).inner_text()
+    first, second = page, visit()
+    for name in MAP_PAGES:
+        opened(first, server, name)
+        photo = first.locator("main canvas[data-part=photo]")
+        photo.focus()
+        for key in ("p", "p", "ArrowUp", "ArrowRight"):
+            first.keyboard.press(key)
+        until(first, lambda: "query=" in first.url and "layer=" in first.url)
+        settled(first)
+        link = first.url
+        second.goto(link)
+        second.locator(".st-key-provenance").wait_for()
+        settled(second)
+        until(second, lambda: reading(second) == reading(first))
+        assert second.url == link
+        line = ".st-key-provenance"
+        assert second.locator(line).inner_text() == first.locator(line).inner_text()
 
 
 def test_a_link_outlives_a_walk_through_all_pages(page: "Page", server: Server) -> None:
@@ -135,9 +133,10 @@ HEARD = """() => {
 }"""
 
 
-def test_animation_stops_where_the_reader_wants_none(browser: "Browser", server: Server) -> None:
-    with watched(browser) as page:
-        page.emulate_media(reduced_motion="reduce")
-        opened(page, server)
-        button = page.locator("main .choice button").first
-        assert button.evaluate("button => getComputedStyle(button).transitionDuration") == "0s"
+def test_animation_stops_where_the_reader_wants_none(page: "Page", server: Server) -> None:
+    opened(page, server)
+    button = page.locator("main .choice button").first
+    lasting = "button => getComputedStyle(button).transitionDuration"
+    assert button.evaluate(lasting) != "0s"
+    page.emulate_media(reduced_motion="reduce")
+    assert button.evaluate(lasting) == "0s"

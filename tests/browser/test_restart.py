@@ -49,26 +49,20 @@ def restarted(browser: "Browser", folder: Path, link: str, *keys: str) -> "Itera
         page.close()
 
 
-def test_an_open_page_comes_back_with_its_settings(browser: "Browser", tmp_path: Path) -> None:
-    from playwright.sync_api import expect
-
-    with restarted(browser, tmp_path, "attention?picture=moose") as page:
-        line = page.locator(".st-key-provenance")
-        expect(line).to_contain_text("layer 5 of 6")
-        expect(line).to_contain_text("sample: moose")
-        page.get_by_role("slider", name="Layer").press("ArrowLeft")
-        expect(line).to_contain_text("layer 4 of 6")
-        assert "picture=moose" in page.url
-        expect(page).to_have_url(re.compile("layer=4"))
-
-
-def test_the_map_is_that_of_its_label_after_a_restart(browser: "Browser", tmp_path: Path) -> None:
+def test_an_open_page_comes_back_with_its_settings_and_the_map_of_its_label(
+    browser: "Browser", tmp_path: Path
+) -> None:
     """The new session counts its messages from 0, and the map had counted further."""
     from playwright.sync_api import expect
 
-    with restarted(browser, tmp_path, "attention", "ArrowRight") as page:
+    with restarted(browser, tmp_path, "attention?picture=moose", "ArrowRight") as page:
+        line = page.locator(".st-key-provenance")
         title = page.locator("main canvas[data-part=map]").locator("xpath=ancestor::section")
+        expect(line).to_contain_text("layer 5 of 6")
+        expect(line).to_contain_text("sample: moose")
         expect(title).to_contain_text("layer 5")
         page.get_by_role("slider", name="Layer").press("ArrowLeft")
-        expect(page.locator(".st-key-provenance")).to_contain_text("layer 4 of 6")
+        expect(line).to_contain_text("layer 4 of 6")
         expect(title).to_contain_text("layer 4")
+        assert "picture=moose" in page.url
+        expect(page).to_have_url(re.compile("layer=4"))

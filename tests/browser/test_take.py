@@ -45,19 +45,7 @@ def expect_picture(page: "Page", name: str) -> None:
     assert "sample" not in page.locator(".st-key-provenance").inner_text()
 
 
-def test_the_button_takes_what_was_copied(page: "Page", server: Server) -> None:
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    opened(page, server)
-    page.evaluate(COPY, png())
-    page.get_by_role("button", name="Your picture").click()
-    page.get_by_role("button", name="Paste from the clipboard").click()
-    expect_picture(page, "from the clipboard")
-    photo = page.locator("canvas[data-part=photo]")
-    shape = photo.evaluate("canvas => canvas.width / canvas.height")
-    assert shape == pytest.approx(90 / 60, abs=0.02)
-
-
-def test_the_button_says_when_there_is_no_picture(page: "Page", server: Server) -> None:
+def test_the_button_takes_what_was_copied_if_it_is_a_picture(page: "Page", server: Server) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     opened(page, server)
     page.evaluate("navigator.clipboard.writeText('words')")
@@ -65,21 +53,21 @@ def test_the_button_says_when_there_is_no_picture(page: "Page", server: Server) 
     page.get_by_role("button", name="Paste from the clipboard").click()
     page.get_by_text("There is no picture on the clipboard.").wait_for()
     assert "sample: dog" in page.locator(".st-key-provenance").inner_text()
-
-
-def test_a_picture_can_be_pasted_anywhere_on_the_page(page: "Page", server: Server) -> None:
-    opened(page, server).evaluate(PASTE, png())
+    page.evaluate(COPY, png())
+    page.get_by_role("button", name="Paste from the clipboard").click()
     expect_picture(page, "from the clipboard")
+    photo = page.locator("canvas[data-part=photo]")
+    shape = photo.evaluate("canvas => canvas.width / canvas.height")
+    assert shape == pytest.approx(90 / 60, abs=0.02)
 
 
-def test_a_bad_picture_on_the_clipboard_gets_its_sentence(page: "Page", server: Server) -> None:
+def test_a_picture_is_pasted_anywhere_on_the_page_and_what_is_wrong_gets_its_sentence(
+    page: "Page", server: Server
+) -> None:
     opened(page, server).evaluate(PASTE, base64.b64encode(b"no picture").decode())
     page.get_by_text("The previous picture is kept.").wait_for()
     assert "sample: dog" in page.locator(".st-key-provenance").inner_text()
-
-
-def test_a_picture_that_is_too_large_gets_its_sentence(page: "Page", server: Server) -> None:
-    opened(page, server).evaluate(
+    page.evaluate(
         """() => {
           const clipboardData = new DataTransfer();
           const bytes = new Uint8Array(25e6 + 1);
