@@ -352,13 +352,13 @@ def test_card_tells_the_recipe(finished: Path) -> None:
 def test_a_run_that_went_on_after_its_test_says_so(finished: Path, tmp_path: Path) -> None:
     with safe_open(finished.with_name("checkpoint.safetensors"), framework="pt") as file:
         about = json.loads(file.metadata()["vitviz"])
-    about["tested_before"] = {"image_size": 64, "epoch": 1.0, "test_accuracy": 0.25}
+    about["tested_before"] = [{"image_size": 64, "epoch": 1.0, "test_accuracy": 0.25}]
     shutil.copy(finished.with_name("moments.npz"), tmp_path)
     model = build(SMOKE, SMOKE.stages[-1])
     card = (
         publish(model, SMOKE, coloured(20, seed=1), about, tmp_path).with_suffix(".md").read_text()
     )
-    assert "at epoch 1 at 64 pixels, with 25.0% of the test pictures" in card
+    assert "(25.0% at epoch 1 at 64 pixels)" in card
     assert "chose nothing else." in card
     assert "chose nothing." in finished.with_suffix(".md").read_text()
     curve = json.loads((tmp_path / "smoke.json").read_text())
@@ -504,6 +504,40 @@ def test_another_recipe_in_the_same_folder_is_refused(finished: Path, data: Path
     with pytest.raises(ValueError, match="holds a run of another recipe; choose another folder"):
         train(replace(SMOKE, seed=1), data=data, out=finished.parent, report=silent)
     assert finished.read_bytes() == before
+
+
+def test_a_run_at_its_end_goes_on_where_its_recipe_is_longer(
+    finished: Path, data: Path, tmp_path: Path
+) -> None:
+    first = tmp_path / "first"
+    shutil.copytree(finished.parent, first)
+    *stages, last = SMOKE.stages
+    for epochs in (2, 3):
+        longer = replace(SMOKE, stages=(*stages, replace(last, epochs=epochs)))
+        path = train(longer, data=data, out=first, report=silent)
+    assert history(path) == [*EPOCHS, (64, 2.0), (64, 3.0)]
+    curve = json.loads(path.with_suffix(".json").read_text())
+    before = json.loads(finished.with_suffix(".json").read_text())
+    assert [row["epoch"] for row in curve["tested_before"]] == [1.0, 2.0]
+    assert curve["tested_before"][0]["test_accuracy"] == before["test_accuracy"]
+    weights, older = load_file(path), load_file(finished)
+    assert any((weights[name] != older[name]).any() for name in weights)
+    about = metadata(path)
+    model = VisionTransformer(**about["configuration"])
+    model.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
+    assert about["test_accuracy"] == accuracy(model, load_cifar(data, "cifar10", "test"))
+    with pytest.raises(ValueError, match="another recipe"):  # which is shorter
+        train(SMOKE, data=data, out=first, report=silent)
+
+
+@pytest.mark.parametrize("other", [dict(batch_size=10), dict(seed=1)])
+def test_a_longer_recipe_that_differs_in_more_is_another(
+    other: dict[str, Any], finished: Path, data: Path
+) -> None:
+    *stages, last = SMOKE.stages
+    longer = replace(SMOKE, stages=(*stages, replace(last, epochs=2)), **other)
+    with pytest.raises(ValueError, match="another recipe"):
+        train(longer, data=data, out=finished.parent, report=silent)
 
 
 def test_missing_test_pictures_are_told_before_training(tmp_path: Path) -> None:

@@ -107,6 +107,9 @@ def train(
 ) -> Path:
     """Train, resuming what `out` holds; evaluate once on the test split; write the model.
 
+    A run that is at its end goes on where the last stage of its recipe has more epochs now: the
+    rates are those of the longer stage, and files and page tell what the test showed before.
+
     A row of the history holds the mean of the loss that was minimised since the row before, with
     label smoothing, mixed labels and the teacher's term where the recipe has them, on augmented
     pictures; and the accuracy of the averaged weights on the held-out pictures.
@@ -209,8 +212,11 @@ class _Run:
         defaults = {f.name: f.default for f in fields(Recipe) if f.default is not MISSING}
         self.about["recipe"] = {**json.loads(json.dumps(defaults)), **self.about["recipe"]}
         if self.about["recipe"] != recipe:
-            folder = self.checkpoint.parent
-            raise ValueError(f"{folder} holds a run of another recipe; choose another folder.")
+            if not _is_longer(recipe, self.about["recipe"]):
+                folder = self.checkpoint.parent
+                raise ValueError(f"{folder} holds a run of another recipe; choose another folder.")
+            self.about["recipe"] = recipe
+            _go_on(self.about)
         saved = load_file(self.checkpoint)
         networks = []
         for prefix in ("", AVERAGE):
@@ -238,6 +244,26 @@ class _Run:
             add_snapshot(
                 self.average, self.held_out, file, stage=stage, step=step, epoch=round(epoch, 3)
             )
+
+
+def _is_longer(recipe: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Whether a recipe is the one before with more epochs in its last stage, and nothing else."""
+    *stages, last = before["stages"]
+    longer: float = recipe["stages"][-1]["epochs"]
+    same = {**before, "stages": [*stages, {**last, "epochs": longer}]}
+    return longer > last["epochs"] and recipe == same
+
+
+def _go_on(about: dict[str, Any]) -> None:
+    """Let a run go on that may be at its end; what its test showed there is kept."""
+    if "test_accuracy" not in about:
+        return
+    last = about["history"][-1]
+    tested = {name: last[name] for name in ("image_size", "epoch")}
+    tested["test_accuracy"] = about.pop("test_accuracy")
+    about["tested_before"] = [*about.get("tested_before", []), tested]
+    for name in ("test_pictures", "temperature"):
+        about.pop(name, None)
 
 
 def _finish(run: _Run, model: Network) -> None:

@@ -69,7 +69,7 @@ def write_curve(recipe: Recipe, held_out: Split, about: Mapping[str, Any], out: 
     """Write the training curve: loss and held-out accuracy by epoch, and the test accuracy.
 
     `minutes` are those of the run itself, without those of its teacher. A run that went on after
-    its test pictures had been used has `tested_before`: picture size, epoch and accuracy then.
+    its test pictures had been used has `tested_before`: picture size, epoch and accuracy each time.
     """
     curve: dict[str, Any] = {
         "model": recipe.model,
@@ -106,12 +106,15 @@ def _card(
     parameters = sum(parameter.numel() for parameter in model.parameters())
     side = recipe.stages[-1].image_size
     but = " but W_q, W_k and W_v" if recipe.qkv == "adamw" else ""
-    tested, before = "; the test split chose nothing", about.get("tested_before")
-    if before:
-        then = f"{before['epoch']:g} at {before['image_size']} pixels"
-        tested = f""". The training was
-  to end at epoch {then}, with {before["test_accuracy"]:.1%} of the test pictures,
-  and went on as more was wanted; the test split chose nothing else"""
+    tested = "; the test split chose nothing"
+    if "tested_before" in about:
+        times = ", ".join(
+            f"{one['test_accuracy']:.1%} at epoch {one['epoch']:g} at {one['image_size']} pixels"
+            for one in about["tested_before"]
+        )
+        tested = f""". It was measured
+  earlier too, when the training was to end but went on, as more was wanted
+  ({times}); the test split chose nothing else"""
     return f"""# {recipe.model}
 
 A Vision Transformer trained from scratch by `vitviz train --recipe {name}`.

@@ -256,16 +256,21 @@ def _growth_words(run: dict[str, Any]) -> str:
 
 def _test_words(run: dict[str, Any]) -> str:
     """When the test pictures were used."""
-    before = run.get("tested_before")
-    if before is None:
+    if "tested_before" not in run:
         return " " + tr("The test pictures were used only once, after the last step.")
+    times = [
+        tr(
+            "{accuracy:.1f} % right at epoch {epoch:g} at {size} px",
+            accuracy=100 * one["test_accuracy"],
+            epoch=one["epoch"],
+            size=one["image_size"],
+        )
+        for one in run["tested_before"]
+    ]
     return " " + tr(
-        "The test pictures were used after the last step, and once before, at epoch {epochs:g} "
-        "at {size} px, where the training was to end: {accuracy:.1f} % were named rightly then, "
-        "and it went on because more was wanted.",
-        epochs=before["epoch"],
-        size=before["image_size"],
-        accuracy=100 * before["test_accuracy"],
+        "The test pictures were used after the last step, and also earlier, when the training was "
+        "to end but went on because more was wanted ({times}).",
+        times=", ".join(times),
     )
 
 
