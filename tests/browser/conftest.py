@@ -130,13 +130,17 @@ def one_page(browser: "Browser") -> "Iterator[tuple[Page, list[str]]]":
 
 
 @pytest.fixture
-def page(one_page: "tuple[Page, list[str]]") -> "Iterator[Page]":
+def page(request: pytest.FixtureRequest) -> "Iterator[Page]":
     """One page for all tests, as it loads the app anew in half of the processor time.
 
     Each test gets it empty, and in the app a session of its own. What adds a script or a clock to
-    its page, which stay, takes one from `visit` instead.
+    its page, which stay, takes one from `visit` instead. Bars of time have a page of their own, in
+    which no other test has left work for the browser.
     """
-    page, wrong = one_page
+    if request.node.get_closest_marker("bars"):
+        yield request.getfixturevalue("visit")()
+        return
+    page, wrong = request.getfixturevalue("one_page")
     yield page
     if page.url.startswith("http"):
         page.evaluate("localStorage.clear(); sessionStorage.clear()")
