@@ -125,6 +125,29 @@ def test_nothing_else_is_kept(
     assert len(asked) == 2
 
 
+def test_many_who_come_first_at_once_take_the_room_of_one(
+    answering: Callable[..., KeptFiles], asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_server, "_ROOM", 2 * len(WORDS))
+    kept = answering(**SCRIPT)
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def send(message: Message) -> None:
+        await asyncio.sleep(0)  # the others go on
+
+    async def all_at_once() -> None:
+        scope: Scope = {"type": "http", "method": "GET", "path": "/static/a.js", "headers": []}
+        await asyncio.gather(*(kept(scope, receive, send) for _ in range(5)))
+
+    asyncio.run(all_at_once())
+    assert len(asked) == 5
+    for _ in range(2):
+        visit(kept, "/static/b.js")
+    assert asked[5:] == ["/static/b.js"]
+
+
 def test_there_is_an_end_to_what_is_kept(
     answering: Callable[..., KeptFiles], asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,8 +97,8 @@ def _started(threads: int) -> tuple[Connection, BaseProcess]:
 
 
 def _context() -> Any:
-    """How processes start. A fork of this one would copy locks that threads of torch hold. Linux
-    forks them from a process without threads, which imports torch once: that takes seconds.
+    """How processes start. A fork of this one would copy locks that threads of torch hold, so on
+    Linux they are forks of another, which has no threads and has imported torch once for all.
     """
     if sys.platform != "linux":
         return get_context("spawn")
