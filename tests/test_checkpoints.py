@@ -139,6 +139,16 @@ def test_other_precisions_become_float32(dtype: torch.dtype, suffix: str, tmp_pa
         assert torch.equal(read[key], value.float())
 
 
+def test_a_file_can_be_read_twice(tmp_path: Path) -> None:
+    """Also where it holds a count of batches, which is not read."""
+    state = {"weight": torch.ones(2), "num_batches_tracked": torch.tensor(3)}
+    checkpoint = Checkpoint(write(state, tmp_path / "mine.safetensors"))
+    for _ in range(2):
+        assert {name: read.tolist() for name, read in checkpoint.read().items()} == {
+            "weight": [1, 1]
+        }
+
+
 def test_weights_without_a_head_make_a_model_without_one(tmp_path: Path) -> None:
     path = write(timm_module("test_vit", num_classes=0).state_dict(), tmp_path / "a.pth")
     model = load_model("test_vit", checkpoint=path)

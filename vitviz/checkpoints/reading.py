@@ -178,7 +178,7 @@ def _open_safetensors(path: Path) -> dict[str, _Stored]:
     whole: dict[str, Tensor] = {}
 
     def read(name: str) -> Tensor:
-        if not whole:
+        if name not in whole:  # computed buffers, which nobody reads, may be all that is left
             whole.update(load_file(path))
         return whole.pop(name)
 

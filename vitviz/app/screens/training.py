@@ -243,7 +243,7 @@ def _growth_words(run: dict[str, Any]) -> str:
     if size > side:
         pictures = tr("the same pictures of {side} px, enlarged to {size} px", side=side, size=size)
     return tr(
-        "The last {epochs:.1f} epochs were on {pictures}, with {factor} times as many "
+        "The last {epochs:.3g} epochs were on {pictures}, with {factor} times as many "
         "patches and the position embeddings interpolated: held-out accuracy was "
         "{before:.1f} % before and {after:.1f} % after.",
         epochs=after["epoch"],
