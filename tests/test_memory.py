@@ -1,5 +1,6 @@
 """Estimates of memory hold, and what does not fit is refused before it is allocated."""
 
+import gc
 import platform
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from examples import assert_one_sentence, own_model, picture, timm_model, watche
 
 from vitviz import memory
 from vitviz.activations import capture
+from vitviz.app import server
+from vitviz.app.shared import models
 from vitviz.families import ModelError, family_of
 from vitviz.memory import check, footprint, free_bytes
 
@@ -236,3 +239,11 @@ def test_training_reuses_the_memory_that_it_freed(given_out: list[list[int]]) ->
     before, after = given_out[2]
     assert before > 10  # large pages are few
     assert after < before / 10
+
+
+def test_garbage_is_not_looked_for_in_libraries_that_are_loaded_later() -> None:
+    """Streamlit collects after every run of a page."""
+    held = [object()]
+    models._settle.clear()
+    server._make_more_ready()
+    assert not any(found is held for found in gc.get_objects())

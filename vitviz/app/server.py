@@ -188,10 +188,17 @@ def _make_ready() -> None:
             models.make_ready()
     finally:
         sys.setswitchinterval(interval)
-    # Filters and Tokens need it, and would take most of a second longer when they are first seen.
-    later = threading.Timer(_LATER, import_module, ["sklearn.decomposition"])
+    later = threading.Timer(_LATER, _make_more_ready)
     later.daemon = True
     later.start()
+
+
+def _make_more_ready() -> None:
+    """Load what would make Filters and Tokens most of a second slower when they are first seen."""
+    from vitviz.app.shared import models
+
+    import_module("sklearn.decomposition")
+    models.settle()
 
 
 def wait() -> None:

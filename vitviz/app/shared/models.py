@@ -218,7 +218,7 @@ def _load(name: str, weights: str, wanted: Input) -> "Model":
     said = words()
     if said is not None and model.embeds and model.parts.outputs == said.vectors.shape[1]:
         model = model.with_words(said)
-    _settle("timm" in sys.modules)
+    settle()
     return model
 
 
@@ -253,12 +253,16 @@ def _made(name: str, weights: str, wanted: Input, device: str) -> "Model":
     )
 
 
-@st.cache_resource(show_spinner=False)
-def _settle(with_timm: bool) -> None:
-    """Exclude the objects of torch, and later those of timm, from garbage collection.
+def settle() -> None:
+    """Exclude the objects of large libraries from garbage collection, once each is loaded.
 
-    Streamlit collects after every run, and scanning these objects took longer than the run itself.
+    Streamlit collects after every run, and scanning them took as long as the run itself.
     """
+    _settle(tuple(name for name in ("torch", "timm", "sklearn") if name in sys.modules))
+
+
+@st.cache_resource(show_spinner=False)
+def _settle(loaded: tuple[str, ...]) -> None:
     gc.collect()
     gc.freeze()
     atexit.register(gc.unfreeze)  # otherwise libraries report leaks at exit
