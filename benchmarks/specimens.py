@@ -172,8 +172,8 @@ def show(name: str, samples: Path, objects: Path | None, orders: int) -> None:
     assert kernel is not None
     assert kernel_0 is not None
     planes, planes_0 = colours(kernel), colours(kernel_0)
-    print(f"- filters, red with green: {listed(planes)}; {smooth(planes)} of {COMPONENTS}")
-    print(f"  (initialisation: {listed(planes_0)}; {smooth(planes_0)})")
+    print(f"- filters, red with green: {listed(planes)}; {counted(planes)}")
+    print(f"  (initialisation: {listed(planes_0)}; {counted(planes_0)})")
     print(f"- filters, cosine with their initialisation: {cosine(kernel, kernel_0):.3f}")
     pairs = zip(
         ("neighbours", "mirror image"),
@@ -197,8 +197,10 @@ def listed(values: np.ndarray) -> str:
     return " ".join(f"{value:.2f}" for value in values)
 
 
-def smooth(planes: np.ndarray) -> int:
-    return int((planes >= 0.6).sum())
+def counted(planes: np.ndarray) -> str:
+    """How many components are of brightness, and of colour: red against green."""
+    alike, opposed = (planes >= 0.6).sum(), (planes <= -0.6).sum()
+    return f"{alike} of {COMPONENTS} by .6 or more, {opposed} by -.6 or less"
 
 
 def main() -> None:
