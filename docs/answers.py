@@ -73,6 +73,12 @@ def largest(values: np.ndarray) -> int:
     return int(np.argmax(values))
 
 
+def leading(values: np.ndarray) -> list[int]:
+    """The number of the largest value, and of those that are too near to it."""
+    near = values >= (1 - _NEAR) * values.max()
+    return [int(number) for number in np.flatnonzero(near)]
+
+
 def peak(values: np.ndarray) -> Place:
     number = largest(values)
     row, column = divmod(number, values.shape[1])
@@ -111,9 +117,9 @@ def path() -> dict[str, Any]:
     acts = shown.acts
     tokens, width = acts.tokens(0).shape
     lens = intervention.logit_lens(model(), acts)
-    tops = [largest(row) for row in lens]
-    first = next(d for d in range(len(tops)) if set(tops[d:]) == {shown.answer})
-    rival = tops[first - 1]
+    tops = [leading(row) for row in lens]
+    first = next(d for d in range(len(tops)) if all(top == [shown.answer] for top in tops[d:]))
+    (rival,) = tops[first - 1]
     if rival not in lens[-1].argsort()[-3:]:
         raise ValueError("The figure does not show the class that the answer has overtaken.")
     query = int(np.ravel_multi_index(_query(settings), acts.grid)) + acts.num_prefix_tokens
@@ -130,7 +136,12 @@ def path() -> dict[str, Any]:
         "most": peak(row[acts.num_prefix_tokens :].reshape(acts.grid)),
         "reached": reached(acts, query),
         "lens": [
-            (depth, float(values[shown.answer]), float(values[rival]), acts.output_names[top])
+            (
+                depth,
+                float(values[shown.answer]),
+                float(values[rival]),
+                " and ".join(acts.output_names[number] for number in top),
+            )
             for depth, (top, values) in enumerate(zip(tops, lens, strict=True))
         ],
         "rival": acts.output_names[rival],
@@ -318,9 +329,11 @@ def changes() -> dict[str, Any]:
     effects = muted[..., shown.answer] - before
     fallen = logits[..., shown.answer] - known(acts.logits)[shown.answer]
     order = fallen.ravel().argsort()
-    if not fallen.ravel()[order[1]] < 1.1 * fallen.ravel()[order[2]] < 0:
-        raise ValueError("The page does not show two heads that are darker than all others.")
-    darkest = [divmod(int(number), fallen.shape[1]) for number in order[:2]]
+    ranked = fallen.ravel()[order]
+    few = [count for count in range(1, 5) if ranked[count - 1] < 1.1 * ranked[count] < 0]
+    if not few:
+        raise ValueError("The page does not show a few heads that are darker than all others.")
+    darkest = [divmod(int(number), fallen.shape[1]) for number in order[: few[0]]]
     others = [
         (layer + 1, head + 1, acts.output_names[largest(muted[layer, head])])
         for layer, head in np.ndindex(*effects.shape)

@@ -15,7 +15,7 @@ from examples import own_module, watched
 from PIL import Image
 
 import vitviz
-from vitviz import lessons
+from vitviz import intervention, lessons
 from vitviz.app.settings import NAMES
 from vitviz.checkpoints import assets
 from vitviz.language import speaking
@@ -126,19 +126,25 @@ def test_a_picture_on_its_path(said: Said, pictures: Any, model: vitviz.Model) -
         for depth in range(7)
     ]
     after = [each.softmax(dim=-1)[0].detach().numpy() for each in lens]
-    assert [int(each.argmax()) == int(after[-1].argmax()) for each in after[4:]] == [
-        False,
-        True,
-        True,
-    ]
-    assert "**lesser panda** from layer 5 on" in answer
-    assert percent(after[5].max()) in answer
-    assert percent(after[6].max()) in answer
+    right = int(after[6].argmax())
+    assert [int(each.argmax()) == right for each in after] == [False] * 6 + [True]
+    assert f"**lesser panda** only after the last, with {percent(after[6].max())}." in answer
+    assert answer.endswith(f"After layer 5 it has {percent(after[5][right])}.")
+
+
+def test_an_answer_that_comes_earlier(pictures: Any, model: vitviz.Model) -> None:
+    image, acts = pictures["bison"]
+    lens = intervention.logit_lens(model, acts)
+    right = lens[-1].argmax()
+    assert [bool(row.argmax() == right) for row in lens] == [False] * 5 + [True] * 2
+    *_, answer = lessons.found(1, model, image, acts, others=[])
+    then, last = percent(lens[5, right]), percent(lens[6, right])
+    assert f"**bison** from layer 5 on: {then} there, and {last} after the last layer." in answer
 
 
 def test_patches_and_positions(said: Said, model: vitviz.Model) -> None:
     with_positions, without, near = said(2)
-    assert percent(0.909) in with_positions  # the answer itself, which the page shows
+    assert percent(0.958) in with_positions  # the answer itself, which the page shows
     assert "E_pos" in without
     (change,) = re.findall(r"\*\*(\d)e-(\d\d)\*\*", without)
     assert int(change[1]) >= 7
@@ -248,10 +254,24 @@ def test_what_would_change_the_answer(said: Said, pictures: Any, model: vitviz.M
     hidden[4 * row : 4 * row + 4, 4 * col : 4 * col + 4] = True
     change = 100 * (without(hidden)[answer] - acts.probabilities[answer])
     assert f"by {change:+.1f} percentage points" in block
-    layer, head = (int(text) - 1 for text in re.findall(r"layer (\d), head (\d)", heads)[0])
+    every = [(layer, head) for layer in range(6) for head in range(6)]
+    assert {without_head(model, image, *one) for one in every} == {"goldfish"}
+    assert heads == "Muting any one of the 36 heads leaves the answer at **goldfish**."
+
+
+def without_head(model: vitviz.Model, image: Image.Image, layer: int, head: int) -> str:
     muted = vitviz.capture(model, image, edits=[vitviz.MuteHeads([(layer, head)])])
     assert muted.probabilities is not None
-    assert f"becomes **{muted.output_names[int(muted.probabilities.argmax())]}**" in heads
+    return muted.output_names[int(muted.probabilities.argmax())]
+
+
+def test_a_head_without_which_the_answer_is_another(pictures: Any, model: vitviz.Model) -> None:
+    image, acts = pictures["bison"]
+    *_, heads = lessons.found(6, model, image, acts, others=[])
+    layer, head = (int(text) - 1 for text in re.findall(r"layer (\d), head (\d)", heads)[0])
+    other = without_head(model, image, layer, head)
+    assert other != "bison"
+    assert f"bison becomes **{other}**" in heads
 
 
 def test_why_so_much_data(said: Said) -> None:

@@ -57,14 +57,24 @@ def path(model: Model, acts: Activations, steps: Sequence[Step]) -> Iterable[str
     lens = intervention.logit_lens(model, acts)
     answer, tops = int(lens[-1].argmax()), lens.argmax(axis=1)
     since = int(np.flatnonzero(np.append(True, tops != answer))[-1])  # it stays on top from here on
-    yield tr(
-        "Read after every layer, the answer is **{label}** from layer {since} on: {then} there, "
-        "and {last} after the last layer.",
-        label=label(acts, answer),
-        since=since,
-        then=as_percent(lens[since, answer]),
-        last=as_percent(lens[-1, answer]),
-    )
+    if since < acts.depth:
+        yield tr(
+            "Read after every layer, the answer is **{label}** from layer {since} on: {then} "
+            "there, and {last} after the last layer.",
+            label=label(acts, answer),
+            since=since,
+            then=as_percent(lens[since, answer]),
+            last=as_percent(lens[-1, answer]),
+        )
+    else:
+        yield tr(
+            "Read after every layer, the answer is **{label}** only after the last, with {last}. "
+            "After layer {before} it has {then}.",
+            label=label(acts, answer),
+            last=as_percent(lens[-1, answer]),
+            before=acts.depth - 1,
+            then=as_percent(lens[-2, answer]),
+        )
 
 
 def positions(model: Model, image: Image.Image, acts: Activations) -> Iterable[str]:
