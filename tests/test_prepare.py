@@ -174,7 +174,7 @@ def test_what_the_lessons_need_ships_and_no_network_is_asked(
     begins = {
         MODEL: "yes  shipped weights, ",
         "sample pictures": f"yes  {samples} pictures opened and captured",
-        "training records": "yes  40 epochs and 12 moments of ",
+        "training records": "yes  42 epochs and 12 moments of ",
         "profile": "yes  10,000 pictures of ",
     }
     assert list(said) == list(begins)
