@@ -59,24 +59,26 @@ def of_step(number: int, step: int) -> tuple[Scene, dict[str, str]]:
     return scene(settings["picture"]), settings
 
 
+def leading(values: np.ndarray) -> list[int]:
+    """The numbers of the largest value and of those so near to it that another machine might find
+    one of them the largest."""
+    behind = np.max(values) - np.ravel(values)
+    return [int(number) for number in np.flatnonzero(behind < _NEAR * abs(np.max(values)))]
+
+
 def largest(values: np.ndarray) -> int:
     """The number of the largest value, which must be well ahead of the second.
 
     Raises
     ------
     ValueError
-        When it is not, so that another machine might find another one.
+        When it is not.
     """
-    second, first = np.sort(np.ravel(values))[-2:]
-    if first - second < _NEAR * abs(first):
-        raise ValueError(f"{first} and {second} are too near to each other to name the larger one.")
-    return int(np.argmax(values))
-
-
-def leading(values: np.ndarray) -> list[int]:
-    """The number of the largest value, and of those that are too near to it."""
-    near = values >= (1 - _NEAR) * values.max()
-    return [int(number) for number in np.flatnonzero(near)]
+    numbers = leading(values)
+    if len(numbers) > 1:
+        near = np.ravel(values)[numbers]
+        raise ValueError(f"{near} are too near to each other to name the largest one.")
+    return numbers[0]
 
 
 def peak(values: np.ndarray) -> Place:
@@ -119,6 +121,8 @@ def path() -> dict[str, Any]:
     lens = intervention.logit_lens(model(), acts)
     tops = [leading(row) for row in lens]
     first = next(d for d in range(len(tops)) if all(top == [shown.answer] for top in tops[d:]))
+    if first != acts.depth:
+        raise ValueError("The guide says that the answer comes first only after the last layer.")
     (rival,) = tops[first - 1]
     if rival not in lens[-1].argsort()[-3:]:
         raise ValueError("The figure does not show the class that the answer has overtaken.")
@@ -334,6 +338,9 @@ def changes() -> dict[str, Any]:
     if not few:
         raise ValueError("The page does not show a few heads that are darker than all others.")
     darkest = [divmod(int(number), fallen.shape[1]) for number in order[: few[0]]]
+    without = known(
+        vitviz.capture(model(), shown.image, edits=[vitviz.MuteHeads(darkest)]).probabilities
+    )
     others = [
         (layer + 1, head + 1, acts.output_names[largest(muted[layer, head])])
         for layer, head in np.ndindex(*effects.shape)
@@ -350,6 +357,11 @@ def changes() -> dict[str, Any]:
         "darkest": sorted(
             (layer + 1, head + 1, float(muted[layer, head, shown.answer]))
             for layer, head in darkest
+        ),
+        "together": (
+            acts.output_names[largest(without)],
+            float(without.max()),
+            float(without[shown.answer]),
         ),
         "others": others,
         "heads": effects.size,

@@ -118,6 +118,15 @@ def test_every_page_is_at_its_name(asked: str, place: str, server: Server) -> No
     assert said.index("st-key-presenter") < said.index("</head>")  # the style comes first
 
 
+def test_the_library_of_filters_and_tokens_is_loaded_before_they_are_seen(server: Server) -> None:
+    if sys.platform != "linux":
+        pytest.skip("only Linux tells what a process has loaded")
+    deadline = time.monotonic() + 60
+    while "/sklearn/" not in Path(f"/proc/{server.pid}/maps").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 # --- who may --------------------------------------------------------------------------------------
 
 

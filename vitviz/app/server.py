@@ -194,8 +194,11 @@ def _make_ready() -> None:
 
 
 def _make_more_ready() -> None:
-    """Load what takes most of a second when Filters and Tokens are first seen: components of two
-    rows need it too."""
+    """Load the library that finds principal components, before Filters or Tokens is opened.
+
+    That takes most of a second. Only `inspection` imports it, so the app asks there for the
+    components of a small matrix.
+    """
     import numpy as np
 
     from vitviz import inspection

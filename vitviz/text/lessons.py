@@ -248,8 +248,9 @@ LESSONS = (
             Step(
                 "classify",
                 mark(
-                    "Mute each head alone. **Is there one head on which the answer depends?** Mute "
-                    "it, and see what else the answer becomes."
+                    "Mute each head alone. **Is there one head on which the answer depends?** Then "
+                    "click the darkest squares, which mutes those heads, and see what the answer "
+                    "becomes."
                 ),
                 {},
                 ("picture", "heads"),
