@@ -32,11 +32,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes the browser is marked so."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What takes the browser is marked so, and bars are run where -m names them alone."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.browser)
+    if "bars" not in config.option.markexpr:
+        bars = [item for item in items if item.get_closest_marker("bars")]
+        config.hook.pytest_deselected(items=bars)
+        items[:] = [item for item in items if item not in bars]
 
 
 def pytest_collection_finish() -> None:

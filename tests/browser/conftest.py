@@ -130,7 +130,7 @@ def one_page(browser: "Browser") -> "Iterator[tuple[Page, list[str]]]":
 
 
 @pytest.fixture
-def page(request: pytest.FixtureRequest) -> "Iterator[Page]":
+def page(request: pytest.FixtureRequest, browser: "Browser") -> "Iterator[Page]":
     """One page for all tests, as it loads the app anew in half of the processor time.
 
     Each test gets it empty, and in the app a session of its own. What adds a script or a clock to
