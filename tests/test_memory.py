@@ -4,19 +4,24 @@ import gc
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import joblib
 import pytest
 import timm
 import torch
 from examples import assert_one_sentence, own_model, picture, timm_model, watched
+from threadpoolctl import threadpool_info
 
 from vitviz import memory
 from vitviz.activations import capture
 from vitviz.app import server
 from vitviz.app.shared import models
+from vitviz.devices import use_threads
 from vitviz.families import ModelError, family_of
 from vitviz.memory import check, footprint, free_bytes
 
@@ -241,9 +246,28 @@ def test_training_reuses_the_memory_that_it_freed(given_out: list[list[int]]) ->
     assert after < before / 10
 
 
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """Later tests have the threads of earlier ones."""
+    before = torch.get_num_threads()
+    yield
+    use_threads(before)
+
+
+@pytest.mark.usefixtures("restored")
 def test_garbage_is_not_looked_for_in_libraries_that_are_loaded_later() -> None:
     """Streamlit collects after every run of a page."""
     held = [object()]
     models._settle.clear()
     server._make_more_ready()
     assert not any(found is held for found in gc.get_objects())
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_library_that_is_loaded_later_leaves_cores_free_too() -> None:
+    """That of principal components brings a BLAS of its own, which would take all cores."""
+    import_module("scipy.linalg")
+    use_threads(2 * joblib.cpu_count())
+    server._make_more_ready()
+    libraries = [found for found in threadpool_info() if found["user_api"] == "blas"]
+    assert {found["num_threads"] for found in libraries} == {max(1, joblib.cpu_count() // 2)}

@@ -203,8 +203,10 @@ def _make_more_ready() -> None:
 
     from vitviz import inspection
     from vitviz.app.shared import models
+    from vitviz.zoo import leave_cores_free
 
     inspection.filter_components(np.eye(2).reshape(2, 2, 1, 1), n_components=1)
+    leave_cores_free()  # again, as a BLAS of its own has come with it
     models.settle()
 
 
