@@ -28,25 +28,21 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, FrameLocator, Locator, Page, Position
 
 PHOTO = assets() / "samples" / "dog.jpg"
-LOAD = (
+CELLS = (  # two views of one picture; each is shown, asked for what is chosen in it, and set
     "import vitviz\n"
     "from vitviz.checkpoints import assets\n"
     "model = vitviz.load_model('vitviz_tiny_cifar100')\n"
     "photo = assets() / 'samples' / 'dog.jpg'\n"
+    "acts = vitviz.capture(model, photo)\n"
+    "w = acts.widget(layer=3)\n"
+    "w",
+    "print('chosen:', w.layer, w.head, w.query)",
+    "w.layer, w.head = 0, None",
+    "a = vitviz.widget(model, photo, view='anatomy', layer=3)\na",
+    "print('chosen:', a.layer, a.head, a.query, a.step)",
+    "a.layer, a.step = 0, 'scores'",
 )
 EMPTY: Any = dict(metadata={}, outputs=[], execution_count=None)
-NOTEBOOKS = {
-    "attention": (
-        f"{LOAD}acts = vitviz.capture(model, photo)\nw = acts.widget(layer=3)\nw",
-        "print('chosen:', w.layer, w.head, w.query)",
-        "w.layer, w.head = 0, None",
-    ),
-    "anatomy": (
-        f"{LOAD}w = vitviz.widget(model, photo, view='anatomy', layer=3)\nw",
-        "print('chosen:', w.layer, w.head, w.query, w.step)",
-        "w.layer, w.step = 0, 'scores'",
-    ),
-}
 
 
 @pytest.fixture(autouse=True)
@@ -68,29 +64,30 @@ def test_the_widget_holds_the_same_module_and_checks_what_it_is_set_to() -> None
     assert widget.head is None
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[tuple[str, Path]]":
-    """The address of JupyterLab's notebooks, and their folder."""
+@contextmanager
+def opened(folder: Path, browser: "Browser") -> "Iterator[Notebook]":
+    """The notebook in a JupyterLab of its own, which serves this folder."""
     pytest.importorskip("jupyterlab", reason="JupyterLab is not installed")
-    tmp_path = tmp_path_factory.mktemp("lab")
-    for name, sources in NOTEBOOKS.items():
-        cells: list[dict[str, Any]] = [
-            dict(cell_type="code", id=f"c{n}", source=one, **EMPTY) for n, one in enumerate(sources)
-        ]
-        kernel = dict(kernelspec=dict(name="python3", display_name="Python 3"))
-        notebook = dict(cells=cells, metadata=kernel, nbformat=4, nbformat_minor=5)
-        (tmp_path / f"{name}.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+    cells: list[dict[str, Any]] = [
+        dict(cell_type="code", id=f"c{n}", source=one, **EMPTY) for n, one in enumerate(CELLS)
+    ]
+    kernel = dict(kernelspec=dict(name="python3", display_name="Python 3"))
+    path = folder / "widgets.ipynb"
+    notebook = dict(cells=cells, metadata=kernel, nbformat=4, nbformat_minor=5)
+    path.write_text(json.dumps(notebook), encoding="utf-8")
     port = free_port()
     words = [
         *("--no-browser", "--allow-root"),
         *(f"--ServerApp.port={port}", "--ServerApp.port_retries=0"),
-        *("--IdentityProvider.token=", f"--ServerApp.root_dir={tmp_path}"),
+        *("--IdentityProvider.token=", f"--ServerApp.root_dir={folder}"),
         "--LabApp.news_url=None",
     ]
-    with (tmp_path / "log").open("wb") as log:
+    with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", *words], cwd=tmp_path, stdout=log, stderr=log
+            [sys.executable, "-m", "jupyterlab", *words], cwd=folder, stdout=log, stderr=log
         )
+    # So tall that all cells are in sight, as JupyterLab draws no others.
+    context = browser.new_context(viewport={"width": 1500, "height": 2400})
     try:
         deadline = time.monotonic() + 90
         while True:
@@ -98,27 +95,19 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[tuple[str, Path]]
                 urlopen(f"http://127.0.0.1:{port}/api", timeout=5).close()
                 break
             except (URLError, OSError):
-                assert process.poll() is None, (tmp_path / "log").read_text()
+                assert process.poll() is None, (folder / "log").read_text()
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}/lab/tree", tmp_path
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-@contextmanager
-def opened(lab: tuple[str, Path], browser: "Browser", name: str) -> "Iterator[Notebook]":
-    context = browser.new_context(viewport={"width": 1500, "height": 1000})
-    page = context.new_page()
-    page.set_default_timeout(40_000)
-    try:
-        page.goto(f"{lab[0]}/{name}.ipynb?reset")  # without what was open before
-        page.locator(".jp-CodeCell").nth(2).wait_for()
+        page = context.new_page()
+        page.set_default_timeout(40_000)
+        page.goto(f"http://127.0.0.1:{port}/lab/tree/{path.name}")
+        page.locator(".jp-CodeCell").nth(len(CELLS) - 1).wait_for()
         page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()
-        yield Notebook(page, lab[1] / f"{name}.ipynb")
+        yield Notebook(page, path)
     finally:
         context.close()
+        process.terminate()
+        process.wait(30)
 
 
 @dataclass(frozen=True)
@@ -132,11 +121,11 @@ class Notebook:
         self.page.locator(".jp-CodeCell").nth(cell).locator(".cm-content").click()
         self.page.keyboard.press("Control+Enter")
 
-    def says(self, chosen: str) -> bool:
+    def says(self, cell: int, chosen: str) -> bool:
         """Whether Python knows this; it is told a moment after a click."""
-        self.run(1)
+        self.run(cell)
         self.page.wait_for_timeout(200)
-        output = self.page.locator(".jp-CodeCell").nth(1).locator(".jp-OutputArea-output")
+        output = self.page.locator(".jp-CodeCell").nth(cell).locator(".jp-OutputArea-output")
         return f"chosen: {chosen}" in " ".join(output.all_inner_texts())
 
     def saved(self) -> str:
@@ -150,14 +139,16 @@ class Notebook:
             return "text/html" in texts[-1] and texts[-1].rstrip().endswith("\n}")
 
         until(self.page, whole)
-        (output,) = json.loads(texts[-1])["cells"][0]["outputs"]
-        assert "application/vnd.jupyter.widget-view+json" in output["data"]
+        cells = json.loads(texts[-1])["cells"]
+        for cell in (0, 3):
+            (output,) = cells[cell]["outputs"]
+            assert {"application/vnd.jupyter.widget-view+json", "text/html"} <= set(output["data"])
         return texts[-1]
 
 
 @contextmanager
-def viewed(notebook: str, browser: "Browser", folder: Path) -> "Iterator[FrameLocator]":
-    """The output of a saved notebook, in a page that nbconvert made of it, the network cut."""
+def viewed(notebook: str, browser: "Browser", folder: Path) -> "Iterator[list[FrameLocator]]":
+    """The outputs of a saved notebook, in a page that nbconvert made of it, the network cut."""
     nbformat = pytest.importorskip("nbformat", reason="nbconvert is not installed")
     exporters = pytest.importorskip("nbconvert", reason="nbconvert is not installed")
     html, _ = exporters.HTMLExporter().from_notebook_node(nbformat.reads(notebook, as_version=4))
@@ -167,42 +158,16 @@ def viewed(notebook: str, browser: "Browser", folder: Path) -> "Iterator[FrameLo
     try:
         page = context.new_page()
         page.goto(path.as_uri(), wait_until="domcontentloaded")
-        frame = page.frame_locator("iframe")
-        frame.locator("body[data-ready]").wait_for(state="attached")
-        yield frame
+        frames = [page.frame_locator("iframe >> nth=0"), page.frame_locator("iframe >> nth=1")]
+        for frame in frames:
+            frame.locator("body[data-ready]").wait_for(state="attached")
+        yield frames
     finally:
         context.close()
 
 
-def test_python_and_the_pointer_choose_in_the_same_map(
-    lab: tuple[str, Path], browser: "Browser", tmp_path: Path
-) -> None:
-    with opened(lab, browser, "attention") as notebook:
-        page = notebook.page
-        notebook.run(0)
-        title = page.locator(".token-map .sections h4").nth(1)
-        title.get_by_text("layer 4, head 1").wait_for()
-        page.locator(".token-map .strip button", has_text="head 3").click()
-        title.get_by_text("layer 4, head 3").wait_for()
-        until(page, lambda: notebook.says("3 2 0"))
-        notebook.run(2)
-        title.get_by_text("layer 1, mean").wait_for()
-        file = notebook.saved()
-    acts = capture(load_model("vitviz_tiny_cifar100"), PHOTO)
-    with viewed(file, browser, tmp_path) as frame:
-        photo, words = (
-            frame.locator("canvas[data-part=photo]"),
-            frame.locator("[data-part=reading]"),
-        )
-        words.get_by_text("Strongest key").wait_for()
-        photo.hover(position=middle_of(photo, acts, 4, 2))
-        shares = acts.attention_map(3, (4, 2))[0]
-        row, col = np.unravel_index(shares.argmax(), shares.shape)
-        words.get_by_text(f"Strongest key: row {row + 1} column {col + 1}, ").wait_for()
-
-
-def test_python_and_the_pointer_choose_in_the_same_anatomy(
-    lab: tuple[str, Path], browser: "Browser", tmp_path: Path
+def test_python_and_the_pointer_choose_in_the_same_map_and_in_the_same_anatomy(
+    browser: "Browser", tmp_path: Path
 ) -> None:
     acts = capture(load_model("vitviz_tiny_cifar100"), PHOTO)
 
@@ -210,21 +175,36 @@ def test_python_and_the_pointer_choose_in_the_same_anatomy(
         share = float(acts.attention(layer)[0, query, 1:].max())
         return f"softmax over 257 keys = {written(share)}"
 
-    with opened(lab, browser, "anatomy") as notebook:
+    with opened(tmp_path, browser) as notebook:
         page = notebook.page
         notebook.run(0)
+        title = page.locator(".token-map .sections h4").nth(1)
+        title.get_by_text("layer 4, head 1").wait_for()
+        page.locator(".token-map .strip button", has_text="head 3").click()
+        title.get_by_text("layer 4, head 3").wait_for()
+        until(page, lambda: notebook.says(1, "3 2 0"))
+        notebook.run(2)
+        title.get_by_text("layer 1, mean").wait_for()
+        notebook.run(3)
         found = page.locator(".anatomy")
         found.locator(".card", has_text="Encoder").click()
         found.get_by_text(said(3, 0)).wait_for()
-        until(page, lambda: notebook.says("3 0 0 scores"))
+        until(page, lambda: notebook.says(4, "3 0 0 scores"))
         found.locator("select[aria-label=Layer]").select_option("1")  # which Python sends
         found.get_by_text(said(1, 0)).wait_for()
-        until(page, lambda: notebook.says("1 0 0 scores"))
-        notebook.run(2)
+        until(page, lambda: notebook.says(4, "1 0 0 scores"))
+        notebook.run(5)
         found.get_by_text(said(0, 0)).wait_for()
         file = notebook.saved()
-    with viewed(file, browser, tmp_path) as frame:
-        found = frame.locator(".anatomy")
+    with viewed(file, browser, tmp_path) as (of_map, of_anatomy):
+        photo = of_map.locator("canvas[data-part=photo]")
+        words = of_map.locator("[data-part=reading]")
+        words.get_by_text("Strongest key").wait_for()
+        photo.hover(position=middle_of(photo, acts, 4, 2))
+        shares = acts.attention_map(3, (4, 2))[0]
+        row, col = np.unravel_index(shares.argmax(), shares.shape)
+        words.get_by_text(f"Strongest key: row {row + 1} column {col + 1}, ").wait_for()
+        found = of_anatomy.locator(".anatomy")
         found.locator(".card", has_text="Encoder").click()
         found.get_by_text(said(3, 0)).wait_for()
         photo = found.locator("canvas[data-part=photo]")
