@@ -27,6 +27,8 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--font-render-hinting=none",  # so that both set the same text equally wide
+    "--use-fake-device-for-media-stream",  # a camera, which asks for no leave
+    "--use-fake-ui-for-media-stream",
 )
 WIDTH, HEIGHT = 1280, 720
 # Opened at a page's own address, Streamlit asks for its health below it, is told 404, and goes on.
