@@ -21,7 +21,16 @@ def expect_view(page: "Page", settings: str, words: str, heading: str = "Attenti
     expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-script-state", "notRunning")
 
 
-def test_back_and_forward_walk_through_the_views(page: "Page", server: Server) -> None:
+AT_ONCE = """photo => {
+  const how = { key: "ArrowRight", bubbles: true, composed: true };
+  photo.dispatchEvent(new KeyboardEvent("keydown", how));
+  [...document.querySelectorAll("a")].find(link => link.innerText.includes("Tokens")).click();
+}"""
+
+
+def test_back_and_forward_walk_through_views_and_pages_with_their_settings(
+    page: "Page", server: Server
+) -> None:
     opened(page, server)
     slider = page.locator(".st-key-layer input")
     first = reading(page)
@@ -56,33 +65,24 @@ def test_back_and_forward_walk_through_the_views(page: "Page", server: Server) -
     page.go_back()
     expect_view(page, "attention?layer=5", "layer 5 of 6")
 
-
-def test_back_leads_over_pages_with_their_settings(page: "Page", server: Server) -> None:
-    opened(page, server, "attention?layer=4")
+    until(page, lambda: reading(page) == second)
     turn(page, "tokens")
-    expect_view(page, "tokens?layer=4", "layer 4 of 6", "Tokens")
+    expect_view(page, "tokens?layer=5", "layer 5 of 6", "Tokens")
     page.locator(".st-key-layer input").press("ArrowLeft")
-    expect_view(page, "tokens?layer=3", "layer 3 of 6", "Tokens")
+    expect_view(page, "tokens?layer=4", "layer 4 of 6", "Tokens")
     turn(page, "distance")
-    expect_view(page, "distance?layer=3", "layer 3 of 6", "Distance")
+    expect_view(page, "distance?layer=4", "layer 4 of 6", "Distance")
 
-    page.go_back()
-    expect_view(page, "tokens?layer=3", "layer 3 of 6", "Tokens")
     page.go_back()
     expect_view(page, "tokens?layer=4", "layer 4 of 6", "Tokens")
     page.go_back()
-    expect_view(page, "attention?layer=4", "layer 4 of 6")
+    expect_view(page, "tokens?layer=5", "layer 5 of 6", "Tokens")
+    page.go_back()
+    expect_view(page, "attention?layer=5", "layer 5 of 6")
     page.go_forward()
     page.go_forward()
     page.go_forward()
-    expect_view(page, "distance?layer=3", "layer 3 of 6", "Distance")
-
-
-AT_ONCE = """photo => {
-  const how = { key: "ArrowRight", bubbles: true, composed: true };
-  photo.dispatchEvent(new KeyboardEvent("keydown", how));
-  [...document.querySelectorAll("a")].find(link => link.innerText.includes("Tokens")).click();
-}"""
+    expect_view(page, "distance?layer=4", "layer 4 of 6", "Distance")
 
 
 def test_a_choice_is_kept_where_the_page_is_turned_at_once(page: "Page", server: Server) -> None:
