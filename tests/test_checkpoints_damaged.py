@@ -18,7 +18,8 @@ from vitviz.families import ModelError
 from vitviz.zoo import load_model
 
 State = dict[str, Tensor]
-SMALL: dict[str, Any] = dict(depth=1, embed_dim=16, num_heads=2, img_size=32, num_classes=3)
+SMALL: dict[str, Any] = dict(depth=1, embed_dim=16, num_heads=2, num_classes=3)
+SMALL |= dict(img_size=8, patch_size=4)
 NAME = "vit_tiny_patch16_224"
 
 
@@ -40,7 +41,7 @@ def with_registers() -> tuple[Any, State]:
 
 
 def in_jaxs_names() -> tuple[Any, State]:
-    arrays = as_jax(16, 1, 2, 3, 4)
+    arrays = as_jax(16, 1, 2, 3, 4, side=4)
     return timm_module(NAME, **SMALL), {key: torch.from_numpy(a) for key, a in arrays.items()}
 
 

@@ -1,13 +1,14 @@
 """The size and shape of the input: what it costs, whole pictures, and what cannot be resampled."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from examples import assert_one_sentence, own_model, patch_box, picture, timm_module
+from examples import assert_one_sentence, example, patch_box, picture, timm_module
 from hub_server import put_in_cache
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +27,9 @@ TABLE = "blocks.0.attn.relative_position_bias_table"
 LIST = ("vit_tiny_patch16_224", "vit_small_patch14_dinov2", "swin_tiny_patch4_window7_224")
 
 
+@cache
 def outline(name: str, **options: Any) -> Model:
+    """A model without weights, which no test changes."""
     with on_meta_device():
         return load_model(name, pretrained=False, **options)
 
@@ -69,7 +72,7 @@ def test_the_input_has_the_shape_of_the_picture_at_about_the_same_cost(
 
 @given(st.integers(1, 5000), st.integers(1, 5000))
 def test_no_picture_is_without_an_input(width: int, height: int) -> None:
-    model = own_model()  # 4 x 6 patches of 4 pixels
+    model = example("plain")  # 4 x 6 patches of 4 pixels
     size = whole_picture(model, (width, height))
     assert size[0] % 4 == size[1] % 4 == 0
     assert 12 <= size[0] * size[1] / 16 <= 48
@@ -160,7 +163,7 @@ def test_relative_positions_of_a_file_are_not_taken_for_those_of_another_grid(
 ) -> None:
     name = "beit_base_patch16_224"
     path = tmp_path / "mine.safetensors"
-    save_file(timm_module(name, img_size=128).state_dict(), path)
+    save_file(timm_module(name, img_size=128, depth=2).state_dict(), path)
     assert load_model(name, checkpoint=path).layers[0].query_grid == (8, 8)
     with pytest.raises(ModelError, match="are for an input of 128 x 128 pixels") as caught:
         load_model(name, checkpoint=path, image_size=(80, 208))  # whose table is as long

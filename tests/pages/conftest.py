@@ -22,6 +22,7 @@ from timm.models.mlp_mixer import MlpMixer
 from pages.driver import listen
 from vitviz import Model
 from vitviz.app.shared import models, pictures, results
+from vitviz.zoo import architectures
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +109,7 @@ NARROW: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+def narrow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The models of timm have few channels, in the app and beside it."""
     real = timm.create_model
 
@@ -118,6 +119,9 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(name, **{**NARROW.get(name, {}), **options})
 
     monkeypatch.setattr(timm, "create_model", create)
+    architectures._outlined.cache_clear()
+    yield
+    architectures._outlined.cache_clear()
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -61,7 +62,15 @@ def on_meta_device() -> Iterator[None]:
 
 
 def outline_of(architecture: str, options: dict[str, Any]) -> nn.Module:
-    """The model on the meta device: it takes no memory and no random numbers."""
+    """The model on the meta device: it takes no memory and no random numbers.
+
+    Nobody changes it: who asks the same a little later gets the same module.
+    """
+    return _outlined(architecture, **options)
+
+
+@lru_cache(maxsize=16, typed=True)  # loading one model asks for its outline up to five times
+def _outlined(architecture: str, /, **options: Any) -> nn.Module:
     with torch.random.fork_rng(devices=[]), on_meta_device():
         outline: nn.Module = create(architecture, options)
         return outline
