@@ -378,10 +378,10 @@ def test_the_recipe_of_things_trains_and_tells_its_terms(tmp_path: Path) -> None
     """On a handful of pictures of 64 pixels, which the last stage takes as they are."""
     recipe = RECIPES["things200"]
     stages = tuple(replace(stage, epochs=1) for stage in recipe.stages)
-    recipe = replace(recipe, stages=stages, held_out=10, batch_size=10, early=(0.5,))
+    recipe = replace(recipe, stages=stages, held_out=5, batch_size=5, early=(0.5,))
     rng = np.random.default_rng(0)
     classes = [f"thing {number}" for number in range(200)]
-    for name, count in (("train", 30), ("val", 10)):
+    for name, count in (("train", 15), ("val", 5)):
         pictures = rng.integers(0, 256, (count, 64, 64, 3), dtype=np.uint8)
         labels = rng.integers(0, 200, count).tolist()
         write_things(tmp_path / f"tiny_imagenet_{name}.parquet", pictures, labels, classes)
