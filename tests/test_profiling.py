@@ -1,6 +1,6 @@
 """Every measure of a profile against a closed form, or a reference that is written out here."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,12 +28,22 @@ from vitviz.inspection import (
 )
 from vitviz.intervention import head_effects, mean_head_outputs
 from vitviz.model import Model
-from vitviz.profiling import MEASURES, Moments, Profile, ProfileError, State, profile
+from vitviz.profiling import (
+    MEASURES,
+    PIECE,
+    Moments,
+    Profile,
+    ProfileError,
+    State,
+    profile,
+    running,
+)
 from vitviz.profiling.heads import measured_heads
 from vitviz.profiling.similarity import cka, gram, hsic
 from vitviz.training.evaluation import calibration_error
 
-COUNT = 530  # two minibatches of 256, and one of 18
+MINIBATCH = 64
+COUNT = 2 * MINIBATCH + 18
 LABELS = [number % 5 for number in range(COUNT)]
 
 
@@ -46,6 +56,13 @@ def noisy(count: int) -> list[Image.Image]:
 
 
 PICTURES = noisy(COUNT)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_minibatches() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "PIECE", MINIBATCH)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +279,8 @@ def test_cka_is_that_of_the_minibatches_in_the_order_of_the_list(
     whole: Profile, captured: list[Activations]
 ) -> None:
     features = features_of(captured)
-    minibatches = [slice(0, 256), slice(256, 512), slice(512, 530)]
+    minibatches = [slice(0, 64), slice(64, 128), slice(128, 146)]
+    assert PIECE == 256  # as documented; smaller for these tests
     assert_allclose(whole.cka(), direct_cka(features, minibatches), rtol=1e-4, atol=1e-5)
     assert 0.1 < whole.cka()[0, 3] < 0.99
     full = direct_cka(features, [slice(None)])
@@ -389,8 +407,8 @@ def arrays_of(found: Profile) -> dict[str, np.ndarray]:
 
 def test_two_parts_merge_into_the_whole(whole: Profile) -> None:
     model = example("distilled")
-    first = profile(model, PICTURES[:256], labels=LABELS[:256])
-    second = profile(model, PICTURES[256:], labels=LABELS[256:])
+    first = profile(model, PICTURES[:MINIBATCH], labels=LABELS[:MINIBATCH])
+    second = profile(model, PICTURES[MINIBATCH:], labels=LABELS[MINIBATCH:])
     merged, expected = arrays_of(first.merge(second)), arrays_of(whole)
     assert merged.keys() == expected.keys()
     for name, values in merged.items():

@@ -31,7 +31,15 @@ from vitviz.inspection import (
     prefix_mass,
 )
 from vitviz.model import Model
-from vitviz.profiling import KEPT, Comparison, ProfileError, compare, comparing, profile
+from vitviz.profiling import (
+    KEPT,
+    Comparison,
+    Profile,
+    ProfileError,
+    compare,
+    comparing,
+    profile,
+)
 
 COUNT = 40  # minibatches of 16, 16 and 8
 MINIBATCHES = (slice(0, 16), slice(16, 32), slice(32, 40))
@@ -61,6 +69,11 @@ MODELS = (own_model(), changed_model())
 @pytest.fixture(scope="module")
 def found() -> Comparison:
     return compare(*MODELS, PICTURES, labels=LABELS, batch_size=7)
+
+
+@pytest.fixture(scope="module")
+def profiles() -> list[Profile]:
+    return [profile(model, PICTURES, labels=LABELS, batch_size=7) for model in MODELS]
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +110,10 @@ def test_differences_are_paired_by_picture(
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_differences_are_those_of_the_rows_of_two_profiles(found: Comparison, name: str) -> None:
-    rows = [profile(model, PICTURES, batch_size=7).values(name).astype(float) for model in MODELS]
+def test_differences_are_those_of_the_rows_of_two_profiles(
+    found: Comparison, profiles: list[Profile], name: str
+) -> None:
+    rows = [each.values(name).astype(float) for each in profiles]
     apart = rows[1] - rows[0]
     assert_allclose(found.difference(name).means, apart.mean(axis=0), atol=1e-5)
     assert_allclose(found.difference(name).std, apart.std(axis=0, ddof=1), rtol=1e-3, atol=1e-6)
@@ -309,10 +324,10 @@ def test_three_pictures_have_no_cka() -> None:
 
 
 def test_two_saved_profiles_are_compared_without_a_forward_pass(
-    found: Comparison, tmp_path: Path
+    found: Comparison, profiles: list[Profile], tmp_path: Path
 ) -> None:
-    for name, model in zip("ab", MODELS, strict=True):
-        profile(model, PICTURES, labels=LABELS, batch_size=7, out=tmp_path / name)
+    for name, each in zip("ab", profiles, strict=True):
+        each.save(tmp_path / name)
     saved = compare(vitviz.load_profile(tmp_path / "a"), vitviz.load_profile(tmp_path / "b"))
     for name in KEPT:
         assert_allclose(saved.difference(name).means, found.difference(name).means, atol=1e-5)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,22 @@ def profiled(folder: Path, out: Path | None, **options: Any) -> Profile:
     )
 
 
+@pytest.fixture(scope="module")
+def in_memory(folder: Path) -> Profile:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "PIECE", 8)
+        return profiled(folder, None)
+
+
+@pytest.fixture(scope="module")
+def written(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Profile]:
+    """A folder that nobody changes, and what was measured for it."""
+    out = tmp_path_factory.mktemp("written") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "PIECE", 8)
+        return out, profiled(folder, out)
+
+
 def assert_same(found: Profile, expected: Profile) -> None:
     arrays, others = found.state.arrays(), expected.state.arrays()
     assert arrays.keys() == others.keys()
@@ -59,22 +76,25 @@ def assert_same(found: Profile, expected: Profile) -> None:
 # --- files -------------------------------------------------------------------------------------
 
 
-def test_what_is_written_is_what_was_measured(folder: Path, tmp_path: Path) -> None:
-    found = profiled(folder, tmp_path / "out")
-    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
-    assert_same(found, profiled(folder, None))
-    assert_same(vitviz.load_profile(tmp_path / "out"), found)
+def test_what_is_written_is_what_was_measured(
+    written: tuple[Path, Profile], in_memory: Profile
+) -> None:
+    out, found = written
+    assert {path.name for path in out.iterdir()} == FILES
+    assert_same(found, in_memory)
+    assert_same(vitviz.load_profile(out), found)
 
 
-def test_a_profile_of_memory_can_be_saved(folder: Path, tmp_path: Path) -> None:
-    found = profiled(folder, None)
-    found.save(tmp_path / "out")
-    assert_same(vitviz.load_profile(tmp_path / "out"), found)
+def test_a_profile_of_memory_can_be_saved(in_memory: Profile, tmp_path: Path) -> None:
+    in_memory.save(tmp_path / "out")
+    assert_same(vitviz.load_profile(tmp_path / "out"), in_memory)
 
 
-def test_profile_npz_alone_is_the_profile_without_its_rows(folder: Path, tmp_path: Path) -> None:
-    found = profiled(folder, tmp_path)
-    alone = vitviz.load_profile((tmp_path / "profile.npz").rename(tmp_path / "mine.npz"))
+def test_profile_npz_alone_is_the_profile_without_its_rows(
+    written: tuple[Path, Profile], tmp_path: Path
+) -> None:
+    out, found = written
+    alone = vitviz.load_profile(shutil.copy(out / "profile.npz", tmp_path / "mine.npz"))
     assert alone.about == found.about
     for name, values in found.state.arrays().items():
         assert_array_equal(alone.state.arrays()[name], values, err_msg=name)
@@ -83,8 +103,10 @@ def test_profile_npz_alone_is_the_profile_without_its_rows(folder: Path, tmp_pat
     assert_one_sentence(caught.value)
 
 
-def test_what_is_no_profile_is_refused_in_a_sentence(folder: Path, tmp_path: Path) -> None:
-    profiled(folder, tmp_path / "whole")
+def test_what_is_no_profile_is_refused_in_a_sentence(
+    written: tuple[Path, Profile], tmp_path: Path
+) -> None:
+    shutil.copytree(written[0], tmp_path / "whole")
     data = (tmp_path / "whole" / "profile.npz").read_bytes()
     bad = tmp_path / "bad.npz"
     np.savez(tmp_path / "other.npz", weights=np.zeros(3))
@@ -99,9 +121,10 @@ def test_what_is_no_profile_is_refused_in_a_sentence(folder: Path, tmp_path: Pat
             vitviz.load_profile(tmp_path / name)
 
 
-def test_the_table_of_pictures_says_what_was_skipped(folder: Path, tmp_path: Path) -> None:
-    profiled(folder, tmp_path)
-    table = parquet.read_table(tmp_path / "profile.parquet")
+def test_the_table_of_pictures_says_what_was_skipped(
+    folder: Path, written: tuple[Path, Profile]
+) -> None:
+    table = parquet.read_table(written[0] / "profile.parquet")
     assert table["picture"].to_pylist() == [str(folder / f"{n:02}.png") for n in range(20)]
     assert table["label"].to_pylist() == [n % 5 for n in range(20)]
     skipped = table["skipped"].to_pylist()
@@ -115,9 +138,9 @@ def test_the_table_of_pictures_says_what_was_skipped(folder: Path, tmp_path: Pat
     assert np.isfinite(np.delete(rows, 4, axis=0)).all()
 
 
-def test_heads_csv_has_a_line_for_each_head(folder: Path, tmp_path: Path) -> None:
-    found = profiled(folder, tmp_path)
-    with (tmp_path / "heads.csv").open() as file:
+def test_heads_csv_has_a_line_for_each_head(written: tuple[Path, Profile]) -> None:
+    out, found = written
+    with (out / "heads.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert [(int(each["layer"]), int(each["head"])) for each in lines] == [
         (layer + 1, head + 1) for layer, head in np.ndindex(3, 4)
@@ -128,9 +151,8 @@ def test_heads_csv_has_a_line_for_each_head(folder: Path, tmp_path: Path) -> Non
             assert_allclose(column, values.ravel(), rtol=1e-6)
 
 
-def test_run_json_says_how_it_came_to_be(folder: Path, tmp_path: Path) -> None:
-    profiled(folder, tmp_path)
-    about = json.loads((tmp_path / "run.json").read_text())
+def test_run_json_says_how_it_came_to_be(folder: Path, written: tuple[Path, Profile]) -> None:
+    about = json.loads((written[0] / "run.json").read_text())
     assert set(about["versions"]) == {"python", "vitviz", "torch", "timm", "numpy", "pillow"}
     assert len(about["weights_sha256"]) == len(about["list_sha256"]) == 64
     assert about["preprocessing"]["mean"] == [0.5, 0.4, 0.3]
@@ -164,9 +186,10 @@ class Tags(HTMLParser):
         self.found.append((tag, dict(attributes)))
 
 
-def test_the_page_has_all_figures_and_refers_to_no_other_file(folder: Path, tmp_path: Path) -> None:
-    profiled(folder, tmp_path)
-    text = (tmp_path / "profile.html").read_text()
+def test_the_page_has_all_figures_and_refers_to_no_other_file(
+    written: tuple[Path, Profile],
+) -> None:
+    text = (written[0] / "profile.html").read_text()
     page = Tags()
     page.feed(text)
     named = [attributes for tag, attributes in page.found if tag == "figure"]
@@ -191,8 +214,18 @@ def stopped_after(folder: Path, out: Path, done: int) -> None:
         profiled(folder, out, progress=progress)
 
 
+@pytest.fixture(scope="module")
+def stopped(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run with one piece of three, which nobody changes."""
+    out = tmp_path_factory.mktemp("stopped")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "PIECE", 8)
+        stopped_after(folder, out, 9)
+    return out
+
+
 def test_a_run_goes_on_where_it_was_stopped(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, in_memory: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped_after(folder, tmp_path, 12)  # within the second piece
     assert not (tmp_path / "run.json").exists()
@@ -208,20 +241,19 @@ def test_a_run_goes_on_where_it_was_stopped(
     assert done == [8, 4]
     assert told[0] == 8
     assert told[-1] == 20
-    assert_same(found, profiled(folder, None))
+    assert_same(found, in_memory)
     done.clear()
     assert_same(profiled(folder, tmp_path, resume=True), found)  # there is nothing left to do
     assert done == []
 
 
-def test_a_folder_is_not_written_over(folder: Path, tmp_path: Path) -> None:
-    stopped_after(folder, tmp_path, 9)
-    with pytest.raises(ProfileError, match="holds a profile already") as caught:
-        profiled(folder, tmp_path)
-    assert_one_sentence(caught.value)
-    profiled(folder, tmp_path, resume=True)
-    with pytest.raises(ProfileError, match="holds a profile already"):
-        profiled(folder, tmp_path)
+def test_a_folder_is_not_written_over(
+    folder: Path, stopped: Path, written: tuple[Path, Profile]
+) -> None:
+    for out in (stopped, written[0]):
+        with pytest.raises(ProfileError, match="holds a profile already") as caught:
+            profiled(folder, out)
+        assert_one_sentence(caught.value)
 
 
 @pytest.mark.parametrize("finished", [False, True])
@@ -234,14 +266,17 @@ def test_a_folder_is_not_written_over(folder: Path, tmp_path: Path) -> None:
     ],
 )
 def test_another_run_does_not_go_on(
-    folder: Path, tmp_path: Path, change: dict[str, Any], words: str, finished: bool
+    folder: Path,
+    stopped: Path,
+    written: tuple[Path, Profile],
+    change: dict[str, Any],
+    words: str,
+    finished: bool,
 ) -> None:
-    stopped_after(folder, tmp_path, 9)
-    if finished:
-        profiled(folder, tmp_path, resume=True)
+    out = written[0] if finished else stopped
     options: dict[str, Any] = dict(labels=folder / "labels.csv", batch_size=3, **{}) | change
     with pytest.raises(ProfileError, match=words) as caught:
-        profile(example("distilled"), folder, out=tmp_path, resume=True, **options)
+        profile(example("distilled"), folder, out=out, resume=True, **options)
     assert_one_sentence(caught.value)
 
 
