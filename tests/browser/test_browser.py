@@ -8,21 +8,18 @@ import os
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from app_server import PATIENCE, ROOT, Server
 from PIL import Image, ImageChops
 
-from vitviz.app.main import RECORDS
-from vitviz.text import PAGES, page_text, tab
+from vitviz.text import page_text, tab
 
-from .conftest import WIDTH, Scheme, watched
-from .walk import settled
+from .readable import FIGURES, MODEL
 
 try:
-    from playwright.sync_api import Browser, Locator, Page, expect
+    from playwright.sync_api import Locator, Page, expect
 except ImportError:
     if os.environ.get("CI"):
         raise
@@ -30,7 +27,6 @@ except ImportError:
 
 # --- what the pages look like -------------------------------------------------------------------
 
-FIGURES = "main :is([role=figure], [role=img])"
 PHOTO = "main canvas[data-part=photo]"  # of the Attention page, as is the map
 MAP = "main canvas[data-part=map]"
 CARDS = "main .card"  # of the Anatomy page, with small pictures
@@ -39,10 +35,7 @@ OF_A_PROFILE = "[aria-label^=CKA], [aria-label^=Lengths]"  # figures of other pi
 DRAWN = f"{FIGURES}:not({OF_A_PROFILE}), main button canvas"
 UPLOAD = "Your picture"  # the button that opens the box with the file input
 PROVENANCE = ".st-key-provenance"
-EXCEPTION = "[data-testid=stException]"
 OF_THE_PICTURE = ("tokens", "rollout", "attention")  # pages whose every picture is of the upload
-MODEL = "vitviz_things200"
-SMALLEST = 14  # pixels, of any text
 
 # A digest of the pictures that each figure holds, whatever it is made of.
 PICTURES = """figures => {
@@ -59,84 +52,6 @@ PICTURES = """figures => {
     const parts = [figure, ...figure.querySelectorAll("canvas, image, img")].map(bytes);
     return (await Promise.all(parts.filter(held => held.length).map(digest))).join();
   }));
-}"""
-
-# Every piece of text in the page's container: its size, and its contrast by WCAG 2 to the colours
-# that lie under it; and every large bright background of the document.
-LOOK = """() => {
-  const paint = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
-  const rgba = colour => {
-    paint.clearRect(0, 0, 1, 1);
-    paint.fillStyle = colour;
-    paint.fillRect(0, 0, 1, 1);
-    const [r, g, b, a] = paint.getImageData(0, 0, 1, 1).data;
-    return [r, g, b, a / 255];
-  };
-  const over = ([r, g, b, a], under) =>
-    [...[r, g, b].map((value, i) => a * value + (1 - a) * under[i]), 1];
-  const linear = v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-  const luminance = ([r, g, b]) =>
-    0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
-  const above = element => element.parentElement ?? element.getRootNode().host;
-  function* all(root) {
-    for (const element of root.querySelectorAll("*")) {
-      yield element;
-      if (element.shadowRoot) yield* all(element.shadowRoot);
-    }
-  }
-  const behind = (element, width, height) => {
-    if (!element) return [255, 255, 255, 1];
-    const box = element.getBoundingClientRect();
-    const colour = rgba(getComputedStyle(element).backgroundColor);
-    const holds = box.width >= width && box.height >= height;  // else it juts out of a small box
-    if (holds && colour[3] === 1) return colour;
-    const under = behind(above(element), width, height);
-    return holds ? over(colour, under) : under;
-  };
-  const scaled = element => {  // of svg, whose units need not be pixels
-    const turned = element.getScreenCTM?.();
-    return turned ? Math.hypot(turned.a, turned.b) : 1;
-  };
-  const off = element => element.closest(":disabled, [aria-disabled=true]")
-    || element.closest("label")?.control?.disabled;
-  const texts = [];
-  for (const element of all(document.querySelector("main"))) {
-    const style = getComputedStyle(element);
-    if (element.matches("style, script") || style.visibility !== "visible") continue;
-    for (const node of element.childNodes) {
-      if (node.nodeType !== Node.TEXT_NODE || !node.data.trim()) continue;
-      const range = document.createRange();
-      range.selectNode(node);
-      const text = range.getBoundingClientRect();
-      if (text.width < 2 || text.height < 2) continue;  // for screen readers
-      const cut = style.overflowX === "hidden";  // what is cut off is not seen
-      const width = cut ? Math.min(text.width, element.clientWidth) : text.width;
-      const under = behind(element, width, text.height);
-      const ink = element.closest("svg text") ? style.fill : style.color;
-      const lights = [luminance(over(rgba(ink), under)), luminance(under)];
-      texts.push({
-        words: node.data.trim(),
-        size: parseFloat(style.fontSize) * scaled(element),
-        contrast: (Math.max(...lights) + 0.05) / (Math.min(...lights) + 0.05),
-        in: element.closest("svg") ? "figure"
-          : element.closest("math, .katex") ? "equation"
-          : off(element) ? "control that is off" : "",
-      });
-    }
-  }
-  const bright = [];
-  for (const element of all(document)) {
-    const box = element.getBoundingClientRect();
-    const colour = rgba(getComputedStyle(element).backgroundColor);
-    if (box.width * box.height > 1e4 && colour[3] > 0.5 && luminance(colour) > 0.2)
-      bright.push(`${element.tagName}.${element.className}`);
-  }
-  const main = document.querySelector("main");
-  const around = main.closest("[data-testid=stAppViewContainer]");  // hides what it cuts off
-  const widths = [document.documentElement, main, around].map(one => one.scrollWidth);
-  const subplots = [...document.querySelectorAll(".js-plotly-plot")].map(
-    plot => plot.querySelectorAll(".cartesianlayer > .subplot").length);
-  return { texts, bright, widths, subplots };
 }"""
 
 
@@ -272,70 +187,6 @@ def test_it_opens_on_the_first_page_without_a_click_and_nothing_is_drawn_before_
     expect(provenance(page)).to_be_visible()
     expect(provenance(page)).to_contain_text(f"{MODEL} (ViT, ")
     expect(provenance(page)).to_contain_text(" · ")
-
-
-# --- every page ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What one page shows."""
-
-    figures: list[str | None]  # the alt text of each
-    exceptions: int
-    complaints: int
-    provenance: str
-    texts: list[dict[str, Any]]
-    bright: list[str]
-    widths: list[int]
-    subplots: list[int]  # of each figure
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_can_be_seen_and_read(scheme: Scheme, browser: Browser, server: Server) -> None:
-    """All pages, reached by clicks in one visit."""
-    with watched(browser, scheme) as page:
-        open_app(page, server, "")
-        for name in PAGES:
-            go(page, name)
-            settled(page)
-            expect(page.locator(f"{FIGURES}, {EXCEPTION}").first).to_be_visible()
-            expect(page.locator(f"{FIGURES}:not([aria-label])")).to_have_count(0)  # all is drawn
-            seen = Seen(
-                figures=page.locator(FIGURES).evaluate_all("all => all.map(one => one.ariaLabel)"),
-                exceptions=page.locator(EXCEPTION).count(),
-                complaints=complaint(page).count(),
-                provenance="".join(provenance(page).all_inner_texts()),
-                **page.evaluate(LOOK),
-            )
-            expect_figures_with_alt_text_and_what_was_measured(name, seen)
-            assert max(seen.widths) <= WIDTH, name
-            assert max(seen.subplots, default=0) <= 16, name
-            expect_text_to_be_read(name, seen.texts)
-            if scheme == "dark":
-                assert not seen.bright, name
-            else:
-                for part in ("stApp", "provenance"):
-                    assert any(part in element for element in seen.bright), name
-
-
-def expect_figures_with_alt_text_and_what_was_measured(name: str, seen: Seen) -> None:
-    assert not seen.exceptions, name
-    assert seen.figures, name
-    assert all(alt and re.fullmatch(r"\S[^\n]+", alt) for alt in seen.figures), name
-    assert not seen.complaints, name
-    assert seen.provenance.startswith("swin_tiny" if name == "zoo" else MODEL)
-    assert seen.provenance.endswith("sample: dog") or name in RECORDS
-
-
-def expect_text_to_be_read(name: str, texts: list[dict[str, Any]]) -> None:
-    """No text is small, indices of equations aside, which are smaller than their letters; and all
-    stands out, beside the axes of figures too, but for a control that is off."""
-    assert len(texts) > 5, name
-    letters = [text for text in texts if text["in"] != "equation"]
-    assert not [text for text in letters if text["size"] < SMALLEST], name
-    meant = [text for text in texts if text["in"] != "control that is off"]
-    assert not [text for text in meant if text["contrast"] < 4.5], name
 
 
 # --- pictures -----------------------------------------------------------------------------------

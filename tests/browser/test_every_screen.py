@@ -1,10 +1,11 @@
-"""Every page: at the sizes of telephones, laptops and projectors, as it should look, larger for a
-projector, its numbers as one takes them away, and by the keyboard alone. It is loaded once for all
-of this."""
+"""Every page: at the sizes of telephones, laptops and projectors, as it should look, in the light
+and in the dark, larger for a projector, its numbers as one takes them away, and by the keyboard
+alone. It is loaded once for all of this, and seldom made wider or narrower, as its figures are then
+drawn anew."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -12,15 +13,18 @@ from vitviz.app.main import RECORDS
 from vitviz.text import PAGES
 from vitviz.text.lessons import LESSONS, link
 
-from .conftest import HEIGHT, WIDTH, Server, watched
+from .conftest import HEIGHT, WIDTH, Scheme, Server, watched
 from .golden import expect_to_look
+from .readable import expect_to_be_seen_and_read
 from .walk import opened, settled, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-#: Width and height of laptops, a telephone, a tablet and a projector; first as the window opens.
-SCREENS = ((WIDTH, HEIGHT), (390, 844), (768, 1024), (1024, 768), (1920, 1080))
+#: Width and height of a laptop, as the window opens, a telephone, a tablet, a small laptop
+#: and a projector.
+LAPTOP, PHONE, TABLET = (WIDTH, HEIGHT), (390, 844), (768, 1024)
+SMALL, PROJECTOR = (1024, 768), (1920, 1080)
 MAPS = ("attention", "positions", "rollout", "tokens")
 FIGURE = "main :is(canvas[data-part=map], [role=figure], [role=img])"
 PROVENANCE = ".st-key-provenance"
@@ -95,6 +99,30 @@ def box(page: "Page", what: str) -> dict[str, float]:
     }
 
 
+class Look(NamedTuple):
+    """How a page is looked at."""
+
+    screen: tuple[int, int] = LAPTOP
+    scheme: Scheme = "light"
+    presenter: bool = False
+    whole: bool = False  # in a window as high as the page is on a projector
+
+    def __str__(self) -> str:
+        """As its picture is named."""
+        size = "whole" if self.whole else str(self.screen[0])
+        dark = "_dark" if self.scheme == "dark" else ""
+        return f"{'presenter_' if self.presenter else ''}{size}{dark}"
+
+
+PLAIN = Look()
+#: In an order in which little changes from one to the next.
+LIGHT = (
+    *(PLAIN, Look(PROJECTOR), Look(whole=True), Look(SMALL), Look(TABLET), Look(PHONE)),
+    *(Look(size, presenter=True) for size in (PHONE, TABLET, SMALL, PROJECTOR, LAPTOP)),
+)
+DARK = tuple(Look(size, "dark") for size in (LAPTOP, PHONE, PROJECTOR))
+
+
 @pytest.fixture(scope="module", params=PAGES)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -109,17 +137,44 @@ def window(browser: "Browser") -> "Iterator[Page]":
 
 @pytest.fixture(scope="module")
 def loaded(name: str, window: "Page", server: Server) -> "Page":
-    resized(window, WIDTH, HEIGHT)
+    window.goto("about:blank")
+    window.emulate_media(color_scheme="light")
+    window.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     return opened(window, server, name)
 
 
 @pytest.fixture
-def screen(loaded: "Page") -> "Page":
-    """The page of this name, which a test leaves as it was, but for what has the focus and what was
-    scrolled; seen from its top."""
-    resized(loaded, WIDTH, HEIGHT)
+def look() -> Look:
+    return PLAIN
+
+
+@pytest.fixture
+def screen(loaded: "Page", look: Look) -> "Page":
+    """The page of this name in this look, which a test leaves as it was, but for what has the focus
+    and what was scrolled; seen from its top."""
+    show_as_presenter(loaded, look.presenter)
+    if loaded.evaluate(SCHEME) != look.scheme:
+        loaded.emulate_media(color_scheme=look.scheme)
+        loaded.wait_for_timeout(400)
+        settled(loaded)
+    if look.whole:
+        resized(loaded, *PROJECTOR)
+        resized(loaded, WIDTH, loaded.evaluate(WHOLE))
+    else:
+        resized(loaded, *look.screen)
     loaded.evaluate(TOP)
     return loaded
+
+
+def show_as_presenter(page: "Page", presenter: bool) -> None:
+    if ("presenter=True" in page.url) != presenter:
+        page.get_by_text("Presenter").click()
+        until(page, lambda: ("presenter=True" in page.url) == presenter)
+        settled(page)
+
+
+WHOLE = """() => document.querySelector("[data-testid=stMain]").scrollHeight"""
+SCHEME = """() => matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light" """
 
 
 @pytest.fixture(scope="module")
@@ -180,49 +235,23 @@ def test_a_step_of_a_lesson_has_its_figure_in_the_first_screen(
     expect_to_look(page, f"{name}_390")
 
 
-def expect_to_fit(page: "Page", name: str) -> None:
-    """Nothing is wider than the window or cut off, and the first screen looks as it should."""
-    for width, height in SCREENS:
-        resized(page, width, height)
-        found = page.evaluate(TOO_WIDE)
-        assert found["wide"] <= 0, width
-        assert not found["cut"], width
-        expect_to_look(page, f"{name}_{width}")
+@pytest.mark.parametrize("look", LIGHT, ids=str)
+def test_it_fits_the_window_and_looks_as_it_should(name: str, look: Look, screen: "Page") -> None:
+    """Nothing is wider than the window or cut off, and what is on screen looks as it should."""
+    found = screen.evaluate(TOO_WIDE)
+    assert found["wide"] <= 0
+    assert not found["cut"]
+    if look == PLAIN:
+        expect_to_be_seen_and_read(screen, name, look.scheme)
+    expect_to_look(screen, f"{name}_{look}")
 
 
-def test_it_fits_the_window_and_looks_as_it_should(name: str, screen: "Page") -> None:
-    expect_to_fit(screen, name)
-    resized(screen, WIDTH, screen.evaluate(WHOLE))
-    expect_to_look(screen, f"{name}_whole")
-
-
-WHOLE = """() => document.querySelector("[data-testid=stMain]").scrollHeight"""
-
-
-def test_it_looks_as_it_should_in_the_dark(name: str, screen: "Page") -> None:
-    page = screen
-    page.emulate_media(color_scheme="dark")
-    for width, height in (SCREENS[1], SCREENS[-1]):
-        resized(page, width, height)
-        expect_to_look(page, f"{name}_{width}_dark")
-    page.emulate_media(color_scheme="light")
-    settled(page)
-
-
-def test_everything_is_larger_by_a_quarter_for_a_presenter_and_fits(
-    name: str, screen: "Page"
-) -> None:
-    page = screen
-    before = page.evaluate(SIZES)
-    page.get_by_text("Presenter").click()
-    until(page, lambda: "presenter=True" in page.url)
-    settled(page)
-    after = page.evaluate(SIZES)
-    assert {part: size and 1.25 * size for part, size in before.items()} == pytest.approx(after)
-    expect_to_fit(page, f"{name}_presenter")
-    page.get_by_text("Presenter").click()
-    until(page, lambda: "presenter" not in page.url)
-    settled(page)
+@pytest.mark.parametrize("look", LIGHT[-1:], ids=str)
+def test_everything_is_larger_by_a_quarter_for_a_presenter(screen: "Page") -> None:
+    larger = screen.evaluate(SIZES)
+    show_as_presenter(screen, False)
+    sizes = screen.evaluate(SIZES)
+    assert {part: size and 1.25 * size for part, size in sizes.items()} == pytest.approx(larger)
 
 
 def saved(page: "Page") -> list[str]:
@@ -261,6 +290,15 @@ def test_every_control_is_reached_by_the_keyboard(screen: "Page") -> None:
     assert wanted <= reached
 
 
+@pytest.mark.parametrize("look", DARK, ids=str)
+def test_it_looks_as_it_should_in_the_dark(name: str, look: Look, screen: "Page") -> None:
+    """The last test of each page, as another scheme takes long, and the next page is loaded."""
+    if look.screen == LAPTOP:
+        expect_to_be_seen_and_read(screen, name, look.scheme)
+    else:
+        expect_to_look(screen, f"{name}_{look}")
+
+
 def test_data_that_is_open_stays_open_and_follows_the_layer(laptop: "Page") -> None:
     page = laptop
     page.get_by_text("Data", exact=True).click()
@@ -294,12 +332,9 @@ def test_photo_and_map_grow_with_the_window_and_type_does_not(laptop: "Page") ->
     assert widths[2] > 1.3 * widths[1] > 1.3 * widths[0]
     assert types == pytest.approx([types[0]] * 3)
     resized(page, 1280)
-    page.get_by_text("Presenter").click()
-    until(page, lambda: "presenter=True" in page.url)
+    show_as_presenter(page, True)
     until(page, lambda: box(page, "main canvas[data-part=photo]")["width"] > 1.05 * widths[0])
-    page.get_by_text("Presenter").click()
-    until(page, lambda: "presenter" not in page.url)
-    settled(page)
+    show_as_presenter(page, False)
 
 
 def test_pictures_of_charts_grow_with_the_window_and_type_does_not(
