@@ -9,7 +9,7 @@ import pytest
 from app_server import Server, serving
 
 from .conftest import Scheme, watched
-from .test_browser import LOOK, SMALLEST
+from .readable import LOOK, SMALLEST
 from .walk import opened, settled
 
 try:
