@@ -3,7 +3,6 @@
 import base64
 import io
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -18,11 +17,10 @@ import vitviz
 from vitviz import Activations, inspection
 from vitviz.app.shared import pictures
 
-from .conftest import watched
-from .walk import opened, settled, until
+from .walk import opened, settled, turn, until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Locator, Page
 
 SVG = "{http://www.w3.org/2000/svg}"
 HREF = "{http://www.w3.org/1999/xlink}href"
@@ -44,13 +42,6 @@ def saved(page: "Page", menu: "Locator", label: str) -> tuple[str, bytes]:
     return download.value.suggested_filename, Path(download.value.path()).read_bytes()
 
 
-@pytest.fixture(scope="module")
-def norms(browser: "Browser", server: Server) -> "Iterator[Locator]":
-    """The menu of the norms, on a page where nothing else is chosen."""
-    with watched(browser) as page:
-        yield norms_menu(page, server)
-
-
 def norms_menu(page: "Page", server: Server) -> "Locator":
     """The menu of the norms, a figure of the page Tokens."""
     opened(page, server, "tokens")
@@ -60,10 +51,9 @@ def norms_menu(page: "Page", server: Server) -> "Locator":
     return chart.locator("details")
 
 
-def first_chart(page: "Page", server: Server, of: str, layer: str) -> ElementTree.Element:
+def first_chart(page: "Page", of: str, layer: str) -> ElementTree.Element:
     """The SVG, as it is saved, of the first chart of a page that has points in such a layer."""
-    opened(page, server, of)
-    settled(page)
+    turn(page, of)
     chart = page.locator(f"[data-testid=stPlotlyChart]:has(.{layer} .point)").first
     chart.locator("summary").wait_for()
     return ElementTree.fromstring(saved(page, chart.locator("details"), "SVG, with title")[1])
@@ -96,27 +86,8 @@ def middles(pixels: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
     return pixels[np.ix_((rows * height).astype(int), (cols * width).astype(int))]
 
 
-def test_a_figure_is_saved_as_svg_with_its_numbers(norms: "Locator", acts: Activations) -> None:
-    page, menu = norms.page, norms
-    name, svg = saved(page, menu, "SVG, with title")
-    assert name == "vitviz_norm_of_the_tokens_after_layer_6_before_the_layernorm.svg"
-    values, _, _ = inspection.token_norms(acts)
-    np.testing.assert_allclose(
-        middles(heat_map(svg), acts.grid), colours(values, "Cividis"), atol=2
-    )
-    words = [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
-    line = page.locator(".st-key-provenance").inner_text()
-    assert line in " ".join(words)
-    assert words.count("norm, no unit") == 1  # of the colour bar
-    (title, *_) = ElementTree.fromstring(svg).iter(f"{SVG}title")
-    assert title.text is not None
-    assert title.text.startswith("Norm of each patch")
-
-
-def test_dots_are_saved_where_their_numbers_are(
-    page: "Page", server: Server, acts: Activations
-) -> None:
-    svg = first_chart(page, server, "distance", "scatterlayer")
+def expect_dots_where_their_numbers_are(page: "Page", acts: Activations) -> None:
+    svg = first_chart(page, "distance", "scatterlayer")
     traces = [one for one in svg.iter(f"{SVG}g") if "trace" in (one.get("class") or "").split()]
     (_, dots, *_) = [
         [one for one in trace.iter(f"{SVG}path") if "point" in (one.get("class") or "").split()]
@@ -131,10 +102,8 @@ def test_dots_are_saved_where_their_numbers_are(
     np.testing.assert_allclose(heights, slope * distances + start, atol=0.05)
 
 
-def test_bars_are_saved_as_long_as_their_numbers(
-    page: "Page", server: Server, acts: Activations
-) -> None:
-    svg = first_chart(page, server, "classify", "barlayer")
+def expect_bars_as_long_as_their_numbers(page: "Page", acts: Activations) -> None:
+    svg = first_chart(page, "classify", "barlayer")
     (layer,) = [one for one in svg.iter(f"{SVG}g") if one.get("class") == "barlayer mlayer"]
     lengths = []
     for path in layer.iter(f"{SVG}path"):
@@ -146,14 +115,28 @@ def test_bars_are_saved_as_long_as_their_numbers(
     np.testing.assert_allclose(found / found[0], best / best[0], atol=1e-3)
 
 
-def test_bare_figures_have_no_words_around_them_and_no_ground(
-    norms: "Locator", acts: Activations
+def test_figures_are_saved_with_their_numbers_as_heat_maps_dots_and_bars(
+    page: "Page", server: Server, acts: Activations
 ) -> None:
-    page, menu = norms.page, norms
+    menu = norms_menu(page, server)
+    name, svg = saved(page, menu, "SVG, with title")
+    assert name == "vitviz_norm_of_the_tokens_after_layer_6_before_the_layernorm.svg"
+    values, _, _ = inspection.token_norms(acts)
+    np.testing.assert_allclose(
+        middles(heat_map(svg), acts.grid), colours(values, "Cividis"), atol=2
+    )
+    words = [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+    line = page.locator(".st-key-provenance").inner_text()
+    assert line in " ".join(words)
+    assert words.count("norm, no unit") == 1  # of the colour bar
+    (title, *_) = ElementTree.fromstring(svg).iter(f"{SVG}title")
+    assert title.text is not None
+    assert title.text.startswith("Norm of each patch")
+
+    # Bare: there are no words around the figure, and no ground.
     name, svg = saved(page, menu, "SVG, bare, transparent")
     assert name.endswith("_bare.svg")
     assert not list(ElementTree.fromstring(svg).iter(f"{SVG}text"))
-    values, _, _ = inspection.token_norms(acts)
     np.testing.assert_allclose(
         middles(heat_map(svg), acts.grid), colours(values, "Cividis"), atol=2
     )
@@ -162,9 +145,7 @@ def test_bare_figures_have_no_words_around_them_and_no_ground(
     assert image.mode == "RGBA"
     assert image.getpixel((1, image.height - 2))[3] == 0  # type: ignore[index]
 
-
-def test_the_two_scales_differ_by_two(norms: "Locator", acts: Activations) -> None:
-    page, menu = norms.page, norms
+    # The two scales differ by two.
     sizes: list[Any] = []
     for label in ("PNG, with title", "PNG × 2, with title"):
         name, png = saved(page, menu, label)
@@ -178,10 +159,14 @@ def test_the_two_scales_differ_by_two(norms: "Locator", acts: Activations) -> No
         assert len(yellow) > 4
     assert sizes[1] == (2 * sizes[0][0], 2 * sizes[0][1])
 
+    expect_dots_where_their_numbers_are(page, acts)
+    expect_bars_as_long_as_their_numbers(page, acts)
 
-def test_every_figure_has_one_menu(page: "Page", server: Server) -> None:
-    opened(page, server, "tokens")
-    settled(page)
+
+def test_every_figure_has_one_menu_and_a_files_name_is_text_in_a_picture(
+    page: "Page", server: Server
+) -> None:
+    chart = norms_menu(page, server)
     charts = page.locator("[data-testid=stPlotlyChart]:has(.main-svg)")
     menus = page.locator("[data-testid=stPlotlyChart] summary")
     until(page, lambda: menus.count() == charts.count() >= 4)
@@ -195,12 +180,9 @@ def test_every_figure_has_one_menu(page: "Page", server: Server) -> None:
     page.keyboard.press("Escape")
     assert not menu.get_by_role("button").first.is_visible()
 
-
-def test_a_files_name_is_text_in_a_picture(page: "Page", server: Server) -> None:
     name = "<b>dog & cat<img src=x>.png"
     file = io.BytesIO()
     Image.new("RGB", (40, 30), "teal").save(file, "PNG")
-    chart = norms_menu(page, server)
     page.get_by_role("button", name="Your picture").click()
     picture: Any = {"name": name, "mimeType": "image/png", "buffer": file.getvalue()}
     page.locator("input[type=file]").set_input_files(picture)
