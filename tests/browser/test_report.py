@@ -5,7 +5,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from vitviz.report import Captured, components
 from .conftest import watched
 from .test_anatomy import written
 from .walk import opened as opened_app
+from .walk import turn
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -44,8 +44,13 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@contextmanager
-def loaded(file: Path, browser: "Browser") -> "Iterator[Opened]":
+#: The page, what it asked for, and what the browser complained about.
+Opened = tuple["Page", list[str], list[str]]
+
+
+@pytest.fixture(scope="module")
+def opened(file: Path, browser: "Browser") -> Iterator[Opened]:
+    """For all tests: of the attention, as of Anatomy, one of them chooses what it shows."""
     context = browser.new_context(offline=True, viewport={"width": 1280, "height": 900})
     page, asked, wrong = context.new_page(), [], []  # type: Page, list[str], list[str]
     page.on("request", lambda request: asked.append(request.url))
@@ -55,23 +60,6 @@ def loaded(file: Path, browser: "Browser") -> "Iterator[Opened]":
     page.locator("body[data-ready]").wait_for(state="attached")
     yield page, asked, wrong
     context.close()
-
-
-#: The page, what it asked for, and what the browser complained about.
-Opened = tuple["Page", list[str], list[str]]
-
-
-@pytest.fixture(scope="module")
-def opened(file: Path, browser: "Browser") -> Iterator[Opened]:
-    """For all tests: of the attention, as of Anatomy, one of them chooses what it shows."""
-    with loaded(file, browser) as opened:
-        yield opened
-
-
-@pytest.fixture
-def opened_anew(file: Path, browser: "Browser") -> Iterator[Opened]:
-    with loaded(file, browser) as opened:
-        yield opened
 
 
 def test_it_asks_for_nothing_and_breaks_no_policy(opened: Opened, file: Path) -> None:
@@ -186,7 +174,7 @@ def test_it_prints_on_a4(opened: Opened) -> None:
     assert 2 <= len(re.findall(rb"/Type /Page\b", pdf)) <= 9
 
 
-def test_anatomy_is_live_and_its_numbers_are_those_of_the_capture(
+def test_anatomy_is_live_with_the_numbers_of_the_capture_and_says_what_the_file_has_not(
     opened: Opened, acts: Activations
 ) -> None:
     page, _, _ = opened
@@ -214,17 +202,10 @@ def test_anatomy_is_live_and_its_numbers_are_those_of_the_capture(
     items.get_by_text(said(3, 1 + 4 * 16 + 2)).wait_for()
     open_layers = anatomy.locator("select[aria-label=Layer] option:not([disabled])")
     assert open_layers.all_inner_texts() == ["layer 6 of 6"]
-
-
-def test_of_what_is_not_in_the_file_a_sentence_says_so(opened_anew: Opened) -> None:
-    page, _, _ = opened_anew
-    anatomy = page.locator(".anatomy")
-    anatomy.locator(".card", has_text="Encoder").click()
     anatomy.locator("[data-id=hidden]").click()
     anatomy.get_by_role("button", name="CLS as the token").click()
-    items = anatomy.locator("[data-part=items]")
     items.get_by_text("768 numbers").wait_for()
-    page.locator(".anatomy canvas[data-part=photo]").focus()
+    photo.focus()
     page.keyboard.press("ArrowRight")
     items.get_by_text("This file holds these numbers for CLS only").wait_for()
 
@@ -277,17 +258,6 @@ def test_maps_that_are_too_large_for_a_file_are_refused(
     assert 'id="data-attention"' not in text
 
 
-def test_every_page_offers_the_report(page: "Page", server: Server) -> None:
-    opened_app(page, server, "attention")
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Report").click()
-    text = Path(download.value.path()).read_text(encoding="utf-8")
-    assert download.value.suggested_filename == "vitviz_report.html"
-    line = page.locator(".st-key-provenance").inner_text()
-    assert line.split(" · ")[0] in text
-    assert line.split(" · ")[-1] in text
-
-
 def test_a_base_model_fits_in_a_file() -> None:
     model = vitviz.load_model("vit_base_patch16_224", pretrained=False, seed=0)
     image = vitviz.open_image(PHOTO.read_bytes())
@@ -297,7 +267,7 @@ def test_a_base_model_fits_in_a_file() -> None:
     assert len(text.encode()) < 16e6
 
 
-def test_the_report_of_compare_holds_both_sides(
+def test_a_page_offers_the_report_and_that_of_compare_holds_both_sides(
     page: "Page", server: Server, acts: Activations, browser: "Browser"
 ) -> None:
     opened_app(page, server, f"compare?model={MODEL}&layer=6&head=1")
@@ -305,6 +275,14 @@ def test_the_report_of_compare_holds_both_sides(
     button = page.get_by_role("button", name="Report")
     with page.expect_download() as download:
         button.click()
+    turn(page, "attention")
+    with page.expect_download() as of_attention:
+        button.click()
+    text = Path(of_attention.value.path()).read_text(encoding="utf-8")
+    assert of_attention.value.suggested_filename == "vitviz_report.html"
+    line = page.locator(".st-key-provenance").inner_text()
+    assert line.split(" · ")[0] in text
+    assert line.split(" · ")[-1] in text
     with watched(browser, online=False) as other:
         path = Path(download.value.path())
         html = path.rename(path.with_name("compare.html"))
