@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 
-def test_a_click_on_the_picture_asks_that_patch(page: "Page", server: Server) -> None:
-    opened(page, server)
+def test_a_click_on_the_picture_asks_that_patch_and_a_family_is_opened_and_its_link_stays(
+    page: "Page", server: Server
+) -> None:
+    opened(page, server, "attention?family=PVT&picture=moose&weights=random")
     turn(page, "zoo")
-    picture = page.locator("main [aria-label*='may attend to 49 of 3136 keys'] .nsewdrag")
+    picture = page.locator("main [aria-label*='may attend to 49 of 49 keys'] .nsewdrag")
     box = picture.bounding_box()
     assert box
     page.mouse.click(box["x"] + 0.5 * box["width"], box["y"] + 0.3 * box["height"])
@@ -25,11 +27,6 @@ def test_a_click_on_the_picture_asks_that_patch(page: "Page", server: Server) ->
     places = dict(re.findall(r"zoo_(down|across)=(\d+)", page.url))
     assert int(places["down"]) == pytest.approx(28, abs=3)
     assert int(places["across"]) == pytest.approx(50, abs=3)
-
-
-def test_a_family_is_opened_and_its_link_stays(page: "Page", server: Server) -> None:
-    opened(page, server, "attention?family=PVT&picture=moose&weights=random")
-    turn(page, "zoo")
     page.get_by_role("button", name="Open this model").click()
     page.locator("h1").get_by_text("Attention: ").wait_for()
     page.locator(".st-key-provenance").get_by_text("pvt_v2_b0 (").wait_for()
