@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
 
 from app_server import Server
 
@@ -12,33 +13,50 @@ from .walk import opened, reading, settled, turn, until
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-MAP_PAGES = ("attention", "rollout", "tokens")
 LINK = "picture=moose&weights=random&layer=2&head=3&query=4.9&read=column&scale=log"
 
 
 # --- links --------------------------------------------------------------------------------------
 
 
-def test_a_copied_link_shows_the_same(
-    page: "Page", visit: "Callable[[], Page]", server: Server
-) -> None:
-    first, second = page, visit()
-    for name in MAP_PAGES:
-        opened(first, server, name)
-        photo = first.locator("main canvas[data-part=photo]")
-        photo.focus()
-        for key in ("p", "p", "ArrowUp", "ArrowRight"):
-            first.keyboard.press(key)
-        until(first, lambda: "query=" in first.url and "layer=" in first.url)
-        settled(first)
-        link = first.url
-        second.goto(link)
-        second.locator(".st-key-provenance").wait_for()
-        settled(second)
-        until(second, lambda: reading(second) == reading(first))
-        assert second.url == link
-        line = ".st-key-provenance"
-        assert second.locator(line).inner_text() == first.locator(line).inner_text()
+def chosen(page: "Page") -> tuple[str, str]:
+    """The layer and the query in the address."""
+    settings = dict(parse_qsl(urlsplit(page.url).query))
+    return settings.get("layer", ""), settings.get("query", "")
+
+
+def chosen_by_keys(page: "Page") -> tuple[str, str, str]:
+    """Another layer and query are chosen: the link, what the map says and the line below."""
+    layer, query = chosen(page)
+    page.locator("main canvas[data-part=photo]").focus()
+    for key in ("p", "p", "ArrowUp", "ArrowRight"):
+        page.keyboard.press(key)
+    until(page, lambda: chosen(page)[0] != layer and chosen(page)[1] != query)
+    settled(page)
+    return page.url, reading(page), page.locator(".st-key-provenance").inner_text()
+
+
+def expect_shown(page: "Page", link: str, said: str, line: str) -> None:
+    """What a link shows in a browser that knows nothing of what was chosen."""
+    page.evaluate("localStorage.clear(); sessionStorage.clear()")
+    page.goto("about:blank")
+    page.goto(link)
+    page.locator(".st-key-provenance").wait_for()
+    settled(page)
+    until(page, lambda: reading(page) == said)
+    assert page.url == link
+    assert page.locator(".st-key-provenance").inner_text() == line
+
+
+def test_a_copied_link_shows_the_same(page: "Page", server: Server) -> None:
+    opened(page, server, "attention")
+    shown = [chosen_by_keys(page)]
+    for name in ("rollout", "tokens"):
+        turn(page, name)
+        shown.append(chosen_by_keys(page))
+    assert len({said for _, said, _ in shown}) == len(shown)
+    for link, said, line in shown:
+        expect_shown(page, link, said, line)
 
 
 def test_a_link_outlives_a_walk_through_all_pages(page: "Page", server: Server) -> None:
@@ -69,7 +87,9 @@ def frames_of(page: "Page") -> dict[str, list[int]]:
     return sizes
 
 
-def test_hover_sends_nothing_and_a_click_one_small_message(page: "Page", server: Server) -> None:
+def test_hover_sends_nothing_a_click_one_small_message_and_unwanted_animation_stops(
+    page: "Page", server: Server
+) -> None:
     sizes = frames_of(page)
     opened(page, server)
     before = reading(page)
@@ -89,6 +109,12 @@ def test_hover_sends_nothing_and_a_click_one_small_message(page: "Page", server:
     settled(page)
     assert len(sizes["sent"]) == sent + 1
     assert sum(sizes["received"]) - received < 200_000  # the maps stay in the browser
+
+    button = page.locator("main .choice button").first
+    lasting = "button => getComputedStyle(button).transitionDuration"
+    assert button.evaluate(lasting) != "0s"
+    page.emulate_media(reduced_motion="reduce")
+    assert button.evaluate(lasting) == "0s"
 
 
 # --- for everyone -------------------------------------------------------------------------------
@@ -131,12 +157,3 @@ HEARD = """() => {
   window.heard = [];
   window.onkeydown = ({ key, defaultPrevented }) => heard.push([key, defaultPrevented]);
 }"""
-
-
-def test_animation_stops_where_the_reader_wants_none(page: "Page", server: Server) -> None:
-    opened(page, server)
-    button = page.locator("main .choice button").first
-    lasting = "button => getComputedStyle(button).transitionDuration"
-    assert button.evaluate(lasting) != "0s"
-    page.emulate_media(reduced_motion="reduce")
-    assert button.evaluate(lasting) == "0s"
