@@ -47,17 +47,6 @@ def written(share: float) -> str:
     return f"{value:.{digits}f} %"
 
 
-def test_it_opens_on_the_first_of_nine_steps(page: "Page", server: Server) -> None:
-    arrive(page, server)
-    expect(page.locator(".card")).to_have_count(9)
-    expect(page.locator(".card[aria-pressed=true]")).to_contain_text("1 Picture")
-    expect(page.locator("[data-part=equation1]")).to_have_class(re.compile("now"))
-    drawn = page.locator(f"{ITEMS} canvas").first.evaluate(
-        "canvas => new Set(canvas.getContext('2d').getImageData(0, 0, 64, 64).data).size"
-    )
-    assert drawn > 20
-
-
 def test_a_click_moves_the_query_and_the_number_is_that_of_the_capture(
     page: "Page", server: Server
 ) -> None:
@@ -87,28 +76,20 @@ def test_a_click_moves_the_query_and_the_number_is_that_of_the_capture(
     assert share_on_screen(page) == written(attention[query + 1, key])
 
 
-def test_the_walk_goes_through_every_box_and_back(page: "Page", server: Server) -> None:
-    page.emulate_media(reduced_motion="reduce")
-    arrive(page, server)
-    seen = []
-    while page.locator("[data-part=next]").is_enabled():
-        seen.append(page.locator(SAID).inner_text())
-        page.keyboard.press("Space")
-        expect(page.locator(SAID)).not_to_have_text(seen[-1])
-    assert len(set(seen)) == len(seen) == 8 + 14 - 1
-    last = page.locator(SAID).inner_text()
-    page.keyboard.press("Shift+Space")
-    expect(page.locator(SAID)).to_have_text(seen[-1])
-    assert last not in seen
-    settle(page)
-
-
-def test_play_goes_on_by_itself_and_a_click_pauses_it(
+def test_it_opens_on_the_first_of_nine_steps_and_plays_and_each_key_is_a_box_further_or_back(
     visit: "Callable[[], Page]", server: Server
 ) -> None:
     page = visit()
     page.clock.install()
     arrive(page, server)
+    expect(page.locator(".card")).to_have_count(9)
+    expect(page.locator(".card[aria-pressed=true]")).to_contain_text("1 Picture")
+    expect(page.locator("[data-part=equation1]")).to_have_class(re.compile("now"))
+    drawn = page.locator(f"{ITEMS} canvas").first.evaluate(
+        "canvas => new Set(canvas.getContext('2d').getImageData(0, 0, 64, 64).data).size"
+    )
+    assert drawn > 20
+
     play = page.locator("[data-part=play]")
     play.click()
     expect(play).to_contain_text("Pause")
@@ -120,3 +101,18 @@ def test_play_goes_on_by_itself_and_a_click_pauses_it(
     expect(page.locator("[data-id=scores]")).to_have_attribute("aria-pressed", "true")
     page.clock.fast_forward(60_000)
     expect(page.locator(SAID)).to_contain_text("Step 7")
+
+    page.emulate_media(reduced_motion="reduce")
+    page.locator(".card").first.click()
+    expect(page.locator(SAID)).to_contain_text("Step 1")
+    seen = []
+    while page.locator("[data-part=next]").is_enabled():
+        seen.append(page.locator(SAID).inner_text())
+        page.keyboard.press("Space")
+        expect(page.locator(SAID)).not_to_have_text(seen[-1])
+    assert len(set(seen)) == len(seen) == 8 + 14 - 1
+    last = page.locator(SAID).inner_text()
+    page.keyboard.press("Shift+Space")
+    expect(page.locator(SAID)).to_have_text(seen[-1])
+    assert last not in seen
+    settle(page)
