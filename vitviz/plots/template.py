@@ -53,7 +53,9 @@ def finish(figure: go.Figure, alt: str, *, height: int, top: int = 8, right: int
 
 def on_white(figure: go.Figure) -> go.Figure:
     """A copy for a page of its own, without the tinted ground that Plotly gives by default."""
-    return go.Figure(figure).update_layout(template="plotly_white")
+    parts = figure.to_plotly_json()
+    parts["layout"]["template"] = "plotly_white"  # before it is made: merging takes twice as long
+    return go.Figure(parts)
 
 
 def picture_axes(figure: go.Figure, box: Box) -> None:

@@ -8,6 +8,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,7 @@ def file(
     if figures:
         plotly = get_plotlyjs()
         allowed.append(plotly)  # which the page puts into itself
-        data["figures"] = {
-            "figures": figures,
-            "plotly": gzipped(np.frombuffer(plotly.encode(), np.uint8)),
-        }
+        data["figures"] = {"figures": figures, "plotly": _packed_plotly()}
         modules.append(f'{_page_script()}await showFigures("figures");\n')
     return _asset("page.html").format(
         lang=spoken(),
@@ -59,6 +57,11 @@ def file(
         data="\n".join(_json(*named) for named in [*data.items(), ("photos", photos)]),
         modules="\n".join(f'<script type="module">{source}</script>' for source in modules),
     )
+
+
+@cache  # packing takes long, and is the same for every report
+def _packed_plotly() -> list[str]:
+    return gzipped(np.frombuffer(get_plotlyjs().encode(), np.uint8))
 
 
 def _without(component: Mapping[str, Any], photos: list[str]) -> dict[str, Any]:
