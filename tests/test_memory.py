@@ -14,7 +14,7 @@ import joblib
 import pytest
 import timm
 import torch
-from examples import assert_one_sentence, own_model, picture, timm_model, watched
+from examples import assert_one_sentence, own_model, picture, timm_model, undrawn, watched
 from threadpoolctl import threadpool_info
 
 from vitviz import memory
@@ -53,7 +53,8 @@ def test_weights_are_counted_without_being_made() -> None:
     ],
 )
 def test_a_capture_holds_about_what_was_estimated(name: str) -> None:
-    module: Any = timm.create_model(name).eval()
+    with undrawn():
+        module: Any = timm.create_model(name).eval()
     model = watched(module, module.pretrained_cfg["input_size"][-2:])
     estimated = footprint(model.module, model.sites).capture
     held = capture(model, picture()).nbytes

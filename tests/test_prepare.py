@@ -1,6 +1,7 @@
 """`vitviz prepare`: what a lesson will have without a network, tried before the lesson."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,12 @@ def other_numbers(path: Path) -> bytes:
     return data[:-5_000] + bytes(5_000)
 
 
+@cache
+def whole(check: str) -> str:
+    """What a check finds where nothing is damaged, in a folder as the fixture `files` makes it."""
+    return lesson_files.CHECKS[check]()
+
+
 OTHER = "vitviz_tiny_cifar100.npz"
 
 
@@ -220,11 +227,10 @@ OTHER = "vitviz_tiny_cifar100.npz"
 def test_what_is_missing_or_damaged_is_said(
     check: str, file: str, damaged: Callable[[Path], bytes] | None, files: Path
 ) -> None:
-    found = lesson_files.CHECKS[check]()
+    assert whole(check)
     damage(files / file, damaged)
     with pytest.raises(ModelError) as error:
         lesson_files.CHECKS[check]()
-    assert found
     assert_one_sentence(str(error.value))
     assert Path(file).name in str(error.value) or "do not belong together" in str(error.value)
 
