@@ -41,16 +41,29 @@ def for_class(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> I
         yield server
 
 
-@pytest.fixture
-def teacher(browser: "Browser", for_class: Server) -> "Iterator[Page]":
+@pytest.fixture(scope="module")
+def browser_of_teacher(browser: "Browser", for_class: Server) -> "Iterator[Page]":
     with watched(browser) as page:
         yield page
 
 
-@pytest.fixture
-def student(browser: "Browser", for_class: Server) -> "Iterator[Page]":
+@pytest.fixture(scope="module")
+def browser_of_student(browser: "Browser", for_class: Server) -> "Iterator[Page]":
     with watched(browser, host=ELSEWHERE) as page:
         yield page
+
+
+@pytest.fixture
+def teacher(browser_of_teacher: "Page") -> "Iterator[Page]":
+    """Each test gets an empty page, and in the app a session of its own."""
+    yield browser_of_teacher
+    browser_of_teacher.goto("about:blank")
+
+
+@pytest.fixture
+def student(browser_of_student: "Page") -> "Iterator[Page]":
+    yield browser_of_student
+    browser_of_student.goto("about:blank")
 
 
 def there(server: Server, path: str = "") -> str:
