@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from vitviz.app.main import RECORDS
-from vitviz.text import PAGES
+from vitviz.text import PAGES, glossary
 from vitviz.text.lessons import LESSONS, link
 
 from .conftest import HEIGHT, WIDTH, Scheme, Server, watched
@@ -128,6 +128,11 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+def only(name: str) -> pytest.MarkDecorator:
+    """A test of one page."""
+    return pytest.mark.parametrize("name", [name], indirect=True)
+
+
 @pytest.fixture(scope="module")
 def window(browser: "Browser") -> "Iterator[Page]":
     """One for all pages, as it loads the next in less processor time than a new one."""
@@ -175,20 +180,6 @@ def show_as_presenter(page: "Page", presenter: bool) -> None:
 
 WHOLE = """() => document.querySelector("[data-testid=stMain]").scrollHeight"""
 SCHEME = """() => matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light" """
-
-
-@pytest.fixture(scope="module")
-def attention(browser: "Browser", server: Server) -> "Iterator[Page]":
-    with watched(browser) as page:
-        yield opened(page, server)
-
-
-@pytest.fixture
-def laptop(attention: "Page") -> "Page":
-    """The map of attention, which tests leave as it was, in the window as it opens."""
-    resized(attention, WIDTH, HEIGHT)
-    attention.evaluate(TOP)
-    return attention
 
 
 TOP = """() => {
@@ -290,17 +281,9 @@ def test_every_control_is_reached_by_the_keyboard(screen: "Page") -> None:
     assert wanted <= reached
 
 
-@pytest.mark.parametrize("look", DARK, ids=str)
-def test_it_looks_as_it_should_in_the_dark(name: str, look: Look, screen: "Page") -> None:
-    """The last test of each page, as another scheme takes long, and the next page is loaded."""
-    if look.screen == LAPTOP:
-        expect_to_be_seen_and_read(screen, name, look.scheme)
-    else:
-        expect_to_look(screen, f"{name}_{look}")
-
-
-def test_data_that_is_open_stays_open_and_follows_the_layer(laptop: "Page") -> None:
-    page = laptop
+@only("attention")
+def test_data_that_is_open_stays_open_and_follows_the_layer(screen: "Page") -> None:
+    page = screen
     page.get_by_text("Data", exact=True).click()
     before = saved(page)
     page.locator(".st-key-layer input").press("ArrowLeft")
@@ -318,8 +301,9 @@ def test_data_that_is_open_stays_open_and_follows_the_layer(laptop: "Page") -> N
     settled(page)
 
 
-def test_photo_and_map_grow_with_the_window_and_type_does_not(laptop: "Page") -> None:
-    page = laptop
+@only("attention")
+def test_photo_and_map_grow_with_the_window_and_type_does_not(screen: "Page") -> None:
+    page = screen
     label = "main .distance text"
     widths, types = [], []
     for width, height in ((1280, 720), (1440, 900), (1920, 1080)):
@@ -337,10 +321,9 @@ def test_photo_and_map_grow_with_the_window_and_type_does_not(laptop: "Page") ->
     show_as_presenter(page, False)
 
 
-def test_pictures_of_charts_grow_with_the_window_and_type_does_not(
-    page: "Page", server: Server
-) -> None:
-    opened(page, server, "rollout")
+@only("rollout")
+def test_pictures_of_charts_grow_with_the_window_and_type_does_not(screen: "Page") -> None:
+    page = screen
     chart = "main .stPlotlyChart:has(.colorbar)"
     photo = "main .stPlotlyChart:not(:has(.colorbar)) .imagelayer image"
     heights, photos, types = [], [], []
@@ -355,8 +338,9 @@ def test_pictures_of_charts_grow_with_the_window_and_type_does_not(
     assert types[1] == pytest.approx(types[0])
 
 
-def test_parts_stand_under_one_another_where_there_is_no_room(laptop: "Page") -> None:
-    page = laptop
+@only("attention")
+def test_parts_stand_under_one_another_where_there_is_no_room(screen: "Page") -> None:
+    page = screen
     photo, shown, heads = (f"main [data-part={part}]" for part in ("photo", "map", "strip"))
     resized(page, 1280)
     assert box(page, heads)["left"] > box(page, shown)["right"] > box(page, photo)["right"]
@@ -370,10 +354,9 @@ def test_parts_stand_under_one_another_where_there_is_no_room(laptop: "Page") ->
     assert box(page, photo)["width"] > 240
 
 
-def test_charts_stand_under_one_another_where_there_is_no_room(
-    page: "Page", server: Server
-) -> None:
-    opened(page, server, "classify")
+@only("classify")
+def test_charts_stand_under_one_another_where_there_is_no_room(screen: "Page") -> None:
+    page = screen
     charts = "main .stPlotlyChart"
     resized(page, 1099)
     tops = page.locator(charts).evaluate_all("all => all.map(o => o.getBoundingClientRect().top)")
@@ -386,8 +369,9 @@ def test_charts_stand_under_one_another_where_there_is_no_room(
 @pytest.mark.parametrize(
     ("what", "mark"), [(PROVENANCE, "The whole line"), (".st-key-caption", "The whole caption")]
 )
-def test_what_is_folded_opens(what: str, mark: str, laptop: "Page") -> None:
-    page = laptop
+@only("attention")
+def test_what_is_folded_opens(what: str, mark: str, screen: "Page") -> None:
+    page = screen
     resized(page, 390, 844)
 
     def height() -> float:
@@ -399,6 +383,42 @@ def test_what_is_folded_opens(what: str, mark: str, laptop: "Page") -> None:
     until(page, lambda: height() > 1.5 * folded)
     page.keyboard.press("Enter")
     until(page, lambda: height() == pytest.approx(folded))
+
+
+@only("attention")
+def test_a_definition_opens_on_hover_and_on_focus_and_is_never_cut_off(screen: "Page") -> None:
+    page = screen
+    term = page.locator(".st-key-caption .term").first
+    shown = page.locator(".st-key-caption .meaning:visible")
+    for width in (390, WIDTH):
+        resized(page, width)
+        term.wait_for()
+        assert shown.count() == 0
+        for show in (term.hover, term.focus):
+            show()
+            shown.wait_for()
+            assert shown.inner_text() == glossary()["query"]
+            assert shown.evaluate(UNCUT)
+            page.mouse.move(0, 0)
+        page.keyboard.press("Tab")  # to the next term
+        assert shown.inner_text() == glossary()["key"]
+        page.evaluate("document.activeElement.blur()")
+        shown.wait_for(state="hidden")
+
+
+UNCUT = """tip => { const box = tip.getBoundingClientRect();
+  const at = (x, y) => tip.contains(document.elementFromPoint(x, y));
+  return box.left >= 0 && box.right <= innerWidth && box.top >= 0
+    && at(box.left + 3, box.top + 3) && at(box.right - 3, box.bottom - 3); }"""
+
+
+@pytest.mark.parametrize("look", DARK, ids=str)
+def test_it_looks_as_it_should_in_the_dark(name: str, look: Look, screen: "Page") -> None:
+    """The last test of each page, as another scheme takes long, and the next page is loaded."""
+    if look.screen == LAPTOP:
+        expect_to_be_seen_and_read(screen, name, look.scheme)
+    else:
+        expect_to_look(screen, f"{name}_{look}")
 
 
 def test_a_link_is_copied(page: "Page", server: Server) -> None:
