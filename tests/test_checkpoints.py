@@ -98,13 +98,17 @@ def test_the_files_of_the_project_can_be_read() -> None:
 
 @pytest.mark.parametrize("suffix", WRITERS)
 @pytest.mark.parametrize(
-    ("name", "classes"),
-    [("test_vit", 1000), ("test_vit2", 7), ("deit_tiny_distilled_patch16_224", 3)],
+    ("name", "options"),
+    [
+        ("test_vit", dict(num_classes=1000)),
+        ("test_vit2", dict(num_classes=7)),
+        ("deit_tiny_distilled_patch16_224", dict(num_classes=3, depth=3)),
+    ],
 )
 def test_a_checkpoint_of_timm_comes_back_as_it_was(
-    name: str, classes: int, suffix: str, tmp_path: Path
+    name: str, options: dict[str, Any], suffix: str, tmp_path: Path
 ) -> None:
-    module = timm_module(name, num_classes=classes)
+    module = timm_module(name, **options)
     path = write(module.state_dict(), tmp_path / f"mine{suffix}")
     model = load_model(name, checkpoint=path)
     assert model.trained is True

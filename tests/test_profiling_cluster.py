@@ -25,6 +25,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.con
 #: A process of its own has Ray, which leaves its children to the garbage collector.
 CLUSTER = """
 import sys, ray
+from contextlib import suppress
+from functools import partialmethod
+with suppress(ImportError):  # two processes less: nobody reads logs, and no machine is added
+    from ray._private.parameter import RayParams
+    without = dict(no_monitor=True, include_log_monitor=False)
+    RayParams.__init__ = partialmethod(RayParams.__init__, **without)
 for attempt in range(2):
     try:
         made = ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False)
