@@ -173,9 +173,8 @@ LOOKS = """window.looks = new Set();
 def test_it_opens_on_the_first_page_without_a_click_and_nothing_is_drawn_before_its_style(
     visit: Callable[[], Page], server: Server
 ) -> None:
-    """Looked at in every frame, from the first; and opened in the dark, it is dark."""
+    """Looked at in every frame, from the first."""
     page = visit()
-    page.emulate_media(color_scheme="dark")
     page.add_init_script(LOOKS)
     open_app(page, server, "")
     looks: list[str] = page.evaluate("[...looks]")
@@ -188,7 +187,7 @@ def test_it_opens_on_the_first_page_without_a_click_and_nothing_is_drawn_before_
     expect(provenance(page)).to_be_visible()
     expect(provenance(page)).to_contain_text(f"{MODEL} (ViT, ")
     expect(provenance(page)).to_contain_text(" · ")
-    expect_to_be_seen_and_read(page, "anatomy", "dark")
+    expect_to_be_seen_and_read(page, "anatomy", "light")
 
 
 # --- pictures -----------------------------------------------------------------------------------

@@ -115,12 +115,10 @@ class Look(NamedTuple):
 
 
 PLAIN = Look()
-#: In an order in which little changes from one to the next.
-LIGHT = (
-    *(PLAIN, Look(PROJECTOR), Look(whole=True), Look(SMALL), Look(TABLET), Look(PHONE)),
-    *(Look(size, presenter=True) for size in (PHONE, TABLET, SMALL, PROJECTOR, LAPTOP)),
-)
-DARK = tuple(Look(size, "dark") for size in (LAPTOP, PHONE, PROJECTOR))
+# In an order in which little changes from one to the next, as are the tests of this file.
+DARK = tuple(Look(size, "dark") for size in (LAPTOP, PROJECTOR, PHONE))
+LIGHT = (*map(Look, (PHONE, TABLET, SMALL, PROJECTOR)), Look(whole=True), PLAIN)
+LARGER = tuple(Look(size, presenter=True) for size in (LAPTOP, SMALL, TABLET, PHONE, PROJECTOR))
 
 
 @pytest.fixture(scope="module", params=PAGES)
@@ -143,7 +141,7 @@ def window(browser: "Browser") -> "Iterator[Page]":
 @pytest.fixture(scope="module")
 def loaded(name: str, window: "Page", server: Server) -> "Page":
     window.goto("about:blank")
-    window.emulate_media(color_scheme="light")
+    window.emulate_media(color_scheme="dark")  # as the first tests want it
     window.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     return opened(window, server, name)
 
@@ -155,8 +153,8 @@ def look() -> Look:
 
 @pytest.fixture
 def screen(loaded: "Page", look: Look) -> "Page":
-    """The page of this name in this look, which a test leaves as it was, but for what has the focus
-    and what was scrolled; seen from its top."""
+    """The page of this name in this look, seen from its top. A test leaves it as it was, but for
+    the look, what has the focus and what was scrolled."""
     show_as_presenter(loaded, look.presenter)
     if loaded.evaluate(SCHEME) != look.scheme:
         loaded.emulate_media(color_scheme=look.scheme)
@@ -188,6 +186,30 @@ TOP = """() => {
 }"""
 
 
+@pytest.mark.parametrize("look", DARK, ids=str)
+def test_it_looks_as_it_should_in_the_dark(name: str, look: Look, screen: "Page") -> None:
+    """It is loaded so, and then turned to the light."""
+    if look.screen == LAPTOP:
+        expect_to_be_seen_and_read(screen, name, look.scheme)
+    else:
+        expect_to_look(screen, f"{name}_{look}")
+
+
+@pytest.mark.parametrize("look", LIGHT, ids=str)
+def test_it_fits_the_window_and_looks_as_it_should(name: str, look: Look, screen: "Page") -> None:
+    expect_to_fit(screen, name, look)
+    if look == PLAIN:
+        expect_to_be_seen_and_read(screen, name, look.scheme)
+
+
+def expect_to_fit(page: "Page", name: str, look: Look) -> None:
+    """Nothing is wider than the window or cut off, and what is on screen looks as it should."""
+    found = page.evaluate(TOO_WIDE)
+    assert found["wide"] <= 0
+    assert not found["cut"]
+    expect_to_look(page, f"{name}_{look}")
+
+
 def test_caption_and_main_figure_stand_in_the_first_screen(name: str, screen: "Page") -> None:
     page = screen
     end = box(page, PROVENANCE)["top"]
@@ -202,47 +224,6 @@ def test_caption_and_main_figure_stand_in_the_first_screen(name: str, screen: "P
     elif name not in RECORDS:
         page.locator("main canvas, main .main-svg").first.wait_for()
         assert box(page, "main canvas, main .main-svg")["top"] < end - 100
-
-
-@pytest.mark.parametrize(("lesson", "step"), [(1, 2), (3, 3), (6, 2)])
-def test_a_step_of_a_lesson_has_its_figure_in_the_first_screen(
-    lesson: int, step: int, page: "Page", server: Server
-) -> None:
-    opened(page, server, link(lesson, step))
-    name = f"lesson_{lesson}.{step}"
-    end, strip = box(page, PROVENANCE)["top"], box(page, ".st-key-lesson")
-    assert page.locator(".st-key-lesson").get_by_role("button").count() >= 2
-    assert strip["bottom"] - strip["top"] < 80  # of 720 pixels
-    if LESSONS[lesson - 1].steps[step - 1].page in MAPS:
-        assert box(page, "main canvas[data-part=map]")["bottom"] <= end
-    else:
-        page.locator("main canvas, main .main-svg").first.wait_for()
-        assert box(page, "main canvas, main .main-svg")["top"] < end - 250
-    expect_to_look(page, name)
-    resized(page, 390, 844)
-    found = page.evaluate(TOO_WIDE)
-    assert found["wide"] <= 0
-    assert not found["cut"]
-    expect_to_look(page, f"{name}_390")
-
-
-@pytest.mark.parametrize("look", LIGHT, ids=str)
-def test_it_fits_the_window_and_looks_as_it_should(name: str, look: Look, screen: "Page") -> None:
-    """Nothing is wider than the window or cut off, and what is on screen looks as it should."""
-    found = screen.evaluate(TOO_WIDE)
-    assert found["wide"] <= 0
-    assert not found["cut"]
-    if look == PLAIN:
-        expect_to_be_seen_and_read(screen, name, look.scheme)
-    expect_to_look(screen, f"{name}_{look}")
-
-
-@pytest.mark.parametrize("look", LIGHT[-1:], ids=str)
-def test_everything_is_larger_by_a_quarter_for_a_presenter(screen: "Page") -> None:
-    larger = screen.evaluate(SIZES)
-    show_as_presenter(screen, False)
-    sizes = screen.evaluate(SIZES)
-    assert {part: size and 1.25 * size for part, size in sizes.items()} == pytest.approx(larger)
 
 
 def saved(page: "Page") -> list[str]:
@@ -412,13 +393,40 @@ UNCUT = """tip => { const box = tip.getBoundingClientRect();
     && at(box.left + 3, box.top + 3) && at(box.right - 3, box.bottom - 3); }"""
 
 
-@pytest.mark.parametrize("look", DARK, ids=str)
-def test_it_looks_as_it_should_in_the_dark(name: str, look: Look, screen: "Page") -> None:
-    """The last test of each page, as another scheme takes long, and the next page is loaded."""
-    if look.screen == LAPTOP:
-        expect_to_be_seen_and_read(screen, name, look.scheme)
+def test_everything_is_larger_by_a_quarter_for_a_presenter(screen: "Page") -> None:
+    before = screen.evaluate(SIZES)
+    show_as_presenter(screen, True)
+    after = screen.evaluate(SIZES)
+    assert {part: size and 1.25 * size for part, size in before.items()} == pytest.approx(after)
+
+
+@pytest.mark.parametrize("look", LARGER, ids=str)
+def test_it_fits_the_window_and_looks_as_it_should_for_a_presenter(
+    name: str, look: Look, screen: "Page"
+) -> None:
+    expect_to_fit(screen, name, look)
+
+
+@pytest.mark.parametrize(("lesson", "step"), [(1, 2), (3, 3), (6, 2)])
+def test_a_step_of_a_lesson_has_its_figure_in_the_first_screen(
+    lesson: int, step: int, page: "Page", server: Server
+) -> None:
+    opened(page, server, link(lesson, step))
+    name = f"lesson_{lesson}.{step}"
+    end, strip = box(page, PROVENANCE)["top"], box(page, ".st-key-lesson")
+    assert page.locator(".st-key-lesson").get_by_role("button").count() >= 2
+    assert strip["bottom"] - strip["top"] < 80  # of 720 pixels
+    if LESSONS[lesson - 1].steps[step - 1].page in MAPS:
+        assert box(page, "main canvas[data-part=map]")["bottom"] <= end
     else:
-        expect_to_look(screen, f"{name}_{look}")
+        page.locator("main canvas, main .main-svg").first.wait_for()
+        assert box(page, "main canvas, main .main-svg")["top"] < end - 250
+    expect_to_look(page, name)
+    resized(page, 390, 844)
+    found = page.evaluate(TOO_WIDE)
+    assert found["wide"] <= 0
+    assert not found["cut"]
+    expect_to_look(page, f"{name}_390")
 
 
 def test_a_link_is_copied(page: "Page", server: Server) -> None:
