@@ -21,6 +21,7 @@ def expect_view(page: "Page", settings: str, words: str, heading: str = "Attenti
     expect(page.get_by_test_id("stApp")).to_have_attribute("data-test-script-state", "notRunning")
 
 
+# A key chooses the patch to the right, and the page is turned at once.
 AT_ONCE = """photo => {
   const how = { key: "ArrowRight", bubbles: true, composed: true };
   photo.dispatchEvent(new KeyboardEvent("keydown", how));
@@ -28,7 +29,7 @@ AT_ONCE = """photo => {
 }"""
 
 
-def test_back_and_forward_walk_through_views_and_pages_with_their_settings(
+def test_back_and_forward_walk_through_views_and_pages_and_a_choice_is_kept_as_a_page_is_turned(
     page: "Page", server: Server
 ) -> None:
     opened(page, server)
@@ -84,10 +85,8 @@ def test_back_and_forward_walk_through_views_and_pages_with_their_settings(
     page.go_forward()
     expect_view(page, "distance?layer=4", "layer 4 of 6", "Distance")
 
-
-def test_a_choice_is_kept_where_the_page_is_turned_at_once(page: "Page", server: Server) -> None:
-    opened(page, server)
+    turn(page, "attention")
     page.locator("main canvas[data-part=photo]").evaluate(AT_ONCE)
-    expect_view(page, "tokens?query=9.9", "layer 6 of 6", "Tokens")
+    expect_view(page, "tokens?layer=4&query=9.9", "layer 4 of 6", "Tokens")
     turn(page, "attention")
     assert reading(page).startswith("query row 9 column 9,")
