@@ -141,9 +141,9 @@ def test_figures_are_saved_with_their_numbers_as_heat_maps_dots_and_bars(
         middles(heat_map(svg), acts.grid), colours(values, "Cividis"), atol=2
     )
     _, png = saved(page, menu, "PNG, bare, transparent")
-    image = Image.open(io.BytesIO(png))
-    assert image.mode == "RGBA"
-    assert image.getpixel((1, image.height - 2))[3] == 0  # type: ignore[index]
+    bare = Image.open(io.BytesIO(png))
+    assert bare.mode == "RGBA"
+    assert bare.getpixel((1, bare.height - 2))[3] == 0  # type: ignore[index]
 
     # The two scales differ by two.
     sizes: list[Any] = []
