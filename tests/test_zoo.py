@@ -39,7 +39,7 @@ from vitviz.checkpoints import SUCCESSORS, load_shipped, shipped_names
 from vitviz.families import ModelError
 from vitviz.model import Model
 from vitviz.zoo import catalogue, leave_cores_free, load_model, random_kernel, weights_of
-from vitviz.zoo.architectures import on_meta_device
+from vitviz.zoo.architectures import on_meta_device, outline_of
 
 
 @pytest.fixture
@@ -596,6 +596,18 @@ def groups(monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:
     reader = sys.modules["joblib.externals.loky.backend.context"]
     monkeypatch.setattr(os.path, "exists", lambda path: path in there)
     monkeypatch.setattr(reader, "open", lambda path: io.StringIO(there[path]), raising=False)
+
+
+def test_an_outline_is_made_once_and_lists_are_options_too() -> None:
+    sizes = {"img_size": (80, 48), "embed_dim": 8, "num_heads": 2}
+    outline = outline_of("test_vit", sizes)
+    assert outline_of("test_vit", dict(sizes)) is outline
+    assert outline_of("test_vit", {**sizes, "embed_dim": 16}) is not outline
+    listed = outline_of("test_vit", {**sizes, "img_size": [80, 48]})
+    shapes = [
+        {key: value.shape for key, value in one.state_dict().items()} for one in (outline, listed)
+    ]
+    assert shapes[0] == shapes[1]
 
 
 @pytest.mark.usefixtures("eight_cores")

@@ -66,7 +66,10 @@ def outline_of(architecture: str, options: dict[str, Any]) -> nn.Module:
 
     Nobody changes it: who asks the same a little later gets the same module.
     """
-    return _outlined(architecture, **options)
+    try:
+        return _outlined(architecture, **options)
+    except TypeError:  # a list, as of a JSON file, is no key of a cache
+        return _outlined.__wrapped__(architecture, **options)
 
 
 @lru_cache(maxsize=16, typed=True)  # loading one model asks for its outline up to five times
