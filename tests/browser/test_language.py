@@ -8,26 +8,33 @@ from vitviz.text import PAGES
 
 from .conftest import WIDTH, Server, watched
 from .test_every_screen import TOO_WIDE, resized
-from .walk import opened, turn, until
+from .walk import opened, reading, settled, turn, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 
-def test_the_menu_turns_every_word_and_nothing_is_wider_than_the_window_in_korean(
+LINK = "picture=moose&layer=2&head=3&query=4.9&read=column&scale=log"
+
+
+def test_the_menu_turns_every_word_nothing_is_too_wide_in_korean_and_a_link_outlives_all_pages(
     page: "Page", server: Server
 ) -> None:
-    opened(page, server, "attention")
+    opened(page, server, f"attention?{LINK}")
+    assert reading(page).startswith("key row 4 column 9, head 3: strongest query")
     page.locator(".st-key-lang").get_by_role("combobox").click()
     page.get_by_role("option", name="한국어").click()
     page.locator("h1").get_by_text("어텐션: 누가 어디를 보는가?").wait_for()
     until(page, lambda: "lang=ko" in page.url)
+    settled(page)
+    before = reading(page)
     menu = page.get_by_test_id("stExpandSidebarButton")  # in sight where the entries are not
     with speaking("ko"):
-        for place, name in enumerate(PAGES):
+        for place, name in enumerate((*(one for one in PAGES if one != "attention"), "attention")):
             if menu.is_visible():
                 menu.click()
             turn(page, name)
+            until(page, lambda: all(part in page.url for part in LINK.split("&")))
             assert {*page.locator(".save-menu summary").all_inner_texts()} <= {"저장"}
             # First as wide as the window is already: a figure of another width is drawn anew.
             for width in (390, WIDTH) if place % 2 else (WIDTH, 390):
@@ -35,6 +42,8 @@ def test_the_menu_turns_every_word_and_nothing_is_wider_than_the_window_in_korea
                 found = page.evaluate(TOO_WIDE)
                 assert found["wide"] <= 0, (name, width)
                 assert not found["cut"], (name, width)
+    assert reading(page) == before
+    assert "행 4" in before
 
 
 def test_a_browser_in_korean_gets_korean_pages_and_a_korean_report(

@@ -6,15 +6,12 @@ from urllib.parse import parse_qsl, urlsplit
 
 from app_server import Server
 
-from vitviz.text import PAGES, tab
+from vitviz.text import tab
 
 from .walk import opened, reading, settled, turn, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
-
-LINK = "picture=moose&weights=random&layer=2&head=3&query=4.9&read=column&scale=log"
-
 
 # --- links --------------------------------------------------------------------------------------
 
@@ -57,16 +54,6 @@ def test_a_copied_link_shows_the_same(page: "Page", server: Server) -> None:
     assert len({said for _, said, _ in shown}) == len(shown)
     for link, said, line in shown:
         expect_shown(page, link, said, line)
-
-
-def test_a_link_outlives_a_walk_through_all_pages(page: "Page", server: Server) -> None:
-    opened(page, server, f"attention?{LINK}")
-    before = reading(page)
-    assert before.startswith("key row 4 column 9, head 3: strongest query")
-    for name in (*(other for other in PAGES if other != "attention"), "attention"):
-        turn(page, name)
-        until(page, lambda: all(part in page.url for part in LINK.split("&")))
-    assert reading(page) == before
 
 
 # --- answers ------------------------------------------------------------------------------------
