@@ -30,6 +30,9 @@ FLAGS = (
     "--use-fake-device-for-media-stream",  # a camera, which asks for no leave
     "--use-fake-ui-for-media-stream",
 )
+# A page of the tests lives for seconds, and V8's optimising compilers take more than they save it.
+# Bars of time are taken with them, as readers have them.
+LESS_COMPILED = "--js-flags=--no-maglev --no-turbofan"
 WIDTH, HEIGHT = 1280, 720
 # Opened at a page's own address, Streamlit asks for its health below it, is told 404, and goes on.
 PROBE = re.compile(r"/\w+/_stcore/(health|host-config)$")
@@ -38,14 +41,15 @@ Scheme = Literal["light", "dark"]
 
 
 @pytest.fixture(scope="package")
-def browser() -> "Iterator[Browser]":
+def browser(request: pytest.FixtureRequest) -> "Iterator[Browser]":
     if not CHROMIUM.exists() and not os.environ.get("CI"):
         pytest.skip(f"there is no {CHROMIUM}")
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=1000 * PATIENCE)
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        flags = FLAGS if request.config.option.markexpr == "bars" else (*FLAGS, LESS_COMPILED)
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
         yield chromium
         chromium.close()
 
