@@ -27,10 +27,12 @@ CLUSTER = """
 import sys, ray
 from contextlib import suppress
 from functools import partialmethod
+from inspect import signature
 with suppress(ImportError):  # two processes less: nobody reads logs, and no machine is added
     from ray._private.parameter import RayParams
     without = dict(no_monitor=True, include_log_monitor=False)
-    RayParams.__init__ = partialmethod(RayParams.__init__, **without)
+    if without.keys() <= signature(RayParams.__init__).parameters.keys():
+        RayParams.__init__ = partialmethod(RayParams.__init__, **without)
 for attempt in range(2):
     try:
         made = ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False)
