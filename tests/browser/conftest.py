@@ -30,8 +30,8 @@ FLAGS = (
     "--use-fake-device-for-media-stream",  # a camera, which asks for no leave
     "--use-fake-ui-for-media-stream",
 )
-# A page of the tests lives for seconds, and V8's optimising compilers take more than they save it.
-# Bars of time are taken with them, as readers have them.
+# In the tests a page lives for seconds: V8's optimising compilers take more time than they save.
+# Only the bars of time have them, as the browsers of readers do.
 LESS_COMPILED = "--js-flags=--no-maglev --no-turbofan"
 WIDTH, HEIGHT = 1280, 720
 # Opened at a page's own address, Streamlit asks for its health below it, is told 404, and goes on.

@@ -206,7 +206,7 @@ def _make_more_ready() -> None:
     from vitviz.zoo import leave_cores_free
 
     inspection.filter_components(np.eye(2).reshape(2, 2, 1, 1), n_components=1)
-    leave_cores_free()  # again, as a BLAS of its own has come with it
+    leave_cores_free()  # again: scipy has come with it, and with scipy a BLAS of its own
     models.settle()
 
 

@@ -249,8 +249,8 @@ LESSONS = (
                 "classify",
                 mark(
                     "Mute each head alone. **Is there one head on which the answer depends?** Then "
-                    "click the darkest squares, which mutes those heads, and see what the answer "
-                    "becomes."
+                    "click the darkest blue squares, which mutes those heads, and see what the "
+                    "answer becomes."
                 ),
                 {},
                 ("picture", "heads"),

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +60,6 @@ def _initialised(recipe: Recipe, stage: Stage) -> Network:
         torch.manual_seed(recipe.seed)
         kind = Cnn if recipe.network == "cnn" else WhitenedCnn
         return kind(**recipe.configuration)
-
-
-def _to_be_filled(recipe: Recipe) -> Recipe:
-    """The recipe for a network that gets other weights: mimetic ones take long to make."""
-    return replace(recipe, initialisation=None)
 
 
 def _batches(
@@ -167,9 +162,8 @@ def train(
         run.teacher = teacher.to(accelerator.device)
     for number in range(about["stage"], len(recipe.stages)):
         if number > about["stage"]:
-            larger = _to_be_filled(recipe), recipe.stages[number]
             model, run.average = (
-                grow(network.cpu(), build(*larger))
+                grow(network.cpu(), build(recipe, recipe.stages[number]))
                 if isinstance(network, VisionTransformer)
                 else network
                 for network in (model, run.average)
@@ -226,8 +220,7 @@ class _Run:
         saved = load_file(self.checkpoint)
         networks = []
         for prefix in ("", AVERAGE):
-            stage = self.recipe.stages[self.about["stage"]]
-            network = _initialised(_to_be_filled(self.recipe), stage)
+            network = _initialised(self.recipe, self.recipe.stages[self.about["stage"]])
             network.load_state_dict({name: saved[prefix + name] for name in network.state_dict()})
             networks.append(network)
         self.report(f"resuming at stage {self.about['stage'] + 1}, step {self.about['step']}")

@@ -64,7 +64,7 @@ def on_meta_device() -> Iterator[None]:
 def outline_of(architecture: str, options: dict[str, Any]) -> nn.Module:
     """The model on the meta device: it takes no memory and no random numbers.
 
-    Nobody changes it: who asks the same a little later gets the same module.
+    It may be one that was made before for the same options, so callers must not change it.
     """
     try:
         return _outlined(architecture, **options)
