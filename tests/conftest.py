@@ -43,10 +43,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in bars]
 
 
+def pytest_collectstart() -> None:
+    """What libraries and test files hold is no garbage, and is not searched for it."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """What libraries and test files hold from here on is no garbage, and is not searched for it."""
-    gc.collect()
+    """Garbage is what comes from here on."""
     gc.freeze()
+    gc.enable()
     atexit.register(gc.unfreeze)  # otherwise libraries report leaks at exit
 
 
