@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from types import ModuleType
@@ -136,6 +137,7 @@ class Import:
     line: int
 
 
+@cache
 def sources() -> dict[str, tuple[str, bool]]:
     """Source of every module of vitviz by its dotted name, and whether it is a package."""
     found = {}
@@ -145,6 +147,11 @@ def sources() -> dict[str, tuple[str, bool]]:
         name = ".".join(parts[:-1] if is_package else parts)
         found[name] = path.read_text(encoding="utf-8"), is_package
     return found
+
+
+@cache
+def parsed(source: str) -> ast.Module:
+    return ast.parse(source)
 
 
 def absolute(target: str, level: int, module: str, is_package: bool) -> str:
@@ -195,7 +202,7 @@ def violations(module: str, source: str, is_package: bool = False) -> list[str]:
         return [f"{module} is in no layer."]
     return [
         f"{module}, line {found.line}: {complaint}"
-        for found in imports(ast.parse(source), module, is_package)
+        for found in imports(parsed(source), module, is_package)
         if (complaint := _complaint(layer, found) or _within_app(module, found))
     ]
 
@@ -242,7 +249,7 @@ def circle(modules: Mapping[str, tuple[str, bool]]) -> list[str]:
     graph = {
         name: {
             imported
-            for found in imports(ast.parse(source), name, is_package)
+            for found in imports(parsed(source), name, is_package)
             if found.when != "hint" and (imported := module_of(found.target))
         }
         for name, (source, is_package) in modules.items()
@@ -257,7 +264,7 @@ def circle(modules: Mapping[str, tuple[str, bool]]) -> list[str]:
 
 
 def classes(source: str) -> set[str]:
-    return {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)}
+    return {node.name for node in ast.walk(parsed(source)) if isinstance(node, ast.ClassDef)}
 
 
 @pytest.mark.parametrize("module", sources())
