@@ -181,8 +181,10 @@ def _train(arguments: argparse.Namespace) -> int:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
+    from ..memory import keep_freed_memory
     from ..training import evaluate
 
+    keep_freed_memory()
     try:
         found = evaluate(
             arguments.model, data=arguments.data, split=arguments.split, device=arguments.device
