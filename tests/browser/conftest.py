@@ -31,7 +31,7 @@ FLAGS = (
     "--use-fake-ui-for-media-stream",
 )
 # In the tests a page lives for seconds: V8's optimising compilers take more time than they save.
-# Only the bars of time have them, as the browsers of readers do.
+# Where a bar of time is among the tests they are on, as in the browsers of readers.
 LESS_COMPILED = "--js-flags=--no-maglev --no-turbofan"
 WIDTH, HEIGHT = 1280, 720
 # Opened at a page's own address, Streamlit asks for its health below it, is told 404, and goes on.
@@ -48,7 +48,8 @@ def browser(request: pytest.FixtureRequest) -> "Iterator[Browser]":
 
     expect.set_options(timeout=1000 * PATIENCE)
     with sync_playwright() as playwright:
-        flags = FLAGS if request.config.option.markexpr == "bars" else (*FLAGS, LESS_COMPILED)
+        bars = any(item.get_closest_marker("bars") for item in request.session.items)
+        flags = FLAGS if bars else (*FLAGS, LESS_COMPILED)
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
         yield chromium
         chromium.close()
