@@ -1,6 +1,7 @@
 """A CNN teaches a ViT: the two losses, the teacher's outputs, and shares of the data."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,16 +49,25 @@ PUPIL = replace(
 )
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    write_cifar10(tmp_path, coloured(60, seed=1), coloured(50, seed=2))
-    return tmp_path
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_cifar10(folder, coloured(60, seed=1), coloured(50, seed=2))
+    return folder
 
 
 @pytest.fixture
 def teacher(monkeypatch: pytest.MonkeyPatch) -> Recipe:
     monkeypatch.setitem(RECIPES, "small_cnn", TEACHER)
     return TEACHER
+
+
+@pytest.fixture(scope="module")
+def taught(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run whose teacher has been trained, to be copied."""
+    folder = tmp_path_factory.mktemp("run")
+    train(TEACHER, data=data, out=folder / "teacher", report=silent)
+    return folder
 
 
 def pupil_of(path: Path) -> VisionTransformer:
@@ -135,21 +145,21 @@ def test_the_recipes_of_cifar_run(
 
     def short(recipe: Recipe) -> Recipe:
         stages = tuple(replace(stage, epochs=1) for stage in recipe.stages)
-        return replace(recipe, stages=stages, held_out=5, batch_size=5, early=())
+        return replace(recipe, stages=stages, held_out=2, batch_size=2, early=())
 
     recipe = short(RECIPES[name])
     if recipe.teacher:
         monkeypatch.setitem(RECIPES, recipe.teacher, short(RECIPES[recipe.teacher]))
     count = recipe.configuration["num_classes"]
     write = write_cifar10 if count == 10 else write_cifar100
-    write(tmp_path, *(coloured(n, seed=n, num_classes=count) for n in (10, 5)))
+    write(tmp_path, *(coloured(n, seed=n, num_classes=count) for n in (4, 2)))
     path = train(recipe, data=tmp_path, out=tmp_path / "run", report=silent)
     assert history(path) == [(32, 1.0), (64, 1.0)]
     assert path.stat().st_size < 16e6
 
 
 def test_the_teacher_sees_what_the_pupil_sees(
-    data: Path, tmp_path: Path, teacher: Recipe, monkeypatch: pytest.MonkeyPatch
+    data: Path, taught: Path, tmp_path: Path, teacher: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Augmented and mixed, at its own size."""
     seen: list[torch.Tensor] = []
@@ -166,14 +176,14 @@ def test_the_teacher_sees_what_the_pupil_sees(
 
     monkeypatch.setattr(loop, "Objective", Watched)
     stages = tuple(Stage(image_size=size, epochs=1) for size in (32, 64))
-    out = tmp_path / "run"
+    out = shutil.copytree(taught, tmp_path / "run")
     train(replace(PUPIL, stages=stages, cutmix=1.0), data=data, out=out, report=silent)
     model = trained(teacher, out / "teacher" / "checkpoint.safetensors")
     assert len(seen) == 2 * 2 * 2  # pictures and logits, in two batches, at two sizes
-    for pictures, taught in zip(seen[::2], seen[1::2], strict=True):
+    for pictures, said in zip(seen[::2], seen[1::2], strict=True):
         with torch.no_grad():
-            assert_close(taught, model(normalise(pictures, 32)), rtol=0, atol=0.2)  # bfloat16
-        assert taught.std() > 1
+            assert_close(said, model(normalise(pictures, 32)), rtol=0, atol=0.2)  # bfloat16
+        assert said.std() > 1
 
 
 def trained(recipe: Recipe, path: Path) -> Cnn:
@@ -228,7 +238,7 @@ def test_smoothed_labels_give_every_class_its_share() -> None:
 
 
 def test_one_token_learns_the_labels_and_the_other_the_teacher(
-    data: Path, tmp_path: Path, teacher: Recipe, monkeypatch: pytest.MonkeyPatch
+    data: Path, taught: Path, tmp_path: Path, teacher: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A teacher that is always one class off tells the two apart."""
 
@@ -247,16 +257,16 @@ def test_one_token_learns_the_labels_and_the_other_the_teacher(
         return teachers[-1]
 
     monkeypatch.setattr(loop, "_teacher", off)
-    path = train(PUPIL, data=data, out=tmp_path / "run", report=silent)
+    path = train(PUPIL, data=data, out=shutil.copytree(taught, tmp_path / "run"), report=silent)
     model, test = pupil_of(path), load_cifar(data, "cifar10", "test")
     labels = torch.from_numpy(test.labels)
     with torch.inference_mode():
         x = normalise(torch.from_numpy(test.pictures), 32)
         z, said = model.forward_features(x), teachers[0](x).argmax(1)
         assert model.head_dist is not None
-        labelled, taught = model.head(z[:, 0]).argmax(1), model.head_dist(z[:, 1]).argmax(1)
+        labelled, copied = model.head(z[:, 0]).argmax(1), model.head_dist(z[:, 1]).argmax(1)
     # The teacher is asked what it says: how much it knows depends on the CPU.
-    for answers, own, other in ((labelled, labels, said), (taught, said, labels)):
+    for answers, own, other in ((labelled, labels, said), (copied, said, labels)):
         assert (answers == own).float().mean() > 0.6
         assert (answers == other).float().mean() < 0.3
 

@@ -51,6 +51,7 @@ from vitviz.training import (
     normalise,
     predict,
     rate_factor,
+    record,
     train,
 )
 from vitviz.training.publishing import publish
@@ -301,10 +302,40 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+class Watched:
+    """What a run shows its model: the batches of training, and the splits that it measures."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, interrupt_at: int | None = None) -> None:
+        self.batches: list[Tensor] = []
+        self.splits: list[Split] = []
+        self.interrupt_at = interrupt_at
+        monkeypatch.setattr(training.loop, "flip_and_shift", self.augment)
+        monkeypatch.setattr(training.loop, "accuracy", self.accuracy)
+
+    def augment(self, pictures: Tensor, shift: int, generator: torch.Generator) -> Tensor:
+        if len(self.batches) == self.interrupt_at:
+            self.interrupt_at = None
+            raise KeyboardInterrupt
+        self.batches.append(flip_and_shift(pictures, shift, generator))
+        return self.batches[-1]
+
+    def accuracy(self, model: VisionTransformer, split: Split) -> float:
+        self.splits.append(split)
+        return accuracy(model, split)
+
+
 @pytest.fixture(scope="module")
-def finished(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file that an uninterrupted run of the recipe "smoke" wrote."""
-    return train(SMOKE, data=data, out=tmp_path_factory.mktemp("run"), report=silent)
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Watched]:
+    """The file that an uninterrupted run of the recipe "smoke" wrote, and what it showed."""
+    with pytest.MonkeyPatch.context() as patch:
+        watched = Watched(patch)
+        path = train(SMOKE, data=data, out=tmp_path_factory.mktemp("run"), report=silent)
+        return path, watched
+
+
+@pytest.fixture(scope="module")
+def finished(whole: tuple[Path, Watched]) -> Path:
+    return whole[0]
 
 
 def test_run_writes_a_model_that_describes_itself(finished: Path, data: Path) -> None:
@@ -366,11 +397,8 @@ def test_a_run_that_went_on_after_its_test_says_so(finished: Path, tmp_path: Pat
     assert "tested_before" not in json.loads(finished.with_suffix(".json").read_text())
 
 
-def test_same_seed_gives_the_same_bits(finished: Path, data: Path, tmp_path: Path) -> None:
-    torch.rand(3)  # the global generator is not asked
-    again = train(SMOKE, data=data, out=tmp_path / "again", report=silent)
-    other = train(replace(SMOKE, seed=1), data=data, out=tmp_path / "other", report=silent)
-    assert_close(load_file(again), load_file(finished), rtol=0, atol=0)
+def test_another_seed_gives_other_weights(finished: Path, data: Path, tmp_path: Path) -> None:
+    other = train(replace(SMOKE, seed=1), data=data, out=tmp_path, report=silent)
     assert not torch.equal(load_file(other)["head.weight"], load_file(finished)["head.weight"])
 
 
@@ -402,8 +430,11 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return results
 
 
-@pytest.mark.parametrize("save_every", [1, 100])
-@pytest.mark.parametrize("at", [1, 2, 3, 4])  # the end of an epoch each; then the test's result
+# At the end of an epoch each, the first, the second and that of the second stage, which is saved
+# before or after; then at the test's result.
+@pytest.mark.parametrize(
+    ("at", "save_every"), [(1, 1), (1, 100), (2, 100), (3, 1), (3, 100), (4, 100)]
+)
 def test_interrupted_run_resumes(
     at: int, save_every: int, data: Path, measured: list[float], tmp_path: Path
 ) -> None:
@@ -424,28 +455,6 @@ def test_interrupted_run_resumes(
     assert run(silent) == path  # a finished run is not trained or measured again
     assert len(measured) == 1
     assert_close(load_file(path), state, rtol=0, atol=0)
-
-
-class Watched:
-    """What a run shows its model: the batches of training, and the splits that it measures."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, interrupt_at: int | None = None) -> None:
-        self.batches: list[Tensor] = []
-        self.splits: list[Split] = []
-        self.interrupt_at = interrupt_at
-        monkeypatch.setattr(training.loop, "flip_and_shift", self.augment)
-        monkeypatch.setattr(training.loop, "accuracy", self.accuracy)
-
-    def augment(self, pictures: Tensor, shift: int, generator: torch.Generator) -> Tensor:
-        if len(self.batches) == self.interrupt_at:
-            self.interrupt_at = None
-            raise KeyboardInterrupt
-        self.batches.append(flip_and_shift(pictures, shift, generator))
-        return self.batches[-1]
-
-    def accuracy(self, model: VisionTransformer, split: Split) -> float:
-        self.splits.append(split)
-        return accuracy(model, split)
 
 
 def test_training_and_held_out_pictures_are_kept_apart(
@@ -471,17 +480,15 @@ def test_training_and_held_out_pictures_are_kept_apart(
 
 
 def test_run_interrupted_between_two_steps_goes_on_with_the_next(
-    data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    data: Path, whole: tuple[Path, Watched], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    whole = Watched(monkeypatch)
-    train(SMOKE, data=data, out=tmp_path / "whole", report=silent)
     halved = Watched(monkeypatch, interrupt_at=7)  # of 15 steps; in the second epoch
     with pytest.raises(KeyboardInterrupt):
-        train(SMOKE, data=data, out=tmp_path / "halved", save_every=1, report=silent)
+        train(SMOKE, data=data, out=tmp_path, save_every=1, report=silent)
     lines: list[str] = []
-    path = train(SMOKE, data=data, out=tmp_path / "halved", save_every=1, report=lines.append)
+    path = train(SMOKE, data=data, out=tmp_path, save_every=1, report=lines.append)
     assert lines[0] == "resuming at stage 1, step 7"
-    assert_close(halved.batches, whole.batches, rtol=0, atol=0)
+    assert_close(halved.batches, whole[1].batches, rtol=0, atol=0)
     assert history(path) == EPOCHS
 
 
@@ -558,7 +565,7 @@ def test_too_few_pictures_are_told(count: int, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_it_learns(tmp_path: Path) -> None:
+def test_it_learns_and_a_long_run_is_recorded_by_twelve_moments(tmp_path: Path) -> None:
     write_cifar10(tmp_path, coloured(60, seed=1), coloured(50, seed=2))
     recipe: Recipe = replace(
         SMOKE, stages=(Stage(image_size=32, epochs=25),), adamw_rate=0.01, label_smoothing=0.0
@@ -569,11 +576,16 @@ def test_it_learns(tmp_path: Path) -> None:
     assert losses[0] > 1.5
     assert losses[-1] < losses[0] / 3
     assert metadata(path)["test_accuracy"] > 0.8
+    epochs = record(path.with_name("moments.npz"))["epoch"].tolist()
+    assert len(epochs) == 12
+    assert (epochs[0], epochs[-1]) == (0, 25)
+    assert epochs == sorted(epochs)
 
 
-def test_command_trains(
+def test_command_trains_and_the_same_seed_gives_the_same_bits(
     data: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    torch.rand(3)  # the global generator is not asked
     command = ["train", "--data", str(data), "--recipe", "smoke", "--out", str(tmp_path)]
     cli.main([*command, "--threads", "1"])
     assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "smoke.safetensors")
