@@ -1,5 +1,6 @@
 """The real server, spoken to without a browser: who may do what, and who sees what."""
 
+import gzip
 import io
 import json
 import os
@@ -18,6 +19,7 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
+import streamlit
 from app_server import ROOT, Server, serving
 from examples import assert_one_sentence, picture
 from pages.driver import MINE, SHIPPED, encoded
@@ -116,6 +118,21 @@ def test_every_page_is_at_its_name(asked: str, place: str, server: Server) -> No
         assert answer.url == server.url + place
         said = answer.read().decode()
     assert said.index("st-key-presenter") < said.index("</head>")  # the style comes first
+
+
+def test_streamlits_files_are_sent_as_they_are_on_disk_packed_or_not(server: Server) -> None:
+    folder = Path(streamlit.__file__).with_name("static")
+    files = sorted(folder.glob("static/*/*"))[::25]
+    assert len(files) > 5
+    packed = 0
+    for file in files:
+        place = f"{server.url}/{file.relative_to(folder).as_posix()}"
+        for headers in ({}, {"Accept-Encoding": "gzip"}):
+            with urlopen(Request(place, headers=headers)) as answer:
+                body, gzipped = answer.read(), answer.headers["Content-Encoding"] == "gzip"
+            assert (gzip.decompress(body) if gzipped else body) == file.read_bytes()
+            packed += gzipped
+    assert packed > 3
 
 
 def test_the_library_of_filters_and_tokens_is_loaded_before_they_are_seen(server: Server) -> None:

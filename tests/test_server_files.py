@@ -1,15 +1,11 @@
-"""Streamlit's own files: kept in memory, packed, and equal to what is on disk."""
+"""Streamlit's own files: kept in memory, and packed. test_server.py asks the real server."""
 
 import asyncio
 import gzip
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
-import streamlit
-from app_server import Server, serving
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
@@ -158,24 +154,3 @@ def test_there_is_an_end_to_what_is_kept(
         for number in range(5):
             assert visit(kept, f"/static/{'./' * number}a.js")[2] == WORDS
     assert len(asked) == 5 + 2
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("server") / "log") as server:
-        yield server
-
-
-def test_the_server_sends_what_is_on_disk(server: Server) -> None:
-    folder = Path(streamlit.__file__).with_name("static")
-    files = sorted(folder.glob("static/*/*"))[::25]
-    assert len(files) > 5
-    packed = 0
-    for file in files:
-        place = f"{server.url}/{file.relative_to(folder).as_posix()}"
-        for headers in ({}, {"Accept-Encoding": "gzip"}):
-            with urlopen(Request(place, headers=headers)) as answer:
-                body, gzipped = answer.read(), answer.headers["Content-Encoding"] == "gzip"
-            assert (gzip.decompress(body) if gzipped else body) == file.read_bytes()
-            packed += gzipped
-    assert packed > 3
