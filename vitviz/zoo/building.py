@@ -11,7 +11,7 @@ from ..checkpoints import Checkpoint, CheckpointError, load_state
 from ..families import ModelError, family_of
 from ..language import Message
 from ..memory import check, footprint
-from .architectures import outline_of, preprocessing_of
+from .architectures import ShapesAlone, outline_of, preprocessing_of
 from .positions import Size
 from .resampling import check_mixing, relative_tables, resampling_words
 
@@ -125,7 +125,7 @@ def checked_options(architecture: str, options: dict[str, Any]) -> dict[str, Any
     try:
         check_memory(f"{architecture} of timm", outline, (height, width))
         if size is not None:
-            with torch.no_grad():
+            with torch.no_grad(), ShapesAlone():
                 outline.eval()(torch.empty(1, 3, height, width, device="meta"))
     except ModelError:
         raise

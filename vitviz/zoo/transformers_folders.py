@@ -15,7 +15,7 @@ from ..families import ModelError, family_of
 from ..language import Message
 from ..memory import check, footprint
 from ..model import Model, Preprocessing
-from .architectures import on_meta_device
+from .architectures import ShapesAlone, on_meta_device
 from .files import CONFIG, PROCESSOR, read_json, weights_in
 from .positions import Size
 from .processors import preprocessing_from
@@ -162,7 +162,7 @@ def _checked(kind: Any, configuration: Any, preprocessing: Preprocessing, name: 
                 "{what} at {height} x {width} pixels", what=name, height=size[0], width=size[1]
             ),
         )
-        with torch.no_grad():
+        with torch.no_grad(), ShapesAlone():
             family.run(outline, torch.empty(1, 3, *size, device="meta"))
     except ModelError:
         raise
