@@ -222,7 +222,8 @@ def test_every_stage_begins_an_average_of_its_own(local: tuple[Path, list[float]
 
 
 def test_the_average_is_published_measured_and_resumed(data: Path, tmp_path: Path) -> None:
-    recipe = replace(LOCAL, average=0.9, crop=0.5, colour=0.1, cutmix=0.5)
+    small = {**LOCAL.configuration, "patch_size": 8, "depth": 1}
+    recipe = replace(LOCAL, configuration=small, average=0.9, crop=0.5, colour=0.1, cutmix=0.5)
     whole = train(recipe, data=data, out=tmp_path / "whole", report=silent)
     kept = load_file(tmp_path / "whole" / "checkpoint.safetensors")
     state = load_file(whole)
