@@ -61,13 +61,19 @@ def _read_once() -> Iterator[None]:
         yield
 
 
+@cache
+def _small(kind: str, **options: Any) -> Model:
+    """One model of a kind, which no test changes."""
+    module = own_module(**OWN.get(kind, {}), **options)
+    return watched(module, module.patch_embed.image_size, name=f"{kind} {options}")
+
+
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Model]:
     """Makes the app show a small model instead of those of the menu."""
 
     def show(kind: str, **options: Any) -> Model:
-        module = own_module(**OWN.get(kind, {}), **options)
-        model = watched(module, module.patch_embed.image_size, name=f"{kind} {options}")
+        model = _small(kind, **options)
         monkeypatch.setattr(models, "load", lambda name, weights="trained": model)
         monkeypatch.setattr(models, "random_kernel", lambda model: model.patch_kernel)
         return model
@@ -99,7 +105,9 @@ NARROW: dict[str, dict[str, Any]] = {
     "swin_tiny_patch4_window7_224": dict(embed_dim=24),
     "pvt_v2_b0": dict(embed_dims=(8, 16, 20, 32)),
     "cait_xxs24_224": dict(embed_dim=32),
+    "vit_tiny_patch16_224": dict(embed_dim=48, num_heads=3),
     "deit_tiny_patch16_224": dict(embed_dim=48, num_heads=3),
+    "deit_tiny_distilled_patch16_224": dict(embed_dim=48, num_heads=3),
     "coatnet_0_rw_224": dict(stem_width=16, embed_dim=(32, 32, 64, 64)),
     "maxvit_tiny_tf_224": dict(stem_width=16, embed_dim=(32, 32, 64, 64)),
     "beit_base_patch16_224": dict(embed_dim=48, num_heads=3),

@@ -19,6 +19,7 @@ from pages.driver import (
     components,
     open_data,
     opened,
+    provenance,
     token_map,
 )
 from vitviz import Activations, Model, anatomy, capture
@@ -174,9 +175,11 @@ def test_what_does_not_fit_is_said(model: Model, name: str, value: str) -> None:
 
 @pytest.mark.parametrize("kind", OWN)
 def test_every_sentence_is_filled_for_every_kind(serve: Callable[..., Model], kind: str) -> None:
-    serve(kind)
+    model = serve(kind)
     at = opened("anatomy")
     assert_works(at)
+    assert not at.info
+    assert provenance(at).startswith(model.name)
     data = shown(at)
     for words in (*data["cards"], *data["boxes"]):
         for said in (words["title"], words["say"]):
@@ -192,19 +195,15 @@ def test_every_sentence_is_filled_for_every_kind(serve: Callable[..., Model], ki
     assert any("nothing tells" in card["say"].lower() for card in data["cards"]) == (
         kind == "no positions"
     )
+    assert ("fixed (sine and cosine) vector" in named) == kind.startswith("sincos")
 
 
+@pytest.mark.usefixtures("narrow")
 def test_names_keep_their_letters_where_no_positions_are_added() -> None:
     at = opened("anatomy", model="vit_small_patch16_dinov3", weights="random")
     said = "".join(card["say"] for card in shown(at)["cards"])
     assert "vit_small_patch16_dinov3 where a patch lies" in said
     assert "(RoPE)" in said
-
-
-def test_fixed_positions_are_not_said_to_be_learned(serve: Callable[..., Model]) -> None:
-    serve("sincos2d")
-    (card,) = [card for card in shown(opened("anatomy"))["cards"] if card["id"] == "positions"]
-    assert "fixed (sine and cosine) vector" in card["say"]
 
 
 def test_of_a_large_layer_the_rows_of_one_token_are_sent(
@@ -245,6 +244,7 @@ def test_other_patch_sizes_cost_what_they_cost() -> None:
     assert data["shares"][data["here"]] == 1
 
 
+@pytest.mark.usefixtures("narrow")
 def test_a_layer_of_windows_is_not_opened_and_says_what_it_does() -> None:
     at = opened("anatomy", model="swin_tiny_patch4_window7_224", weights="random", layer="2")
     assert_works(at)

@@ -107,8 +107,8 @@ def test_at_most_six_controls_stand_above_every_page(page: str) -> None:
 
 def test_a_change_of_page_keeps_every_setting() -> None:
     at = opened("attention")
-    at.selectbox(key="picture").set_value("moose").run()
-    at.segmented_control(key="weights").set_value("random").run()
+    at.selectbox(key="picture").set_value("moose")
+    at.segmented_control(key="weights").set_value("random")
     at.slider(key="layer").set_value(2).run()
     commit(at, head=2, query=42, direction="column", view="spotlight", scale="log", leaveOut=True)
     before, state_before = provenance(at), token_map(at)["state"]
@@ -126,18 +126,11 @@ def test_a_change_of_page_keeps_every_setting() -> None:
     assert at.selectbox(key="fusion").value == "max"
 
 
-def test_an_upload_is_still_there_on_the_next_page() -> None:
-    at = upload(opened("attention"), "mine.png", MINE)
-    for page in ("tokens", "classify", "attention"):
-        at_page(at, page).run()
-        assert_works(at)
-        assert provenance(at).endswith("mine.png")
-
-
 # --- controls -----------------------------------------------------------------------------------
 
 
-def test_every_sample_picture_gives_its_own_map() -> None:
+def test_every_sample_picture_gives_its_own_map(serve: Callable[[str], Model]) -> None:
+    serve("plain")
     at, seen = opened(), set()
     for name, subject in pictures.samples().items():
         at.selectbox(key="picture").set_value(name).run()
@@ -148,13 +141,14 @@ def test_every_sample_picture_gives_its_own_map() -> None:
 
 
 @pytest.mark.parametrize("page", ["attention", "distance", "rollout", "tokens"])
-def test_every_layer(page: str) -> None:
+def test_every_layer(page: str, serve: Callable[[str], Model]) -> None:
+    serve("plain")
     at = opened(page)
-    for layer in (6, 1, 2, 3, 4, 5):
-        if layer < 6:  # which it opens with
+    for layer in (3, 1, 2):
+        if layer < 3:  # which it opens with
             at.slider(key="layer").set_value(layer).run()
         assert_works(at)
-        assert f"layer {layer} of 6" in provenance(at)
+        assert f"layer {layer} of 3" in provenance(at)
         if shown := token_map(at):
             assert shown["state"]["frame"] == layer - 1
 
@@ -189,21 +183,24 @@ def test_what_is_at_its_default_is_not_in_the_address() -> None:
     assert address(at) == {}
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *(("layer", value) for value in ("0", "7", "x", "-1", "1e3", "")),
-        *(("head", value) for value in ("0", "7", "Mean")),
-        *(("query", value) for value in ("0.1", "17.1", "1", "reg1")),
-        *(("picture", "cat.jpg"), ("model", "resnet50"), ("weights", "pretrained")),
-        *(("read", "diagonal"), ("view", "rainbow"), ("scale", "<b>"), ("smooth", "True")),
-    ],
-)
-def test_a_value_that_does_not_fit_falls_back_and_it_is_said(name: str, value: str) -> None:
-    at = opened(**{name: value})
-    (said,) = [info.value for info in at.info]
-    assert re.sub(r"[<>]", "?", value) in said
-    assert "is not valid here" in said
+BAD_VALUES = {
+    "layer": ("0", "7", "x", "-1", "1e3", ""),
+    "head": ("0", "7", "Mean"),
+    "query": ("0.1", "17.1", "1", "reg1"),
+    **dict(picture=("cat.jpg",), model=("resnet50",), weights=("pretrained",)),
+    **dict(read=("diagonal",), view=("rainbow",), scale=("<b>",), smooth=("True",)),
+}
+
+
+@pytest.mark.parametrize("number", range(max(map(len, BAD_VALUES.values()))))
+def test_values_that_do_not_fit_fall_back_and_it_is_said(number: int) -> None:
+    link = {name: values[number] for name, values in BAD_VALUES.items() if number < len(values)}
+    at = opened(**link)
+    said = {info.value.partition(":")[0].lower(): info.value for info in at.info}
+    assert len(at.info) == len(said) == len(link)
+    for name, value in link.items():
+        assert re.sub(r"[<>]", "?", value) in said[name]
+        assert "is not valid here" in said[name]
     assert not at.exception
     assert token_map(at)["state"] == token_map(shown())["state"]
     assert address(at) == {}
@@ -237,17 +234,18 @@ def test_a_link_to_an_upload_shows_the_sample_and_says_so() -> None:
 # --- uploads ------------------------------------------------------------------------------------
 
 
-@every_page
-def test_an_upload_is_shown_and_named(page: str) -> None:
-    at = opened(page)
-    sample = drawn(at)
-    upload(at, "mine.png", MINE)
-    assert_works(at)
-    assert provenance(at).endswith("mine.png")
-    assert at.selectbox(key="picture").options[0] == "mine.png"
-    assert drawn(at) != sample
-    at.selectbox(key="picture").set_value("dog").run()
-    assert drawn(at) == sample
+def test_an_upload_is_shown_and_named_on_every_page() -> None:
+    at = upload(opened(), "mine.png", MINE)
+    for page in SHOWN:
+        at_page(at, page).run()
+        assert_works(at)
+        assert provenance(at).endswith("mine.png")
+        assert at.selectbox(key="picture").options[0] == "mine.png"
+        assert drawn(at) != drawn(shown(page))
+    at.selectbox(key="picture").set_value("dog")
+    for page in SHOWN:
+        at_page(at, page).run()
+        assert drawn(at) == drawn(shown(page))
     at.selectbox(key="picture").set_value(pictures.UPLOAD).run()
     assert provenance(at).endswith("mine.png")
 
@@ -309,10 +307,12 @@ def test_a_name_with_markup_stays_plain_text() -> None:
     assert name not in prose(at)
 
 
-@pytest.mark.parametrize("size", [(3, 2000), (2000, 3), (1, 1)])
-@pytest.mark.parametrize("page", ["attention", "tokens"])
-def test_a_picture_of_an_extreme_shape(page: str, size: tuple[int, int]) -> None:
-    assert_works(upload(opened(page), "thin.png", encoded(Image.new("RGB", size))))
+def test_a_picture_of_an_extreme_shape() -> None:
+    at = opened()
+    for size in ((3, 2000), (2000, 3), (1, 1)):
+        assert_works(upload(at, "thin.png", encoded(Image.new("RGB", size))))
+        assert_works(at_page(at, "tokens").run())
+        at_page(at, "attention")
 
 
 BAD = {
@@ -324,44 +324,39 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("kind", BAD)
-def test_a_bad_upload_leaves_one_sentence_and_the_last_picture(kind: str) -> None:
+def test_a_bad_upload_leaves_one_sentence_and_the_last_picture() -> None:
     at = upload(opened(), "mine.png", MINE)
-    good = drawn(at)
-    upload(at, *BAD[kind])
-    (said,) = complaints(at)
-    sentence = said.removesuffix(" The previous picture is kept.")
-    assert sentence != said
-    assert_one_sentence(sentence)
-    assert not at.exception
-    assert drawn(at) == good
-    assert provenance(at).endswith("mine.png")
-    at.slider(key="layer").set_value(2).run()  # and it stays
-    assert complaints(at) == [said]
+    for layer, bad in enumerate(BAD.values(), start=1):
+        good = drawn(at)
+        upload(at, *bad)
+        (said,) = complaints(at)
+        sentence = said.removesuffix(" The previous picture is kept.")
+        assert sentence != said
+        assert_one_sentence(sentence)
+        assert not at.exception
+        assert drawn(at) == good
+        assert provenance(at).endswith("mine.png")
+        at.slider(key="layer").set_value(layer).run()  # and it stays
+        assert complaints(at) == [said]
     at_page(at, "classify").run()
     assert complaints(at) == [said]
 
 
 def test_a_bad_first_upload_leaves_the_sample() -> None:
-    at = opened()
-    sample = drawn(at)
-    upload(at, *BAD["HEIC"])
+    at = upload(opened(), *BAD["HEIC"])
     (said,) = complaints(at)
     assert "HEIC is not supported" in said
-    assert drawn(at) == sample
+    assert drawn(at) == drawn(shown())
     assert "sample: " in provenance(at)
 
 
-def test_a_good_upload_ends_the_complaint() -> None:
+def test_a_bad_upload_that_is_taken_back_or_followed_by_a_good_one_ends_the_complaint() -> None:
     at = upload(opened(), *BAD["random bytes"])
     assert complaints(at)
-    assert_works(upload(at, "mine.png", MINE))
-
-
-def test_a_bad_upload_that_is_taken_back_ends_the_complaint() -> None:
-    at = upload(opened(), *BAD["random bytes"])
     at.file_uploader(key="uploader").clear()
     assert_works(at.run())
+    assert complaints(upload(at, *BAD["random bytes"]))
+    assert_works(upload(at, "mine.png", MINE))
 
 
 # --- models -------------------------------------------------------------------------------------
@@ -378,22 +373,22 @@ def test_the_menu_offers_every_model() -> None:
 
 @every_page
 def test_random_weights_are_called_so_and_have_a_caption_of_their_own(page: str) -> None:
-    at = opened(page)
-    trained = drawn(at)
-    assert not at.warning
-    assert page_text(page, OPENING_TRAITS).see in prose(at)
-    at.segmented_control(key="weights").set_value("random").run()
+    trained = shown(page)
+    assert not trained.warning
+    assert page_text(page, OPENING_TRAITS).see in prose(trained)
+    at = opened(page, weights="random")
     assert_works(at)
     assert "random weights" in provenance(at)
     (said,) = [warning.value for warning in at.warning]
     assert "**random weights**" in said
     assert "learn" not in said
-    assert drawn(at) != trained
+    assert drawn(at) != drawn(trained)
     words = page_text(page, frozenset(("global", "all-to-all", "prefix", "cls", "classes")))
     assert words.see in prose(at)
     assert words.try_this in prose(at)
 
 
+@pytest.mark.usefixtures("narrow")
 def test_other_models_fit_themselves_to_the_controls() -> None:
     at = opened(query="16.16", head="6", weights="random")
     choose(at, "deit_tiny_distilled_patch16_224")
@@ -415,6 +410,7 @@ def test_other_models_fit_themselves_to_the_controls() -> None:
     assert token_map(at)["state"]["query"] == 0
 
 
+@pytest.mark.usefixtures("narrow")
 def test_another_model_is_chosen_without_a_complaint() -> None:
     """Of the layer and the token that were chosen, where the next model has no such."""
     at = opened(weights="random")
@@ -436,8 +432,9 @@ def test_another_model_is_chosen_without_a_complaint() -> None:
         assert not at.info
 
 
-@pytest.mark.parametrize("model", ["deit_tiny_distilled_patch16_224", "vit_tiny_patch16_224"])
-def test_every_page_of_a_larger_model(model: str) -> None:
+@pytest.mark.usefixtures("narrow")
+def test_every_page_of_a_larger_model() -> None:
+    model = "deit_tiny_distilled_patch16_224"
     for page in SHOWN:
         at = opened(page, model=model, weights="random")
         assert_works(at)
@@ -494,8 +491,18 @@ def assert_no_cls(at: AppTest, page: str) -> None:
         assert "CLS" not in token_map(at)["prefix"]
 
 
-@every_page
-@pytest.mark.parametrize("kind", OWN)
+#: Anatomy shows all kinds in its own tests. The model that opens first has a square grid, and how
+#: positions are made is of interest to two of the other pages alone.
+KINDS_AND_PAGES = [
+    (kind, page)
+    for kind in OWN
+    for page in SHOWN
+    if page != "anatomy" and kind != "square"
+    if OWN[kind].get("positions") is None or page in ("positions", "classify")
+]
+
+
+@pytest.mark.parametrize(("kind", "page"), KINDS_AND_PAGES)
 def test_a_page_works_or_says_in_a_sentence_why_not(
     kind: str, page: str, serve: Callable[[str], Model]
 ) -> None:
@@ -574,12 +581,11 @@ def test_a_token_is_called_by_its_own_name(page: str, serve: Callable[[str], Mod
     assert not any(re.search(r"\bCLS\b", chart.alt) for chart in charts(at)[:2])
 
 
-@pytest.mark.parametrize("kind", WITHOUT_CLS)
 @pytest.mark.parametrize("page", RECORDS)
 def test_no_record_speaks_of_a_token_that_the_model_lacks(
-    page: str, kind: str, serve: Callable[[str], Model]
+    page: str, serve: Callable[[str], Model]
 ) -> None:
-    serve(kind)
+    serve("registers alone")
     assert_no_cls(opened(page), page)
 
 
@@ -592,9 +598,8 @@ def test_pictures_of_one_name_are_told_apart_by_their_bytes() -> None:
 
 @pytest.mark.parametrize("page", ["attention", "rollout", "tokens", "filters", "zoo", "positions"])
 def test_the_models_input_may_take_the_place_of_the_photo(page: str) -> None:
-    at = opened(page)
-    before = drawn(at)
-    at.toggle(key="seen").set_value(True).run()
+    before = drawn(shown(page))
+    at = opened(page, seen="True")
     assert_works(at)
     assert address(at)["seen"] == "True"
     assert drawn(at) != before
@@ -603,6 +608,7 @@ def test_the_models_input_may_take_the_place_of_the_photo(page: str) -> None:
     assert drawn(at) == before
 
 
+@pytest.mark.usefixtures("narrow")
 @pytest.mark.parametrize("name", ["vitviz_tiny_cifar10", "swin_tiny_patch4_window7_224"])
 def test_the_input_lies_where_its_patches_lie_in_the_photo(name: str) -> None:
     """Each pixel of the input, found in the middle of its place in the picture."""
