@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from examples import narrow_stems
 from streamlit.testing.v1 import AppTest
 
 from pages.driver import (
@@ -19,6 +20,7 @@ from pages.driver import (
     opened_with_data,
     prose,
     provenance,
+    shown,
     upload,
 )
 from pages.test_other_families import DRAWN
@@ -46,15 +48,33 @@ def test_every_family_has_a_card_and_a_toy() -> None:
     assert set(CARDS) == set(TOYS)
 
 
-@pytest.mark.parametrize("family", CARDS)
-def test_every_family_is_drawn(family: str) -> None:
-    at = opened("zoo", family=family)
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize(
+    ("family", "layer", "words"),
+    [
+        ("ViT", 1, "may attend to 196 of 196 patches and CLS."),
+        ("DeiT", 1, "may attend to 196 of 196 patches and CLS and DIST."),
+        ("Hybrid", 1, "7 x 7 patches: the patch at row 4, column 4 may attend to 49 of 49"),
+        ("Swin", 2, "**Shifted windows**, stage 1, 56 x 56 patches"),
+        ("PVT", 1, "56 x 56 patches: the patch at row 26, column 26 may attend to 49 of 49 keys"),
+        ("CoAtNet", 1, "**Global attention**, stage 3, 14 x 14 patches"),
+        ("MaxViT", 2, "**Grid attention**, stage 1, 56 x 56 patches"),
+        ("CaiT", 25, "CLS may attend to 196 of 196 patches and CLS."),
+        ("MLP-Mixer", 1, "reads 196 of 196 patches"),
+    ],
+)
+def test_every_family_is_drawn_and_says_what_a_query_may_look_at(
+    family: str, layer: int, words: str
+) -> None:
+    with narrow_stems():
+        at = opened("zoo", family=family, zoo_layer=str(layer))
     assert_works(at)
     assert not at.info
     assert len(charts(at)) == 3
+    assert words in prose(at)
     card = CARDS[family]
-    for words in (card.differs, card.hidden, card.source, TOYS[family].architecture):
-        assert words in prose(at)
+    for told in (card.differs, card.hidden, card.source, TOYS[family].architecture):
+        assert told in prose(at)
     assert provenance(at).startswith(f"{TOYS[family].architecture}: allowed pairs")
     assert provenance(at).endswith("sample: dog")
     depth = int(at.slider(key="zoo_layer").max)
@@ -64,53 +84,45 @@ def test_every_family_is_drawn(family: str) -> None:
 
 
 def test_windows_and_shifted_windows_of_swin() -> None:
-    at = opened("zoo", family="Swin")
+    at = shown("zoo")
     assert "row 26, column 26 may attend to 49 of 3136 keys" in alts(at)[KEYS]
     assert "1024 of 4096 pairs" in alts(at)[MATRICES]
     assert "shifted windows, 64 x 64: 14 %: 576 of 4096 pairs" in alts(at)[MATRICES]
+    at = opened_with_data("zoo", family="Swin", zoo_layer="2")
+    assert "**Shifted windows**, stage 1, 56 x 56 patches" in prose(at)
+    layers, keys, sizes = (frame.value for frame in at.dataframe)
+    # Shifted, the windows are 3, then 7 times 7, then 4 patches wide.
+    shifted = (3**2 + 7 * 7**2 + 4**2) ** 2
+    assert list(layers["pairs"][:2]) == [56**2 * 49, shifted]
+    assert list(layers["kind"][:2]) == ["windows", "shifted windows"]
+    assert keys["allowed"].sum() == 49
+    assert list(sizes["heads"]) == [12, 16, 16, 16]
     for name in ("zoo_down", "zoo_across"):
         at.slider(key=name).set_value(99)
     at.run()
-    assert "row 56, column 56 may attend to 49 of 3136 keys" in alts(at)[KEYS]
-    at.slider(key="zoo_layer").set_value(2).run()
     # Shifted by 3 of 7, the windows begin at 3, 10, ... 52: four rows and columns are left.
     assert "row 56, column 56 may attend to 16 of 3136 keys" in alts(at)[KEYS]
-    assert "**Shifted windows**, stage 1, 56 x 56 patches" in prose(at)
-
-
-@pytest.mark.parametrize(
-    ("family", "layer", "words"),
-    [
-        ("ViT", 1, "may attend to 196 of 196 patches and CLS."),
-        ("DeiT", 1, "may attend to 196 of 196 patches and CLS and DIST."),
-        ("Hybrid", 1, "7 x 7 patches: the patch at row 4, column 4 may attend to 49 of 49"),
-        ("PVT", 1, "56 x 56 patches: the patch at row 26, column 26 may attend to 49 of 49 keys"),
-        ("CoAtNet", 1, "**Global attention**, stage 3, 14 x 14 patches"),
-        ("MaxViT", 2, "**Grid attention**, stage 1, 56 x 56 patches"),
-        ("CaiT", 25, "CLS may attend to 196 of 196 patches and CLS."),
-        ("MLP-Mixer", 1, "reads 196 of 196 patches"),
-    ],
-)
-def test_what_a_query_may_look_at_is_said(family: str, layer: int, words: str) -> None:
-    at = opened("zoo", family=family, zoo_layer=str(layer))
-    assert_works(at)
-    assert words in prose(at)
+    at.slider(key="zoo_layer").set_value(1).run()
+    assert "row 56, column 56 may attend to 49 of 3136 keys" in alts(at)[KEYS]
 
 
 def test_tokens_that_are_no_patches_have_a_row_and_a_column_of_their_own() -> None:
-    layout = json.loads(charts(opened("zoo", family="DeiT"))[MATRICES].spec)["layout"]
+    at = opened_with_data("zoo", family="DeiT")
+    layout = json.loads(charts(at)[MATRICES].spec)["layout"]
     assert layout["xaxis"]["ticktext"] == layout["yaxis"]["ticktext"] == ["CLS", "DIST"]
+    assert at.dataframe[0].value["pairs"][0] == 198**2
 
 
 def test_what_is_no_attention_is_said() -> None:
     assert "Stages 1 to 2 are convolutions: there is no A." in prose(
         opened("zoo", family="CoAtNet")
     )
-    mixer = opened("zoo", family="MLP-Mixer")
+    mixer = opened_with_data("zoo", family="MLP-Mixer")
     assert "There is no A: these are the weights of the MLP" in prose(mixer)
     layout = json.loads(charts(mixer)[MATRICES].spec)["layout"]
     assert layout["yaxis"]["title"]["text"] == "unit of the MLP"
     assert not layout.get("shapes")
+    assert mixer.dataframe[0].value["pairs"][0] == 196**2
 
 
 def test_a_click_on_the_picture_asks_another_patch() -> None:
@@ -168,17 +180,17 @@ def test_a_link_holds_what_is_shown() -> None:
 
 
 def test_it_is_the_same_whatever_model_is_on_screen(serve: Callable[..., Model]) -> None:
-    shown = [chart.spec for chart in charts(opened("zoo"))]
+    usual = [chart.spec for chart in charts(shown("zoo"))]
     serve("registers")
     at = opened("zoo", weights="random")
     assert_works(at)
     assert not at.warning
-    assert [chart.spec for chart in charts(at)] == shown
+    assert [chart.spec for chart in charts(at)] == usual
     assert "| registers {} | 3 | 32 | 48 | 4 |  |" in prose(at)
 
 
 def test_sizes_stand_beside_those_of_the_papers() -> None:
-    text = prose(opened("zoo"))
+    text = prose(shown("zoo"))
     assert "| Base | 12 | 768 | 3072 | 12 | 86 M | 85.8 M | 86.6 M |" in text
     assert "| G | 48 | 1664 | 8192 | 16 | 1843 M | 1842.8 M | 1844.4 M |" in text
     assert f"| {SHIPPED} | 6 | 192 | 768 |" in text
@@ -187,28 +199,13 @@ def test_sizes_stand_beside_those_of_the_papers() -> None:
 
 
 def test_the_cost_of_a_base() -> None:
-    at = opened("zoo")
+    at = shown("zoo")
     traces = {trace["name"]: trace for trace in json.loads(charts(at)[COST].spec)["data"]}
     assert list(traces) == ["A, all pairs", "A, 7 x 7 windows", "the rest"]
     assert traces["A, all pairs"]["y"][1] == 2 * 196**2 * 768
     assert traces["A, 7 x 7 windows"]["y"][1] == 2 * 196 * 49 * 768
     assert traces["the rest"]["y"][1] == 12 * 196 * 768**2
     assert "A takes 4.1 % of the multiply-adds; above N = 4608 it" in prose(at)
-
-
-def test_the_numbers_of_the_pairs() -> None:
-    at = opened_with_data("zoo", family="Swin", zoo_layer="2")
-    layers, keys, sizes = (frame.value for frame in at.dataframe)
-    # Shifted, the windows are 3, then 7 times 7, then 4 patches wide.
-    shifted = (3**2 + 7 * 7**2 + 4**2) ** 2
-    assert list(layers["pairs"][:2]) == [56**2 * 49, shifted]
-    assert list(layers["kind"][:2]) == ["windows", "shifted windows"]
-    assert keys["allowed"].sum() == 49
-    assert list(sizes["heads"]) == [12, 16, 16, 16]
-    at = opened_with_data("zoo", family="DeiT")
-    assert at.dataframe[0].value["pairs"][0] == 198**2
-    at = opened_with_data("zoo", family="MLP-Mixer")
-    assert at.dataframe[0].value["pairs"][0] == 196**2
 
 
 def test_the_edge_sees_less_in_shifted_layers_alone() -> None:
@@ -242,6 +239,7 @@ def test_a_card_names_the_pages_that_do_not_show_the_family(family: str) -> None
 # --- the way to the family ----------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("narrow")
 def test_a_family_is_opened_on_the_attention_page() -> None:
     at = opened("zoo", family="DeiT", picture="moose")
     at.button(key="open_family").click().run()
