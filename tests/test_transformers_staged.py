@@ -41,7 +41,7 @@ def module_of(name: str, **options: Any) -> Any:
     return module
 
 
-@pytest.mark.parametrize(("grid", "cell"), [((6, 9), (0, 0)), ((6, 9), (4, 7)), ((6, 6), (2, 5))])
+@pytest.mark.parametrize(("grid", "cell"), [((6, 9), (4, 7)), ((6, 6), (0, 0))])
 @pytest.mark.parametrize("name", [name for name in STAGED if name != "pvt v2, linear"])
 def test_what_is_planted_is_found_through_windows_shifts_and_pooling(
     name: str, grid: tuple[int, int], cell: tuple[int, int]
