@@ -1,6 +1,7 @@
 """Windows, pooled keys, class attention and mixing weights on the pages."""
 
 import json
+from functools import cache
 
 import numpy as np
 import pytest
@@ -22,7 +23,15 @@ from pages.driver import (
     specs,
     token_map,
 )
-from vitviz import attribution, capture, inspection, intervention, load_model
+from vitviz import (
+    Activations,
+    Model,
+    attribution,
+    capture,
+    inspection,
+    intervention,
+    load_model,
+)
 from vitviz.app.shared import pictures
 from vitviz.text import PAGES, page_text
 from vitviz.token_map import encode_windows
@@ -58,6 +67,13 @@ DRAWN = {  # the pages that have a figure for each; the others say why they have
 
 def latex(at: AppTest) -> list[str]:
     return [formula.value.strip("$\n ") for formula in at.latex]
+
+
+@cache
+def on_dog(name: str) -> tuple[Model, Activations]:
+    """A narrow model of this name, made beside the app, and its capture."""
+    model = load_model(name, pretrained=False)
+    return model, capture(model, pictures.sample("dog").image)
 
 
 @other
@@ -100,9 +116,9 @@ def test_swin_has_maps_of_one_class_where_it_has_no_rollout() -> None:
     assert any("read at the mean of the patches" in said for said in words)
     table = at.dataframe[0].value
     assert (table["row"].max(), len(table)) == (56, 56 * 56)
-    model, image = load_model(SWIN, pretrained=False), pictures.sample("dog").image
-    best = int(capture(model, image).logits.argmax())  # type: ignore[union-attr]
-    expected = attribution.relevance(model, image, best)
+    model, acts = on_dog(SWIN)
+    best = int(acts.logits.argmax())  # type: ignore[union-attr]
+    expected = attribution.relevance(model, pictures.sample("dog").image, best)
     (name,) = (column for column in table if column.startswith("relevance for "))
     shown = table[name].to_numpy(dtype=float)
     np.testing.assert_allclose(shown, expected.ravel(), rtol=1e-4)
@@ -116,7 +132,7 @@ def test_the_table_is_the_map_of_the_query(
     query = f"{patch[0] + 1}.{patch[1] + 1}"
     link = dict(model=model, weights="random", layer=str(layer), query=query, read=direction)
     table = opened_with_data(**link).dataframe[0].value
-    acts = capture(load_model(model, pretrained=False), pictures.sample("dog").image)
+    _, acts = on_dog(model)
     key = (patch[0] // 8, patch[1] // 8) if model == PVT and direction == "column" else patch
     maps = 100 * acts.attention_map(layer - 1, key, direction=direction)  # type: ignore[arg-type]
     assert len(table) == maps[0].size
@@ -130,7 +146,7 @@ def test_the_table_is_the_map_of_the_query(
 
 @pytest.mark.parametrize(("model", "layer"), [(SWIN, 1), (SWIN, 3), (PVT, 0), (MAXVIT, 1)])
 def test_what_the_browser_gets_is_the_attention(model: str, layer: int) -> None:
-    acts = capture(load_model(model, pretrained=False), pictures.sample("dog").image)
+    _, acts = on_dog(model)
     whole = acts.attention(layer)
     windows = acts.layout(layer)
     frame = encode_windows(layer, acts.attention_by_window(layer), windows.queries, windows.keys)
@@ -154,7 +170,7 @@ def test_the_query_keeps_its_place_at_a_change_of_stage() -> None:
 
 def test_the_query_keeps_its_place_where_the_grids_of_the_stages_do_not_cover_the_same() -> None:
     """Each stage of PVT pads its picture anew: its grids lie beside one another."""
-    acts = capture(load_model(PVT, pretrained=False), pictures.sample("dog").image)
+    _, acts = on_dog(PVT)
     first, last = acts.crop_of(0), acts.crop_of(7)
     assert last[0] < first[0] - 30  # pixels, of 543 that both are wide
     for row, col in ((20, 4), (44, 30), (3, 48)):
@@ -182,7 +198,7 @@ def test_every_head_has_a_dot_beside_equal_sharing_in_its_layer() -> None:
     at = opened_with_data("distance", model=SWIN, weights="random")
     (spec,) = specs(at)
     figure = json.loads(spec)
-    acts = capture(load_model(SWIN, pretrained=False), pictures.sample("dog").image)
+    _, acts = on_dog(SWIN)
     expected = [inspection.windowed_distance(acts.windows(layer)) for layer in range(acts.depth)]
     table = at.dataframe[0].value
     np.testing.assert_allclose(table["distance, px"], np.concatenate(expected), rtol=1e-5)
@@ -200,10 +216,10 @@ def test_every_head_has_a_dot_beside_equal_sharing_in_its_layer() -> None:
 
 
 def test_classify_names_classes_and_hides_blocks() -> None:
-    model = PVT
-    at = opened_with_data("classify", model=model, weights="random")
+    at = opened_with_data("classify", model=PVT, weights="random", size="112")
     table = at.dataframe[0].value
-    loaded, image = load_model(model, pretrained=False), pictures.sample("dog").image
+    loaded = load_model(PVT, pretrained=False, image_size=112)
+    image = pictures.sample("dog").image
     probabilities = capture(loaded, image).probabilities
     assert probabilities is not None
     np.testing.assert_allclose(table["probability, %"], 100 * probabilities, rtol=1e-5)
@@ -233,7 +249,7 @@ def test_the_weights_of_a_mixer_are_called_weights() -> None:
     assert "the same for every picture" in said.value
     (spec,) = specs(at)
     trace = json.loads(spec)["data"][0]
-    weights = load_model(MIXER, pretrained=False).token_mixing(1)
+    weights = on_dog(MIXER)[0].token_mixing(1)
     table = at.dataframe[0].value
     unit = next(name for name in table if name.startswith("unit "))
     strongest = np.linalg.norm(weights.reshape(len(weights), -1), axis=1).argmax()
