@@ -174,7 +174,7 @@ def test_a_teacher_who_opens_the_app_sees_the_address_first(came: Came) -> None:
     as_teacher(came)
     assert opened("anatomy").session_state["join"]
     assert not opened("anatomy", layer="2").session_state["join"]  # a link
-    assert not opened("tokens").session_state["join"]
+    assert not opened("distance").session_state["join"]
 
 
 # --- who is a teacher -----------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def test_students_are_given_nothing_that_pins(came: Came) -> None:
 # --- the view that is pinned ----------------------------------------------------------------------
 
 
-def pinned(came: Came, page: str = "tokens", **link: str) -> AppTest:
+def pinned(came: Came, page: str = "distance", **link: str) -> AppTest:
     """A teacher's page, which is pinned."""
     as_teacher(came)
     teacher = opened(page, **link)
@@ -247,14 +247,14 @@ def on(at: AppTest) -> str:
 
 def follow(student: AppTest, came: Came) -> AppTest:
     came()
-    assert on(student.run()) == "tokens"
+    assert on(student.run()) == "distance"
     return student
 
 
 def test_a_student_sees_the_teachers_view_and_goes_back_to_his_own(came: Came) -> None:
     student = opened("attention", layer="2", query="3.4", presenter="True")
     mine = provenance(student)
-    teacher = pinned(came, "tokens", layer="3", picture="moose")
+    teacher = pinned(came, "distance", layer="3", picture="moose")
     shown = provenance(teacher)
     assert buttons(teacher) == {text.PIN_INSTEAD, text.RELEASE}
 
@@ -265,8 +265,8 @@ def test_a_student_sees_the_teachers_view_and_goes_back_to_his_own(came: Came) -
 
     student.slider(key="layer").set_value(5).run()  # is not theirs to change now
     assert provenance(student) == shown
-    at_page(student, "distance").run()
-    assert on(student) == "tokens"
+    at_page(student, "tokens").run()
+    assert on(student) == "distance"
 
     released(teacher, came)
     student.run()
@@ -283,12 +283,12 @@ def test_a_student_sees_the_teachers_view_and_goes_back_to_his_own(came: Came) -
 
 
 def test_the_teacher_is_not_led_by_his_own_pin(came: Came) -> None:
-    teacher = pinned(came, "tokens", layer="3")
+    teacher = pinned(came, "distance", layer="3")
     teacher.slider(key="layer").set_value(5).run()
     assert "layer 5" in provenance(teacher)
     pin = classroom.room().pin
     assert pin
-    assert (pin.page, pin.settings) == ("tokens", {"layer": "3"})
+    assert (pin.page, pin.settings) == ("distance", {"layer": "3"})
     teacher.button(key="pin").click().run()
     pin = classroom.room().pin
     assert pin
@@ -297,7 +297,7 @@ def test_the_teacher_is_not_led_by_his_own_pin(came: Came) -> None:
 
 def test_several_pins_in_a_row_keep_the_students_own_view(came: Came) -> None:
     student = opened("attention", layer="2")
-    teacher = pinned(came, "tokens", layer="3")
+    teacher = pinned(came, "distance", layer="3")
     follow(student, came)
     released(teacher, came)
     student.run()  # and changes nothing
@@ -316,7 +316,7 @@ def test_several_pins_in_a_row_keep_the_students_own_view(came: Came) -> None:
 
 def test_what_a_student_did_between_two_pins_is_kept(came: Came) -> None:
     student = opened("attention", layer="2")
-    teacher = pinned(came, "tokens", layer="3")
+    teacher = pinned(came, "distance", layer="3")
     follow(student, came)
     released(teacher, came)
     student.run().slider(key="layer").set_value(6).run()
@@ -325,26 +325,26 @@ def test_what_a_student_did_between_two_pins_is_kept(came: Came) -> None:
     follow(student, came)
     released(teacher, came)
     student.run().button(key="go back").click().run()
-    assert on(student) == "tokens"
+    assert on(student) == "distance"
     assert "layer 6" in provenance(student)
 
 
 def test_a_student_may_stay_where_the_class_was(came: Came) -> None:
     student = opened("attention", layer="2")
-    teacher = pinned(came, "tokens", layer="3")
+    teacher = pinned(came, "distance", layer="3")
     follow(student, came)
     released(teacher, came)
     student.run().button(key="stay").click().run()
-    assert on(student) == "tokens"
+    assert on(student) == "distance"
     assert text.RELEASED not in prose(student)
     assert "go back" not in [button.key for button in student.button]
 
 
 def test_a_student_who_comes_later_sees_the_pinned_view_at_once(came: Came) -> None:
-    pinned(came, "tokens", layer="3")
+    pinned(came, "distance", layer="3")
     came()
     student = opened("attention", layer="2")
-    assert on(student) == "tokens"
+    assert on(student) == "distance"
     assert "layer 3" in provenance(student)
 
 
@@ -359,7 +359,7 @@ def test_an_uploaded_picture_is_not_pinned(came: Came) -> None:
 
 def test_an_own_picture_is_there_again_after_the_release(came: Came) -> None:
     student = upload(opened(), "mine.png", MINE)
-    teacher = pinned(came, "tokens")
+    teacher = pinned(came, "distance")
     follow(student, came)
     assert provenance(student).endswith("sample: dog")
     released(teacher, came)
