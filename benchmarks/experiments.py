@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from vitviz import inspection
-from vitviz.memory import keep_freed_memory
+from vitviz.malloc import keep_freed_memory
 from vitviz.training import Recipe, Stage, train
 from vitviz.training.loop import converged
 from vitviz.training.publishing import record

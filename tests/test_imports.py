@@ -29,6 +29,7 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "vit": set(),
     "initialisation": {"vit"},
     "families": {"images", "vit"},
+    "malloc": set(),
     "devices": {"families"},
     "memory": {"images", "vit", "families", "devices"},
     "words": {"families"},

@@ -24,6 +24,7 @@ from vitviz.app.shared import models
 from vitviz.devices import use_threads
 from vitviz.families import ModelError, family_of
 from vitviz.memory import check, footprint, free_bytes
+from vitviz.zoo.toys import TOYS
 
 
 def test_weights_are_counted_without_being_made() -> None:
@@ -53,8 +54,12 @@ def test_weights_are_counted_without_being_made() -> None:
     ],
 )
 def test_a_capture_holds_about_what_was_estimated(name: str) -> None:
+    narrow = {
+        "coatnet_nano_rw_224": TOYS["CoAtNet"].narrow,
+        "maxvit_tiny_tf_224": TOYS["MaxViT"].narrow,
+    }
     with undrawn():
-        module: Any = timm.create_model(name).eval()
+        module: Any = timm.create_model(name, **narrow.get(name, {})).eval()
     model = watched(module, module.pretrained_cfg["input_size"][-2:])
     estimated = footprint(model.module, model.sites).capture
     held = capture(model, picture()).nbytes
@@ -163,7 +168,7 @@ def test_what_the_machine_has_left_counts_in_a_container_too(
 #: again for 64 MB that were freed, as usual and kept.
 PROGRAM = """
 import ctypes, os, re, resource, sys, threading
-from vitviz.memory import keep_freed_memory, tune_malloc
+from vitviz.malloc import keep_freed_memory, tune_malloc
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p

@@ -1,6 +1,5 @@
 """Estimates of memory before it is allocated: what a model and its capture need, what is free."""
 
-import ctypes
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -15,9 +14,6 @@ from .devices import CPU, free_on
 from .families import ModelError, Site
 from .language import Message
 
-# Of glibc's malloc.h.
-_M_ARENA_MAX, _M_MMAP_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -8, -4, -3, -1
-_LARGE = 4 * 2**20  # bytes; the tensors of a forward pass are smaller
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 #: Files of a control group, in versions 2 and 1: its limit, its usage, and those parts of its usage
@@ -124,35 +120,6 @@ def free_bytes() -> int:
     for group in _cgroups():
         free = min(free, _cgroup_headroom(group, free))
     return max(0, int(free))
-
-
-def tune_malloc() -> None:
-    """Keep a server of many short threads small, where the allocator is glibc's malloc.
-
-    All threads share two arenas: by default there are up to eight for each core, and memory that is
-    freed in one cannot be reused in another. Blocks larger than `_LARGE`, such as the pixels of a
-    picture, are allocated by mmap and returned to the system when they are freed: by default glibc
-    raises that threshold to 32 MB, and the heap fragments. Elsewhere nothing changes.
-    """
-    _set_malloc((_M_ARENA_MAX, 2), (_M_MMAP_THRESHOLD, _LARGE))
-
-
-def keep_freed_memory() -> None:
-    """Keep what is freed for the next allocation, where the allocator is glibc's malloc.
-
-    For a process that trains or evaluates: every step allocates the tensors of the step before. By
-    default large blocks go back to the system, which clears each of their pages when they are
-    wanted again; with 257 tokens that was a quarter of a training step on a CPU, and a third of an
-    evaluation. Elsewhere nothing changes.
-    """
-    _set_malloc((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 2**31 - 1))
-
-
-def _set_malloc(*settings: tuple[int, int]) -> None:
-    with suppress(AttributeError, OSError, TypeError):  # another C library, or another system
-        libc = ctypes.CDLL(None)
-        for setting in settings:
-            libc.mallopt(*setting)
 
 
 def _cgroups() -> Iterator[str]:

@@ -163,7 +163,7 @@ def _report(arguments: argparse.Namespace) -> int:
 def _train(arguments: argparse.Namespace) -> int:
     import torch
 
-    from ..memory import keep_freed_memory
+    from ..malloc import keep_freed_memory
     from ..training import RECIPES, train
 
     if arguments.recipe not in RECIPES:
@@ -181,7 +181,7 @@ def _train(arguments: argparse.Namespace) -> int:
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    from ..memory import keep_freed_memory
+    from ..malloc import keep_freed_memory
     from ..training import evaluate
 
     keep_freed_memory()

@@ -209,7 +209,7 @@ def _bytes_of(model: "Model") -> int:
 
 
 def _load(name: str, weights: str, wanted: Input) -> "Model":
-    from vitviz.memory import tune_malloc
+    from vitviz.malloc import tune_malloc
     from vitviz.zoo import leave_cores_free
 
     leave_cores_free()
