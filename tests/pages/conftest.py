@@ -100,6 +100,17 @@ def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
     models.options.clear()
 
 
+@pytest.fixture
+def few_samples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """All sample pictures are three; what was measured on all of them is measured anew."""
+    few = {name: pictures.samples()[name] for name in ("dog", "cat", "moose")}
+    for module in (pictures, results):
+        monkeypatch.setattr(module, "samples", lambda: few)
+    results.captures.clear()
+    yield
+    results.captures.clear()
+
+
 #: Few channels; layers and grids are those of each architecture.
 NARROW: dict[str, dict[str, Any]] = {
     "swin_tiny_patch4_window7_224": dict(embed_dim=24),

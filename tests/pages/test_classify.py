@@ -12,10 +12,21 @@ from examples import own_module, picture, watched
 from streamlit.runtime.scriptrunner_utils.exceptions import StopException
 from streamlit.testing.v1 import AppTest
 
-from pages.driver import SHIPPED, address, assert_works, charts, click, opened, prose, until
-from vitviz import Model, capture, load_model
+from pages.driver import (
+    SHIPPED,
+    address,
+    assert_works,
+    charts,
+    click,
+    open_data,
+    opened,
+    prose,
+    until,
+)
+from vitviz import Model, capture
 from vitviz.activations import DropPatches, FillPatches, MuteHeads
-from vitviz.app.shared import pictures, queue, results
+from vitviz.app.screens import classify
+from vitviz.app.shared import models, pictures, queue, results
 from vitviz.app.widgets import cell_sets, class_menu
 from vitviz.intervention import mean_head_outputs
 
@@ -26,6 +37,7 @@ def _nothing_kept() -> None:
 
 
 PATCHES, HEADS, ANSWER = 0, 1, 2
+LITTLE = "vitviz_tiny_cifar10"
 
 
 def alt(at: AppTest, figure: int) -> str:
@@ -148,9 +160,13 @@ def test_an_experiment_that_the_model_refuses_is_one_sentence(
     assert "Most probable classes" in alt(at, ANSWER)
 
 
-def test_experiments_of_many_passes_wait_for_their_button(serve: Callable[[str], Model]) -> None:
+def test_experiments_of_many_passes_wait_for_their_button(
+    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
     serve("plain")
-    at = opened("classify")
+    monkeypatch.setattr(classify, "STEPS", 3)
+    at = opened("classify", **{"class": "3"})
+    assert_works(at)
     drawn = len(charts(at))
     for key, more in (("run occlusion", 1), ("run curves", 2), ("run head effects", 0)):
         at.button(key=key).click().run()
@@ -159,22 +175,26 @@ def test_experiments_of_many_passes_wait_for_their_button(serve: Callable[[str],
         assert not [button for button in at.button if button.label == "Cancel"]
         drawn += more
         assert len(charts(at)) == drawn
-    assert "changes the logit of" in alt(at, HEADS)
-    assert prose(at).count("rollout **0.") == 2  # the areas
-    assert prose(at).count("random **0.") == 2
-    at.segmented_control(key="block").set_value(2).run()
-    assert len(charts(at)) == drawn - 1  # of other blocks nothing is known yet
-    at.segmented_control(key="block").set_value(4).run()
-    assert len(charts(at)) == drawn
-
-
-def test_another_class_can_be_asked_about(serve: Callable[[str], Model]) -> None:
-    serve("plain")
-    at = opened("classify", **{"class": "3"})
-    assert_works(at)
-    at.button(key="run head effects").click().run()
     assert "changes the logit of output 3" in alt(at, HEADS)
     assert address(at) == {"class": "3"}
+    assert prose(at).count("rollout **0.") == 2  # the areas
+    assert prose(at).count("random **0.") == 2
+    deletion = next(one.alt for one in charts(at) if "relevance" in one.alt)
+    assert "random" in deletion
+    at.segmented_control(key="block").set_value(2).run()
+    assert len(charts(at)) == drawn - 1  # of other blocks nothing is known yet
+    at.segmented_control(key="block").set_value(4)
+    open_data(at, "classify")
+    assert len(charts(at)) == drawn
+
+    answer, heads, blocks, curves = (frame.value for frame in at.dataframe)
+    assert list(heads["layer"]) == [1] * 4 + [2] * 4 + [3] * 4
+    assert np.ptp(heads["logit of output 3"]) > 0
+    assert len(blocks) == 24
+    assert blocks["fall, percentage points"].nunique() <= 2  # blocks of 4 x 4, one of them cut off
+    before = answer["before, %"][3]
+    assert curves["random, removed, %"][0] == pytest.approx(before, rel=1e-4)
+    assert curves["random, put back, %"].iloc[-1] == pytest.approx(before, rel=1e-4)
 
 
 def test_between_two_passes_others_go_first(
@@ -236,14 +256,25 @@ def test_a_cancelled_experiment_leaves_nothing_behind(
     assert "run occlusion" in [button.key for button in at.button]
 
 
-def test_the_page_says_what_the_answer_cannot_say() -> None:
-    at = opened("classify", model="vitviz_tiny_cifar10")
+def test_the_page_says_what_the_answer_cannot_say_and_its_temperature() -> None:
+    at = opened("classify", model=LITTLE)
     assert_works(at)
     assert "All 10 classes that it knows: airplane, " in prose(at)
     assert "A picture of anything else still gets one of these names." in prose(at)
     assert "trained on the last layer only" in prose(at)
+    model = models.load(LITTLE)
+    assert model.temperature is not None
+    assert model.temperature != 1
+    logits = capture(model, pictures.sample("dog").image).logits
+    assert logits is not None
+    cooled = np.exp(logits / model.temperature)
+    best = int(cooled.argmax())
+    words = f"*{model.labels[best]}* with {100 * (cooled[best] / cooled.sum()):.0f} %"  # type: ignore[index]
+    assert words in prose(at)
+    assert f"temperature {model.temperature:.2f}" in prose(at)
     at.segmented_control(key="weights").set_value("random").run()
     assert "**random weights**: the answer means nothing" in prose(at)
+    assert "temperature" not in prose(at)
 
 
 def test_a_class_of_many_names_has_one_in_the_figures() -> None:
@@ -252,6 +283,7 @@ def test_a_class_of_many_names_has_one_in_the_figures() -> None:
     assert class_menu.names(acts) == ("tabby", "a", "great white shark alo…", "b", "c")
 
 
+@pytest.mark.usefixtures("narrow")
 def test_outputs_without_names_are_numbered_and_said_to_have_none() -> None:
     at = opened("classify", model="vit_tiny_patch16_224", weights="random")
     assert_works(at)
@@ -262,41 +294,24 @@ def test_outputs_without_names_are_numbered_and_said_to_have_none() -> None:
     assert "It knows" not in prose(at)
 
 
-def test_the_answer_is_told_at_the_temperature_of_the_held_out_pictures() -> None:
-    at = opened("classify", model="vitviz_tiny_cifar100")
-    model = load_model("vitviz_tiny_cifar100")
-    assert model.temperature is not None
-    assert model.temperature != 1
-    logits = capture(model, pictures.sample("dog").image).logits
-    assert logits is not None
-    cooled = np.exp(logits / model.temperature)
-    best = int(cooled.argmax())
-    words = f"*{model.labels[best]}* with {100 * (cooled[best] / cooled.sum()):.0f} %"  # type: ignore[index]
-    assert words in prose(at)
-    assert f"temperature {model.temperature:.2f}" in prose(at)
-    assert "temperature" not in prose(opened("classify", weights="random"))
-
-
 def test_patches_are_painted_where_attention_knows_positions(
-    serve: Callable[[str], Model],
+    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serve("plain").positional_attention = True
+    monkeypatch.setattr(serve("plain"), "positional_attention", True)
     at = opened("classify")
     assert at.session_state["fill"] == "mean"
 
 
-@pytest.mark.parametrize("instead", ["cat", "mean"])
-def test_a_muted_head_gives_what_it_gives_on_other_pictures(
-    serve: Callable[[str], Model], instead: str
-) -> None:
-    model = serve("plain")
+@pytest.mark.usefixtures("few_samples")
+def test_a_muted_head_gives_what_it_gives_on_other_pictures(serve: Callable[..., Model]) -> None:
+    model = serve("plain", depth=2)
     at = opened("classify", muted="2.1")
-    at.selectbox(key="mute_to").set_value(instead).run()
-    assert_works(at)
-    assert address(at)["mute_to"] == instead
-    names = list(pictures.samples()) if instead == "mean" else [instead]
-    values = mean_head_outputs(capture(model, pictures.sample(name).image) for name in names)
-    assert_answers(at, expected(model, MuteHeads([(1, 0)], values)))
+    for instead, meant in (("cat", ["cat"]), ("mean", list(pictures.samples()))):
+        at.selectbox(key="mute_to").set_value(instead).run()
+        assert_works(at)
+        assert address(at)["mute_to"] == instead
+        values = mean_head_outputs(capture(model, pictures.sample(name).image) for name in meant)
+        assert_answers(at, expected(model, MuteHeads([(1, 0)], values)))
     at.button(key="run head effects").click().run()
     assert_works(at)
     assert "run head effects" not in [button.key for button in at.button]
@@ -338,7 +353,7 @@ def test_it_says_that_no_head_decides(
 
 def test_probabilities_are_worked_out_from_logits() -> None:
     at = opened("classify")
-    model = load_model(SHIPPED)
+    model = models.load(SHIPPED)
     logits = capture(model, pictures.sample("dog").image).logits
     assert logits is not None
     (table,) = [table.value for table in at.table]
@@ -348,11 +363,3 @@ def test_probabilities_are_worked_out_from_logits() -> None:
     total = float(list(table["exp(y - max y)"])[3])
     assert total == pytest.approx(np.exp(logits - logits.max()).sum(), abs=1e-3)
     assert next(iter(table["share"])) == f"{100 / total:.0f} %"
-
-
-def test_relevance_has_curves_too() -> None:
-    at = opened("classify")
-    at.button(key="run curves").click().run()
-    assert_works(at)
-    deletion = next(one.alt for one in charts(at) if "relevance" in one.alt)
-    assert "random" in deletion

@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from streamlit.testing.v1 import AppTest
 from pages.driver import (
     MINE,
     assert_works,
+    at_page,
     commit,
     open_data,
     opened,
@@ -101,11 +103,22 @@ def test_columns_of_different_lengths_are_no_table() -> None:
 # --- every page ---------------------------------------------------------------------------------
 
 
+@cache
+def uploaded() -> AppTest:
+    """A session with a picture of its own, which walks from page to page."""
+    at = opened(weights="random", scale="log", layer="2")
+    return upload(at, "mine, too.png", MINE)
+
+
 @every_page
 def test_files_are_made_when_asked_for_and_hold_the_table_and_the_provenance(
     page: str, files: list[str], archives: list[bytes]
 ) -> None:
-    at = upload(opened(page, weights="random", scale="log", layer="2"), "mine, too.png", MINE)
+    at = uploaded()
+    files.clear()
+    archives.clear()
+    at.selectbox(key="picture").set_value("upload")
+    at_page(at, page).run()
     assert_works(at)
     assert not files
     assert not at.dataframe
@@ -142,6 +155,14 @@ def test_files_are_made_when_asked_for_and_hold_the_table_and_the_provenance(
                     else:
                         assert kept == ("" if value is None else value)
 
+    # Of another picture the numbers are others; what is of many pictures is no part of it.
+    mine = [file for file in files if "mine, too.png" in file.splitlines()[0]][-1]
+    at.selectbox(key="picture").set_value("moose")
+    open_data(at, page)
+    moose = [file for file in files if "sample: moose" in file.splitlines()[0]][-1]
+    same = page == "positions"  # whose numbers are the model's own
+    assert (moose.splitlines()[1:] == mine.splitlines()[1:]) == same
+
 
 @pytest.mark.parametrize("page", RECORDS)
 def test_files_of_recorded_numbers_hold_their_tables(
@@ -164,28 +185,6 @@ def test_files_of_recorded_numbers_hold_their_tables(
                         assert two == pytest.approx(value, rel=1e-5, nan_ok=True)
                     else:
                         assert one == str(value) == str(two)
-
-
-@every_page
-def test_another_picture_has_other_numbers(page: str, files: list[str]) -> None:
-    def shown() -> list[str]:
-        """The lines of the last table of the picture; what is of many pictures is no part of it."""
-        return [file for file in files if "sample: " in file.splitlines()[0]][-1].splitlines()
-
-    at = opened_with_data(page)
-    before = shown()
-    at.selectbox(key="picture").set_value("moose")
-    open_data(at, page)
-    assert shown()[0].endswith("sample: moose")
-    same = page == "positions"  # which are the model's own
-    assert (shown()[1:] == before[1:]) == same
-
-
-def test_what_was_measured_on_all_samples_says_so(files: list[str]) -> None:
-    opened_with_data("distance", over="samples")
-    words = f" · all {len(pictures.samples())} sample pictures"
-    assert files[-1].splitlines()[0].endswith(words)
-    assert "standard deviation, px" in files[-1]
 
 
 # --- the numbers --------------------------------------------------------------------------------
@@ -274,9 +273,7 @@ def test_filters_and_their_responses(serve: Callable[[str], Model]) -> None:
     np.testing.assert_allclose(response["inner product x E"], wanted.ravel(), rtol=1e-4)
 
 
-def test_classes_before_and_after_and_what_experiments_found(
-    serve: Callable[[str], Model], files: list[str]
-) -> None:
+def test_classes_before_and_after(serve: Callable[[str], Model], files: list[str]) -> None:
     acts = of_dog(serve("plain"))
     results.captures.clear()
     link = {"class": "1", "block": "2", "fill": "mean"}
@@ -291,15 +288,6 @@ def test_classes_before_and_after_and_what_experiments_found(
     assert not np.allclose(answer["after, %"], answer["before, %"], rtol=1e-3)
     np.testing.assert_array_equal(answer["after, %"], answer["lens: layer 3, %"])
     assert answer["after, %"].sum() == pytest.approx(100, rel=1e-4)
-    for key in ("run head effects", "run occlusion", "run curves"):
-        at.button(key=key).click().run()
-    _, heads, blocks, curves = tables(open_data(at, "classify"))
-    assert list(heads["layer"]) == [1] * 4 + [2] * 4 + [3] * 4
-    assert np.ptp(heads["logit of output 1"]) > 0
-    assert len(blocks) == 24
-    assert blocks["fall, percentage points"].nunique() <= 6  # blocks of 2 x 2
-    assert curves["random, removed, %"][0] == pytest.approx(answer["before, %"][1], rel=1e-4)
-    assert curves["random, put back, %"].iloc[-1] == pytest.approx(answer["before, %"][1], rel=1e-4)
 
 
 def test_what_the_model_refuses_is_no_change(
