@@ -99,8 +99,9 @@ def test_one_picture_at_two_sizes_is_captured_twice() -> None:
     ],
 )
 def test_a_bad_size_gets_a_sentence_and_nothing_is_lost(size: str, said: str) -> None:
-    for at in (opened("attention", size=size, layer="2"), opened("attention", layer="2")):
-        if "size" not in at.query_params and not told(at):
+    at = opened("attention", size=size, layer="2")
+    for typing in (False, True):
+        if typing:
             typed(at, "size", size)
         assert not complaints(at)
         assert_works(at)
@@ -113,6 +114,7 @@ def test_a_bad_size_gets_a_sentence_and_nothing_is_lost(size: str, said: str) ->
         assert not told(at)
 
 
+@pytest.mark.usefixtures("narrow")
 def test_a_size_that_another_model_cannot_have_is_given_up_in_a_sentence() -> None:
     at = opened("attention", weights="random", size="40x60")
     assert_works(at)

@@ -1,7 +1,6 @@
 """The Positions page: four kinds of embedding on the token map, all tiles, lines, other grids."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +18,11 @@ from pages.driver import (
     components,
     opened,
     prose,
+    shown,
     stack,
     token_map,
 )
-from vitviz import Model, load_model
+from vitviz import Model
 from vitviz.app.shared import models
 from vitviz.inspection import (
     mirror_similarity,
@@ -31,6 +31,7 @@ from vitviz.inspection import (
     position_table,
     resized_positions,
 )
+from vitviz.inspection.positions import Interpolation
 from vitviz.plots import position_similarity as sprite
 from vitviz.plots import position_tile
 
@@ -63,22 +64,23 @@ def cosines(model: Model, grid: tuple[int, int]) -> list[np.ndarray]:
 
 
 def test_it_opens_on_the_middle_as_cls_has_no_place() -> None:
-    at = opened("positions")
+    at = shown("positions")
     assert_works(at)
-    shown = token_map(at)
-    assert shown["kind"] == "cosine"
-    assert shown["frames"] == NAMES
-    assert shown["prefix"] == []
-    assert shown["state"]["query"] == shown["home"] == 8 * 16 + 8
-    assert not shown["state"]["pinned"]
+    sent = token_map(at)
+    assert sent["kind"] == "cosine"
+    assert sent["frames"] == NAMES
+    assert sent["prefix"] == []
+    assert sent["state"]["query"] == sent["home"] == 8 * 16 + 8
+    assert not sent["state"]["pinned"]
     assert "The CLS token has no position in the picture" in prose(at)
     assert titles(at)[1] == "Cosine with row 9, column 9"
     assert query(at) == "cls"
+    assert "every second position" in alts(at)[TILES]  # of a grid of 16
 
 
 def test_the_browser_gets_the_cosines_of_all_four_kinds() -> None:
     model = models.load(SHIPPED)
-    sent = stack(opened("positions"))
+    sent = stack(shown("positions"))
     assert sent["prefix"].size == 0
     found = (sent["codes"].astype(float) - 127) / 127
     expected = np.concatenate([each.ravel() for each in cosines(model, (16, 16))])
@@ -88,9 +90,9 @@ def test_the_browser_gets_the_cosines_of_all_four_kinds() -> None:
 def test_a_grid_that_is_not_square_keeps_rows_and_columns(serve: Callable[..., Model]) -> None:
     model = serve("distilled")
     at = opened("positions")
-    shown = token_map(at)
-    assert (shown["rows"], shown["cols"]) == (4, 6)
-    assert shown["state"]["query"] == 2 * 6 + 3
+    sent = token_map(at)
+    assert (sent["rows"], sent["cols"]) == (4, 6)
+    assert sent["state"]["query"] == 2 * 6 + 3
     found = (stack(at)["codes"].astype(float) - 127) / 127
     expected = np.concatenate([each.ravel() for each in cosines(model, (4, 6))])
     np.testing.assert_allclose(found, expected, atol=0.5 / 127 + 1e-6)
@@ -98,7 +100,7 @@ def test_a_grid_that_is_not_square_keeps_rows_and_columns(serve: Callable[..., M
     assert "24 x 36 patches of 4 x 4 px make a picture of 96 x 144 px" in prose(at)
 
 
-@pytest.mark.parametrize(("kind", "prefix"), [("plain", 1), ("distilled", 2), ("registers", 5)])
+@pytest.mark.parametrize(("kind", "prefix"), [("plain", 1), ("registers", 5)])
 def test_a_click_on_a_patch_is_the_query_of_every_page(
     kind: str, prefix: int, serve: Callable[..., Model]
 ) -> None:
@@ -147,12 +149,15 @@ def test_the_chosen_kind_is_that_of_all_figures() -> None:
     model = models.load(SHIPPED)
     at, seen = opened("positions"), []
     for frame, (name, tiles) in enumerate(zip(NAMES, cosines(model, (16, 16)), strict=True)):
-        commit(at, frame=frame)
+        if frame:  # the first is that which it opens with
+            commit(at, frame=frame)
         assert_works(at)
         assert titles(at)[0] == f"All positions: {name}"
         assert titles(at)[2] == f"Interpolated to another grid: {name}"
         assert alts(at)[TILES] == sprite(tiles).layout.meta["alt"]
         assert alts(at)[BEFORE] == position_tile(tiles, position=(8, 8)).layout.meta["alt"]
+        formulas = [one.value for one in at.latex if "omega_k" in one.value]
+        assert len(formulas) == name.startswith("sine-cosine")
         seen.append([chart.spec for chart in charts(at)])
     for chart in range(4):
         assert len({specs[chart] for specs in seen}) == 4
@@ -174,10 +179,6 @@ def test_a_click_on_a_tile_chooses_its_position() -> None:
     assert titles(at)[1] == "Cosine with row 3, column 5"
 
 
-def test_every_second_tile_of_a_grid_of_16() -> None:
-    assert "every second position" in alts(opened("positions"))[TILES]
-
-
 def test_the_lines_are_those_of_the_chosen_position() -> None:
     model = models.load(SHIPPED)
     tile = cosines(model, (16, 16))[0][2, 4]
@@ -188,49 +189,43 @@ def test_the_lines_are_those_of_the_chosen_position() -> None:
     assert f"{tile[:, 4].min():.2f} along its column" in words
 
 
-@pytest.mark.parametrize(
-    ("grid", "interpolation", "place"),
-    [(24, "bicubic", (13, 13)), (7, "bilinear", (4, 4)), (32, "nearest", (18, 18))],
-)
-def test_resizing_is_of_the_whole_table(
-    grid: int, interpolation: Any, place: tuple[int, int]
-) -> None:
-    model = models.load(SHIPPED)
-    table = model.position_embedding
+def test_resizing_is_of_the_whole_table() -> None:
+    table = models.load(SHIPPED).position_embedding
     assert table is not None
     at = opened("positions")
     before = charts(at)[BEFORE].spec
-    at.select_slider(key="grid").set_value(grid).run()
-    at.segmented_control(key="interpolation").set_value(interpolation).run()
-    assert_works(at)
-    assert charts(at)[BEFORE].spec == before
-    resized = resized_positions(
-        table[1:], grid=(16, 16), new_grid=(grid, grid), interpolation=interpolation
-    )
-    tiles = position_similarity(resized, grid=(grid, grid))
-    figure = position_tile(tiles, position=(place[0] - 1, place[1] - 1))
-    assert alts(at)[AFTER] == figure.layout.meta["alt"]
-    assert f"**After: {grid} x {grid}, row {place[0]}, column {place[1]}**" in prose(at)
-    assert f"make a picture of {4 * grid} x {4 * grid} px" in prose(at)
+    cases: dict[Interpolation, tuple[int, tuple[int, int]]] = {
+        "bicubic": (24, (13, 13)),
+        "bilinear": (7, (4, 4)),
+        "nearest": (32, (18, 18)),
+    }
+    for interpolation, (grid, place) in cases.items():
+        at.select_slider(key="grid").set_value(grid)
+        at.segmented_control(key="interpolation").set_value(interpolation).run()
+        assert_works(at)
+        assert charts(at)[BEFORE].spec == before
+        resized = resized_positions(
+            table[1:], grid=(16, 16), new_grid=(grid, grid), interpolation=interpolation
+        )
+        tiles = position_similarity(resized, grid=(grid, grid))
+        figure = position_tile(tiles, position=(place[0] - 1, place[1] - 1))
+        assert alts(at)[AFTER] == figure.layout.meta["alt"]
+        assert f"**After: {grid} x {grid}, row {place[0]}, column {place[1]}**" in prose(at)
+        assert f"make a picture of {4 * grid} x {4 * grid} px" in prose(at)
 
 
 def test_each_interpolation_is_another_figure() -> None:
-    at, seen = opened("positions"), set()
-    for interpolation in ("bicubic", "bilinear", "nearest"):
-        at.segmented_control(key="interpolation").set_value(interpolation).run()
-        seen.add(charts(at)[AFTER].spec)
-    assert len(seen) == 3
+    others = (opened("positions", interpolation=how) for how in ("bilinear", "nearest"))
+    assert len({charts(at)[AFTER].spec for at in (shown("positions"), *others)}) == 3
 
 
 def test_on_its_own_grid_nothing_changes() -> None:
-    at = opened("positions")
-    at.select_slider(key="grid").set_value(16).run()
+    at = opened("positions", grid="16")
     assert charts(at)[AFTER].spec == charts(at)[BEFORE].spec
 
 
 def test_weights_that_never_learned_are_not_called_learned() -> None:
-    at = opened("positions")
-    at.segmented_control(key="weights").set_value("random").run()
+    at = opened("positions", weights="random")
     assert not at.exception
     assert token_map(at)["frames"][0] == "untrained"
     assert titles(at)[0] == "All positions: untrained"
@@ -274,6 +269,7 @@ def test_what_tells_the_model_where_patches_are_is_said(
     assert said.format(model.name) in prose(opened("positions"))
 
 
+@pytest.mark.usefixtures("narrow")
 def test_a_model_of_many_grids_is_said_to_know_places_by_what_it_has() -> None:
     (said,) = opened("positions", model="swin_tiny_patch4_window7_224", weights="random").info
     assert_one_sentence(said.value)
@@ -336,17 +332,11 @@ def test_mirror_images_are_told_with_their_numbers(put: Callable[..., str]) -> N
 
 
 def test_cosines_are_told_beside_those_that_were_put_in() -> None:
-    began = load_model(SHIPPED, pretrained=False, initialisation="mimetic").position_embedding
+    began = models.load(SHIPPED, "mimetic").position_embedding
     assert began is not None
     similarity = position_similarity(began[-256:], grid=(16, 16))
     near, across = neighbour_similarity(similarity), mirror_similarity(similarity)[0]
-    text = prose(opened("positions"))
+    text = prose(shown("positions"))
     assert f"to this grid, these are {near:.2f}, {across:.2f}" in text
     for link in ({"kind": "random"}, {"weights": "mimetic"}):
         assert "to this grid, these are" not in prose(opened("positions", **link))
-
-
-@pytest.mark.parametrize(("kind", "shown"), [("sincos1d", 1), ("sincos2d", 1), ("learned", 0)])
-def test_fixed_positions_have_their_formula(kind: str, shown: int) -> None:
-    at = opened("positions", kind=kind)
-    assert sum("omega_k" in one.value for one in at.latex) == shown
