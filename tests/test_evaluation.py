@@ -101,7 +101,7 @@ def test_evaluation_of_a_shipped_model_agrees_with_capture(tmp_path: Path) -> No
     model, split = load_model(name), smooth(4)
     assert model.labels is not None
     split = replace(split, labels=captured(model, split).argmax(axis=1), classes=model.labels)
-    write_sheets(tmp_path / "cifar100_test.parquet", split)
+    write_sheets(tmp_path / "cifar100_test.parquet", split, cols=2)
     assert evaluate(name, data=tmp_path).accuracy == 1
 
 
