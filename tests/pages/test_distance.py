@@ -25,6 +25,7 @@ from pages.driver import (
     provenance,
     upload,
 )
+from pages.test_data import written
 from vitviz import Activations, Model, capture, inspection
 from vitviz.app.shared import models, pictures, results
 from vitviz.app.shared.view import MEAN
@@ -117,8 +118,9 @@ def test_the_menu_of_heads_leads_back_to_their_mean(serve: Callable[[str], Model
     assert "mean of heads" in provenance(at)
 
 
-@pytest.mark.parametrize("variant", ["renormalised", "paper"])
-@pytest.mark.parametrize("head", [1, 4, None])
+@pytest.mark.parametrize(
+    ("head", "variant"), [(1, "renormalised"), (4, "paper"), (None, "renormalised")]
+)
 @pytest.mark.parametrize("kind", ["plain", "no class token", "registers"])
 def test_the_chosen_head_is_shown_by_distance_and_by_offset(
     kind: str, head: int | None, variant: Any, serve: Callable[[str], Model]
@@ -214,11 +216,17 @@ def test_the_numbers_are_there_as_a_table(serve: Callable[[str], Model]) -> None
 # --- all sample pictures ------------------------------------------------------------------------
 
 
-def test_the_samples_give_a_mean_and_a_spread(serve: Callable[[str], Model]) -> None:
+@pytest.mark.usefixtures("few_samples")
+def test_the_samples_give_a_mean_and_a_spread(
+    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = serve("plain")
-    each = np.stack([distances(seen(model, name)) for name in pictures.samples()])
+    all_acts = [seen(model, name) for name in pictures.samples()]
+    each = np.stack([distances(acts) for acts in all_acts])
+    files = written(monkeypatch, "csv")
     at = opened("distance", layer="2", head="3")
-    at.segmented_control(key="over").set_value("samples").run()
+    at.segmented_control(key="over").set_value("samples")
+    open_data(at, "distance")
     assert_works(at)
     assert address(at)["over"] == "samples"
     dots = trace(at, DOTS)
@@ -229,49 +237,42 @@ def test_the_samples_give_a_mean_and_a_spread(serve: Callable[[str], Model]) -> 
     assert f"{each.mean(axis=0)[1, 2]:.1f} ± {each.std(axis=0)[1, 2]:.1f} px" in facts(at)
     assert f"Mean ± standard deviation over {len(each)} pictures." in prose(at)
     maps = [
-        inspection.offset_attention(seen(model, name).attention(1), grid=(4, 6), min_queries=2)[2]
-        for name in pictures.samples()
+        inspection.offset_attention(acts.attention(1), grid=(4, 6), min_queries=2)[2]
+        for acts in all_acts
     ]
     np.testing.assert_allclose(
         numbers(trace(at, OFFSETS)["z"]), 100 * np.mean(maps, axis=0), rtol=1e-4
     )
-    assert provenance(at).endswith(f" · all {len(each)} sample pictures")
-    assert "standard deviation, px" in open_data(at, "distance").dataframe[0].value.columns
+    words = f" · all {len(each)} sample pictures"
+    assert provenance(at).endswith(words)
+    assert files[-1].splitlines()[0].endswith(words)
+    assert "standard deviation, px" in files[-1]
+    assert "standard deviation, px" in at.dataframe[0].value.columns
 
 
-def test_the_samples_are_measured_once(
+@pytest.mark.usefixtures("few_samples")
+def test_the_samples_are_measured_once_for_a_model_and_an_upload_is_none_of_them(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
-    results.captures.clear()
     at = opened("distance", over="samples")
     before = charts(at)[DOTS].spec
 
     def fail(*_: object) -> None:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr("vitviz.app.screens.distance_survey._measured", fail)
-    monkeypatch.setattr("vitviz.app.screens.distance_survey._together", fail)
-    at.run()
-    assert_works(at)
-    assert charts(at)[DOTS].spec == before
-    again = opened("distance", over="samples", picture="moose")  # somebody else
-    assert_works(again)
-    assert charts(again)[DOTS].spec == before
-
-
-def test_an_upload_is_no_part_of_the_samples(serve: Callable[[str], Model]) -> None:
-    serve("plain")
-    at = opened("distance", over="samples")
-    before = charts(at)[DOTS].spec
+    with monkeypatch.context() as patch:
+        patch.setattr("vitviz.app.screens.distance_survey._measured", fail)
+        patch.setattr("vitviz.app.screens.distance_survey._together", fail)
+        at.run()
+        assert_works(at)
+        assert charts(at)[DOTS].spec == before
+        again = opened("distance", over="samples", picture="moose")  # somebody else
+        assert_works(again)
+        assert charts(again)[DOTS].spec == before
     upload(at, "mine.png", encoded(picture(90, 40, seed=7)))
     assert_works(at)
     assert charts(at)[DOTS].spec == before
-
-
-def test_samples_of_another_model_are_its_own(serve: Callable[[str], Model]) -> None:
-    serve("plain")
-    before = charts(opened("distance", over="samples"))[DOTS].spec
     serve("registers")
     assert charts(opened("distance", over="samples"))[DOTS].spec != before
 
@@ -279,18 +280,21 @@ def test_samples_of_another_model_are_its_own(serve: Callable[[str], Model]) -> 
 # --- settings -----------------------------------------------------------------------------------
 
 
-def test_a_change_of_page_keeps_what_was_chosen() -> None:
-    at = opened("distance", layer="2", head="5", over="samples", variant="paper")
+@pytest.mark.usefixtures("few_samples")
+def test_a_change_of_page_keeps_what_was_chosen(serve: Callable[[str], Model]) -> None:
+    serve("plain")
+    at = opened("distance", layer="2", head="3", over="samples", variant="paper")
     before = charts(at)[DOTS].spec
     at_page(at, "filters").run()
     at_page(at, "distance").run()
     assert_works(at)
     assert at.segmented_control(key="over").value == "samples"
     assert at.segmented_control(key="variant").value == "paper"
-    assert at.selectbox(key="head").value == 5
+    assert at.selectbox(key="head").value == 3
     assert charts(at)[DOTS].spec == before
 
 
+@pytest.mark.usefixtures("narrow")
 def test_a_head_that_the_next_model_lacks_falls_back() -> None:
     at = opened("distance", head="6", weights="random")
     choose(at, "deit_tiny_distilled_patch16_224")  # of three heads
