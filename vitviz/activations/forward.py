@@ -120,11 +120,25 @@ def captures(
         yield from _captured(model, some, edits)
 
 
+def edited_captures(model: Model, image: Picture, edits: Iterable[Edit]) -> Iterator[Activations]:
+    """`capture` with each of the edits alone, made when it is reached.
+
+    The picture is fitted to the model's input once: a small model may need less time than that.
+    """
+    image = open_image(image) if isinstance(image, _FILE) else image
+    x = None
+    for edit in edits:
+        _check_edits([edit], model)
+        x = model.preprocess(image) if x is None else x
+        yield from _captured(model, [image], (edit,), inputs=[x])
+
+
 def _captured(
     model: Model,
     pictures: Sequence[Picture],
     edits: tuple[Edit, ...] = (),
     progress: Callable[[int, int], object] | None = None,
+    inputs: Iterable[torch.Tensor] | None = None,
 ) -> list[Activations]:
     images = [
         open_image(picture) if isinstance(picture, _FILE) else picture for picture in pictures
@@ -138,7 +152,8 @@ def _captured(
             model=model.name,
         )
     check(size, what, model.device)
-    x = model.placed(torch.stack([filled(model, model.preprocess(i), edits) for i in images]))
+    inputs = map(model.preprocess, images) if inputs is None else inputs
+    x = model.placed(torch.stack([filled(model, each, edits) for each in inputs]))
     # A device's own allocator keeps together what is kept, and would take all of an arena at once.
     large = size > LARGE * len(images) and model.device.type == "cpu"
     arena = Arena(size, x.dtype) if large else None

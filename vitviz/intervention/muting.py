@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from PIL import Image
 
-from ..activations import Activations, Edit, MuteHeads, capture
+from ..activations import Activations, Edit, MuteHeads
+from ..activations.forward import edited_captures
 from ..families import ModelError
 from ..model import Model
 from .lens import check_head, read_only
@@ -117,7 +118,11 @@ def passes(
     model: Model, image: Image.Image, edits: Sequence[Edit], progress: Progress | None
 ) -> Iterator[Activations]:
     """One capture for each edit, made when it is reached."""
-    for done, edit in enumerate(edits):
-        if progress is not None:
-            progress(done, len(edits))
-        yield capture(model, image, edits=[edit])
+
+    def told() -> Iterator[Edit]:
+        for done, edit in enumerate(edits):
+            if progress is not None:
+                progress(done, len(edits))
+            yield edit
+
+    return edited_captures(model, image, told())
