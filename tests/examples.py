@@ -19,6 +19,7 @@ from timm.models import vision_transformer_hybrid
 from timm.models.resnetv2 import ResNetV2
 from torch import Tensor, nn
 
+from vitviz import intervention
 from vitviz.activations import Activations, capture, captures
 from vitviz.model import Model, Preprocessing
 from vitviz.vit import VisionTransformer
@@ -93,6 +94,11 @@ def own_model(**options: Any) -> Model:
     return watched(module, module.patch_embed.image_size)
 
 
+def narrow_stages() -> dict[str, Any]:
+    """Options of timm's MaxViT and CoAtNet: one block a stage, of two heads where it attends."""
+    return dict(depths=(1, 1, 1, 1), stem_width=16, embed_dim=(64, 64, 64, 64))
+
+
 @contextmanager
 def narrow_stems() -> Iterator[None]:
     """The ResNet in front of timm's hybrids has few channels, which no option of theirs sets."""
@@ -126,10 +132,15 @@ TIMM = (
 )
 
 
+def shallow(name: str) -> dict[str, Any]:
+    """Of the large ones among TIMM, three layers of twelve say the same."""
+    return dict(depth=3) if name in TIMM[:3] else {}
+
+
 @cache
 def example(name: str) -> Model:
     """One model a name, which no test changes."""
-    return own_model(**OWN[name]) if name in OWN else timm_model(name)
+    return own_model(**OWN[name]) if name in OWN else timm_model(name, **shallow(name))
 
 
 def picture(width: int = 60, height: int = 50, seed: int = 0) -> Image.Image:
@@ -190,6 +201,26 @@ def assert_same_answer(model: Model, module: nn.Module) -> None:
     logits = capture(model, picture()).logits
     assert logits is not None
     assert_allclose(logits, expected, atol=1e-5)
+
+
+@contextmanager
+def remembered_experiments() -> Iterator[None]:
+    """Who asks an experiment for the same again gets what it found the first time."""
+    found: dict[Any, Any] = {}
+
+    def once(experiment: Any) -> Any:
+        def ask(model: Model, image: Image.Image, **options: Any) -> Any:
+            given = sorted((name, value) for name, value in options.items() if value is not None)
+            key = experiment, model, id(image), *given
+            if key not in found:
+                found[key] = experiment(model, image, **options), image  # which keeps its id
+            return found[key][0]
+
+        return ask
+
+    experiments = (intervention.occlusion, intervention.head_effects)
+    with patch.multiple(intervention, **{one.__name__: once(one) for one in experiments}):
+        yield
 
 
 class Net(nn.Module):

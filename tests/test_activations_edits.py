@@ -12,6 +12,7 @@ from examples import (
     assert_one_sentence,
     equal_captures,
     example,
+    narrow_stages,
     own_model,
     picture,
     plain_logits,
@@ -70,6 +71,7 @@ def test_muting_is_zeroing_columns_of_the_output_projection(
 
 
 SMALL: dict[str, Any] = dict(img_size=64, embed_dim=32, num_heads=4, depth=2)
+NARROW_SWIN: dict[str, Any] = dict(depths=(2, 1, 1, 1), embed_dim=24)
 #: Where a norm, a gate or nothing at all stands between the heads and the module that mixes them.
 PROJECTED: dict[str, dict[str, Any]] = {
     "beit3_base_patch16_224": SMALL,
@@ -81,11 +83,11 @@ PROJECTED: dict[str, dict[str, Any]] = {
     "vit_base_patch16_224": dict(SMALL, block_fn=partial(ParallelScalingBlock, fuse_out_proj=True)),
     "beit_base_patch16_224": SMALL,
     "test_vit_relpos": {},
-    "pvt_v2_b0": {},
-    "swin_tiny_patch4_window7_224": dict(img_size=64),
-    "swinv2_cr_tiny_224": dict(img_size=(64, 96)),
-    "maxvit_tiny_tf_224": dict(img_size=64),
-    "coatnet_nano_rw_224": dict(img_size=64),
+    "pvt_v2_b0": dict(depths=(1, 1, 1, 1)),
+    "swin_tiny_patch4_window7_224": dict(img_size=64, **NARROW_SWIN),
+    "swinv2_cr_tiny_224": dict(img_size=(64, 96), **NARROW_SWIN),
+    "maxvit_tiny_tf_224": dict(img_size=64, **narrow_stages()),
+    "coatnet_nano_rw_224": dict(img_size=64, **narrow_stages()),
 }
 
 

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 import timm
 import torch
-from examples import OWN, assert_one_sentence, example, own_model, picture, randomise, watched
+from examples import (
+    OWN,
+    assert_one_sentence,
+    example,
+    narrow_stages,
+    own_model,
+    picture,
+    randomise,
+    watched,
+)
 from numpy.testing import assert_array_equal
 
 import vitviz
@@ -20,10 +29,13 @@ from vitviz.model import Model
 
 #: Windows, shifted windows, pooled keys, biases of positions, class attention, talking heads.
 SMALL: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
-    "swin_tiny_patch4_window7_224": ((64, 96), dict(img_size=(64, 96), depths=(1, 1, 1, 2))),
-    "swinv2_cr_tiny_224": ((64, 64), dict(img_size=64, depths=(1, 1, 1, 1))),
-    "maxvit_tiny_tf_224": ((64, 64), dict(img_size=64, depths=(1, 1, 1, 1))),
-    "coatnet_nano_rw_224": ((64, 64), dict(img_size=64, depths=(1, 1, 1, 1))),
+    "swin_tiny_patch4_window7_224": (
+        (64, 96),
+        dict(img_size=(64, 96), depths=(1, 1, 1, 2), embed_dim=24),
+    ),
+    "swinv2_cr_tiny_224": ((64, 64), dict(img_size=64, depths=(1, 1, 1, 1), embed_dim=24)),
+    "maxvit_tiny_tf_224": ((64, 64), dict(img_size=64, **narrow_stages())),
+    "coatnet_nano_rw_224": ((64, 64), dict(img_size=64, **narrow_stages())),
     "cait_xxs24_224": ((64, 64), dict(img_size=64, depth=2)),
     "pvt_v2_b0": ((64, 64), dict(depths=(1, 1, 1, 1))),
     "test_vit_relpos": ((64, 64), dict(img_size=64)),
@@ -151,7 +163,7 @@ def test_numpy_reads_the_file_by_itself(tmp_path: Path) -> None:
 
 
 def test_a_capture_keeps_a_small_copy_of_the_picture() -> None:
-    large = picture(3000, 1600)
+    large = picture(150, 80).resize((3000, 1600))
     acts = capture(example("plain"), large)
     assert acts.picture_size == (3000, 1600)
     assert SHOWN_SIDE <= max(acts.photo.size) < 2 * SHOWN_SIDE

@@ -20,10 +20,12 @@ from examples import (
     equal_captures,
     example,
     hook_count,
+    narrow_stages,
     own_model,
     picture,
     plain_logits,
     randomise,
+    shallow,
     timm_model,
     watched,
 )
@@ -237,7 +239,7 @@ def pooling(name: str) -> Model:
 
 @pytest.mark.parametrize("name", [*TIMM, *POOLING])
 def test_both_maps_are_those_of_timms_own_path(name: str) -> None:
-    model = pooling(name) if name in POOLING else steep(timm_model(name))
+    model = pooling(name) if name in POOLING else steep(timm_model(name, **shallow(name)))
     found = [method(model, picture(), 3) for method in METHODS]
     layers, rows = of_timm(model, 3), output_rows(model)
     wanted = expected_relevance(layers, rows), expected_rollout(layers, rows)
@@ -475,8 +477,9 @@ def test_a_gradient_that_is_not_finite_is_refused() -> None:
 
 
 def test_layers_of_different_tokens_are_refused() -> None:
-    module: Any = timm.create_model("coatnet_nano_rw_224", num_classes=5).eval()
-    assert "differ in their tokens" in refusal(watched(module, (224, 224)))
+    options: Any = dict(num_classes=5, img_size=64, **narrow_stages())
+    module = timm.create_model("coatnet_nano_rw_224", **options).eval()
+    assert "differ in their tokens" in refusal(watched(module, (64, 64)))
 
 
 def test_a_gradient_that_is_checkpointed_is_refused() -> None:

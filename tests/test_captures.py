@@ -81,7 +81,7 @@ def family(name: str) -> Model:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_each_picture_of_a_batch_equals_its_own_capture(name: str) -> None:
-    assert_same_in_a_batch(family(name), PICTURES)
+    assert_same_in_a_batch(family(name), PICTURES[:4])
 
 
 @pytest.mark.parametrize("name", ["plain", "beit_base_patch16_224", "swin_tiny_patch4_window7_224"])

@@ -79,17 +79,19 @@ def test_each_head_is_muted_alone(name: str) -> None:
     model = example(name)
     effects = head_effects(model, picture())
     plain = plain_logits(model, picture())
+    changed = watched(copy.deepcopy(model.module), model.preprocess.input_size)
+    module: Any = changed.module
     heads = model.layers[0].num_heads
     assert effects.shape == (len(model.layers), heads, len(plain))
     assert effects.dtype == np.float32
     assert not effects.flags.writeable
     for layer, head in np.ndindex(effects.shape[:2]):
-        module: Any = copy.deepcopy(model.module)
         proj = module.blocks[layer].attn.proj
-        width = proj.in_features // heads
+        width, whole = proj.in_features // heads, proj.weight.detach().clone()
         with torch.no_grad():
             proj.weight[:, head * width : (head + 1) * width] = 0
-        expected = plain_logits(watched(module, model.preprocess.input_size), picture())
+            expected = plain_logits(changed, picture())
+            proj.weight.copy_(whole)
         limit = 1e-6 * float(expected.abs().max())
         assert_allclose(effects[layer, head], expected, rtol=0, atol=limit)
         assert np.abs(effects[layer, head] - plain.numpy()).max() > 1e-3
@@ -189,9 +191,10 @@ def test_the_last_row_of_the_lens_is_the_models_answer(name: str) -> None:
 def test_a_row_of_the_lens_is_the_answer_of_a_model_cut_there(name: str) -> None:
     model = example(name)
     lens = logit_lens(model, capture(model, picture()))
+    module: Any = copy.deepcopy(model.module)
+    blocks = module.blocks
     for depth, row in enumerate(lens):
-        module: Any = copy.deepcopy(model.module)
-        module.blocks = type(module.blocks)(module.blocks[:depth])  # never more than there are
+        module.blocks = type(blocks)(blocks[:depth])  # never more than there are
         with torch.inference_mode():
             expected = module(model.preprocess(picture())[None])[0].softmax(dim=-1)
         assert_allclose(row, expected, rtol=0, atol=1e-6)
@@ -331,9 +334,20 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("removal", REMOVALS)
-@pytest.mark.parametrize("patch", [(0, 0), (1, 4), (3, 1)])
-@pytest.mark.parametrize("size", [(16, 24), (24, 24), (24, 20)])
+@pytest.mark.parametrize(
+    ("size", "patch", "removal"),
+    [  # any two of them meet once
+        ((16, 24), (0, 0), "mean"),
+        ((16, 24), (1, 4), "blur"),
+        ((16, 24), (3, 1), "drop"),
+        ((24, 24), (0, 0), "blur"),
+        ((24, 24), (1, 4), "drop"),
+        ((24, 24), (3, 1), "mean"),
+        ((24, 20), (0, 0), "drop"),
+        ((24, 20), (1, 4), "mean"),
+        ((24, 20), (3, 1), "blur"),
+    ],
+)
 def test_occlusion_peaks_at_the_patch_that_decides(
     size: tuple[int, int], patch: tuple[int, int], removal: Removal
 ) -> None:
@@ -357,7 +371,8 @@ def test_occlusion_peaks_whatever_stands_before_the_patches(kind: dict[str, Any]
 
 def test_what_speaks_against_a_class_has_a_negative_effect() -> None:
     model = decided_by((2, 4))
-    effects = [occlusion(model, lit((2, 4), GRID), class_index=index)[2, 4] for index in range(5)]
+    image = lit((2, 4), GRID)
+    effects = [occlusion(model, image, class_index=index, block=2)[2, 4] for index in range(5)]
     assert effects[0] > 0
     assert max(effects[1:]) < 0
     assert sum(effects) == pytest.approx(0, abs=1e-6)
@@ -427,8 +442,14 @@ def by_hand(
     return found
 
 
-@pytest.mark.parametrize("removal", REMOVALS)
-@pytest.mark.parametrize("name", ["plain", "distilled", "registers", "stem"])
+@pytest.mark.parametrize(
+    ("name", "removal"),
+    [
+        *(("plain", removal) for removal in REMOVALS),
+        *(("distilled", "drop"), ("registers", "drop")),  # what is painted is the picture alone
+        ("stem", "blur"),  # whose patches lie elsewhere in it
+    ],
+)
 def test_a_curve_is_a_row_of_captures(name: str, removal: Removal) -> None:
     model, importance = example(name), random_map(GRID, seed=5)
     options: dict[str, Any] = dict(class_index=3, steps=5, removal=removal)
@@ -458,8 +479,7 @@ def test_a_curve_leads_from_the_picture_to_nothing_and_back(name: str) -> None:
         assert_array_equal(found, ends[::-1] if measure is insertion_curve else ends)
 
 
-@pytest.mark.parametrize("removal", REMOVALS)
-@pytest.mark.parametrize("steps", [8, 24])
+@pytest.mark.parametrize(("steps", "removal"), [(24, "mean"), (8, "blur"), (8, "drop")])
 def test_insertion_mirrors_the_deletion_of_the_opposite_map(steps: int, removal: Removal) -> None:
     model, importance = example("plain"), random_map(GRID)
     options: dict[str, Any] = dict(class_index=3, steps=steps, removal=removal)
@@ -484,7 +504,7 @@ def test_the_right_map_falls_and_rises_at_once(removal: Removal) -> None:
         assert_allclose(deleted.probabilities[2:], deleted.probabilities[1], rtol=0, atol=1e-6)
     assert_allclose(inserted.probabilities[1:], deleted.probabilities[0], rtol=0, atol=1e-6)
     assert inserted.probabilities[0] < inserted.probabilities[1] - 0.05
-    random = random_map(GRID, seed=1)
+    random, options["steps"] = random_map(GRID, seed=1), 8
     assert 3 < (random > random[target]).sum() < 20  # neither the first to go nor the last
     assert deleted.area < deletion_curve(model, image, random, **options).area - 0.01
     assert inserted.area > insertion_curve(model, image, random, **options).area + 0.01
@@ -500,9 +520,10 @@ def test_area_is_that_of_the_trapezia() -> None:
 def test_equal_patches_go_in_row_major_order() -> None:
     model = example("plain")
     levels = np.random.default_rng(0).integers(0, 3, GRID)
-    for importance in (levels, np.zeros(GRID)):
-        curve = deletion_curve(model, picture(), importance, class_index=3, steps=24)
-        expected = by_hand(model, importance, list(range(25)), "mean", insert=False)
+    for importance, steps in ((levels, 24), (np.zeros(GRID), 8)):
+        curve = deletion_curve(model, picture(), importance, class_index=3, steps=steps)
+        counts = [*range(0, 25, 24 // steps)]
+        expected = by_hand(model, importance, counts, "mean", insert=False)
         assert_array_equal(curve.probabilities, expected)
 
 

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import timm
 import torch
-from examples import Net, assert_one_sentence, own_module, picture, randomise, seeded
+from examples import (
+    Net,
+    assert_one_sentence,
+    narrow_stages,
+    own_module,
+    picture,
+    randomise,
+    seeded,
+)
 from torch import nn
 
 import vitviz
@@ -16,16 +24,21 @@ from vitviz.model import Preprocessing
 SIZE = Preprocessing(input_size=(16, 24), mean=(0.5, 0.4, 0.3), std=(0.25, 0.2, 0.3))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("test_vit", "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "pvt_v2_b0"),
-        *("coatnet_nano_rw_224", "maxvit_nano_rw_256"),  # whose stem is no patch embedding
-    ],
-)
+#: Names of timm, and what keeps them small without another input size.
+OF_TIMM: dict[str, dict[str, Any]] = {
+    "test_vit": {},
+    "vit_tiny_patch16_224": dict(depth=3),
+    "swin_tiny_patch4_window7_224": dict(depths=(2, 1, 1, 1), embed_dim=24),
+    "pvt_v2_b0": dict(depths=(1, 1, 1, 1)),
+    "coatnet_nano_rw_224": narrow_stages(),  # whose stem is no patch embedding
+    "maxvit_nano_rw_256": narrow_stages(),
+}
+
+
+@pytest.mark.parametrize("name", OF_TIMM)
 def test_a_module_of_timm_needs_nothing_else(name: str) -> None:
     with seeded():
-        module = timm.create_model(name)
+        module = timm.create_model(name, **OF_TIMM[name])
     model = vitviz.watch(module)
     acts = vitviz.capture(model, picture())
     with torch.inference_mode():
