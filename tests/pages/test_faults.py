@@ -68,9 +68,7 @@ def assert_told(at: AppTest, words: str) -> None:
 
 
 @pytest.mark.usefixtures("narrow")
-@pytest.mark.parametrize(
-    "key", ["blocks.5.attn.qkv.weight", "head.bias", "pos_embed", "blocks.11.mlp.fc2.bias"]
-)
+@pytest.mark.parametrize("key", ["blocks.5.attn.qkv.weight", "head.bias"])
 def test_damaged_weights_show_no_map_and_the_last_model_stays(key: str, cache: Path) -> None:
     put_in_cache(cache, weights_of(NAME), damaged(NAME, key))
     at = upload(opened(layer="2"), "mine.png", MINE)
@@ -79,7 +77,7 @@ def test_damaged_weights_show_no_map_and_the_last_model_stays(key: str, cache: P
     assert_told(at, "no finite numbers")
     assert drawn(at) == before
     assert address(at) == {"model": NAME, "layer": "2", "picture": "upload"}
-    at_page(at, "tokens").run()
+    at_page(at, "distance").run()
     assert_told(at, "no finite numbers")
     assert provenance(at).endswith("mine.png")
     assert_works(choose(at, SHIPPED))
@@ -87,6 +85,7 @@ def test_damaged_weights_show_no_map_and_the_last_model_stays(key: str, cache: P
     assert_works(choose(at, NAME))  # these are others
 
 
+@pytest.mark.usefixtures("narrow")
 def test_numbers_that_overflow_in_the_pass_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,12 +102,13 @@ def test_numbers_that_overflow_in_the_pass_are_told(
 # --- memory -------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("narrow")
 def test_a_model_that_does_not_fit_is_refused_before_it_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at = opened(weights="random")
     with monkeypatch.context() as patch:
-        patch.setattr(memory, "free_bytes", lambda: 2_000_000)
+        patch.setattr(memory, "free_bytes", lambda: 200_000)
         choose(at, NAME)
         assert_told(at, "GB of memory, and 0.0 GB are free")
     assert_works(at.run())
