@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +60,6 @@ def _initialised(recipe: Recipe, stage: Stage) -> Network:
         torch.manual_seed(recipe.seed)
         kind = Cnn if recipe.network == "cnn" else WhitenedCnn
         return kind(**recipe.configuration)
-
-
-def _plain(recipe: Recipe) -> Recipe:
-    """The recipe with the quickest start, for networks that get the weights of another."""
-    return replace(recipe, initialisation=None)
 
 
 def _batches(
@@ -168,7 +163,7 @@ def train(
     for number in range(about["stage"], len(recipe.stages)):
         if number > about["stage"]:
             model, run.average = (
-                grow(network.cpu(), build(_plain(recipe), recipe.stages[number]))
+                grow(network.cpu(), build(recipe, recipe.stages[number]))
                 if isinstance(network, VisionTransformer)
                 else network
                 for network in (model, run.average)
@@ -225,7 +220,7 @@ class _Run:
         saved = load_file(self.checkpoint)
         networks = []
         for prefix in ("", AVERAGE):
-            network = _initialised(_plain(self.recipe), self.recipe.stages[self.about["stage"]])
+            network = _initialised(self.recipe, self.recipe.stages[self.about["stage"]])
             network.load_state_dict({name: saved[prefix + name] for name in network.state_dict()})
             networks.append(network)
         self.report(f"resuming at stage {self.about['stage'] + 1}, step {self.about['step']}")
