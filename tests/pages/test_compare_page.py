@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from functools import cache, lru_cache
 from html import unescape
 from typing import Any
 
@@ -34,8 +35,10 @@ from vitviz.token_map import moved
 OTHER = "vitviz_tiny_cifar10"
 SMALLER = "vit_tiny_patch16_224"  # another grid, and another crop
 SWIN, MIXER = "swin_tiny_patch4_window7_224", "mixer_b16_224"
+pytestmark = pytest.mark.usefixtures("narrow")
 
 
+@lru_cache(maxsize=4)
 def acts_of(name: str = SHIPPED, weights: str = "trained", picture: str = "dog") -> Activations:
     return capture(models.load(name, weights), pictures.sample(picture).image)
 
@@ -58,7 +61,7 @@ def tables(at: AppTest) -> list[Any]:
 
 def said(at: AppTest) -> str:
     (sentence,) = [
-        m.value for m in at.markdown if "correlation is" in m.value or "match in" in m.value
+        m.value for m in at.markdown if "correlation is **" in m.value or "match in" in m.value
     ]
     return str(sentence)
 
@@ -67,7 +70,7 @@ def said(at: AppTest) -> str:
 
 
 def test_it_opens_with_trained_and_random_weights_of_the_model() -> None:
-    at = opened("compare")
+    at = opened_with_data("compare")
     assert_works(at)
     left, right = token_maps(at)
     assert left["link"] == right["link"] != ""
@@ -82,6 +85,14 @@ def test_it_opens_with_trained_and_random_weights_of_the_model() -> None:
     assert "beside" in provenance(at)
     assert provenance(at).count("random weights") == 1
     assert address(at) == {}
+    trained, random = (acts_of(weights=one).measure().distance for one in ("trained", "random"))
+    (heat,) = json.loads(charts(at)[0].spec)["data"]
+    assert heat["type"] == "heatmap"
+    table = tables(at)[2]
+    np.testing.assert_allclose(
+        table["difference, px"], (random - trained).ravel(), rtol=1e-3, atol=1e-4
+    )
+    assert list(table["layer"][:7]) == [1] * 6 + [2]
 
 
 def test_with_random_weights_on_the_left_the_trained_ones_stand_on_the_right() -> None:
@@ -113,7 +124,7 @@ def test_the_correlation_is_that_of_the_two_maps() -> None:
 
 def test_where_the_grids_differ_the_place_and_the_relative_depth_are_kept() -> None:
     link = dict(compare="models", other_model=SMALLER, other_weights="random")
-    at = opened("compare", **link, layer="2", query="4.13", head="2")
+    at = opened_with_data("compare", **link, layer="2", query="4.13", head="2")
     first, second = acts_of(), acts_of(SMALLER, "random")
     left, right = token_maps(at)
     size = pictures.sample("dog").size
@@ -139,31 +150,13 @@ def test_where_the_grids_differ_the_place_and_the_relative_depth_are_kept() -> N
     np.testing.assert_allclose(
         frames(at, 1)[0], second.attention(3).mean(axis=0)[:, 1:], atol=0.004
     )
-
-
-def test_the_difference_of_distances_is_that_of_both_captures() -> None:
-    at = opened_with_data("compare")
-    trained, random = (acts_of(weights=one).measure().distance for one in ("trained", "random"))
-    (heat,) = json.loads(charts(at)[0].spec)["data"]
-    assert heat["type"] == "heatmap"
-    table = tables(at)[2]
-    np.testing.assert_allclose(
-        table["difference, px"], (random - trained).ravel(), rtol=1e-3, atol=1e-4
-    )
-    assert list(table["layer"][:7]) == [1] * 6 + [2]
-
-
-def test_models_of_different_shapes_are_compared_by_layer() -> None:
-    link = dict(compare="models", other_model=SMALLER, other_weights="random")
-    at = opened_with_data("compare", **link)
     assert "so the means of their layers are compared" in prose(at)
     table = tables(at)[2]
-    acts = acts_of(SMALLER, "random")
     other = table[table["model"] == f"{SMALLER}, random weights"]
-    expected = acts.measure().distance.mean(axis=1)
-    np.testing.assert_allclose(other["mean distance, px of its input"], expected, rtol=1e-4)
+    by_layer = second.measure().distance.mean(axis=1)
+    np.testing.assert_allclose(other["mean distance, px of its input"], by_layer, rtol=1e-4)
     np.testing.assert_allclose(
-        other["mean distance, % of the side"], 100 * expected / 224, rtol=1e-4
+        other["mean distance, % of the side"], 100 * by_layer / 224, rtol=1e-4
     )
 
 
@@ -274,43 +267,45 @@ def test_a_model_without_a_head_has_no_answer(serve: Callable[..., Model]) -> No
 # --- two pictures -------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
+@cache
 def pair() -> AppTest:
-    return opened("compare", compare="pictures", other_picture="horse", layer="4", query="6.9")
+    link = dict(compare="pictures", other_picture="horse", layer="4", query="6.9", matches="2")
+    return opened_with_data("compare", **link)
 
 
 def patches(picture: str) -> np.ndarray:
     return acts_of(picture=picture).tokens(4, normalised=True)[1:]
 
 
-def test_the_right_map_holds_the_cosines_of_both_pictures(pair: AppTest) -> None:
-    assert_works(pair)
+def test_the_right_map_holds_the_cosines_of_both_pictures() -> None:
+    at = pair()
+    assert_works(at)
     expected = inspection.cross_similarity(patches("dog"), patches("horse"))
-    np.testing.assert_allclose(frames(pair, 1)[0], expected, atol=0.5 / 127 + 1e-6)
+    np.testing.assert_allclose(frames(at, 1)[0], expected, atol=0.5 / 127 + 1e-6)
     own = inspection.token_similarity(patches("dog"))
-    np.testing.assert_allclose(frames(pair, 0)[0], own, atol=0.5 / 127 + 1e-6)
-    left, right = token_maps(pair)
+    np.testing.assert_allclose(frames(at, 0)[0], own, atol=0.5 / 127 + 1e-6)
+    left, right = token_maps(at)
     assert left["state"]["query"] == right["state"]["query"] == 5 * 16 + 8
     assert left["picture"] != right["picture"]
     assert (right["crop"], right["keyCrop"]) == (left["crop"], right["picture"]["crop"])
     assert left["matches"] is None
 
 
-def test_the_outlined_patches_are_the_nearest(pair: AppTest) -> None:
+def test_the_outlined_patches_are_the_nearest() -> None:
+    at = pair()
     similarity = inspection.cross_similarity(patches("dog"), patches("horse"))
-    matches = token_maps(pair)[1]["matches"]
-    assert matches["nearest"] == inspection.nearest_patches(similarity, k=5).tolist()
-    assert matches["back"] == inspection.nearest_patches(similarity.T, k=5).tolist()
+    matches = token_maps(at)[1]["matches"]
+    assert matches["nearest"] == inspection.nearest_patches(similarity, k=2).tolist()
+    assert matches["back"] == inspection.nearest_patches(similarity.T, k=2).tolist()
     pairs = inspection.mutual_matches(similarity)
     assert np.flatnonzero(matches["mutual"]).tolist() == pairs[:, 0].tolist()
-    assert f"**{len(pairs)} of 256** patches" in said(pair)
-    assert charts(pair)[0].alt.startswith(f"{len(pairs)} pairs of patches")
-    assert provenance(pair).endswith("layer 4 of 6 · sample: dog and sample: horse")
+    assert f"**{len(pairs)} of 256** patches" in said(at)
+    assert charts(at)[0].alt.startswith(f"{len(pairs)} pairs of patches")
+    assert provenance(at).endswith("layer 4 of 6 · sample: dog and sample: horse")
 
 
 def test_the_table_has_matches_and_joint_components() -> None:
-    link = dict(compare="pictures", other_picture="horse", layer="4", matches="2")
-    table = tables(opened_with_data("compare", **link))[1]
+    table = tables(pair())[1]
     similarity = inspection.cross_similarity(patches("dog"), patches("horse"))
     nearest = inspection.nearest_patches(similarity, k=2)
     second = 16 * (table["row of match 2"] - 1) + table["column of match 2"] - 1
@@ -343,17 +338,11 @@ def test_a_click_on_the_right_side_is_a_query_of_the_left() -> None:
     assert "query" not in address(at)
 
 
-def test_an_upload_is_compared_with_a_sample() -> None:
-    at = opened("compare", compare="pictures")
-    upload(at, "mine.png", MINE)
-    assert_works(at)
-    assert provenance(at).endswith("mine.png and sample: red panda")
-
-
-def test_the_name_of_a_file_is_no_markup() -> None:
+def test_an_upload_is_compared_with_a_sample_and_the_name_of_a_file_is_no_markup() -> None:
     name = "![x](y) <b> :red[z] *a* `c`.png"
     at = upload(opened("compare", compare="pictures"), name, MINE)
     assert_works(at)
+    assert provenance(at).endswith(f"{name} and sample: red panda")
     said = [text.value for text in (*at.markdown, *at.subheader) if name in unescape(text.value)]
     assert len(said) == 2  # above the map and above the answer
     for text in said:
