@@ -110,6 +110,7 @@ def test_the_table_of_traits_is_complete() -> None:
     assert set().union(*KINDS.values(), OPENING_TRAITS) | {"words", "sigmoid"} == TRAITS
 
 
+@pytest.mark.usefixtures("narrow")
 def test_another_model_has_another_caption() -> None:
     at = opened(weights="random")
     before = latex(at)

@@ -7,7 +7,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import vitviz
-from pages.driver import SHIPPED, address, at_page, opened, prose, token_map
+from pages.driver import SHIPPED, address, at_page, opened, prose, shown, token_map
 from vitviz import Model
 from vitviz.app.settings import NAMES
 from vitviz.app.shared import classroom, models, pictures, results
@@ -40,7 +40,11 @@ def press(at: AppTest, key: str) -> AppTest:
 
 
 @pytest.mark.parametrize(("number", "step"), STEPS)
-def test_a_link_opens_its_step_and_hides_what_it_does_not_need(number: int, step: int) -> None:
+def test_a_link_opens_its_step_and_hides_what_it_does_not_need(
+    number: int, step: int, request: pytest.FixtureRequest
+) -> None:
+    if settings_of(number, step).get("over") == "samples":
+        request.getfixturevalue("few_samples")
     at, this = begun(number, step), LESSONS[number - 1].steps[step - 1]
     assert not at.exception
     assert not at.error
@@ -58,8 +62,7 @@ def test_a_link_opens_its_step_and_hides_what_it_does_not_need(number: int, step
 
 
 def test_outside_a_lesson_everything_is_drawn() -> None:
-    shown = controls(opened("attention"))
-    assert {"model", "weights", "layer", "predict", *TOOLS} <= shown
+    assert {"model", "weights", "layer", "predict", *TOOLS} <= controls(shown("attention"))
 
 
 @pytest.mark.parametrize("said", ["8", "0.1", "3.9", "three", "<b>"])

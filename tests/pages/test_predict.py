@@ -16,9 +16,10 @@ from pages.driver import (
     charts,
     components,
     listen,
-    open_data,
     opened,
+    opened_with_data,
     prose,
+    shown,
     token_map,
     trigger,
 )
@@ -80,13 +81,12 @@ def counted(at: AppTest) -> str:
 
 @pytest.mark.parametrize("page", ["attention", "distance", "classify"])
 def test_nothing_is_asked_unless_it_is_wanted(page: str) -> None:
-    at = opened(page)
+    at = shown(page)
     assert_works(at)
     assert not board(at)
     assert not told(at)
-    at.toggle(key="predict").set_value(True).run()
+    at = opened(page, predict="True")
     assert not at.exception
-    assert address(at) == {"predict": "True"}
     assert "**Wh" in prose(at)
 
 
@@ -145,8 +145,10 @@ def test_switched_off_and_on_it_asks_anew() -> None:
     assert_works(at)
     assert not told(at)
     assert token_map(at)["guess"] is None
+    assert address(at) == {}
     at.toggle(key="predict").set_value(True).run()
     assert board(at)
+    assert address(at) == {"predict": "True"}
 
 
 def test_a_guess_beyond_the_grid_is_none() -> None:
@@ -190,7 +192,7 @@ def test_windows_are_guessed_in_the_grid_of_their_layer(narrow: None) -> None:
 
 @pytest.mark.parametrize("page", ["attention", "distance"])
 def test_no_table_holds_what_is_hidden(page: str) -> None:
-    at = open_data(opened(page, predict="True"), page)
+    at = opened_with_data(page, predict="True")
     assert not at.exception
     assert not at.dataframe
     at.toggle(key="predict").set_value(False).run()

@@ -131,8 +131,7 @@ def test_a_second_head_is_told(serve: Callable[..., Model]) -> None:
     )
 
 
-@pytest.mark.parametrize("query", ["cls", "2.3"])
-@pytest.mark.parametrize("fusion", ["mean", "max", "min"])
+@pytest.mark.parametrize(("fusion", "query"), [("mean", "cls"), ("max", "2.3"), ("min", "cls")])
 def test_the_maps_of_the_three_fusions_are_compared(
     fusion: Any, query: str, serve: Callable[..., Model]
 ) -> None:

@@ -3,12 +3,14 @@
 from html import unescape
 
 import numpy as np
+import pytest
 
 from pages.driver import SHIPPED, assert_works, opened, prose, provenance, stack
 from vitviz import capture, load_model
 from vitviz.app.shared import pictures
 
 
+@pytest.mark.usefixtures("narrow")
 def test_both_kinds_of_random_weights_are_offered_by_their_names() -> None:
     at = opened("attention", weights="mimetic", head="1", layer="1")
     assert_works(at)
