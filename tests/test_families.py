@@ -243,8 +243,8 @@ def test_a_traced_module_is_refused() -> None:
 
 def test_a_compiled_module_is_refused_however_it_was_compiled() -> None:
     inside = own_module()
-    inside.blocks[1].compile()  # nothing is compiled before it runs
-    compiled: Any = torch.compile(own_module())
+    inside.blocks[1].compile(backend="eager")  # nothing is compiled before it runs
+    compiled: Any = torch.compile(own_module(), backend="eager")
     for module in (compiled, inside):
         with pytest.raises(ModelError, match="was compiled") as caught:
             family_of(module)

@@ -56,10 +56,10 @@ def model_of(name: str, grid: tuple[int, int]) -> Model:
 @pytest.mark.parametrize(
     ("grid", "targets"),
     [
-        ((10, 14), [(8, 3), (2, 9)]),
-        ((13, 9), [(4, 7)]),
-        ((6, 17), [(5, 11)]),
-        ((10, 10), [(0, 9)]),
+        ((5, 7), [(4, 1), (1, 5)]),
+        ((7, 4), [(2, 3)]),
+        ((3, 8), [(2, 5)]),
+        ((5, 5), [(0, 4)]),
     ],
 )
 @pytest.mark.parametrize("name", GLOBAL)

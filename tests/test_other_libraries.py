@@ -1,5 +1,6 @@
 """What is built on a Model works with those of transformers and torchvision too."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 
 import vitviz
 from vitviz import ModelError
+from vitviz.activations import Activations
 from vitviz.anatomy import layer_boxes, residual_stream, steps
 from vitviz.equivariance import rearranged, repeat_patch, shuffle_patches, translate
 from vitviz.families import position_encodings
@@ -24,8 +26,9 @@ from test_transformers import CLASSES, small  # noqa: E402
 from test_transformers_staged import STAGED, module_of  # noqa: E402
 
 
+@cache
 def other(name: str) -> Model:
-    """A small model of another library."""
+    """A small model of another library, which no test changes."""
     if name in CLASSES:
         return small(name)
     if name in STAGED:
@@ -33,13 +36,17 @@ def other(name: str) -> Model:
     return watched(vit() if name == "torchvision's ViT" else swin(name), (32, 32))
 
 
+@cache
+def seen(name: str) -> Activations:
+    return vitviz.capture(other(name), picture())
+
+
 OTHERS = [*CLASSES, *STAGED, "torchvision's ViT", "swin_t", "swin_v2_t"]
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_step_from_the_picture_to_the_answer_is_there(name: str) -> None:
-    model = other(name)
-    acts = vitviz.capture(model, picture())
+    model, acts = other(name), seen(name)
     boxes = {box.name: box for box in steps(model, picture(), acts)}
     assert next(iter(boxes)) == "picture"
     if acts.probabilities is None:
@@ -75,8 +82,7 @@ def test_a_layer_opens_into_its_boxes(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["ViTForImageClassification", "torchvision's ViT"])
 def test_positions_are_added_and_named(name: str) -> None:
-    model = other(name)
-    acts = vitviz.capture(model, picture())
+    model, acts = other(name), seen(name)
     boxes = {box.name: box for box in steps(model, picture(), acts)}
     assert [*boxes][:7] == [
         *("picture", "patches", "flatten", "project", "prefix", "positions", "encoder"),
@@ -116,7 +122,7 @@ def test_its_size_is_counted(name: str) -> None:
     size = size_of(model.module, model.sites)
     assert size.layers == len(model.layers)
     assert size.mlp_dims
-    assert size.embed_dims[-1] == vitviz.capture(model, picture()).tokens(size.layers).shape[1]
+    assert size.embed_dims[-1] == seen(name).tokens(size.layers).shape[1]
     heads = [name for name in ("classifier", "heads", "head") if hasattr(model.module, name)]
     if heads and not model.embeds:
         assert size.head_parameters >= 5 * size.embed_dims[-1]
@@ -127,8 +133,7 @@ EDITED = ["ViTForImageClassification", "CLIPForImageClassification", "torchvisio
 
 @pytest.mark.parametrize("name", EDITED)
 def test_heads_can_be_muted_and_patches_left_out(name: str) -> None:
-    model = other(name)
-    whole = vitviz.capture(model, picture())
+    model, whole = other(name), seen(name)
     muted = vitviz.capture(model, picture(), edits=[vitviz.MuteHeads([(0, 1)])])
     projection: Any = model.sites[0].projection
     kept = torch.tensor(whole.attention(0)[0] @ whole.values(0)[0])  # of head 0 alone
