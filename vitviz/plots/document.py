@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import plotly.graph_objects as go
+from plotly.io import to_html
 
 from .template import on_white
 
@@ -23,8 +24,12 @@ def document(
     parts = [_table(facts)]
     plotly: Any = True  # the library is written out once, before the first figure
     for heading, words, figure in figures:
-        drawn = on_white(figure).to_html(
-            full_html=False, include_plotlyjs=plotly, config={"displaylogo": False}
+        drawn = to_html(
+            on_white(figure),
+            full_html=False,
+            include_plotlyjs=plotly,
+            config={"displaylogo": False},
+            validate=False,
         )
         plotly = False
         alt = html.escape(figure.layout.meta["alt"])

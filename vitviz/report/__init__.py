@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from latex2mathml.converter import convert
+from plotly.io import to_json
 
 from .. import inspection, plots
 from ..families import ModelError
@@ -136,8 +137,7 @@ class _Made:
     def figure(self, figure: "go.Figure", page: str, line: str) -> str:
         name = f"figure-{len(self.figures)}"
         alt = figure.layout.meta["alt"]
-        printed = on_white(figure)
-        self.figures[name] = json.loads(printed.to_json())
+        self.figures[name] = json.loads(to_json(on_white(figure), validate=False))
         return (
             f'<figure><div id="{name}" role="img" aria-label="{escape(alt)}"></div>'
             f"{self.caption(page, alt, line)}</figure>"
