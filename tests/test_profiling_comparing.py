@@ -383,9 +383,9 @@ def test_what_is_asked_for_wrongly_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def fine_tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with 20 pictures of 10 classes, their labels, and both checkpoints."""
+    """A folder with 10 pictures of 10 classes, their labels, and both checkpoints."""
     folder = tmp_path_factory.mktemp("tuned")
-    split = coloured(20, seed=2)
+    split = coloured(10, seed=2)
     (folder / "pictures").mkdir()
     images = [Image.fromarray(each) for each in split.pictures]
     for number, image in enumerate(images):
@@ -413,7 +413,7 @@ def test_two_checkpoints_before_and_after_fine_tuning(
     sides = [f"test_vit={fine_tuned / name}.safetensors" for name in ("before", "after")]
     options = ["--labels", str(fine_tuned / "labels.csv"), "--out", str(tmp_path / "out")]
     assert cli.main(["compare", *sides, str(fine_tuned / "pictures"), *options]) == 0
-    assert "20 pictures compared, 0 left out" in capsys.readouterr().out
+    assert "10 pictures compared, 0 left out" in capsys.readouterr().out
     about = json.loads((tmp_path / "out" / "run.json").read_text())
     answers = about["answers"]
     assert answers["accuracy"][1] > answers["accuracy"][0]

@@ -318,15 +318,6 @@ def command(*words: object) -> int:
     return cli.main(["profile", "vitviz_tiny_cifar10", *map(str, words)])
 
 
-def test_the_command_writes_a_profile(
-    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = (packed, "--limit", 6, "--seed", 3, "--batch", 4, "--out", tmp_path / "out")
-    assert command(*words) == 0
-    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
-    assert "6 pictures measured, 0 skipped" in capsys.readouterr().out
-
-
 def test_a_skipped_picture_is_said_and_is_exit_code_1(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -354,7 +345,7 @@ def test_what_cannot_begin_is_exit_code_2(
     assert not (tmp_path / "out").exists()
 
 
-def test_ctrl_c_keeps_what_is_done(
+def test_the_command_writes_a_profile_and_ctrl_c_keeps_what_is_done(
     packed: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -368,12 +359,14 @@ def test_ctrl_c_keeps_what_is_done(
             raise KeyboardInterrupt
         return measured(model, entries, **options)
 
+    monkeypatch.setattr(running, "PIECE", 2)
     monkeypatch.setattr(running, "measured", stopping)
-    words = (packed, "--limit", 12, "--out", tmp_path / "out")
+    words = (packed, "--limit", 3, "--seed", 3, "--batch", 1, "--out", tmp_path / "out")
     assert command(*words) == 130
     assert "with --resume goes on" in capsys.readouterr().err
     assert command(*words, "--resume") == 0
-    assert calls == [8, 4, 4]
+    assert "3 pictures measured, 0 skipped" in capsys.readouterr().out
+    assert calls == [2, 1, 1]
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
 
 
