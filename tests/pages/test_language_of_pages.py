@@ -40,9 +40,12 @@ def speaking() -> Iterator[None]:
 
 
 @cache
-def korean(page: str) -> AppTest:
-    """A page as a link opens it in Korean, for tests that only read it."""
-    return opened(page, lang="ko")
+def korean(page: str) -> tuple[AppTest, list[str]]:
+    """A page as a link opens it in Korean, with its data, and its files; for tests that only read
+    it."""
+    with pytest.MonkeyPatch.context() as patch:
+        files = written(patch, "csv")
+        return opened_with_data(page, lang="ko"), files
 
 
 def title(at: AppTest) -> str:
@@ -73,24 +76,24 @@ def test_an_unknown_language_is_told_and_english_is_used() -> None:
 @pytest.mark.parametrize(
     ("locale", "link", "titled"),
     [
-        ("ko-KR", {}, "모델 계열: "),
-        ("ko", {}, "모델 계열: "),
-        ("en-GB", {}, "Zoo: "),
-        ("fi", {}, "Zoo: "),  # which is none of the languages
-        (None, {}, "Zoo: "),
-        ("ko-KR", {"lang": "en"}, "Zoo: "),
-        ("en-GB", {"lang": "ko"}, "모델 계열: "),
+        ("ko-KR", {}, "어텐션: "),
+        ("ko", {}, "어텐션: "),
+        ("en-GB", {}, "Attention: "),
+        ("fi", {}, "Attention: "),  # which is none of the languages
+        (None, {}, "Attention: "),
+        ("ko-KR", {"lang": "en"}, "Attention: "),
+        ("en-GB", {"lang": "ko"}, "어텐션: "),
     ],
 )
 def test_the_browsers_language_is_used_where_the_address_names_none(
     locale: str | None, link: dict[str, str], titled: str
 ) -> None:
-    speak("en" if titled == "Zoo: " else "ko")
+    speak("en" if titled == "Attention: " else "ko")
     at = AppTest.from_file(APP, default_timeout=120)
     at.context["locale"] = locale
     for name, value in link.items():
         at.query_params[name] = value
-    at_page(at, "zoo").run()
+    at_page(at, "attention").run()
     assert title(at).startswith(titled)
     assert not any("valid" in message.value for message in at.info)
     assert link.items() <= address(at).items()
@@ -101,11 +104,11 @@ def test_the_browsers_language_is_used_where_the_address_names_none(
 def test_the_menu_chooses_another_language_than_the_browser() -> None:
     at = AppTest.from_file(APP, default_timeout=120)
     at.context["locale"] = "ko-KR"
-    at_page(at, "zoo").run()
+    at_page(at, "attention").run()
     menu = at.selectbox(key="lang")
     assert (menu.options, menu.value) == (["English", "한국어"], "ko")
     menu.select("en").run()
-    assert title(at).startswith("Zoo: ")
+    assert title(at).startswith("Attention: ")
     assert address(at)["lang"] == "en"
 
 
@@ -113,7 +116,7 @@ def test_the_menu_chooses_another_language_than_the_browser() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_page_speaks_korean(page: str) -> None:
     """What stands on it, without the tables and figures, has Korean words in it."""
-    at = korean(page)
+    at, _ = korean(page)
     assert not at.exception
     boxes = [*at.markdown, *at.info, *at.warning, *at.error, *at.subheader, *at.title]
     widgets = [*at.selectbox, *at.slider, *at.select_slider, *at.button, *at.toggle, *at.expander]
@@ -122,26 +125,23 @@ def test_every_page_speaks_korean(page: str) -> None:
     assert english == []
 
 
-def headings(page: str, **link: str) -> list[str]:
+def headings(at: AppTest) -> list[str]:
     """Those of the tables of numbers of a page."""
-    at = opened_with_data(page, **link)
     assert not at.exception
     return [str(name) for frame in at.dataframe for name in frame.value.columns]
 
 
 @pytest.mark.usefixtures("speaking")
 @pytest.mark.parametrize("page", PAGES)
-def test_the_headings_of_the_tables_are_korean_and_those_of_the_files_english(
-    page: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = written(monkeypatch, "csv")
-    said = headings(page, lang="ko")
+def test_the_headings_of_the_tables_are_korean_and_those_of_the_files_english(page: str) -> None:
+    at, files = korean(page)
+    said = headings(at)
     assert said
     of_files = [name for file in files for name in next(csv.reader(file.splitlines()[2:]))]
     known = {"q", "k", "D", "MLP", "German shepherd, %"}  # symbols, and the name of a class
     assert [name for name in said if not WORDS.search(name) and name not in known] == []
     speak("en")
-    assert of_files == headings(page)
+    assert of_files == headings(opened_with_data(page))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def texts(part: Any) -> Iterator[str]:
 @pytest.mark.parametrize("page", PAGES)
 def test_what_is_written_in_charts_is_korean(page: str) -> None:
     """All but symbols, units and what models call their classes."""
-    at = korean(page)
+    at, _ = korean(page)
     known = {"CLS", "ViT", "px", "br", *(load_shipped(SHIPPED).classes)}
     written_there = {text for spec in specs(at) for text in texts(json.loads(spec))}
     english = [text for text in written_there - known if not WORDS.search(text)]
