@@ -16,6 +16,7 @@ from numpy.testing import assert_allclose
 from PIL import Image
 from safetensors.torch import save_file
 from timm.models import vision_transformer_hybrid
+from timm.models.mlp_mixer import MlpMixer
 from timm.models.resnetv2 import ResNetV2
 from torch import Tensor, nn
 
@@ -97,6 +98,13 @@ def own_model(**options: Any) -> Model:
 def narrow_stages() -> dict[str, Any]:
     """Options of timm's MaxViT and CoAtNet: one block a stage, of two heads where it attends."""
     return dict(depths=(1, 1, 1, 1), stem_width=16, embed_dim=(64, 64, 64, 64))
+
+
+def narrow_mixer(**options: Any) -> nn.Module:
+    """timm's mixer_s32_224 with two blocks of width 64: names of timm say how wide a Mixer is."""
+    with seeded():
+        module: nn.Module = MlpMixer(patch_size=32, num_blocks=2, embed_dim=64, **options)
+    return module.eval()
 
 
 @contextmanager

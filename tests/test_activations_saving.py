@@ -12,6 +12,7 @@ from examples import (
     OWN,
     assert_one_sentence,
     example,
+    narrow_mixer,
     narrow_stages,
     own_model,
     picture,
@@ -45,7 +46,8 @@ SMALL: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
 
 def small(name: str) -> Model:
     size, options = SMALL[name]
-    module = timm.create_model(name, pretrained=False, **options).eval()
+    mixer = name.startswith("mixer")
+    module = narrow_mixer(**options) if mixer else timm.create_model(name, **options).eval()
     randomise(module)
     return watched(module, size)
 

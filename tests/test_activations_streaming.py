@@ -1,12 +1,13 @@
 """What is read a block of rows at a time equals what is read whole, wherever a capture is kept."""
 
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import timm
-from examples import own_model, picture, sharpened, watched
+from examples import narrow_mixer, own_model, picture, sharpened, watched
 from numpy.testing import assert_allclose, assert_array_equal
 from torch import Tensor
 from torch.nn import functional as F
@@ -18,8 +19,8 @@ from vitviz.model import Model
 from vitviz.vit import Attention
 
 
-def of_timm(name: str) -> Model:
-    module: Any = timm.create_model(name).eval()
+def of_timm(name: str, **options: Any) -> Model:
+    module: Any = timm.create_model(name, **options).eval()
     return watched(module, module.pretrained_cfg["input_size"][-2:])
 
 
@@ -42,13 +43,19 @@ def measured(acts: Activations, *, whole: bool) -> Measurements:
     )
 
 
+@cache
+def sharp(name: str) -> tuple[Activations, Measurements]:
+    """A capture, and the measurements of its whole layers."""
+    acts = capture(sharpened(MODELS[name](), 5), picture())
+    return acts, measured(acts, whole=True)
+
+
 @pytest.mark.parametrize("block", [1, 60, 700, 10**9])
 @pytest.mark.parametrize("name", MODELS)
 def test_measurements_of_blocks_equal_those_of_whole_layers(
     name: str, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    acts = capture(sharpened(MODELS[name](), 5), picture())
-    expected = measured(acts, whole=True)
+    acts, expected = sharp(name)
     assert expected.entropy.mean() < np.log2(len(expected.rollout)) - 0.1
     monkeypatch.setattr(calls, "BLOCK", block)
     found = measured(acts, whole=False)
@@ -100,13 +107,20 @@ def test_a_grid_that_does_not_fit_is_refused() -> None:
         measurements(acts.attention_layers(), grid=(2, 3), patch_size=4)
 
 
-@pytest.mark.parametrize(
-    "name", [*MODELS, "eva02_tiny_patch14_224", "cait_xxs24_224", "pvt_v2_b0", "mixer_s32_224"]
-)
+#: Rotated queries, talking heads and class attention, pooled keys, and no attention at all.
+OTHERS: dict[str, Any] = {
+    "EVA": lambda: of_timm("eva02_tiny_patch14_224", depth=3),
+    "CaiT": lambda: of_timm("cait_xxs24_224", depth=3),
+    "PVT": lambda: of_timm("pvt_v2_b0", depths=(1, 1, 1, 1)),
+    "Mixer": lambda: watched(narrow_mixer(), (224, 224)),
+}
+
+
+@pytest.mark.parametrize("name", [*MODELS, *OTHERS])
 def test_a_large_capture_is_the_same_in_an_arena(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = MODELS[name]() if name in MODELS else of_timm(name)
+    model = {**MODELS, **OTHERS}[name]()
     small = capture(model, picture())
     monkeypatch.setattr(forward, "LARGE", 0)
     large = capture(model, picture())

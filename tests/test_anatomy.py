@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 import timm
 import torch
-from examples import own_module, picture, randomise, seeded, watched
+from examples import (
+    narrow_mixer,
+    narrow_stages,
+    own_module,
+    picture,
+    randomise,
+    seeded,
+    watched,
+)
 from numpy.testing import assert_allclose, assert_array_equal
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -39,6 +47,12 @@ def _own(**options: Any) -> Callable[[], tuple[Any, Any]]:
     return make
 
 
+def _mixer() -> tuple[Any, Any]:
+    module = narrow_mixer(img_size=(64, 96), num_classes=5)
+    randomise(module)
+    return module, (64, 96)
+
+
 MAKES: dict[str, Callable[[], tuple[Any, Any]]] = {
     "own, distilled": _own(distillation_token=True),
     "own, hybrid": _own(stem_width=8),
@@ -62,11 +76,20 @@ MAKES: dict[str, Callable[[], tuple[Any, Any]]] = {
     ),
     "CaiT": _timm("cait_xxs24_224", (64, 96), **{**_SMALL, "img_size": (64, 96)}),
     "Swin": _timm(
-        "swin_tiny_patch4_window7_224", (64, 96), img_size=(64, 96), window_size=2, depths=(2, 1)
+        "swin_tiny_patch4_window7_224",
+        (64, 96),
+        img_size=(64, 96),
+        window_size=2,
+        depths=(2, 1),
+        embed_dim=24,
     ),
-    "PVT": _timm("pvt_v2_b0", (64, 96), num_classes=5),
-    "CoAtNet": _timm("coatnet_0_rw_224", (64, 96), img_size=(64, 96), depths=(1, 1, 2, 1)),
-    "Mixer": _timm("mixer_s32_224", (64, 96), img_size=(64, 96), num_classes=5),
+    "PVT": _timm("pvt_v2_b0", (64, 96), num_classes=5, depths=(1, 1, 1, 1)),
+    "CoAtNet": _timm(
+        "coatnet_0_rw_224",
+        (64, 96),
+        **{**narrow_stages(), "img_size": (64, 96), "depths": (1, 1, 2, 1)},
+    ),
+    "Mixer": _mixer,
 }
 PLAIN = [name for name in MAKES if name.split(",")[0] in ("own", "timm", "EVA", "BEiT")]
 PLAIN.append("relative positions")

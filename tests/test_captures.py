@@ -16,6 +16,7 @@ from examples import (
     assert_one_sentence,
     assert_same_in_a_batch,
     example,
+    narrow_mixer,
     own_model,
     picture,
     plain_logits,
@@ -57,7 +58,7 @@ GLOBAL: dict[str, dict[str, Any]] = {
     "test_vit_relpos": {},
     "vit_tiny_r_s16_p8_224": dict(depth=2),
     "cait_xxs24_224": dict(depth=2, img_size=64),
-    "mixer_s32_224": {},
+    "Mixer": {},
 }
 FAMILIES = [*OWN, *GLOBAL, *STAGED]
 PICTURES = [picture(seed=seed, width=60 + 10 * seed) for seed in range(5)]
@@ -70,6 +71,8 @@ def family(name: str) -> Model:
     if name in STAGED:
         side = 224 if name.startswith("pvt") else 128  # of few keys, rounding shows
         return staged_model(name, (side, side))
+    if name == "Mixer":
+        return watched(narrow_mixer(), (224, 224))
     if name == "test_vit3":
         module = timm_module(name)
     else:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
@@ -196,6 +197,11 @@ def layer_of(module: str) -> str:
     return "vitviz" if module == "vitviz" else module.split(".")[1]
 
 
+@cache
+def all_imports(module: str, source: str, is_package: bool) -> tuple[Import, ...]:
+    return tuple(imports(parsed(source), module, is_package))
+
+
 def violations(module: str, source: str, is_package: bool = False) -> list[str]:
     """What a module's imports break, one sentence each."""
     layer = layer_of(module)
@@ -203,7 +209,7 @@ def violations(module: str, source: str, is_package: bool = False) -> list[str]:
         return [f"{module} is in no layer."]
     return [
         f"{module}, line {found.line}: {complaint}"
-        for found in imports(parsed(source), module, is_package)
+        for found in all_imports(module, source, is_package)
         if (complaint := _complaint(layer, found) or _within_app(module, found))
     ]
 
@@ -250,7 +256,7 @@ def circle(modules: Mapping[str, tuple[str, bool]]) -> list[str]:
     graph = {
         name: {
             imported
-            for found in imports(parsed(source), name, is_package)
+            for found in all_imports(name, source, is_package)
             if found.when != "hint" and (imported := module_of(found.target))
         }
         for name, (source, is_package) in modules.items()
@@ -264,14 +270,15 @@ def circle(modules: Mapping[str, tuple[str, bool]]) -> list[str]:
     return []
 
 
+@cache
 def classes(source: str) -> set[str]:
     return {node.name for node in ast.walk(parsed(source)) if isinstance(node, ast.ClassDef)}
 
 
-@pytest.mark.parametrize("module", sources())
-def test_module_imports_only_what_it_may(module: str) -> None:
-    source, is_package = sources()[module]
-    assert violations(module, source, is_package) == []
+def test_modules_import_only_what_they_may() -> None:
+    found = [violations(name, source, package) for name, (source, package) in sources().items()]
+    assert len(found) > 200
+    assert [*chain(*found)] == []
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:

@@ -19,9 +19,10 @@ import pytest
 from babel.messages import Catalog
 from babel.messages import Message as Entry
 from babel.messages.pofile import read_po
+from examples import example, picture
 from PIL import Image
 
-from vitviz import capture, cli, language, load_model, text
+from vitviz import capture, cli, language, text
 from vitviz.app.widgets.caption import with_definitions
 from vitviz.app.widgets.data_table import Table
 from vitviz.checkpoints import assets
@@ -346,7 +347,7 @@ def test_the_components_of_a_report_have_its_strings(reports: dict[str, str]) ->
 
 
 def test_what_a_notebook_shows_is_in_the_language_in_use() -> None:
-    acts = capture(load_model("vitviz_tiny_cifar10"), assets() / "samples" / "dog.jpg")
+    acts = capture(example("plain"), picture())
     assert 'title="Attention"' in acts.show()._repr_html_()
     with speaking("ko"):
         shown = acts.show()._repr_html_()

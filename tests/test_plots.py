@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -234,6 +235,12 @@ every_example = pytest.mark.parametrize("name", EXAMPLES)
 every_map = pytest.mark.parametrize("draw", MAPS.values(), ids=MAPS)
 
 
+@cache
+def drawn(name: str) -> go.Figure:
+    """The example, which no test changes."""
+    return EXAMPLES[name]()
+
+
 def alt(figure: go.Figure) -> str:
     words = figure.layout.meta["alt"]
     assert isinstance(words, str)
@@ -339,7 +346,7 @@ def test_every_public_function_has_an_example_here() -> None:
 
 @every_example
 def test_it_is_a_figure_with_one_line_of_alt_text(name: str) -> None:
-    figure = EXAMPLES[name]()
+    figure = drawn(name)
     assert isinstance(figure, go.Figure)
     assert re.fullmatch(r"\S[^\n]{15,}\.", alt(figure))
     assert "nan" not in alt(figure)
@@ -348,14 +355,14 @@ def test_it_is_a_figure_with_one_line_of_alt_text(name: str) -> None:
 
 @every_example
 def test_the_same_data_gives_the_same_figure(name: str) -> None:
-    assert EXAMPLES[name]().to_json() == EXAMPLES[name]().to_json()
+    assert EXAMPLES[name]().to_json() == drawn(name).to_json()
 
 
 @every_example
 def test_no_font_is_smaller_than_14_pixels(name: str) -> None:
     sizes = {
         path: value
-        for path, value in walk(content(EXAMPLES[name]()))
+        for path, value in walk(content(drawn(name)))
         if path[-1] == "size" and "font" in path[-2]
     }
     assert sizes
@@ -366,7 +373,7 @@ def test_no_font_is_smaller_than_14_pixels(name: str) -> None:
 def test_no_colour_is_one_that_streamlit_would_replace(name: str) -> None:
     # Streamlit's theme takes #000001 to #000033 for placeholders and paints them in its own
     # colours: the darkest colour of plotly's Inferno, #000004, came out pink.
-    sent = json.dumps(content(EXAMPLES[name]()))
+    sent = json.dumps(content(drawn(name)))
     assert not re.search(r"#0000(0[1-9a-f]|[12][0-9a-f]|3[0-3])\b", sent, re.IGNORECASE)
 
 
@@ -377,7 +384,7 @@ def test_shares_are_drawn_from_near_black_upwards() -> None:
 
 @every_example
 def test_an_axis_with_numbers_has_a_title(name: str) -> None:
-    for axis in axes(EXAMPLES[name]()):
+    for axis in axes(drawn(name)):
         named_by_its_ticks = name in ("class_probabilities", "answer_change", "conditions")
         if axis.showticklabels is not False and not named_by_its_ticks:
             assert axis.title.text
@@ -395,7 +402,7 @@ def test_an_axis_with_numbers_has_a_title(name: str) -> None:
     ],
 )
 def test_a_quantity_has_its_unit_on_the_axis(name: str, units: list[str]) -> None:
-    titles = [axis.title.text or "" for axis in axes(EXAMPLES[name]())]
+    titles = [axis.title.text or "" for axis in axes(drawn(name))]
     for unit in units:
         assert any(re.search(rf"\b{unit}|, {unit}", title) for title in titles), titles
 

@@ -9,7 +9,8 @@ import numpy as np
 import plotly.graph_objects as go
 import plotly.io as pio
 import pytest
-from examples import example, own_model, picture
+import timm
+from examples import example, own_model, picture, watched
 from numpy.testing import assert_allclose
 from PIL import Image
 
@@ -67,7 +68,7 @@ def test_the_patch_that_asks_has_a_box() -> None:
 
 
 def test_a_map_of_a_large_picture_lies_on_its_small_copy() -> None:
-    large = capture(example("plain"), picture(*LARGE))
+    large = capture(example("plain"), picture(50, 40).resize(LARGE))
     scale = large.photo.width / LARGE[0]
     assert scale < 1
     assert_allclose(edges(plots.attention_map(large, 0, 0)), np.multiply(large.crop, scale))
@@ -182,7 +183,9 @@ def test_a_capture_from_a_file_gives_the_same_figure(name: str, tmp_path: Path) 
 
 
 def test_a_family_with_windows_has_maps_and_no_rollout() -> None:
-    acts = capture(vitviz.load_model("swin_tiny_patch4_window7_224", pretrained=False), picture())
+    sizes: Any = dict(img_size=64, window_size=4, embed_dim=24, depths=(2, 2), num_heads=(3, 6))
+    module = timm.create_model("swin_tiny_patch4_window7_224", **sizes).eval()
+    acts = capture(watched(module, (64, 64)), picture())
     assert_allclose(
         heat(plots.attention_map(acts, 3, 1, query=(2, 5))).z,
         100 * acts.attention_map(3, (2, 5))[1],
