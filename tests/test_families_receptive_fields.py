@@ -31,18 +31,24 @@ from vitviz.activations import FillPatches, capture, edited_input
 from vitviz.families import ModelError
 from vitviz.model import Model
 
+_MAXXVIT: dict[str, Any] = dict(img_size=128, stem_width=16, embed_dim=(32, 32, 32, 32))
 #: Architectures whose grids are made by convolutions that overlap, and what keeps them small.
 OVERLAPPING: dict[str, dict[str, Any]] = {
     "pvt_v2_b0": dict(depths=(1, 1, 1, 1), embed_dims=(8, 16, 20, 32)),
-    "coatnet_0_rw_224": dict(depths=(1, 1, 2, 1), embed_dim=(32, 32, 32, 32)),
-    "coatnet_0_224": dict(depths=(1, 1, 2, 1), embed_dim=(32, 32, 32, 32)),
-    "maxvit_tiny_tf_224": dict(depths=(1, 1, 1, 1), embed_dim=(32, 32, 32, 32)),
-    "maxvit_nano_rw_256": dict(depths=(1, 1, 1, 1), embed_dim=(32, 32, 32, 32)),
+    "coatnet_0_rw_224": dict(depths=(1, 1, 2, 1), **_MAXXVIT),
+    "coatnet_0_224": dict(depths=(1, 1, 2, 1), **_MAXXVIT),
+    "maxvit_tiny_tf_224": dict(depths=(1, 1, 1, 1), **_MAXXVIT),
+    "maxvit_nano_rw_256": dict(depths=(1, 1, 1, 1), **_MAXXVIT),
     "vit_tiny_r_s16_p8_224": dict(depth=2),
     "vit_small_r26_s32_224": dict(depth=2),
-    "vit_small_resnet26d_224": dict(depth=2),
-    "vitamin_small_224": dict(depth=2),
+    "vit_small_resnet26d_224": dict(img_size=128, depth=2),
+    "vitamin_small_224": dict(img_size=128, depth=2),
 }
+
+
+def size_of(name: str) -> tuple[int, int]:
+    side = OVERLAPPING[name].get("img_size", 224)
+    return (side, side)
 
 
 class _Mean(nn.Module):
@@ -115,7 +121,7 @@ def lopsided(name: str) -> Model:
         with undrawn(), narrow_stems(), torch.no_grad():
             module = timm.create_model(name, **OVERLAPPING[name])
             silence(module)
-        size = module.pretrained_cfg["input_size"][-2:]
+        size = size_of(name)
     make_linear(module)
     make_lopsided(module.eval())
     model = watched(module, size)
@@ -183,10 +189,19 @@ def test_cells_lie_where_they_look(name: str) -> None:
     assert np.max(np.abs(tiled)) > 1  # where patches would lie is too far away
 
 
-@pytest.mark.parametrize("name", ["test_vit", "swin_tiny_patch4_window7_224", "cait_xxs24_224"])
-def test_patches_that_are_cut_out_lie_where_they_were_cut(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("test_vit", {}),
+        ("swin_tiny_patch4_window7_224", dict(embed_dim=24)),
+        ("cait_xxs24_224", dict(depth=2)),
+    ],
+)
+def test_patches_that_are_cut_out_lie_where_they_were_cut(
+    name: str, options: dict[str, Any]
+) -> None:
     with seeded():
-        module: Any = timm.create_model(name).eval()
+        module: Any = timm.create_model(name, **options).eval()
     model = watched(module, module.pretrained_cfg["input_size"][-2:])
     assert set(model.offsets) == {(0.0, 0.0)}
 
@@ -213,7 +228,7 @@ def test_a_patch_is_filled_where_it_looks() -> None:
 def test_nothing_is_measured_of_a_module_in_training_mode() -> None:
     with seeded():
         module: Any = timm.create_model("coatnet_0_rw_224", **OVERLAPPING["coatnet_0_rw_224"])
-    model = watched(module.train(), (224, 224))
+    model = watched(module.train(), size_of("coatnet_0_rw_224"))
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     with pytest.raises(ModelError, match="training mode"):
         _ = model.offsets
@@ -240,7 +255,7 @@ def test_a_module_that_was_made_in_inference_mode_is_measured_too(name: str) -> 
 
     with torch.inference_mode():
         module = made()
-    size = (96, 160) if name == "own hybrid" else (224, 224)
+    size = (96, 160) if name == "own hybrid" else size_of(name)
     offsets = watched(module, size).offsets
     assert offsets == watched(made(), size).offsets
     assert any(offsets[0])
