@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import timm
 from app_server import Server
+from examples import timm_model
+from examples import watched as of_pixels
 from plotly.io import to_json
 
 import vitviz
@@ -233,16 +236,9 @@ def test_it_says_what_it_leaves_out(opened: Opened) -> None:
     assert "Experiments, which run the model again, are not in it" in words
 
 
-def test_names_of_pictures_and_weights_are_no_markup(acts: Activations) -> None:
-    model = vitviz.load_model(MODEL, pretrained=False, seed=0)
-    text = report.html([Captured(model, "<img src=x>.png", vitviz.capture(model, acts.photo))])
-    assert "<img" not in text
-    assert "&lt;img src=x&gt;.png" in text
-    assert "random weights" in text
-
-
 def test_a_family_that_has_no_rollout_says_so(acts: Activations) -> None:
-    model = vitviz.load_model("swin_tiny_patch4_window7_224", pretrained=False)
+    name = "swin_tiny_patch4_window7_224"
+    model = of_pixels(timm.create_model(name, embed_dim=24).eval(), (224, 224), name=name)
     text = report.html([Captured(model, "dog", vitviz.capture(model, acts.photo))])
     assert text.count("which is not so in swin_tiny_patch4_window7_224.") == 1
     assert "no one number of prefix tokens" not in text
@@ -261,10 +257,13 @@ def test_maps_that_are_too_large_for_a_file_are_refused(
     assert 'id="data-attention"' not in text
 
 
-def test_a_base_model_fits_in_a_file() -> None:
-    model = vitviz.load_model("vit_base_patch16_224", pretrained=False, seed=0)
+def test_a_base_model_fits_in_a_file_and_names_of_pictures_and_weights_are_no_markup() -> None:
+    model = timm_model("vit_base_patch16_224")
     image = vitviz.open_image(PHOTO.read_bytes())
-    text = report.html([Captured(model, "dog", vitviz.capture(model, image), image)])
+    text = report.html([Captured(model, "<img src=x>.png", vitviz.capture(model, image), image)])
+    assert "<img" not in text
+    assert "&lt;img src=x&gt;.png" in text
+    assert "random weights" in text
     assert '{"components": {"attention-0": {"stacks"' in text
     assert '{"components": {"anatomy-0": {"stacks"' in text
     assert len(text.encode()) < 16e6
