@@ -146,16 +146,33 @@ def test_ctrl_c_ends_it(
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder assets/ as links to its files, each of which a test may replace."""
+    """The folder assets/ as links to its files, each of which a test may replace.
+
+    Of the sample pictures, the list has the koala alone.
+    """
     folder = tmp_path / "assets"
     for path in assets().rglob("*.*"):
         link = folder / path.relative_to(assets())
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(path)
+    damage(folder / "samples" / "LICENCES.csv", koala_alone)
     for place in ("vitviz.checkpoints", "vitviz.checkpoints.shipped"):
         monkeypatch.setattr(f"{place}.assets", lambda: folder)
     monkeypatch.setattr(lesson_files, "MORE_MODELS", ())
     return folder
+
+
+def koala_alone(path: Path) -> bytes:
+    heading, *lines = path.read_bytes().splitlines(keepends=True)
+    return b"".join([heading, *(line for line in lines if line.startswith(b"koala.jpg"))])
+
+
+def damage(path: Path, damaged: Callable[[Path], bytes] | None) -> None:
+    """Replace a link by a file of other bytes, or by nothing."""
+    data = None if damaged is None else damaged(path)
+    path.unlink()
+    if data is not None:
+        path.write_bytes(data)
 
 
 def lesson(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, str], str]:
@@ -167,11 +184,12 @@ def lesson(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, str], str
 
 
 def test_what_the_lessons_need_ships_and_no_network_is_asked(
-    server: HubServer, files: Path, capsys: pytest.CaptureFixture[str]
+    server: HubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(lesson_files, "MORE_MODELS", ())
     code, said, last = lesson(capsys)
     assert (code, last) == (0, lesson_files.READY)
-    samples = len(list(files.glob("samples/*.jpg")))
+    samples = len(list(assets().glob("samples/*.jpg")))
     begins = {
         MODEL: "yes  shipped weights, ",
         "sample pictures": f"yes  {samples} pictures opened and captured",
@@ -233,14 +251,6 @@ def test_what_is_missing_or_damaged_is_said(
         lesson_files.CHECKS[check]()
     assert_one_sentence(str(error.value))
     assert Path(file).name in str(error.value) or "do not belong together" in str(error.value)
-
-
-def damage(path: Path, damaged: Callable[[Path], bytes] | None) -> None:
-    """Replace a link by a file of other bytes, or by nothing."""
-    data = None if damaged is None else damaged(path)
-    path.unlink()
-    if data is not None:
-        path.write_bytes(data)
 
 
 @pytest.mark.parametrize("damaged", [None, cut])
