@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from examples import picture
+from examples import narrow_stems, picture
 from numpy.testing import assert_array_equal
 
 from vitviz.activations import capture
@@ -26,7 +26,8 @@ every_family = pytest.mark.parametrize("family", TOYS)
 
 
 def masks(family: str) -> list[np.ndarray]:
-    acts = capture(toy_model(family), picture())
+    with narrow_stems():
+        acts = capture(toy_model(family), picture())
     assert [layer.refusal for layer in acts.layers] == [None] * acts.depth
     return [allowed_pairs(attention) for attention in map(acts.attention, range(acts.depth))]
 
@@ -92,7 +93,8 @@ def test_a_narrow_copy_has_the_grids_and_layers_of_its_architecture(family: str)
     outline = outline_of(TOYS[family].architecture, {})
     preprocessing = preprocessing_of(outline, None)
     wanted = family_of(outline).layers(outline, preprocessing.input_size)
-    model = narrow_model(family)
+    with narrow_stems():
+        model = narrow_model(family)
     assert [replace(layer, num_heads=0) for layer in model.layers] == [
         replace(layer, num_heads=0) for layer in wanted
     ]
