@@ -107,19 +107,20 @@ def test_no_name_of_the_hub_is_taken_where_that_is_not_allowed(
     assert not repo.asked
 
 
-@pytest.mark.parametrize("text", ["vit_base", "hf-hub:../../etc", "/etc/passwd", "https://a.b/c"])
 def test_what_is_no_name_gets_a_sentence_and_the_model_stays(
-    text: str, repo: HubServer, say: Callable[..., None]
+    repo: HubServer, say: Callable[..., None]
 ) -> None:
     say("--hub")
     at = opened("attention", model="vitviz_tiny_cifar100")
-    typed(at, "model", text)
-    assert_works(at)
-    (message,) = told(at)
-    assert "neither in the menu nor a name of the hub" in message
-    assert_one_sentence(message.replace("?", "-"))
-    assert provenance(at).startswith("vitviz_tiny_cifar100")
-    assert not repo.asked
+    for text in ("vit_base", "hf-hub:../../etc", "/etc/passwd", "https://a.b/c"):
+        typed(at, "model", text)
+        assert_works(at)
+        (message,) = told(at)
+        assert message.startswith(f"Model: {text} ")
+        assert "neither in the menu nor a name of the hub" in message
+        assert_one_sentence(message.replace("?", "-"))
+        assert provenance(at).startswith("vitviz_tiny_cifar100")
+        assert not repo.asked
 
 
 def test_a_repository_that_cannot_be_had_leaves_the_model_on_screen(
@@ -137,16 +138,13 @@ def test_a_repository_that_cannot_be_had_leaves_the_model_on_screen(
 # --- folders, and names of classes --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("called", ["", "my model="])
-def test_a_folder_is_in_the_menu_and_is_shown(
-    called: str, folder: Path, say: Callable[..., None]
-) -> None:
-    say(f"--checkpoint={called}{folder}")
-    title = "my model · mine" if called else "mine"
-    at = opened("attention", model=title)
-    assert_works(at)
-    assert provenance(at).startswith(f"{called.strip('=') or 'mine'} (ViT, ")
-    assert "folder mine, model.safetensors, sha256 " in provenance(at)
+def test_a_folder_is_in_the_menu_and_is_shown(folder: Path, say: Callable[..., None]) -> None:
+    say(f"--checkpoint={folder}", f"--checkpoint=my model={folder}")
+    for title, name in (("mine", "mine"), ("my model · mine", "my model")):
+        at = opened("attention", model=title)
+        assert_works(at)
+        assert provenance(at).startswith(f"{name} (ViT, ")
+        assert "folder mine, model.safetensors, sha256 " in provenance(at)
     at.segmented_control(key="weights").set_value("random").run()
     assert_works(at)
     assert_works(opened("filters", model=title))
