@@ -427,6 +427,7 @@ def test_a_model_in_double_precision_is_read_with_its_bias(name: str) -> None:
 # --- planted attention --------------------------------------------------------------------------
 
 
+NARROW: dict[str, Any] = dict(depth=3, embed_dim=48, num_heads=3)
 PLANTED: dict[str, tuple[Callable[..., nn.Module], dict[str, Any], int, str]] = {
     "own": (own_module, dict(image_size=(40, 56)), 4, ""),
     "own, square": (own_module, dict(image_size=40), 4, ""),
@@ -438,35 +439,35 @@ PLANTED: dict[str, tuple[Callable[..., nn.Module], dict[str, Any], int, str]] = 
         "",
     ),
     "own, five prefix tokens": (own_module, dict(image_size=(40, 56), registers=4), 4, ""),
-    "timm": (timm_module, dict(img_size=(160, 224), depth=3), 16, "vit_tiny_patch16_224"),
-    "timm, square": (timm_module, dict(img_size=160, depth=3), 16, "vit_tiny_patch16_224"),
+    "timm": (timm_module, dict(img_size=(160, 224), **NARROW), 16, "vit_tiny_patch16_224"),
+    "timm, square": (timm_module, dict(img_size=160, **NARROW), 16, "vit_tiny_patch16_224"),
     "timm, pixels left over": (
         timm_module,
-        dict(img_size=(155, 239), depth=3),
+        dict(img_size=(155, 239), **NARROW),
         16,
         "vit_tiny_patch16_224",
     ),
     "timm, padded": (
         timm_module,
-        dict(img_size=(155, 213), depth=3, dynamic_img_pad=True, dynamic_img_size=True),
+        dict(img_size=(155, 213), **NARROW, dynamic_img_pad=True, dynamic_img_size=True),
         16,
         "vit_tiny_patch16_224",
     ),
     "timm, no prefix": (
         timm_module,
-        dict(img_size=(160, 224), depth=3, class_token=False, global_pool="avg"),
+        dict(img_size=(160, 224), **NARROW, class_token=False, global_pool="avg"),
         16,
         "vit_tiny_patch16_224",
     ),
     "timm, distilled": (
         timm_module,
-        dict(img_size=(160, 224), depth=3),
+        dict(img_size=(160, 224), **NARROW),
         16,
         "deit_tiny_distilled_patch16_224",
     ),
     "timm, five prefix tokens": (
         timm_module,
-        dict(img_size=(160, 224), depth=3, reg_tokens=4),
+        dict(img_size=(160, 224), **NARROW, reg_tokens=4),
         16,
         "vit_tiny_patch16_224",
     ),

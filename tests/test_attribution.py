@@ -401,7 +401,7 @@ def test_threads_do_not_mix_their_passes() -> None:
         return np.array_equal(found, wanted[at][0]) and equal_captures(seen, wanted[at][1])
 
     with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(both, range(24)))
+        assert all(pool.map(both, range(12)))
 
 
 # --- what is refused ----------------------------------------------------------------------------

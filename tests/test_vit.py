@@ -88,7 +88,9 @@ def test_state_dict_has_timms_names_and_shapes(name: str, size: str) -> None:
     ours.load_state_dict(theirs.state_dict(), strict=True, assign=True)
 
 
-@pytest.mark.parametrize(("name", "size"), TIMM)
+@pytest.mark.parametrize(  # those of DeiT without a distillation token are the same modules
+    ("name", "size"), [case for case in TIMM if "distilled" in case[0] or "deit" not in case[0]]
+)
 def test_logits_are_timms(name: str, size: str) -> None:
     # The first two blocks say the same of the others; all their shapes are compared above.
     shallow: dict[str, Any] = {} if name == TIMM[0][0] else {"depth": 2}
