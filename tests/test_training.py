@@ -85,7 +85,7 @@ def test_both_formats_hold_the_same_pictures(
     subfolder: str,
     tmp_path: Path,
 ) -> None:
-    train_split = coloured(100, seed=1, num_classes=num_classes)
+    train_split = coloured(50, seed=1, num_classes=num_classes)
     test_split = coloured(30, seed=2, num_classes=num_classes)
     pickles, sheets = tmp_path / "pickles", tmp_path / "sheets"
     write(pickles / subfolder, train_split, test_split)
