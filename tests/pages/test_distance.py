@@ -285,7 +285,7 @@ def test_a_change_of_page_keeps_what_was_chosen(serve: Callable[[str], Model]) -
     serve("plain")
     at = opened("distance", layer="2", head="3", over="samples", variant="paper")
     before = charts(at)[DOTS].spec
-    at_page(at, "filters").run()
+    at_page(at, "attention").run()
     at_page(at, "distance").run()
     assert_works(at)
     assert at.segmented_control(key="over").value == "samples"

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -52,9 +53,17 @@ def layout(at: AppTest, figure: int) -> dict[str, Any]:
 # --- similarity ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["plain", "no class token", "registers"])
+@cache
+def second_layer() -> AppTest:
+    """The page with its data after the second of three layers, for tests that only read it."""
+    return opened_with_data("tokens", layer="2", query="2.3")
+
+
+@pytest.mark.parametrize(
+    ("kind", "stars"), [("plain", "CLS"), ("distilled", "CLS, DIST"), ("no class token", "")]
+)
 def test_the_browser_gets_the_cosine_of_every_pair_after_every_layer(
-    kind: str, serve: Callable[[str], Model]
+    kind: str, stars: str, serve: Callable[[str], Model]
 ) -> None:
     acts = seen(serve(kind))
     at = opened("tokens")
@@ -72,20 +81,27 @@ def test_the_browser_gets_the_cosine_of_every_pair_after_every_layer(
         sent["prefix"].reshape(3, prefix + 24, prefix), cosines[..., :prefix], atol=1e-5
     )
     np.testing.assert_array_equal(sent["peaks"], 1)
+    assert len(layout(at, SCATTER)["images"]) == 1  # the picture, which is laid below
+    assert ("★" in prose(at)) == bool(stars)
+    if stars:
+        assert f"★ {stars}: projected onto the components, not used to fit them." in prose(at)
+        assert alt(at, SCATTER).endswith(f"{stars} as a star.")
+    else:
+        assert "star" not in alt(at, SCATTER)
 
 
 def test_a_model_of_too_many_pairs_sends_one_layer(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
+    monkeypatch.setattr("vitviz.app.screens.tokens.MAX_BYTES", 3 * 25**2)
     whole = stack(opened("tokens"))["codes"]
+    assert len(whole) == 3 * 25 * 24
     monkeypatch.setattr("vitviz.app.screens.tokens.MAX_BYTES", 3 * 25**2 - 1)
     at = opened("tokens", layer="2")
     assert_works(at)
     assert token_map(at)["state"]["frame"] == 1
     np.testing.assert_array_equal(stack(at)["codes"], np.split(whole, 3)[1])
-    monkeypatch.setattr("vitviz.app.screens.tokens.MAX_BYTES", 3 * 25**2)
-    np.testing.assert_array_equal(stack(opened("tokens"))["codes"], whole)
 
 
 def test_a_layer_and_a_query_chosen_in_the_map_hold_for_all_figures(
@@ -108,7 +124,7 @@ def test_a_layer_and_a_query_chosen_in_the_map_hold_for_all_figures(
 
 def test_three_components_are_red_green_and_blue(serve: Callable[[str], Model]) -> None:
     acts = seen(serve("plain"))
-    at = opened("tokens", layer="2")
+    at = second_layer()
     components, explained = inspection.token_components(after(acts, 2), grid=acts.grid)
     for channel, colour in enumerate(("red", "green", "blue")):
         row, col = divmod(int(components[..., channel].argmax()), 6)
@@ -135,26 +151,25 @@ def test_other_components_can_be_chosen(serve: Callable[[str], Model]) -> None:
     assert "components 3 and 4" in at.subheader[1].value
 
 
-@pytest.mark.parametrize("flip", [False, True])
-def test_the_threshold_keeps_one_end_of_the_first_component(
-    flip: bool, serve: Callable[[str], Model]
-) -> None:
+def test_the_threshold_keeps_one_end_of_the_first_component(serve: Callable[[str], Model]) -> None:
     acts = seen(serve("plain"))
     components, _ = inspection.token_components(after(acts, 3), grid=acts.grid)
-    kept = inspection.foreground(components[..., 0], threshold=0.4, flip=flip)
-    assert 4 < kept.sum() < 24
     at = opened("tokens")
     assert "24 patches on" in alt(at, SCATTER)
     assert at.toggle(key="flip").disabled  # nothing to flip yet
     at.select_slider(key="threshold").set_value(0.4).run()
-    at.toggle(key="flip").set_value(flip).run()
-    assert_works(at)
-    assert address(at) == {"threshold": "0.4", **({"flip": "True"} if flip else {})}
-    assert f"{kept.sum()} of 24 patches, component 1 as red" in alt(at, COLOURS)
-    assert alt(at, SCATTER).startswith(f"{kept.sum()} patches on component 1")
-    assert f"Fitted again on the {kept.sum()} of 24 patches that are kept." in prose(at)
-    _, explained = inspection.token_scatter(after(acts, 3), grid=acts.grid, kept=kept)
-    assert f"Red is component 1 ({100 * explained[0]:.0f} % of the variance)" in prose(at)
+    for flip in (False, True):
+        if flip:
+            at.toggle(key="flip").set_value(True).run()
+        kept = inspection.foreground(components[..., 0], threshold=0.4, flip=flip)
+        assert 4 < kept.sum() < 24
+        assert_works(at)
+        assert address(at) == {"threshold": "0.4", **({"flip": "True"} if flip else {})}
+        assert f"{kept.sum()} of 24 patches, component 1 as red" in alt(at, COLOURS)
+        assert alt(at, SCATTER).startswith(f"{kept.sum()} patches on component 1")
+        assert f"Fitted again on the {kept.sum()} of 24 patches that are kept." in prose(at)
+        _, explained = inspection.token_scatter(after(acts, 3), grid=acts.grid, kept=kept)
+        assert f"Red is component 1 ({100 * explained[0]:.0f} % of the variance)" in prose(at)
 
 
 def test_the_mask_is_a_picture_of_the_size_of_the_original(
@@ -208,7 +223,7 @@ def test_a_change_of_page_keeps_components_threshold_and_flip(
     serve("plain")
     at = opened("tokens", components="2-4", threshold="0.3", flip="True")
     before = charts(at)[COLOURS].spec
-    at_page(at, "filters").run()
+    at_page(at, "attention").run()
     at_page(at, "tokens").run()
     assert charts(at)[COLOURS].spec == before
     assert at.selectbox(key="components").value == "2-4"
@@ -221,7 +236,7 @@ def test_a_change_of_page_keeps_components_threshold_and_flip(
 
 def test_every_layer_has_its_tile_with_its_variance(serve: Callable[[str], Model]) -> None:
     acts = seen(serve("plain"))
-    at = opened("tokens", layer="2")
+    at = second_layer()
     labels = [label["text"] for label in layout(at, FILM)["annotations"]]
     shares = [
         100 * inspection.token_components(after(acts, k), grid=acts.grid)[1].sum()
@@ -265,27 +280,6 @@ def test_a_click_on_a_thumbnail_makes_it_the_query(serve: Callable[[str], Model]
     click(at, SCATTER, {"customdata": [0]})  # the star
     assert address(at) == {}
     assert token_map(at)["state"]["query"] == 0
-
-
-@pytest.mark.parametrize(
-    ("kind", "stars"), [("plain", "CLS"), ("distilled", "CLS, DIST"), ("no class token", "")]
-)
-def test_prefix_tokens_are_stars_with_their_names(
-    kind: str, stars: str, serve: Callable[[str], Model]
-) -> None:
-    serve(kind)
-    at = opened("tokens")
-    assert ("★" in prose(at)) == bool(stars)
-    if stars:
-        assert f"★ {stars}: projected onto the components, not used to fit them." in prose(at)
-        assert alt(at, SCATTER).endswith(f"{stars} as a star.")
-    else:
-        assert "star" not in alt(at, SCATTER)
-
-
-def test_the_picture_is_laid_below_as_one(serve: Callable[[str], Model]) -> None:
-    serve("plain")
-    assert len(layout(opened("tokens"), SCATTER)["images"]) == 1
 
 
 # --- norms --------------------------------------------------------------------------------------
@@ -337,7 +331,7 @@ def test_a_long_token_is_no_outlier_until_it_is_five_times_as_long(
 
 def test_the_numbers_are_there_as_a_table(serve: Callable[[str], Model]) -> None:
     acts = seen(serve("plain"))
-    table = opened_with_data("tokens", layer="2", query="2.3").dataframe[0].value
+    table = second_layer().dataframe[0].value
     cosines = inspection.token_similarity(after(acts, 2))[1 + 6 + 2, 1:]
     np.testing.assert_allclose(table["cosine with the query"], cosines, atol=1e-5)
     components, _ = inspection.token_components(after(acts, 2), grid=acts.grid)
