@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from streamlit.components.v2 import manifest_scanner
 from streamlit.runtime import context
 from streamlit.runtime.scriptrunner.script_cache import ScriptCache
+from streamlit.runtime.scriptrunner_utils import script_run_context
 from streamlit.testing.v1 import local_script_runner
 from timm.models.mlp_mixer import MlpMixer
 
@@ -43,8 +44,8 @@ def _read_once() -> Iterator[None]:
     """A server does once what Streamlit does anew for every AppTest, or for every run of one: it
     looks for components in all that is installed, and compiles the script. Plotly takes the name
     of each property apart once, instead of once a figure. A run is waited for without going through
-    all that it has sent, a thousand times a second; and who asks has no headers, instead of mocks
-    of them."""
+    all that it has sent, a thousand times a second; what it sends gets no hashes, which are for a
+    browser's memory; and who asks has no headers, instead of mocks of them."""
     with pytest.MonkeyPatch.context() as patch:
         scan = cache(manifest_scanner.scan_component_manifests)
         patch.setattr(manifest_scanner, "scan_component_manifests", scan)
@@ -57,6 +58,7 @@ def _read_once() -> Iterator[None]:
             check(runner, timeout)
 
         patch.setattr(local_script_runner, "require_widgets_deltas", wait)
+        patch.setattr(script_run_context, "populate_hash_if_needed", lambda message: None)
         patch.setattr(context, "_get_client_context", lambda: None)
         yield
 
