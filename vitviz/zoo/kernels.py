@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..checkpoints import shipped_names
 from ..model import Model
-from .architectures import architecture_named, create
+from .architectures import architecture_named, create, on_meta_device
 from .loading import DEFAULT_SEED, in_folder, load_model
 
 
@@ -58,7 +58,7 @@ def random_kernel(model: Model) -> np.ndarray:
         return whole
     if model.name not in shipped_names():
         counter = _InitialisationCounter(alone.weight.shape)
-        with torch.random.fork_rng(devices=[]), torch.device("meta"), counter:
+        with torch.random.fork_rng(devices=[]), on_meta_device(), counter:
             create(architecture_named(model.name), {})
         if counter.count > 1:
             whole = load_model(model.name, pretrained=False).patch_kernel
