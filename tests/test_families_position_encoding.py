@@ -5,14 +5,12 @@ from typing import Any
 import pytest
 import timm
 import torch
-from examples import own_module, randomise
+from examples import narrow_stems, own_module, randomise
 from torch import nn
 
 from vitviz.families import family_of, position_encodings
 from vitviz.text import PAGES, page_text
-from vitviz.text.families import POSITION_ENCODINGS, known_by
-from vitviz.zoo import catalogue, toy_model
-from vitviz.zoo.architectures import outline_of, preprocessing_of
+from vitviz.zoo import toy_model
 
 
 def sources_of(module: nn.Module, input_size: tuple[int, int]) -> tuple[str, ...]:
@@ -94,7 +92,8 @@ def test_models_of_timm_in_one_grid(name: str, wanted: tuple[str, ...]) -> None:
     ],
 )
 def test_other_families(family: str, wanted: tuple[str, ...]) -> None:
-    model = toy_model(family)
+    with narrow_stems():
+        model = toy_model(family)
     module, size = model.module, model.preprocess.input_size
     randomise(module)
     assert position_encodings(module, model.layers) == wanted
@@ -102,19 +101,6 @@ def test_other_families(family: str, wanted: tuple[str, ...]) -> None:
     assert isinstance(patch, int)
     found = depends_on_places(module, size, patch)
     assert found == bool(set(wanted) - {"embedding"})
-
-
-@pytest.mark.parametrize("name", [entry.name for entry in catalogue() if not entry.shipped])
-def test_no_model_of_the_menu_is_said_to_have_the_embedding_alone_that_has_not(name: str) -> None:
-    outline = outline_of(name, {})
-    layers = family_of(outline).layers(outline, preprocessing_of(outline, None).input_size)
-    sources = position_encodings(outline, layers)
-    said = known_by(name, sources)
-    assert name in said
-    assert ("nothing tells" in said) == (sources == ("embedding",))
-    assert all((words in said) == (key in sources) for key, words in POSITION_ENCODINGS.items())
-    if len({layer.query_grid for layer in layers}) > 1:  # Positions says so of all of these
-        assert "embedding" not in sources
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,10 @@ from timm.models import get_pretrained_cfg
 import vitviz
 from vitviz import checkpoints, memory
 from vitviz.checkpoints import SUCCESSORS, load_shipped, shipped_names
-from vitviz.families import ModelError
+from vitviz.families import ModelError, position_encodings
 from vitviz.model import Model
-from vitviz.zoo import catalogue, leave_cores_free, load_model, random_kernel, weights_of
+from vitviz.text.families import POSITION_ENCODINGS, known_by
+from vitviz.zoo import Entry, catalogue, leave_cores_free, load_model, random_kernel, weights_of
 from vitviz.zoo.architectures import on_meta_device, outline_of
 
 
@@ -128,19 +130,27 @@ def test_the_catalogue_names_models_that_exist_shipped_ones_first(shipped: str) 
     assert len({entry.name for entry in entries}) == len(entries)
 
 
-def test_the_catalogue_knows_what_timm_knows_of_models_and_their_weights() -> None:
-    entries = [entry for entry in catalogue() if not entry.shipped]
-    assert entries
-    for entry in entries:
-        assert entry.weights == weights_of(entry.name) == weights_of(f"timm/{entry.name}")
-        known = get_pretrained_cfg(entry.name)
-        assert entry.weights is not None
-        assert known is not None
-        assert entry.weights.repo == known.hf_hub_id
-        model = without_numbers(entry.name)
-        assert model.layers
-        bytes_of_numbers = 4 * model.parameter_count
-        assert entry.size == pytest.approx(bytes_of_numbers / 1e6, abs=0.06)
+@pytest.mark.parametrize(
+    "entry", [each for each in catalogue() if not each.shipped], ids=attrgetter("name")
+)
+def test_what_is_known_of_a_model_of_the_menu(entry: Entry) -> None:
+    """timm's weights and their size; and no position encoding is claimed that is not there."""
+    assert entry.weights == weights_of(entry.name) == weights_of(f"timm/{entry.name}")
+    known = get_pretrained_cfg(entry.name)
+    assert entry.weights is not None
+    assert known is not None
+    assert entry.weights.repo == known.hf_hub_id
+    model = shared(entry.name)
+    assert model.layers
+    bytes_of_numbers = 4 * model.parameter_count
+    assert entry.size == pytest.approx(bytes_of_numbers / 1e6, abs=0.06)
+    sources = position_encodings(model.module, model.layers)
+    said = known_by(entry.name, sources)
+    assert entry.name in said
+    assert ("nothing tells" in said) == (sources == ("embedding",))
+    assert all((words in said) == (key in sources) for key, words in POSITION_ENCODINGS.items())
+    if len({layer.query_grid for layer in model.layers}) > 1:  # Positions says so of all of these
+        assert "embedding" not in sources
 
 
 def test_the_catalogue_knows_what_is_on_disk(
