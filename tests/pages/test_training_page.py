@@ -3,18 +3,20 @@
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from streamlit.testing.v1 import AppTest
 
 from pages.driver import (
     assert_works,
     charts,
     components,
-    open_data,
     opened,
+    opened_with_data,
     prose,
     provenance,
     trigger,
@@ -54,12 +56,18 @@ def write_run(folder: Path, name: str, accuracy: float, **more: Any) -> None:
     (folder / f"{name}.json").write_text(json.dumps(content))
 
 
+@cache
+def page_of(name: str) -> AppTest:
+    """The page of a shipped model with its data, for tests that only read it."""
+    return opened_with_data("training", model=name)
+
+
 def alts(at: Any) -> list[str]:
     return [chart.alt for chart in charts(at)]
 
 
 def test_the_run_of_the_model_on_screen_is_shown() -> None:
-    at = opened("training", model=CIFAR100)
+    at = page_of(CIFAR100)
     assert_works(at)
     run = json.loads((CURVES / f"{CIFAR100}.json").read_text())
     curve, filters, positions, distance = alts(at)[:4]
@@ -84,7 +92,7 @@ def test_the_loss_on_the_page_is_the_one_that_the_run_minimised(name: str) -> No
     """The recipe stands in the model card; the objective is tested in test_distillation.py."""
     recipe = dict(re.findall(r"^\| (\w+) \| (.+) \|$", card_of(name), re.MULTILINE))
     taught = recipe.get("teacher", "None") != "None"
-    at = opened("training", model=name)
+    at = page_of(name)
     assert_works(at)
     words = prose(at)
     assert f"cross-entropy with smoothed labels (ε = {recipe['label_smoothing']}:" in words
@@ -93,7 +101,6 @@ def test_the_loss_on_the_page_is_the_one_that_the_run_minimised(name: str) -> No
     assert ("for the distillation token" in words) == ("distillation" in recipe["configuration"])
     if taught:
         assert f"τ = {float(recipe['temperature']):g}," in words
-    at = open_data(at, "training")
     assert sum("smoothed labels" in text.value for text in at.markdown) == 2
 
 
@@ -107,7 +114,7 @@ def test_mixed_pictures_are_part_of_the_loss(records: Path) -> None:
 
 
 def test_the_times_on_the_page_are_those_of_the_cards() -> None:
-    at = opened("training", model=CIFAR10)
+    at = page_of(CIFAR10)
     (minutes,) = re.findall(r"Wall time: (\d+) minutes", card_of(CIFAR10))
     assert f"that of {CIFAR10} took {minutes}." in prose(at)
 
@@ -149,15 +156,17 @@ def test_card_and_page_agree_on_how_often_the_test_pictures_were_used(name: str)
     run = json.loads((CURVES / f"{name}.json").read_text())
     once = "chose nothing." in card_of(name)
     assert once == ("tested_before" not in run)
-    assert once == ("used only once" in prose(opened("training", model=name)))
+    assert once == ("used only once" in prose(page_of(name)))
 
 
-def test_the_slider_goes_back_to_the_untrained_model() -> None:
-    at = opened("training", model=CIFAR100)
-    now = alts(at)
+def test_a_link_holds_the_moment_and_the_slider_goes_back_to_the_untrained_model() -> None:
+    at = opened("training", model=CIFAR100, moment="3")
+    assert_works(at)
+    assert dict(at.query_params)["moment"] == "3"
+    assert at.session_state["moment"] == 3
     at.select_slider(key="moment").set_value(1).run()
     assert_works(at)
-    before = alts(at)
+    now, before = alts(page_of(CIFAR100)), alts(at)
     assert all(one != other for one, other in zip(now[1:4], before[1:4], strict=True))
     record = np.load(CURVES / f"{CIFAR100}.npz")
     share = f"{100 * record['distance_0'].mean() / 32:.0f} %"
@@ -167,11 +176,10 @@ def test_the_slider_goes_back_to_the_untrained_model() -> None:
 
 def test_the_line_and_the_files_tell_of_the_record() -> None:
     """Also where the weights on screen are random: nothing here is theirs."""
-    at = opened("training", model=CIFAR100, weights="random", moment="2")
+    at = opened_with_data("training", model=CIFAR100, weights="random", moment="2")
     assert_works(at)
     assert not at.warning
     assert provenance(at) == f"{CIFAR100} · recorded during training · epoch 0.5, input of 32 px"
-    at = open_data(at, "training")
     curve, distance = (frame.value for frame in at.dataframe[:2])
     run = json.loads((CURVES / f"{CIFAR100}.json").read_text())
     assert list(curve["held-out accuracy"]) == [row["held_out_accuracy"] for row in run["epochs"]]
@@ -183,16 +191,9 @@ def test_the_line_and_the_files_tell_of_the_record() -> None:
 @pytest.mark.parametrize("name", [path.stem for path in sorted(CURVES.glob("vitviz_*.npz"))])
 def test_the_last_moment_is_the_end_of_the_run(name: str) -> None:
     rows = json.loads((CURVES / f"{name}.json").read_text())["epochs"]
-    at = opened("training", model=name)
+    at = page_of(name)
     end = running_epochs(rows)[-1]
     assert at.select_slider(key="moment").options[-1] == f"epoch {end:.1f}, input of 64 px"
-
-
-def test_a_link_holds_the_moment() -> None:
-    at = opened("training", model=CIFAR100, moment="3")
-    assert_works(at)
-    assert dict(at.query_params)["moment"] == "3"
-    assert at.session_state["moment"] == 3
 
 
 def test_a_model_of_others_is_not_claimed(records: Path, serve: Any) -> None:
@@ -294,7 +295,7 @@ def test_conditions_are_compared_by_seed(records: Path) -> None:
     ]
     found = {"most_seen": 900_000, "pictures": 45_000, "runs": runs[::-1]}
     (records / "inductive_bias.json").write_text(json.dumps(found))
-    at = opened("training")
+    at = opened_with_data("training")
     assert_works(at)
     accuracy, distance, entropy = alts(at)[-3:]
     assert "mimetic initialisation 51.0 to 61.0 %, 56.0 % on average" in accuracy
@@ -313,7 +314,7 @@ def test_conditions_are_compared_by_seed(records: Path) -> None:
     assert "That is 20 passes over the training pictures" in said
     assert "before training and after it: plain initialisation 0.01 → 0.40; mimetic" in said
 
-    each, heads = (frame.value for frame in open_data(at, "training").dataframe[-2:])
+    each, heads = (frame.value for frame in at.dataframe[-2:])
     measured = [run["test_accuracy"] for run in runs[::-1]]
     np.testing.assert_allclose(each["test accuracy"], measured, rtol=1e-5)
     assert each["condition"].iloc[0] == "a CNN as teacher"
@@ -362,7 +363,7 @@ def test_entropy_is_a_share_of_that_of_equal_sharing(records: Path) -> None:
     """Of 64 patches and CLS before training, and of 256 and CLS at the end."""
     write_run(records, CIFAR10, 0.5)
     arrays = write_record(records, CIFAR10)
-    at = opened("training")
+    at = opened_with_data("training")
     assert_works(at)
     (told,) = [alt for alt in alts(at) if "Entropy" in alt]
     now, before = (
@@ -370,7 +371,6 @@ def test_entropy_is_a_share_of_that_of_equal_sharing(records: Path) -> None:
         arrays["entropy_0"].mean() / np.log2(65),
     )
     assert f"{100 * now:.0f} % of that of equal sharing on average, {100 * before:.0f} %" in told
-    at = open_data(at, "training")
     np.testing.assert_allclose(
         at.dataframe[1].value["entropy, bits"], arrays["entropy_2"].ravel(), rtol=1e-5
     )
