@@ -1,4 +1,4 @@
-"""The package works from any folder once it is installed; each test starts a new interpreter."""
+"""The package works from any folder once it is installed, in an interpreter of its own."""
 
 import os
 import subprocess
@@ -7,31 +7,19 @@ from pathlib import Path
 
 import pytest
 
-
-def _python(code: str, folder: Path) -> str:
-    """What the code prints, run in `folder` where no source tree shadows the package."""
-    clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", code],
-        cwd=folder,
-        env=clean | {"HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def test_the_shipped_model_samples_texts_and_the_app_are_found_anywhere(tmp_path: Path) -> None:
-    """And modules of the interface need no import of their own."""
-    code = """
+SCRIPT = """
 import vitviz
-vitviz.inspection, vitviz.attribution, vitviz.intervention, vitviz.plots, vitviz.vit
 from vitviz.checkpoints import assets
+from vitviz.profiling import ProfileError
+
 model = vitviz.load_model("vitviz_tiny_cifar10")
-data = (assets() / "samples" / "dog.jpg").read_bytes()
-acts = vitviz.capture(model, vitviz.open_image(data))
+photo = assets() / "samples" / "dog.jpg"
+try:
+    vitviz.profile(model, photo, workers=1)  # the worker comes this far and starts none
+except ProfileError as error:
+    print(error)
+vitviz.inspection, vitviz.attribution, vitviz.intervention, vitviz.plots, vitviz.vit
+acts = vitviz.capture(model, vitviz.open_image(photo.read_bytes()))
 print(model.trained, acts.grid, acts.attention(0).shape, round(float(acts.probabilities.sum()), 4))
 import vitviz.app.main
 from vitviz.app.shared.pictures import samples
@@ -40,9 +28,37 @@ from vitviz.token_map import script, style
 print(len(samples()) >= 8, all(page_text(page).equation for page in PAGES))
 print("export default" in script(), ".token-map" in style())
 """
-    looked, *there = _python(code, tmp_path).splitlines()
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The lines that the script prints, run in a folder where no source tree shadows vitviz."""
+    folder = tmp_path_factory.mktemp("anywhere")
+    (folder / "script.py").write_text(SCRIPT)
+    clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "script.py"],
+        cwd=folder,
+        env=clean | {"HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_shipped_model_samples_texts_and_the_app_are_found_anywhere(said: list[str]) -> None:
+    """And modules of the interface need no import of their own."""
+    _, looked, *there = said
     assert looked == "True (16, 16) (6, 258, 258) 1.0"  # CLS and DIST before the patches
     assert " ".join(there).split() == ["True"] * 4
+
+
+def test_a_script_that_every_worker_would_run_again_is_said(said: list[str]) -> None:
+    error = said[0]
+    assert "A worker ended with status 1, and what it said stands above" in error
+    assert '`if __name__ == "__main__":`' in error
 
 
 @pytest.mark.parametrize("words", [["--help"], ["app", "--help"]])

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from multiprocessing import active_children
 from pathlib import Path
@@ -153,27 +151,6 @@ def test_what_a_worker_cannot_measure_is_said(folder: Path) -> None:
     with pytest.raises(ModelError, match="training mode") as caught:
         profile(model, folder, workers=1)
     assert_one_sentence(caught.value)
-
-
-def test_a_script_that_every_worker_would_run_again_is_said(folder: Path, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import vitviz\n"
-        'model = vitviz.load_model("vitviz_tiny_cifar10")\n'
-        f"vitviz.profile(model, {str(folder / '00.png')!r}, workers=1)\n"
-    )
-    run = subprocess.run(
-        [sys.executable, script],
-        cwd=Path(__file__).parents[1],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert run.returncode == 1
-    error = run.stderr.strip().splitlines()[-1]
-    assert "A worker ended with status 1, and what it said stands above" in error
-    assert '`if __name__ == "__main__":`' in error
 
 
 @pytest.mark.parametrize(
