@@ -119,6 +119,7 @@ NARROW: dict[str, dict[str, Any]] = {
     "pvt_v2_b0": dict(embed_dims=(8, 16, 20, 32)),
     "cait_xxs24_224": dict(embed_dim=32),
     "vit_tiny_patch16_224": dict(embed_dim=48, num_heads=3),
+    "vit_xsmall_patch16_clip_224": dict(embed_dim=48, num_heads=3),
     "deit_tiny_patch16_224": dict(embed_dim=48, num_heads=3),
     "deit_tiny_distilled_patch16_224": dict(embed_dim=48, num_heads=3),
     "coatnet_0_rw_224": dict(stem_width=16, embed_dim=(32, 32, 64, 64), conv_expand_ratio=1),

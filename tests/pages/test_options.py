@@ -14,6 +14,8 @@ from vitviz import cli
 from vitviz.app.shared import models
 from vitviz.options import LocalFile, OptionError, parse
 
+pytestmark = pytest.mark.usefixtures("narrow")
+
 
 @pytest.fixture(autouse=True)
 def _read_anew() -> Iterator[None]:

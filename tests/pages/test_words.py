@@ -19,6 +19,7 @@ from vitviz.app.shared import models
 NAMES = ("a cat", "a dog", "a teapot")
 ARCHITECTURE = "vit_xsmall_patch16_clip_224"
 TITLE = f"{ARCHITECTURE} · clip.safetensors"
+pytestmark = pytest.mark.usefixtures("narrow")
 
 
 @pytest.fixture(autouse=True)
