@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pages.driver import assert_works, charts, open_data, opened, prose
+from pages.driver import assert_works, charts, open_data, opened, opened_with_data, prose
 from vitviz import Model, capture
 from vitviz.app.shared import pictures
 from vitviz.equivariance import repeat_patch, shuffle_patches, translate
@@ -24,12 +24,11 @@ def test_each_patch_answers_after_the_layer_asked_for(
     acts = capture(model, pictures.sample("dog").image)
     assert acts.probabilities is not None
     found, best = patch_lens(model, acts, depth), int(acts.probabilities.argmax())
-    at = opened("anatomy", depth=str(depth))
+    at = opened_with_data("anatomy", depth=str(depth))
     assert_works(at)
     right = (found.argmax(axis=-1) == best).mean()
     assert f"**{100 * right:.0f} %** of the patches would answer **output {best}**" in prose(at)
     assert f"Probability of output {best} as each patch alone would answer" in alts(at)
-    at = open_data(at, "anatomy")
     table = at.dataframe[-1].value
     np.testing.assert_allclose(
         table[f"output {best}, %"], 100 * found[..., best].ravel(), rtol=1e-4
@@ -43,10 +42,10 @@ def test_the_order_is_told_with_and_without_positions(serve: Callable[..., Model
     expected = shuffle_patches(model, pictures.sample("dog").image, seed=1)
     for change in expected.changes:
         assert f"Largest change of a probability (0 to 1): **{change:.2g}**." in prose(at)
-    at.selectbox(key="shuffle").set_value(4).run()
+    at.selectbox(key="shuffle").set_value(4)
+    open_data(at, "anatomy")
     other = shuffle_patches(model, pictures.sample("dog").image, seed=4)
     assert f"**{other.changes[0]:.2g}**" in prose(at)
-    at = open_data(at, "anatomy")
     np.testing.assert_allclose(
         at.dataframe[-1].value["with E_pos, shuffled"], other.outputs[0, 1], rtol=1e-4
     )
