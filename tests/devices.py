@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter, tree_map, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 SECOND = torch.device("meta")
 _ACROSS = {torch.ops.aten._to_copy, torch.ops.aten.to, torch.ops.aten.copy_}
@@ -55,8 +55,9 @@ class _SecondDevice(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = (args, kwargs or {})
-        tensors = [each for each in tree_iter(given) if isinstance(each, Tensor)]
-        asked = [each for each in tree_iter(given) if isinstance(each, torch.device)]
+        parts = tree_leaves(given)
+        tensors = [each for each in parts if isinstance(each, Tensor)]
+        asked = [each for each in parts if isinstance(each, torch.device)]
         places = {each.device for each in tensors if each.ndim}  # a single number may be anywhere
         if len(places) > 1 and func.overloadpacket not in _ACROSS:
             raise RuntimeError(f"{func} of tensors on several devices")

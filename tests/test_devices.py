@@ -48,9 +48,9 @@ from vitviz.zoo import loading, toy_model
 #: Of timm: rotary and biased attention, pooled patches. The first has two layers.
 SMALL: dict[str, dict[str, Any]] = {
     "test_vit": dict(img_size=64, depth=2),
-    "vit_small_patch16_dinov3": dict(img_size=64, embed_dim=48, depth=1, num_heads=3),
-    "beit_base_patch16_224": dict(img_size=64, embed_dim=48, depth=1, num_heads=3),
-    "vit_base_patch16_siglip_224": dict(img_size=64, embed_dim=48, depth=1, num_heads=3),
+    "vit_small_patch16_dinov3": dict(img_size=64, embed_dim=32, depth=1, num_heads=2),
+    "beit_base_patch16_224": dict(img_size=64, embed_dim=32, depth=1, num_heads=2),
+    "vit_base_patch16_siglip_224": dict(img_size=64, embed_dim=32, depth=1, num_heads=2),
 }
 TOYS = ("Swin", "PVT", "MaxViT", "CoAtNet", "CaiT", "MLP-Mixer")
 KINDS = ("plain", "no class token", "distilled", "registers", "sincos2d", "stem", "no head")
@@ -66,7 +66,7 @@ def made(kind: str) -> Model:
     if kind in TOYS:
         return toy_model(kind)
     if kind in OWN:
-        own = own_module(depth=2 if kind == "plain" else 1, **OWN[kind])
+        own = own_module(depth=2 if kind == "plain" else 1, num_heads=2, **OWN[kind])
         return watched(own, own.patch_embed.image_size)
     module: Any = timm.create_model(kind, **SMALL[kind]).eval()
     randomise(module)
