@@ -113,7 +113,11 @@ def few_samples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     results.captures.clear()
 
 
-#: Few channels; layers and grids are those of each architecture.
+MAXXVIT: dict[str, Any] = dict(
+    stem_width=16, embed_dim=(32, 32, 64, 64), depths=(1, 1, 1, 1), conv_expand_ratio=1
+)
+#: Few channels, and of CoAtNet and MaxViT one block in each stage; other layers, and all grids, are
+#: those of each architecture.
 NARROW: dict[str, dict[str, Any]] = {
     "swin_tiny_patch4_window7_224": dict(embed_dim=24),
     "pvt_v2_b0": dict(embed_dims=(8, 16, 20, 32)),
@@ -122,8 +126,8 @@ NARROW: dict[str, dict[str, Any]] = {
     "vit_xsmall_patch16_clip_224": dict(embed_dim=48, num_heads=3),
     "deit_tiny_patch16_224": dict(embed_dim=48, num_heads=3),
     "deit_tiny_distilled_patch16_224": dict(embed_dim=48, num_heads=3),
-    "coatnet_0_rw_224": dict(stem_width=16, embed_dim=(32, 32, 64, 64), conv_expand_ratio=1),
-    "maxvit_tiny_tf_224": dict(stem_width=16, embed_dim=(32, 32, 64, 64), conv_expand_ratio=1),
+    "coatnet_0_rw_224": MAXXVIT,
+    "maxvit_tiny_tf_224": MAXXVIT,
     "beit_base_patch16_224": dict(embed_dim=48, num_heads=3),
     "vit_small_patch16_dinov3": dict(embed_dim=48, num_heads=3),
     "vit_base_patch16_siglip_224": dict(embed_dim=48, num_heads=3),

@@ -32,6 +32,7 @@ from vitviz import (
     intervention,
     load_model,
 )
+from vitviz.app.screens import classify
 from vitviz.app.shared import pictures
 from vitviz.text import PAGES, page_text
 from vitviz.token_map import encode_windows
@@ -215,7 +216,7 @@ def test_every_head_has_a_dot_beside_equal_sharing_in_its_layer() -> None:
     assert (address(at)["layer"], address(at)["head"]) == ("5", "8")
 
 
-def test_classify_names_classes_and_hides_blocks() -> None:
+def test_classify_names_classes_and_hides_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     at = opened_with_data("classify", model=PVT, weights="random", size="112")
     table = at.dataframe[0].value
     loaded = load_model(PVT, pretrained=False, image_size=112)
@@ -225,13 +226,16 @@ def test_classify_names_classes_and_hides_blocks() -> None:
     np.testing.assert_allclose(table["probability, %"], 100 * probabilities, rtol=1e-5)
     (button,) = [button for button in at.button if button.label.startswith("Hide blocks")]
     assert button.label == "Hide blocks (50 passes)"
+    monkeypatch.setattr(classify, "BLOCKS_ALONG", 4)
+    (button,) = [button for button in at.run().button if button.label.startswith("Hide blocks")]
+    assert button.label == "Hide blocks (17 passes)"
     button.click().run()
     assert not at.exception
     assert not at.error
     hidden = specs(at)[1]
     best = int(probabilities.argmax())
     rows = loaded.layers[0].query_grid[0]
-    wanted = intervention.occlusion(loaded, image, class_index=best, block=rows // 7)
+    wanted = intervention.occlusion(loaded, image, class_index=best, block=rows // 4)
     assert f"{100 * wanted.min():+.1f} to {100 * wanted.max():+.1f} percentage points" in hidden
 
 

@@ -199,7 +199,8 @@ def test_no_table_holds_what_is_hidden(page: str) -> None:
     assert at.dataframe
 
 
-def test_blocks_are_hidden_until_one_is_guessed() -> None:
+def test_blocks_are_hidden_until_one_is_guessed(serve: Callable[..., vitviz.Model]) -> None:
+    serve("plain", image_size=64, depth=1)
     at = opened("classify", predict="True")
     run = "run occlusion"
     assert run not in [button.key for button in at.button]
