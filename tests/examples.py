@@ -20,7 +20,7 @@ from timm.models.mlp_mixer import MlpMixer
 from timm.models.resnetv2 import ResNetV2
 from torch import Tensor, nn
 
-from vitviz import intervention
+from vitviz import attribution, intervention
 from vitviz.activations import Activations, capture, captures
 from vitviz.model import Model, Preprocessing
 from vitviz.vit import VisionTransformer
@@ -213,21 +213,24 @@ def assert_same_answer(model: Model, module: nn.Module) -> None:
 
 @contextmanager
 def remembered_experiments() -> Iterator[None]:
-    """Who asks an experiment for the same again gets what it found the first time."""
+    """Who asks an experiment, or for a map of a class, again gets what was found the first time."""
     found: dict[Any, Any] = {}
 
     def once(experiment: Any) -> Any:
-        def ask(model: Model, image: Image.Image, **options: Any) -> Any:
+        def ask(model: Model, image: Image.Image, *asked: Any, **options: Any) -> Any:
             given = sorted((name, value) for name, value in options.items() if value is not None)
-            key = experiment, model, id(image), *given
+            key = experiment, model, id(image), *asked, *given
             if key not in found:
-                found[key] = experiment(model, image, **options), image  # which keeps its id
+                found[key] = experiment(model, image, *asked, **options), image  # keeps its id
             return found[key][0]
 
         return ask
 
-    experiments = (intervention.occlusion, intervention.head_effects)
-    with patch.multiple(intervention, **{one.__name__: once(one) for one in experiments}):
+    with (
+        patch.object(intervention, "occlusion", once(intervention.occlusion)),
+        patch.object(intervention, "head_effects", once(intervention.head_effects)),
+        patch.object(attribution, "relevance", once(attribution.relevance)),
+    ):
         yield
 
 

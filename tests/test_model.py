@@ -80,9 +80,8 @@ def test_state_dict_is_the_modules(name: str) -> None:
 @pytest.mark.parametrize("name", ["plain", "test_vit", "test_vit_relpos", "coatnet_nano_rw_224"])
 def test_watching_leaves_no_trace(name: str) -> None:
     """Before and after a capture the network can be trained, copied and saved, as without one."""
-    small: dict[str, Any] = dict(img_size=64)
-    if name.startswith("coatnet"):
-        small |= narrow_stages()
+    small: dict[str, Any] = narrow_stages() if name.startswith("coatnet") else dict(depth=2)
+    small["img_size"] = 64
     module: Any = own_module() if name == "plain" else timm.create_model(name, **small).eval()
     model = watched(module, (16, 24) if name == "plain" else (64, 64))
     x = model.preprocess(picture())[None]
