@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from cifar import coloured, write_sheets
 from examples import assert_one_sentence, example, own_model, picture
 from numpy.testing import assert_allclose, assert_array_equal
+from PIL import Image
 from pyarrow import parquet
 
 import vitviz
@@ -21,9 +23,11 @@ from vitviz.profiling import KEPT, MEASURES, Piece, Profile, ProfileError, liste
 FILES = {"heads.csv", "profile.html", "profile.npz", "profile.parquet", "run.json"}
 
 
-@pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "PIECE", 8)
+@pytest.fixture(autouse=True, scope="module")
+def small_pieces() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "PIECE", 8)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +53,14 @@ def profiled(folder: Path, out: Path | None, **options: Any) -> Profile:
 
 @pytest.fixture(scope="module")
 def in_memory(folder: Path) -> Profile:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "PIECE", 8)
-        return profiled(folder, None)
+    return profiled(folder, None)
 
 
 @pytest.fixture(scope="module")
 def written(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Profile]:
     """A folder that nobody changes, and what was measured for it."""
     out = tmp_path_factory.mktemp("written") / "out"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "PIECE", 8)
-        return out, profiled(folder, out)
+    return out, profiled(folder, out)
 
 
 def assert_same(found: Profile, expected: Profile) -> None:
@@ -162,8 +162,8 @@ def test_run_json_says_how_it_came_to_be(folder: Path, written: tuple[Path, Prof
     assert 0 < about["proof_error"] < 1e-4
 
 
-def test_the_pictures_are_called_as_they_are_to_be(folder: Path, tmp_path: Path) -> None:
-    found = profiled(folder, tmp_path, called="pictures of noise", limit=4)
+def test_the_pictures_are_called_as_they_are_to_be(folder: Path) -> None:
+    found = profiled(folder, None, called="pictures of noise", limit=4)
     assert found.about["source"] == "pictures of noise"
 
 
@@ -218,9 +218,7 @@ def stopped_after(folder: Path, out: Path, done: int) -> None:
 def stopped(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run with one piece of three, which nobody changes."""
     out = tmp_path_factory.mktemp("stopped")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "PIECE", 8)
-        stopped_after(folder, out, 9)
+    stopped_after(folder, out, 9)
     return out
 
 
@@ -370,14 +368,28 @@ def test_the_command_writes_a_profile_and_ctrl_c_keeps_what_is_done(
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
 
 
+@pytest.fixture(scope="module")
+def pictures(packed: Path) -> list[Image.Image]:
+    return [entry.read()[0] for entry in listed(packed)]
+
+
+@pytest.fixture(scope="module")
+def parts(pictures: list[Image.Image], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Folders of profiles over eight, eight and four pictures."""
+    folder = tmp_path_factory.mktemp("parts")
+    some = dict(a=pictures[:8], b=pictures[8:16], c=pictures[16:])
+    for name, part in some.items():
+        profile(example("distilled"), part, out=folder / name)
+    return [str(folder / name) for name in some]
+
+
 def test_profiles_of_parts_become_that_of_the_whole(
-    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pictures: list[Image.Image],
+    parts: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     model = example("distilled")
-    pictures = [entry.read()[0] for entry in listed(packed)]
-    for name, some in dict(a=pictures[:8], b=pictures[8:16], c=pictures[16:]).items():
-        profile(model, some, out=tmp_path / name)
-    parts = [str(tmp_path / name) for name in "abc"]
     assert cli.main(["merge", *parts, "--out", str(tmp_path / "whole")]) == 0
     said = capsys.readouterr()
     assert "20 pictures of 3 profiles" in said.out
@@ -399,12 +411,10 @@ def test_profiles_of_parts_become_that_of_the_whole(
         profile(model, pictures[:8], out=tmp_path / "whole", resume=True)
 
 
-def test_a_cut_that_cka_sees_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pictures = [picture(24, 16, seed=seed) for seed in range(9)]
-    for name, some in dict(a=pictures[:5], b=pictures[5:]).items():
-        profile(example("plain"), some, out=tmp_path / name)
-    words = ["merge", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path / "whole")]
-    assert cli.main(words) == 0
+def test_a_cut_that_cka_sees_is_said(
+    parts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["merge", parts[2], parts[0], "--out", str(tmp_path / "whole")]) == 0
     said = capsys.readouterr().err.strip()
     assert "CKA has other minibatches" in said
     assert_one_sentence(said)
