@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import timm
-from examples import own_model, picture, watched
+from examples import narrow_stages, own_model, picture, watched
 from numpy.testing import assert_allclose
 
 from vitviz.activations import capture
@@ -68,9 +68,15 @@ def test_it_is_attention_distance_where_every_token_meets_every_token(
     assert_allclose(found, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "maxvit_tiny_tf_224"])
-def test_windows_give_what_the_whole_matrix_gives(name: str) -> None:
-    options: Any = dict(img_size=(64, 96), depths=(1, 2, 1, 1))
+@pytest.mark.parametrize(
+    ("name", "narrow"),
+    [
+        ("swin_tiny_patch4_window7_224", dict(embed_dim=24)),
+        ("maxvit_tiny_tf_224", narrow_stages()),
+    ],
+)
+def test_windows_give_what_the_whole_matrix_gives(name: str, narrow: dict[str, Any]) -> None:
+    options: Any = {**narrow, "img_size": (64, 96), "depths": (1, 2, 1, 1)}
     acts = capture(watched(timm.create_model(name, **options).eval(), (64, 96)), picture())
     for number, layer in enumerate(acts.layers):
         (expected,) = attention_distance(

@@ -1,6 +1,7 @@
 """What a map or an experiment asks about: classes by name, vectors, functions, tokens."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,9 @@ METHODS = (relevance, gradient_rollout)
 every_method = pytest.mark.parametrize("method", METHODS)
 
 
+@cache
 def named() -> Model:
+    """With names of its classes; no test changes it."""
     module = own_module()
     return watched(module, module.patch_embed.image_size, labels=NAMES)
 
