@@ -219,17 +219,28 @@ def _trio(name: str) -> str:
 def _scatter(
     view: View, layer: int, kept: np.ndarray | None, basis: Basis | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """All tokens on the basis or the components of the patches kept, and the variance explained."""
+    """All tokens on the basis or the components of the patches kept, and the variance explained.
+
+    Cached where all patches are kept.
+    """
     tokens, grid = _tokens(view, layer), view.acts.grid
     if basis:
         return basis.points(tokens), basis.explained
     patches = grid[0] * grid[1] if kept is None else int(kept.sum())
-    return inspection.token_scatter(
-        tokens,
-        grid=grid,
-        num_prefix_tokens=len(view.prefix),
-        n_components=min(MOST_COMPONENTS, patches, tokens.shape[1]),
-        kept=kept,
+
+    def make() -> tuple[np.ndarray, np.ndarray]:
+        return inspection.token_scatter(
+            tokens,
+            grid=grid,
+            num_prefix_tokens=len(view.prefix),
+            n_components=min(MOST_COMPONENTS, patches, tokens.shape[1]),
+            kept=kept,
+        )
+
+    if kept is not None:
+        return make()
+    return results.captures().get(
+        (*view.key, "components", layer), make, lambda made: made[0].nbytes + made[1].nbytes
     )
 
 
