@@ -78,7 +78,7 @@ def test_a_damaged_file_is_refused_in_a_sentence(
     path = tmp_path / "mine.safetensors"
     save_file(state, path)
     load_state(module, Checkpoint(path).read(), prefix=module.num_prefix_tokens)
-    before = {key: value.clone() for key, value in module.state_dict().items()}
+    before = {key: value.clone() for key, value in module.named_parameters()}
     refused = 0
     names = [name for name in state if not any(part in name for part in _ALIKE)]
     for wrong in damaged(state, names):
@@ -91,7 +91,7 @@ def test_a_damaged_file_is_refused_in_a_sentence(
         else:
             load_state(module, before, prefix=module.num_prefix_tokens)
             continue
-        for key, value in module.state_dict().items():
+        for key, value in module.named_parameters():
             assert torch.equal(value, before[key])
     # what is taken: positions of another square, and numbers in another precision or order
     assert refused > 18 * len(names)
@@ -129,8 +129,13 @@ def test_a_part_that_stands_in_the_file_twice_is_refused(tmp_path: Path) -> None
 # --- good files with something about them -------------------------------------------------------
 
 
-@pytest.mark.parametrize("wrapper", ["module.", "_orig_mod.", "model.", "module._orig_mod."])
-@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+@pytest.mark.parametrize(
+    ("wrapper", "suffix"),
+    [
+        *((name, ".pth") for name in ("module.", "_orig_mod.", "model.", "module._orig_mod.")),
+        ("module.", ".safetensors"),
+    ],
+)
 def test_what_a_wrapper_put_before_each_name_is_taken_off_and_told(
     wrapper: str, suffix: str, tmp_path: Path
 ) -> None:

@@ -33,8 +33,8 @@ def load_state(
     CheckpointError
         When names or shapes differ; the first difference is named.
     """
-    state, grids = _resized(module, dict(state), prefix, grid)
     own = {key: part for key, part in module.state_dict().items() if part.is_floating_point()}
+    state, grids = _resized(module, own.get("pos_embed"), dict(state), prefix, grid)
     for key in sorted(own.keys() ^ state.keys()):
         if key not in own:
             raise CheckpointError("The file has, and the model lacks, {key}.", key=key)
@@ -58,9 +58,9 @@ def load_state(
 
 
 def _resized(
-    module: Any, state: dict[str, Tensor], prefix: int, known: Grid | None
+    module: Any, own: Tensor | None, state: dict[str, Tensor], prefix: int, known: Grid | None
 ) -> tuple[dict[str, Tensor], tuple[Grid, Grid] | None]:
-    own, table = module.state_dict().get("pos_embed"), state.get("pos_embed")
+    table = state.get("pos_embed")
     if own is None or table is None or table.ndim != 3 or own.shape[::2] != table.shape[::2]:
         return state, None  # no table of this model at any size
     grid: Grid = tuple(module.patch_embed.grid_size)
