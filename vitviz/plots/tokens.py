@@ -209,6 +209,7 @@ def token_scatter(
     numbers: tuple[int, int],
     kept: np.ndarray | None = None,
     query: int | None = None,
+    thumbnails: tuple[str, int] | None = None,
 ) -> go.Figure:
     """Every patch as a thumbnail at its place on two components; prefix tokens are stars.
 
@@ -225,15 +226,16 @@ def token_scatter(
     kept : ndarray of bool, shape (rows, columns), or None
         The patches to show; all where left out.
     query : the token to mark, or None
+    thumbnails : what `patch_thumbnails` makes of the same, or None to make it here
     """
     chosen = np.ones(math.prod(grid), bool) if kept is None else kept.ravel()
     patches = points[len(prefix) :]
     frame = _frame(patches[chosen], points[: len(prefix)])
-    sprite, side = _sprite(patches, chosen, image, crop, grid, frame)
+    source, side = thumbnails or patch_thumbnails(points, image, crop=crop, grid=grid, kept=kept)
     figure = go.Figure()
     left, bottom, right, top = frame
     figure.add_layout_image(
-        source=_webp(sprite),
+        source=source,
         x=left,
         y=top,
         sizex=right - left,
@@ -273,6 +275,23 @@ def token_scatter(
         title=second, range=[bottom, top], scaleanchor="x", constrain="domain", showgrid=False
     )
     return finish(figure, _scatter_words(patches[chosen], first, second, prefix), height=460)
+
+
+def patch_thumbnails(
+    points: np.ndarray,
+    image: Image.Image,
+    *,
+    crop: Box,
+    grid: tuple[int, int],
+    kept: np.ndarray | None = None,
+) -> tuple[str, int]:
+    """The thumbnails of `token_scatter`, which take half of its time, for figures that differ in
+    the rest: one picture of all, as a data address, and the side of each in its pixels."""
+    chosen = np.ones(math.prod(grid), bool) if kept is None else kept.ravel()
+    prefix, patches = points[: -len(chosen)], points[-len(chosen) :]
+    frame = _frame(patches[chosen], prefix)
+    sprite, side = _sprite(patches, chosen, image, crop, grid, frame)
+    return _webp(sprite), side
 
 
 def _columns(count: int) -> int:

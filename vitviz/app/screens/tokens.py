@@ -18,6 +18,7 @@ from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.finding import finding
 from vitviz.app.widgets.token_map import MAX_BYTES, token_map
 from vitviz.language import Message, as_percent, tr
+from vitviz.plots.tokens import patch_thumbnails
 from vitviz.text import findings
 from vitviz.token_map import Frame, encode
 
@@ -385,17 +386,24 @@ def _thumbnails(
         anchor=False,
     )
     pair = slice(chosen.start, chosen.start + 2)
+    places, photo, crop, grid = points[:, pair], results.photo(view), view.acts.crop, view.acts.grid
+    thumbnails = results.captures().get(
+        (*view.key, "thumbnails", view.style.seen, places.tobytes(), kept.tobytes()),
+        lambda: patch_thumbnails(places, photo, crop=crop, grid=grid, kept=kept),
+        lambda made: len(made[0]),
+    )
     show(
         plots.token_scatter(
-            points[:, pair],
+            places,
             explained[pair],
-            results.photo(view),
-            crop=view.acts.crop,
-            grid=view.acts.grid,
+            photo,
+            crop=crop,
+            grid=grid,
             prefix=prefix,
             numbers=(first, second),
             kept=kept,
             query=view.query,
+            thumbnails=thumbnails,
         ),
         key=_SCATTER,
         on_click=lambda: _ask(view),
