@@ -11,7 +11,6 @@ from examples import example, own_model, picture, seeded, watched
 from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 from scipy import stats
-from sklearn.decomposition import PCA
 from test_families_staged import staged_model
 
 from vitviz.activations import Activations, capture
@@ -302,6 +301,8 @@ def test_cka_has_its_closed_forms() -> None:
 def test_components_are_those_of_scikit_learn_on_all_tokens(
     whole: Profile, captured: list[Activations]
 ) -> None:
+    from sklearn.decomposition import PCA  # here: it takes longer to import than all else
+
     stacked = np.concatenate([acts.tokens(3, normalised=True)[2:] for acts in captured])
     reference = PCA(n_components=3).fit(stacked.astype(np.float64))
     axes, mean, explained = whole.token_components(3)

@@ -12,7 +12,6 @@ import pytest
 import timm
 from examples import example, own_model, picture, randomise, undrawn, watched
 from numpy.testing import assert_allclose
-from sklearn.decomposition import PCA
 from streamlit.testing.v1 import AppTest
 
 from pages.driver import (
@@ -289,6 +288,8 @@ def test_the_tables_have_similarity_and_norms(
 def test_components_of_all_samples_are_those_of_their_stacked_tokens(
     kind: str, serve: Callable[[str], Model]
 ) -> None:
+    from sklearn.decomposition import PCA  # here: it takes longer to import than all else
+
     model = serve(kind)
     at = opened_with_data("tokens", layer="2", basis="samples")
     assert_works(at)
