@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -153,6 +153,11 @@ def example(name: str) -> Model:
 
 def picture(width: int = 60, height: int = 50, seed: int = 0) -> Image.Image:
     """Blobs of colour under noise: no two places look alike."""
+    return _blobs(width, height, seed).copy()
+
+
+@lru_cache(maxsize=20)
+def _blobs(width: int, height: int, seed: int) -> Image.Image:
     random = np.random.default_rng(seed)
     blobs = Image.fromarray(random.integers(0, 256, (4, 5, 3), dtype=np.uint8))
     smooth = np.asarray(blobs.resize((width, height), Image.Resampling.BICUBIC), dtype=np.int16)
