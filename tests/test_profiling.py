@@ -10,7 +10,6 @@ import torch
 from examples import example, own_model, picture, seeded, watched
 from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
-from scipy import stats
 from test_families_staged import staged_model
 
 from vitviz.activations import Activations, capture
@@ -145,6 +144,8 @@ def test_mutual_information_is_that_of_its_definition(
 
 
 def test_spread_and_interval_are_those_of_numpy_and_scipy(whole: Profile) -> None:
+    from scipy import stats  # here: it takes long to import
+
     values = whole.values("entropy").astype(np.float64)
     assert_allclose(whole.mean("entropy"), values.mean(axis=0), rtol=1e-6)
     assert_allclose(whole.std("entropy"), values.std(axis=0, ddof=1), rtol=1e-4)
@@ -301,7 +302,7 @@ def test_cka_has_its_closed_forms() -> None:
 def test_components_are_those_of_scikit_learn_on_all_tokens(
     whole: Profile, captured: list[Activations]
 ) -> None:
-    from sklearn.decomposition import PCA  # here: it takes longer to import than all else
+    from sklearn.decomposition import PCA  # here: it takes long to import
 
     stacked = np.concatenate([acts.tokens(3, normalised=True)[2:] for acts in captured])
     reference = PCA(n_components=3).fit(stacked.astype(np.float64))

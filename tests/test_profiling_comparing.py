@@ -17,7 +17,6 @@ from examples import assert_one_sentence, own_model, own_module, seeded, watched
 from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 from safetensors.torch import save_file
-from scipy import stats
 from test_profiling import features_of, hsic_of, noisy
 from test_profiling_runs import Tags
 
@@ -96,6 +95,8 @@ def captured() -> list[list[Activations]]:
 def test_differences_are_paired_by_picture(
     found: Comparison, captured: list[list[Activations]], name: str, reference: Any
 ) -> None:
+    from scipy import stats  # here: it takes long to import
+
     first, second = (
         np.stack([reference(acts) for acts in each]).astype(np.float64) for each in captured
     )
@@ -157,6 +158,8 @@ def test_maps_are_differences_of_means(
 def test_answers_are_those_of_the_logits(
     found: Comparison, captured: list[list[Activations]]
 ) -> None:
+    from scipy import stats  # here: it takes long to import
+
     first, second = (
         np.array([np.argmax(acts.logits) for acts in each])  # type: ignore[arg-type]
         for each in captured
