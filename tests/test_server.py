@@ -139,7 +139,7 @@ def test_the_library_of_filters_and_tokens_is_loaded_before_they_are_seen(server
     if sys.platform != "linux":
         pytest.skip("only Linux tells what a process has loaded")
     deadline = time.monotonic() + 60
-    while "/scipy/linalg/" not in Path(f"/proc/{server.pid}/maps").read_text():
+    while "/sklearn/" not in Path(f"/proc/{server.pid}/maps").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.1)
 

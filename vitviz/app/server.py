@@ -196,7 +196,8 @@ def _make_ready() -> None:
 def _make_more_ready() -> None:
     """Load the library that finds principal components, before Filters or Tokens is opened.
 
-    Only `inspection` imports it, so the app asks there for the components of a small matrix.
+    That takes most of a second. Only `inspection` imports it, so the app asks there for the
+    components of a small matrix.
     """
     import numpy as np
 
@@ -205,7 +206,7 @@ def _make_more_ready() -> None:
     from vitviz.zoo import leave_cores_free
 
     inspection.filter_components(np.eye(2).reshape(2, 2, 1, 1), n_components=1)
-    leave_cores_free()  # again: it is scipy, with which comes a BLAS of its own
+    leave_cores_free()  # again: scipy has come with it, and with scipy a BLAS of its own
     models.settle()
 
 

@@ -158,12 +158,10 @@ def principal_components(rows: Array, *, n_components: int) -> tuple[Array, Arra
     if (rows == rows[0]).all():  # no variance to share out
         return np.zeros((n_components, rows.shape[1])), np.zeros(n_components)
 
-    from scipy import linalg  # here: it takes longer to import than all else
+    from sklearn.decomposition import PCA  # here: it takes longer to import than all else
 
-    exact = rows.astype(np.float64)
-    _, lengths, axes = linalg.svd(exact - exact.mean(axis=0), full_matrices=False)
-    variances = lengths**2 / (len(rows) - 1)
-    axes, explained = axes[:n_components], variances[:n_components] / variances.sum()
+    pca = PCA(n_components, svd_solver="full").fit(rows.astype(np.float64))
+    axes, explained = pca.components_, pca.explained_variance_ratio_
     largest = np.abs(axes).argmax(axis=1)
     axes *= np.sign(axes[np.arange(n_components), largest])[:, None]
     rounding = explained <= (max(rows.shape) * np.finfo(rows.dtype).eps) ** 2

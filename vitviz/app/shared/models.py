@@ -258,7 +258,7 @@ def settle() -> None:
 
     Streamlit collects after every run, and scanning them took as long as the run itself.
     """
-    _settle(tuple(name for name in ("torch", "timm", "scipy") if name in sys.modules))
+    _settle(tuple(name for name in ("torch", "timm", "sklearn") if name in sys.modules))
 
 
 @st.cache_resource(show_spinner=False)
