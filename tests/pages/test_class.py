@@ -219,7 +219,7 @@ def test_students_are_given_nothing_that_pins(came: Came) -> None:
 # --- the view that is pinned ----------------------------------------------------------------------
 
 
-def pinned(came: Came, page: str = "distance", **link: str) -> AppTest:
+def pinned(came: Came, page: str = "attention", **link: str) -> AppTest:
     """A teacher's page, which is pinned."""
     as_teacher(came)
     teacher = opened(page, **link)
@@ -247,14 +247,14 @@ def on(at: AppTest) -> str:
 
 def follow(student: AppTest, came: Came) -> AppTest:
     came()
-    assert on(student.run()) == "distance"
+    assert on(student.run()) == "attention"
     return student
 
 
 def test_a_student_sees_the_teachers_view_and_goes_back_to_his_own(came: Came) -> None:
-    student = opened("attention", layer="2", query="3.4", presenter="True")
+    student = opened("distance", layer="2", query="3.4", presenter="True")
     mine = provenance(student)
-    teacher = pinned(came, "distance", layer="3", picture="moose")
+    teacher = pinned(came, "attention", layer="3", picture="moose")
     shown = provenance(teacher)
     assert buttons(teacher) == {text.PIN_INSTEAD, text.RELEASE}
 
@@ -266,7 +266,7 @@ def test_a_student_sees_the_teachers_view_and_goes_back_to_his_own(came: Came) -
     student.slider(key="layer").set_value(5).run()  # is not theirs to change now
     assert provenance(student) == shown
     at_page(student, "tokens").run()
-    assert on(student) == "distance"
+    assert on(student) == "attention"
 
     released(teacher, came)
     student.run()
@@ -276,19 +276,19 @@ def test_a_student_sees_the_teachers_view_and_goes_back_to_his_own(came: Came) -
     student.slider(key="layer").set_value(5).run()
     assert "layer 5" in provenance(student)
     student.button(key="go back").click().run()
-    assert on(student) == "attention"
+    assert on(student) == "distance"
     assert provenance(student) == mine
     assert address(student) == {"layer": "2", "query": "3.4", "presenter": "True"}
     assert text.RELEASED not in prose(student)
 
 
 def test_the_teacher_is_not_led_by_his_own_pin(came: Came) -> None:
-    teacher = pinned(came, "distance", layer="3")
+    teacher = pinned(came, "attention", layer="3")
     teacher.slider(key="layer").set_value(5).run()
     assert "layer 5" in provenance(teacher)
     pin = classroom.room().pin
     assert pin
-    assert (pin.page, pin.settings) == ("distance", {"layer": "3"})
+    assert (pin.page, pin.settings) == ("attention", {"layer": "3"})
     teacher.button(key="pin").click().run()
     pin = classroom.room().pin
     assert pin
@@ -296,8 +296,8 @@ def test_the_teacher_is_not_led_by_his_own_pin(came: Came) -> None:
 
 
 def test_several_pins_in_a_row_keep_the_students_own_view(came: Came) -> None:
-    student = opened("attention", layer="2")
-    teacher = pinned(came, "distance", layer="3")
+    student = opened("distance", layer="2")
+    teacher = pinned(came, "attention", layer="3")
     follow(student, came)
     released(teacher, came)
     student.run()  # and changes nothing
@@ -310,13 +310,13 @@ def test_several_pins_in_a_row_keep_the_students_own_view(came: Came) -> None:
     released(teacher, came)
     student.run()
     student.button(key="go back").click().run()
-    assert on(student) == "attention"
+    assert on(student) == "distance"
     assert "layer 2" in provenance(student)
 
 
 def test_what_a_student_did_between_two_pins_is_kept(came: Came) -> None:
-    student = opened("attention", layer="2")
-    teacher = pinned(came, "distance", layer="3")
+    student = opened("distance", layer="2")
+    teacher = pinned(came, "attention", layer="3")
     follow(student, came)
     released(teacher, came)
     student.run().slider(key="layer").set_value(6).run()
@@ -325,26 +325,26 @@ def test_what_a_student_did_between_two_pins_is_kept(came: Came) -> None:
     follow(student, came)
     released(teacher, came)
     student.run().button(key="go back").click().run()
-    assert on(student) == "distance"
+    assert on(student) == "attention"
     assert "layer 6" in provenance(student)
 
 
 def test_a_student_may_stay_where_the_class_was(came: Came) -> None:
-    student = opened("attention", layer="2")
-    teacher = pinned(came, "distance", layer="3")
+    student = opened("distance", layer="2")
+    teacher = pinned(came, "attention", layer="3")
     follow(student, came)
     released(teacher, came)
     student.run().button(key="stay").click().run()
-    assert on(student) == "distance"
+    assert on(student) == "attention"
     assert text.RELEASED not in prose(student)
     assert "go back" not in [button.key for button in student.button]
 
 
 def test_a_student_who_comes_later_sees_the_pinned_view_at_once(came: Came) -> None:
-    pinned(came, "distance", layer="3")
+    pinned(came, "attention", layer="3")
     came()
-    student = opened("attention", layer="2")
-    assert on(student) == "distance"
+    student = opened("distance", layer="2")
+    assert on(student) == "attention"
     assert "layer 3" in provenance(student)
 
 
@@ -359,7 +359,7 @@ def test_an_uploaded_picture_is_not_pinned(came: Came) -> None:
 
 def test_an_own_picture_is_there_again_after_the_release(came: Came) -> None:
     student = upload(opened(), "mine.png", MINE)
-    teacher = pinned(came, "distance")
+    teacher = pinned(came, "attention")
     follow(student, came)
     assert provenance(student).endswith("sample: dog")
     released(teacher, came)
