@@ -52,8 +52,8 @@ GLOBAL: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
 }
 CLASSES = [*GLOBAL, *dict.fromkeys(base for base, _, _ in GLOBAL.values())]
 ATTENTION = ("sdpa", "eager")
-#: Three that are no squares, and the planted patch in each.
-GRIDS = [((5, 7), (4, 1)), ((6, 4), (1, 3)), ((3, 8), (2, 5))]
+#: Two that are no squares, and the planted patch in each.
+GRIDS = [((5, 7), (4, 1)), ((6, 4), (1, 3))]
 
 
 def module_of(name: str, attention: str = "sdpa", size: Any = 32, **options: Any) -> Any:
@@ -110,20 +110,22 @@ def answer(module: nn.Module, x: torch.Tensor) -> torch.Tensor | None:
     return found[0][0] if found else None
 
 
-@pytest.mark.parametrize("attention", ATTENTION)
 @pytest.mark.parametrize("name", CLASSES)
-def test_watching_changes_nothing(name: str, attention: str) -> None:
-    model = small(name, attention)
-    acts = vitviz.capture(model, picture())
-    expected = answer(model.module, model.preprocess(picture())[None])
-    if expected is None:
-        assert acts.logits is None
-    else:
-        np.testing.assert_array_equal(acts.logits, expected.numpy())
-    for layer in range(acts.depth):
-        assert acts.attention(layer).sum(axis=2) == pytest.approx(1, abs=1e-5)
-    assert model.patch_kernel is not None
-    assert model.patch_kernel.shape == (32, 3, 8, 8)
+def test_watching_changes_nothing(name: str) -> None:
+    module = module_of(name)
+    for attention in ATTENTION:
+        module.set_attn_implementation(attention)
+        model = watched(module, (32, 32))
+        acts = vitviz.capture(model, picture())
+        expected = answer(module, model.preprocess(picture())[None])
+        if expected is None:
+            assert acts.logits is None
+        else:
+            np.testing.assert_array_equal(acts.logits, expected.numpy())
+        for layer in range(acts.depth):
+            np.testing.assert_allclose(acts.attention(layer).sum(axis=2), 1, rtol=0, atol=1e-5)
+        assert model.patch_kernel is not None
+        assert model.patch_kernel.shape == (32, 3, 8, 8)
 
 
 @pytest.mark.parametrize("name", CLASSES)

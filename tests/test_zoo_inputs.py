@@ -20,7 +20,7 @@ from timm.layers import resample_abs_pos_embed
 from vitviz import ModelError, capture, load_model
 from vitviz.model import Model
 from vitviz.zoo import input_cost, step_of, weights_of, whole_picture
-from vitviz.zoo.architectures import on_meta_device
+from vitviz.zoo.architectures import on_meta_device, outline_of
 from vitviz.zoo.resampling import resampled_by_timm
 
 TABLE = "blocks.0.attn.relative_position_bias_table"
@@ -146,12 +146,14 @@ def test_trained_positions_are_resampled_to_the_grid_and_that_is_said(
 
 
 def test_relative_positions_of_timms_weights_are_resampled_and_that_is_said() -> None:
-    name = "beit_base_patch16_224"
-    before, after = (outline(name, image_size=size).module for size in (224, (160, 256)))
+    def made(size: tuple[int, int]) -> torch.nn.Module:
+        return outline_of("beit_base_patch16_224", {"img_size": size, "depth": 2})
+
+    before, after = made((224, 224)), made((160, 256))
     assert resampled_by_timm(before, after) == ", relative positions resampled"
     assert resampled_by_timm(before, before) == ""
     # Windows of 5 x 13 and of 8 x 8 have tables of one length.
-    before, after = (outline(name, image_size=size).module for size in (128, (80, 208)))
+    before, after = made((128, 128)), made((80, 208))
     tables = [module.state_dict()[TABLE].shape for module in (before, after)]
     assert tables[0] == tables[1]
     assert resampled_by_timm(before, after) == ", relative positions resampled"
