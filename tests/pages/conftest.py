@@ -11,7 +11,8 @@ import timm
 import torch
 from examples import OWN, own_module, timm_module, watched
 from plotly import basedatatypes
-from plotly.basedatatypes import _str_to_dict_path_full
+from plotly.basedatatypes import BasePlotlyType, _str_to_dict_path_full
+from plotly.validator_cache import ValidatorCache
 from safetensors.torch import save_file
 from streamlit.components.v2 import manifest_scanner
 from streamlit.runtime import context
@@ -43,14 +44,20 @@ def _on_localhost() -> Iterator[None]:
 def _read_once() -> Iterator[None]:
     """A server does once what Streamlit does anew for every AppTest, or for every run of one: it
     looks for components in all that is installed, and compiles the script. Plotly takes the name
-    of each property apart once, instead of once a figure. A run is waited for without going through
-    all that it has sent, a thousand times a second; what it sends gets no hashes, which are for a
-    browser's memory; and who asks has no headers, instead of mocks of them."""
+    of each property apart once, instead of once a figure, and imports nothing where it checks one.
+    A run is waited for without going through all that it has sent, a thousand times a second; what
+    it sends gets no hashes, which are for a browser's memory; and who asks has no headers, instead
+    of mocks of them."""
     with pytest.MonkeyPatch.context() as patch:
+
+        def validator(of: BasePlotlyType, name: str) -> Any:
+            return ValidatorCache.get_validator(of._path_str, name)
+
         scan = cache(manifest_scanner.scan_component_manifests)
         patch.setattr(manifest_scanner, "scan_component_manifests", scan)
         patch.setattr(ScriptCache, "get_bytecode", staticmethod(ScriptCache().get_bytecode))
         patch.setattr(basedatatypes, "_str_to_dict_path_full", cache(_str_to_dict_path_full))
+        patch.setattr(BasePlotlyType, "_get_validator", validator)
         check = local_script_runner.require_widgets_deltas
 
         def wait(runner: Any, timeout: float = 3) -> None:
