@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose
 
 from pages.driver import address, assert_works, commit, opened, prose, stack, token_map
 from vitviz import Model, attribution, capture, inspection, intervention
+from vitviz.app.screens import classify
 from vitviz.app.shared import models, pictures
 
 
@@ -78,6 +79,7 @@ def test_the_curves_are_of_maps_read_where_the_head_reads(
         return real(model, image, importance, **options)
 
     monkeypatch.setattr(intervention, "deletion_curve", curve)
+    monkeypatch.setattr(classify, "STEPS", 2)
     at = opened("classify")
     assert "Do the maps of attention, read at the mean of the patches" in prose(at)
     at.button(key="run curves").click().run()
