@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,18 +57,29 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def teacher(monkeypatch: pytest.MonkeyPatch) -> Recipe:
-    monkeypatch.setitem(RECIPES, "small_cnn", TEACHER)
-    return TEACHER
+@pytest.fixture(scope="module")
+def teacher() -> Iterator[Recipe]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(RECIPES, "small_cnn", TEACHER)
+        yield TEACHER
 
 
 @pytest.fixture(scope="module")
-def taught(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run whose teacher has been trained, to be copied."""
-    folder = tmp_path_factory.mktemp("run")
-    train(TEACHER, data=data, out=folder / "teacher", report=silent)
-    return folder
+def distilled(
+    data: Path, teacher: Recipe, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[str]]:
+    """What a run wrote that trained the teacher and then a pupil, and what it reported."""
+    lines: list[str] = []
+    recipe = replace(PUPIL, stages=(Stage(image_size=32, epochs=1),))
+    out = tmp_path_factory.mktemp("run")
+    return train(recipe, data=data, out=out, report=lines.append), lines
+
+
+@pytest.fixture
+def out(distilled: tuple[Path, list[str]], tmp_path: Path) -> Path:
+    """The folder of a run whose teacher has been trained."""
+    shutil.copytree(distilled[0].parent / "teacher", tmp_path / "teacher")
+    return tmp_path
 
 
 def pupil_of(path: Path) -> VisionTransformer:
@@ -159,7 +171,7 @@ def test_the_recipes_of_cifar_run(
 
 
 def test_the_teacher_sees_what_the_pupil_sees(
-    data: Path, taught: Path, tmp_path: Path, teacher: Recipe, monkeypatch: pytest.MonkeyPatch
+    data: Path, out: Path, teacher: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Augmented and mixed, at its own size."""
     seen: list[torch.Tensor] = []
@@ -176,14 +188,13 @@ def test_the_teacher_sees_what_the_pupil_sees(
 
     monkeypatch.setattr(loop, "Objective", Watched)
     stages = tuple(Stage(image_size=size, epochs=1) for size in (32, 64))
-    out = shutil.copytree(taught, tmp_path / "run")
     train(replace(PUPIL, stages=stages, cutmix=1.0), data=data, out=out, report=silent)
     model = trained(teacher, out / "teacher" / "checkpoint.safetensors")
     assert len(seen) == 2 * 2 * 2  # pictures and logits, in two batches, at two sizes
-    for pictures, said in zip(seen[::2], seen[1::2], strict=True):
+    for pictures, taught in zip(seen[::2], seen[1::2], strict=True):
         with torch.no_grad():
-            assert_close(said, model(normalise(pictures, 32)), rtol=0, atol=0.2)  # bfloat16
-        assert said.std() > 1
+            assert_close(taught, model(normalise(pictures, 32)), rtol=0, atol=0.2)  # bfloat16
+        assert taught.std() > 1
 
 
 def trained(recipe: Recipe, path: Path) -> Cnn:
@@ -238,7 +249,7 @@ def test_smoothed_labels_give_every_class_its_share() -> None:
 
 
 def test_one_token_learns_the_labels_and_the_other_the_teacher(
-    data: Path, taught: Path, tmp_path: Path, teacher: Recipe, monkeypatch: pytest.MonkeyPatch
+    data: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A teacher that is always one class off tells the two apart."""
 
@@ -257,28 +268,26 @@ def test_one_token_learns_the_labels_and_the_other_the_teacher(
         return teachers[-1]
 
     monkeypatch.setattr(loop, "_teacher", off)
-    path = train(PUPIL, data=data, out=shutil.copytree(taught, tmp_path / "run"), report=silent)
+    path = train(PUPIL, data=data, out=out, report=silent)
     model, test = pupil_of(path), load_cifar(data, "cifar10", "test")
     labels = torch.from_numpy(test.labels)
     with torch.inference_mode():
         x = normalise(torch.from_numpy(test.pictures), 32)
         z, said = model.forward_features(x), teachers[0](x).argmax(1)
         assert model.head_dist is not None
-        labelled, copied = model.head(z[:, 0]).argmax(1), model.head_dist(z[:, 1]).argmax(1)
+        labelled, taught = model.head(z[:, 0]).argmax(1), model.head_dist(z[:, 1]).argmax(1)
     # The teacher is asked what it says: how much it knows depends on the CPU.
-    for answers, own, other in ((labelled, labels, said), (copied, said, labels)):
+    for answers, own, other in ((labelled, labels, said), (taught, said, labels)):
         assert (answers == own).float().mean() > 0.6
         assert (answers == other).float().mean() < 0.3
 
 
 def test_the_teacher_is_trained_first_and_once(
-    data: Path, tmp_path: Path, teacher: Recipe, monkeypatch: pytest.MonkeyPatch
+    data: Path, distilled: tuple[Path, list[str]], out: Path, teacher: Recipe
 ) -> None:
-    lines: list[str] = []
-    recipe = replace(PUPIL, stages=(Stage(image_size=32, epochs=1),))
-    path = train(recipe, data=data, out=tmp_path / "run", report=lines.append)
+    path, lines = distilled
     assert lines[0] == "the teacher, small_cnn"
-    curve = json.loads((tmp_path / "run" / "teacher" / "small_cnn.json").read_text())
+    curve = json.loads((out / "teacher" / "small_cnn.json").read_text())
     assert [row["epoch"] for row in curve["epochs"]] == [6, 12, 18, 24, 30]
     assert curve["test_accuracy"] > 0.5  # of ten classes; how far 60 steps lead depends on the CPU
     assert history(path) == [(32, 1.0)]
@@ -288,11 +297,11 @@ def test_the_teacher_is_trained_first_and_once(
     wanted = {"test_accuracy": curve["test_accuracy"], "minutes": curve["minutes"]}
     assert written == {"model": "small_cnn", **wanted}
 
-    weights = tmp_path / "run" / "teacher" / "checkpoint.safetensors"
+    weights = out / "teacher" / "checkpoint.safetensors"
     before = weights.read_bytes()
-    lines.clear()
-    again = loop._teacher("small_cnn", data, tmp_path / "run" / "teacher", lines.append)
-    assert not any("epoch" in line for line in lines)
+    more: list[str] = []
+    again = loop._teacher("small_cnn", data, out / "teacher", more.append)
+    assert not any("epoch" in line for line in more)
     assert weights.read_bytes() == before
     x = torch.randn(3, 3, 32, 32)
     assert_close(again(x), trained(teacher, weights)(x))
