@@ -349,12 +349,13 @@ def _create_trained(architecture: str, options: dict[str, Any]) -> tuple[Any, st
     where = dict(file=str(path), custom_load=False)
     here = timm_leaves_positions(own, grown)
     try:
-        module: Any = timm.create_model(
-            architecture,
-            pretrained=True,
-            pretrained_cfg_overlay=where,
-            **({} if here else options),
-        )
+        with undrawn():
+            module: Any = timm.create_model(
+                architecture,
+                pretrained=True,
+                pretrained_cfg_overlay=where,
+                **({} if here else options),
+            )
     except Exception as error:  # readers of broken files raise many kinds of errors
         asked: Message | str = ""
         if "img_size" in options:
@@ -368,7 +369,9 @@ def _create_trained(architecture: str, options: dict[str, Any]) -> tuple[Any, st
         ) from error
     tag = module.pretrained_cfg.get("tag") or "default"
     if here:
-        state, module = module.state_dict(), create(architecture, options)
+        state = module.state_dict()
+        with undrawn():
+            module = create(architecture, options)
         load_state(module, state, prefix=getattr(module, "num_prefix_tokens", 0))
     words = Message(
         "trained weights of timm, {tag}, revision {revision}",
