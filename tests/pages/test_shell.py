@@ -183,7 +183,7 @@ def test_what_is_at_its_default_is_not_in_the_address() -> None:
     assert address(at) == {}
 
 
-BAD_VALUES = {
+BAD_VALUES: dict[str, tuple[str, ...]] = {
     "layer": ("0", "7", "x", "-1", "1e3", ""),
     "head": ("0", "7", "Mean"),
     "query": ("0.1", "17.1", "1", "reg1"),
@@ -491,9 +491,11 @@ def assert_no_cls(at: AppTest, page: str) -> None:
         assert "CLS" not in token_map(at)["prefix"]
 
 
-#: The pages that treat a kind unlike any other; what is not named here is shown on all. The model
-#: that opens first has a square grid, and registers stand beside CLS as a distillation token does.
-UNLIKE = {
+#: The pages that treat a kind unlike any other; what is not named here is shown on all. The plain
+#: one is shown with one layer, the model that opens first has a square grid, and registers stand
+#: beside CLS as a distillation token does.
+UNLIKE: dict[str, tuple[str, ...]] = {
+    "plain": (),
     "square": (),
     "registers": (),
     **dict.fromkeys(("sincos1d", "sincos2d", "no positions"), ("positions", "classify")),
@@ -529,9 +531,11 @@ def test_a_page_works_or_says_in_a_sentence_why_not(
 
 @every_page
 def test_a_model_of_one_layer_and_one_head(page: str, serve: Callable[..., Model]) -> None:
-    serve("plain", depth=1, num_heads=1)
+    model = serve("plain", depth=1, num_heads=1)
     at = opened(page)
     assert_works(at)
+    assert not at.info
+    assert provenance(at).startswith(model.name)
     assert ("layer 1 of 1" in provenance(at)) == ("layer" in SETTINGS[page])
 
 
