@@ -66,14 +66,17 @@ class ShapesAlone(TorchFunctionMode):
     """For a pass on the meta device, where torch works out in Python what these functions, which
     change no shape, and the biases of linear layers give: most of the time of the pass.
 
-    Attention changes none where queries, keys and values have one shape; a mask must fit them.
+    Attention changes none where queries, keys and values have one shape; a mask must fit them. What
+    does not fit is left to torch, which raises.
     """
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         named = kwargs or {}
-        if func in (F.layer_norm, F.gelu) and args:
+        if func is F.gelu and args:
+            return args[0]
+        if func is F.layer_norm and len(args) > 1 and args[0].shape[-len(args[1]) :] == args[1]:
             return args[0]
         plain = func is F.scaled_dot_product_attention and named.get("attn_mask") is None
         if plain and len(args) == 3 and args[0].shape == args[1].shape == args[2].shape:
