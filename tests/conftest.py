@@ -3,6 +3,7 @@
 import atexit
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,7 +53,22 @@ def pytest_collection_finish() -> None:
     """Garbage is collected again, but not searched for in what was made until here."""
     gc.freeze()
     gc.enable()
-    atexit.register(gc.unfreeze)  # otherwise libraries report leaks at exit
+
+
+_statuses: list[int] = []  # of the session, once it is finished
+
+
+def pytest_sessionfinish(exitstatus: int) -> None:
+    _statuses.append(exitstatus)
+
+
+@atexit.register  # before others register, and so called after theirs
+def _leave() -> None:
+    """Python would take apart all that was imported: two seconds in each worker."""
+    if _statuses and not hasattr(sys, "last_value"):  # of an error that ends pytest itself
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_statuses[-1])
 
 
 @pytest.fixture
