@@ -112,7 +112,7 @@ def test_what_is_no_name_gets_a_sentence_and_the_model_stays(
 ) -> None:
     say("--hub")
     at = opened("attention", model="vitviz_tiny_cifar100")
-    messages = set()
+    messages: set[str] = set()
     for text in ("vit_base", "hf-hub:../../etc", "/etc/passwd", "https://a.b/c"):
         typed(at, "model", text)
         assert_works(at)
