@@ -5,7 +5,6 @@ import io
 import json
 import os
 import re
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
@@ -38,36 +36,22 @@ MARKUP = "<img src=x onerror=alert(1)>"
 PICTURES = [encoded(picture(90 + side, 60, seed=side)) for side in range(4)]
 
 
-class Before(NamedTuple):
-    """A visitor of a server that was killed then."""
-
-    server: Server
-    session: str
-    query: str
-    line: str
-    codes: np.ndarray
-
-
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Before:
-    log = tmp_path_factory.mktemp("killed") / "log"
-    with serving(log) as server, Visitor(server.url) as visitor:
-        visitor.run().choose("Picture", "moose").choose("Layer", 2).run()
-        line, codes = visitor.provenance, visitor.codes
-        os.killpg(server.pid, signal.SIGKILL)
-        return Before(server, visitor.session, visitor.query, line, codes)
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Started as the README says. It loads torch before anybody asks, and ends quietly.
 
-
-@pytest.fixture(scope="module")
-def server(killed: Before, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """In the place of the killed one. It loads torch before anybody asks, and ends quietly."""
-    log, port = tmp_path_factory.mktemp("server") / "log", urlsplit(killed.server.url).port
-    with serving(log, port=port) as server:
+    What it has said until the first visit is kept beside its log.
+    """
+    log = tmp_path_factory.mktemp("server") / "log"
+    with serving(log) as server:
         if sys.platform == "linux":  # which alone tells what a process does
             deadline = time.monotonic() + 60
             while "libtorch" not in Path(f"/proc/{server.pid}/maps").read_text():
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
+        with Visitor(server.url) as visitor:
+            visitor.run()
+        log.with_name("opening").write_text(log.read_text())
         yield server
         said = log.read_text()
     assert log.read_text().removeprefix(said).strip() in ("", "Stopping...")
@@ -274,21 +258,25 @@ def test_a_session_that_is_closed_in_its_pass_stands_in_nobodys_way(server: Serv
             assert not [text for text in other.progress if "ahead" in text]
 
 
-def test_a_server_that_was_killed_and_comes_back_shows_the_same_view(
-    killed: Before, server: Server
-) -> None:
-    """And it is quiet, and follows no file.
+def test_a_session_that_the_server_does_not_know_shows_the_same_view(server: Server) -> None:
+    """Such is that of a page whose server was killed and came back, as in test_restart.py."""
+    with Visitor(server.url) as visitor:
+        visitor.run().choose("Picture", "moose").choose("Layer", 2).run()
+        line, codes = visitor.provenance, visitor.codes
+    unknown = visitor.session[::-1]
+    with Visitor(server.url, visitor.query, session=unknown) as visitor:
+        assert visitor.run().provenance == line
+        np.testing.assert_array_equal(visitor.codes, codes)
+        assert visitor.session != unknown
 
-    Started as the README says; where it followed files, a virtual environment flooded its log.
-    """
-    said = [line.strip() for line in killed.server.log.read_text().splitlines() if line.strip()]
+
+def test_the_server_is_quiet_and_follows_no_file(server: Server) -> None:
+    """Where it followed files, a virtual environment flooded its log."""
+    opening = server.log.with_name("opening").read_text()
+    said = [line.strip() for line in opening.splitlines() if line.strip()]
     expected = (r".*server started on \S+", "You can now view .*", "URL: .*")
     assert said
     assert not [line for line in said if not any(re.fullmatch(one, line) for one in expected)]
-    with Visitor(server.url, killed.query, session=killed.session) as visitor:
-        assert visitor.run().provenance == killed.line
-        np.testing.assert_array_equal(visitor.codes, killed.codes)
-        assert visitor.session != killed.session
     if sys.platform == "linux":
         opened = os.listdir(f"/proc/{server.pid}/fd")
         kinds = [os.readlink(f"/proc/{server.pid}/fd/{number}") for number in opened]
