@@ -113,8 +113,9 @@ def test_a_checkpoint_of_timm_comes_back_as_it_was(
     assert model.trained is True
     assert model.weights.startswith(f"local file mine{suffix}, sha256 ")
     assert model.name == name
+    loaded = model.module.state_dict()
     for key, value in module.state_dict().items():
-        assert torch.equal(model.module.state_dict()[key], value), key
+        assert torch.equal(loaded[key], value), key
     with torch.inference_mode():
         expected = module(model.preprocess(picture())[None])[0]
     logits = capture(model, picture()).logits

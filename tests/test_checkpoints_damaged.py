@@ -62,11 +62,13 @@ def damaged(state: State, names: list[str]) -> Iterator[State]:
             yield {**rest, new: tensor}
         shapes = [(), (0,), (1,), (7,), (1, 1), (2, 0, 3), (*tensor.shape, 1), (1, *tensor.shape)]
         shapes += [tensor.shape[1:], tensor.shape[:-1], (*tensor.shape[:-1], tensor.shape[-1] + 1)]
-        for shape in shapes:
+        for shape in {tuple(shape) for shape in shapes}:
             yield {**rest, name: torch.zeros(shape)}
-        for dtype in (torch.int64, torch.bool, torch.complex64, torch.float8_e4m3fn):
-            yield {**rest, name: tensor.to(dtype)}
-        yield {**rest, name: torch.full_like(tensor, torch.nan)}
+        yield {**rest, name: tensor.to(torch.float8_e4m3fn)}
+        if name == names[0]:  # kinds and values are looked at before any name is
+            for dtype in (torch.int64, torch.bool, torch.complex64):
+                yield {**rest, name: tensor.to(dtype)}
+            yield {**rest, name: torch.full_like(tensor, torch.nan)}
 
 
 @pytest.mark.filterwarnings("ignore:Casting complex values:UserWarning")
@@ -79,7 +81,7 @@ def test_a_damaged_file_is_refused_in_a_sentence(
     save_file(state, path)
     load_state(module, Checkpoint(path).read(), prefix=module.num_prefix_tokens)
     before = {key: value.clone() for key, value in module.named_parameters()}
-    refused = 0
+    taken = 0
     names = [name for name in state if not any(part in name for part in _ALIKE)]
     for wrong in damaged(state, names):
         save_file(wrong, path)
@@ -87,14 +89,14 @@ def test_a_damaged_file_is_refused_in_a_sentence(
             load_state(module, Checkpoint(path).read(), prefix=module.num_prefix_tokens)
         except CheckpointError as error:
             assert_one_sentence(error)
-            refused += 1
         else:
+            taken += 1
             load_state(module, before, prefix=module.num_prefix_tokens)
             continue
         for key, value in module.named_parameters():
             assert torch.equal(value, before[key])
     # what is taken: positions of another square, and numbers in another precision or order
-    assert refused > 18 * len(names)
+    assert taken < 3 * len(names)
 
 
 @pytest.mark.parametrize("scheme", ["hugging face", "jax"])
@@ -148,8 +150,9 @@ def test_what_a_wrapper_put_before_each_name_is_taken_off_and_told(
         save_file(state, path)
     model = load_model("test_vit", checkpoint=path)
     assert model.weights.endswith(f", its names without {wrapper}")
+    loaded = model.module.state_dict()
     for key, value in module.state_dict().items():
-        assert torch.equal(model.module.state_dict()[key], value), key
+        assert torch.equal(loaded[key], value), key
 
 
 def test_hugging_faces_names_may_be_wrapped_too(tmp_path: Path) -> None:
@@ -181,5 +184,6 @@ def test_files_of_the_staged_families_come_back_as_they_were(name: str, tmp_path
     torch.save(state, tmp_path / "mine.pth")
     model = load_model(name, checkpoint=tmp_path / "mine.pth")
     assert model.num_classes == 3
+    loaded = model.module.state_dict()
     for key, value in module.state_dict().items():
-        assert torch.equal(model.module.state_dict()[key], value), key
+        assert torch.equal(loaded[key], value), key

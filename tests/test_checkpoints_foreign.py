@@ -229,12 +229,12 @@ def lying_npz(path: Path) -> None:
 
 
 def packed_zeros(path: Path) -> None:
-    """A quarter of a gigabyte of zeros in a megabyte."""
+    """An eighth of a gigabyte of zeros in half a megabyte."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (62500000,), }\n"
+        header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (31250000,), }\n"
         with archive.open("cls.npy", "w") as file:
             file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
-            for _ in range(50):
+            for _ in range(25):
                 file.write(bytes(5_000_000))
 
 

@@ -77,8 +77,9 @@ def test_what_trainers_put_around_the_weights_is_taken_off_and_told(
     model = load_model(NAME, checkpoint=tmp_path / file)
     assert model.weights.endswith(words)
     assert "resampled" not in model.weights
+    loaded = model.module.state_dict()
     for key, tensor in module.state_dict().items():
-        assert torch.equal(model.module.state_dict()[key], tensor), key
+        assert torch.equal(loaded[key], tensor), key
     assert_same_answer(model, module)
 
 

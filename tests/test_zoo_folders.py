@@ -58,8 +58,9 @@ def test_a_folder_says_all_that_its_model_is(options: dict[str, Any], tmp_path: 
     assert model.layers[0].query_grid == module.patch_embed.grid_size
     assert model.layers[0].num_heads == module.blocks[0].attn.num_heads
     assert model.preprocess.input_size == module.patch_embed.img_size
+    loaded = model.module.state_dict()
     for key, tensor in module.state_dict().items():
-        assert torch.equal(model.module.state_dict()[key], tensor), key
+        assert torch.equal(loaded[key], tensor), key
     assert_same_answer(model, module)
 
 
