@@ -30,6 +30,10 @@ _DRAWING = frozenset(
         nn.init.kaiming_uniform_,
     }
 )
+#: What changes numbers in their place, where on the meta device there are none.
+_CHANGING = frozenset(
+    {Tensor.add_, Tensor.clamp_, Tensor.fill_, Tensor.mul_, Tensor.zero_, Tensor.__setitem__}
+)
 
 
 class _SkipRandomNumbers(TorchFunctionMode):
@@ -42,7 +46,7 @@ class _SkipRandomNumbers(TorchFunctionMode):
         if func in _DRAWING:
             weight: Tensor = args[0] if args else named["tensor"]
             return weight if weight.is_meta else weight.detach().zero_()
-        if func is Tensor.clamp_ and args[0].is_meta:
+        if func in _CHANGING and args[0].is_meta:
             return args[0]
         return func(*args, **named)
 
