@@ -19,13 +19,13 @@ import pytest
 from babel.messages import Catalog
 from babel.messages import Message as Entry
 from babel.messages.pofile import read_po
-from examples import example, picture
+from examples import example, picture, write_shipped
 from PIL import Image
 
 from vitviz import capture, cli, language, text
 from vitviz.app.widgets.caption import with_definitions
 from vitviz.app.widgets.data_table import Table
-from vitviz.checkpoints import assets
+from vitviz.checkpoints import assets, shipped
 from vitviz.families import ModelError
 from vitviz.images import ImageError, open_image
 from vitviz.language import LANGUAGES, Message, speak, speaking, spoken, tr, tr_n
@@ -315,12 +315,15 @@ def test_a_heading_is_english_in_a_file() -> None:
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Of one photo, by the command, in every language."""
+    """Of one photo and a small model, by the command, in every language."""
     folder, photo = tmp_path_factory.mktemp("reports"), assets() / "samples" / "dog.jpg"
+    write_shipped(folder)
     made = {code: folder / f"{code}.html" for code in LANGUAGES}
-    order = ["report", str(photo), "--model", "vitviz_tiny_cifar10"]
-    for code, path in made.items():
-        assert cli.main([*order, "--lang", code, "-o", str(path)]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shipped, "assets", lambda: folder)
+        for code, path in made.items():
+            order = ["report", str(photo), "--model", "little", "--lang", code, "-o", str(path)]
+            assert cli.main(order) == 0
     return {code: path.read_text(encoding="utf-8") for code, path in made.items()}
 
 
