@@ -78,8 +78,9 @@ def assert_found_in_stages(model: Model, grid: tuple[int, int], cell: tuple[int,
         expected = np.where(seen.any(axis=(2, 3), keepdims=True), seen, meet).astype(np.float32)
         expected /= expected.sum(axis=(2, 3), keepdims=True)
         whole = acts.attention(number).reshape(-1, *layer.query_grid, *layer.key_grid)
+        off = np.empty_like(whole[0])
         for head in whole:
-            assert np.abs(head - expected).max() <= 1e-3, layer.name
+            assert np.abs(np.subtract(head, expected, out=off), out=off).max() <= 1e-3, layer.name
         rows, cols = layer.query_grid
         for query in ((0, 0), (rows // 2, cols - 1), (rows - 1, cols // 3)):
             assert_array_equal(acts.attention_map(number, query), whole[:, query[0], query[1]])
@@ -88,8 +89,12 @@ def assert_found_in_stages(model: Model, grid: tuple[int, int], cell: tuple[int,
             assert_array_equal(looked_at, whole[:, :, :, key[0], key[1]])
         # What looks at the bright place lies there, and nothing else does.
         crop, there = acts.crop_of(number), bright(layer.query_grid, size, cell)
-        for place in np.ndindex(rows, cols):
-            left, top, right, bottom = patch_box(crop, (rows, cols), *place)
-            x, y = (left + right) / 2, (top + bottom) / 2
-            inside = min(x - box[0], box[2] - x, y - box[1], box[3] - y)  # pixels
-            assert inside > -1 if there[place] else inside < 1
+        x = [sum(patch_box(crop, (rows, cols), 0, col)[::2]) / 2 for col in range(cols)]
+        y = [sum(patch_box(crop, (rows, cols), row, 0)[1::2]) / 2 for row in range(rows)]
+        across, down = (
+            np.minimum(np.array(middle) - box[axis], box[axis + 2] - np.array(middle))
+            for axis, middle in enumerate((x, y))
+        )
+        inside = np.minimum(across, down[:, None])  # pixels
+        assert (inside[there] > -1).all()
+        assert (inside[~there] < 1).all()

@@ -47,7 +47,7 @@ STAGED: dict[str, dict[str, Any]] = {
     "swin_tiny_patch4_window7_224": dict(depths=(2, 2, 2, 2), embed_dim=24),
     "swinv2_tiny_window8_256": dict(depths=(2, 2, 2, 2), embed_dim=24),
     "swinv2_cr_tiny_224": dict(depths=(2, 2, 2, 2), embed_dim=24),
-    "pvt_v2_b0": dict(),
+    "pvt_v2_b0": dict(depths=(1, 1, 1, 1)),
     "maxvit_tiny_tf_224": dict(depths=(1, 1, 1, 1), stem_width=16, embed_dim=(32,) * 4),
     "coatnet_0_rw_224": dict(depths=(1, 1, 2, 1), stem_width=16, embed_dim=(32,) * 4),
 }

@@ -24,11 +24,12 @@ from vitviz.app.shared import models
 from vitviz.devices import use_threads
 from vitviz.families import ModelError, family_of
 from vitviz.memory import check, footprint, free_bytes
+from vitviz.zoo.architectures import on_meta_device
 from vitviz.zoo.toys import TOYS
 
 
 def test_weights_are_counted_without_being_made() -> None:
-    with torch.device("meta"):
+    with on_meta_device():
         module = timm.create_model("vit_gigantic_patch14_224")
     found = footprint(module, family_of(module).sites(module, (224, 224)))
     assert found.weights == 4 * 1_844_440_680
@@ -55,6 +56,8 @@ def test_weights_are_counted_without_being_made() -> None:
 )
 def test_a_capture_holds_about_what_was_estimated(name: str) -> None:
     narrow = {
+        "cait_xxs24_224": dict(depth=6),
+        "swin_tiny_patch4_window7_224": dict(depths=(2, 2, 2, 2)),
         "coatnet_nano_rw_224": TOYS["CoAtNet"].narrow,
         "maxvit_tiny_tf_224": TOYS["MaxViT"].narrow,
     }

@@ -25,6 +25,7 @@ from vitviz.vit import (
     VisionTransformer,
     resize_position_embedding,
 )
+from vitviz.zoo.architectures import on_meta_device
 
 POSITIONS = get_args(Positions)
 
@@ -81,7 +82,7 @@ def ours_for(name: str, size: str, **changes: int) -> VisionTransformer:
 
 @pytest.mark.parametrize(("name", "size"), TIMM)
 def test_state_dict_has_timms_names_and_shapes(name: str, size: str) -> None:
-    with torch.device("meta"):
+    with on_meta_device():
         theirs, ours = timm.create_model(name), ours_for(name, size)
     shapes = {key: value.shape for key, value in theirs.state_dict().items()}
     assert {key: value.shape for key, value in ours.state_dict().items()} == shapes
@@ -94,7 +95,7 @@ def test_state_dict_has_timms_names_and_shapes(name: str, size: str) -> None:
 def test_logits_are_timms(name: str, size: str) -> None:
     # The first two blocks say the same of the others; all their shapes are compared above.
     shallow: dict[str, Any] = {} if name == TIMM[0][0] else {"depth": 2}
-    with torch.device("meta"):
+    with on_meta_device():
         theirs, ours = timm.create_model(name, **shallow), ours_for(name, size, **shallow)
     theirs = theirs.to_empty(device="cpu").eval()
     randomise(theirs)
@@ -118,14 +119,14 @@ def test_distilled_logits_average_both_heads() -> None:
 
 @pytest.mark.parametrize(("size", "millions"), [("B/16", 86), ("L/16", 307), ("H/14", 632)])
 def test_parameter_count_is_the_papers(size: str, millions: int) -> None:
-    with torch.device("meta"):
+    with on_meta_device():
         model = VisionTransformer(**CONFIGURATIONS[size], num_classes=1000)
     count = sum(parameter.numel() for parameter in model.parameters())
     assert count == pytest.approx(millions * 1e6, rel=0.01)
 
 
 def test_giant_is_that_of_scaling_vision_transformers() -> None:
-    with torch.device("meta"):
+    with on_meta_device():
         model = VisionTransformer(**CONFIGURATIONS["G/14"])
     assert len(model.blocks) == 48
     for block in model.blocks:

@@ -352,7 +352,7 @@ def test_an_embedding_is_no_answer() -> None:
 
 @pytest.mark.parametrize("name", ["test_vit", "deit_tiny_distilled_patch16_224"])
 def test_state_dict_has_timms_names(name: str) -> None:
-    with torch.device("meta"):
+    with on_meta_device():
         expected = timm.create_model(name).state_dict()
     state = without_numbers(name).module.state_dict()
     assert {key: value.shape for key, value in state.items()} == {
