@@ -121,6 +121,7 @@ def test_the_whitened_layer_is_not_trained(data: Path, tmp_path: Path) -> None:
         TEACHER,
         network="whitened",
         configuration=dict(widths=(24, 24, 24), num_classes=10),
+        stages=(Stage(image_size=32, epochs=15),),
         average=0.5,
     )
     path = train(recipe, data=data, out=tmp_path / "run", report=silent)
