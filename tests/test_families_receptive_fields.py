@@ -130,10 +130,13 @@ def lopsided(name: str) -> Model:
 
 
 def streams(model: Model, x: Tensor) -> list[Tensor]:
-    """What the first channels hold after each layer's block: (rows, columns), by a hook of ours."""
+    """What each picture's channels hold after each layer's block, by a hook of ours.
+
+    (Pictures, rows, columns).
+    """
     seen: list[Tensor] = []
     hooks = [
-        site.block.register_forward_hook(lambda block, args, output: seen.append(output[0]))
+        site.block.register_forward_hook(lambda block, args, output: seen.append(output))
         for site in model.sites
     ]
     with torch.no_grad():
@@ -144,27 +147,25 @@ def streams(model: Model, x: Tensor) -> list[Tensor]:
     for site, z in zip(model.sites, seen, strict=True):
         grid = site.layer.query_grid
         if site.layout == "channels":
-            z = z.permute(1, 2, 0)
+            z = z.permute(0, 2, 3, 1)
         elif site.layout == "tokens":
-            z = z[len(z) - math.prod(grid) :]
-        found.append(z.reshape(*grid, -1).double().sum(dim=2))
+            z = z[:, z.shape[1] - math.prod(grid) :]
+        found.append(z.reshape(len(z), *grid, -1).double().sum(dim=3))
     return found
 
 
 def places(model: Model) -> list[np.ndarray]:
     """Down and right of where the cells in the middle of each layer's grid look, in pixels."""
     height, width = model.preprocess.input_size
-    down = (torch.arange(height) + 0.5)[:, None].expand(3, height, width)[None]
-    right = (torch.arange(width) + 0.5).expand(3, height, width)[None]
-    dark, white = (streams(model, torch.full_like(down, value)) for value in (0.0, 1.0))
+    down = (torch.arange(height) + 0.5)[:, None].expand(3, height, width)
+    right = (torch.arange(width) + 0.5).expand(3, height, width)
+    pictures = [down, right, torch.zeros_like(down), torch.ones_like(down)]
     found = []
-    for ramp in (down, right):
-        shown = []
-        for seen, least, most in zip(streams(model, ramp), dark, white, strict=True):
-            rows, cols = (slice((count - 1) // 2, count // 2 + 1) for count in seen.shape)
-            shown.append(float(((seen - least) / (most - least))[rows, cols].mean()))
-        found.append(shown)
-    return list(np.transpose(found))
+    for *ramps, least, most in streams(model, torch.stack(pictures)):
+        rows, cols = (slice((count - 1) // 2, count // 2 + 1) for count in least.shape)
+        shares = [((seen - least) / (most - least))[rows, cols].mean() for seen in ramps]
+        found.append(np.array(shares))
+    return found
 
 
 @pytest.mark.parametrize("name", [*OVERLAPPING, "own hybrid"])

@@ -192,11 +192,11 @@ def test_a_row_of_the_lens_is_the_answer_of_a_model_cut_there(name: str) -> None
     model = example(name)
     lens = logit_lens(model, capture(model, picture()))
     module: Any = copy.deepcopy(model.module)
-    blocks = module.blocks
+    blocks, x = module.blocks, model.preprocess(picture())[None]
     for depth, row in enumerate(lens):
         module.blocks = type(blocks)(blocks[:depth])  # never more than there are
         with torch.inference_mode():
-            expected = module(model.preprocess(picture())[None])[0].softmax(dim=-1)
+            expected = module(x)[0].softmax(dim=-1)
         assert_allclose(row, expected, rtol=0, atol=1e-6)
     assert np.abs(np.diff(lens, axis=0)).max(axis=-1).min() > 1e-3  # rows that can be told apart
 

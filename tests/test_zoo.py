@@ -670,7 +670,7 @@ def test_where_no_system_tells_of_affinity_all_cores_count(monkeypatch: pytest.M
         ("cait_xxs24_224", False),
         ("swin_tiny_patch4_window7_224", False),
         ("pvt_v2_b0", True),  # these two draw it themselves, after all else
-        ("mixer_s32_224", True),
+        ("gmlp_ti16_224", True),
     ],
 )
 def test_random_filters_are_those_of_the_random_model(
