@@ -1,6 +1,7 @@
 """The shipped weights in assets/, and other files that `vitviz train` wrote."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -46,7 +47,9 @@ SUCCEEDED = mark("{name} is no longer shipped: {successor} has taken its place."
 
 def shipped_names() -> tuple[str, ...]:
     """Names of the models whose weights are in assets/."""
-    return tuple(sorted(path.stem for path in (assets() / "weights").glob("*.safetensors")))
+    folder, suffix = assets() / "weights", ".safetensors"
+    files = os.listdir(folder) if folder.is_dir() else []
+    return tuple(sorted(file.removesuffix(suffix) for file in files if file.endswith(suffix)))
 
 
 def load_shipped(name: str) -> Shipped:

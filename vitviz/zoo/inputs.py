@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from itertools import product
 
 from ..memory import attention_weights
 from ..model import Model
@@ -74,14 +73,13 @@ def whole_picture(model: Model, picture: Size) -> Size:
         return 2 * abs(shape) + abs(patches)
 
     # Twice as many patches or half as many are no longer about the same cost.
-    rows, columns = (
-        range(pixels, min(MAX_SIDE, int(2 * count) * pixels) + 1, pixels) for pixels in step
-    )
+    most = [min(MAX_SIDE // pixels, int(2 * count)) for pixels in step]
     return min(
         (
-            (height, width)
-            for height, width in product(rows, columns)
-            if count / 2 <= height * width / (step[0] * step[1]) <= 2 * count
+            (rows * step[0], columns * step[1])
+            for rows in range(1, most[0] + 1)
+            for columns in range(1, min(most[1], int(2 * count / rows) + 1) + 1)
+            if count / 2 <= rows * columns <= 2 * count
         ),
         key=difference,
     )
