@@ -1,6 +1,7 @@
 """A profile is the same whoever measured its pieces: processes, also those that were killed."""
 
 import os
+import runpy
 import signal
 from collections.abc import Callable, Iterator
 from multiprocessing import active_children
@@ -13,6 +14,7 @@ from examples import assert_one_sentence, example, own_model, picture
 from numpy.testing import assert_allclose, assert_array_equal
 
 from vitviz import cli
+from vitviz.checkpoints import assets
 from vitviz.families import ModelError
 from vitviz.model import Model
 from vitviz.profiling import KEPT, Profile, ProfileError, profile, running, workers
@@ -151,6 +153,17 @@ def test_what_a_worker_cannot_measure_is_said(folder: Path) -> None:
     with pytest.raises(ModelError, match="training mode") as caught:
         profile(model, folder, workers=1)
     assert_one_sentence(caught.value)
+
+
+def test_a_script_that_every_worker_would_run_again_is_said(tmp_path: Path) -> None:
+    script, photo = tmp_path / "script.py", assets() / "samples" / "dog.jpg"
+    order = f"vitviz.profile(vitviz.load_model('vitviz_tiny_cifar10'), {str(photo)!r}, workers=1)"
+    script.write_text(f"import vitviz\n{order}\n")
+    with pytest.raises(ProfileError) as caught:
+        runpy.run_path(str(script), run_name="__main__")  # the worker comes as far and starts none
+    error = str(caught.value)
+    assert "A worker ended with status 1, and what it said stands above" in error
+    assert '`if __name__ == "__main__":`' in error
 
 
 @pytest.mark.parametrize(
