@@ -21,7 +21,7 @@ from streamlit.runtime.scriptrunner_utils import script_run_context
 from streamlit.testing.v1 import local_script_runner
 from timm.models.mlp_mixer import MlpMixer
 
-from pages.driver import listen
+from pages.driver import forget, listen
 from vitviz import Model
 from vitviz.app.shared import models, pictures, results
 from vitviz.zoo import architectures
@@ -102,7 +102,7 @@ def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
         save_file({**timm_module("test_vit").state_dict(), **given}, path)
         monkeypatch.setattr(sys, "argv", ["app.py", f"--checkpoint=test_vit={path}"])
         models.options.clear()
-        models.cache.clear()
+        forget()
         return "test_vit · mine.safetensors"
 
     yield in_menu
@@ -160,6 +160,4 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="module")
 def _released() -> Iterator[None]:
     yield
-    models.cache.clear()
-    results.captures.clear()
-    pictures.images.clear()
+    forget()

@@ -19,6 +19,8 @@ from streamlit.util import calc_hash
 
 import vitviz
 from vitviz import token_map as component
+from vitviz.app.shared import models, results
+from vitviz.checkpoints import shipped_names
 from vitviz.text import OPENING
 
 APP = str(Path(vitviz.__file__).with_name("app") / "main.py")
@@ -52,6 +54,15 @@ def _about_to_open(page: str, link: dict[str, str]) -> AppTest:
 def shown(page: str = "attention") -> AppTest:
     """One of its pages as it opens, for tests that only read it."""
     return opened(page)
+
+
+def forget() -> None:
+    """Empty the caches that sessions share, but for what is of shipped models: others that tests
+    make and prepare may have the name of another."""
+    shipped = {*shipped_names(), "photo"}
+    for shared in (models.cache(), results.captures()):
+        for key in [key for key in shared._values if shipped.isdisjoint(key) or "profiles" in key]:
+            del shared._values[key]
 
 
 def listen(address: str | None) -> None:

@@ -18,6 +18,7 @@ from pages.driver import (
     choose,
     click,
     encoded,
+    forget,
     open_data,
     opened,
     opened_with_data,
@@ -27,7 +28,7 @@ from pages.driver import (
 )
 from pages.test_data import written
 from vitviz import Activations, Model, capture, inspection
-from vitviz.app.shared import models, pictures, results
+from vitviz.app.shared import models, pictures
 from vitviz.app.shared.view import MEAN
 
 DOTS, HISTOGRAM, OFFSETS = 0, 1, 2
@@ -314,7 +315,7 @@ def test_a_layer_that_refuses_leaves_its_sentence(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
-    results.captures.clear()
+    forget()
     monkeypatch.setattr(
         "vitviz.activations.watch.why_rows_differ",
         lambda read, pictures: iter([[(SENTENCE, 1.0)] * pictures] * len(read)),
@@ -324,7 +325,7 @@ def test_a_layer_that_refuses_leaves_its_sentence(
     assert [warning.value for warning in at.warning][1:] == [SENTENCE]  # the first: random weights
     assert not charts(at)
     assert at.segmented_control(key="variant")  # the controls stay
-    results.captures.clear()
+    forget()
 
 
 @pytest.mark.parametrize("over", ["image", "samples"])
@@ -332,13 +333,13 @@ def test_attention_that_fails_its_whole_proof_leaves_its_sentence(
     over: str, serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
-    results.captures.clear()
+    forget()
     monkeypatch.setattr("vitviz.activations.activations.why_differs", lambda *_: [SENTENCE])
     at = opened("distance", over=over)
     assert not at.exception
     assert [warning.value for warning in at.warning][1:] == [SENTENCE]  # the first: random weights
     assert not charts(at)
-    results.captures.clear()
+    forget()
 
 
 def test_a_head_that_looks_at_no_patch_is_a_gap(
@@ -353,7 +354,7 @@ def test_a_head_that_looks_at_no_patch_is_a_gap(
             attention[2] = np.eye(25)[0]
         return attention
 
-    results.captures.clear()
+    forget()
     monkeypatch.setattr(Activations, "attention", on_cls)
     monkeypatch.setattr(models, "load", lambda name, weights="trained": model)
     at = opened("distance", layer="2", head="3")
@@ -364,7 +365,7 @@ def test_a_head_that_looks_at_no_patch_is_a_gap(
     at.selectbox(key="head").set_value(MEAN).run()
     assert_works(at)  # the other heads have a mean
     assert "none of it" not in charts(at)[OFFSETS].alt
-    results.captures.clear()
+    forget()
 
 
 def test_one_patch_is_at_distance_0(serve: Callable[..., Model]) -> None:

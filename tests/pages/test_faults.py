@@ -22,12 +22,13 @@ from pages.driver import (
     choose,
     complaints,
     drawn,
+    forget,
     opened,
     provenance,
     upload,
 )
 from vitviz import Model, ModelError, memory
-from vitviz.app.shared import models, queue, results
+from vitviz.app.shared import models, pictures, queue, results
 from vitviz.options import LocalFile, Options
 from vitviz.zoo import weights_of
 
@@ -36,8 +37,7 @@ NAME = "deit_tiny_patch16_224"
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> None:
-    models.cache.clear()
-    results.captures.clear()
+    forget()
 
 
 @functools.cache
@@ -115,6 +115,7 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_made(
     assert provenance(at).startswith(NAME)
 
 
+@pytest.mark.usefixtures("narrow")
 def test_a_capture_that_does_not_fit_leaves_the_last_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -123,6 +124,7 @@ def test_a_capture_that_does_not_fit_leaves_the_last_model(
     choose(at, SHIPPED)
     before = drawn(at)
     results.captures.clear()
+    results.capture(models.load(SHIPPED, "random"), pictures.sample("dog"))  # which takes more
     monkeypatch.setattr(memory, "free_bytes", lambda: needed - 1)
     choose(at, NAME)
     assert_told(at, f"A capture of {NAME} needs")
@@ -151,6 +153,7 @@ def test_no_memory_at_all_is_one_sentence_and_no_setting_is_lost(
 def test_an_experiment_that_does_not_fit_is_told_in_its_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    results.captures.clear()
     at = opened("classify")
     line = provenance(at)
     monkeypatch.setattr(memory, "free_bytes", lambda: 0)
@@ -168,6 +171,7 @@ def test_an_experiment_that_does_not_fit_is_told_in_its_page(
 def loading(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Models of 1 MB or more in the place of those of the menu; the names that were loaded."""
     loaded: list[str] = []
+    models.cache.clear()
 
     def make(name: str, weights: str, wanted: models.Input) -> Model:
         loaded.append(name)

@@ -18,6 +18,7 @@ from pages.driver import (
     address,
     assert_works,
     complaints,
+    forget,
     listen,
     opened,
     provenance,
@@ -33,10 +34,10 @@ NAME = "hf-hub:somebody/my_vit"
 @pytest.fixture(autouse=True)
 def _read_anew() -> Iterator[None]:
     models.options.clear()
-    models.cache.clear()
+    forget()
     yield
     models.options.clear()
-    models.cache.clear()
+    forget()
 
 
 @pytest.fixture

@@ -9,9 +9,18 @@ import pytest
 from examples import assert_one_sentence
 from streamlit.runtime.scriptrunner_utils.exceptions import StopException
 
-from pages.driver import assert_works, complaints, drawn, opened, provenance, token_map, until
+from pages.driver import (
+    assert_works,
+    complaints,
+    drawn,
+    forget,
+    opened,
+    provenance,
+    token_map,
+    until,
+)
 from vitviz import Model
-from vitviz.app.shared import queue, results
+from vitviz.app.shared import queue
 from vitviz.app.shared.queue import BusyError, Queue
 
 
@@ -138,7 +147,7 @@ def test_the_page_says_how_many_are_ahead(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
-    results.captures.clear()
+    forget()
     said = []
     with others(queue.passes(), 2) as go:
 
@@ -157,7 +166,7 @@ def test_a_stale_run_leaves_the_line_and_the_next_is_right(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
-    results.captures.clear()
+    forget()
     line = queue.passes()
 
     def stopped(*_: object, **__: object) -> object:
@@ -175,7 +184,7 @@ def test_a_run_that_is_stopped_in_a_pass_frees_the_line(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
-    results.captures.clear()
+    forget()
 
     def stopped(*_: object, progress: Callable[[int, int], None]) -> object:
         raise StopException
@@ -194,7 +203,7 @@ def test_too_many_leave_a_sentence_and_every_setting(
     at = opened(layer="2", head="3")
     before = drawn(at)
     line = provenance(at)
-    results.captures.clear()
+    forget()
     monkeypatch.setattr(queue.passes(), "most", 0)
     with others(queue.passes(), 1):
         at.run()

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from pages.driver import address, assert_works, at_page, charts, opened, prose
+from pages.driver import address, assert_works, at_page, charts, forget, opened, prose
 from vitviz import Model, ModelError, attribution, capture
 from vitviz.app.screens import rollout
-from vitviz.app.shared import pictures, queue, results
+from vitviz.app.shared import pictures, queue
 from vitviz.inspection import attention_rollout, rollout_steps
 
 MAP = 1  # among the charts, after the picture
@@ -20,7 +20,7 @@ MAP = 1  # among the charts, after the picture
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> None:
-    results.captures.clear()
+    forget()
 
 
 def shown(at: AppTest) -> np.ndarray:

@@ -27,6 +27,7 @@ from pages.driver import (
     components,
     drawn,
     encoded,
+    forget,
     opened,
     prose,
     provenance,
@@ -570,7 +571,7 @@ def test_a_model_of_too_many_maps_sends_one_layer(
     whole = stack(opened())["codes"]
     for page in ("attention", "rollout"):
         monkeypatch.setattr(f"vitviz.app.screens.{page}.MAX_BYTES", 10)
-        results.captures.clear()
+        forget()
         at = opened(page, layer="2")
         assert_works(at)
         assert token_map(at)["state"]["frame"] == 1

@@ -12,7 +12,7 @@ from examples import assert_one_sentence, randomise, timm_module, watched
 from safetensors.torch import save_file
 from streamlit.testing.v1 import AppTest
 
-from pages.driver import assert_works, at_page, complaints, opened, prose, provenance
+from pages.driver import assert_works, at_page, complaints, forget, opened, prose, provenance
 from vitviz import Words, cli
 from vitviz.app.shared import models
 
@@ -24,11 +24,13 @@ pytestmark = pytest.mark.usefixtures("narrow")
 
 @pytest.fixture(autouse=True)
 def _read_anew() -> Iterator[None]:
-    for resource in (models.options, models.words, models.cache):
+    for resource in (models.options, models.words):
         resource.clear()
+    forget()
     yield
-    for resource in (models.options, models.words, models.cache):
+    for resource in (models.options, models.words):
         resource.clear()
+    forget()
 
 
 def vectors(width: int) -> np.ndarray:
