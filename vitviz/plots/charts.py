@@ -264,8 +264,8 @@ def class_probabilities(
             hoverinfo="skip",
         )
     )
-    figure.update_xaxes(range=[0, 112], title=tr("probability, %"), tickvals=[0, 25, 50, 75, 100])
-    figure.update_yaxes(autorange="reversed")
+    across = dict(range=[0, 112], title=tr("probability, %"), tickvals=[0, 25, 50, 75, 100])
+    figure.update_layout(xaxis=across, yaxis=dict(autorange="reversed"), overwrite=True)
     words = ", ".join(f"{n} {v:.1f} %" for n, v in zip(names, values, strict=True))
     return finish(
         figure, tr("Most probable classes: {words}.", words=words), height=90 + 52 * len(names)

@@ -184,16 +184,14 @@ def muted_heads(
     )
     steps = dict(showgrid=False, zeroline=False)
     x_step, y_step = (1 if count <= 12 else 2 if count <= 24 else 4 for count in (layers, heads))
-    figure.update_xaxes(
-        title=tr("layer"), dtick=x_step, tick0=1, range=[0.4, layers + 0.6], **steps
-    )
-    figure.update_yaxes(title=tr("head"), dtick=y_step, tick0=1, range=[heads + 0.6, 0.4], **steps)
+    across = dict(title=tr("layer"), dtick=x_step, tick0=1, range=[0.4, layers + 0.6], **steps)
+    down = dict(title=tr("head"), dtick=y_step, tick0=1, range=[heads + 0.6, 0.4], **steps)
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     figure = finish(figure, f"{words}.", height=HEIGHT)
     return _clickable(figure)
 
 
 def _clickable(figure: go.Figure) -> go.Figure:
     """A click chooses a point; nothing is dragged or zoomed."""
-    figure.update_xaxes(fixedrange=True)
-    figure.update_yaxes(fixedrange=True)
+    figure.layout.xaxis.fixedrange = figure.layout.yaxis.fixedrange = True
     return figure.update_layout(clickmode="event+select", dragmode="pan")

@@ -89,8 +89,8 @@ def filter_tile(kernel: np.ndarray, *, name: str, gain: float = 1.0) -> go.Figur
     figure = go.Figure(
         go.Image(z=_colours(kernel, gain), text=weights, hovertemplate="%{text}<extra></extra>")
     )
-    figure.update_xaxes(**BARE, constrain="domain")
-    figure.update_yaxes(**BARE, scaleanchor="x")
+    across, down = dict(BARE, constrain="domain"), dict(BARE, scaleanchor="x")
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     ends = []
     for at in (int(kernel.argmax()), int(kernel.argmin())):
         channel, row, col = np.unravel_index(at, kernel.shape)
@@ -169,13 +169,10 @@ def position_tile(similarity: np.ndarray, *, position: tuple[int, int]) -> go.Fi
         )
     )
     query_box(figure, (0.5, 0.5, cols + 0.5, rows + 0.5), (rows, cols), position)
-    figure.update_xaxes(
-        title=tr("column"), constrain="domain", showgrid=False, range=[0.5, cols + 0.5]
-    )
-    figure.update_yaxes(
-        title=tr("row"), constrain="domain", showgrid=False, range=[rows + 0.5, 0.5]
-    )
-    figure.update_yaxes(scaleanchor="x")
+    both = dict(constrain="domain", showgrid=False)
+    across = dict(title=tr("column"), range=[0.5, cols + 0.5], **both)
+    down = dict(title=tr("row"), range=[rows + 0.5, 0.5], scaleanchor="x", **both)
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     words = tr(
         "Cosine of the position embedding of {patch} with every other", patch=patch_name(*position)
     )
@@ -218,19 +215,21 @@ def position_similarity(
         **UNMOVED,
     )
     numbers = [np.arange(0, count, step) for count in (rows, cols)]
-    for update, what, count, pitch, shown in (
-        (figure.update_yaxes, tr("row of the position"), rows, tall, numbers[0]),
-        (figure.update_xaxes, tr("column of the position"), cols, wide, numbers[1]),
-    ):
-        update(
+    across, down = (
+        dict(
             title=what,
             tickvals=shown // step * pitch + (count - 1) / 2,
             ticktext=[str(number + 1) for number in shown],
             showgrid=False,
             zeroline=False,
+            **also,
         )
-    figure.update_xaxes(constrain="domain")
-    figure.update_yaxes(scaleanchor="x")
+        for what, count, pitch, shown, also in (
+            (tr("column of the position"), cols, wide, numbers[1], dict(constrain="domain")),
+            (tr("row of the position"), rows, tall, numbers[0], dict(scaleanchor="x")),
+        )
+    )
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     if position in centres:
         y, x = position[0] // step * tall, position[1] // step * wide
         frame = dict(x0=x - 1.5, x1=x + cols + 0.5, y0=y - 1.5, y1=y + rows + 0.5)
@@ -327,9 +326,9 @@ def _tiles(
         x, y = middles[selected]
         frame = dict(x0=x - side / 2, x1=x + side / 2, y0=y - side / 2, y1=y + side / 2)
         figure.add_shape(type="rect", line=dict(color=QUERY, width=4), **frame)
-    figure.update_xaxes(**BARE, constrain="domain", range=[-0.5, wide - 0.5])
-    figure.update_yaxes(**BARE, scaleanchor="x", range=[high - 0.5, -0.5])
-    return figure
+    across = dict(BARE, constrain="domain", range=[-0.5, wide - 0.5])
+    down = dict(BARE, scaleanchor="x", range=[high - 0.5, -0.5])
+    return figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
 
 
 def _finished(figure: go.Figure, alt: str) -> go.Figure:
