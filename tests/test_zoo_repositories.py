@@ -143,12 +143,12 @@ def test_what_cannot_be_shown_is_not_downloaded(repo: HubServer, cache: Path) ->
         "hf-hub:a/b c",
     ],
 )
-def test_no_other_name_is_a_repositorys(name: str, repo: HubServer, cache: Path) -> None:
+def test_no_other_name_is_a_repositorys(name: str, server: HubServer, cache: Path) -> None:
     assert zoo.repository(name) is None
     with pytest.raises(ModelError, match="There is no model named") as caught:
         load_model(name)
     assert_one_sentence(caught.value)
-    assert not repo.asked
+    assert not server.asked
 
 
 def test_fetch_and_prepare_take_repositories(
