@@ -50,8 +50,9 @@ def pytest_collectstart() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Garbage is collected again, but not searched for in what was made until here."""
+    """Garbage is collected again, but seldom, and not searched for in what was made until here."""
     gc.freeze()
+    gc.set_threshold(10_000)  # objects, instead of 700: the models that tests share stay
     gc.enable()
 
 

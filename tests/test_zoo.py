@@ -140,7 +140,7 @@ def test_what_is_known_of_a_model_of_the_menu(entry: Entry) -> None:
     assert entry.weights is not None
     assert known is not None
     assert entry.weights.repo == known.hf_hub_id
-    model = shared(entry.name)
+    model = without_numbers(entry.name)
     assert model.layers
     bytes_of_numbers = 4 * model.parameter_count
     assert entry.size == pytest.approx(bytes_of_numbers / 1e6, abs=0.06)
