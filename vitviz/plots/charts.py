@@ -152,8 +152,9 @@ def attention_distance(
             font_size=14,
         )
     _name_dot(figure, x, distance, selected, (bottom + top) / 2)
-    figure.update_xaxes(title=tr("layer"), dtick=1, range=[0.5, deepest + 0.5])
-    figure.update_yaxes(title=tr("attention distance, pixels of the input"), range=[bottom, top])
+    across = dict(title=tr("layer"), dtick=1, range=[0.5, deepest + 0.5])
+    down = dict(title=tr("attention distance, pixels of the input"), range=[bottom, top])
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     figure.add_scatter(x=[None], y=[None], yaxis="y2", hoverinfo="skip")
     figure.update_layout(
         yaxis2=dict(
@@ -304,8 +305,9 @@ def position_profile(
                 offset=offset[least],
             )
         )
-    figure.update_xaxes(title=tr("offset to the right or down, patches"), zeroline=False)
-    figure.update_yaxes(title=tr("cosine"), range=[-1.05, 1.05], dtick=0.5)
+    across = dict(title=tr("offset to the right or down, patches"), zeroline=False)
+    down = dict(title=tr("cosine"), range=[-1.05, 1.05], dtick=0.5)
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     words = tr(
         "Cosine against offset from {patch}; the lowest are {lowest}.",
         patch=patch_name(*position),

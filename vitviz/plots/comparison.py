@@ -165,10 +165,9 @@ def distance_difference(difference: np.ndarray, *, unit: str, names: tuple[str, 
             },
         )
     )
-    figure.update_xaxes(title=tr("head"), dtick=max(1, heads // 8), showgrid=False)
-    figure.update_yaxes(
-        title=tr("layer"), dtick=max(1, layers // 8), autorange="reversed", showgrid=False
-    )
+    across = dict(title=tr("head"), dtick=max(1, heads // 8), showgrid=False)
+    down = dict(title=tr("layer"), dtick=max(1, layers // 8), autorange="reversed", showgrid=False)
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     words = tr(
         "Attention distance of {second} minus that of {first}: no head has one.",
         second=names[1],
@@ -243,8 +242,9 @@ def distance_by_depth(
             said += tr(" to {share} of the side", share=as_percent(known[-1]))
         words.append(f"{name} {said}")
     highest = [np.nanmax(one, initial=0) for one in (*distances, *equal_sharing)]
-    figure.update_xaxes(title=tr("depth, % of the layers"), range=[0, 105])
-    figure.update_yaxes(title=tr("distance, % of the side"), range=[0, 115 * max(highest)])
+    across = dict(title=tr("depth, % of the layers"), range=[0, 105])
+    down = dict(title=tr("distance, % of the side"), range=[0, 115 * max(highest)])
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     alt = tr(
         "Mean attention distance from the first layer to the last: {words}.", words="; ".join(words)
     )

@@ -53,11 +53,12 @@ def distance_histogram(
             annotation_position="top right" if mean < 0.6 * pixels[-1] else "top left",
         )
     top = 1.25 * 100 * max(float(np.nanmax(weights, initial=0)), float(uniform.max()))
-    figure.update_xaxes(
+    across = dict(
         title=tr("distance from query to key, px"),
         range=[-0.6 * bin_width, pixels[-1] + 0.6 * bin_width],
     )
-    figure.update_yaxes(title=tr("share, %"), range=[0, top], rangemode="tozero")
+    down = dict(title=tr("share, %"), range=[0, top], rangemode="tozero")
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     figure.update_layout(bargap=0)
     finish(figure, _histogram_words(weights, uniform, pixels, name), height=370)
     return figure.update_layout(
@@ -98,17 +99,10 @@ def offset_attention(offsets: np.ndarray, *, equal_share: float, name: str) -> g
     )
     box = dict(x0=-0.5, x1=0.5, y0=-0.5, y1=0.5)
     figure.add_shape(type="rect", line=dict(color=QUERY, width=2), **box)
-    figure.update_xaxes(
-        title=tr("columns to the right"), side="top", constrain="domain", showgrid=False
-    )
-    figure.update_yaxes(
-        title=tr("rows down"),
-        autorange="reversed",
-        scaleanchor="x",
-        constrain="domain",
-        showgrid=False,
-    )
-    figure.update_layout(xaxis_zeroline=False, yaxis_zeroline=False)
+    both = dict(constrain="domain", showgrid=False, zeroline=False)
+    across = dict(title=tr("columns to the right"), side="top", **both)
+    down = dict(title=tr("rows down"), autorange="reversed", scaleanchor="x", **both)
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     return finish(figure, _offset_words(offsets, equal_share, name), height=370)
 
 

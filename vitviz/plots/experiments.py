@@ -65,8 +65,9 @@ def answer_change(
             cliponaxis=False,
             hoverinfo="skip",
         )
-    figure.update_xaxes(range=[0, 118], title=tr("probability, %"), tickvals=[0, 25, 50, 75, 100])
-    figure.update_yaxes(autorange="reversed")
+    across = dict(range=[0, 118], title=tr("probability, %"), tickvals=[0, 25, 50, 75, 100])
+    down = dict(autorange="reversed")
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     words = ", ".join(
         tr(
             "{label} {before:.1f} % and then {after:.1f} %",
@@ -119,8 +120,9 @@ def logit_lens(probabilities: np.ndarray, labels: Sequence[str], *, k: int = 3) 
             )
         )
     step = 1 if depth <= 12 else 2
-    figure.update_xaxes(title=tr("after layer (0: the embedding)"), dtick=step, zeroline=False)
-    figure.update_yaxes(title=tr("probability, %"), range=[0, 102], tickvals=[0, 25, 50, 75, 100])
+    across = dict(title=tr("after layer (0: the embedding)"), dtick=step, zeroline=False)
+    down = dict(title=tr("probability, %"), range=[0, 102], tickvals=[0, 25, 50, 75, 100])
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     return legend_above(
         finish(
             figure,
@@ -162,12 +164,13 @@ def removal_curves(
             tr("by {called} {half:.1f} % at half of the patches", called=called, half=100 * half)
         )
     done = tr("put back") if putting_back else tr("removed")
-    figure.update_xaxes(title=tr("patches {done}, %", done=done), range=[-2, 102], zeroline=False)
-    figure.update_yaxes(
+    across = dict(title=tr("patches {done}, %", done=done), range=[-2, 102], zeroline=False)
+    down = dict(
         title=tr("probability of {name}, %", name=name),
         range=[0, 102],
         tickvals=[0, 25, 50, 75, 100],
     )
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     most = tr(
         "Probability of {name} while patches are {done}, the most important first",
         name=name,

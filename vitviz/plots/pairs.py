@@ -220,15 +220,14 @@ def attention_cost(
             )
         )
     ticks = [f"{count}<br>{side} px" for count, side in zip(tokens, sides, strict=True)]
-    figure.update_xaxes(
+    across = dict(
         title=tr("tokens N and side of the picture"),
         type="log",
         tickvals=list(tokens),
         ticktext=ticks,
     )
-    figure.update_yaxes(
-        title=tr("multiply-adds of one layer"), type="log", exponentformat="SI", dtick=1
-    )
+    down = dict(title=tr("multiply-adds of one layer"), type="log", exponentformat="SI", dtick=1)
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     return legend_above(
         finish(
             figure, tr("Multiply-adds of one layer: {words}.", words="; ".join(words)), height=360

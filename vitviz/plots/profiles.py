@@ -83,8 +83,7 @@ def layer_similarity(cka: np.ndarray) -> go.Figure:
         )
     )
     axis = dict(title=tr("after layer"), dtick=_step(depth), constrain="domain", showgrid=False)
-    figure.update_xaxes(**axis)
-    figure.update_yaxes(**axis, scaleanchor="x")
+    figure.update_layout(xaxis=axis, yaxis=dict(axis, scaleanchor="x"), overwrite=True)
     ends = "unknown" if np.isnan(cka[0, -1]) else f"{cka[0, -1]:.2f}"
     return finish(
         figure,
@@ -170,14 +169,15 @@ def norm_histogram(counts: np.ndarray, edges: np.ndarray) -> go.Figure:
     )
     decades = range(math.floor(centres[some][0]), math.ceil(centres[some][-1]) + 1)
     lengths = [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]
-    figure.update_xaxes(title=tr("after layer"), dtick=_step(len(counts) - 1), showgrid=False)
-    figure.update_yaxes(
+    across = dict(title=tr("after layer"), dtick=_step(len(counts) - 1), showgrid=False)
+    down = dict(
         title=tr("length of a token, no unit"),
         tickvals=np.log10(lengths),
         ticktext=[f"{length:g}" for length in lengths],
         range=[centres[some][0] - 0.05, centres[some][-1] + 0.05],
         showgrid=False,
     )
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     low, high = edges[some.start], edges[some.stop]
     words = tr(
         "Lengths of tokens after {counts} layers, between {low:.3g} and {high:.3g}.",
@@ -203,8 +203,9 @@ def by_layer(
             marker_symbol=symbol,
             hovertemplate=f"{name}: %{{y:.3g}} {unit}<extra></extra>",
         )
-    figure.update_xaxes(title=axis)
-    figure.update_yaxes(title=f"{what}, {unit}" if unit else what, rangemode="tozero")
+    across = dict(title=axis)
+    down = dict(title=f"{what}, {unit}" if unit else what, rangemode="tozero")
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     finish(figure, f"{what.capitalize()} by {axis}: {', '.join(lines)}.", height=340)
     return legend_above(figure, top=34) if len(lines) > 1 else figure
 
@@ -233,7 +234,8 @@ def reliability(
     figure.add_scatter(
         x=[0, 100], y=[0, 100], mode="lines", line=dict(color=GREY, dash="dash"), hoverinfo="skip"
     )
-    figure.update_xaxes(title="confidence, %", range=[0, 101])
-    figure.update_yaxes(title="accuracy, %", range=[0, 101])
+    across = dict(title="confidence, %", range=[0, 101])
+    down = dict(title="accuracy, %", range=[0, 101])
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     words = f"Accuracy against confidence; expected calibration error {as_percent(error)}."
     return finish(figure, words, height=360)

@@ -72,10 +72,11 @@ def picture_axes(figure: go.Figure, box: Box) -> None:
 
 def legend_above(figure: go.Figure, *, top: int | None = None) -> go.Figure:
     """Name the lines above the axes; `top` is the margin that the names get, in pixels."""
-    figure.update_layout(
-        showlegend=True, legend=dict(orientation="h", x=0, y=1.02, yanchor="bottom", font_size=14)
-    )
-    return figure if top is None else figure.update_layout(margin_t=top)
+    legend = dict(orientation="h", x=0, y=1.02, yanchor="bottom", font_size=14)
+    figure.update_layout(showlegend=True, legend=legend, overwrite=True)
+    if top is not None:
+        figure.layout.margin.t = top
+    return figure
 
 
 def beside_each_other(num_heads: Sequence[int]) -> np.ndarray:

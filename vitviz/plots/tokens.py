@@ -190,8 +190,9 @@ def token_film(
             figure.add_shape(type="rect", line=dict(color=QUERY, width=4), **frame)
     figure.layout.annotations = titles  # at once: each that is added to others copies them all
     figure.add_trace(go.Image(z=canvas, colormodel="rgba", hoverinfo="skip"))
-    figure.update_xaxes(**BARE, constrain="domain")
-    figure.update_yaxes(**BARE, scaleanchor="x", scaleratio=aspect, constrain="domain")
+    bare = dict(**BARE, constrain="domain")
+    anchored = dict(bare, scaleanchor="x", scaleratio=aspect)
+    figure.update_layout(xaxis=bare, yaxis=anchored, overwrite=True)
     words = tr("Three components as red, green and blue, in a tile for each of: ") + "; ".join(
         names
     )
@@ -270,10 +271,11 @@ def token_scatter(
         tr("component {number} ({share} of the variance)", number=number, share=as_percent(share))
         for number, share in zip(numbers, explained_variance, strict=True)
     )
-    figure.update_xaxes(title=first, range=[left, right], constrain="domain", showgrid=False)
-    figure.update_yaxes(
+    across = dict(title=first, range=[left, right], constrain="domain", showgrid=False)
+    down = dict(
         title=second, range=[bottom, top], scaleanchor="x", constrain="domain", showgrid=False
     )
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     return finish(figure, _scatter_words(patches[chosen], first, second, prefix), height=460)
 
 

@@ -90,8 +90,9 @@ def training_curves(
         )
     if chosen is not None:
         figure.add_vline(x=chosen, line=dict(color=QUERY, width=3))
-    figure.update_xaxes(title=tr("epoch"), rangemode="tozero")
-    figure.update_yaxes(title=tr("accuracy, %"), range=[0, 100])
+    across = dict(title=tr("epoch"), rangemode="tozero")
+    down = dict(title=tr("accuracy, %"), range=[0, 100])
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     if with_loss:
         figure.update_layout(
             yaxis2=dict(
@@ -177,8 +178,9 @@ def _by_layer(
         )
     figure.add_hline(y=100 * equal_sharing, line=dict(dash="dash", color=GREY))
     top = 115 * max(float(now.max()), float(untrained.max()), equal_sharing)
-    figure.update_xaxes(title=tr("layer"), dtick=1, range=[0.5, layers + 0.5])
-    figure.update_yaxes(title=axis, range=[0, top])
+    across = dict(title=tr("layer"), dtick=1, range=[0.5, layers + 0.5])
+    down = dict(title=axis, range=[0, top])
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     return legend_above(finish(figure, words, height=330), top=56)
 
 
@@ -216,14 +218,15 @@ def data_hunger(results: Mapping[str, Sequence[tuple[float, float, float]]]) -> 
     ticks = [count for count, _, _ in next(iter(results.values()))]
     if len(ticks) > 5:
         ticks = ticks[::-2]  # all do not fit beside each other on a telephone
-    figure.update_xaxes(
+    across = dict(
         title=tr("training pictures"),
         type="log",
         tickvals=ticks,
         ticktext=[f"{count:,}" for count in ticks],
         tickangle=0,
     )
-    figure.update_yaxes(title=tr("test accuracy, %"), rangemode="tozero")
+    down = dict(title=tr("test accuracy, %"), rangemode="tozero")
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     return legend_above(finish(figure, "; ".join(words) + ".", height=380), top=56)
 
 
@@ -274,8 +277,9 @@ def conditions(
         )
     if reference is not None:
         figure.add_vline(x=100 * reference, line=dict(dash="dash", color=GREY))
-    figure.update_xaxes(title=axis)
-    figure.update_yaxes(autorange="reversed")
+    across = dict(title=axis)
+    down = dict(autorange="reversed")
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     return finish(figure, f"{axis}: {'; '.join(words)}.", height=90 + 45 * len(values))
 
 
