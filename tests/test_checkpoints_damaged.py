@@ -50,6 +50,8 @@ SCHEMES = (in_timms_names, in_hugging_faces_names, with_registers, in_jaxs_names
 
 #: Parts of names of what is read as the first norm, the first layer of the MLP, and the keys are.
 _ALIKE = ("norm2", "layernorm_after", "LayerNorm_2", "fc2", "Dense_1", "layer_scale2", "value")
+#: What stands beside the registers as in Hugging Face's other names, where it is damaged too.
+_BESIDE = ("attention.", "layernorm.", "classifier.", "projection.")
 
 
 def damaged(state: State, names: list[str]) -> Iterator[State]:
@@ -82,7 +84,8 @@ def test_a_damaged_file_is_refused_in_a_sentence(
     load_state(module, Checkpoint(path).read(), prefix=module.num_prefix_tokens)
     before = {key: value.clone() for key, value in module.named_parameters()}
     taken = 0
-    names = [name for name in state if not any(part in name for part in _ALIKE)]
+    left_out = (*_ALIKE, *_BESIDE) if make is with_registers else _ALIKE
+    names = [name for name in state if not any(part in name for part in left_out)]
     for wrong in damaged(state, names):
         save_file(wrong, path)
         try:
