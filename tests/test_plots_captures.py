@@ -195,6 +195,7 @@ def test_a_family_with_windows_has_maps_and_no_rollout() -> None:
         plots.attention_rollout(acts)
 
 
+@pytest.mark.browser  # in which Kaleido draws
 def test_kaleido_saves_a_figure_as_it_is(tmp_path: Path) -> None:
     """The colours in the file are those of the numbers: the darkest patch and the brightest."""
     pytest.importorskip("kaleido", reason="kaleido saves figures as pictures; it is not installed")
