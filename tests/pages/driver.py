@@ -61,8 +61,10 @@ def forget() -> None:
     make and prepare may have the name of another."""
     shipped = {*shipped_names(), "photo"}
     for shared in (models.cache(), results.captures()):
-        for key in [key for key in shared._values if shipped.isdisjoint(key) or "profiles" in key]:
-            del shared._values[key]
+        keys: list[Any] = list(shared._values)  # tuples
+        for key in keys:
+            if shipped.isdisjoint(key) or "profiles" in key:
+                del shared._values[key]
 
 
 def listen(address: str | None) -> None:

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +51,6 @@ def grow(model: VisionTransformer, larger: VisionTransformer) -> VisionTransform
         )
     larger.load_state_dict(state)
     return larger
-
-
-def _blank(recipe: Recipe, stage: Stage) -> Network:
-    """The recipe's network for other weights: mimetic ones take long to find."""
-    return _initialised(replace(recipe, initialisation=None), stage)
 
 
 def _initialised(recipe: Recipe, stage: Stage) -> Network:
@@ -168,7 +163,7 @@ def train(
     for number in range(about["stage"], len(recipe.stages)):
         if number > about["stage"]:
             model, run.average = (
-                grow(network.cpu(), _blank(recipe, recipe.stages[number]))
+                grow(network.cpu(), build(recipe, recipe.stages[number]))
                 if isinstance(network, VisionTransformer)
                 else network
                 for network in (model, run.average)
@@ -225,7 +220,7 @@ class _Run:
         saved = load_file(self.checkpoint)
         networks = []
         for prefix in ("", AVERAGE):
-            network = _blank(self.recipe, self.recipe.stages[self.about["stage"]])
+            network = _initialised(self.recipe, self.recipe.stages[self.about["stage"]])
             network.load_state_dict({name: saved[prefix + name] for name in network.state_dict()})
             networks.append(network)
         self.report(f"resuming at stage {self.about['stage'] + 1}, step {self.about['step']}")
