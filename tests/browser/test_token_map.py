@@ -763,16 +763,17 @@ def test_a_vit_b_redraws_within_16_ms(page: "Page", show: Callable[..., None]) -
 def test_a_mean_query_redraws_within_16_ms(
     direction: str, page: "Page", show: Callable[..., None]
 ) -> None:
-    """Of 6 heads and 1,369 patches, the mean of heads on screen; of each frame, its first."""
+    """Of 6 heads and 1,369 patches, the mean of heads on screen; of each frame, its first. The
+    quickest of four, as other work disturbs."""
     values = np.random.default_rng(0).dirichlet(np.ones(1369), (6, 1369)).astype(np.float32)
     state = {"query": -1, "head": -1, "direction": direction}
-    show(*[values] * 3, grid=(37, 37), state=state)
+    show(*[values] * 5, grid=(37, 37), state=state)
     redraws(page)
     times = []
-    for frame in (1, 2):
+    for frame in (1, 2, 3, 4):
         page.evaluate("frame => component.change({ frame })", frame)
         times += redraws(page)
-    assert len(times) == 2
+    assert len(times) == 4
     slow = slowness()
     print(f"redraw of a mean query, by {direction}: {times} ms, slowness {slow:.2f}")
     assert min(times) <= 16 * slow
