@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ..language import patch_name, told
-from . import charts, distance, maps, tokens
+from . import charts, distance, maps, scatter, tokens
 from .template import KEY, QUERY, Box
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def _token_scatter(acts: "Activations", depth: int | None = None) -> go.Figure:
     from .. import inspection
 
     points, explained = inspection.token_scatter(acts, depth=depth)
-    return tokens.token_scatter(
+    return scatter.token_scatter(
         points,
         explained,
         acts.photo,
@@ -241,4 +241,4 @@ picture = either(maps.picture, _picture)
 token_components = either(tokens.token_components, _token_components)
 token_film = either(tokens.token_film, _token_film)
 token_norms = either(tokens.token_norms, _token_norms)
-token_scatter = either(tokens.token_scatter, _token_scatter)
+token_scatter = either(scatter.token_scatter, _token_scatter)

@@ -1,0 +1,323 @@
+"""Principal components of the tokens on the page Tokens: as colours, in all layers, on two axes."""
+
+import io
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import streamlit as st
+
+from vitviz import inspection, plots
+from vitviz.app import settings
+from vitviz.app.screens import joint_components
+from vitviz.app.screens.joint_components import Basis
+from vitviz.app.settings import setting
+from vitviz.app.shared import pictures, results
+from vitviz.app.shared.view import View, token_text
+from vitviz.app.widgets.figure import show
+from vitviz.language import as_percent, tr
+from vitviz.plots.scatter import patch_thumbnails
+
+CHANNELS = 3  # red, green and blue
+MOST = 5  # components
+MAX_TILES = 16
+THRESHOLDS = [step / 20 for step in range(20)]
+OFF_ON = (False, True)
+BASES = ("picture", "samples")
+_SCATTER = "token_scatter"
+
+
+class Components(NamedTuple):
+    """What is shown of one layer."""
+
+    points: np.ndarray  # of all tokens, prefix first: (tokens, components)
+    explained: np.ndarray  # shares of the variance: (components,)
+    kept: np.ndarray  # the patches that are shown: bool, (rows, columns)
+    first: int  # of the three that are colours, from 0
+    basis: Basis | None  # that of all samples, where it was chosen
+
+    @property
+    def chosen(self) -> slice:
+        return slice(self.first, self.first + CHANNELS)
+
+
+def choose(view: View, most: int) -> Components:
+    """Draw the controls, and find the components of the patches that they keep."""
+    first, threshold, flip, joint = _controls(most)
+    basis = _bases(view, [view.layer])[view.layer] if joint else None
+    points, explained = _scatter(view, view.layer, basis)
+    component = points[len(view.prefix) :, 0].reshape(view.acts.grid)
+    kept = inspection.foreground(component, threshold=threshold, flip=flip)
+    if basis is None and kept.sum() < first + CHANNELS:
+        st.info(
+            tr(
+                "Only {count} of {size} patches lie beyond the threshold, too few for "
+                "components of their own: all patches are shown.",
+                count=kept.sum(),
+                size=kept.size,
+            )
+        )
+        kept = np.ones_like(kept)
+    if basis is None and not kept.all():
+        points, explained = _fitted(view, view.layer, kept)
+    return Components(points, explained, kept, first, basis)
+
+
+def draw(view: View, found: Components) -> None:
+    """The components as colours: of this layer, and of every one."""
+    one, all_layers = st.columns([2, 3])
+    with one:
+        _colours(view, found)
+    with all_layers:
+        _film(view, found.chosen, joint=found.basis is not None)
+    if not found.kept.all():
+        _mask(view, found.kept)
+
+
+def draw_scatter(view: View, found: Components) -> None:
+    """The patches as thumbnails on two of the components."""
+    chosen, kept = found.chosen, found.kept
+    first, second, _ = _numbers(chosen)
+    prefix = [name.upper() for name in view.prefix]
+    st.subheader(
+        tr("The patches on components {first} and {second}", first=first, second=second),
+        anchor=False,
+    )
+    pair = slice(chosen.start, chosen.start + 2)
+    places, photo = found.points[:, pair], results.photo(view)
+    crop, grid = view.acts.crop, view.acts.grid
+    thumbnails = results.captures().get(
+        (*view.key, "thumbnails", view.style.seen, places.tobytes(), kept.tobytes()),
+        lambda: patch_thumbnails(places, photo, crop=crop, grid=grid, kept=kept),
+        lambda made: len(made[0]),
+    )
+    show(
+        plots.token_scatter(
+            places,
+            found.explained[pair],
+            photo,
+            crop=crop,
+            grid=grid,
+            prefix=prefix,
+            numbers=(first, second),
+            kept=kept,
+            query=view.query,
+            thumbnails=thumbnails,
+        ),
+        key=_SCATTER,
+        on_click=lambda: _ask(view),
+    )
+    words = tr("Click a patch to make it the query.")
+    if prefix:
+        words += tr(
+            " ★ {names}: projected onto the components, not used to fit them.",
+            names=", ".join(prefix),
+        )
+    st.markdown(words)
+
+
+def final_tokens(view: View, layer: int) -> np.ndarray:
+    """All tokens after a layer and the final LayerNorm: (tokens, D)."""
+    return view.acts.tokens(layer + 1, normalised=True)
+
+
+def _controls(most: int) -> tuple[int, float, bool, bool]:
+    """The first component shown (from 0), the threshold, whether the sign is flipped, and whether
+    the components are those of all samples."""
+    of, which, slider, toggle = st.columns([3, 2, 4, 2], vertical_alignment="bottom")
+    basis = setting("basis", BASES, BASES[0])
+    names = {
+        "picture": tr("this picture"),
+        "samples": tr("{samples} samples", samples=len(pictures.samples())),
+    }
+    of.segmented_control(
+        tr("Components of"),
+        BASES,
+        key="basis",
+        format_func=lambda name: names[name],
+        width="stretch",
+        required=True,
+        help=tr("Those of all samples give every picture the same colours for the same tokens."),
+    )
+    trios = {f"{n}-{n + CHANNELS - 1}": n - 1 for n in range(1, most - CHANNELS + 2)}
+    chosen = setting("components", list(trios), "1-3")
+    which.selectbox(
+        tr("Red, green and blue show"), list(trios), key="components", format_func=_trio
+    )
+    threshold = setting("threshold", THRESHOLDS, 0.0)
+    slider.select_slider(
+        tr("Foreground: patches beyond this share of component 1"),
+        THRESHOLDS,
+        key="threshold",
+        format_func=lambda share: f"{100 * share:.0f} %" if share else tr("off, all patches"),
+    )
+    flip = setting("flip", OFF_ON, False)
+    toggle.toggle(tr("Flip: keep the other end"), key="flip", disabled=not threshold)
+    return trios[chosen], threshold, flip, basis == "samples"
+
+
+def _bases(view: View, layers: Sequence[int]) -> dict[int, Basis]:
+    width = final_tokens(view, view.layer).shape[1]
+    return joint_components.of_samples(view, layers, min(MOST, width))
+
+
+def all_samples() -> str:
+    return tr(
+        "the patches of all {samples} sample pictures together", samples=len(pictures.samples())
+    )
+
+
+def _trio(name: str) -> str:
+    first = int(name.split("-")[0])
+    return tr(
+        "components {first}, {second}, {third}",
+        first=first,
+        second=first + 1,
+        third=first + 2,
+    )
+
+
+def _scatter(view: View, layer: int, basis: Basis | None) -> tuple[np.ndarray, np.ndarray]:
+    """All tokens on the basis or on the components of all patches, and the variance explained."""
+
+    def make() -> tuple[np.ndarray, np.ndarray]:
+        if basis:
+            return basis.points(final_tokens(view, layer)), basis.explained
+        return _fitted(view, layer, np.ones(view.acts.grid, bool))
+
+    return results.captures().get(
+        (*view.key, "components", layer, basis is None),
+        make,
+        lambda made: made[0].nbytes + made[1].nbytes,
+    )
+
+
+def _fitted(view: View, layer: int, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All tokens on the components of the patches that are kept, and the variance explained."""
+    tokens = final_tokens(view, layer)
+    return inspection.token_scatter(
+        tokens,
+        grid=view.acts.grid,
+        num_prefix_tokens=len(view.prefix),
+        n_components=min(MOST, int(kept.sum()), tokens.shape[1]),
+        kept=None if kept.all() else kept,
+    )
+
+
+def _colours(view: View, found: Components) -> None:
+    kept, chosen, basis = found.kept, found.chosen, found.basis
+    image, crop, grid = results.photo(view), view.acts.crop, view.acts.grid
+    components = found.points[len(view.prefix) :, chosen].reshape(*grid, CHANNELS)
+    _, second, third = numbers = _numbers(chosen)
+    show(
+        plots.token_components(
+            np.where(kept[..., None], components, np.nan),
+            image,
+            crop=crop,
+            query=view.query_patch,
+            numbers=numbers,
+            reach=basis.reach[chosen] if basis else None,
+        )
+    )
+    shares = [as_percent(share) for share in found.explained[chosen]]
+    words = tr(
+        "Red is component {first} ({red} of the variance), green {second} ({green}), blue "
+        "{third} ({blue}).",
+        first=numbers[0],
+        red=shares[0],
+        second=second,
+        green=shares[1],
+        third=third,
+        blue=shares[2],
+    )
+    if basis:
+        words += tr(
+            " Fitted on {samples}: equal colours mean equal components in every "
+            "picture. They end at two standard deviations.",
+            samples=all_samples(),
+        )
+    elif not kept.all():
+        words += tr(
+            " Fitted again on the {count} of {size} patches that are kept.",
+            count=kept.sum(),
+            size=kept.size,
+        )
+    else:
+        words += tr(" Fitted on this picture alone: in another one, colours mean something else.")
+    st.markdown(words)
+
+
+def _mask(view: View, kept: np.ndarray) -> None:
+    """Offer the patches that are kept as a picture of the size of the one that was given."""
+
+    def content() -> bytes:
+        from vitviz.images import patch_mask
+
+        file = io.BytesIO()
+        patch_mask(kept, size=view.picture.size, crop=view.acts.crop).save(file, "PNG")
+        return file.getvalue()
+
+    st.download_button(
+        tr("Foreground mask, PNG"),
+        content,
+        file_name="vitviz_foreground.png",
+        mime="image/png",
+        key="mask",
+        on_click="ignore",
+        icon=":material/download:",
+        help=tr("White where a patch is kept, black elsewhere, in the size of the picture itself."),
+    )
+
+
+def _numbers(chosen: slice) -> tuple[int, int, int]:
+    return chosen.start + 1, chosen.start + 2, chosen.start + 3
+
+
+def _film(view: View, chosen: slice, *, joint: bool) -> None:
+    acts = view.acts
+    layers = np.unique(np.linspace(0, acts.depth - 1, min(acts.depth, MAX_TILES)).round()).astype(
+        int
+    )
+
+    bases = _bases(view, layers.tolist()) if joint else {}
+
+    found = [_scatter(view, layer, bases.get(layer)) for layer in layers.tolist()]
+    left, top, right, bottom = acts.crop
+    show(
+        plots.token_film(
+            np.stack(
+                [p[len(view.prefix) :, chosen].reshape(*acts.grid, CHANNELS) for p, _ in found]
+            ),
+            names=[
+                tr(
+                    "layer {layer} · {share}",
+                    layer=layer + 1,
+                    share=as_percent(explained[chosen].sum()),
+                )
+                for layer, (_, explained) in zip(layers, found, strict=True)
+            ],
+            selected=int(np.argmax(layers == view.layer)) if view.layer in layers else None,
+            reach=np.stack([one.reach[chosen] for one in bases.values()]) if joint else None,
+            aspect=(bottom - top) / acts.grid[0] / ((right - left) / acts.grid[1]),
+        )
+    )
+    some = (
+        tr("{layers} of {depth} layers, evenly spaced. ", layers=len(layers), depth=acts.depth)
+        if len(layers) < acts.depth
+        else ""
+    )
+    st.markdown(
+        some
+        + tr(
+            "The share of the variance stands above each tile. Every layer has components of its "
+            "own, fitted on {fitted}, so colours cannot be compared between tiles.",
+            fitted=all_samples() if joint else tr("all patches"),
+        )
+    )
+
+
+def _ask(view: View) -> None:
+    """Make the token that was clicked the query."""
+    for point in st.session_state[_SCATTER].selection.points:
+        token = int(point["customdata"][0])
+        settings.change(query=token_text(view.acts.layers[view.layer], token))
