@@ -3,7 +3,6 @@
 import atexit
 import gc
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,22 +53,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(10_000)  # objects, instead of 700: the models that tests share stay
     gc.enable()
-
-
-_statuses: list[int] = []  # of the session, once it is finished
-
-
-def pytest_sessionfinish(exitstatus: int) -> None:
-    _statuses.append(exitstatus)
-
-
-@atexit.register  # before others register, and so called after theirs
-def _leave() -> None:
-    """Python would take apart all that was imported: two seconds in each worker."""
-    if _statuses and not hasattr(sys, "last_value"):  # of an error that ends pytest itself
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(_statuses[-1])
+    atexit.register(gc.unfreeze)  # otherwise libraries report leaks at exit
 
 
 @pytest.fixture

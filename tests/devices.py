@@ -5,7 +5,7 @@ which stay apart from those of the CPU: an operation on tensors of both devices 
 is on CUDA, and so is asking for an array before the tensor is brought to the CPU.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 SECOND = torch.device("meta")
 _ACROSS = {torch.ops.aten._to_copy, torch.ops.aten.to, torch.ops.aten.copy_}
@@ -53,8 +54,8 @@ class _SecondDevice(TorchDispatchMode):
     """Computes on the CPU what is asked of the second device."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        parts: list[Any] = []
-        inner, named = _each(lambda part: _on_the_cpu(part, parts), (args, kwargs or {}))
+        given = (args, kwargs or {})
+        parts = tree_leaves(given)
         tensors = [each for each in parts if isinstance(each, Tensor)]
         asked = [each for each in parts if isinstance(each, torch.device)]
         places = {each.device for each in tensors if each.ndim}  # a single number may be anywhere
@@ -65,32 +66,21 @@ class _SecondDevice(TorchDispatchMode):
             there = asked == [SECOND]
         elif func.overloadpacket is torch.ops.aten.copy_:
             there = isinstance(args[0], _Elsewhere)
+        inner, named = tree_map(_on_the_cpu, given)
         made = func(*inner, **named)
         if asked and made is inner[0]:
             made = made.clone()  # what is moved has memory of its own
         known = {id(each.here): each for each in tensors if isinstance(each, _Elsewhere)}
-        return _each(partial(_elsewhere, known), made) if there else made
+        return tree_map_only(Tensor, partial(_elsewhere, known), made) if there else made
 
 
-def _each(change: Callable[[Any], Any], given: Any) -> Any:
-    """As torch's tree_map, which takes more time than all that is computed here."""
-    if isinstance(given, list | tuple):
-        return type(given)([_each(change, part) for part in given])
-    if isinstance(given, dict):
-        return {name: _each(change, part) for name, part in given.items()}
-    return change(given)
-
-
-def _on_the_cpu(given: Any, parts: list[Any]) -> Any:
-    parts.append(given)
+def _on_the_cpu(given: Any) -> Any:
     if isinstance(given, torch.device):
         return torch.device("cpu")
     return given.here if isinstance(given, _Elsewhere) else given
 
 
-def _elsewhere(known: dict[int, _Elsewhere], made: Any) -> Any:
-    if not isinstance(made, Tensor):
-        return made
+def _elsewhere(known: dict[int, _Elsewhere], made: Tensor) -> _Elsewhere:
     return known[id(made)] if id(made) in known else _Elsewhere(made)
 
 
