@@ -33,11 +33,11 @@ NAME = "hf-hub:somebody/my_vit"
 
 @pytest.fixture(autouse=True)
 def _read_anew() -> Iterator[None]:
-    models.options.clear()
     forget()
+    models.options.clear()  # last: the cache of models, where there is none yet, reads them
     yield
-    models.options.clear()
     forget()
+    models.options.clear()
 
 
 @pytest.fixture
