@@ -227,11 +227,21 @@ def test_caption_and_main_figure_stand_in_the_first_screen(name: str, screen: "P
 
 
 def saved(page: "Page") -> list[str]:
-    """The lines of the first file that the page offers."""
-    settled(page)  # a click on a button that is drawn anew is lost
-    with page.expect_download() as download:
-        page.get_by_role("button", name="CSV").first.click()
-    return Path(download.value.path()).read_text(encoding="utf-8").splitlines()
+    """The lines of the first file that the page offers. A click on a button that is just drawn anew
+    is lost, on a busy machine even after the server is done: it is then made again, as one would.
+    """
+    from playwright.sync_api import TimeoutError
+
+    def clicked(seconds: float) -> list[str]:
+        with page.expect_download(timeout=1000 * seconds) as download:
+            page.get_by_role("button", name="CSV").first.click()
+        return Path(download.value.path()).read_text(encoding="utf-8").splitlines()
+
+    settled(page)
+    try:
+        return clicked(5)
+    except TimeoutError:
+        return clicked(30)
 
 
 def line(page: "Page") -> str:
