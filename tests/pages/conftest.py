@@ -21,7 +21,7 @@ from streamlit.runtime.scriptrunner_utils import script_run_context
 from streamlit.testing.v1 import local_script_runner
 from timm.models.mlp_mixer import MlpMixer
 
-from pages.driver import forget, listen
+from pages import driver
 from vitviz import Model
 from vitviz.app.shared import models, pictures, results
 from vitviz.zoo import architectures
@@ -35,9 +35,9 @@ def _nothing_downloaded(cache: Path) -> None:
 @pytest.fixture(autouse=True)
 def _on_localhost() -> Iterator[None]:
     """The server listens on localhost alone, wherever the tests are run from."""
-    listen("127.0.0.1")
+    driver.listen("127.0.0.1")
     yield
-    listen("127.0.0.1")
+    driver.listen("127.0.0.1")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -91,7 +91,15 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Model]:
 
 
 @pytest.fixture
-def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+def read_anew() -> Iterator[None]:
+    """The command line is that of each test, whichever is the first in its process."""
+    driver.read_anew()
+    yield
+    driver.read_anew()
+
+
+@pytest.fixture
+def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_anew: None) -> Callable[..., str]:
     """Puts weights of test_vit into the menu, some of them given, and returns their name there.
 
     They count as trained, and how their training began is not known.
@@ -101,12 +109,10 @@ def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
         path = tmp_path / "mine.safetensors"
         save_file({**timm_module("test_vit").state_dict(), **given}, path)
         monkeypatch.setattr(sys, "argv", ["app.py", f"--checkpoint=test_vit={path}"])
-        models.options.clear()
-        forget()
+        driver.read_anew()
         return "test_vit · mine.safetensors"
 
-    yield in_menu
-    models.options.clear()
+    return in_menu
 
 
 @pytest.fixture
@@ -160,4 +166,4 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="module")
 def _released() -> Iterator[None]:
     yield
-    forget()
+    driver.forget()

@@ -67,6 +67,13 @@ def forget() -> None:
                 del shared._values[key]
 
 
+def read_anew() -> None:
+    """The command line is read anew when it is asked for next, and so are models and words."""
+    forget()  # first: where there is no cache of models yet, this reads the command line
+    models.options.clear()
+    models.words.clear()
+
+
 def listen(address: str | None) -> None:
     """What the server was told to listen on."""
     config.set_option("server.address", address)

@@ -1,7 +1,7 @@
 """Names of the hub and folders in the menu: where the operator allows them, and nowhere else."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +18,18 @@ from pages.driver import (
     address,
     assert_works,
     complaints,
-    forget,
     listen,
     opened,
     provenance,
     settled,
     typed,
 )
-from vitviz.app.shared import models
 from vitviz.options import OptionError, check, parse
 
 NAME = "hf-hub:somebody/my_vit"
 
 
-@pytest.fixture(autouse=True)
-def _read_anew() -> Iterator[None]:
-    forget()
-    models.options.clear()  # last: the cache of models, where there is none yet, reads them
-    yield
-    forget()
-    models.options.clear()
+pytestmark = pytest.mark.usefixtures("read_anew")
 
 
 @pytest.fixture

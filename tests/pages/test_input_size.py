@@ -1,7 +1,6 @@
 """The size and shape of the model's input: in the menu, in links, and on the command line."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,12 +24,7 @@ from vitviz.app.main import RECORDS
 from vitviz.app.shared import models
 from vitviz.text import PAGES
 
-
-@pytest.fixture(autouse=True)
-def _read_anew() -> Iterator[None]:
-    models.options.clear()
-    yield
-    models.options.clear()
+pytestmark = pytest.mark.usefixtures("read_anew")
 
 
 def costs(at: AppTest) -> str:

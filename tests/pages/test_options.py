@@ -1,7 +1,6 @@
 """What the operator says: local files in the menu, a list of allowed models, and mistakes."""
 
 import sys
-from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 
@@ -14,14 +13,7 @@ from vitviz import cli
 from vitviz.app.shared import models
 from vitviz.options import LocalFile, OptionError, parse
 
-pytestmark = pytest.mark.usefixtures("narrow")
-
-
-@pytest.fixture(autouse=True)
-def _read_anew() -> Iterator[None]:
-    models.options.clear()
-    yield
-    models.options.clear()
+pytestmark = pytest.mark.usefixtures("narrow", "read_anew")
 
 
 def say(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:

@@ -1,7 +1,6 @@
 """Classify and Rollout with words as the classes of models like CLIP and SigLIP."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +11,14 @@ from examples import assert_one_sentence, randomise, timm_module, watched
 from safetensors.torch import save_file
 from streamlit.testing.v1 import AppTest
 
-from pages.driver import assert_works, at_page, complaints, forget, opened, prose, provenance
+from pages.driver import assert_works, at_page, complaints, opened, prose, provenance
 from vitviz import Words, cli
 from vitviz.app.shared import models
 
 NAMES = ("a cat", "a dog", "a teapot")
 ARCHITECTURE = "vit_xsmall_patch16_clip_224"
 TITLE = f"{ARCHITECTURE} · clip.safetensors"
-pytestmark = pytest.mark.usefixtures("narrow")
-
-
-@pytest.fixture(autouse=True)
-def _read_anew() -> Iterator[None]:
-    for resource in (models.options, models.words):
-        resource.clear()
-    forget()
-    yield
-    for resource in (models.options, models.words):
-        resource.clear()
-    forget()
+pytestmark = pytest.mark.usefixtures("narrow", "read_anew")
 
 
 def vectors(width: int) -> np.ndarray:
