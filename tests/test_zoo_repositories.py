@@ -106,12 +106,15 @@ def test_a_repository_of_transformers_is_read(
 
 
 @pytest.mark.parametrize("mode", ["503", "cut", "corrupt"])
-def test_a_download_that_fails_is_one_sentence(mode: str, repo: HubServer, cache: Path) -> None:
+def test_a_download_that_fails_is_one_sentence_and_leaves_no_weights(
+    mode: str, repo: HubServer, cache: Path
+) -> None:
     repo.mode = mode
     with pytest.raises(ModelError, match=r"could not be downloaded, because .*: choose") as caught:
         load_model(NAME)
     assert_one_sentence(caught.value)
     assert "http" not in str(caught.value)
+    assert not {name for name in contents(cache) if "safetensors" in name}
 
 
 def test_a_repository_that_is_not_there_is_one_sentence(repo: HubServer, cache: Path) -> None:
@@ -162,10 +165,3 @@ def test_fetch_and_prepare_take_repositories(
     assert "2 of 2 layers proved" in capsys.readouterr().out
     assert cli.main(["fetch", "hf-hub:nobody/nothing"]) == 1
     assert_one_sentence(capsys.readouterr().err.strip())
-
-
-def test_a_failed_download_leaves_no_weights(repo: HubServer, cache: Path) -> None:
-    repo.mode, repo.times = "cut", 10
-    with pytest.raises(ModelError):
-        load_model(NAME)
-    assert not {name for name in contents(cache) if "safetensors" in name}
