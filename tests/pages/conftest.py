@@ -15,6 +15,7 @@ from plotly.basedatatypes import BasePlotlyType, _str_to_dict_path_full
 from plotly.validator_cache import ValidatorCache
 from safetensors.torch import save_file
 from streamlit.components.v2 import manifest_scanner
+from streamlit.components.v2.bidi_component import serialization
 from streamlit.runtime import context
 from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.runtime.scriptrunner_utils import script_run_context
@@ -46,8 +47,8 @@ def _read_once() -> Iterator[None]:
     looks for components in all that is installed, and compiles the script. Plotly takes the name
     of each property apart once, instead of once a figure, and imports nothing where it checks one.
     A run is waited for without going through all that it has sent, a thousand times a second; what
-    it sends gets no hashes, which are for a browser's memory; and who asks has no headers, instead
-    of mocks of them."""
+    it sends gets no hashes, which are for a browser's memory, or cheap ones; and who asks has no
+    headers, instead of mocks of them."""
     with pytest.MonkeyPatch.context() as patch:
 
         def validator(of: BasePlotlyType, name: str) -> Any:
@@ -65,6 +66,7 @@ def _read_once() -> Iterator[None]:
             check(runner, timeout)
 
         patch.setattr(local_script_runner, "require_widgets_deltas", wait)
+        patch.setattr(serialization, "calc_hash", lambda sent: f"{hash(sent):x}")
         patch.setattr(script_run_context, "populate_hash_if_needed", lambda message: None)
         patch.setattr(context, "_get_client_context", lambda: None)
         yield
