@@ -142,7 +142,7 @@ def measured(
             state = state.merged(State(moments))
         if not features:
             sizes = [captured[0].tokens(depth).size for depth in range(captured[0].depth + 1)]
-            features = room(sizes, len(entries))
+            features = _feature_tables(sizes, len(entries))
         for acts in captured:
             for depth, table_of in enumerate(features):
                 table_of[held] = acts.tokens(depth).ravel()
@@ -173,7 +173,7 @@ def _captured(model: Model, images: list[Image.Image]) -> list[Activations]:
     return list(captures(model, images, batch_size=max(1, len(images))))
 
 
-def room(sizes: Sequence[int], pictures: int) -> Sequence[np.ndarray]:
+def _feature_tables(sizes: Sequence[int], pictures: int) -> Sequence[np.ndarray]:
     """Float32 tables (pictures, size): in memory, or where they are large in a file of no name."""
     if 4 * sum(sizes) * pictures <= free_bytes() // 4:
         return [np.empty((pictures, size), np.float32) for size in sizes]
