@@ -102,6 +102,7 @@ def attention_distance(
         text=f"{bars}╌╌ {tr('equal sharing')}{one}{sizes}",
         align="left",
         x=0,
+        xshift=-60,  # from the left edge of the figure on, as telephones are narrow
         xref="paper",
         y=1,
         yref="paper",
