@@ -30,7 +30,7 @@ FIGURE = "main :is(canvas[data-part=map], [role=figure], [role=img])"
 PROVENANCE = ".st-key-provenance"
 
 # Of the document and all that could scroll it: how much wider it is than the window; and of what
-# may not be cut off, what is wider than its box.
+# may not be cut off, what is wider than its box; and text that reaches beyond its figure.
 TOO_WIDE = """() => {
   const main = document.querySelector("main");
   const around = main.closest("[data-testid=stAppViewContainer]");
@@ -41,7 +41,11 @@ TOO_WIDE = """() => {
   const cut = [...document.querySelectorAll("main .katex-display"), ...buttons.filter(scrolls)]
     .filter((one) => one.scrollWidth > one.clientWidth + 1 && one.clientWidth)
     .map((one) => `${one.textContent.slice(0, 30)} ${one.scrollWidth} > ${one.clientWidth}`);
-  return { wide: Math.max(...wide), cut };
+  const beyond = [...document.querySelectorAll("main .js-plotly-plot text")].filter((text) => {
+    const [own, figure] = [text, text.closest("svg")].map((one) => one.getBoundingClientRect());
+    return own.width && (own.left < figure.left - 1 || own.right > figure.right + 1);
+  });
+  return { wide: Math.max(...wide), cut, beyond: beyond.map((text) => text.textContent) };
 }"""
 
 
@@ -207,6 +211,8 @@ def expect_to_fit(page: "Page", name: str, look: Look) -> None:
     found = page.evaluate(TOO_WIDE)
     assert found["wide"] <= 0
     assert not found["cut"]
+    if look != Look(PHONE, presenter=True):  # who presents has a projector
+        assert not found["beyond"]
     expect_to_look(page, f"{name}_{look}")
 
 
@@ -436,6 +442,7 @@ def test_a_step_of_a_lesson_has_its_figure_in_the_first_screen(
     found = page.evaluate(TOO_WIDE)
     assert found["wide"] <= 0
     assert not found["cut"]
+    assert not found["beyond"]
     expect_to_look(page, f"{name}_390")
 
 
