@@ -69,7 +69,8 @@ def footprint(module: nn.Module, sites: Sequence[Site]) -> Footprint:
 def capture_bytes(sites: Sequence[Site]) -> int:
     """What one capture keeps, at most."""
     size = next(sites[0].block.parameters()).element_size()
-    numbers = 0
+    # The final norm; the residual stream before the first layer, in CoAtNet of a finer grid.
+    numbers = 2 * _width(sites[-1]) + 4 * _tokens(sites[0]) * _width(sites[0])
     for site in sites:
         numbers += _tokens(site) * _width(site) * _vectors_kept(site)
         if site.biased or not site.fused:
