@@ -1,4 +1,4 @@
-"""The same figures of a capture, which knows the picture, its grid and its prefix tokens."""
+"""Figures of a capture, which knows the picture, its grid and its prefix tokens."""
 
 import functools
 import inspect
