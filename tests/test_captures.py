@@ -43,6 +43,7 @@ from vitviz.activations import (
     captures,
     forward,
 )
+from vitviz.activations.forward import muted_answers
 from vitviz.families import ModelError
 from vitviz.images import ImageError
 from vitviz.inspection import measurements
@@ -96,6 +97,23 @@ def test_pictures_of_a_batch_differ(name: str) -> None:
     for layer in range(first.depth):
         other = second.attention_by_window(layer)
         assert np.abs(first.attention_by_window(layer) - other).max() > 1e-4
+
+
+@pytest.mark.parametrize("name", sorted({*FAMILIES} - {"Mixer"}))
+def test_a_pass_that_begins_at_the_muted_layer_gives_the_bits_of_a_whole_one(name: str) -> None:
+    model, images = family(name), PICTURES[:2]
+    depth = len(model.layers)
+    heads = [
+        (layer, model.layers[layer].num_heads - 1)
+        for layer in sorted({1, depth // 2, depth - 1})
+        if model.sites[layer].mixing is None
+    ]
+    assert heads
+    plain = [acts.output for acts in captures(model, images)]
+    for head, answers in zip(heads, muted_answers(model, images, heads, {}), strict=True):
+        whole = [acts.output for acts in captures(model, images, edits=[MuteHeads([head])])]
+        assert_array_equal(answers, whole)
+        assert np.abs(answers - plain).max() > 0
 
 
 @pytest.mark.parametrize("name", ["plain", "no class token", "registers", "test_vit_relpos"])

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 from examples import assert_one_sentence, picture, watched
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from torch.nn import functional as F
 
 import vitviz
 from vitviz import ModelError
 from vitviz.activations import Activations
+from vitviz.activations.forward import muted_answers
 from vitviz.anatomy import layer_boxes, residual_stream, steps
 from vitviz.equivariance import rearranged, repeat_patch, shuffle_patches, translate
 from vitviz.families import position_encodings
@@ -148,6 +149,16 @@ def test_heads_can_be_muted_and_patches_left_out(name: str) -> None:
     effects = head_effects(model, picture())
     assert muted.logits is not None
     assert_allclose(effects[0, 1], muted.logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [*CLASSES, *STAGED, "torchvision's ViT"])
+def test_a_pass_that_begins_at_the_muted_layer_gives_the_bits_of_a_whole_one(name: str) -> None:
+    model = other(name)
+    heads = [(layer, described.num_heads - 1) for layer, described in enumerate(model.layers)]
+    for head, answers in zip(heads, muted_answers(model, [picture()], heads, {}), strict=True):
+        whole = vitviz.capture(model, picture(), edits=[vitviz.MuteHeads([head])])
+        assert_array_equal(answers, [whole.output])
+        assert np.abs(answers[0] - seen(name).output).max() > 0
 
 
 @pytest.mark.parametrize("name", [*EDITED, "DINOv3ViTModel", "SiglipVisionModel"])

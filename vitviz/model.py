@@ -1,13 +1,13 @@
 """`Model`: a module with its layers, preprocessing and labels, whose pass can be watched."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import cached_property
 from html import escape
 from operator import attrgetter
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from .families import (
     Parts,
     exchanged,
     family_of,
+    given_outputs,
     read_tokens,
     receptive_field_offsets,
     token_weights,
@@ -131,7 +132,9 @@ class Model:
         )
 
     @contextmanager
-    def watched(self, recorder: Recorder, projections: Iterable[int] = ()) -> Iterator[None]:
+    def watched(
+        self, recorder: Recorder, projections: Iterable[int] = (), *, first: int = 0
+    ) -> Iterator[None]:
         """Call `recorder` back during the forward pass that this context makes.
 
         Parameters
@@ -139,6 +142,8 @@ class Model:
         recorder : Recorder
         projections : iterable of int
             The layers whose concatenated heads it is handed.
+        first : int
+            The first layer whose block runs, where what those before it return is given.
 
         Raises
         ------
@@ -149,7 +154,7 @@ class Model:
         self._check_ready()
         with recorded(self.parts.embedding, self.sites, recorder, projections) as ran:
             yield
-        if ran != [*range(len(self.sites))]:
+        if ran != [*range(first, len(self.sites))]:
             raise ModelError(
                 "The blocks of {model} did not run once each in their order, so what they "
                 "computed cannot be told apart.",
@@ -177,6 +182,11 @@ class Model:
         `module` is left out, or one in which something was exchanged.
         """
         return self._in_words(self._family.run(self.module if module is None else module, x))
+
+    def beginning_at(self, layer: int, outputs: Sequence[Any]) -> nn.Module:
+        """The module for `run` in which the blocks before a layer return these at once."""
+        names = (described.name for described in self.layers[:layer])
+        return given_outputs(self.module, dict(zip(names, outputs, strict=False)))
 
     def answer(self, tokens: Tensor) -> Tensor:
         """What the model computes after its last block, of tokens (B, T, D): as `run`."""

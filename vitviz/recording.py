@@ -38,6 +38,9 @@ class Recorder:
     def leaving(self, layer: int, tokens: Tensor) -> None:
         """The residual stream after a block."""
 
+    def returning(self, layer: int, output: Any) -> None:
+        """What a block returns: its tokens, beside which there may be other things."""
+
 
 #: The recorder of the forward pass under way in this context.
 RECORDER: ContextVar[Recorder | None] = ContextVar("vitviz_recorder", default=None)
@@ -111,6 +114,7 @@ def recorded(
 
     def leaving(layer: int, inputs: Any, output: Any) -> None:
         recorder.leaving(layer, _tensor(output))
+        recorder.returning(layer, output)
 
     token = RECORDER.set(recorder)
     try:

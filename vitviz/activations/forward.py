@@ -6,13 +6,14 @@ Edits are applied on the way.
 import copy
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor, nn
 
 from ..families import ModelError
 from ..images import open_image, reduced
@@ -133,48 +134,72 @@ def edited_captures(model: Model, image: Picture, edits: Iterable[Edit]) -> Iter
         yield from _captured(model, [image], (edit,), inputs=[x])
 
 
+def muted_answers(
+    model: Model,
+    images: Sequence[Image.Image],
+    heads: Iterable[tuple[int, int]],
+    values: Mapping[tuple[int, int], np.ndarray],
+) -> Iterator[np.ndarray]:
+    """What the model gives for some pictures, in one batch, with each of these heads muted alone.
+
+    The same bits as in captures with the edit `MuteHeads`, and sooner: what the blocks before a
+    head's layer return is computed once for all heads. The heads are asked for one by one.
+
+    Yields
+    ------
+    ndarray of shape (pictures, outputs)
+
+    Raises
+    ------
+    ModelError
+        As `capture`; and when the attention of a head's layer cannot be read, as what is not read
+        is not muted either.
+    """
+    _check_memory(model, len(images))
+    x = model.placed(torch.stack([model.preprocess(image) for image in images]))
+    returned: list[Any] = []  # by each block
+    for layer, head in heads:
+        edit = MuteHeads([(layer, head)], values)
+        _check_edits([edit], model)
+        if not returned:
+            _output(model, x, _Keeping(model, len(images), returned))
+        watch = Watch(model, len(images), None, [edit], None)
+        output = _output(model, x, watch, model.beginning_at(layer, returned), layer)
+        with torch.inference_mode():
+            if refusal := watch.proved()[0][layer].refusal:
+                raise ModelError(refusal)
+        yield read_only(output)
+
+
+class _Keeping(Watch):
+    """Keeps what each block returns."""
+
+    def __init__(self, model: Model, pictures: int, returned: list[Any]) -> None:
+        super().__init__(model, pictures, None, (), None)
+        self.returned = returned
+
+    def returning(self, layer: int, output: Any) -> None:
+        self.returned.append(output)
+
+
 def _captured(
     model: Model,
     pictures: Sequence[Picture],
     edits: tuple[Edit, ...] = (),
     progress: Callable[[int, int], object] | None = None,
-    inputs: Iterable[torch.Tensor] | None = None,
+    inputs: Iterable[Tensor] | None = None,
 ) -> list[Activations]:
     images = [
         open_image(picture) if isinstance(picture, _FILE) else picture for picture in pictures
     ]
-    size = len(images) * model.capture_bytes
-    what = Message("A capture of {model}", model=model.name)
-    if len(images) > 1:
-        what = Message(
-            "A capture of {count} pictures together of {model}",
-            count=len(images),
-            model=model.name,
-        )
-    check(size, what, model.device)
+    size = _check_memory(model, len(images))
     inputs = map(model.preprocess, images) if inputs is None else inputs
     x = model.placed(torch.stack([filled(model, each, edits) for each in inputs]))
     # A device's own allocator keeps together what is kept, and would take all of an arena at once.
     large = size > LARGE * len(images) and model.device.type == "cpu"
     arena = Arena(size, x.dtype) if large else None
     watch = Watch(model, len(images), arena, edits, progress)
-    try:
-        with torch.inference_mode(), model.watched(watch, watch.muted):
-            output = model.run(x)
-    except Exception as error:
-        if watch.interrupting or isinstance(error, ModelError):
-            raise
-        reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
-        raise ModelError(
-            "{model} could not compute this picture: {reason}.", model=model.name, reason=reason
-        ) from error
-    finally:
-        watch.stop()
-    for layer in watch.muted.keys() - watch.joined:
-        raise ModelError(
-            "{layer} joins its heads where no hook is heard, so none of them can be muted.",
-            layer=model.layers[layer].name,
-        )
+    output = _output(model, x, watch)
     with torch.inference_mode():
         layers, read = watch.proved()
         batch = Batch(
@@ -213,6 +238,42 @@ def _captured(
             )
             for number, image in enumerate(images)
         ]
+
+
+def _check_memory(model: Model, pictures: int) -> int:
+    """Refuse a capture that does not fit into memory; its bytes where it does."""
+    size = pictures * model.capture_bytes
+    what = Message("A capture of {model}", model=model.name)
+    if pictures > 1:
+        what = Message(
+            "A capture of {count} pictures together of {model}", count=pictures, model=model.name
+        )
+    check(size, what, model.device)
+    return size
+
+
+def _output(
+    model: Model, x: Tensor, watch: Watch, module: nn.Module | None = None, first: int = 0
+) -> Tensor:
+    """What the model gives in a pass that is watched; with a module, one that begins at `first`."""
+    try:
+        with torch.inference_mode(), model.watched(watch, watch.muted, first=first):
+            output = model.run(x, module)
+    except Exception as error:
+        if watch.interrupting or isinstance(error, ModelError):
+            raise
+        reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+        raise ModelError(
+            "{model} could not compute this picture: {reason}.", model=model.name, reason=reason
+        ) from error
+    finally:
+        watch.stop()
+    for layer in watch.muted.keys() - watch.joined:
+        raise ModelError(
+            "{layer} joins its heads where no hook is heard, so none of them can be muted.",
+            layer=model.layers[layer].name,
+        )
+    return output
 
 
 def show(

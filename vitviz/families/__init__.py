@@ -14,7 +14,7 @@ from .pooling import read_tokens
 from .position_encoding import position_encodings
 from .receptive_fields import Offset, receptive_field_offsets, without_gradients
 from .refusals import is_compiled, why_unknown, why_unready
-from .rest import exchanged
+from .rest import exchanged, given_outputs
 from .staged import STAGED
 from .torchvision import TORCHVISION
 from .transformers import TRANSFORMERS
@@ -31,6 +31,7 @@ __all__ = [
     "Windows",
     "exchanged",
     "family_of",
+    "given_outputs",
     "position_encodings",
     "read_tokens",
     "receptive_field_offsets",

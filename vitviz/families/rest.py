@@ -1,20 +1,21 @@
 """What a module computes after its last block, for modules that have no function of their own."""
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 
 class _Given(nn.Module):
-    """Returns the tokens that it was made with, whatever it is called with."""
+    """Returns what it was made with, whatever it is called with."""
 
-    def __init__(self, tokens: Tensor) -> None:
+    def __init__(self, output: Any) -> None:
         super().__init__()
-        self.tokens = tokens
+        self.output = output
 
-    def forward(self, *inputs: Any, **options: Any) -> Tensor:
-        return self.tokens
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        return self.output
 
 
 def exchanged(module: nn.Module, path: str, part: nn.Module | Tensor) -> Any:
@@ -27,6 +28,13 @@ def exchanged(module: nn.Module, path: str, part: nn.Module | Tensor) -> Any:
             own[first] = exchanged(module.get_submodule(first), rest, part) if rest else part
             object.__setattr__(other, kind, own)
     return other
+
+
+def given_outputs(module: nn.Module, outputs: Mapping[str, Any]) -> Any:
+    """The module with parts in place of some of its own, by their paths, that return these."""
+    for path, output in outputs.items():
+        module = exchanged(module, path, _Given(output))
+    return module
 
 
 def given_tokens(module: nn.Module, blocks: str, tokens: Tensor) -> Any:

@@ -31,8 +31,8 @@ def _swin_of(module: nn.Module) -> Encoder | None:
 
 
 def _swin(module: nn.Module) -> tuple[Encoder, Any]:
-    row = _swin_of(module)
-    assert row is not None
+    """Of a module that is recognised; some of its blocks may be exchanged."""
+    row = next(encoder for encoder in _SWIN.values() if encoder.path(module) is not None)
     return row, row.of(module)
 
 

@@ -1,18 +1,20 @@
 """The answer with one head muted: set to zero, or to what it gives on other pictures."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 from PIL import Image
 
-from ..activations import Activations, Edit, MuteHeads
-from ..activations.forward import edited_captures
+from ..activations import Activations, Edit
+from ..activations.forward import edited_captures, muted_answers
 from ..families import ModelError
 from ..model import Model
 from .lens import check_head, read_only
 
 #: Called as progress(done, of) before each pass; what it raises stops the experiment.
 Progress = Callable[[int, int], object]
+_Step = TypeVar("_Step")
 
 
 def head_effects(
@@ -50,6 +52,9 @@ def head_effects(
     A small effect does not mean that a head does nothing: others may compensate for it once it is
     muted. The bias of the output projection stays.
 
+    What the blocks before a head's layer compute is the same whether or not it is muted. So the
+    model runs once as a whole, and each pass then begins at the layer of its head.
+
     References
     ----------
     Michel, Levy and Neubig, "Are Sixteen Heads Really Better than One?", NeurIPS 2019, section 3.2.
@@ -65,11 +70,9 @@ def head_effects(
     heads = counts.pop()
     pairs = list(np.ndindex(len(model.layers), heads))
     logits = np.empty((len(model.layers), heads, classes), np.float32)
-    edits = [MuteHeads([pair], values or {}) for pair in pairs]
-    for (layer, head), acts in zip(pairs, passes(model, image, edits, progress), strict=True):
-        if refusal := acts.layers[layer].refusal:
-            raise ModelError(refusal)  # what is not read there is not muted either
-        logits[layer, head] = acts.logits
+    answers = muted_answers(model, [image], told(pairs, progress), values or {})
+    for (layer, head), answer in zip(pairs, answers, strict=True):
+        logits[layer, head] = answer[0]
     return read_only(logits)
 
 
@@ -118,11 +121,12 @@ def passes(
     model: Model, image: Image.Image, edits: Sequence[Edit], progress: Progress | None
 ) -> Iterator[Activations]:
     """One capture for each edit, made when it is reached."""
+    return edited_captures(model, image, told(edits, progress))
 
-    def told() -> Iterator[Edit]:
-        for done, edit in enumerate(edits):
-            if progress is not None:
-                progress(done, len(edits))
-            yield edit
 
-    return edited_captures(model, image, told())
+def told(steps: Sequence[_Step], progress: Progress | None) -> Iterator[_Step]:
+    """The same, with the progress told before each."""
+    for done, step in enumerate(steps):
+        if progress is not None:
+            progress(done, len(steps))
+        yield step

@@ -1,12 +1,13 @@
 """How much each head matters to the answer: what happens when it is muted."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 from PIL import Image
 
-from ..activations import Activations, MuteHeads, captures
+from ..activations import Activations, captures
+from ..activations.forward import muted_answers
 from ..families import ModelError
 from ..intervention import mean_head_outputs
 from ..model import Model
@@ -60,26 +61,28 @@ def head_importance(
     ----------
     Michel, Levy and Neubig, "Are Sixteen Heads Really Better than One?" (NeurIPS 2019).
     """
+    pairs = [
+        (layer, head)
+        for layer, described in enumerate(model.layers)
+        for head in range(described.num_heads)
+        if not captured[0].layers[layer].refusal  # what is not read is not muted either
+    ]
     shape = len(images), len(model.layers), max(layer.num_heads for layer in model.layers)
     changed, lost = np.full(shape, np.nan), np.full(shape, np.nan)
-    before = _log_probabilities(captured)
+    before = _log_probabilities(np.array([acts.logits for acts in captured], np.float64))
     answers, rows = before.argmax(axis=1), np.arange(len(images))
-    for layer, described in enumerate(model.layers):
-        for head in range(described.num_heads):
-            if captured[0].layers[layer].refusal:
-                continue  # what is not read there is not muted either
-            edit = MuteHeads([(layer, head)], values)
-            muted = captures(model, images, batch_size=len(images), edits=[edit])
-            after = _log_probabilities(muted)
-            changed[:, layer, head] = after.argmax(axis=1) != answers
-            lost[:, layer, head] = before[rows, answers] - after[rows, answers]
+    for (layer, head), logits in zip(
+        pairs, muted_answers(model, images, pairs, values), strict=True
+    ):
+        after = _log_probabilities(logits)
+        changed[:, layer, head] = after.argmax(axis=1) != answers
+        lost[:, layer, head] = before[rows, answers] - after[rows, answers]
     return changed, lost
 
 
-def _log_probabilities(captured: Iterable[Activations]) -> np.ndarray:
+def _log_probabilities(logits: np.ndarray) -> np.ndarray:
     """Of the classes of each picture: (pictures, K), of float64."""
     from scipy.special import log_softmax  # here: it takes longer to import than all else
 
-    logits = np.array([acts.logits for acts in captured], np.float64)
-    found: np.ndarray = log_softmax(logits, axis=1)
+    found: np.ndarray = log_softmax(logits.astype(np.float64), axis=1)
     return found
