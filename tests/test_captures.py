@@ -99,13 +99,13 @@ def test_pictures_of_a_batch_differ(name: str) -> None:
         assert np.abs(first.attention_by_window(layer) - other).max() > 1e-4
 
 
-@pytest.mark.parametrize("name", sorted({*FAMILIES} - {"Mixer"}))
+@pytest.mark.parametrize("name", ["plain", "distilled", *sorted({*GLOBAL} - {"Mixer"}), *STAGED])
 def test_a_pass_that_begins_at_the_muted_layer_gives_the_bits_of_a_whole_one(name: str) -> None:
     model, images = family(name), PICTURES[:2]
     depth = len(model.layers)
     heads = [
         (layer, model.layers[layer].num_heads - 1)
-        for layer in sorted({1, depth // 2, depth - 1})
+        for layer in sorted({1, depth - 1})
         if model.sites[layer].mixing is None
     ]
     assert heads

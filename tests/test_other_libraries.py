@@ -151,10 +151,10 @@ def test_heads_can_be_muted_and_patches_left_out(name: str) -> None:
     assert_allclose(effects[0, 1], muted.logits, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [*CLASSES, *STAGED, "torchvision's ViT"])
+@pytest.mark.parametrize("name", [*EDITED, "DINOv3ViTModel", "BeitModel", *STAGED])
 def test_a_pass_that_begins_at_the_muted_layer_gives_the_bits_of_a_whole_one(name: str) -> None:
     model = other(name)
-    heads = [(layer, described.num_heads - 1) for layer, described in enumerate(model.layers)]
+    heads = [(1, 0), (len(model.layers) - 1, 1)]
     for head, answers in zip(heads, muted_answers(model, [picture()], heads, {}), strict=True):
         whole = vitviz.capture(model, picture(), edits=[vitviz.MuteHeads([head])])
         assert_array_equal(answers, [whole.output])
