@@ -2,6 +2,7 @@
 
 import base64
 import io
+from textwrap import wrap
 
 import numpy as np
 import plotly.graph_objects as go
@@ -151,7 +152,9 @@ def muted_heads(
             colorbar={
                 **colorbar("", below=False),
                 "title": dict(
-                    text=tr("change of the logit of {name}, muted alone", name=name),
+                    text="<br>".join(
+                        wrap(tr("change of the logit of {name}, muted alone", name=name), 34)
+                    ),
                     side="right",
                     font_size=14,
                 ),
