@@ -43,7 +43,7 @@ from vitviz.activations import (
     captures,
     forward,
 )
-from vitviz.activations.forward import muted_answers
+from vitviz.activations.muted import muted_answers
 from vitviz.families import ModelError
 from vitviz.images import ImageError
 from vitviz.inspection import measurements

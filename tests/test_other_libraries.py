@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import vitviz
 from vitviz import ModelError
 from vitviz.activations import Activations
-from vitviz.activations.forward import muted_answers
+from vitviz.activations.muted import muted_answers
 from vitviz.anatomy import layer_boxes, residual_stream, steps
 from vitviz.equivariance import rearranged, repeat_patch, shuffle_patches, translate
 from vitviz.families import position_encodings

@@ -143,7 +143,7 @@ class Model:
         projections : iterable of int
             The layers whose concatenated heads it is handed.
         first : int
-            The first layer whose block runs, where what those before it return is given.
+            The first layer whose block runs; the outputs of those before it are given.
 
         Raises
         ------
@@ -184,9 +184,12 @@ class Model:
         return self._in_words(self._family.run(self.module if module is None else module, x))
 
     def beginning_at(self, layer: int, outputs: Sequence[Any]) -> nn.Module:
-        """The module for `run` in which the blocks before a layer return these at once."""
+        """The module in which the blocks before a layer return these outputs without computing.
+
+        It shares all else with the model's own, and is given to `run`.
+        """
         names = (described.name for described in self.layers[:layer])
-        return given_outputs(self.module, dict(zip(names, outputs, strict=False)))
+        return given_outputs(self.module, dict(zip(names, outputs[:layer], strict=True)))
 
     def answer(self, tokens: Tensor) -> Tensor:
         """What the model computes after its last block, of tokens (B, T, D): as `run`."""

@@ -6,9 +6,9 @@ Edits are applied on the way.
 import copy
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -73,7 +73,7 @@ def capture(
         When the picture is none of these.
     """
     edits = tuple(edits)
-    _check_edits(edits, model)
+    check_edits(edits, model)
     (acts,) = _captured(model, [image], edits, progress)
     return acts
 
@@ -115,7 +115,7 @@ def captures(
     if batch_size < 1:
         raise ValueError(f"Expected batches of at least one picture, got {batch_size}.")
     edits = tuple(edits)
-    _check_edits(edits, model)
+    check_edits(edits, model)
     remaining = iter(pictures)
     while some := list(islice(remaining, batch_size)):
         yield from _captured(model, some, edits)
@@ -126,60 +126,12 @@ def edited_captures(model: Model, image: Picture, edits: Iterable[Edit]) -> Iter
 
     The picture is fitted to the model's input once: a small model may need less time than that.
     """
-    image = open_image(image) if isinstance(image, _FILE) else image
+    (image,) = opened([image])
     x = None
     for edit in edits:
-        _check_edits([edit], model)
+        check_edits([edit], model)
         x = model.preprocess(image) if x is None else x
         yield from _captured(model, [image], (edit,), inputs=[x])
-
-
-def muted_answers(
-    model: Model,
-    images: Sequence[Image.Image],
-    heads: Iterable[tuple[int, int]],
-    values: Mapping[tuple[int, int], np.ndarray],
-) -> Iterator[np.ndarray]:
-    """What the model gives for some pictures, in one batch, with each of these heads muted alone.
-
-    The same bits as in captures with the edit `MuteHeads`, and sooner: what the blocks before a
-    head's layer return is computed once for all heads. The heads are asked for one by one.
-
-    Yields
-    ------
-    ndarray of shape (pictures, outputs)
-
-    Raises
-    ------
-    ModelError
-        As `capture`; and when the attention of a head's layer cannot be read, as what is not read
-        is not muted either.
-    """
-    _check_memory(model, len(images))
-    x = model.placed(torch.stack([model.preprocess(image) for image in images]))
-    returned: list[Any] = []  # by each block
-    for layer, head in heads:
-        edit = MuteHeads([(layer, head)], values)
-        _check_edits([edit], model)
-        if not returned:
-            _output(model, x, _Keeping(model, len(images), returned))
-        watch = Watch(model, len(images), None, [edit], None)
-        output = _output(model, x, watch, model.beginning_at(layer, returned), layer)
-        with torch.inference_mode():
-            if refusal := watch.proved()[0][layer].refusal:
-                raise ModelError(refusal)
-        yield read_only(output)
-
-
-class _Keeping(Watch):
-    """Keeps what each block returns."""
-
-    def __init__(self, model: Model, pictures: int, returned: list[Any]) -> None:
-        super().__init__(model, pictures, None, (), None)
-        self.returned = returned
-
-    def returning(self, layer: int, output: Any) -> None:
-        self.returned.append(output)
 
 
 def _captured(
@@ -189,17 +141,15 @@ def _captured(
     progress: Callable[[int, int], object] | None = None,
     inputs: Iterable[Tensor] | None = None,
 ) -> list[Activations]:
-    images = [
-        open_image(picture) if isinstance(picture, _FILE) else picture for picture in pictures
-    ]
-    size = _check_memory(model, len(images))
+    images = opened(pictures)
+    size = check_memory(model, len(images))
     inputs = map(model.preprocess, images) if inputs is None else inputs
     x = model.placed(torch.stack([filled(model, each, edits) for each in inputs]))
     # A device's own allocator keeps together what is kept, and would take all of an arena at once.
     large = size > LARGE * len(images) and model.device.type == "cpu"
     arena = Arena(size, x.dtype) if large else None
     watch = Watch(model, len(images), arena, edits, progress)
-    output = _output(model, x, watch)
+    output = output_of(model, x, watch)
     with torch.inference_mode():
         layers, read = watch.proved()
         batch = Batch(
@@ -240,7 +190,12 @@ def _captured(
         ]
 
 
-def _check_memory(model: Model, pictures: int) -> int:
+def opened(pictures: Iterable[Picture]) -> list[Image.Image]:
+    """Pictures as they are given, and those of bytes and paths read."""
+    return [open_image(each) if isinstance(each, _FILE) else each for each in pictures]
+
+
+def check_memory(model: Model, pictures: int) -> int:
     """Refuse a capture that does not fit into memory; its bytes where it does."""
     size = pictures * model.capture_bytes
     what = Message("A capture of {model}", model=model.name)
@@ -252,7 +207,7 @@ def _check_memory(model: Model, pictures: int) -> int:
     return size
 
 
-def _output(
+def output_of(
     model: Model, x: Tensor, watch: Watch, module: nn.Module | None = None, first: int = 0
 ) -> Tensor:
     """What the model gives in a pass that is watched; with a module, one that begins at `first`."""
@@ -302,7 +257,7 @@ def show(
     """
     from ..notebook import shown
 
-    image = open_image(image) if isinstance(image, _FILE) else image
+    (image,) = opened([image])
     acts, of = capture(model, image), (model, image)
     return shown(view, acts, layer=layer, head=head, query=query, of=of)
 
@@ -362,7 +317,7 @@ def check_finite(model: Model, acts: Activations) -> None:
         )
 
 
-def _check_edits(edits: Sequence[Edit], model: Model) -> None:
+def check_edits(edits: Sequence[Edit], model: Model) -> None:
     patches = math.prod(model.layers[0].query_grid)
     for edit in edits:
         if isinstance(edit, MuteHeads):

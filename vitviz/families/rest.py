@@ -31,7 +31,7 @@ def exchanged(module: nn.Module, path: str, part: nn.Module | Tensor) -> Any:
 
 
 def given_outputs(module: nn.Module, outputs: Mapping[str, Any]) -> Any:
-    """The module with parts in place of some of its own, by their paths, that return these."""
+    """The module in which the parts at these paths return what is given, and compute nothing."""
     for path, output in outputs.items():
         module = exchanged(module, path, _Given(output))
     return module

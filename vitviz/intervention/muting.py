@@ -7,7 +7,8 @@ import numpy as np
 from PIL import Image
 
 from ..activations import Activations, Edit
-from ..activations.forward import edited_captures, muted_answers
+from ..activations.forward import edited_captures
+from ..activations.muted import muted_answers
 from ..families import ModelError
 from ..model import Model
 from .lens import check_head, read_only
@@ -125,7 +126,7 @@ def passes(
 
 
 def told(steps: Sequence[_Step], progress: Progress | None) -> Iterator[_Step]:
-    """The same, with the progress told before each."""
+    """Each step, and before it a call of progress(done, of)."""
     for done, step in enumerate(steps):
         if progress is not None:
             progress(done, len(steps))

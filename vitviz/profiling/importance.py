@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from ..activations import Activations, captures
-from ..activations.forward import muted_answers
+from ..activations.muted import muted_answers
 from ..families import ModelError
 from ..intervention import mean_head_outputs
 from ..model import Model
