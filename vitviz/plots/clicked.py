@@ -15,6 +15,7 @@ from .template import (
     Box,
     colorbar,
     finish,
+    lay_below,
     picture_axes,
 )
 
@@ -64,17 +65,8 @@ def removed_patches(
     )
     data = io.BytesIO()
     Image.fromarray(pixels).save(data, "PNG")
-    figure.add_layout_image(
-        source="data:image/png;base64," + base64.b64encode(data.getvalue()).decode(),
-        x=left,
-        y=top,
-        sizex=right - left,
-        sizey=bottom - top,
-        xref="x",
-        yref="y",
-        sizing="stretch",
-        layer="below",
-    )
+    source = "data:image/png;base64," + base64.b64encode(data.getvalue()).decode()
+    lay_below(figure, source, (left, top), (right - left, bottom - top))
     lines = [f"M{v:.1f},{top:.1f}V{bottom:.1f}" for v in np.linspace(left, right, cols + 1)]
     lines += [f"M{left:.1f},{v:.1f}H{right:.1f}" for v in np.linspace(top, bottom, rows + 1)]
     faint = dict(color="rgba(255,255,255,0.35)", width=1)

@@ -19,6 +19,7 @@ from .template import (
     centre,
     colorbar,
     finish,
+    lay_below,
     legend_above,
     picture_axes,
 )
@@ -258,17 +259,7 @@ def _starts(images: Sequence[Image.Image]) -> tuple[float, float]:
 
 
 def _place(figure: go.Figure, image: Image.Image, start: float) -> None:
-    figure.add_layout_image(
-        source=photo_source(image),
-        x=start,
-        y=0,
-        sizex=image.width / image.height,
-        sizey=1,
-        xref="x",
-        yref="y",
-        sizing="stretch",
-        layer="below",
-    )
+    lay_below(figure, photo_source(image), (start, 0), (image.width / image.height, 1))
     _frame(figure, image, start)
 
 

@@ -22,6 +22,7 @@ from .template import (
     centre,
     colorbar,
     finish,
+    lay_below,
     picture_axes,
     query_box,
 )
@@ -291,17 +292,7 @@ def on_picture(
 
 
 def photo(figure: go.Figure, image: Image.Image) -> None:
-    figure.add_layout_image(
-        source=photo_source(image),
-        x=0,
-        y=0,
-        sizex=image.width,
-        sizey=image.height,
-        xref="x",
-        yref="y",
-        sizing="stretch",
-        layer="below",
-    )
+    lay_below(figure, photo_source(image), (0, 0), image.size)
 
 
 def photo_source(image: Image.Image) -> str:

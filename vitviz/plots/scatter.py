@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from PIL import Image
 
 from ..language import as_percent, patch_name, tr
-from .template import QUERY, Box, finish
+from .template import QUERY, Box, finish, lay_below
 
 _STAR = "#ffb703"
 _ASPECTS = (1.0, 1.6)  # the least and the most of the scatter's axes, width by height
@@ -54,17 +54,7 @@ def token_scatter(
     source, side = thumbnails or patch_thumbnails(points, image, crop=crop, grid=grid, kept=kept)
     figure = go.Figure()
     left, bottom, right, top = frame
-    figure.add_layout_image(
-        source=source,
-        x=left,
-        y=top,
-        sizex=right - left,
-        sizey=top - bottom,
-        xref="x",
-        yref="y",
-        sizing="stretch",
-        layer="below",
-    )
+    lay_below(figure, source, (left, top), (right - left, top - bottom))
     cols = grid[1]
     figure.add_scatter(
         x=patches[chosen, 0],

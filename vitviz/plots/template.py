@@ -70,6 +70,15 @@ def picture_axes(figure: go.Figure, box: Box) -> None:
     figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
 
 
+def lay_below(
+    figure: go.Figure, source: str, corner: tuple[float, float], size: tuple[float, float]
+) -> None:
+    """A picture below all traces: its top left corner, width and height in units of the axes."""
+    (x, y), (width, height) = corner, size
+    place = dict(x=x, y=y, sizex=width, sizey=height, xref="x", yref="y")
+    figure.add_layout_image(source=source, sizing="stretch", layer="below", **place)
+
+
 def legend_above(figure: go.Figure, *, top: int | None = None) -> go.Figure:
     """Name the lines above the axes; `top` is the margin that the names get, in pixels."""
     legend = dict(orientation="h", x=0, y=1.02, yanchor="bottom", font_size=14)
