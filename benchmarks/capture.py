@@ -1,18 +1,19 @@
-"""The overhead of a capture over a plain forward pass of timm, in CPU time and memory.
+"""The overhead of captures over timm's own transform and forward pass, in CPU time and memory.
 
-    python benchmarks/capture.py [--rounds 9] [--fresh] [--device cuda]
+    python benchmarks/capture.py [--rounds 15] [--device cuda] [--case vit_tiny_patch16_224]
 
-Every way starts from the same prepared picture, in inference mode and on one thread; their order
-turns from round to round, and each figure is a median of ratios within a round.
+Everything is as a user has it: a fresh process for each model, no settings of the environment, and
+every way prepares the picture itself. All ways run in inference mode and on one thread; their order
+turns from round to round, and each figure is a median of ratios within a round. Seconds are of the
+processor.
 
-    plain      timm as it is, with fused attention
+    plain      timm's transform of the picture and its forward pass, with fused attention
     capture    vitviz.capture: every layer proved, q, k and the residual stream kept
-    measured   the same, and inspection.measurements of all layers and heads
+    measured   the same, and acts.measure(): all measurements of all layers and heads
+    matrices   the same measurements of whole matrices in place of blocks of their rows
     hooks      timm with fused attention switched off, and hooks that keep every matrix
-
-The process keeps the memory that it frees, as one does that captures picture after picture and
-lets glibc do so by the variables KEEPING. With --fresh it gives memory back, and every way pays
-again for each page that it touches first: a tenth of a small model's forward pass.
+    batch      vitviz.captures of 16 pictures and acts.measure() of each, over timm's transform of
+               each and its forward pass of all of them
 
 With --device the forward passes run there, time is that of a clock, memory is the device's, and the
 bars, which are those of the CPU, are not asked for. What the device computes is compared with what
@@ -20,70 +21,61 @@ the CPU does.
 """
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import timm
 import torch
 from PIL import Image
-from threadpoolctl import threadpool_limits
-from torch import Tensor
 
 import vitviz
 from vitviz import inspection
-from vitviz.devices import device_named
+from vitviz.model.devices import find_device, use_threads
 
-#: Architecture, pixels of a side, and the bars for `capture` and for `measured`.
-CASES = (
-    ("vit_tiny_patch16_224", 224, 1.12, 1.40),
-    ("vit_small_patch16_224", 224, 1.06, 1.22),
-    ("vit_base_patch16_224", 224, 1.05, 1.12),
-    ("vit_small_patch14_dinov2", 518, 1.06, 1.55),
-)
+#: Architecture and pixels of a side, and the bars for `capture`, `measured` and `batch`.
+CASES = {
+    "vit_tiny_patch16_224": (224, 1.12, 1.40, 1.30),
+    "vit_small_patch16_224": (224, 1.06, 1.22, 1.20),
+    "vit_base_patch16_224": (224, 1.03, 1.10, 1.12),
+    "vit_small_patch14_dinov2": (518, 1.06, 1.45, None),
+}
 MEMORY = 150e6  # bytes above plain that `measured` may take in the last case
-KEEPING = {"MALLOC_TRIM_THRESHOLD_": str(1 << 32), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
-WAYS = ("plain", "capture", "measured", "hooks")
+BATCH = 16
+WAYS = ("plain", "capture", "measured", "matrices", "hooks")
 
 
-class Prepared:
-    """A preprocessing that returns pictures prepared before."""
-
-    def __init__(self, preprocess: Any, images: Sequence[Image.Image]) -> None:
-        self.preprocess = preprocess
-        self.prepared = {id(image): preprocess(image) for image in images}
-
-    def __call__(self, image: Image.Image) -> Tensor:
-        return self.prepared[id(image)]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.preprocess, name)
-
-
-def ways(name: str, side: int, device: str = "cpu") -> dict[str, Callable[[], Any]]:
+def ways(name: str, device: str = "cpu") -> dict[str, Callable[[], Any]]:
     """What is timed, by name; each returns its logits."""
-    model, image = prepared(name, side, device)
-    x = model.preprocess(image)[None]
+    side = CASES[name][0]
+    model, transform = prepared(name, device)
+    image = noise(side, 0)
 
     def plain() -> Any:
         with torch.inference_mode():
-            return model.module(model.placed(x))[0].cpu()
+            return model.module(model.placed(transform(image)[None]))[0].cpu()
 
     def capture() -> Any:
         return torch.tensor(vitviz.capture(model, image).logits)
 
     def measured() -> Any:
         acts = vitviz.capture(model, image)
+        acts.measure()
+        return torch.tensor(acts.logits)
+
+    def matrices() -> Any:
+        acts = vitviz.capture(model, image)
+        layer = acts.layers[0]
         inspection.measurements(
-            acts.attention_layers(),
-            grid=acts.grid,
-            patch_size=acts.patch_size,
-            num_prefix_tokens=acts.num_prefix_tokens,
+            map(acts.attention, range(acts.depth)),
+            grid=layer.query_grid,
+            patch_size=layer.patch_size,
+            num_prefix_tokens=len(layer.prefix),
         )
         return torch.tensor(acts.logits)
 
@@ -94,35 +86,62 @@ def ways(name: str, side: int, device: str = "cpu") -> dict[str, Callable[[], An
             block.attn.fused_attn = False
             drop = block.attn.attn_drop
             handles.append(drop.register_forward_hook(lambda *call: kept.append(call[2])))
-        with torch.inference_mode():
-            logits = model.module(model.placed(x))[0].cpu()
+        logits = plain()
         for handle, block in zip(handles, model.module.blocks, strict=True):
             handle.remove()
             block.attn.fused_attn = True
         return logits
 
-    return {"plain": plain, "capture": capture, "measured": measured, "hooks": hooks}
+    return {
+        "plain": plain,
+        "capture": capture,
+        "measured": measured,
+        "matrices": matrices,
+        "hooks": hooks,
+    }
 
 
-def prepared(name: str, side: int, device: str) -> tuple[Any, Image.Image]:
-    """A model with random weights and a picture of noise, the same at every call."""
-    model: Any = vitviz.load_model(name, pretrained=False, image_size=side)
+def batch_ways(name: str) -> dict[str, Callable[[], Any]]:
+    """The same of a batch; each returns the logits of the last picture."""
+    model, transform = prepared(name, "cpu")
+    images = [noise(CASES[name][0], number) for number in range(BATCH)]
+
+    def plain() -> Any:
+        with torch.inference_mode():
+            return model.module(torch.stack([transform(image) for image in images]))[-1]
+
+    def captures() -> Any:
+        for acts in vitviz.captures(model, images, batch_size=BATCH):
+            acts.measure()
+        return torch.tensor(acts.logits)
+
+    return {"plain": plain, "batch": captures}
+
+
+def prepared(name: str, device: str) -> tuple[Any, Callable[[Image.Image], Any]]:
+    """A model with random weights, the same at every call, and timm's own transform for it."""
+    model: Any = vitviz.load_model(name, pretrained=False, image_size=CASES[name][0])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model.module.reset_classifier(1000)  # DINOv2 comes without a head
-    model.module.to(device_named(device))
-    noise = np.random.default_rng(0).integers(0, 256, (side, side, 3), np.uint8)
-    image = Image.fromarray(noise)
-    model.preprocess = Prepared(model.preprocess, [image])
-    return model, image
+    model.module.to(find_device(device))
+    data = timm.data.resolve_model_data_config(model.module)
+    data["input_size"] = (3, *model.preprocess.input_size)
+    return model, timm.data.create_transform(**data)
 
 
-def parity(name: str, side: int, device: str) -> tuple[float, float]:
+def noise(side: int, seed: int) -> Image.Image:
+    """A picture of noise, a third larger than the input."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (side, side * 4 // 3, 3), np.uint8)
+    return Image.fromarray(pixels)
+
+
+def parity(name: str, device: str) -> tuple[float, float]:
     """The largest difference from the CPU: of the logits, as a share of the largest, and of A."""
     found = []
     for each in ("cpu", device):
-        model, image = prepared(name, side, each)
-        acts: Any = vitviz.capture(model, image)
+        model, _ = prepared(name, each)
+        acts: Any = vitviz.capture(model, noise(CASES[name][0], 0))
         found.append((acts.logits, acts.attention(0), acts.attention(acts.depth - 1)))
     (logits, *attention), (other, *others) = found
     share = float(np.abs(logits - other).max() / np.abs(logits).max())
@@ -158,63 +177,71 @@ def ratios(
     return statistics.median(taken["plain"]), found
 
 
-def peak(name: str, side: int, way: str, device: str) -> int:
-    """The most memory that a process of its own takes for this way alone, in bytes."""
-    call = [sys.executable, __file__, "--peak", way, "--case", name, str(side)]
-    call += ["--device", device]
-    usual = {key: value for key, value in os.environ.items() if key not in KEEPING}
-    run = subprocess.run(call, check=True, capture_output=True, text=True, env=usual)
-    return int(run.stdout)
+def own_process(*words: str) -> str:
+    """What this script prints in a process of its own, with other words."""
+    call = [sys.executable, __file__, *words]
+    return subprocess.run(call, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def highest_memory(device: str) -> int:
     """The most memory that this process has held; getrusage would count its parent's (Linux)."""
     if device != "cpu":
-        return torch.accelerator.max_memory_allocated(device_named(device))
+        return torch.accelerator.max_memory_allocated(find_device(device))
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return 1024 * int(lines["VmHWM"].split()[0])
 
 
+def measure(name: str, rounds: int, device: str) -> bool:
+    """Time one model, and print it; returns whether it is below its bars."""
+    _, *bars, bar = CASES[name]
+    timed, kept = ways(name, device), True
+    difference = (timed["capture"]() - timed["plain"]()).abs().max()
+    assert difference <= 1e-4, f"watching changed the answer by {difference:.1e}"
+    base, found = ratios(timed, rounds, device)
+    print(f"{name} at {CASES[name][0]}: {1000 * base:.0f} ms plain", flush=True)
+    barred = dict(zip(("capture", "measured"), bars, strict=True))
+    if bar is not None and device == "cpu":
+        found |= ratios(batch_ways(name), max(5, rounds // 3))[1]
+        barred["batch"] = bar
+    for way in list(found)[1:]:
+        words = ""
+        if device == "cpu" and way in barred:
+            words = f"   bar {barred[way]:.2f}x"
+            kept &= found[way] <= barred[way]
+        print(f"    {way:9} {found[way]:5.2f}x{words}", flush=True)
+    if device != "cpu":
+        logits, attention = parity(name, device)
+        print(f"    from the CPU: logits {logits:.1e} of the largest, A {attention:.1e}")
+    return kept
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).split(":")[0])
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--fresh", action="store_true", help="give freed memory back")
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps")
+    parser.add_argument("--case", choices=CASES, help="this one alone, in this process")
     parser.add_argument("--peak", choices=WAYS, help=argparse.SUPPRESS)
-    parser.add_argument("--case", nargs=2, default=CASES[-1][:2], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    device = arguments.device
+    device, name = arguments.device, arguments.case
     try:
-        device_named(device)
+        find_device(device)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    if not (arguments.fresh or arguments.peak or set(KEEPING) <= set(os.environ)):
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | KEEPING)
-    torch.set_num_threads(1)
-    threadpool_limits(1, user_api="blas")  # of numpy
+    use_threads(1)
     if arguments.peak:
-        timed = ways(arguments.case[0], int(arguments.case[1]), device)
-        timed[arguments.peak]()
+        ways(name, device)[arguments.peak]()
         print(highest_memory(device))
         return 0
-    missed = 0
-    for name, side, *bars in CASES:
-        timed = ways(name, side, device)
-        assert torch.equal(timed["capture"](), timed["plain"]()), "watching changed the answer"
-        base, found = ratios(timed, arguments.rounds, device)
-        print(f"{name} at {side}: {1000 * base:.0f} ms plain", flush=True)
-        for way, bar in zip(("capture", "measured"), bars, strict=True):
-            missed += device == "cpu" and found[way] > bar
-            against = f"   bar {bar:.2f}x" if device == "cpu" else ""
-            print(f"    {way:9} {found[way]:5.2f}x{against}", flush=True)
-        print(f"    hooks     {found['hooks']:5.2f}x", flush=True)
-        if device != "cpu":
-            logits, attention = parity(name, side, device)
-            print(f"    from the CPU: logits {logits:.1e} of the largest, A {attention:.1e}")
-    base = peak(name, side, "plain", device)
+    if name:
+        return 0 if measure(name, arguments.rounds, device) else 1
+    words, missed = ["--device", device, "--rounds", str(arguments.rounds)], 0
+    for name in CASES:
+        call = [sys.executable, __file__, *words, "--case", name]
+        missed += subprocess.run(call).returncode
+    peaks = {way: int(own_process(*words, "--case", name, "--peak", way)) for way in WAYS}
     for way in WAYS[1:]:
-        above = peak(name, side, way, device) - base
+        above = peaks[way] - peaks["plain"]
         barred = way == "measured" and device == "cpu"
         bar = f"   bar {MEMORY / 1e6:.0f} MB" if barred else ""
         missed += barred and above > MEMORY

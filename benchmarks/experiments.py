@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 
 from vitviz import inspection
-from vitviz.malloc import keep_freed_memory
+from vitviz.common.malloc import keep_freed_memory
 from vitviz.training import Recipe, Stage, train
-from vitviz.training.loop import converged
+from vitviz.training.loop import has_converged
 from vitviz.training.publishing import record
 from vitviz.training.recipes import Mimetic
 
@@ -100,7 +100,7 @@ def measured(recipe: Recipe, folder: Path) -> dict[str, Any]:
     found = {
         "test_accuracy": curve["test_accuracy"],
         "pictures_seen": round(last["epoch"] * batches) * recipe.batch_size,
-        "converged": converged(curve["epochs"], last["image_size"], PATIENCE),
+        "converged": has_converged(curve["epochs"], last["image_size"], PATIENCE),
     }
     if recipe.network == "vit":
         moments = record(folder / "moments.npz")

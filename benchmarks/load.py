@@ -1,26 +1,49 @@
-"""Load test: sessions that each upload a picture of their own to the real server at once.
+"""Load tests of the real server, by visitors without a browser.
 
-    python benchmarks/load.py [--sessions 30] [--rounds 3]
+    python benchmarks/load.py uploads [--sessions 30] [--rounds 3]
+    python benchmarks/load.py mixed [--sessions 20] [--seconds 300] [--still]
+    python benchmarks/load.py sizes [--count 120] [--max-tokens 1024] [--weights trained]
+    python benchmarks/load.py giants [--size 352x352] [--sessions 3] [--max-tokens 20000]
 
-Each session speaks the protocol of Streamlit's page over its own websocket (tests/visitor.py): all
-have opened the app, all upload at the same moment, and the clock stops when a session's page is
-drawn to its last line. Every session's maps are then compared with those that this process makes
-of all the pictures: they must be its own picture's, and no other's. Nothing is drawn by a browser,
-so what a browser costs is not in it.
+Each session speaks the protocol of Streamlit's page over its own websocket (tests/visitor.py).
+Nothing is drawn by a browser, so what a browser costs is not in it.
 
-From round SETTLED on, when the caches are full, memory should grow no more: the slope of the peak
-is printed, by least squares.
+uploads: all sessions upload a picture of their own at the same moment, and the clock stops when a
+session's page is drawn to its last line. Every session's maps are then compared with those that
+this process makes of all the pictures: they must be its own picture's, and no other's. From round
+SETTLED on, when the caches are full, memory should grow no more: the slope of the peak is printed,
+by least squares.
+
+mixed: sessions turn pages and layers, upload, choose input sizes, run experiments, write reports,
+and one waits for a hub that never answers; half-way the server is killed and started again. The
+maps of each upload are compared with those that this process makes, and each page must name the
+visitor's own picture. The time of a map is that of a page with a new picture. With --still nobody
+runs an experiment, to compare with.
+
+sizes: one visitor asks for so many input sizes, which must not fill the memory: the weights are
+promised 2 GB at most, captures 512 MB and pictures 256 MB.
+
+giants: visitors ask at once for one large input each, which the operator allowed by --max-tokens;
+each is shown or refused, and the server goes on.
 """
 
 import argparse
 import io
 import os
+import random
+import re
+import signal
+import socket
 import statistics
 import sys
 import tempfile
 import threading
 import time
+from collections import defaultdict
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from itertools import cycle, product
 from pathlib import Path
 
 import numpy as np
@@ -28,30 +51,36 @@ from joblib import cpu_count
 from PIL import Image
 
 import vitviz
-from vitviz.token_map import encode
+from vitviz.common import DEFAULT_MODEL
+from vitviz.web.token_map import encode_frame
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from app_server import serving
+from app_server import Server, free_port, serving
 from visitor import Visitor
 
-MODEL = "vitviz_things200"
 GOAL = 10.0  # seconds, of 95 in 100
 SETTLED = 15  # rounds
 GROWTH = 0.05  # of the peak after those, at most
+PROMISED = 2000 + 512 + 256  # MB of weights, captures and pictures
+WORKING = 700  # MB of one pass and its page, and of what Python and its allocator keep
+PAGES = ("attention", "distance", "classify", "rollout", "tokens", "positions", "filters")
+SIZES = ("32x48", "48x48", "96x64", "whole")
+PICTURES = 4  # of each visitor
+Pictures = Iterator[int]  # their numbers
 
 
-def photo(seed: int) -> bytes:
+def photo(seed: int, size: tuple[int, int] = (4000, 3000)) -> bytes:
     """A JPEG of 12 megapixels, as a telephone takes them, unlike that of any other seed."""
     noise = np.random.default_rng(seed).integers(0, 256, (12, 16, 3), np.uint8)
     file = io.BytesIO()
-    Image.fromarray(noise).resize((4000, 3000), Image.Resampling.BICUBIC).save(file, "JPEG")
+    Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC).save(file, "JPEG")
     return file.getvalue()
 
 
 def maps_of(data: bytes, model: vitviz.Model) -> np.ndarray:
     acts = vitviz.capture(model, vitviz.open_image(data))
-    frames = [encode(layer, acts.attention(layer), 1, "share") for layer in range(acts.depth)]
+    frames = [encode_frame(layer, acts.attention(layer), 1, "share") for layer in range(acts.depth)]
     return np.concatenate([frame.codes.ravel() for frame in frames])
 
 
@@ -97,21 +126,17 @@ def grown(peaks: list[float]) -> float:
     return growth
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--sessions", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
-    model, slowest, mistakes = vitviz.load_model(MODEL), 0.0, 0
+def uploads(sessions: int, rounds: int) -> bool:
+    """Upload in all sessions at once, round after round; returns whether the goals are met."""
+    model, slowest, mistakes = vitviz.load_model(DEFAULT_MODEL), 0.0, 0
     peaks: list[float] = []
-    print(f"{asked.sessions} sessions, {cpu_count()} cores, load {os.getloadavg()[0]:.1f} before")
-    with tempfile.TemporaryDirectory() as folder, serving(Path(folder) / "log") as server:
-        visitors = [Visitor(server.url) for _ in range(asked.sessions)]
+    with started() as server:
+        visitors = [Visitor(server.url) for _ in range(sessions)]
         for visitor in visitors:
             visitor.run()
         print(f"server with all sessions open: {memory(server.pid, 'VmRSS'):.0f} MB")
-        for number in range(asked.rounds):
-            seeds = range(number * asked.sessions, (number + 1) * asked.sessions)
+        for number in range(rounds):
+            seeds = range(number * sessions, (number + 1) * sessions)
             pictures = [photo(seed) for seed in seeds]
             times = upload_at_once(visitors, pictures)
             p95 = statistics.quantiles(times, n=20, method="inclusive")[-1]
@@ -120,18 +145,262 @@ def main() -> int:
             peaks.append(memory(server.pid, "VmHWM"))
             now = memory(server.pid, "VmRSS")
             print(
-                f"round {number + 1}: median {statistics.median(times):.1f} s, 95th percentile "
-                f"{p95:.1f} s, maximum {max(times):.1f} s; {asked.sessions - errors} of "
-                f"{asked.sessions} right; peak {peaks[-1]:.0f} MB, now {now:.0f} MB",
+                f"round {number + 1}: {spread(times)}; {sessions - errors} of {sessions} right; "
+                f"peak {peaks[-1]:.0f} MB, now {now:.0f} MB",
                 flush=True,
             )
         for visitor in visitors:
             visitor.close()
     good = grown(peaks) <= GROWTH and not mistakes and slowest < GOAL
-    print(
-        f"goal: all right, 95 of 100 under {GOAL:.0f} s, and at most {GROWTH:.0%} more memory: "
-        f"{'met' if good else 'missed'}"
+    print(f"goal: all right, 95 of 100 under {GOAL:.0f} s, and at most {GROWTH:.0%} more memory")
+    return good
+
+
+def spread(times: list[float]) -> str:
+    if len(times) < 2:
+        return f"{len(times)} times"
+    p95 = statistics.quantiles(times, n=20, method="inclusive")[-1]
+    return (
+        f"median {statistics.median(times):.1f} s, 95th percentile {p95:.1f} s, "
+        f"maximum {max(times):.1f} s"
     )
+
+
+class Mixed:
+    """What visitors of all kinds do until the end, with the times that it took."""
+
+    def __init__(self, sessions: int, still: bool) -> None:
+        self.still = still
+        model = vitviz.load_model(DEFAULT_MODEL)
+        seeds = range(PICTURES * sessions)
+        self.pictures = [photo(seed, (1200, 900)) for seed in seeds]  # before the clock starts
+        self.maps = [maps_of(data, model) for data in self.pictures]
+        self.times: dict[str, list[float]] = defaultdict(list)
+        self.mistakes: list[str] = []
+        self.lost = 0  # actions that the kill cut off
+        self.down = threading.Event()  # the server is being started again
+        self.url = ""
+        self.until = 0.0
+
+    def run(self, number: int) -> None:
+        """Behave as one visitor, who comes back where the server was killed."""
+        does = (self.look, self.look, self.map, self.experiment, self.report)[number % 5]
+        choice = random.Random(number)
+        pictures = cycle(range(PICTURES * number, PICTURES * (number + 1)))
+        while time.monotonic() < self.until:
+            if self.down.is_set():
+                time.sleep(0.2)
+                continue
+            try:
+                with Visitor(self.url) as visitor:
+                    visitor.run()
+                    mine = f"{number}.jpg"
+                    visitor.upload(mine, self.pictures[next(pictures)])
+                    while time.monotonic() < self.until:
+                        does(visitor, number, choice, pictures)
+                        if not visitor.provenance.endswith(f" · {mine}"):
+                            self.mistakes.append(f"{number} sees {visitor.provenance!r}")
+                        time.sleep(choice.uniform(0.5, 2.0))
+            except (OSError, TimeoutError, EOFError) as error:
+                self.cut_off(number, error)
+            except Exception as error:
+                if type(error).__module__.startswith("websockets"):
+                    self.cut_off(number, error)
+                else:
+                    self.mistakes.append(f"{number}: {type(error).__name__}: {error}")
+                    time.sleep(1)
+
+    def cut_off(self, number: int, error: Exception) -> None:
+        if self.down.is_set() or self.down.wait(2):
+            self.lost += 1
+        else:
+            self.mistakes.append(f"{number}: {type(error).__name__}: {error}")
+            time.sleep(1)
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        begun = time.monotonic()
+        yield
+        self.times[what].append(time.monotonic() - begun)
+
+    def look(
+        self, visitor: Visitor, number: int, choice: random.Random, pictures: Pictures
+    ) -> None:
+        """Turn a page, and choose a layer and a size there."""
+        page = choice.choice(PAGES)
+        with self.timed(f"page {page}"):
+            visitor.turn_to(page)
+        size = choice.choice((*SIZES, "own", "own"))
+        with self.timed("size and layer"):
+            if visitor.elements("slider"):
+                visitor.choose("Layer", choice.randint(1, 6))
+            visitor.choose("Size of the input", size).run()
+
+    def map(self, visitor: Visitor, number: int, choice: random.Random, pictures: Pictures) -> None:
+        """Show a new picture, and compare its map with that of this process."""
+        if visitor.page != "attention":
+            visitor.turn_to("attention")
+        seed = next(pictures)
+        with self.timed("map of a new picture"):
+            visitor.upload(f"{number}.jpg", self.pictures[seed])
+        codes, expected = visitor.codes.astype(int), self.maps[seed]
+        if codes.shape != expected.shape or abs(codes - expected).max() > 1:
+            self.mistakes.append(f"{number} has a map that is not its picture's")
+
+    def experiment(
+        self, visitor: Visitor, number: int, choice: random.Random, pictures: Pictures
+    ) -> None:
+        if self.still:
+            return self.look(visitor, number, choice, pictures)
+        if visitor.page != "classify":
+            visitor.turn_to("classify")
+        labels = [button.label for button in visitor.elements("button")]
+        offered = [label for label in labels if re.search("passes", label)]
+        if not offered:  # all were run: a new picture
+            visitor.upload(f"{number}.jpg", self.pictures[next(pictures)])
+            return None
+        with self.timed("experiment"):
+            visitor.press(choice.choice(offered))
+            visitor.read_until("script_finished", patience=120)
+        return None
+
+    def report(
+        self, visitor: Visitor, number: int, choice: random.Random, pictures: Pictures
+    ) -> None:
+        visitor.upload(f"{number}.jpg", self.pictures[next(pictures)])
+        with self.timed("report"):
+            written = visitor.download("Report")
+        if f"{number}.jpg".encode() not in written:
+            self.mistakes.append(f"{number} got a report of another picture")
+
+
+def mixed(sessions: int, seconds: float, still: bool) -> bool:
+    """Let visitors of all kinds come for so long; returns whether nothing was wrong or lost."""
+    work, port = Mixed(sessions, still), free_port()
+    with ExitStack() as hub, ThreadPoolExecutor(sessions) as pool:
+        os.environ["HF_ENDPOINT"] = hub.enter_context(silent())
+        work.until = time.monotonic() + seconds
+        done, peaks = [], []
+        for part in range(2):
+            with started("--", "--hub", port=port) as server:
+                work.url = server.url
+                work.down.clear()
+                with Visitor(server.url, "model=hf-hub:nobody/answers") as waiting:
+                    waiting.ask()
+                    done += done or [pool.submit(work.run, number) for number in range(sessions)]
+                    while time.monotonic() < work.until - (1 - part) * seconds / 2:
+                        time.sleep(0.5)
+                    if part:
+                        for one in done:
+                            one.result()
+                peaks.append(memory(server.pid, "VmHWM"))
+                if part == 0:
+                    work.down.set()
+                    os.kill(server.pid, signal.SIGKILL)
+    for what, times in sorted(work.times.items()):
+        print(f"{what:22} {len(times):4} times: {spread(times)}")
+    for mistake in work.mistakes[:20]:
+        print(mistake)
+    print(
+        f"peak {peaks[0]:.0f} and {peaks[1]:.0f} MB; {work.lost} visitors came back after the kill"
+    )
+    print(f"goal: nothing wrong ({len(work.mistakes)} were)")
+    return not work.mistakes
+
+
+@contextmanager
+def silent() -> Iterator[str]:
+    """The address of a hub that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as listening:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def sizes(number: int, most: int, weights: str) -> bool:
+    """Ask for so many sizes; returns whether the memory stays within what is promised."""
+    asked = [
+        (4 * rows, 4 * cols)
+        for rows, cols in product(range(4, 64), repeat=2)
+        if 1 + rows * cols <= most and (rows, cols) != (16, 16)
+    ]
+    asked = sorted(asked, key=lambda size: -size[0] * size[1])[:number]
+    with started("--", f"--max-tokens={most}") as server:
+        with Visitor(server.url) as visitor:
+            visitor.run()
+        opened = memory(server.pid, "VmRSS")
+        with ExitStack() as leaving:
+            for height, width in asked:
+                query = f"size={height}x{width}" + (
+                    "" if weights == "trained" else f"&weights={weights}"
+                )
+                visitor = leaving.enter_context(Visitor(server.url, query))
+                visitor.run()
+                assert f"input {height} × {width} px" in visitor.provenance, visitor.complaints
+            now, peak = (memory(server.pid, field) for field in ("VmRSS", "VmHWM"))
+        print(
+            f"{len(asked)} sizes, {weights}: {opened:.0f} MB at first, peak {peak:.0f} MB, "
+            f"{now:.0f} MB with all sessions open"
+        )
+    print(f"goal: at most {PROMISED + WORKING} MB more")
+    return peak - opened <= PROMISED + WORKING
+
+
+def giants(size: str, sessions: int, most: int) -> bool:
+    """Ask for large inputs at once; returns whether the server goes on."""
+    with started("--", f"--max-tokens={most}") as server:
+        opened = memory(server.pid, "VmRSS")
+
+        def ask(number: int) -> str:
+            with Visitor(
+                server.url, f"size={size}&picture={('dog', 'cat', 'duck')[number % 3]}"
+            ) as one:
+                one.run()
+                return "; ".join(one.complaints) or one.provenance
+
+        with ThreadPoolExecutor(sessions) as pool:
+            for said in pool.map(ask, range(sessions)):
+                print(f"    {said}")
+        peak, now = (memory(server.pid, field) for field in ("VmHWM", "VmRSS"))
+        with Visitor(server.url) as visitor:
+            good = visitor.run().codes.size > 0
+    print(f"{sessions} x {size}: {opened:.0f} MB at first, peak {peak:.0f} MB, then {now:.0f} MB")
+    return good
+
+
+@contextmanager
+def started(*words: str, port: int | None = None) -> Iterator[Server]:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serving(Path(folder) / "log", *words, port=port) as server,
+    ):
+        yield server
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    ways = parser.add_subparsers(required=True, dest="way")
+    way = ways.add_parser("uploads")
+    way.add_argument("--sessions", type=int, default=30)
+    way.add_argument("--rounds", type=int, default=3)
+    way.set_defaults(run=lambda asked: uploads(asked.sessions, asked.rounds))
+    way = ways.add_parser("mixed")
+    way.add_argument("--sessions", type=int, default=20)
+    way.add_argument("--seconds", type=float, default=300)
+    way.add_argument("--still", action="store_true", help="without experiments")
+    way.set_defaults(run=lambda asked: mixed(asked.sessions, asked.seconds, asked.still))
+    way = ways.add_parser("sizes")
+    way.add_argument("--count", type=int, default=120)
+    way.add_argument("--max-tokens", type=int, default=1024)
+    way.add_argument("--weights", choices=["trained", "random", "mimetic"], default="trained")
+    way.set_defaults(run=lambda asked: sizes(asked.count, asked.max_tokens, asked.weights))
+    way = ways.add_parser("giants")
+    way.add_argument("--size", default="352x352")
+    way.add_argument("--sessions", type=int, default=3)
+    way.add_argument("--max-tokens", type=int, default=20_000)
+    way.set_defaults(run=lambda asked: giants(asked.size, asked.sessions, asked.max_tokens))
+    asked = parser.parse_args()
+    print(f"{cpu_count()} cores, load {os.getloadavg()[0]:.1f} before", flush=True)
+    good = asked.run(asked)
+    print("met" if good else "missed")
     return 0 if good else 1
 
 

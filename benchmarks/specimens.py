@@ -141,12 +141,12 @@ def deletions(model: vitviz.Model, samples: Path, orders: int) -> dict[str, list
         }
         areas = [
             intervention.deletion_curve(
-                model, image, intervention.random_map(grid, seed=seed), class_index=answer
+                model, image, intervention.random_map(grid, seed=seed), target=answer
             ).area
             for seed in range(orders)
         ]
         for kind, values in maps.items():
-            curve = intervention.deletion_curve(model, image, values, class_index=answer)
+            curve = intervention.deletion_curve(model, image, values, target=answer)
             if curve.area < np.mean(areas):
                 better[kind].append(name)
     return better

@@ -11,8 +11,8 @@ of those of transformers, which are classes and no sizes, always. A refusal is a
 sentence; anything else is a failure, and makes the exit status 1.
 
 Beside each of timm's that counts as proved stands how many layers timm's own `AttentionExtract`
-has maps of, by its hooks on dropout: the place that tools for rollout hook too, and that fused
-attention never calls.
+has maps of, with fused attention switched off: by its default way, "fx", which traces the module
+and looks for its softmax, and by its hooks on dropout, the place that tools for rollout hook too.
 """
 
 import argparse
@@ -36,9 +36,10 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from vitviz import capture
-from vitviz.families import family_of
 from vitviz.model import Model, ModelError, Preprocessing
+from vitviz.model.families import family_of
 
+WAYS = ("fx", "hook")  # of timm's AttentionExtract; the first is its default
 #: The files of timm whose models attend to tokens, or mix them without.
 MODULES = (
     "beit",
@@ -200,11 +201,14 @@ def smallest(name: str) -> tuple[nn.Module, tuple[int, int], bool]:
     raise AssertionError("the architecture's own size was tried last")
 
 
-def layers_extracted(module: nn.Module, x: torch.Tensor) -> int:
-    """The number of layers of which timm's own extractor returns attention by default."""
+def layers_extracted(module: nn.Module, x: torch.Tensor, method: str) -> int:
+    """Count the layers of which timm's own extractor returns attention, by one of its two ways."""
+    for part in module.modules():
+        if hasattr(part, "fused_attn"):  # which has neither a softmax nor a dropout to be seen
+            part.fused_attn = False
     try:
-        found = AttentionExtract(module, method="hook")(x)
-    except RuntimeError:  # nothing has the name that it looks for
+        found = AttentionExtract(module, method=method)(x)
+    except Exception:  # it cannot be traced, or nothing has the name that is looked for
         return 0
     return sum(maps is not None for maps in found.values())
 
@@ -291,8 +295,9 @@ def proved(
     detail = f"{detail}, {acts.depth} layers"
     if library == "timm":
         with torch.inference_mode():
-            maps = layers_extracted(module, model.preprocess(image)[None])
-        detail = f"{detail}, {maps} by AttentionExtract"
+            x = model.preprocess(image)[None]
+            maps = {way: layers_extracted(module, x, way) for way in WAYS}
+        detail += "".join(f", {count} by {way}" for way, count in maps.items())
     return "proved", detail
 
 
@@ -310,7 +315,7 @@ def names(library: str) -> list[str]:
 def surveyed(library: str, pattern: str, image: Image.Image) -> Counter[str]:
     """Print each architecture of a library, and count the outcomes."""
     counts: Counter[str] = Counter()
-    by_timm: Counter[str] = Counter()
+    by_timm: dict[str, Counter[str]] = {way: Counter() for way in WAYS}
     for name in names(library):
         if not fnmatch(name, pattern):
             continue
@@ -322,19 +327,22 @@ def surveyed(library: str, pattern: str, image: Image.Image) -> Counter[str]:
             word, detail = "failed", f"{type(error).__name__}: {error}".splitlines()[0]
         counts[word] += 1
         if word.startswith("proved") and library == "timm":
-            layers, maps = map(int, re.findall(r"(\d+) layers, (\d+) by", detail)[0])
-            by_timm["every layer" if maps >= layers else "some" if maps else "none"] += 1
+            (layers,) = map(int, re.findall(r"(\d+) layers", detail))
+            for way, counted in by_timm.items():
+                (maps,) = map(int, re.findall(rf"(\d+) by {way}", detail))
+                counted["every layer" if maps >= layers else "some" if maps else "none"] += 1
         print(f"{word:14} {name:50} {detail}", flush=True)
     version = {"timm": timm, "transformers": transformers, "torchvision": torchvision}[library]
     print(f"\n{counts.total()} architectures of {library} {version.__version__}")
     for word in ("proved", "proved in part", "weights", "refused", "failed"):
         print(f"{counts[word]:5} {word}")
-    if by_timm:
-        print(
-            f"\nOf the {by_timm.total()} proved, timm's AttentionExtract has by its hooks maps of "
-            f"every layer for {by_timm['every layer']}, of some for {by_timm['some']}, of none for "
-            f"{by_timm['none']}"
-        )
+    for way, counted in by_timm.items():
+        if counted:
+            print(
+                f"\nOf the {counted.total()} proved, timm's AttentionExtract, fused attention off, "
+                f"has by its way {way!r} maps of every layer for {counted['every layer']}, of some "
+                f"for {counted['some']}, of none for {counted['none']}"
+            )
     return counts
 
 

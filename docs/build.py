@@ -1,12 +1,17 @@
-"""The documentation site: the reference of every public module, the gallery of figures, and the
-teacher's guide with its worksheet, which print on A4.
+"""Build the documentation site: the reference of every public module, the gallery of figures, and
+every page that README.md leads to.
 
 python docs/build.py FOLDER
 """
 
+import html
+import json
+import re
+import shutil
 import sys
 from contextlib import chdir
 from pathlib import Path
+from urllib.parse import unquote
 
 import gallery
 import jinja2
@@ -15,17 +20,33 @@ import pdoc
 
 import vitviz
 
-_ALSO = ("equivariance", "report")  # which hold no public name of their own
-#: Those of the public names; the app and the training are no library.
-MODULES = sorted({f"vitviz.{name}" for name in (*vitviz._HOMES.values(), *vitviz._MODULES, *_ALSO)})
-#: The same for pdoc, without the modules below them: a package offers all by its own name.
-SHOWN = ("vitviz", "!vitviz[.].*", *MODULES, *(f"!{module}[.].*" for module in MODULES))
-PAGES = ("teaching", "worksheet")  # written in Markdown beside this file
+ROOT = Path(__file__).parents[1]
+#: The modules with public names. The app and the training are no library.
+MODULES = sorted(
+    {getattr(vitviz, name).__name__ for name in vitviz._MODULES}
+    | {f"vitviz.{home}" for name, home in vitviz._HOMES.items() if name in vitviz.__all__}
+)
+#: The same for pdoc, without the modules below each: a package offers all by its own name.
+SHOWN = (
+    *("vitviz", "!vitviz[.].*"),
+    *(spec for module in MODULES for spec in (module, f"!{module}[.].*")),
+)
+#: Links to other files: in Markdown, and in HTML, where those that a script fills begin with "$".
+_LINK = re.compile(r"\]\((?!\w+:|#)([^)\s]+)\)")
+_EXTRAS = ["tables", "code-friendly", "fenced-code-blocks", "header-ids"]
+_HEADING = re.compile(r'<h[12] id="([^"]*)">(.*?)</h[12]>')
+_ADDRESS = re.compile(r'(?:href|src)="(?!\w+:|[#$])([^"#?]+)')
 
 
 def build(folder: Path) -> None:
-    """Write the site; its first page is index.html."""
-    for name in vitviz.__all__:  # which are imported when they are first asked for
+    """Write the site, whose first page is index.html, and check its links.
+
+    Raises
+    ------
+    FileNotFoundError
+        When a link leads to no file.
+    """
+    for name in vitviz.__all__:  # the package imports each when it is first used
         setattr(vitviz, name, getattr(vitviz, name))
     pdoc.render.configure(
         docformat="numpy",
@@ -38,22 +59,64 @@ def build(folder: Path) -> None:
         pdoc.pdoc(*SHOWN, output_directory=folder)
     gallery.write(folder)
     write_pages(folder)
+    if broken := broken_links(folder):
+        raise FileNotFoundError(f"These links lead nowhere: {broken}.")
 
 
-def write_pages(folder: Path) -> None:
-    """Write the guide and the worksheet as pages, whose links lead to each other."""
+def write_pages(folder: Path) -> list[Path]:
+    """Write README.md and every file that it leads to, and return the pages of Markdown.
+
+    The list of their sections, in which every page searches, is a script: a page that is opened
+    from disk may load scripts, and no other files.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    source = Path(__file__).parent
-    loader = jinja2.FileSystemLoader(source / "templates")
-    template = jinja2.Environment(loader=loader).get_template("page.html.jinja2")
-    for name in PAGES:
-        text = (source / f"{name}.md").read_text(encoding="utf-8")
-        for other in PAGES:
-            text = text.replace(f"({other}.md)", f"({other}.html)")
-        content = markdown2.markdown(text, extras=["tables", "code-friendly"])
+    templates = Path(__file__).parent / "templates"
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(templates))
+    template = environment.get_template("page.html.jinja2")
+    pages, sections = [ROOT / "README.md"], []
+    for page in pages:  # which grows
+        text = page.read_text(encoding="utf-8")
+        text = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)  # for hubs, not readers
+        for file in {(page.parent / link).resolve() for link in _LINK.findall(text)} - {*pages}:
+            if file.suffix == ".md":
+                pages.append(file)
+            else:
+                shutil.copy(file, folder / file.name)
+        text = _LINK.sub(lambda link: f"]({_address(Path(link[1]))})", text)
+        content = markdown2.markdown(text, extras=_EXTRAS)
         title = next(line[2:] for line in text.splitlines() if line.startswith("# "))
-        page = template.render(title=title, content=content)
-        (folder / f"{name}.html").write_text(page, encoding="utf-8")
+        whole = template.render(title=title, content=content, version=vitviz.__version__)
+        (folder / _address(page)).write_text(whole, encoding="utf-8")
+        _, *parts = _HEADING.split(content)
+        for anchor, heading, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+            place, name = f"{_address(page)}#{anchor}", _plain(heading)
+            sections.append({"page": title, "name": name, "place": place, "text": _plain(body)})
+    lines = f"const SECTIONS = {json.dumps(sections)};\n"
+    (folder / "sections.js").write_text(lines, encoding="utf-8")
+    shutil.copy(templates / "find.js", folder)
+    return pages
+
+
+def _plain(markup: str) -> str:
+    """Return the text of HTML."""
+    return " ".join(html.unescape(re.sub("<[^>]*>", " ", markup)).split())
+
+
+def _address(file: Path) -> str:
+    """Return the name that a file has on the site."""
+    if file.suffix != ".md":
+        return file.name
+    return "index.html" if file.name == "README.md" else f"{file.stem.lower()}.html"
+
+
+def broken_links(folder: Path) -> list[str]:
+    """Return each link between files of the site that leads to no file."""
+    return [
+        f"{page.relative_to(folder)} -> {link}"
+        for page in sorted(folder.rglob("*.html"))
+        for link in sorted({*_ADDRESS.findall(page.read_text(encoding="utf-8"))})
+        if not (page.parent / unquote(link)).exists()
+    ]
 
 
 if __name__ == "__main__":

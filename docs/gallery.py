@@ -1,8 +1,8 @@
-"""Every figure of `vitviz.plots`, drawn from one capture of the model that comes with vitviz.
+"""Draw every figure of `vitviz.plots` with the model that opens first.
 
     python docs/gallery.py FOLDER
 
-writes gallery.html and plotly.min.js, which it needs beside it, into the folder.
+writes gallery.html, and plotly.min.js that it loads, into the folder.
 """
 
 import inspect
@@ -21,14 +21,14 @@ from plotly.offline import get_plotlyjs
 import vitviz
 from vitviz import attribution, inspection, intervention, plots
 from vitviz.activations import FillPatches, MuteHeads, edited_input
-from vitviz.checkpoints import assets
+from vitviz.common import DEFAULT_MODEL
+from vitviz.zoo.checkpoints import assets
 from vitviz.zoo.toys import toy_model
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 LAYER, HEAD, PATCH = 5, 2, (6, 8)
-MODEL = "vitviz_things200"
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Gallery of vitviz.plots</title>
@@ -50,8 +50,8 @@ section {{ min-width: 0 }}
 
 
 def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
-    """What draws each figure, by the name of its function."""
-    model = vitviz.load_model(MODEL)
+    """Return the functions that draw the figures, by the names of `vitviz.plots`."""
+    model = vitviz.load_model(DEFAULT_MODEL)
     image = vitviz.open_image((assets() / "samples" / "dog.jpg").read_bytes())
     acts = vitviz.capture(model, image)
     answers, labels = _answers(acts), acts.output_names
@@ -72,8 +72,8 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
     components, explained = inspection.filter_components(kernel)
     similarity = inspection.position_similarity(table, grid=grid)
     relevance = attribution.relevance(model, image, top)
-    untrained = vitviz.load_model(MODEL, pretrained=False, seed=0)
-    mimetic = vitviz.load_model(MODEL, pretrained=False, initialisation="mimetic")
+    untrained = vitviz.load_model(DEFAULT_MODEL, pretrained=False, seed=0)
+    mimetic = vitviz.load_model(DEFAULT_MODEL, pretrained=False, initialisation="mimetic")
     equal = inspection.uniform_distance(grid, acts.patch_size)
     starts = {
         called: inspection.attention_distance(vitviz.capture(start, image)).ravel() / equal
@@ -100,8 +100,12 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
     costs = [inspection.multiply_adds(count, embed_dim=768, mlp_dim=3072) for count in tokens]
 
     def curve(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        found = intervention.deletion_curve(model, image, values, class_index=top, steps=8)
+        found = intervention.deletion_curve(model, image, values, target=top, steps=8)
         return found.shares, found.probabilities
+
+    chance = intervention.random_curve(
+        intervention.deletion_curve, model, image, target=top, steps=8
+    )
 
     def run(called: str) -> Any:
         return json.loads((assets() / "curves" / f"{called}.json").read_text(encoding="utf-8"))
@@ -160,11 +164,18 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
             now.distance - before.distance, unit="px", names=("random weights", "trained")
         ),
         "distance_histogram": lambda: plots.distance_histogram(acts, LAYER, HEAD),
+        "for_paper": lambda: plots.for_paper(plots.attention_map(acts, LAYER, HEAD, query=PATCH)),
+        "head_grid": lambda: plots.head_grid(acts, LAYER, query=PATCH),
         "enlarged": lambda: plots.enlarged(plots.class_probabilities(acts), 1.25),
         "entropy_by_layer": lambda: plots.entropy_by_layer(
             now.entropy / bits, before.entropy / bits
         ),
         "filter_components": lambda: plots.filter_components(components, explained),
+        "filter_product": lambda: plots.filter_product(
+            model.preprocess(image).numpy()[:, : components.shape[2], : components.shape[3]],
+            components[0],
+            names=("the first patch", "component 1"),
+        ),
         "filter_response": lambda: plots.filter_response(
             inspection.filter_response(model.preprocess(image).numpy(), components[0]),
             image,
@@ -176,6 +187,7 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
         "guesses": lambda: plots.guesses(  # each head's strongest patch for CLS is its guess
             np.bincount(strongest, minlength=grid[0] * grid[1]).reshape(grid), image, crop=crop
         ),
+        "guesses_of_percent": lambda: plots.guesses_of_percent({40: 3, 55: 8, 60: 5, 70: 2}),
         "guesses_by_layer": lambda: plots.guesses_by_layer(
             Counter(now.distance.argmin(axis=0).tolist()), acts.depth
         ),
@@ -196,10 +208,11 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
             grid=grid,
         ),
         "occlusion": lambda: plots.occlusion(
-            intervention.occlusion(model, image, class_index=top, block=4),
+            intervention.occlusion(model, image, target=top, block=4),
             image,
             crop=crop,
             name=name,
+            block=4,
         ),
         "offset_attention": lambda: plots.offset_attention(acts, LAYER, HEAD),
         "patch_answers": lambda: plots.patch_answers(
@@ -220,9 +233,13 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
         ),
         "relevance": lambda: plots.relevance(relevance, image, crop=crop, name=name),
         "removal_curves": lambda: plots.removal_curves(
-            {"relevance": curve(relevance), "random": curve(intervention.random_map(grid))},
+            {
+                "relevance": curve(relevance),
+                "random": (chance.shares, chance.probabilities),
+            },
             name=name,
             putting_back=False,
+            ranges={"random": (chance.low, chance.high)},
         ),
         "removed_patches": lambda: plots.removed_patches(
             edited_input(model, image, hidden), crop=crop, mask=mask, removal="blurred"
@@ -235,7 +252,8 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
         "token_norms": lambda: plots.token_norms(acts),
         "token_scatter": lambda: plots.token_scatter(acts),
         "training_curves": lambda: plots.training_curves(
-            {"": run(MODEL)["epochs"]}, test_accuracy={"": run(MODEL)["test_accuracy"]}
+            {"": run(DEFAULT_MODEL)["epochs"]},
+            test_accuracy={"": run(DEFAULT_MODEL)["test_accuracy"]},
         ),
         "with_guess": lambda: plots.with_guess(
             plots.relevance(relevance, image, crop=crop, name=name),
@@ -253,7 +271,7 @@ def _answers(acts: vitviz.Activations) -> np.ndarray:
 
 
 def write(folder: Path) -> None:
-    """Write the page and the script it needs."""
+    """Write the page and the script that it loads."""
     drawn = {name: draw() for name, draw in sorted(figures().items())}
     parts = []
     for name, figure in drawn.items():
@@ -265,7 +283,7 @@ def write(folder: Path) -> None:
             f'<p>{escape(first)}</p><figure role="img" aria-label="{escape(alt)}">{chart}</figure>'
             "</section>"
         )
-    line = vitviz.load_model(MODEL).provenance
+    line = vitviz.load_model(DEFAULT_MODEL).provenance
     folder.mkdir(parents=True, exist_ok=True)
     page = _PAGE.format(provenance=escape(line), figures="\n".join(parts))
     (folder / "gallery.html").write_text(page, encoding="utf-8")

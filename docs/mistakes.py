@@ -1,4 +1,4 @@
-"""The numbers that refute what is often said of Vision Transformers; docs/teaching.py asks."""
+"""Compute the numbers that refute common errors about Vision Transformers, for docs/teaching.py."""
 
 import json
 from itertools import combinations
@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from answers import correlation, known, largest, model, reached, scene
+from answers import correlation, count_changed, largest, model, not_none, scene
 
 import vitviz
 from vitviz import attribution, inspection
-from vitviz.checkpoints import assets
+from vitviz.zoo.checkpoints import assets
 
-PICTURE = "dog"  # with which the app opens
+PICTURE = "red_panda"  # with which the app opens
 
 
 def residual() -> dict[str, float]:
-    """What the last layer gives, beside the right sum and the wrong one: |z_L - sum| / |z_L|."""
+    """Return the relative error |z_L - sum| / |z_L| of the right and of the wrong residual sum."""
     acts, depth = scene(PICTURE).acts, scene(PICTURE).acts.depth
     before, between, after = (
         torch.tensor(tokens)
@@ -34,12 +34,14 @@ def residual() -> dict[str, float]:
         for name, stream in (("right", between), ("wrong", before))
     }
     if off["right"] > 1e-5:
-        raise ValueError("A layer does not add the MLP's result to the stream after attention.")
+        raise ValueError(
+            "The last layer does not add the MLP's output to the tokens after attention."
+        )
     return off
 
 
 def scale() -> dict[str, Any]:
-    """The strongest weight of CLS in the last layer, and what another scale would make of it."""
+    """Return the largest weight of CLS in the last layer, with the right and a wrong scale."""
     acts = scene(PICTURE).acts
     layer, width = acts.depth - 1, acts.tokens(0).shape[1]
     attention, query, key = acts.attention(layer), acts.queries(layer), acts.keys(layer)
@@ -66,7 +68,7 @@ def _softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def learned() -> dict[str, Any]:
-    """Cosine of neighbouring positions before and after trainings without any start in them."""
+    """Return the cosine of neighbouring positions before and after training."""
     path = assets() / "curves" / "inductive_bias.json"
     runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
     plain = [run["neighbours"] for run in runs if run["condition"] == "plain initialisation"]
@@ -75,16 +77,16 @@ def learned() -> dict[str, Any]:
 
 
 def head() -> dict[str, Any]:
-    """The one linear layer that gives the answer."""
+    """Count the inputs, outputs and numbers of the classification head."""
     linear: Any = model().module.get_submodule("head")
     if not isinstance(linear, torch.nn.Linear):
-        raise ValueError("The classification head is no linear layer.")
+        raise ValueError("The classification head is not a linear layer.")
     outputs, inputs = linear.weight.shape
     return {"inputs": inputs, "outputs": outputs, "numbers": outputs * inputs + outputs}
 
 
 def depth() -> dict[str, Any]:
-    """The head that looks farthest, and one of a later layer that looks least far, in pixels."""
+    """Return the head with the largest distance, and a head of a later layer with the smallest."""
     acts = scene(PICTURE).acts
     profile = vitviz.load_profile(assets() / "profiles" / f"{model().name}.npz")
     here, there = inspection.attention_distance(acts), profile.mean("distance")
@@ -104,17 +106,22 @@ def depth() -> dict[str, Any]:
     if heads[0]["over_many"] <= heads[1]["over_many"]:
         raise ValueError("Over many pictures the head of the later layer looks farther.")
     means = there.mean(axis=1)
+    profiles = sorted((assets() / "profiles").glob("*.npz"))
+    for path in profiles:
+        if (np.diff(vitviz.load_profile(path).mean("distance").mean(axis=1)) <= 0).any():
+            raise ValueError(f"The mean distance does not grow with depth in {path.stem}.")
     return {
         "heads": heads,
         "means": (float(means[0]), float(means[-1])),
         "pictures": profile.about["pictures"],
+        "models": {3: "three"}[len(profiles)],
     }
 
 
 def class_maps() -> dict[str, Any]:
-    """Two classes on one picture: one map by rollout, two by their gradients."""
+    """Correlate the maps of the two most probable classes on one picture."""
     shown = scene("bison")
-    order = known(shown.acts.probabilities).argsort()[::-1][:2]
+    order = not_none(shown.acts.probabilities).argsort()[::-1][:2]
     maps = [attribution.relevance(model(), shown.image, int(index)) for index in order]
     return {
         "classes": [shown.acts.output_names[index] for index in order],
@@ -124,9 +131,9 @@ def class_maps() -> dict[str, Any]:
 
 
 def certain() -> dict[str, Any]:
-    """A wrong answer with a high probability."""
+    """Return a wrong answer and its high probability."""
     acts = scene("duck").acts
-    values = known(acts.probabilities)
+    values = not_none(acts.probabilities)
     top = largest(values)
     if "duck" in acts.output_names:
         raise ValueError("The model knows ducks.")
@@ -134,7 +141,7 @@ def certain() -> dict[str, Any]:
 
 
 def numbers() -> dict[str, Any]:
-    """All of them, by the names that the guide gives them."""
+    """Return all numbers, by their names in the guide."""
     acts = scene(PICTURE).acts
     tokens = len(acts.tokens(0))
     equal = inspection.uniform_distance((7, 7), 32)
@@ -145,7 +152,7 @@ def numbers() -> dict[str, Any]:
         "head": head(),
         "tokens": tokens,
         "patches": len(acts.patches),
-        "reached": reached(acts, tokens // 2),
+        "reached": count_changed(acts, tokens // 2),
         "depth": depth(),
         "class_maps": class_maps(),
         "certain": certain(),

@@ -1,9 +1,9 @@
-"""The teacher's guide, with every number and answer computed anew, and the worksheet.
+"""Write the teacher's guide and the worksheet, with every number computed anew.
 
     python docs/teaching.py
 
-writes docs/teaching.md and docs/worksheet.md from docs/templates/; tests/test_docs.py checks that
-they are up to date.
+It fills the templates in docs/templates/ and writes docs/teaching.md and docs/worksheet.md.
+tests/test_docs.py checks that these are up to date.
 """
 
 import re
@@ -15,14 +15,17 @@ import answers
 import jinja2
 import mistakes
 
-from vitviz.cli.lesson_files import MODEL, MORE_MODELS, READY
+from vitviz.cli.lesson import MORE_MODELS, READY
+from vitviz.common import DEFAULT_MODEL
 from vitviz.text.lessons import LESSONS, link, settings_of
 
 HERE = Path(__file__).parent
 GUIDE, SHEET = HERE / "teaching.md", HERE / "worksheet.md"
 SERVER = "http://localhost:8501"  # where the app is on the teacher's machine
-_NUMBER = re.compile(r"(\d+\.\d+|\d+(?= %| times))")  # what is measured; counts are exact
-_ROUNDING = re.compile(r"\b\de-(?:0[6-9]|[1-9]\d)\b")  # what is left of a difference that is none
+#: Minutes before the first lesson, between the fourth and the fifth, and at the end of each.
+OPENING, DISCUSSION, COMPARISON = 8, 5, 1
+_NUMBER = re.compile(r"(\d+\.\d+|\d+(?= %| times))")  # measurements; counts must be equal
+_ROUNDING = re.compile(r"\b\de-(?:0[6-9]|[1-9]\d)\b")  # rounding errors around 0
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -30,12 +33,12 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def points(share: float) -> str:
-    """A difference of two shares."""
+    """Return the difference of two shares in words."""
     return f"{100 * abs(share):.1f} percentage points"
 
 
 def place(patch: tuple[int, ...] | str) -> str:
-    """A patch by its row and column, or as an address has it: "8.11"."""
+    """Return the row and column of a patch in words; in a link it is written as "8.11"."""
     row, column = patch.split(".") if isinstance(patch, str) else patch[:2]
     return f"row {row}, column {column}"
 
@@ -44,13 +47,23 @@ def number(value: float, digits: int = 1) -> str:
     return f"{value:,.{digits}f}"
 
 
+def lesson_minutes() -> list[tuple[int, int]]:
+    """Return the minute of the class at which each lesson begins, and that at which it ends."""
+    spans, end = [], OPENING
+    for which, lesson in enumerate(LESSONS, 1):
+        begin = end + (DISCUSSION if which == 5 else 0)
+        end = begin + sum(step.minutes for step in lesson.steps) + COMPARISON
+        spans.append((begin, end))
+    return spans
+
+
 def texts() -> dict[Path, str]:
-    """What the guide and the worksheet say.
+    """Return the text of the guide and of the worksheet.
 
     Raises
     ------
     ValueError
-        When a step of a lesson is missing in it, or a number does not show what the guide says.
+        When the guide lacks a step of a lesson, or a number contradicts its sentence.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
@@ -64,30 +77,32 @@ def texts() -> dict[Path, str]:
     facts = dict(
         **found,
         wrong=mistakes.numbers(),
+        picture=mistakes.PICTURE.replace("_", " "),
         lessons=LESSONS,
+        minutes=lesson_minutes(),
         asked=settings_of,
-        said=answers.said,
+        said=answers.final_sentences,
         link=lambda which, step=1: f"{SERVER}/{link(which, step)}",
         server=SERVER,
-        model=MODEL,
+        model=DEFAULT_MODEL,
         more_models=MORE_MODELS,
         ready=READY,
     )
-    made = {
+    pages = {
         file: environment.get_template(f"{file.name}.jinja2").render(facts)
         for file in (GUIDE, SHEET)
     }
     for which, lesson in enumerate(LESSONS, 1):
         for step in range(1, len(lesson.steps) + 1):
-            if f"({SERVER}/{link(which, step)})" not in made[GUIDE]:
+            if f"({SERVER}/{link(which, step)})" not in pages[GUIDE]:
                 raise ValueError(f"The guide does not answer step {which}.{step}.")
-    return made
+    return pages
 
 
 def differences(committed: str, made: str) -> list[str]:
-    """The lines of two guides that differ by more than the last digit of what is measured.
+    """Return the lines that differ by more than one in the last digit of a measurement.
 
-    Another machine's arithmetic may round a number otherwise: by one in its last digit, not more.
+    Another machine may round a measurement differently, by one in its last digit.
     """
     lines = zip_longest(committed.splitlines(), made.splitlines(), fillvalue="(no line)")
     return [f"{one}\n{other}" for one, other in lines if not _alike(one, other)]

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -32,37 +32,53 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(log: Path, *words: str, port: int | None = None) -> Iterator[Server]:
+def serving(
+    log: Path,
+    *words: str,
+    port: int | None = None,
+    command: Sequence[str] = (sys.executable, "-m", "streamlit", "run", "app.py"),
+    env: Mapping[str, str] = os.environ,
+    cwd: Path = ROOT,
+    prefix: str = "",
+) -> Iterator[Server]:
     """`streamlit run app.py`, without a network; it ends with no traceback in what it said.
 
     Parameters
     ----------
     log : file of what it says
     words : further ones of the command line
+    command, env, cwd : another way to run it
+    prefix : of its addresses
     """
     port = port or free_port()
-    command = [sys.executable, "-m", "streamlit", "run", "app.py"]
-    options = ["--server.headless", "true", "--server.port", str(port)]
+    said = {"HF_HUB_OFFLINE": "1", "STREAMLIT_SERVER_HEADLESS": "true"}
+    said |= {"STREAMLIT_SERVER_PORT": str(port)}
     begun = time.monotonic()
     with log.open("w") as file:
         process = subprocess.Popen(
-            [*command, *options, *words],
-            cwd=ROOT,
-            env={**os.environ, "HF_HUB_OFFLINE": "1"},
+            [*command, *words],
+            cwd=cwd,
+            env={**env, **said},
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    url = f"http://{HERE}:{port}"
+    url = f"http://{HERE}:{port}{prefix}"
     try:
-        while not _answers(url):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < begun + PATIENCE, log.read_text()
-            time.sleep(0.05)
+        wait_for(url, process, log)
         yield Server(url, time.monotonic() - begun, process.pid, log)
     finally:
         _end(process)
     assert "Traceback" not in log.read_text(), log.read_text()
+
+
+def wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Wait until the server at an address answers."""
+    deadline = time.monotonic() + PATIENCE
+    while not _answers(url):
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
 
 
 def _answers(url: str) -> bool:

@@ -1,7 +1,9 @@
 """Small models and pictures that several test files use; everything here is made on the spot."""
 
+import io
 import json
 import re
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache, partial
@@ -25,7 +27,7 @@ from vitviz.activations import Activations, capture, captures
 from vitviz.model import Model, Preprocessing
 from vitviz.vit import VisionTransformer
 from vitviz.zoo.architectures import on_meta_device
-from vitviz.zoo.architectures import undrawn as undrawn
+from vitviz.zoo.architectures import skip_random_weights as skip_random_weights
 
 #: One of each kind of own ViT, named by what is special about it.
 OWN: dict[str, dict[str, Any]] = {
@@ -61,7 +63,7 @@ def randomise(module: nn.Module, seed: int = 0) -> None:
     """Give every parameter a random value, so that none is inert and attention is far from even."""
     with seeded(seed), torch.no_grad():
         for parameter in module.parameters():
-            if parameter.ndim == 1:  # biases, and the norms' scales
+            if parameter.ndim < 2:  # biases, and the norms' scales
                 parameter.uniform_(0.5, 1.5)
             else:
                 parameter.normal_(std=parameter[0].numel() ** -0.5)
@@ -285,10 +287,45 @@ def hook_count(module: nn.Module) -> int:
     return sum(len(part._forward_hooks) + len(part._forward_pre_hooks) for part in module.modules())
 
 
-def assert_one_sentence(error: BaseException | str) -> None:
-    """One line that ends like a sentence, holds no second one, and names no class of error."""
+def assert_clear_error(error: BaseException | str, *naming: str) -> None:
+    """Assert that a message is one line for people, and names each of `naming`."""
     message = str(error)
     assert re.fullmatch(r"\S[^\n]*[.?]", message), message
-    assert not re.search(r"[.?!] [A-Z]", message), message
-    assert "Error" not in message, message
-    assert "Traceback" not in message, message
+    assert not re.search(r"Error|Traceback|<class |<built-in| object at 0x", message), message
+    assert all(name in message for name in naming), message
+
+
+def damaged(data: bytes, seed: int) -> bytes:
+    """The bytes of a file that is cut, or has other bytes somewhere.
+
+    Of a ZIP archive, members that are not compressed and JSON in them are damaged under a sum that
+    fits, as else no reader would come to see them.
+    """
+    rng = np.random.default_rng(seed)
+    kind = seed % 5
+    if kind == 0:
+        return data[: int(rng.integers(len(data)))]
+    if kind == 1 or not data.startswith(b"PK"):
+        changed = bytearray(data)
+        for place in rng.integers(len(data), size=1 + seed % 40):
+            changed[place] = int(rng.integers(256))
+        return bytes(changed)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    name = sorted(members)[int(rng.integers(len(members)))]
+    if kind == 2:
+        del members[name]
+    elif kind == 3 or "about.npy" not in members:
+        members[name] = damaged(members[name], 5 * seed + 1)
+    else:
+        about = json.loads(str(np.load(io.BytesIO(members["about.npy"]))))
+        key = sorted(about)[int(rng.integers(len(about)))]
+        about[key] = [None, 7, "x", [], {}, [[]], -1.5][int(rng.integers(7))]
+        file = io.BytesIO()
+        np.save(file, np.array(json.dumps(about)))
+        members["about.npy"] = file.getvalue()
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for each, content in members.items():
+            archive.writestr(each, content)
+    return file.getvalue()

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from vitviz.hub import Weights
+from vitviz.common.hub import Weights
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -18,9 +18,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitviz.activations import Activations
-from vitviz.families import family_of
 from vitviz.inspection import attention_distance, attention_rollout
 from vitviz.model import Model
+from vitviz.model.families import family_of
 
 LONG = 300.0  # of the queries
 #: By how much the score of the bright patch exceeds the others in windows: enough to look at it

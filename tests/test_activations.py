@@ -18,7 +18,7 @@ import torch
 from examples import (
     OWN,
     TIMM,
-    assert_one_sentence,
+    assert_clear_error,
     equal_captures,
     example,
     hook_count,
@@ -35,17 +35,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 from torch import Tensor, nn
 
-from vitviz.activations import (
-    Activations,
-    Edit,
-    MuteHeads,
-    SwapTokens,
-    capture,
-)
-from vitviz.families import ModelError
-from vitviz.images import ImageError
-from vitviz.inspection import measurements
-from vitviz.model import RECORDER, Model
+from vitviz.activations import Activations, Edit, MuteHeads, SwapTokens, capture, check_finite
+from vitviz.common.images import ImageError
+from vitviz.inspection import measurements, windowed_distance
+from vitviz.model import Model
+from vitviz.model.families import ModelError
+from vitviz.model.model import RECORDER
+from vitviz.profiling import profile
 from vitviz.vit import VisionTransformer
 
 # --- watching changes nothing -------------------------------------------------------------------
@@ -187,7 +183,7 @@ def test_a_layer_that_is_not_there_is_an_error(layer: int) -> None:
     for question in asked:
         with pytest.raises(ValueError, match=r"layer in 0\.\.2") as caught:
             question(layer)
-        assert_one_sentence(caught.value)
+        assert_clear_error(caught.value)
 
 
 # --- maps ---------------------------------------------------------------------------------------
@@ -259,14 +255,14 @@ def test_a_query_outside_the_model_is_an_error(query: int | tuple[int, int]) -> 
     acts = capture(example("plain"), picture())  # 1 + 4 x 6 tokens
     with pytest.raises(ValueError, match="Expected a") as caught:
         acts.attention_map(0, query)
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
 
 
 def test_an_unknown_direction_is_an_error() -> None:
     acts = capture(example("plain"), picture())
     with pytest.raises(ValueError, match="diagonal") as caught:
         acts.attention_map(0, 0, direction="diagonal")  # type: ignore[arg-type]
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
 
 
 # --- what else is kept --------------------------------------------------------------------------
@@ -400,11 +396,11 @@ def test_shared_properties_are_those_of_all_layers() -> None:
 @pytest.mark.parametrize("change", [dict(kind="window"), dict(query_grid=(2, 3))])
 def test_no_one_grid_is_told_where_layers_differ(change: dict[str, Any]) -> None:
     model = own_model()
-    model.layers = (*model.layers[:2], replace(model.layers[2], **change))
+    model.reading.layers = (*model.layers[:2], replace(model.layers[2], **change))
     acts = capture(model, picture())
     with pytest.raises(ModelError) as caught:
         _ = acts.grid
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -413,7 +409,7 @@ def test_no_one_grid_is_told_where_layers_differ(change: dict[str, Any]) -> None
 )
 def test_layers_of_other_tokens_are_not_all_to_all(change: dict[str, Any]) -> None:
     model = own_model()
-    model.layers = (*model.layers[:2], replace(model.layers[2], **change))
+    model.reading.layers = (*model.layers[:2], replace(model.layers[2], **change))
     acts = capture(model, picture())
     assert not acts.all_to_all
     with pytest.raises(ModelError, match="no chain of matrices"):
@@ -509,9 +505,10 @@ def test_whatever_is_raised_leaves_nothing_behind(place: str, kind: type[BaseExc
 
 def test_what_the_module_fails_on_is_said_in_one_sentence() -> None:
     model = watched(timm_module("vit_tiny_patch16_224", depth=1), (64, 64))
-    with pytest.raises(ModelError, match="could not compute this picture: Input height") as caught:
+    words = "could not compute an input of 64 x 64 pixels: Input height"
+    with pytest.raises(ModelError, match=words) as caught:
         capture(model, picture())
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
     assert isinstance(caught.value.__cause__, AssertionError)
     assert hook_count(model.module) == 0
 
@@ -643,7 +640,7 @@ def test_a_capture_is_made_of_a_picture_its_file_or_its_bytes(tmp_path: Path) ->
 def test_what_is_no_picture_is_refused_in_one_sentence(given: Any, words: str) -> None:
     with pytest.raises(ImageError, match=words) as caught:
         capture(example("plain"), given)
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
 
 
 def test_a_capture_measures_itself() -> None:
@@ -665,3 +662,85 @@ def test_models_and_captures_say_what_they_are() -> None:
     )
     headless = capture(example("no head"), picture())
     assert repr(headless) == "Activations(3 layers (global), 25 tokens at the end)"
+
+
+# --- a table ------------------------------------------------------------------------------------
+
+
+def test_a_capture_is_a_table_with_a_row_for_each_head_and_measure() -> None:
+    acts = capture(example("plain"), picture())
+    frame = acts.to_frame(picture="dog.jpg")
+    assert list(frame.columns) == ["picture", "layer", "head", "measure", "unit", "value"]
+    measured = acts.measure()
+    for name, unit in (("distance", "px"), ("entropy", "bit"), ("prefix_mass", "share")):
+        some = frame[frame["measure"] == name]
+        assert set(some["unit"]) == {unit}
+        wide = some.pivot(index="layer", columns="head", values="value")
+        np.testing.assert_allclose(wide.to_numpy(), getattr(measured, name))
+        assert [*map(int, wide.index)] == [1, 2, 3]  # as on screen
+        assert [*map(int, wide.columns)] == [1, 2, 3, 4]
+    assert set(frame["picture"]) == {"dog.jpg"}
+
+
+def test_a_capture_of_windows_is_a_table_of_distances_and_entropies() -> None:
+    model = swin()
+    acts = capture(model, picture())
+    frame = acts.to_frame()
+    assert set(frame["measure"]) == {"distance", "entropy"}
+    assert len(frame) == 2 * sum(layer.num_heads for layer in acts.layers)
+    last = frame[(frame["layer"] == acts.depth) & (frame["measure"] == "distance")]
+    np.testing.assert_allclose(
+        last["value"].to_numpy(), windowed_distance(acts, layer=acts.depth - 1)
+    )
+
+
+def swin() -> Model:
+    options: dict[str, Any] = dict(img_size=64, window_size=4, embed_dim=16, num_classes=5)
+    options |= dict(depths=(2, 2), num_heads=(1, 2))
+    module = timm.create_model("swin_tiny_patch4_window7_224", **options).eval()
+    randomise(module)
+    return watched(module, (64, 64))
+
+
+@pytest.mark.parametrize("name", ["swin", "pvt_v2_b0", "cait_xxs24_224"])
+def test_where_rollout_is_not_defined_the_rest_is_measured_and_the_reason_said(name: str) -> None:
+    if name == "cait_xxs24_224":
+        model = example(name)
+    elif name == "swin":
+        model = swin()
+    else:
+        model = watched(timm.create_model(name).eval(), (64, 64))
+    acts = capture(model, picture())
+    found, profiled = acts.measure(), profile(model, [picture()])
+    assert "Rollout is not defined" in found.missing
+    for number, layer in enumerate(acts.layers):
+        heads = layer.num_heads
+        by_hand = [
+            -(a * np.log2(np.maximum(a, 1e-30))).sum(axis=2)[
+                :, np.isfinite(queries).all(axis=1) | (layer.kind in ("global", "class"))
+            ]
+            for a, queries, _ in acts.windows(number)
+        ]
+        expected = np.concatenate(by_hand, axis=1).mean(axis=1)
+        np.testing.assert_allclose(found.entropy[number, :heads], expected, atol=1e-4)
+        far = windowed_distance(acts, layer=number)
+        np.testing.assert_allclose(found.distance[number, :heads], far)
+        assert np.isnan(found.entropy[number, heads:]).all()
+    for measure in ("distance", "entropy"):
+        np.testing.assert_allclose(
+            getattr(found, measure), profiled.values(measure)[0], rtol=1e-4, atol=1e-3
+        )
+    assert found.rollout.shape == (len(acts.tokens(acts.depth)),)
+    for nothing in (found.rollout, found.prefix_mass, found.query_attention):
+        assert np.isnan(nothing).all()
+    assert capture(example("plain"), picture()).measure().missing == ""
+
+
+def test_what_is_not_finite_after_the_last_layer_or_in_the_answer_is_refused() -> None:
+    check_finite(own_model(num_classes=0), capture(own_model(num_classes=0), picture()))
+    for options, part in ((dict(num_classes=0), "blocks.2.mlp.fc2"), ({}, "head")):
+        model = own_model(**options)
+        with torch.no_grad():
+            model.module.get_parameter(f"{part}.bias")[0] = torch.nan
+        with pytest.raises(ModelError, match="NaN or infinite"):
+            check_finite(model, capture(model, picture()))

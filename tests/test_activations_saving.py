@@ -10,7 +10,7 @@ import timm
 import torch
 from examples import (
     OWN,
-    assert_one_sentence,
+    assert_clear_error,
     example,
     narrow_mixer,
     narrow_stages,
@@ -24,9 +24,9 @@ from numpy.testing import assert_array_equal
 import vitviz
 from vitviz import intervention
 from vitviz.activations import Activations, DropPatches, capture
-from vitviz.families import ModelError
-from vitviz.images import SHOWN_SIDE
+from vitviz.common.images import SHOWN_SIDE
 from vitviz.model import Model
+from vitviz.model.families import ModelError
 
 #: Windows, shifted windows, pooled keys, biases of positions, class attention, talking heads.
 SMALL: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
@@ -147,7 +147,7 @@ def test_another_norm_is_refused_in_a_sentence(tmp_path: Path) -> None:
     assert np.isfinite(acts.tokens(1, normalised=True)).all()
     with pytest.raises(ModelError, match="RmsNorm") as error:
         reloaded(acts, tmp_path).tokens(1, normalised=True)
-    assert_one_sentence(error.value)
+    assert_clear_error(error.value)
 
 
 def test_numpy_reads_the_file_by_itself(tmp_path: Path) -> None:
@@ -196,27 +196,27 @@ def rewritten(path: Path, **changed: Any) -> None:
 @pytest.mark.parametrize("missing", ["about", "tokens_1", "k_0", "rows_2", "photo", "patches"])
 def test_a_file_without_a_part_is_refused(missing: str, saved: Path) -> None:
     rewritten(saved, **{missing: None})
-    with pytest.raises(ModelError, match=r"x\.npz is no capture") as error:
+    with pytest.raises(ModelError, match=r"x\.npz is not a capture") as error:
         vitviz.load_activations(saved)
-    assert_one_sentence(error.value)
+    assert_clear_error(error.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"a" * 1000])
 def test_a_file_that_is_none_is_refused(content: bytes, saved: Path) -> None:
     saved.write_bytes(content)
-    with pytest.raises(ModelError, match=r"x\.npz is no capture"):
+    with pytest.raises(ModelError, match=r"x\.npz is not a capture"):
         vitviz.load_activations(saved)
 
 
 def test_a_file_that_was_cut_is_refused(saved: Path) -> None:
     saved.write_bytes(saved.read_bytes()[:-200])
-    with pytest.raises(ModelError, match=r"x\.npz is no capture"):
+    with pytest.raises(ModelError, match=r"x\.npz is not a capture"):
         vitviz.load_activations(saved)
 
 
 def test_a_file_of_pickles_is_not_unpacked(saved: Path) -> None:
     rewritten(saved, photo=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(ModelError, match=r"x\.npz is no capture"):
+    with pytest.raises(ModelError, match=r"x\.npz is not a capture"):
         vitviz.load_activations(saved)
 
 
@@ -226,7 +226,7 @@ def test_another_format_is_refused(saved: Path) -> None:
     rewritten(saved, about=np.array(json.dumps(about)))
     with pytest.raises(ModelError, match="format 2") as error:
         vitviz.load_activations(saved)
-    assert_one_sentence(error.value)
+    assert_clear_error(error.value)
 
 
 def test_what_was_changed_in_the_file_fails_the_proof(saved: Path) -> None:

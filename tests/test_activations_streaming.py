@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitviz.activations import Activations, calls, capture, forward
-from vitviz.families import ModelError
 from vitviz.inspection import Measurements, measurements
 from vitviz.model import Model
+from vitviz.model.families import ModelError
 from vitviz.vit import Attention
 
 

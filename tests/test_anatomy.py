@@ -18,15 +18,19 @@ from examples import (
     watched,
 )
 from numpy.testing import assert_allclose, assert_array_equal
+from timm.layers import apply_rot_embed_cat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitviz import anatomy
 from vitviz.activations import Activations, DropPatches, capture
-from vitviz.families import ModelError
 from vitviz.model import Model
+from vitviz.model.families import ModelError
+from vitviz.web import anatomy
+from vitviz.web.anatomy_map.message import build_boxes
+from vitviz.web.anatomy_map.numbers import compute_anatomy
 
-_SMALL: dict[str, Any] = dict(img_size=(56, 84), embed_dim=48, depth=2, num_heads=3)
+_WIDTHS: dict[str, Any] = dict(embed_dim=48, depth=2, num_heads=3)
+_SMALL: dict[str, Any] = dict(img_size=(56, 84), **_WIDTHS)
 
 
 def _timm(name: str, size: tuple[int, int], **options: Any) -> Callable[[], tuple[Any, Any]]:
@@ -277,6 +281,48 @@ def test_the_head_is_a_matrix_and_its_answer_a_softmax(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("architecture", "size"),
+    [("eva02_tiny_patch14_336", (56, 84)), ("vit_small_patch16_dinov3", (48, 80))],
+)
+def test_queries_and_keys_are_shown_before_and_after_their_rotation(
+    architecture: str, size: tuple[int, int]
+) -> None:
+    module: Any = timm.create_model(architecture, img_size=size, **_WIDTHS).eval()
+    randomise(module)
+    model = watched(module, size)
+    acts = capture(model, picture())
+    table = module.rope.get_embed(acts.grid)
+    for layer in (0, 1):
+        boxes = {
+            box.name: np.asarray(box.values) for box in anatomy.layer_boxes(model, acts, layer)
+        }
+        half, prefix = module.blocks[layer].attn.rotate_half, acts.num_prefix_tokens
+        for name in ("queries", "keys"):
+            before = torch.tensor(boxes[f"unrotated_{name}"])
+            turned = apply_rot_embed_cat(before[None, :, prefix:], table, half=half)[0]
+            wanted = torch.cat([before[:, :prefix], turned], dim=1)
+            assert_allclose(boxes[name], wanted.detach(), atol=1e-4 * float(wanted.abs().max()))
+            assert not np.allclose(boxes[name], before, atol=1e-3)
+    shown = build_boxes(compute_anatomy(model, picture(), acts, 1, None))
+    ids = [box["id"] for box in shown]
+    assert ids[ids.index("qkv") + 1 : ids.index("scores")] == ["rotated"]
+    assert "RoPE" not in shown[ids.index("qkv")]["say"]  # it has a step of its own
+
+
+@pytest.mark.parametrize("name", ["EVA", "timm, DINOv2"])
+def test_a_rotation_that_cannot_be_shown_is_said(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, acts, *_ = seen(name)
+    monkeypatch.setattr(anatomy.layers, "_unrotated_boxes", lambda *_: ())
+    shown = {
+        box["id"]: box for box in build_boxes(compute_anatomy(model, picture(), acts, 0, None))
+    }
+    assert "rotated" not in shown
+    assert ("RoPE" in shown["qkv"]["say"]) == (name == "EVA")
+
+
 @pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize("name", PLAIN)
 def test_every_box_of_a_layer_equals_what_hooks_see(name: str, layer: int) -> None:
@@ -316,6 +362,11 @@ def test_every_box_of_a_layer_equals_what_hooks_see(name: str, layer: int) -> No
         "after": out[path][0],
     }
     boxes = anatomy.layer_boxes(model, acts, layer)
+    rotated = ["unrotated_queries", "unrotated_keys"]
+    assert [box.name for box in boxes if box.name in rotated] == rotated * hasattr(
+        told.module, "rope"
+    )
+    boxes = tuple(box for box in boxes if box.name not in rotated)
     named = [box.name for box in boxes]
     assert [*dict.fromkeys(named)] == named
     left_out = {
@@ -431,5 +482,5 @@ def test_patches_that_were_dropped_have_no_steps() -> None:
     mask = np.zeros(model.layers[0].query_grid, bool)
     mask[0, 0] = True
     acts = capture(model, picture(), edits=[DropPatches(mask)])
-    with pytest.raises(ModelError, match=r"^Patches were dropped .*\.$"):
+    with pytest.raises(ModelError, match="were dropped"):
         anatomy.steps(model, picture(), acts)

@@ -16,7 +16,7 @@ import torch
 from examples import (
     OWN,
     TIMM,
-    assert_one_sentence,
+    assert_clear_error,
     equal_captures,
     example,
     hook_count,
@@ -25,21 +25,25 @@ from examples import (
     picture,
     plain_logits,
     randomise,
+    seeded,
     shallow,
+    sharpened,
     timm_model,
     watched,
 )
 from numpy.testing import assert_allclose, assert_array_equal
+from timm.models import maxxvit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vitviz import memory
 from vitviz.activations import capture
-from vitviz.attribution import gradient_rollout, relevance
-from vitviz.families import ModelError
-from vitviz.language import Message
-from vitviz.memory import gradient_bytes
-from vitviz.model import RECORDER, Model
+from vitviz.attribution import gradient_rollout, gradients, relevance
+from vitviz.common.language import Message
+from vitviz.model import Model, memory
+from vitviz.model.families import ModelError
+from vitviz.model.inputs import prepare
+from vitviz.model.memory import gradient_bytes
+from vitviz.model.model import RECORDER
 from vitviz.vit import Attention
 
 METHODS = [relevance, gradient_rollout]
@@ -298,7 +302,7 @@ def test_a_map_is_of_its_class(method: Callable[..., np.ndarray]) -> None:
     first, second = (method(example("plain"), picture(), index) for index in (0, 1))
     assert np.abs(first - second).max() > 0.1 * first.max()
     assert first.shape == (4, 6)
-    assert first.dtype == np.float32
+    assert first.dtype == np.float64
     assert not first.flags.writeable
     assert first.min() >= 0
 
@@ -312,6 +316,43 @@ def test_a_class_that_hangs_on_nothing_has_an_empty_map(method: Callable[..., np
         with torch.no_grad():
             module.head.weight[2] = 0
         assert_allclose(method(model, picture(), 2), np.full((4, 6), each), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["no class token", "registers alone", "plain"])
+@pytest.mark.parametrize("factor", [1e-3, 1e-6, 1e-9])
+def test_a_small_logit_has_a_map_and_no_rounding(kind: str, factor: float) -> None:
+    model = own_model(**OWN[kind])
+    module: Any = model.module
+    with torch.no_grad():
+        module.head.weight *= factor
+        module.head.bias *= factor
+    layers, rows = written_out(model, 2), output_rows(model)
+    added = np.zeros_like(np.eye(layers[0][0].shape[-1]))  # R - I
+    for attention, gradient in layers:
+        matrix = weighted(attention, gradient)
+        added = added + matrix @ added + matrix
+    begin = np.eye(len(added))[list(rows)].mean(axis=0)
+    expected = on_grid(added[list(rows)].mean(axis=0), model)
+    found = relevance(model, picture(), 2) - on_grid(begin, model)
+    kept = 1e-15 if begin[-1] else 0  # what float64 loses beside 1 / N
+    assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * expected.max() + kept)
+
+
+def test_only_relevance_changes_its_pattern_with_the_factor_of_its_target() -> None:
+    def mapped(method: Callable[..., np.ndarray], factor: float) -> np.ndarray:
+        def target(output: Tensor) -> Tensor:
+            return factor * output[2]
+
+        found = method(example("plain"), picture(), target)
+        return found / found.sum()
+
+    small, usual, large = (mapped(relevance, factor) for factor in (1e-4, 1.0, 1e4))
+    assert np.abs(small - usual).max() > 1e-3 * usual.max()
+    assert np.abs(large - usual).max() > 1e-2 * usual.max()
+    one, other = (mapped(gradient_rollout, factor) for factor in (1.0, 1e4))
+    assert_allclose(one, other, rtol=1e-4)
+    turned = mapped(gradient_rollout, -1.0)  # evidence against the class
+    assert np.abs(turned - one).max() > 1e-2 * one.max()
 
 
 @every_method
@@ -354,7 +395,7 @@ def test_the_model_stays_as_it_was(kind: str, method: Callable[..., np.ndarray])
     model = own_model() if kind == "plain" else timm_model(kind)
     before, seen = untouched(model), capture(model, picture())
     method(model, picture(), 0)
-    with pytest.raises(ValueError, match="class_index"):
+    with pytest.raises(ValueError, match="a class in 0"):
         method(model, picture(), 10_000)
     assert_same(before, untouched(model))
     assert all(parameter.grad is None for parameter in model.module.parameters())
@@ -408,19 +449,19 @@ def test_threads_do_not_mix_their_passes() -> None:
 
 
 def refusal(model: Model) -> str:
-    """The one sentence by which both methods refuse."""
+    """Return the error that both methods raise."""
     said = set()
     for method in METHODS:
         with pytest.raises(ModelError) as caught:
             method(model, picture(), 0)
         said.add(str(caught.value))
     (sentence,) = said
-    assert_one_sentence(sentence)
+    assert_clear_error(sentence)
     return sentence
 
 
 def test_a_model_without_classes_is_refused() -> None:
-    assert "no head that names classes" in refusal(example("no head"))
+    assert "no classification head" in refusal(example("no head"))
 
 
 @pytest.mark.parametrize("index", [-1, 5])
@@ -432,13 +473,16 @@ def test_a_class_that_is_not_there_is_refused(index: int) -> None:
 
 def test_attention_that_is_not_global_is_refused() -> None:
     model = own_model()
-    model.layers = (*model.layers[:2], replace(model.layers[2], kind="pooled"))
+    model.reading.layers = (*model.layers[:2], replace(model.layers[2], kind="pooled"))
     assert "blocks.2 has pooled attention" in refusal(model)
 
 
 def test_a_layer_that_is_refused_refuses_the_map() -> None:
     model = own_model()
-    model.layers = (replace(model.layers[0], refusal=Message("It has none.")), *model.layers[1:])
+    model.reading.layers = (
+        replace(model.layers[0], refusal=Message("It has none.")),
+        *model.layers[1:],
+    )
     assert refusal(model) == "It has none."
 
 
@@ -454,8 +498,22 @@ class NeverCalls(Attention):
         return self.proj(z)
 
 
+class HalvesOneHead(Attention):
+    def forward(self, z: Tensor) -> Tensor:
+        q, k, v = self.qkv(z).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        heads = F.scaled_dot_product_attention(q, k, v)
+        factors = torch.ones(self.num_heads, 1, 1)
+        factors[0] = 0.5
+        return self.proj((factors * heads).transpose(1, 2).flatten(2))
+
+
 @pytest.mark.parametrize(
-    ("kind", "words"), [(LooksBackOnly, "does not reproduce"), (NeverCalls, "one attention of 4")]
+    ("kind", "words"),
+    [
+        (LooksBackOnly, "does not reproduce"),
+        (NeverCalls, "uses neither softmax nor"),
+        (HalvesOneHead, "does more to its heads"),
+    ],
 )
 def test_attention_that_cannot_be_proved_is_refused(kind: type[Attention], words: str) -> None:
     model = own_model()
@@ -468,18 +526,61 @@ def test_attention_that_cannot_be_proved_is_refused(kind: type[Attention], words
     assert "blocks.1" in said
 
 
-def test_a_gradient_that_is_not_finite_is_refused() -> None:
+def test_a_gradient_that_is_not_finite_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = own_model()
     module: Any = model.module
     with torch.no_grad():
         module.head.weight[0] = torch.inf
-    assert "not finite" in refusal(model)
+    assert "NaN or infinite" in refusal(model)
+    # Below 0 it would be cut off before the map is made.
+    monkeypatch.setattr(
+        gradients,
+        "_gradients",
+        lambda value, attention: [torch.full_like(each, -torch.inf) for each in attention],
+    )
+    assert "NaN or infinite" in refusal(own_model())
 
 
 def test_layers_of_different_tokens_are_refused() -> None:
     options: Any = dict(num_classes=5, img_size=64, **narrow_stages())
     module = timm.create_model("coatnet_nano_rw_224", **options).eval()
-    assert "differ in their tokens" in refusal(watched(module, (64, 64)))
+    assert "convolutions lie between" in refusal(watched(module, (64, 64)))
+
+
+def coatnet(*, fused: bool) -> Model:
+    """A CoAtNet whose attention is all in its last stage, so that no convolutions lie between."""
+    timm.layers.set_fused_attn(fused)
+    attention = maxxvit.MaxxVitTransformerCfg(dim_head=8, rel_pos_type="bias")
+    config = maxxvit.MaxxVitCfg(
+        embed_dim=(16, 16, 16, 16),
+        depths=(1, 1, 1, 3),
+        block_type=("C", "C", "C", "T"),
+        stem_width=16,
+        transformer_cfg=attention,
+    )
+    try:
+        with seeded():
+            module: Any = maxxvit.MaxxVit(config, img_size=(64, 96), num_classes=5).eval()
+    finally:
+        timm.layers.set_fused_attn(True)
+    return sharpened(watched(module, (64, 96)))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_coatnet_without_convolutions_between_its_layers_has_a_map(fused: bool) -> None:
+    """Written out, its attention is transposed: the values stand left of it in the product."""
+    written: Any = coatnet(fused=False)
+    kept: list[Tensor] = []
+    for site in written.sites:
+        site.attn.attn_drop.register_forward_hook(lambda part, inputs, out: kept.append(out))
+    x = prepare(written, picture()).x[None]
+    gradients = torch.autograd.grad(written.module(x)[0, 3], kept)
+    expected = torch.eye(6)
+    for attention, gradient in zip(kept, gradients, strict=True):
+        expected = expected + (attention * gradient).clamp(min=0).mean(dim=1)[0] @ expected
+    seen = relevance(coatnet(fused=fused), picture(), 3)
+    assert np.ptp(seen) > 1e-3 * seen.max()
+    assert_allclose(seen, expected.mean(dim=0).detach().reshape(2, 3), rtol=1e-4)
 
 
 def test_a_gradient_that_is_checkpointed_is_refused() -> None:
@@ -540,8 +641,14 @@ def test_more_memory_than_is_free_is_refused_before_it_is_spent(
     needed = gradient_bytes(model.sites)
     before = untouched(model)
     monkeypatch.setattr(memory, "free_bytes", lambda: needed - 1)
-    monkeypatch.setattr(model.module, "forward", None)
+    _ = model.read_tokens, model.outputs  # each is found once, by passes of its own
+
+    def fail(*_: object) -> None:
+        raise AssertionError("a pass was made")
+
+    handle = model.module.register_forward_pre_hook(fail)
     said = refusal(model)
+    handle.remove()
     assert said.startswith(f"A map of one class of {model.name} needs about ")
     assert_same(before, untouched(model))
     monkeypatch.undo()

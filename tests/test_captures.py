@@ -13,7 +13,7 @@ import timm
 import torch
 from examples import (
     OWN,
-    assert_one_sentence,
+    assert_clear_error,
     assert_same_in_a_batch,
     example,
     narrow_mixer,
@@ -43,11 +43,12 @@ from vitviz.activations import (
     captures,
     forward,
 )
-from vitviz.activations.muted import muted_answers
-from vitviz.families import ModelError
-from vitviz.images import ImageError
+from vitviz.activations.forward import muted_answers
+from vitviz.common.images import ImageError
 from vitviz.inspection import measurements
-from vitviz.model import RECORDER, Model
+from vitviz.model import Model
+from vitviz.model.families import ModelError
+from vitviz.model.model import RECORDER
 from vitviz.vit import Attention
 
 #: Families whose tokens all meet, and what keeps them small.
@@ -156,7 +157,7 @@ def test_the_proof_is_of_each_picture() -> None:
         [False, True, False],
         [False] * 3,
     ]
-    assert_one_sentence(str(refusals[1][1]))
+    assert_clear_error(str(refusals[1][1]))
 
 
 @pytest.mark.parametrize("row", [0, 1])  # row 1 is compared only when all is read
@@ -225,9 +226,9 @@ def test_no_pictures_give_no_captures() -> None:
 
 
 def test_empty_batches_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least one picture, got 0") as caught:
+    with pytest.raises(ValueError, match="at least 1, got 0") as caught:
         next(captures(example("plain"), PICTURES, batch_size=0))
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
 
 
 def test_a_bad_picture_is_an_error_and_leaves_nothing_behind() -> None:
@@ -238,11 +239,11 @@ def test_a_bad_picture_is_an_error_and_leaves_nothing_behind() -> None:
 
 def test_a_batch_that_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = example("plain")
-    monkeypatch.setattr("vitviz.memory.free_bytes", lambda: 4 * model.capture_bytes)
+    monkeypatch.setattr("vitviz.model.memory.free_bytes", lambda: 4 * model.capture_bytes)
     assert len(list(captures(model, PICTURES, batch_size=4))) == 5
     with pytest.raises(ModelError, match="A capture of 5 pictures together of example") as caught:
         next(captures(model, PICTURES, batch_size=5))
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
 
 
 def test_memory_of_a_batch_is_counted_once_and_freed() -> None:

@@ -13,7 +13,7 @@ import torch
 from examples import (
     CONFIGURATION,
     LITTLE,
-    assert_one_sentence,
+    assert_clear_error,
     own_module,
     picture,
     timm_module,
@@ -24,9 +24,10 @@ from timm.layers import resample_abs_pos_embed
 from torch import Tensor
 from torch.testing import assert_close
 
-from vitviz import checkpoints
 from vitviz.activations import capture
-from vitviz.checkpoints import (
+from vitviz.model.families import ModelError
+from vitviz.zoo import checkpoints, load_model
+from vitviz.zoo.checkpoints import (
     Checkpoint,
     CheckpointError,
     assets,
@@ -34,8 +35,6 @@ from vitviz.checkpoints import (
     load_state,
     shipped_names,
 )
-from vitviz.families import ModelError
-from vitviz.zoo import load_model
 
 State = dict[str, Any]
 WRITERS: dict[str, Callable[[State, Path], Any]] = {
@@ -279,7 +278,7 @@ def test_a_state_of_another_model_is_refused(
     before = own_state()
     with pytest.raises(CheckpointError, match=message) as caught:
         load_state(module, change(own_state()), prefix=1)
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
     for key, value in module.state_dict().items():
         assert torch.equal(value, before[key])
 
@@ -302,14 +301,14 @@ def test_load_model_says_what_does_not_fit(
     with pytest.raises(ModelError, match=message) as caught:
         load_model("test_vit", checkpoint=path)
     assert str(caught.value).startswith("test_vit: ")
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
 
 
 def test_a_checkpoint_of_a_family_that_is_not_read_is_refused_as_such(tmp_path: Path) -> None:
     path = write({"head.weight": torch.zeros(1000, 128)}, tmp_path / "xcit.pth")
     with pytest.raises(ModelError, match="channel") as caught:
         load_model("xcit_nano_12_p16_224", checkpoint=path)
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
 
 
 def sparse() -> Tensor:
@@ -322,20 +321,52 @@ def sparse() -> Tensor:
         torch.tensor([1.0, torch.nan]),
         torch.tensor([1.0, torch.inf]),
         torch.tensor([1.0, -torch.inf], dtype=torch.float16),
-        torch.tensor([1, 2]),
-        torch.tensor([True, False]),
-        torch.tensor([1j]),
     ],
-    ids=["nan", "inf", "half inf", "integer", "bool", "complex"],
+    ids=["nan", "inf", "half inf"],
 )
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
 def test_numbers_that_no_weight_can_be_are_refused(
     value: Tensor, suffix: str, tmp_path: Path
 ) -> None:
     state = {"fine": torch.ones(2), "norm.bias": value}
-    with pytest.raises(CheckpointError, match=r"norm.bias of mine.* finite numbers") as caught:
+    with pytest.raises(CheckpointError, match=r"norm.bias in mine.* NaN or infinite") as caught:
         Checkpoint(write(state, tmp_path / f"mine{suffix}")).read()
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
+
+
+#: Quantised, packed, masks and counts; numbers of 8 bits mean little without a tool's scales.
+OTHER_KINDS = (
+    *("int8", "uint8", "int16", "uint16", "int32", "int64", "bool", "complex64"),
+    *("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"),
+)
+
+
+@pytest.mark.parametrize("kind", OTHER_KINDS)
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth", ".npz"])
+def test_a_kind_of_numbers_that_no_weight_has_is_named(
+    kind: str, suffix: str, tmp_path: Path
+) -> None:
+    values = torch.zeros(8).to(getattr(torch, kind))
+    path = tmp_path / f"mine{suffix}"
+    if suffix != ".npz":
+        write({"fine": torch.ones(2), "norm.bias": values}, path)
+    elif kind.startswith("float8"):
+        pytest.skip("numpy has no such numbers")
+    else:
+        arrays: dict[str, Any] = {"fine": np.ones(2), "norm.bias": values.numpy()}
+        np.savez(path, **arrays)
+    said = rf"^norm\.bias in mine\S+ is stored as {kind[:11]}\S*, and .* float16, .* dequantise it"
+    with pytest.raises(CheckpointError, match=said):
+        Checkpoint(path)
+
+
+def test_a_quantised_tensor_of_torch_is_named(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch will drop them one day
+        values = torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8)
+        path = write({"fine": torch.ones(2), "norm.bias": values}, tmp_path / "mine.pth")
+        with pytest.raises(CheckpointError, match=r"norm\.bias in mine\.pth is stored as qint8, "):
+            Checkpoint(path)
 
 
 @pytest.mark.parametrize(
@@ -353,7 +384,7 @@ def test_tensors_that_are_none_are_refused(make: Callable[[], Tensor], tmp_path:
         warnings.simplefilter("ignore")  # sparse tensors are announced
         with pytest.raises(CheckpointError) as caught:
             Checkpoint(path).read()
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
 
 
 class Runs:
@@ -379,7 +410,7 @@ def test_a_file_that_would_run_code_does_not(how: str, suffix: str, tmp_path: Pa
     with pytest.raises(ModelError, match="holds no weights that can be read safely") as caught:
         load_model("test_vit", checkpoint=path)
     assert not trace.exists()
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
     pickle.loads(pickle.dumps(Runs(trace)))
     assert trace.exists()  # it would have
 
@@ -443,7 +474,7 @@ def test_anything_but_named_tensors_is_refused(content: Any, tmp_path: Path) -> 
     torch.save(content, tmp_path / "mine.pth")
     with pytest.raises(CheckpointError, match="is not a dictionary of tensors") as caught:
         Checkpoint(tmp_path / "mine.pth").read()
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -460,5 +491,5 @@ def test_what_is_no_file_is_refused(name: str, why: str, tmp_path: Path) -> None
         (tmp_path / name).mkdir()
     with pytest.raises(ModelError, match=why) as caught:
         load_model("test_vit", checkpoint=tmp_path / name)
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
     assert str(tmp_path) not in str(caught.value)

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from vitviz.app.shared.classroom import MOST, Question, Room
+from vitviz.app.shared.classroom import MAX_GUESSES, Question, Room
 from vitviz.text import guesses as text
 
 FIRST, SECOND = (Question("attention", "a model", layer) for layer in (1, 2))
@@ -51,18 +51,18 @@ def test_another_question_forgets_guesses_and_hides_them(then: Question | None) 
     room.ask(FIRST)
     room.guess(FIRST, "a", 5)
     room.reveal(FIRST)
-    assert room.revealed(FIRST)
+    assert room.is_revealed(FIRST)
     room.ask(then)
     room.ask(FIRST)
     assert not room.guesses(FIRST)
-    assert not room.revealed(FIRST)
+    assert not room.is_revealed(FIRST)
 
 
 def test_only_what_is_asked_is_revealed_and_once() -> None:
     room = Room()
     room.ask(FIRST)
     room.reveal(SECOND)
-    assert not room.revealed(SECOND)
+    assert not room.is_revealed(SECOND)
     room.reveal(FIRST)
     room.reveal(FIRST)
     assert room.shown == 1
@@ -71,11 +71,11 @@ def test_only_what_is_asked_is_revealed_and_once() -> None:
 def test_no_more_guesses_are_kept_than_there_is_room_for() -> None:
     room = Room()
     room.ask(FIRST)
-    for session in range(MOST + 50):
+    for session in range(MAX_GUESSES + 50):
         room.guess(FIRST, str(session), 0)
-    assert room.guesses(FIRST).total() == MOST
+    assert room.guesses(FIRST).total() == MAX_GUESSES
     room.guess(FIRST, "0", 1)  # who is in may still change it
-    assert room.guesses(FIRST) == {0: MOST - 1, 1: 1}
+    assert room.guesses(FIRST) == {0: MAX_GUESSES - 1, 1: 1}
 
 
 def test_no_guess_of_sessions_at_once_is_lost() -> None:
@@ -98,32 +98,34 @@ def test_no_guess_of_sessions_at_once_is_lost() -> None:
 
 def test_the_sentence_on_a_patch_has_its_share_its_rank_and_the_strongest() -> None:
     shares = np.array([[0.019, 0.30, 0.2], [0.01, 0.019, 0.05]])
-    said = text.patch(shares, 0, "the CLS token", "layer 6, mean of heads", True)
+    said = text.describe_patch(shares, 0, "the CLS token", "layer 6, mean of heads", True)
     assert said == (
         "The patch at row 1, column 1 gets 1.9 % of the attention of the CLS token in layer 6, "
         "mean of heads: rank 4 of 6. The strongest is row 1, column 2, with 30 %."
     )
-    said = text.patch(shares, 1, "the CLS token", "layer 6, mean of heads", False)
+    said = text.describe_patch(shares, 1, "the CLS token", "layer 6, mean of heads", False)
     assert "gives 30 % of its attention to the CLS token" in said
     assert said.endswith("rank 1 of 6. No other ranks higher.")
 
 
 def test_the_sentence_on_a_block_has_its_fall_in_points() -> None:
     falls = np.array([[0.031, -0.02], [0.0, 0.2]])
-    assert text.block(falls, 0, "dog") == (
+    assert text.describe_block(falls, 0, "dog") == (
         "Without the block at row 1, column 1 of the blocks the probability of dog falls by 3.1 "
         "percentage points: rank 2 of 4. The block that matters most is row 2, column 2, without "
         "which it falls by 20.0 percentage points."
     )
-    assert "rises by 2.0 percentage points: rank 4 of 4" in text.block(falls, 1, "dog")
-    assert "hardly changes: rank 3 of 4" in text.block(falls, 2, "dog")
+    assert "rises by 2.0 percentage points: rank 4 of 4" in text.describe_block(falls, 1, "dog")
+    assert "hardly changes: rank 3 of 4" in text.describe_block(falls, 2, "dog")
 
 
 def test_the_sentence_on_a_layer_has_its_distance_and_leaves_out_what_has_none() -> None:
     pixels = np.array([np.nan, 21.0, 17.5, 30.0])
-    assert text.layer(pixels, 1) == (
+    assert text.describe_layer(pixels, 1) == (
         "The heads of layer 2 attend 21.0 px far on average: rank 2 of 3. The most local is layer "
         "3, with 17.5 px."
     )
-    assert text.layer(pixels, 2).endswith("rank 1 of 3. No other ranks higher.")
-    assert text.layer(pixels, 0).startswith("In layer 1 no patch attends to a patch. The most")
+    assert text.describe_layer(pixels, 2).endswith("rank 1 of 3. No other ranks higher.")
+    assert text.describe_layer(pixels, 0).startswith(
+        "In layer 1 no patch attends to a patch. The most"
+    )

@@ -1,6 +1,7 @@
 """The `vitviz` command: what it refuses before it begins, and how it ends."""
 
 import io
+import json
 import os
 import pydoc
 import signal
@@ -15,11 +16,15 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
+import timm
+import torch
 from app_server import HERE, PATIENCE, ROOT, free_port
-from examples import assert_one_sentence
+from examples import assert_clear_error, picture, seeded
+from safetensors.torch import save_file
 
 import vitviz
 from vitviz import cli
+from vitviz.app import options
 
 
 @pytest.fixture
@@ -39,9 +44,9 @@ def unserved(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--checkpoint", "missing"], "Expected --checkpoint NAME=FILE or a folder, got missing."),
         (["--checkpoint", "vit_tiny_patch16_224=missing.pth"], "There is no file missing.pth in "),
-        (["--checkpoint", f"vit_tinny_patch16_224={__file__}"], "did you mean vit_tiny_patch16"),
+        (["--checkpoint", f"vit_tinny_patch16_224={__file__}"], "Did you mean vit_tiny_patch16"),
         (["--models", "nope"], "The menu has no model named nope."),
-        (["--models", "vitviz_tiny_cifar10, vit_tiny_patch16"], "did you mean vit_tiny_patch16_2"),
+        (["--models", "vitviz_tiny_cifar10, vit_tiny_patch16"], "Did you mean vit_tiny_patch16_2"),
         (["--models", " , "], "Expected --models NAME,NAME, got ' , '."),
     ],
 )
@@ -52,7 +57,7 @@ def test_the_app_does_not_start_with_what_it_cannot_offer(
     out, err = capsys.readouterr()
     assert out == ""
     assert said in err
-    assert_one_sentence(err.replace(".pth", "").replace(".py", "").strip())
+    assert_clear_error(err.replace(".pth", "").replace(".py", "").strip())
 
 
 @pytest.mark.parametrize(
@@ -95,7 +100,7 @@ def settings_of(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 def test_ctrl_c_ends_the_app_without_a_word_of_its_insides() -> None:
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "vitviz.cli", "app", "--port", str(port)],
+        [sys.executable, "-m", "vitviz", "app", "--port", str(port)],
         env={**os.environ, "STREAMLIT_SERVER_HEADLESS": "true"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -111,6 +116,33 @@ def test_ctrl_c_ends_the_app_without_a_word_of_its_insides() -> None:
             os.killpg(process.pid, signal.SIGKILL)
     assert "Traceback" not in said
     assert process.returncode in (0, 130), said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux listens to 127.0.0.2")
+@pytest.mark.parametrize("by", ["option", "environment"])
+def test_the_address_is_that_of_the_option_or_of_streamlits_variable(
+    by: str, tmp_path: Path
+) -> None:
+    """Whatever a config.toml in the current folder says."""
+    (tmp_path / ".streamlit").mkdir()
+    (tmp_path / ".streamlit" / "config.toml").write_text('[server]\naddress = "127.0.0.1"\n')
+    port, words, settings = free_port(), list[str](), {"STREAMLIT_SERVER_HEADLESS": "true"}
+    if by == "option":
+        words = ["--address", "0.0.0.0"]
+    else:
+        settings["STREAMLIT_SERVER_ADDRESS"] = "0.0.0.0"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vitviz", "app", "--port", str(port), *words],
+        env={**os.environ, **settings, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_for(f"http://127.0.0.2:{port}/_stcore/health")
+    finally:
+        process.kill()
+        process.wait()
 
 
 def wait_for(url: str) -> None:
@@ -144,3 +176,77 @@ def test_help_and_dir_show_the_interface() -> None:
 def test_a_photo_that_is_not_there_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["report", "nothing.jpg"]) == 2
     assert capsys.readouterr().err == "nothing.jpg: No such file or directory.\n"
+
+
+# --- weights of one's own: what their outputs mean, and an adapter without its base --------------
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with weights of three outputs, two pictures, and an adapter that peft saved."""
+    folder = tmp_path_factory.mktemp("weights")
+    with seeded():
+        module = timm.create_model("test_vit", num_classes=3)
+    save_file(module.state_dict(), folder / "mine.safetensors")
+    (folder / "pictures").mkdir()
+    for seed in range(2):
+        picture(40, 30, seed=seed).save(folder / "pictures" / f"{seed}.png")
+    adapter = folder / "adapter"
+    adapter.mkdir()
+    config = {"peft_type": "LORA", "base_model_name_or_path": "google/vit-base-patch16-224"}
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    save_file({"a": torch.ones(1)}, adapter / "adapter_model.safetensors")
+    return folder
+
+
+def measuring(command: str, weights: Path, named: str, out: Path) -> list[str]:
+    """The words that profile, or compare with itself, a model with these weights."""
+    pictures, file = str(weights / "pictures"), str(weights / named)
+    if command == "profile":
+        return ["profile", "test_vit", pictures, f"--checkpoint={file}", f"--out={out}"]
+    return ["compare", *[f"test_vit={file}"] * 2, pictures, f"--out={out}"]
+
+
+@pytest.mark.parametrize("answers", [None, "labels", "values", "embedding"])
+@pytest.mark.parametrize("command", ["profile", "compare"])
+def test_answers_say_what_the_outputs_of_weights_mean(
+    command: str, answers: str | None, weights: Path, tmp_path: Path
+) -> None:
+    words = measuring(command, weights, "mine.safetensors", tmp_path / "out")
+    words += [f"--answers={answers}"] if answers else []
+    assert cli.main(words) == 0
+    about = json.loads((tmp_path / "out" / "run.json").read_text())
+    for each in [about] if command == "profile" else [about["first"], about["second"]]:
+        assert each["answers"] == (answers or "classes")
+        assert each["one_answer"] == (answers is None)
+
+
+def test_answers_reach_the_models_of_the_menu(
+    weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamlit.App.run", lambda *_, **__: None)
+    monkeypatch.setattr(sys, "argv", [])
+    file = weights / "mine.safetensors"
+    words = ["app", f"--checkpoint=test_vit={file}", "--answers=labels"]
+    assert cli.main(words) == 0
+    assert sys.argv == ["vitviz", *words[1:]]
+    found = options.parse(sys.argv[1:])
+    assert found.answers == "labels"
+
+
+@pytest.mark.usefixtures("unserved")
+@pytest.mark.parametrize("command", ["app", "app, named", "profile", "compare"])
+def test_an_adapter_is_refused_with_its_base(
+    command: str, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = measuring(command, weights, "adapter", tmp_path / "out")
+    if command.startswith("app"):
+        name = "test_vit=" if "named" in command else ""
+        words = ["app", f"--checkpoint={name}{weights / 'adapter'}"]
+    assert cli.main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(
+        "The folder adapter holds an adapter (LORA) of google/vit-base-patch16-224, and not a whole"
+    )
+    assert not (tmp_path / "out").exists()

@@ -16,7 +16,7 @@ import torch
 from devices import SECOND, second_device
 from examples import (
     OWN,
-    assert_one_sentence,
+    assert_clear_error,
     equal_captures,
     own_module,
     picture,
@@ -28,21 +28,23 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import vitviz
-from vitviz import anatomy, cli, equivariance, intervention, memory
+from vitviz import cli, intervention
 from vitviz.activations import (
     DropPatches,
     Edit,
     FillPatches,
     MuteHeads,
     SwapTokens,
+    calls,
     capture,
     captures,
-    proof,
 )
 from vitviz.attribution import gradient_rollout, relevance
-from vitviz.devices import device_named
-from vitviz.families import ModelError
-from vitviz.model import Model
+from vitviz.intervention import equivariance
+from vitviz.model import Model, memory
+from vitviz.model.devices import find_device
+from vitviz.model.families import ModelError
+from vitviz.web import anatomy
 from vitviz.zoo import loading, toy_model
 
 #: Of timm: rotary and biased attention, pooled patches. The first has two layers.
@@ -124,7 +126,7 @@ def arrays_of_global(model: Model, acts: vitviz.Activations) -> Iterator[np.ndar
         yield gradient_rollout(model, picture(), 1)
         yield intervention.logit_lens(model, acts)
         yield intervention.head_effects(model, picture())
-        yield intervention.occlusion(model, picture(), class_index=1, block=4)
+        yield intervention.occlusion(model, picture(), target=1, block=4)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *SMALL, *TOYS])
@@ -220,13 +222,13 @@ def stub_numbers(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, torch.dtype]
     monkeypatch.setattr(Tensor, "numpy", numpy)
     monkeypatch.setattr(Tensor, "data_ptr", lambda tensor: id(tensor))
     compared: set[tuple[str, torch.dtype]] = set()
-    monkeypatch.setattr(proof, "_largest", largest)
+    monkeypatch.setattr(calls, "_largest", largest)
     # The engine of the gradients asks for the device itself.
     monkeypatch.setattr(
         torch.autograd, "grad", lambda output, inputs, **_: [torch.zeros_like(i) for i in inputs]
     )
     monkeypatch.setattr(torch, "isfinite", lambda tensor: np.array(True))
-    monkeypatch.setattr("vitviz.model.read_tokens", lambda *_: ("cls",))
+    monkeypatch.setattr("vitviz.model.model.read_tokens", lambda *_: ("cls",))
     return compared
 
 
@@ -286,20 +288,20 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("two_gpus")
 @pytest.mark.parametrize("name", ["cpu", "cuda", "cuda:1", torch.device("cuda", 0)])
 def test_a_device_that_is_there_is_found(name: str | torch.device) -> None:
-    assert device_named(name) == torch.device(name)
+    assert find_device(name) == torch.device(name)
 
 
 @pytest.mark.usefixtures("two_gpus")
 @pytest.mark.parametrize("name", ["cuda:2", "mps", "meta", "gpu", ""])
 def test_a_device_that_is_not_there_is_one_sentence(name: str) -> None:
     with pytest.raises(ModelError) as refused:
-        device_named(name)
-    assert_one_sentence(refused.value)
+        find_device(name)
+    assert_clear_error(refused.value)
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="this machine has a device")
 def test_a_machine_without_a_device_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    words = "There is no device cuda that torch can use here: it has cpu."
+    words = "torch has no device cuda here. Choose one of these: cpu."
     with pytest.raises(ModelError) as refused:
         vitviz.load_model("vitviz_tiny_cifar10", device="cuda")
     assert str(refused.value) == words
@@ -310,7 +312,7 @@ def test_a_machine_without_a_device_says_so(capsys: pytest.CaptureFixture[str]) 
 
 def test_a_model_is_loaded_onto_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = capture(vitviz.load_model("vitviz_tiny_cifar10"), picture())
-    monkeypatch.setattr(loading, "device_named", lambda name: SECOND)
+    monkeypatch.setattr(loading, "find_device", lambda name: SECOND)
     with second_device():
         model = vitviz.load_model("vitviz_tiny_cifar10", device="cuda")
         assert model.device == SECOND
@@ -333,7 +335,7 @@ def test_the_memory_of_the_device_is_asked_for(monkeypatch: pytest.MonkeyPatch) 
         ):
             with pytest.raises(ModelError, match="of memory on meta") as refused:
                 ask()
-            assert_one_sentence(str(refused.value).replace("0.0 GB", "0 GB"))
+            assert_clear_error(str(refused.value).replace("0.0 GB", "0 GB"))
     assert acts.nbytes > 1000
 
 
@@ -343,4 +345,4 @@ def test_a_module_on_several_devices_is_refused() -> None:
         model.module.get_submodule("head").to(device)
         with pytest.raises(ModelError, match="several devices") as refused:
             capture(model, picture())
-    assert_one_sentence(refused.value)
+    assert_clear_error(refused.value)

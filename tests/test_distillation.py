@@ -16,17 +16,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from vitviz.training import (
-    RECIPES,
-    Recipe,
-    Stage,
-    load_cifar,
-    loop,
-    normalise,
-    train,
-)
+from vitviz.training import RECIPES, Recipe, Stage, load_cifar, loop, normalise, train
 from vitviz.training.cnn import Cnn, ResidualBlock, WhitenedCnn
-from vitviz.training.objective import Objective, optimisers_of
+from vitviz.training.objective import Objective, build_optimisers
 from vitviz.vit import VisionTransformer
 
 TEACHER = replace(
@@ -142,7 +134,7 @@ def test_the_whitened_layer_is_not_trained(data: Path, tmp_path: Path) -> None:
 def test_biases_of_its_normalisation_are_learned_faster_and_decay_alike() -> None:
     model = WhitenedCnn(widths=(24, 24, 24), num_classes=10)
     recipe = RECIPES["cifar10_teacher"]
-    (optimiser,) = optimisers_of(model, recipe)
+    (optimiser,) = build_optimisers(model, recipe)
     biases = {m.bias for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d)}
     rates = {p: g["lr"] for g in optimiser.param_groups for p in g["params"]}
     assert {rates[bias] for bias in biases} == {64 * recipe.sgd_rate}

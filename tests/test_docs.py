@@ -1,25 +1,36 @@
-"""The gallery has every figure, the teacher's guide says what is true, and what describes the
-project agrees with it."""
+"""The gallery has every figure, the teacher's guide says what is true, the code of every page runs,
+its links and commands hold, and what describes the project agrees with it."""
 
+import ast
+import contextlib
 import importlib
+import importlib.util
 import inspect
+import json
 import re
+import shlex
+import shutil
 import tomllib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 import pytest
-from examples import remembered_experiments
+from babel import UnknownLocaleError
+from babel.messages.pofile import read_po
+from examples import remembered_experiments, timm_module
+from safetensors import safe_open
 
 import vitviz
-from vitviz import plots, zoo
+from vitviz import cli, plots, zoo
+from vitviz.app.pages import PAGES
 from vitviz.app.settings import NAMES
-from vitviz.checkpoints import assets
-from vitviz.cli.lesson_files import MODEL as SHIPPED
-from vitviz.text import PAGES
+from vitviz.app.shared.pictures import DEFAULT
+from vitviz.common import DEFAULT_MODEL as SHIPPED
 from vitviz.text.lessons import LESSONS
+from vitviz.zoo.checkpoints import assets
 
 ROOT = Path(__file__).parents[1]
 
@@ -44,11 +55,13 @@ def teaching() -> ModuleType:
 def test_the_gallery_has_every_figure(gallery: ModuleType, tmp_path: Path) -> None:
     gallery.write(tmp_path / "site")
     page = (tmp_path / "site" / "gallery.html").read_text(encoding="utf-8")
-    functions = {name for name in plots.__all__ if inspect.isfunction(getattr(plots, name))}
+    functions = {name for name in plots.__all__ if inspect.isfunction(getattr(plots, name))} - {
+        "save"
+    }
     assert set(re.findall(r'<section id="(\w+)">', page)) == functions
     assert page.count("Plotly.newPlot(") == len(functions)
     assert page.count('aria-label="') == len(functions)
-    assert vitviz.load_model(gallery.MODEL).provenance in page
+    assert vitviz.load_model(SHIPPED).provenance in page
     linked = re.findall(r'(?:src|href)="([^"#]*)', page)
     assert set(linked) == {"plotly.min.js", "vitviz/plots.html"}
     assert (tmp_path / "site" / "plotly.min.js").stat().st_size > 1_000_000
@@ -109,37 +122,209 @@ def test_every_link_of_the_guide_leads_to_a_page_with_settings_that_it_has(
         settings = dict(parse_qsl(link.query, strict_parsing=bool(link.query)))
         assert settings.keys() <= {*NAMES, "lesson"}
         assert settings.get("model", SHIPPED) in models
-        picture = settings.get("picture", "dog")
+        picture = settings.get("picture", DEFAULT)
         assert (assets() / "samples" / f"{picture}.jpg").exists()
 
 
 def test_the_worksheet_asks_once_at_each_step_and_the_guide_answers(teaching: ModuleType) -> None:
     sheet = teaching.SHEET.read_text(encoding="utf-8")
-    asked = re.findall(r"^\*\*(\d[a-c])\.\*\*", sheet, re.MULTILINE)
+    asked = re.findall(r"^\*\*(\d[a-d])\.\*\*", sheet, re.MULTILINE)
     steps = [
-        f"{number}{'abc'[step]}"
+        f"{number}{'abcd'[step]}"
         for number, lesson in enumerate(LESSONS, 1)
         for step in range(len(lesson.steps))
     ]
     assert asked == steps
     guide = teaching.GUIDE.read_text(encoding="utf-8")
-    assert re.findall(r"^\*\*Students do \((\d[a-c])\):", guide, re.MULTILINE) == steps
+    assert re.findall(r"^\*\*Students do \((\d[a-d])\):", guide, re.MULTILINE) == steps
     titles = re.findall(r"^## Lesson \d: (.*)$", sheet, re.MULTILINE)
     assert titles == [lesson.title for lesson in LESSONS]
 
 
-def test_guide_and_worksheet_are_pages_of_the_site(tmp_path: Path) -> None:
+def test_the_worksheet_asks_for_moments_that_the_page_has() -> None:
+    sheet = (ROOT / "docs" / "worksheet.md").read_text(encoding="utf-8")
+    (asked,) = re.findall(r"\| before training \| epoch (\S+) \| epoch (\S+) \| the end \|", sheet)
+    with np.load(assets() / "curves" / f"{SHIPPED}.npz") as record:
+        assert set(asked) < {f"{epoch:.1f}" for epoch in record["epoch"]}
+
+
+# --- the pages in Markdown ----------------------------------------------------------------------
+
+THINGS = dict(
+    classes=200, heads=6, layers=6, queries=257, keys=257, tokens=257, rows=16, columns=16
+)
+#: The pages with Python, and the sizes that they name in shapes.
+SIZES = {
+    "README": THINGS,
+    "docs/python": THINGS,
+    "docs/own_network": dict(heads=3, layers=12, rows=14, columns=14),
+    "docs/many_pictures": dict(layers=6, heads=6, pictures=4),
+    "docs/notebooks": {},
+    "docs/weights": dict(rows=14, columns=14),
+}
+NEEDS = {"docs/own_network": ("transformers", "torchvision"), "docs/notebooks": ("anywidget",)}
+WRITTEN = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "OPERATING", "CHANGELOG")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+
+
+def blocks(page: Path, kind: str) -> list[str]:
+    """Return the fenced blocks of one kind in a page."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    return [content for each, content in found if each == kind]
+
+
+@pytest.fixture
+def readers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Enter a folder with the files that the pages name."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    for name in ("cat", "bison", "duck", "horse"):
+        shutil.copy(assets() / "samples" / f"{name}.jpg", tmp_path / "photos")
+    shutil.copy(assets() / "samples" / "dog.jpg", tmp_path / "photo.jpg")
+    vectors = np.eye(2, 192)
+    names = ["a photo of a cat", "a photo of a dog"]
+    np.savez(tmp_path / "animals.npz", names=names, vectors=vectors, logit_scale=100.0)
+    return tmp_path
+
+
+def save_network(folder: Path) -> None:
+    """Save a small ViT of transformers with its image processor."""
+    import transformers
+
+    config = transformers.ViTConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+    )
+    transformers.ViTForImageClassification(config).save_pretrained(folder)
+    transformers.ViTImageProcessor().save_pretrained(folder)
+
+
+def test_every_page_with_python_is_run() -> None:
+    pages = {
+        str(page.relative_to(ROOT).with_suffix("")) for page in WRITTEN if blocks(page, "python")
+    }
+    assert pages == SIZES.keys()
+
+
+@pytest.mark.parametrize("page", SIZES)
+def test_the_python_of_a_page_runs_and_gives_the_shapes_it_says(
+    page: str, readers_folder: Path
+) -> None:
+    """A comment beside an expression says its shape in its last brackets."""
+    for library in NEEDS.get(page, ()):
+        pytest.importorskip(library)
+    known: dict[str, Any] = {}
+    if page == "docs/own_network":
+        save_network(readers_folder / "my_vit")
+    if page == "docs/weights":
+        known["clip"] = timm_module("vit_tiny_patch16_224", num_classes=192)
+    code = blocks(ROOT / f"{page}.md", "python")
+    assert code
+    for block in code:
+        lines = block.splitlines()
+        for node in ast.parse(block).body:
+            words = ast.unparse(node)
+            if not isinstance(node, ast.Expr):
+                exec(words, known)
+                continue
+            result = eval(words, known)
+            assert node.end_lineno
+            _, _, comment = lines[node.end_lineno - 1].partition("  # ")
+            if shapes := re.findall(r"\([^)]*\)", comment):
+                assert result.shape == eval(shapes[-1], dict(SIZES[page])), words
+    if page == "docs/python":
+        np.testing.assert_allclose(known["acts"].attention(5).sum(axis=-1), 1, rtol=1e-5)
+        np.testing.assert_array_equal(known["again"].attention(5), known["acts"].attention(5))
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.stem)
+def test_the_commands_of_a_page_are_understood(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments are read, and nothing is run."""
+    for line in "".join(blocks(page, "")).splitlines():
+        words = [word for word in shlex.split(line) if not re.match("[A-Z_]+=", word)]
+        match words:
+            case ["vitviz", *arguments]:
+                cli._parser().parse_args(arguments)
+            case ["streamlit", "run", script, *rest]:
+                assert (ROOT / script).exists()
+                own = rest[rest.index("--") + 1 :] if "--" in rest else []
+                cli._parser().parse_args(["app", *own])
+            case ["python", "-m", *_]:
+                pass
+            case ["python" | "pytest", script, *_] if not script.startswith("-"):
+                assert (ROOT / script).exists()
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.stem)
+def test_the_links_of_a_page_lead_to_files(page: Path) -> None:
+    text = page.read_text("utf-8")
+    links = re.findall(r"\]\((?!\w+:|#)([^)\s]+)\)", text)
+    named = re.findall(r"`((?:tests|benchmarks|docs|assets)/[\w./]*\w)", text)
+    for file in [*(page.parent / link for link in links), *(ROOT / name for name in named)]:
+        assert file.exists(), file
+
+
+def test_each_claim_names_a_test_that_exists() -> None:
+    claims = re.findall(
+        r"`(tests/\w+\.py)::(\w+)`", (ROOT / "docs" / "accuracy.md").read_text("utf-8")
+    )
+    assert len(claims) > 20
+    for file, name in claims:
+        assert f"\ndef {name}(" in (ROOT / file).read_text("utf-8"), name
+
+
+def test_every_option_of_the_app_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.suppress(SystemExit):
+        cli.main(["app", "--help"])
+    options = set(re.findall(r"^  (--[a-z-]+)", capsys.readouterr().out, re.MULTILINE))
+    table = set(re.findall(r"`(--[a-z-]+)", (ROOT / "OPERATING.md").read_text("utf-8")))
+    assert options - {"--port", "--address"} <= table
+
+
+def test_a_new_language_begins_with_every_page_and_every_string(tmp_path: Path) -> None:
+    begin = script("new_language").begin
+    folder = begin("fr", tmp_path)
+    known = ROOT / "vitviz" / "text"
+    for page in (known / "en").glob("*.md"):
+        assert (folder / page.name).read_bytes() == page.read_bytes()
+    for file in (known / "ko").glob("*.po"):
+        with file.open("rb") as old, (folder / file.name).open("rb") as new:
+            complete, empty = read_po(old), read_po(new)
+        assert [each.id for each in empty] == [each.id for each in complete]
+        assert not any(any(each.string or ()) for each in empty if each.id)
+        assert empty.num_plurals == 2
+    with pytest.raises(FileExistsError):
+        begin("fr", tmp_path)
+    with pytest.raises(UnknownLocaleError):
+        begin("xx", tmp_path)
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) < 150
+
+
+def test_the_site_has_every_page_and_its_links_lead_to_pages(tmp_path: Path) -> None:
     for library in ("pdoc", "markdown2"):
         pytest.importorskip(library, reason="comes with vitviz[docs]")
     build = script("build")
-    build.write_pages(tmp_path)
-    for name in build.PAGES:
+    for module in build.MODULES:
+        assert importlib.util.find_spec(module), module
+    assert set(build.write_pages(tmp_path)) >= set(WRITTEN)
+    for name in ("vitviz", "gallery"):  # which other parts of the script write
+        (tmp_path / f"{name}.html").touch()
+    assert build.broken_links(tmp_path) == []
+    for name in ("teaching", "worksheet"):
         page = (tmp_path / f"{name}.html").read_text(encoding="utf-8")
-        local = {link for link in re.findall(r'href="([^"]*)"', page) if "://" not in link}
-        assert local == {"vitviz.html", "teaching.html", "worksheet.html"}
         assert "@media print" in page
         assert "**" not in page  # all of the Markdown was understood
         assert "<table>" in page
+    _, _, sections = (tmp_path / "sections.js").read_text("utf-8").partition(" = ")
+    for section in json.loads(sections.rstrip(";\n")):
+        file, _, anchor = section["place"].partition("#")
+        assert f'id="{anchor}"' in (tmp_path / file).read_text(encoding="utf-8")
+    (tmp_path / "worksheet.html").unlink()
+    assert "teaching.html -> worksheet.html" in build.broken_links(tmp_path)
 
 
 def test_the_version_is_said_alike_everywhere() -> None:
@@ -147,6 +332,20 @@ def test_the_version_is_said_alike_everywhere() -> None:
     assert re.findall(r"^version: (.*)$", citation, re.MULTILINE) == [vitviz.__version__]
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.findall(r"^## ([\d.]+)", changes, re.MULTILINE)[0] == vitviz.__version__
+
+
+@pytest.mark.parametrize(
+    "name", ["vitviz_things200", "vitviz_tiny_cifar10", "vitviz_tiny_cifar100"]
+)
+def test_the_head_of_a_card_says_what_was_measured(name: str) -> None:
+    weights = assets() / "weights" / f"{name}.safetensors"
+    with safe_open(weights, framework="np") as file:
+        measured = json.loads(file.metadata()["vitviz"])["test_accuracy"]
+    _, head, text = weights.with_suffix(".md").read_text(encoding="utf-8").split("---\n", 2)
+    assert f"{{type: accuracy, value: {measured:.4f}}}" in head
+    assert f"  - name: {name}\n" in head
+    assert "- Intended use: " in text
+    assert "- Licence: " in text
 
 
 def test_the_package_says_what_it_is() -> None:

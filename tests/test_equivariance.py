@@ -8,7 +8,12 @@ import torch
 from examples import OWN, example, own_model, picture, timm_model
 
 from vitviz import Model, ModelError
-from vitviz.equivariance import rearranged, repeat_patch, shuffle_patches, translate
+from vitviz.intervention.equivariance import (
+    rearrange_patches,
+    repeat_patch,
+    shuffle_patches,
+    translate,
+)
 from vitviz.vit import VisionTransformer
 
 EMBEDDED = ("plain", "no class token", "distilled", "registers", "sincos2d", "no head")
@@ -80,9 +85,9 @@ def test_the_model_stays_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: example("no positions"), "it has none"),
-        (lambda: example("stem"), "convolutions tell it too"),
-        (lambda: timm_model("beit_base_patch16_224", depth=1), "relative bias tell it too"),
+        (lambda: example("no positions"), "it has no position"),
+        (lambda: example("stem"), "from convolutions"),
+        (lambda: timm_model("beit_base_patch16_224", depth=1), "relative bias"),
     ],
 )
 def test_what_knows_places_otherwise_is_refused(make: Any, words: str) -> None:
@@ -125,7 +130,7 @@ def test_a_move_is_measured_at_the_nearest_place() -> None:
 
 def test_a_picture_is_put_together_from_its_patches() -> None:
     x = torch.arange(3 * 8 * 12.0).reshape(3, 8, 12)
-    assert torch.equal(rearranged(x, (2, 3), np.arange(6)), x)
-    swapped = rearranged(x, (2, 3), np.array([5, 1, 2, 3, 4, 0]))
+    assert torch.equal(rearrange_patches(x, (2, 3), np.arange(6)), x)
+    swapped = rearrange_patches(x, (2, 3), np.array([5, 1, 2, 3, 4, 0]))
     assert torch.equal(swapped[:, :4, :4], x[:, 4:, 8:])
     assert torch.equal(swapped[:, 4:, 8:], x[:, :4, :4])

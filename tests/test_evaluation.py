@@ -15,12 +15,13 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.testing import assert_close
 
-from vitviz import capture, checkpoints, load_model
-from vitviz.checkpoints import load_shipped, shipped_names
+from vitviz import capture, load_model
 from vitviz.model import Model
 from vitviz.training import MEAN, STD, Split, evaluate, normalise
 from vitviz.training.evaluation import top_accuracy
 from vitviz.vit import VisionTransformer
+from vitviz.zoo import checkpoints
+from vitviz.zoo.checkpoints import load_shipped, shipped_names
 
 
 def smooth(count: int, *, seed: int = 0) -> Split:
@@ -103,6 +104,20 @@ def test_evaluation_of_a_shipped_model_agrees_with_capture(tmp_path: Path) -> No
     split = replace(split, labels=captured(model, split).argmax(axis=1), classes=model.labels)
     write_sheets(tmp_path / "cifar100_test.parquet", split, cols=2)
     assert evaluate(name, data=tmp_path).accuracy == 1
+
+
+@pytest.mark.parametrize(("place", "share"), [(5, 1), (6, 0)])
+def test_the_sixth_class_is_not_among_five(tmp_path: Path, place: int, share: float) -> None:
+    name = "vitviz_tiny_cifar100"
+    model, split = load_model(name), smooth(4)
+    assert model.labels is not None
+    labels = captured(model, split).argsort(axis=1)[:, -place]
+    write_sheets(
+        tmp_path / "cifar100_test.parquet",
+        replace(split, labels=labels, classes=model.labels),
+        cols=2,
+    )
+    assert evaluate(name, data=tmp_path).among_five == share
 
 
 def test_a_label_counts_where_it_is_among_the_best() -> None:

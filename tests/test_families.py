@@ -3,17 +3,22 @@
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
-from examples import assert_one_sentence, own_module
-from timm.models.vision_transformer import ResPostBlock
+from examples import assert_clear_error, own_module, picture, timm_module, watched
+from timm.models.vision_transformer import Attention as TimmAttention
+from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer as TimmViT
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+)
 
 import vitviz
-from vitviz import memory
-from vitviz.families import ModelError, family_of
+from vitviz.model import memory
+from vitviz.model.families import ModelError, family_of
 from vitviz.vit import VisionTransformer
 from vitviz.zoo.architectures import on_meta_device
 
@@ -187,7 +192,7 @@ def test_a_picture_smaller_than_a_patch_is_refused() -> None:
     module = on_meta("vit_tiny_patch16_224", depth=1, img_size=8)
     with pytest.raises(ModelError, match="8 x 8") as caught:
         family_of(module).layers(module, (8, 8))
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
 
 
 # --- refusals -----------------------------------------------------------------------------------
@@ -196,9 +201,9 @@ def test_a_picture_smaller_than_a_patch_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("xcit_nano_12_p16_224", "Xcit cannot be read, as it attends between channels"),
-        ("hiera_tiny_224", "Hiera cannot be read, as it reorders its tokens"),
-        ("mobilevit_xxs", "folds the places of its pixels into the batch"),
+        ("xcit_nano_12_p16_224", "Xcit cannot be read: it attends between channels"),
+        ("hiera_tiny_224", "Hiera cannot be read: it reorders its tokens"),
+        ("mobilevit_xxs", "folds pixel positions into the batch"),
         ("mobilevitv2_050", "weighs tokens by one context score"),
         ("vit_dwee_patch16_reg1_gap_256", "subtracts one attention from another"),
         ("vit_small_patch16_18x2_224", "runs two attentions side by side"),
@@ -206,14 +211,14 @@ def test_a_picture_smaller_than_a_patch_is_refused() -> None:
         ("naflexvit_base_patch16_gap", "takes pictures as lists of patches"),
         ("convit_tiny", "blends content and position attention"),
         ("crossvit_9_240", "two grids of patches"),
-        ("volo_d1_224", "makes its weights from one token each"),
-        ("resnet18", "ResNet is not of a family that vitviz can read"),
+        ("volo_d1_224", "computes its weights from single tokens"),
+        ("resnet18", "ResNet has no attention to draw a map of"),
     ],
 )
 def test_other_families_are_refused_with_what_is_missing(name: str, words: str) -> None:
     with on_meta_device(), pytest.raises(ModelError, match=words) as caught:
         vitviz.load_model(name, pretrained=False)
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
 
 
 def test_an_unknown_module_is_told_what_is_known() -> None:
@@ -227,7 +232,7 @@ def test_attention_hidden_in_pytorchs_own_layer_is_refused() -> None:
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
     with pytest.raises(ModelError, match=r"nn\.MultiheadAttention") as caught:
         family_of(nn.TransformerEncoder(layer, 2))
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
 
 
 def test_a_traced_module_is_refused() -> None:
@@ -238,7 +243,7 @@ def test_a_traced_module_is_refused() -> None:
     for kind in (traced, torch.fx.symbolic_trace(nn.Linear(2, 2))):
         with pytest.raises(ModelError, match="is a traced module") as caught:
             family_of(kind)
-        assert_one_sentence(caught.value)
+        assert_clear_error(caught.value)
 
 
 def test_a_compiled_module_is_refused_however_it_was_compiled() -> None:
@@ -248,12 +253,13 @@ def test_a_compiled_module_is_refused_however_it_was_compiled() -> None:
     for module in (compiled, inside):
         with pytest.raises(ModelError, match="was compiled") as caught:
             family_of(module)
-        assert_one_sentence(caught.value)
+        assert_clear_error(caught.value)
 
 
 def test_unusual_blocks_are_refused() -> None:
-    class Unheard(ResPostBlock):
-        pass
+    class Unheard(nn.Module):
+        def __init__(self, **options: Any) -> None:
+            super().__init__()
 
     module = TimmViT(img_size=32, embed_dim=16, depth=1, num_heads=2, block_fn=Unheard)
     with pytest.raises(ModelError):
@@ -272,14 +278,62 @@ def test_one_unusual_attention_is_enough_to_be_refused() -> None:
 
 
 @pytest.mark.parametrize("parent", [VisionTransformer, TimmViT])
-def test_a_subclass_may_do_anything_and_is_refused(parent: type[nn.Module]) -> None:
+def test_a_subclass_is_read_as_what_it_extends(parent: type[nn.Module]) -> None:
     class Derived(parent):  # type: ignore[misc, valid-type]
-        pass
+        def last_attention(self) -> None:
+            """One method more, as DINO's ViT has."""
 
-    sizes = {"embed_dim": 16, "depth": 1, "num_heads": 2}
-    family_of(parent(**sizes))
-    with pytest.raises(ModelError, match="Derived"):
-        family_of(Derived(**sizes))
+    sizes: dict[str, Any] = {"embed_dim": 16, "depth": 2, "num_heads": 2}
+    plain, module = (kind(**sizes).eval() for kind in (parent, Derived))
+    module.load_state_dict(plain.state_dict())
+    own, acts = (vitviz.capture(watched(each, (224, 224)), picture()) for each in (plain, module))
+    np.testing.assert_array_equal(acts.attention(1), own.attention(1))
+    np.testing.assert_array_equal(acts.logits, own.logits)
+
+
+def test_what_a_subclass_of_a_block_does_is_proved() -> None:
+    class Parallel(TimmBlock):
+        def forward(self, x: torch.Tensor, *mask: Any, **options: Any) -> torch.Tensor:
+            return x + self.attn(self.norm1(x)) + self.mlp(self.norm2(x))
+
+    class OfOwn(TimmAttention):
+        minus = 0.0
+
+        def forward(self, x: torch.Tensor, *mask: Any, **options: Any) -> torch.Tensor:
+            q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+            weights = (q @ k.transpose(-2, -1)).softmax(dim=-1)
+            return self.proj((weights @ v - self.minus * v).transpose(1, 2).flatten(2))
+
+    module = timm_module("test_vit")
+    acts = vitviz.capture(watched(module, (160, 160)), picture())
+    module.blocks[0].__class__, module.blocks[1].attn.__class__ = Parallel, OfOwn
+    changed = vitviz.capture(watched(module, (160, 160)), picture())
+    np.testing.assert_array_equal(changed.attention(0), acts.attention(0))
+    with pytest.raises(ModelError, match="a forward of its own"):
+        changed.tokens_after_attention(0)
+    assert changed.tokens_after_attention(1).shape == changed.tokens(1).shape
+    np.testing.assert_array_equal(changed.attention(1).sum(axis=2).round(5), 1)
+    module.blocks[1].attn.minus = 1.0
+    with pytest.raises(ModelError, match="does more to its heads than join them"):
+        vitviz.capture(watched(module, (160, 160)), picture()).attention(1)
+
+
+@pytest.mark.parametrize("wrapped", ["Block", "Attention", "Mlp"])
+def test_blocks_in_a_checkpoint_wrapper_are_read(wrapped: str) -> None:
+    module = timm_module("test_vit")
+    plain = vitviz.capture(watched(module, (160, 160)), picture())
+    apply_activation_checkpointing(module, check_fn=lambda part: type(part).__name__ == wrapped)
+    module.eval()
+    model = watched(module, (160, 160))
+    acts = vitviz.capture(model, picture())
+    for layer in range(acts.depth):
+        np.testing.assert_array_equal(acts.attention(layer), plain.attention(layer))
+        after = plain.tokens_after_attention(layer)
+        np.testing.assert_array_equal(acts.tokens_after_attention(layer), after)
+    np.testing.assert_array_equal(acts.logits, plain.logits)
+    assert model.read_tokens == plain.read_tokens
+    with pytest.raises(ModelError, match="CheckpointWrapper of PyTorch"):
+        vitviz.attribution.relevance(model, picture(), target=0)
 
 
 def test_an_unrelated_module_is_refused() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import timm
-from examples import narrow_stems, patch_box, undrawn
+from examples import narrow_stems, patch_box, skip_random_weights
 from planting import assert_found, planted, scene
 
 from vitviz.activations import capture
@@ -48,7 +48,7 @@ SMALL: dict[str, Any] = dict(embed_dim=64, num_heads=2, depth=2)
 def model_of(name: str, grid: tuple[int, int]) -> Model:
     side = GLOBAL[name][0]
     size = (grid[0] * side, grid[1] * side)
-    with undrawn(), narrow_stems():
+    with skip_random_weights(), narrow_stems():
         module = timm.create_model(name, img_size=size, **SMALL).eval()
     return planted(module, size)
 
@@ -109,7 +109,7 @@ def test_a_wrong_description_is_noticed(name: str, wrong: dict[str, Any]) -> Non
     model = model_of(name, (10, 14))
     image, box = scene(side, (10, 14), (8, 3))
     assert_found(capture(model, image), (8, 3), side)
-    model.layers = tuple(replace(layer, **wrong) for layer in model.layers)
+    model.reading.layers = tuple(replace(layer, **wrong) for layer in model.layers)
     acts = capture(model, image)
     if all(layer.refusal for layer in acts.layers):
         return

@@ -8,8 +8,9 @@ import torch
 from examples import narrow_stems, own_module, randomise
 from torch import nn
 
-from vitviz.families import family_of, position_encodings
-from vitviz.text import PAGES, page_text
+from vitviz.app.pages import PAGES
+from vitviz.model.families import family_of, position_encodings
+from vitviz.text import page_text
 from vitviz.zoo import toy_model
 
 

@@ -9,13 +9,13 @@ import pytest
 import timm
 import torch
 from examples import (
-    assert_one_sentence,
+    assert_clear_error,
     patch_box,
     picture,
     plain_logits,
     randomise,
     seeded,
-    undrawn,
+    skip_random_weights,
     watched,
 )
 from numpy.testing import assert_allclose, assert_array_equal
@@ -29,16 +29,10 @@ from planting import (
 )
 from planting_stages import CELL, assert_found_in_stages, meeting
 
-from vitviz.activations import (
-    Activations,
-    DropPatches,
-    SwapTokens,
-    capture,
-    watch,
-)
-from vitviz.families import ModelError
+from vitviz.activations import Activations, DropPatches, MuteHeads, SwapTokens, capture, recorder
 from vitviz.intervention import head_effects, logit_lens
 from vitviz.model import Model
+from vitviz.model.families import ModelError
 
 NOTHING = 1e-30  # what Swin's mask leaves
 
@@ -60,7 +54,7 @@ def blank_model(name: str, size: tuple[int, int]) -> Model:
         options["img_size"] = size
     if name.startswith("swin"):
         options["window_size"] = (size[0] // 32, size[1] // 32)
-    with undrawn():
+    with skip_random_weights():
         module = timm.create_model(name, **options).eval()
     return watched(module, size)
 
@@ -112,7 +106,7 @@ def test_a_mistake_in_the_windows_is_noticed(mistake: str) -> None:
     places = wrong[mistake](windows.queries)
     sites = list(model.sites)
     sites[number] = replace(sites[number], windows=replace(windows, queries=places, keys=places))
-    model.sites = tuple(sites)
+    model.reading.sites = tuple(sites)
     assert capture(model, picture()).attention(number)[:, ~meet].max() > 1e-3
 
 
@@ -191,7 +185,7 @@ def test_what_needs_one_chain_of_matrices_is_refused(random: tuple[Model, Activa
     _, acts = random
     with pytest.raises(ModelError, match="no chain of matrices") as caught:
         acts.attention_layers()
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
     with pytest.raises(ModelError):
         _ = acts.grid
 
@@ -199,11 +193,11 @@ def test_what_needs_one_chain_of_matrices_is_refused(random: tuple[Model, Activa
 def test_no_patch_is_left_out_of_a_map(random: tuple[Model, Activations]) -> None:
     model, _ = random
     mask = np.ones(model.layers[0].query_grid, bool)
-    with pytest.raises(ModelError, match="none can be left out"):
+    with pytest.raises(ModelError, match="cannot be dropped"):
         capture(model, picture(), edits=[DropPatches(mask)])
     with pytest.raises(ModelError, match="as a map") as caught:
         capture(model, picture(), edits=[SwapTokens([(0, 1)])])
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
 
 
 def test_queries_and_keys_are_put_in_order() -> None:
@@ -258,7 +252,7 @@ def test_a_layer_read_at_its_softmax_keeps_no_queries() -> None:
     model = staged_model("swin_tiny_patch4_window7_224", (5 * CELL, 7 * CELL))
     with pytest.raises(ModelError, match="queries, keys and values are not kept") as caught:
         capture(model, picture()).queries(0)
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
 
 
 def test_a_softmax_that_is_not_what_is_multiplied_is_refused(
@@ -272,22 +266,30 @@ def test_a_softmax_that_is_not_what_is_multiplied_is_refused(
     assert acts.layers[0].refusal is None
     assert acts.layers[1].refusal is not None
     assert "does not reproduce" in acts.layers[1].refusal
-    monkeypatch.setattr(watch, "SOFTMAX", set())
+    monkeypatch.setattr(recorder, "_SOFTMAX", set())
     acts = capture(model, picture())
     assert acts.layers[0].refusal is not None
-    assert "0 times" in acts.layers[0].refusal
+    assert "cannot be read" in acts.layers[0].refusal
 
 
 @pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "pvt_v2_b0"])
 def test_experiments_that_need_the_same_tokens_throughout_are_refused(name: str) -> None:
     model = staged_model(name, (2 * CELL, 3 * CELL))
     acts = capture(model, picture())
-    with pytest.raises(ModelError, match="no one number of prefix tokens") as caught:
+    with pytest.raises(ModelError, match="no common number of prefix tokens") as caught:
         logit_lens(model, acts)
-    assert_one_sentence(caught.value)
-    with pytest.raises(ModelError, match="same number of heads") as caught:
-        head_effects(model, picture())
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
+
+
+@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "pvt_v2_b0"])
+def test_heads_have_effects_where_stages_have_different_numbers_of_them(name: str) -> None:
+    model = staged_model(name, (2 * CELL, 3 * CELL))
+    effects = head_effects(model, picture())
+    for layer, described in enumerate(model.layers):
+        assert np.isfinite(effects[layer, : described.num_heads]).all()
+        assert np.isnan(effects[layer, described.num_heads :]).all()
+    muted = capture(model, picture(), edits=[MuteHeads([(1, 0)])])
+    np.testing.assert_array_equal(effects[1, 0], muted.logits)
 
 
 # --- CaiT ---------------------------------------------------------------------------------------
@@ -336,7 +338,7 @@ def test_caits_heads_are_read_before_they_are_mixed() -> None:
             mixed = block.attn.proj_l(scores.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
             expected = mixed.softmax(dim=-1)[0]
         assert_allclose(acts.attention(number), expected, atol=1e-5)
-    model.sites = tuple(replace(site, mixing=None) for site in model.sites)
+    model.reading.sites = tuple(replace(site, mixing=None) for site in model.sites)
     assert "does not reproduce" in str(capture(model, picture()).layers[0].refusal)
 
 
@@ -344,20 +346,20 @@ def test_only_the_class_token_looks_in_the_class_layers() -> None:
     acts = capture(cait(), picture())
     assert acts.attention(3).shape == (4, 1, 141)
     assert_array_equal(acts.attention_map(3), acts.attention(3)[:, 0, 1:].reshape(4, 10, 14))
-    with pytest.raises(ModelError, match="Only the class token looks") as caught:
+    with pytest.raises(ModelError, match="Only the class token attends") as caught:
         acts.attention_map(3, (0, 0))
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
     with pytest.raises(ModelError, match="no chain of matrices"):
         acts.attention_layers()
 
 
 def test_no_layer_of_cait_is_asked_for_an_answer_before_the_class_token_is_there() -> None:
     model = cait()
-    with pytest.raises(ModelError, match="no one number of prefix tokens"):
+    with pytest.raises(ModelError, match="no common number of prefix tokens"):
         logit_lens(model, capture(model, picture()))
-    with pytest.raises(ModelError, match="mixes its heads") as caught:
+    with pytest.raises(ModelError, match="cannot be muted: it mixes") as caught:
         head_effects(model, picture())
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
 
 
 def test_patches_can_be_left_out_of_cait() -> None:
@@ -382,7 +384,7 @@ def test_patches_can_be_left_out_of_cait() -> None:
 )
 def test_a_mixers_weights_are_shown_as_weights(name: str, path: str) -> None:
     options: Any = dict(img_size=(96, 160))
-    with undrawn():
+    with skip_random_weights():
         model = watched(timm.create_model(name, **options).eval(), (96, 160))
     randomise(model.module)
     rows, cols = model.layers[0].query_grid
@@ -398,7 +400,7 @@ def test_a_mixers_weights_are_shown_as_weights(name: str, path: str) -> None:
         assert layer.kind == "mixing"
         assert layer.refusal is not None
         assert "same for every picture" in layer.refusal
-        assert_one_sentence(layer.refusal)
+        assert_clear_error(layer.refusal)
     with pytest.raises(ModelError, match="has no attention"):
         acts.attention_map(0, (0, 0))
     with pytest.raises(ModelError, match="no heads to mute"):
@@ -408,6 +410,6 @@ def test_a_mixers_weights_are_shown_as_weights(name: str, path: str) -> None:
 def test_a_model_with_attention_has_no_weights_that_mix_tokens() -> None:
     with pytest.raises(ModelError, match="attends to tokens") as caught:
         cait().token_mixing(0)
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
     with pytest.raises(ValueError, match="Expected a layer"):
         cait().token_mixing(9)

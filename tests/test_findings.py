@@ -7,61 +7,122 @@ from vitviz import inspection
 from vitviz.inspection import Patterns, attention_patterns
 from vitviz.text import findings
 
-GRID = (6, 5)
-COUNT = GRID[0] * GRID[1]
-ROW, COL = np.divmod(np.arange(COUNT), GRID[1])
-DOWN, ACROSS = (np.abs(place[:, None] - place) for place in (ROW, COL))
-PLACES = {
-    "row": DOWN == 0,
-    "column": ACROSS == 0,
-    "neighbours": (DOWN <= 1) & (ACROSS <= 1) & (DOWN + ACROSS > 0),
-    "itself": np.eye(COUNT, dtype=bool),
-    "one patch": np.tile(np.arange(COUNT) == 2 * GRID[1] + 3, (COUNT, 1)),
-    "uniform": np.ones((COUNT, COUNT), bool),
-}
+#: One that is not square, its other way round, one with a single narrow side, and a square.
+GRIDS = ((6, 5), (5, 6), (4, 14), (8, 8))
+OFFSETS = ((0, 1), (-1, 0), (2, -1), (-2, 2), (1, 1))
 SAID = {
     "row": "along the row of the query",
     "column": "along the column of the query",
     "neighbours": "to the neighbours of the query",
     "itself": "to the query itself",
     "one patch": "from everywhere to row 3, column 4",
+    "one offset": "to the patch at one offset from the query, where there is one (1 row down and "
+    "2 columns left)",
 }
+GRID = GRIDS[0]
+COUNT = GRID[0] * GRID[1]
 
 
-def head(name: str, share: float = 1.0) -> np.ndarray:
+def pattern(name: str, grid: tuple[int, int], offset: tuple[int, int] = (1, -2)) -> np.ndarray:
+    """Where the queries of a planted head look, (N, N); at the border as far as the grid goes."""
+    row, col = np.divmod(np.arange(grid[0] * grid[1]), grid[1])
+    down, across = (place - place[:, None] for place in (row, col))  # key minus query
+    itself = (down == 0) & (across == 0)
+    masks = {
+        "row": (down == 0) & ~itself,
+        "column": (across == 0) & ~itself,
+        "neighbours": (abs(down) <= 1) & (abs(across) <= 1) & ~itself,
+        "itself": itself,
+        "one patch": np.tile((row == 2) & (col == 3), (len(row), 1)),
+        "uniform": np.ones_like(itself),
+        "one offset": (down == offset[0]) & (across == offset[1]),
+    }
+    return masks[name]
+
+
+def head(
+    name: str,
+    share: float = 1.0,
+    grid: tuple[int, int] = GRID,
+    cls: float = 0.2,
+    **more: tuple[int, int],
+) -> np.ndarray:
     """Attention (1 + N, 1 + N) that follows a pattern by this share, and is uniform beside it.
 
-    A fifth of every row goes to CLS.
+    `cls` of every row goes to CLS. A query at whose offset there is no patch attends uniformly.
     """
-    mask = PLACES[name]
-    patches = share * mask / mask.sum(axis=1, keepdims=True) + (1 - share) / COUNT
-    whole = np.full((1 + COUNT, 1 + COUNT), 1 / (1 + COUNT))
-    whole[1:, 0], whole[1:, 1:] = 0.2, 0.8 * patches
+    mask = pattern(name, grid, **more)
+    count = len(mask)
+    mask = mask | ~mask.any(axis=1, keepdims=True)
+    patches = share * mask / mask.sum(axis=1, keepdims=True) + (1 - share) / count
+    whole = np.full((1 + count, 1 + count), 1 / (1 + count))
+    whole[1:, 0], whole[1:, 1:] = cls, (1 - cls) * patches
     return whole
 
 
-def measured(*heads: np.ndarray) -> Patterns:
-    return attention_patterns(np.stack(heads), grid=GRID, num_prefix_tokens=1)
+def measured(*heads: np.ndarray, grid: tuple[int, int] = GRID) -> Patterns:
+    return attention_patterns(np.stack(heads), grid=grid, num_prefix_tokens=1)
 
 
-def said(*layers: Patterns) -> str:
-    return findings.attention(
-        range(1, len(layers) + 1),
-        [layer.shares for layer in layers],
-        layers[0].uniform,
-        [layer.patch for layer in layers],
-        [layer.moved for layer in layers],
-        GRID[1],
-    )
+def said(*layers: Patterns, columns: int = GRID[1]) -> str:
+    return findings.attention(range(1, len(layers) + 1), layers, columns, ("CLS",))
 
 
+@pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("name", SAID)
-def test_a_head_is_named_by_what_it_does(name: str) -> None:
+def test_a_head_is_named_by_what_it_does(name: str, grid: tuple[int, int]) -> None:
+    even, planted = head("uniform", grid=grid), head(name, grid=grid)
     sentence = said(
-        measured(head("uniform"), head("uniform")), measured(head("uniform"), head(name))
+        measured(even, even, grid=grid), measured(even, planted, grid=grid), columns=grid[1]
     )
     assert sentence.startswith(f"**Layer 2, head 2** attends {SAID[name]}: 100 % of its attention")
     assert sentence.endswith("All heads of **layer 1** attend almost uniformly.")
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("other", ["row", "column"])
+def test_the_query_itself_counts_in_neither_its_row_nor_its_column(
+    name: str, other: str, grid: tuple[int, int]
+) -> None:
+    """Two thirds to itself and a third to row and column: it attends to itself."""
+    mixed = (4 * head("itself", grid=grid) + head(other, grid=grid) + head(name, grid=grid)) / 6
+    found = measured(mixed, grid=grid)
+    if name != "itself":
+        assert "to the query itself" in said(found, columns=grid[1])
+    assert measured(head("itself", grid=grid), grid=grid).shares[other] == 0
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_a_fixed_offset_is_found_with_its_signs(
+    offset: tuple[int, int], grid: tuple[int, int]
+) -> None:
+    found = measured(head("one offset", 0.6, grid=grid, offset=offset), grid=grid)
+    assert tuple(found.offset[0]) == offset
+    assert found.shares["one offset"] == pytest.approx(0.6 + 0.4 / (grid[0] * grid[1]))
+    assert "at one offset from the query" in said(found, columns=grid[1])
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_a_head_of_one_prefix_token_is_named_by_it_whatever_the_rest_does(
+    grid: tuple[int, int],
+) -> None:
+    sink = [head(name, cls=0.6, grid=grid) for name in ("row", "uniform", "itself")]
+    sentence = said(measured(*sink, grid=grid), columns=grid[1])
+    assert "attends from everywhere to CLS: 60 % of its" in sentence
+    assert "uniformly" not in sentence
+    sentence = said(measured(*sink, head("column", grid=grid), grid=grid), columns=grid[1])
+    assert "**Layer 1, head 4** attends along the column" in sentence
+
+
+def test_registers_are_told_apart() -> None:
+    attention = np.full((2, 3 + COUNT, 3 + COUNT), 0.1 / (2 + COUNT))
+    attention[0, :, 2] = attention[1, :, 1] = 0.9
+    attention[1, :, 1] = 0.95
+    found = attention_patterns(attention, grid=GRID, num_prefix_tokens=3)
+    assert found.token.tolist() == [2, 1]
+    assert "to REG 1" in findings.attention([1], [found], GRID[1], ("CLS", "REG 1", "REG 2"))
 
 
 @pytest.mark.parametrize("name", SAID)
@@ -156,7 +217,9 @@ def test_how_alike_tokens_are(cosines: list[float], shown: int, ends: str) -> No
 
 
 def test_positions() -> None:
-    table = {name: mask.astype(float).reshape(*GRID, *GRID) for name, mask in PLACES.items()}
+    masks = {name: pattern(name, GRID) for name in (*SAID, "uniform")}
+    masks["row"], masks["column"] = (masks[name] | masks["itself"] for name in ("row", "column"))
+    table = {name: mask.astype(float).reshape(*GRID, *GRID) for name, mask in masks.items()}
     rows = findings.positions(table["row"])  # each position as all of its row
     assert rows.startswith("Neighbouring positions are alike: a cosine of **0.49** on average")
     assert rows.endswith(

@@ -3,19 +3,20 @@
 import errno
 import hashlib
 import os
+import ssl
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from examples import assert_one_sentence
+from examples import assert_clear_error
 from hub_server import COMMIT, HubServer, contents
 
-from vitviz import hub
-from vitviz.hub import HubError, Weights, cached, download
-from vitviz.hub.child import FULL, UNWRITABLE, explained
-from vitviz.language import Message
+from vitviz.common import hub
+from vitviz.common.hub import HubError, Weights, download, find_cached
+from vitviz.common.hub.child import FULL, UNWRITABLE, explain_error
+from vitviz.common.language import Message
 
 WEIGHTS = Weights("timm/some", "model.safetensors")
 DATA = np.random.default_rng(0).bytes(1_000_000)
@@ -34,8 +35,8 @@ def refused(**options: Any) -> HubError:
     with pytest.raises(HubError) as caught:
         download(WEIGHTS, **{"timeout": 1, **options})
     assert time.monotonic() - begun < 30
-    assert cached(WEIGHTS) is None
-    assert_one_sentence(f"It failed, because {caught.value}.")
+    assert find_cached(WEIGHTS) is None
+    assert_clear_error(f"It failed, because {caught.value}.")
     return caught.value
 
 
@@ -43,27 +44,27 @@ def refused(**options: Any) -> HubError:
 
 
 def test_a_download_is_in_the_cache_and_stays_there(server: HubServer, cache: Path) -> None:
-    assert cached(WEIGHTS) is None
+    assert find_cached(WEIGHTS) is None
     path = download(WEIGHTS)
     assert path.read_bytes() == DATA
     assert path.is_relative_to(cache)
     server.close()
-    assert cached(WEIGHTS) == path
+    assert find_cached(WEIGHTS) == path
 
 
 def test_a_branch_is_looked_up_once_and_kept_as_a_commit(server: HubServer, cache: Path) -> None:
     path = download(WEIGHTS)
     assert path.parent.name == COMMIT
-    assert cached(Weights(WEIGHTS.repo, WEIGHTS.file, COMMIT)) == path
+    assert find_cached(Weights(WEIGHTS.repo, WEIGHTS.file, COMMIT)) == path
     assert {asked[1].split("/")[3] for asked in server.asked if asked[0] == "GET"} == {COMMIT}
 
 
 def test_a_commit_is_asked_for_by_its_name(server: HubServer, cache: Path) -> None:
     pinned = Weights(WEIGHTS.repo, WEIGHTS.file, COMMIT)
-    assert cached(pinned) is None
+    assert find_cached(pinned) is None
     assert download(pinned).read_bytes() == DATA
     assert all("/main/" not in asked[1] for asked in server.asked)
-    assert cached(WEIGHTS) is None  # what the branch is was not asked
+    assert find_cached(WEIGHTS) is None  # what the branch is was not asked
 
 
 def test_progress_is_told_in_bytes(server: HubServer, cache: Path) -> None:
@@ -110,8 +111,61 @@ def test_no_network_is_asked_for_where_the_client_is_told_to_be_offline(
     server: HubServer, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert str(refused(timeout=20)) == "the hub cannot be reached"
+    assert str(refused(timeout=20)) == "HF_HUB_OFFLINE is set, so the hub is offline here"
     assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"ALL_PROXY": "socks5://me:secret@127.0.0.1:9"},
+            "ALL_PROXY names a SOCKS proxy, 127.0.0.1:9, which needs the package socksio",
+        ),
+        (
+            {"HTTP_PROXY": "127.0.0.1:9"},
+            "the proxy in HTTP_PROXY has no scheme, as in http://127.0.0.1:9",
+        ),
+        (
+            {"http_proxy": "http://127.0.0.1:9"},
+            "the proxy in http_proxy, http://127.0.0.1:9, does not lead to the hub",
+        ),
+        ({"SSL_CERT_FILE": "/none.pem"}, "SSL_CERT_FILE names certificates that are not there"),
+        ({"TRANSFORMERS_OFFLINE": "1"}, "TRANSFORMERS_OFFLINE is set, so the hub is offline here"),
+    ],
+)
+def test_a_setting_that_keeps_the_client_from_the_hub_is_named(
+    settings: dict[str, str],
+    said: str,
+    server: HubServer,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    if not {"SSL_CERT_FILE", "TRANSFORMERS_OFFLINE"} & settings.keys():
+        monkeypatch.setenv("HF_ENDPOINT", "http://hub.invalid")  # no proxy is asked for 127.0.0.1
+    error = refused(timeout=20)
+    assert said in str(error)
+    assert "secret" not in str(error)
+    assert error.settings
+    assert server.asked == []
+
+
+def test_a_proxy_that_wants_a_password_and_a_certificate_nobody_knows_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://proxy.school:8080")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://hub.invalid")
+    otherwise = Message("the hub cannot be reached")
+    refusal = RuntimeError("ProxyError 407 Proxy Authentication Required")
+    assert "asks for a name and a password" in str(explain_error(refusal, otherwise))
+    distrust = RuntimeError("ConnectError")
+    distrust.__cause__ = ssl.SSLError("[SSL: CERTIFICATE_VERIFY_FAILED]")
+    assert "is not trusted here" in str(explain_error(distrust, otherwise))
+    broken = RuntimeError("ReadError: connection reset")  # on the way: the proxy has led to the hub
+    words = "the connection broke off"
+    assert str(explain_error(broken, Message(words))) == words
 
 
 def test_a_server_in_trouble(server: HubServer, cache: Path) -> None:
@@ -175,10 +229,10 @@ def test_a_disk_without_room_is_not_begun_to_be_filled(server: HubServer, cache:
 )
 def test_a_disk_that_fails_on_the_way_is_told_from_the_network(number: int, words: str) -> None:
     otherwise = Message("the connection broke off")
-    failure = explained(OSError(number, os.strerror(number)), otherwise)
+    failure = explain_error(OSError(number, os.strerror(number)), otherwise)
     assert words in str(failure)
     assert failure.local
-    network = explained(OSError(errno.ECONNRESET, "reset"), otherwise)
+    network = explain_error(OSError(errno.ECONNRESET, "reset"), otherwise)
     assert (str(network), network.local) == ("the connection broke off", False)
 
 
@@ -212,9 +266,9 @@ def test_a_download_can_be_cancelled_while_nothing_comes(
 def test_a_damaged_file_is_told_by_its_name(server: HubServer, cache: Path) -> None:
     path = download(WEIGHTS)
     assert path.resolve().name == hashlib.sha256(DATA).hexdigest()
-    assert hub.undamaged(path)
+    assert hub.is_intact(path)
     path.resolve().write_bytes(DATA[:-1])
-    assert not hub.undamaged(path)
-    hub.remove(path)
-    assert cached(WEIGHTS) is None
+    assert not hub.is_intact(path)
+    hub.remove_cached(path)
+    assert find_cached(WEIGHTS) is None
     assert not contents(cache)

@@ -15,119 +15,78 @@ from typing import Literal
 
 import pytest
 
-from vitviz.text import PAGES
+from vitviz.app.pages import PAGES
 
 PACKAGE = Path(__file__).parents[1] / "vitviz"
 
-# A layer is a module of vitviz, or a package of that name with all its parts.
-_MODEL = {
-    *("language", "images", "vit", "families", "devices", "memory", "words"),
-    *("preprocessing", "recording", "model"),
-}
+# A layer is a module of vitviz, or a package of that name with all its parts. What all may import,
+# `common.language` and its neighbours, stands in COMMON.
+COMMON = {"common"}
+_MODEL = {"vit", "model"}
+_CAPTURE = {*_MODEL, "inspection", "activations"}
 LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
-    "language": set(),  # which all may import
-    "images": set(),
+    "common": set(),
     "vit": set(),
-    "initialisation": {"vit"},
-    "families": {"images", "vit"},
-    "malloc": set(),
-    "devices": {"families"},
-    "memory": {"images", "vit", "families", "devices"},
-    "words": {"families"},
-    "preprocessing": {"images"},
-    "recording": {"families"},
-    "model": _MODEL - {"model"},
-    "activations": _MODEL,
-    "targets": {*_MODEL, "activations"},
-    "attribution": {*_MODEL, "activations", "targets"},
-    "intervention": {*_MODEL, "activations", "targets"},
-    "profiling": {*_MODEL, "activations", "inspection", "intervention", "plots"},
-    "equivariance": _MODEL,
-    "lessons": {
-        *("text", "inspection", "intervention", "attribution", "equivariance", "checkpoints"),
-        *("activations", "families", "model"),
-    },
-    "anatomy": _MODEL,
-    "checkpoints": {"vit"},
-    "hub": set(),
-    "zoo": {
-        "vit",
-        "initialisation",
-        "families",
-        "devices",
-        "memory",
-        "model",
-        "checkpoints",
-        "hub",
-    },
     "inspection": set(),
-    "plots": set(),
     "text": set(),
-    "token_map": set(),
-    "traits": {"checkpoints", "families", "token_map"},
-    "anatomy_map": {"anatomy", "families", "plots", "text", "token_map"},
-    "report": {*_MODEL, "anatomy_map", "inspection", "plots", "text", "token_map", "traits"},
-    "notebook": {*_MODEL, "anatomy_map", "report", "text", "token_map"},
-    "options": set(),
-    "training": {"vit", "initialisation", "checkpoints", "devices", "inspection", "model"},
+    "model": {"vit"},
+    "zoo": _MODEL,
+    "activations": {*_MODEL, "inspection"},  # acts.measure()
+    "attribution": _CAPTURE,
+    "intervention": _CAPTURE,
+    "plots": {"activations", "inspection"},  # plots.attention_rollout(acts) and its like
+    "profiling": {*_CAPTURE, "intervention", "plots"},
+    "web.token_map": {"activations", "model", "plots"},
+    "web.anatomy": _CAPTURE,
+    "web.anatomy_map": {*_CAPTURE, "plots", "text", "web.anatomy", "web.token_map"},
+    "web": {*_CAPTURE, "plots", "text", "zoo"},
+    "training": {*_MODEL, "zoo", "inspection"},
 }
 _ALL = {*LAYERS, "cli", "app", "vitviz"}  # "vitviz": the public names of vitviz/__init__.py
 RULES: Mapping[str, set[str]] = {
     **LAYERS,
+    "__main__": {"cli"},
     "cli": _ALL,
     "app": _ALL - {"training"},
     "vitviz": _ALL,
 }
 THIRD_PARTY: Mapping[str, set[str]] = {
     "streamlit": {"app"},
-    "plotly": {"plots", "report"},  # which puts its script into a file
+    "plotly": {"plots", "web"},  # which puts its script into a file
     "timm": {"zoo"},
-    "anywidget": {"notebook"},
-    "traitlets": {"notebook"},
-    "latex2mathml": {"report"},  # MathML
-    "huggingface_hub": {"hub"},
-    "babel": {"language"},
+    "anywidget": {"web"},
+    "traitlets": {"web"},
+    "latex2mathml": {"web"},  # MathML
+    "huggingface_hub": {"common"},
+    "babel": {"common"},
     "segno": {"app"},
     "sklearn": {"inspection"},
     "torch": {
-        *_MODEL - {"images", "language"},
-        "initialisation",
-        "checkpoints",
-        "zoo",
-        "activations",
-        "targets",
-        "attribution",
-        "intervention",
-        "profiling",
-        "equivariance",
-        "anatomy",
-        "training",
+        *("vit", "model", "zoo", "activations", "attribution", "intervention", "profiling"),
+        *("web.anatomy", "training"),
     },
 }
 # Parts of the app: each imports those before it, and no page another page.
-APP = ("settings", "shared", "widgets", "controls", "screens", "server", "main")
-ERRORS: Mapping[str, set[str]] = {"ImageError": {"images"}, "ModelError": {"families", "model"}}
+APP = (
+    "options",
+    "pages",
+    "settings",
+    "lessons",
+    "shared",
+    "widgets",
+    "controls",
+    "screens",
+    "server",
+    "main",
+)
+ERRORS: Mapping[str, set[str]] = {"ImageError": {"common"}, "ModelError": {"model"}}
 
 # eager: runs when the module is imported; lazy: in a function; hint: under TYPE_CHECKING
 When = Literal["eager", "lazy", "hint"]
 EXCEPTIONS: set[tuple[str, str, When]] = {
     ("app", "plotly", "hint"),
     ("cli", "torch", "lazy"),
-    ("activations", "inspection", "lazy"),  # acts.measure()
-    ("activations", "inspection", "hint"),
-    ("activations", "notebook", "lazy"),  # acts.show()
-    ("activations", "notebook", "hint"),
-    ("anatomy", "activations", "hint"),
-    ("anatomy_map", "activations", "hint"),
-    ("anatomy_map", "model", "hint"),
-    ("traits", "activations", "hint"),
-    ("traits", "model", "hint"),
-    ("notebook", "activations", "hint"),
-    ("report", "activations", "hint"),
-    ("plots", "activations", "hint"),
-    ("token_map", "activations", "hint"),
-    ("token_map", "families", "hint"),
-    ("plots", "inspection", "lazy"),  # plots.attention_rollout(acts) and its like
+    ("activations", "vitviz", "lazy"),  # acts.show() is vitviz.show(acts)
 }
 LAZY_ONLY = {("cli", "training"), *(("vitviz", layer) for layer in _ALL)}
 
@@ -194,7 +153,10 @@ def imports(node: ast.AST, module: str, is_package: bool, when: When = "eager") 
 
 
 def layer_of(module: str) -> str:
-    return "vitviz" if module == "vitviz" else module.split(".")[1]
+    """The longest name of a layer that the module's begins with."""
+    _, *parts = module.split(".")
+    names = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
+    return next((name for name in names if name in RULES), parts[0] if parts else "vitviz")
 
 
 @cache
@@ -219,16 +181,16 @@ def _complaint(layer: str, found: Import) -> str | None:
     if top != "vitviz":
         allowed = layer in THIRD_PARTY.get(top, {layer}) or (layer, top, found.when) in EXCEPTIONS
         return None if allowed else f"{layer} imports {top} ({found.when})."
-    to = parts[0] if parts else "vitviz"
+    to = layer_of(found.target)
     if to not in RULES and len(parts) == 1:
         to = "vitviz"  # one of the public names
-    if to == layer != "vitviz":
+    if layer != "vitviz" and (to == layer or layer == to.partition(".")[0]):
         return None  # parts of one package
-    if to not in {*RULES[layer], "language"} and (layer, to, found.when) not in EXCEPTIONS:
+    if to not in {*RULES[layer], *COMMON} and (layer, to, found.when) not in EXCEPTIONS:
         return f"{layer} imports {to}."
     if (layer, to) in LAZY_ONLY and found.when == "eager":
         return f"{layer} imports {to} before it is needed."
-    if layer == "cli" and to == "app" and parts[1:2] not in ([], ["server"]):
+    if layer == "cli" and to == "app" and parts[1:2] not in ([], ["server"], ["options"]):
         return f"cli imports {'.'.join(parts)}, a part of the app."
     return None
 
@@ -245,7 +207,7 @@ def _within_app(module: str, found: Import) -> str | None:
 
 
 def circle(modules: Mapping[str, tuple[str, bool]]) -> list[str]:
-    """Modules that import one another in a circle; lazily counts, for type hints does not."""
+    """Modules that import one another in a circle, lazily and for type hints too."""
 
     def module_of(target: str) -> str | None:
         """`target`, or the module in which it is a name."""
@@ -257,7 +219,7 @@ def circle(modules: Mapping[str, tuple[str, bool]]) -> list[str]:
         name: {
             imported
             for found in all_imports(name, source, is_package)
-            if found.when != "hint" and (imported := module_of(found.target))
+            if (imported := module_of(found.target)) not in (None, "vitviz")
         }
         for name, (source, is_package) in modules.items()
         if name != "vitviz"  # the public names: they import all, and only when asked for
@@ -307,27 +269,26 @@ def test_errors_live_where_they_are_raised(error: str) -> None:
         ("vitviz.vit", "from . import model"),
         ("vitviz.vit", "import vitviz.zoo"),
         ("vitviz.vit", "from vitviz.zoo import load_model"),
-        ("vitviz.model", "def f():\n    from .zoo import load_model"),
-        ("vitviz.model", "from vitviz import capture"),
+        ("vitviz.model.model", "def f():\n    from ..zoo import load_model"),
+        ("vitviz.model.model", "from vitviz import capture"),
         (
-            "vitviz.model",
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from . import zoo",
+            "vitviz.model.model",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .. import zoo",
         ),
-        ("vitviz.checkpoints", "from .families import ModelError"),
-        ("vitviz.activations", "from .inspection import measurements"),
+        ("vitviz.activations", "from .profiling import profile"),
         ("vitviz.inspection.rollout", "from ..vit import VisionTransformer"),
         (
             "vitviz.inspection.rollout",
             "from importlib import import_module\nimport_module('..vit')",
         ),
         ("vitviz.inspection.rollout", "import torch"),
-        ("vitviz.plots.maps", "from ..inspection import attention_rollout"),
-        ("vitviz.training", "from .zoo import load_model"),
+        ("vitviz.plots.maps", "from ..attribution import relevance"),
+        ("vitviz.training", "from .attribution import relevance"),
         ("vitviz.app.shared.view", "def f():\n    from vitviz.training import train"),
         ("vitviz.app.screens.rollout", "from vitviz.app.screens.attention import page"),
         ("vitviz.app.screens.rollout", "def f():\n    from . import attention"),
         ("vitviz.app.screens.rollout", "from vitviz.app import main"),
-        ("vitviz.app.widgets.figure", "from vitviz.app.screens import class_map"),
+        ("vitviz.app.widgets.figure", "from vitviz.app.screens import token_components"),
         ("vitviz.app.shared.results", "from vitviz.app.widgets.figure import show"),
         ("vitviz.app.settings", "from vitviz.app.shared import view"),
         ("vitviz.app.settings", "from vitviz.app import state"),
@@ -337,11 +298,11 @@ def test_errors_live_where_they_are_raised(error: str) -> None:
         ("vitviz.cli", "def f():\n    from .app.screens.attention import page"),
         ("vitviz", "from .zoo import load_model"),
         ("vitviz", "import torch"),
-        ("vitviz.images", "import torch.nn.functional as F"),
-        ("vitviz.images.placement", "from ..helpers import something"),
+        ("vitviz.common.images", "import torch.nn.functional as F"),
+        ("vitviz.common.images.placement", "from ...helpers import something"),
         ("vitviz.helpers", ""),
-        ("vitviz.model", "import timm"),
-        ("vitviz.model", "import importlib\ntimm = importlib.import_module('timm.data')"),
+        ("vitviz.model.model", "import timm"),
+        ("vitviz.model.model", "import importlib\ntimm = importlib.import_module('timm.data')"),
         (
             "vitviz.activations",
             "try:\n    from sklearn.decomposition import PCA\nexcept OSError: ...",
@@ -354,10 +315,10 @@ def test_errors_live_where_they_are_raised(error: str) -> None:
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING: ...\nelse:\n    import plotly",
         ),
         ("vitviz.plots", "import streamlit as st"),
-        ("vitviz.token_map", "import streamlit as st"),
-        ("vitviz.token_map.frames", "from vitviz.families import Windows"),
+        ("vitviz.web.token_map", "import streamlit as st"),
+        ("vitviz.web.token_map.frames", "from vitviz.zoo import load_model"),
         ("vitviz.zoo", "def f():\n    from huggingface_hub import hf_hub_download"),
-        ("vitviz.hub.weights", "from ..families import ModelError"),
+        ("vitviz.common.hub.weights", "from ...model.families import ModelError"),
     ],
 )
 def test_forbidden_import_is_found(module: str, source: str) -> None:
@@ -368,8 +329,14 @@ def test_forbidden_import_is_found(module: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("vitviz.model", "import torch\nfrom .families import ModelError\nfrom . import images"),
-        ("vitviz.attribution", "from .activations import capture\nfrom vitviz.model import Model"),
+        (
+            "vitviz.model.model",
+            "import torch\nfrom .families import ModelError\nfrom . import images",
+        ),
+        (
+            "vitviz.attribution",
+            "from .activations import capture\nfrom vitviz.model.model import Model",
+        ),
         (
             "vitviz.inspection.rollout",
             "from .inputs import Grid\nfrom sklearn import decomposition",
@@ -377,7 +344,7 @@ def test_forbidden_import_is_found(module: str, source: str) -> None:
         ("vitviz.zoo", "def f():\n    import timm\n    from timm.data import transforms"),
         ("vitviz.cli", "def f():\n    import torch\n    from .training import train"),
         ("vitviz.cli", "from vitviz import load_model"),
-        ("vitviz.app.screens.rollout", "from vitviz.app.screens import class_map"),
+        ("vitviz.app.screens.rollout", "from vitviz.app.screens import token_components"),
         ("vitviz.app.screens.rollout", "from vitviz.app.widgets.figure import show"),
         ("vitviz.app.widgets.figure", "from vitviz.app import settings"),
         ("vitviz.app.main", "import streamlit as st\nfrom . import settings\nfrom .. import plots"),
@@ -400,6 +367,8 @@ def test_circle_is_found() -> None:
     }
     assert set(circle(pages)) == {"vitviz.app.main", "vitviz.app.settings"}
     pages["vitviz.app.settings"] = "if TYPE_CHECKING:\n    import vitviz.app.main", False
+    assert circle(pages)
+    pages["vitviz.app.settings"] = "", False
     assert circle(pages) == []
 
 
@@ -439,6 +408,17 @@ def test_public_names() -> None:
         assert callable(getattr(vitviz, name)), name
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = vitviz.no_such_name
+
+
+def test_every_part_resolves_when_it_is_first_used() -> None:
+    parts = {layer_of(name).partition(".")[0] for name in sources()} - {"vitviz", "app", "__main__"}
+    parts |= {"equivariance", "report", "targets"}  # modules in these parts
+    assert {"zoo", "model", "profiling"} <= parts
+    each = f"for name in {sorted(parts)}: assert getattr(vitviz, name).__doc__, name"
+    loaded_by(f"import vitviz\n{each}")
+    vitviz = importlib.import_module("vitviz")
+    assert {"Preprocessing", "zoo", "model", "equivariance"} <= set(dir(vitviz))
+    assert not hasattr(vitviz, "no_such_part")
 
 
 def test_public_names_are_hidden_by_no_module() -> None:

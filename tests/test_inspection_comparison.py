@@ -1,6 +1,7 @@
 """Matched patches, joint components and maps of two grids, in closed forms."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from vitviz.inspection import (
     token_components,
     token_similarity,
 )
+from vitviz.inspection.comparison import correlation
 
 GRID = (5, 7)
 
@@ -39,6 +41,28 @@ def planted_shift(down: int, right: int) -> tuple[np.ndarray, np.ndarray, list[t
             second[row + down, col + right] = 3 * first[row, col]  # a cosine knows no length
             moved.append((row * cols + col, (row + down) * cols + col + right))
     return first.reshape(-1, 16), second.reshape(-1, 16), moved
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_rounding_decides_neither_a_match_nor_a_correlation(kind: Any) -> None:
+    eps = np.finfo(kind).eps
+    table = np.full((3, 4), 0.5, kind)
+    table[0, 2] += eps  # all equal but for rounding
+    table[1, 3] = 0.6
+    table[2, 1] = 0.5 - 100 * eps  # this one is smaller
+    assert nearest_patches(table, k=4).tolist() == [[0, 1, 2, 3], [3, 0, 1, 2], [0, 2, 3, 1]]
+    assert mutual_matches(table).tolist() == [[0, 0], [1, 3]]
+    rng = np.random.default_rng(0)
+    varied = rng.random((4, 5)).astype(kind)
+    nearly = (0.7 * (1 + eps * rng.integers(-1, 2, (4, 5)))).astype(kind)
+    assert np.ptp(nearly) > 0
+    box = (0.0, 0.0, 10.0, 8.0)
+    for one, other in ((varied, nearly), (nearly, varied), (nearly, nearly), (0 * nearly, varied)):
+        assert math.isnan(correlation(one, other))
+        assert math.isnan(map_correlation(one, other, crop=box, other_crop=box)[0])
+    faint = (0.7 + 1e-3 * varied).astype(kind)
+    assert correlation(faint, varied) == pytest.approx(1, abs=1e-3)
+    assert correlation(1e-30 * varied, -varied) == pytest.approx(-1)
 
 
 @pytest.mark.parametrize("shift", [(0, 0), (2, 0), (0, -3), (-1, 2)])

@@ -12,8 +12,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from vitviz import inspection
 from vitviz.activations import Activations, DropPatches, capture
-from vitviz.families import ModelError
 from vitviz.model import Model
+from vitviz.model.families import ModelError
 
 
 def pooling(name: str, **options: Any) -> Model:
@@ -259,12 +259,12 @@ REFUSED: list[tuple[str, Callable[[Any], object], str]] = [
     (
         "plain",
         lambda a: inspection.attention_distance(arrays(a), patch_size=4),
-        "grid of the patches, which arrays do not tell",
+        "grid of the patches, which arrays do not say",
     ),
     (
         "plain",
         lambda a: inspection.attention_distance(arrays(a), grid=(4, 6)),
-        "size of a patch, which arrays do not tell",
+        "size of a patch, which arrays do not say",
     ),
     ("plain", lambda a: inspection.token_norms(a.tokens(1)), "grid of the patches, which arrays"),
 ]
@@ -296,5 +296,5 @@ def test_layers_that_are_no_chain_are_measured_one_by_one() -> None:
     for function in (inspection.attention_rollout, inspection.measurements, inspection.prefix_mass):
         with pytest.raises(ModelError, match="no chain of matrices"):
             function(acts)
-    with pytest.raises(ModelError, match=r"ask acts\.layers"):
+    with pytest.raises(ModelError, match=r"See acts\.layers"):
         inspection.token_components(acts)

@@ -9,12 +9,7 @@ from examples import narrow_stages, own_model, picture, watched
 from numpy.testing import assert_allclose
 
 from vitviz.activations import capture
-from vitviz.inspection import (
-    allowed_pairs,
-    attention_distance,
-    uniform_distance,
-    windowed_distance,
-)
+from vitviz.inspection import allowed_pairs, attention_distance, uniform_distance, windowed_distance
 
 
 def places(rows: int, cols: int, step: float = 4.0) -> np.ndarray:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import vitviz
+
 SCRIPT = """
 import vitviz
-from vitviz.checkpoints import assets
+from vitviz.zoo.checkpoints import assets
 
 model = vitviz.load_model("vitviz_tiny_cifar10")
 photo = assets() / "samples" / "dog.jpg"
@@ -18,8 +20,9 @@ acts = vitviz.capture(model, vitviz.open_image(photo.read_bytes()))
 print(model.trained, acts.grid, acts.attention(0).shape, round(float(acts.probabilities.sum()), 4))
 import vitviz.app.main
 from vitviz.app.shared.pictures import samples
-from vitviz.text import PAGES, page_text
-from vitviz.token_map import script, style
+from vitviz.app.pages import PAGES
+from vitviz.text import page_text
+from vitviz.web.token_map import script, style
 print(len(samples()) >= 8, all(page_text(page).equation for page in PAGES))
 print("export default" in script(), ".token-map" in style())
 """
@@ -53,3 +56,10 @@ def test_the_command_is_installed(tmp_path: Path, words: list[str]) -> None:
     )
     assert done.returncode == 0
     assert "usage: vitviz" in done.stdout
+
+
+def test_a_widget_without_anywidget_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    monkeypatch.delitem(sys.modules, "vitviz.web.notebook.widgets", raising=False)
+    with pytest.raises(ImportError, match=r'pip install "vitviz\[notebook\]"'):
+        vitviz.widget(vitviz.load_model("vitviz_tiny_cifar10"))

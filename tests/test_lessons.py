@@ -15,13 +15,13 @@ from examples import own_module, remembered_experiments, watched
 from PIL import Image
 
 import vitviz
-from vitviz import intervention, lessons
+from vitviz.app import lessons
+from vitviz.app.lessons import same_rows
+from vitviz.app.pages import PAGES
 from vitviz.app.settings import NAMES
-from vitviz.checkpoints import assets
-from vitviz.language import speaking
-from vitviz.lessons.looking import same_rows
-from vitviz.text import PAGES
-from vitviz.text.lessons import LESSONS, link, named, settings_of
+from vitviz.common.language import use_language
+from vitviz.text.lessons import LESSONS, link, parse_step, settings_of
+from vitviz.zoo.checkpoints import assets
 
 STEPS = [
     (number, step)
@@ -30,9 +30,12 @@ STEPS = [
 ]
 
 
-def test_there_are_seven_lessons_of_two_to_four_steps() -> None:
+def test_seven_lessons_have_sixteen_steps_and_take_ten_minutes_at_most() -> None:
     assert len(LESSONS) == 7
-    assert {len(lesson.steps) for lesson in LESSONS} <= {2, 3, 4}
+    assert len(STEPS) == 16
+    minutes = [[step.minutes for step in lesson.steps] for lesson in LESSONS]
+    assert {each for lesson in minutes for each in lesson} <= {3, 4, 5}
+    assert max(sum(lesson) + 1 for lesson in minutes) == 10  # one, to compare what was found
 
 
 @pytest.mark.parametrize(("number", "step"), STEPS)
@@ -42,14 +45,14 @@ def test_a_link_holds_the_whole_view_and_names_its_step(number: int, step: int) 
     assert parts.path in PAGES
     assert held == settings_of(number, step)
     assert set(held) <= set(NAMES)
-    assert named(held["lesson"]) == (number, step)
+    assert parse_step(held["lesson"]) == (number, step)
     assert (assets() / "samples" / f"{held['picture']}.jpg").is_file()
 
 
 @pytest.mark.parametrize(
     ("text", "numbers"),
     [
-        ("3", (3, 1)),
+        ("3", None),
         ("3.2", (3, 2)),
         ("0", None),
         ("8", None),
@@ -65,7 +68,7 @@ def test_a_link_holds_the_whole_view_and_names_its_step(number: int, step: int) 
 def test_a_text_names_a_lesson_and_a_step_or_none(
     text: str, numbers: tuple[int, int] | None
 ) -> None:
-    assert named(text) == numbers
+    assert parse_step(text) == numbers
 
 
 # --- what was found ------------------------------------------------------------------------------
@@ -104,8 +107,7 @@ def said(model: vitviz.Model, pictures: dict[str, tuple[Image.Image, vitviz.Acti
     @cache
     def sentences(number: int) -> tuple[str, ...]:
         image, acts = pictures.get(LESSONS[number - 1].picture, pictures["dog"])
-        others = [other for _, other in pictures.values()]
-        return lessons.found(number, model, image, acts, others=others)
+        return lessons.findings(number, model, image, acts)
 
     return sentences
 
@@ -119,38 +121,28 @@ def percent(share: float) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def test_a_picture_on_its_path(said: Said, pictures: Any, model: vitviz.Model) -> None:
+def test_a_picture_on_its_path(said: Said, pictures: Any) -> None:
     _, acts = pictures["red_panda"]
-    tokens, exchange, answer = said(1)
+    tokens, exchange = said(1)
     assert numbers(tokens) == [16, 16, 256, 257, 192, 6]
     row = acts.attention(0)[0, 1 + 8 * 16 + 8]  # head 1, row 9 and column 9
     best = int(row[1:].argmax())
     assert numbers(exchange)[:6] == [1, 1, 9, 9, best // 16 + 1, best % 16 + 1]
     assert f"**{percent(row[1:].max())}**" in exchange
-    module: Any = model.module
-    lens = [
-        module.forward_head(module.norm(torch.tensor(acts.tokens(depth))[None]))
-        for depth in range(7)
-    ]
-    after = [each.softmax(dim=-1)[0].detach().numpy() for each in lens]
-    right = int(after[6].argmax())
-    assert [int(each.argmax()) == right for each in after] == [False] * 6 + [True]
-    assert f"**lesser panda** only after the last, with {percent(after[6].max())}." in answer
-    assert answer.endswith(f"After layer 5 it has {percent(after[5][right])}.")
 
 
-def test_an_answer_that_comes_earlier(pictures: Any, model: vitviz.Model) -> None:
-    image, acts = pictures["bison"]
-    lens = intervention.logit_lens(model, acts)
-    right = lens[-1].argmax()
-    assert [bool(row.argmax() == right) for row in lens] == [False] * 5 + [True] * 2
-    *_, answer = lessons.found(1, model, image, acts, others=[])
-    then, last = percent(lens[5, right]), percent(lens[6, right])
-    assert f"**bison** from layer 5 on: {then} there, and {last} after the last layer." in answer
-
-
-def test_patches_and_positions(said: Said, model: vitviz.Model) -> None:
-    with_positions, without, near = said(2)
+def test_patches_and_positions(said: Said, model: vitviz.Model, pictures: Any) -> None:
+    response, with_positions, without, near = said(2)
+    kernel = model.patch_kernel
+    assert kernel is not None
+    flat = kernel.reshape(len(kernel), -1)
+    tile = np.linalg.svd(flat - flat.mean(axis=0))[2][3]
+    tile *= np.sign(tile[np.abs(tile).argmax()])
+    pixels = model.preprocess(pictures["triumphal_arch"][0]).numpy().reshape(3, 16, 4, 16, 4)
+    products = np.einsum("kiyjx,kyx->ij", pixels, tile.reshape(3, 4, 4))
+    for at in (products.argmax(), products.argmin()):
+        words = f"row {at // 16 + 1}, column {at % 16 + 1} (**{products.flat[at]:+.2f}**)"
+        assert words in response
     assert percent(0.958) in with_positions  # the answer itself, which the page shows
     assert "E_pos" in without
     (change,) = re.findall(r"\*\*(\d)e-(\d\d)\*\*", without)
@@ -167,7 +159,7 @@ def test_patches_and_positions(said: Said, model: vitviz.Model) -> None:
 
 def test_who_looks_where(said: Said, pictures: Any) -> None:
     _, acts = pictures["duck"]
-    reads, heads, columns = said(3)
+    reads, heads = said(3)
     cls = acts.attention(5).mean(axis=0)[0, 1:]
     best = int(cls.argmax())
     assert f"row {best // 16 + 1}, column {best % 16 + 1}: **{percent(cls.max())}**" in reads
@@ -183,16 +175,10 @@ def test_who_looks_where(said: Said, pictures: Any) -> None:
     assert f"**Head {np.argmin(apart) + 1}** follows" in heads
     assert percent(max(apart)) in heads
     assert percent(min(apart)) in heads
-    mean, token = acts.attention(4).mean(axis=0), 1 + 5 * 16 + 11
-    away = np.arange(1, 257) != token
-    row, column = mean[token, 1:], mean[1:, token]
-    order = [place for place in np.argsort(-column) if away[place]][:3]
-    assert "; ".join(f"row {at // 16 + 1}, column {at % 16 + 1}" for at in order) in columns
-    assert f"**{np.corrcoef(row[away], column[away])[0, 1]:.2f}**" in columns
 
 
 def test_local_or_global(said: Said, pictures: Any) -> None:
-    layers, _, heads, every = said(4)
+    layers, _, even = said(4)
     place = np.stack(np.divmod(np.arange(256), 16), axis=1)
     apart = 4 * np.linalg.norm(place[:, None] - place, axis=-1)
 
@@ -208,43 +194,40 @@ def test_local_or_global(said: Said, pictures: Any) -> None:
     assert f"**layer {means.argmin() + 1}**, whose heads have" in layers
     assert f"distance of {means.min():.1f} px" in layers
     assert f"layer {means.argmax() + 1}, with {means.max():.1f} px" in layers
-    assert f"head 1 is {100 * here[0, 0] / apart.mean():.0f} % of that of equal sharing" in heads
-    others = [distances(acts) for _, acts in pictures.values()]
-    least, most = min(each[0, 0] for each in others), max(each[0, 0] for each in others)
-    assert (
-        f"Over 6 pictures, the distance of that head lies between {least:.1f} and {most:.1f} px"
-        in every
-    )
-    same = sum(int(each.argmin()) == int(here.argmin()) for each in others)
-    assert f"**{same} of 6**" in every
+    layer, head = divmod(int(np.abs(here - apart.mean()).argmin()), 6)
+    assert f"layer {layer + 1}, head {head + 1}, with {here[layer, head]:.1f} px" in even
 
 
 def test_what_reaches_cls(said: Said, pictures: Any) -> None:
-    shares, fusions, classes = said(5)
+    shares, classes = said(5)
     _, acts = pictures["bison"]
 
-    def rollout(layers: int, fuse: Any) -> np.ndarray:
+    def rollout(layers: int) -> np.ndarray:
         product = np.eye(257)
         for layer in range(layers):
-            fused = fuse(acts.attention(layer).astype(np.float64), axis=0)
-            fused /= fused.sum(axis=1, keepdims=True)
+            fused = acts.attention(layer).astype(np.float64).mean(axis=0)
             product = (fused + np.eye(257)) / 2 @ product
         reached: np.ndarray = product[0]
         return reached
 
-    final = rollout(6, np.mean)
-    assert percent(rollout(1, np.mean)[1:].sum()) in shares
+    final = rollout(6)
+    assert percent(rollout(1)[1:].sum()) in shares
     assert f"**{percent(final[1:].sum())}**" in shares
-    for fuse, words in ((np.max, "maximum"), (np.min, "minimum")):
-        like = np.corrcoef(rollout(6, fuse)[1:], final[1:])[0, 1]
-        assert re.search(rf"{words} (has a correlation|one) of {like:.2f}", fusions)
+    assert "half of what every layer passes on from the residual connection (r = 0.5)" in shares
+    kept = [np.linalg.norm(acts.tokens(layer)[0]) for layer in range(6)]
+    added = [
+        np.linalg.norm(acts.tokens_after_attention(layer)[0] - acts.tokens(layer)[0])
+        for layer in range(6)
+    ]
+    own = [stream / (stream + more) for stream, more in zip(kept, added, strict=True)]
+    assert f"own r is {min(own):.2f} to {max(own):.2f}" in shares
     assert "**bison**" in classes
     assert "**ox**" in classes
 
 
 def test_what_would_change_the_answer(said: Said, pictures: Any, model: vitviz.Model) -> None:
     image, acts = pictures["goldfish"]
-    block, marked, heads = said(6)
+    block, marked = said(6)
     answer = int(acts.probabilities.argmax())
 
     def without(mask: np.ndarray) -> np.ndarray:
@@ -261,29 +244,20 @@ def test_what_would_change_the_answer(said: Said, pictures: Any, model: vitviz.M
     hidden[4 * row : 4 * row + 4, 4 * col : 4 * col + 4] = True
     change = 100 * (without(hidden)[answer] - acts.probabilities[answer])
     assert f"by {change:+.1f} percentage points" in block
-    muted = intervention.head_effects(model, image)
-    assert muted.shape[:2] == (6, 6)
-    assert {acts.output_names[top] for top in muted.argmax(axis=-1).flat} == {"goldfish"}
-    assert {without_head(model, image, layer, 5 - layer) for layer in range(6)} == {"goldfish"}
-    assert heads == "Muting any one of the 36 heads leaves the answer at **goldfish**."
 
 
-def without_head(model: vitviz.Model, image: Image.Image, layer: int, head: int) -> str:
-    muted = vitviz.capture(model, image, edits=[vitviz.MuteHeads([(layer, head)])])
-    assert muted.probabilities is not None
-    return muted.output_names[int(muted.probabilities.argmax())]
-
-
-def test_a_head_without_which_the_answer_is_another(pictures: Any) -> None:
-    model, image = watched(own_module(depth=2), (16, 24)), pictures["bison"][0]
-    acts = vitviz.capture(model, image)
-    assert acts.probabilities is not None
-    *_, heads = lessons.found(6, model, image, acts, others=[])
-    layer, head = (int(text) - 1 for text in re.findall(r"layer (\d), head (\d)", heads)[0])
-    other = without_head(model, image, layer, head)
-    answer = acts.output_names[int(acts.probabilities.argmax())]
-    assert other != answer
-    assert f"{answer} becomes **{other}**" in heads
+def test_the_equal_share_is_that_of_every_token_the_prefix_too(pictures: Any) -> None:
+    model = watched(own_module(image_size=64, depth=1, registers=255), (64, 64))  # 256 + 256
+    acts = vitviz.capture(model, pictures["goldfish"][0])
+    attention = acts.attention(0)
+    look, *_ = lessons.findings(3, model, pictures["goldfish"][0], acts)
+    (times,) = re.findall(r"\*\*, (\d+) times the equal share", look)
+    most = attention[:, 0, 256:].mean(axis=0).max()
+    assert int(times) == round(512 * most) != round(256 * most)
+    exchange = lessons.findings(1, model, pictures["goldfish"][0], acts)[1]
+    (times,) = re.findall(r"\*\*, (\d+) times its equal share", exchange)
+    most = attention[0, 256 + 8 * 16 + 8, 256:].max()  # row 9 and column 9
+    assert int(times) == round(512 * most) != round(256 * most)
 
 
 def test_why_so_much_data(said: Said) -> None:
@@ -299,7 +273,7 @@ def test_why_so_much_data(said: Said) -> None:
 def test_a_picture_of_ones_own_has_no_marked_patches(pictures: Any) -> None:
     model, image = watched(own_module(image_size=64, depth=1), (64, 64)), pictures["goldfish"][0]
     acts = vitviz.capture(model, image)
-    own, other = (lessons.found(6, model, image, acts, own=own) for own in (True, False))
+    own, other = (lessons.findings(6, model, image, acts, own=own) for own in (True, False))
     assert [sentence for sentence in own if "210 marked patches" not in sentence] == [*other]
     assert len(own) == len(other) + 1
 
@@ -310,11 +284,11 @@ def test_a_model_without_a_head_or_positions_is_told_so(pictures: Any) -> None:
         model = watched(own_module(image_size=16, **options), (16, 16))
         acts = vitviz.capture(model, image)
         for number in range(1, 8):
-            sentences = lessons.found(number, model, image, acts)
+            sentences = lessons.findings(number, model, image, acts)
             assert sentences
             assert not any("nan" in sentence for sentence in sentences)
     assert any(
-        "no learned position" in sentence for sentence in lessons.found(2, model, image, acts)
+        "no learned position" in sentence for sentence in lessons.findings(2, model, image, acts)
     )
 
 
@@ -323,8 +297,8 @@ def test_a_model_of_another_kind_gets_one_sentence(pictures: Any) -> None:
     model = watched(module, (64, 64))
     acts = vitviz.capture(model, pictures["duck"][0])
     for number in range(1, 7):
-        (sentence,) = lessons.found(number, model, pictures["duck"][0], acts)
-        assert "none of the models that this lesson is about" in sentence
+        (sentence,) = lessons.findings(number, model, pictures["duck"][0], acts)
+        assert "not about models such as" in sentence
 
 
 def test_rows_that_are_all_the_same_agree_and_others_do_not() -> None:
@@ -340,7 +314,7 @@ def test_few_patches_are_refused(pictures: Any) -> None:
         model = watched(own_module(image_size=size), size)
         acts = vitviz.capture(model, pictures["duck"][0])
         for number in range(1, 7):
-            (sentence,) = lessons.found(number, model, pictures["duck"][0], acts)
+            (sentence,) = lessons.findings(number, model, pictures["duck"][0], acts)
             assert f"has {acts.grid[1]} patches" in sentence
 
 
@@ -353,19 +327,18 @@ def test_maps_without_differences_have_no_correlation_and_that_is_said(pictures:
     model, image = watched(module, (16, 24)), pictures["duck"][0]
     acts = vitviz.capture(model, image)
     for number in (3, 5):
-        sentences = lessons.found(number, model, image, acts)
-        assert not any("nan" in sentence for sentence in sentences)
-        assert any("has no correlation" in sentence for sentence in sentences)
+        assert not any("nan" in each for each in lessons.findings(number, model, image, acts))
+    assert any("has no correlation" in each for each in lessons.findings(5, model, image, acts))
 
 
 def test_what_is_bold_in_korean_is_closed(
     model: vitviz.Model, pictures: dict[str, tuple[Image.Image, vitviz.Activations]]
 ) -> None:
     """By CommonMark, stars after a sign and before a letter close nothing, and are shown."""
-    with speaking("ko"):
+    with use_language("ko"):
         for number, lesson in enumerate(LESSONS, start=1):
             image, acts = pictures.get(lesson.picture, pictures["dog"])
-            for sentence in lessons.found(number, model, image, acts):
+            for sentence in lessons.findings(number, model, image, acts):
                 assert sentence.count("**") % 2 == 0
                 for bold in re.finditer(r"\*\*[^*]+\*\*", sentence):
                     after = sentence[bold.end() : bold.end() + 1]

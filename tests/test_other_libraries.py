@@ -6,19 +6,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from examples import assert_one_sentence, picture, watched
+from examples import assert_clear_error, picture, watched
 from numpy.testing import assert_allclose, assert_array_equal
 from torch.nn import functional as F
 
 import vitviz
 from vitviz import ModelError
 from vitviz.activations import Activations
-from vitviz.activations.muted import muted_answers
-from vitviz.anatomy import layer_boxes, residual_stream, steps
-from vitviz.equivariance import rearranged, repeat_patch, shuffle_patches, translate
-from vitviz.families import position_encodings
+from vitviz.activations.forward import muted_answers
 from vitviz.intervention import head_effects
+from vitviz.intervention.equivariance import (
+    rearrange_patches,
+    repeat_patch,
+    shuffle_patches,
+    translate,
+)
 from vitviz.model import Model
+from vitviz.model.families import position_encodings
+from vitviz.web.anatomy import layer_boxes, residual_stream, steps
 from vitviz.zoo import size_of
 
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -103,7 +108,7 @@ def test_without_positions_the_order_of_patches_is_unknown(name: str) -> None:
     if position_encodings(model.module, model.layers) != ("embedding",):
         with pytest.raises(ModelError, match="without its position embedding") as caught:
             shuffle_patches(model, picture())
-        assert_one_sentence(caught.value)
+        assert_clear_error(caught.value)
         return
     before = {key: value.clone() for key, value in model.module.state_dict().items()}
     shuffled = shuffle_patches(model, picture())
@@ -168,7 +173,7 @@ def test_patches_are_exchanged_where_they_are_embedded(name: str) -> None:
     swapped = vitviz.capture(model, picture(), edits=[vitviz.SwapTokens([(1, 14)])])
     order = np.arange(16)
     order[[1, 14]] = 14, 1
-    x = rearranged(model.preprocess(picture()), (4, 4), order)
+    x = rearrange_patches(model.preprocess(picture()), (4, 4), order)
     with torch.inference_mode():
         expected = model.run(x[None])[0].numpy()
         plain = model.run(model.preprocess(picture())[None])[0].numpy()

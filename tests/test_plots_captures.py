@@ -79,7 +79,7 @@ def test_what_is_not_there_is_refused() -> None:
         plots.attention_map(acts(), 0, 4)
     with pytest.raises(ValueError, match="layer"):
         plots.attention_map(acts(), 3, 0)
-    with pytest.raises(ValueError, match="no probabilities"):
+    with pytest.raises(ValueError, match="no class probabilities"):
         plots.class_probabilities(capture(own_model(num_classes=0), picture()))
 
 
@@ -90,7 +90,7 @@ def distance_of_arrays(acts: Activations) -> go.Figure:
         measured.prefix_mass,
         equal_sharing=inspection.uniform_distance((4, 6), 4),
         side=24.0,
-        selected=(0, None),
+        selected=None,
         prefix_name="CLS",
     )
 
@@ -172,7 +172,7 @@ def test_a_figure_of_a_capture_is_that_of_its_numbers(name: str) -> None:
     assert figure.layout.meta["provenance"] == acts().provenance
     figure.layout.meta = {"alt": figure.layout.meta["alt"]}
     assert figure.to_json() == of_arrays(acts()).to_json()
-    assert f"Of a capture: `{name}(acts" in str(getattr(plots, name).__doc__)
+    assert f"For a capture: `{name}(acts" in str(getattr(plots, name).__doc__)
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -191,7 +191,7 @@ def test_a_family_with_windows_has_maps_and_no_rollout() -> None:
         100 * acts.attention_map(3, (2, 5))[1],
         rtol=1e-6,
     )
-    with pytest.raises(ModelError, match="rollout is not defined"):
+    with pytest.raises(ModelError, match="Rollout is not defined"):
         plots.attention_rollout(acts)
 
 

@@ -156,7 +156,7 @@ def test_the_spread_over_pictures_is_drawn_and_said() -> None:
     assert figure.data[0].text[3] == " ± 9.0"
     assert "%{text}" in figure.data[0].hovertemplate
     assert figure.layout.yaxis.range[1] > 40 + 9
-    assert "the standard deviation over pictures is at most 9.0 pixels" in alt(figure)
+    assert "the standard deviation (n − 1) over pictures is at most 9.0 pixels" in alt(figure)
 
 
 def test_what_is_usual_stands_behind_the_dots_and_in_sight() -> None:
@@ -166,12 +166,22 @@ def test_what_is_usual_stands_behind_the_dots_and_in_sight() -> None:
     np.testing.assert_array_equal(bars.y, mean.ravel())
     np.testing.assert_array_equal(bars.error_y.array, spread.ravel())
     np.testing.assert_array_equal(bars.x, figure.data[0].x)  # the dots are still the first
-    assert "7 pictures: %{y:.1f} ± %{text} px" in bars.hovertemplate
+    assert "7 pictures: %{y:.1f}%{text} px" in bars.hovertemplate
     assert figure.layout.yaxis.range[1] > 100
     assert "over 7 pictures" in figure.layout.annotations[0].text
     assert "the means over 7 pictures, from 5.0 to 30.0 pixels." in alt(figure)
     nothing = dots(behind=("7 pictures", mean * np.nan, spread))
     assert "7 pictures" not in alt(nothing)
+
+
+def test_a_head_with_one_distance_has_no_spread_and_stays_in_sight() -> None:
+    spread = np.array([[1.0, 2.0], [3.0, np.nan]])
+    figure = dots(spread=spread)
+    assert figure.data[0].text[3] == ""
+    assert figure.layout.yaxis.range[1] > figure.data[0].y[3]
+    assert "at most 3.0 pixels" in alt(figure)
+    alone = dots(spread=np.full((2, 2), np.nan), behind=("1 picture", *np.full((2, 2, 2), np.nan)))
+    assert "deviation" not in alt(alone)
 
 
 def test_one_picture_has_no_spread() -> None:

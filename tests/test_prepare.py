@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from examples import assert_one_sentence, timm_module
+from examples import assert_clear_error, timm_module
 from hub_server import HubServer, put_in_cache
 from safetensors.torch import save, save_file
 
 from vitviz import Activations, ModelError, cli, zoo
-from vitviz.checkpoints import assets, shipped_names
-from vitviz.cli import lesson_files
-from vitviz.cli.lesson_files import MODEL
+from vitviz.cli import lesson as lesson_command
+from vitviz.common import DEFAULT_MODEL
+from vitviz.zoo.checkpoints import assets, shipped_names
 
 SHIPPED = "vitviz_tiny_cifar10"
 NAME = "test_vit"
@@ -48,7 +48,7 @@ def test_weights_are_fetched_and_checked(
     code, said = prepared(capsys, NAME)
     assert code == 0
     assert said[NAME].startswith("yes  trained weights of timm, r160_in1k")
-    assert said[NAME].endswith("in Python alone: the menu does not have it")
+    assert said[NAME].endswith("only in Python: it is not in the menu")
     assert zoo.on_disk(NAME)
     zoo.fetch_weights(NAME).resolve().write_bytes(data[:-4] + b"evil")  # a file of the right size
     asked = len(server.asked)
@@ -91,16 +91,16 @@ def test_what_will_not_work_is_said_in_a_sentence_each_and_the_rest_is_prepared(
     assert said.pop(SHIPPED).startswith("yes")
     expected = {
         "no_such_model": "no model named",
-        "resnet18": "ResNet is not of a family",
+        "resnet18": "ResNet has no attention",
         NAME: "could not be downloaded",
-        OFFERED: "no finite numbers",
+        OFFERED: "NaN or infinite",
         f"{NAME} · bad.pth": "that can be read safely",
     }
     assert set(said) == set(expected)
     for name, words in expected.items():
         assert said[name].startswith("no   ")
         assert words in said[name]
-        assert_one_sentence(said[name].removeprefix("no   "))
+        assert_clear_error(said[name].removeprefix("no   "))
     assert not [path for _, path, _ in server.asked if "resnet" in path]
 
 
@@ -127,7 +127,7 @@ def test_a_layer_that_does_not_prove_itself_is_told(
 
 def test_a_mistake_in_the_words_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["prepare", "--checkpoint", "name"]) == 2
-    assert_one_sentence(capsys.readouterr().err.strip())
+    assert_clear_error(capsys.readouterr().err.strip())
 
 
 def test_ctrl_c_ends_it(
@@ -156,9 +156,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(path)
     damage(folder / "samples" / "LICENCES.csv", koala_alone)
-    for place in ("vitviz.checkpoints", "vitviz.checkpoints.shipped"):
+    for place in ("vitviz.zoo.checkpoints", "vitviz.zoo.checkpoints.shipped"):
         monkeypatch.setattr(f"{place}.assets", lambda: folder)
-    monkeypatch.setattr(lesson_files, "MORE_MODELS", ())
+    monkeypatch.setattr(lesson_command, "MORE_MODELS", ())
     return folder
 
 
@@ -186,12 +186,12 @@ def lesson(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, str], str
 def test_what_the_lessons_need_ships_and_no_network_is_asked(
     server: HubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(lesson_files, "MORE_MODELS", ())
+    monkeypatch.setattr(lesson_command, "MORE_MODELS", ())
     code, said, last = lesson(capsys)
-    assert (code, last) == (0, lesson_files.READY)
+    assert (code, last) == (0, lesson_command.READY)
     samples = len(list(assets().glob("samples/*.jpg")))
     begins = {
-        MODEL: "yes  shipped weights, ",
+        DEFAULT_MODEL: "yes  shipped weights, ",
         "sample pictures": f"yes  {samples} pictures opened and captured",
         "training records": "yes  42 epochs and 12 moments of ",
         "profile": "yes  10,000 pictures of ",
@@ -215,7 +215,7 @@ def other_numbers(path: Path) -> bytes:
 @cache
 def whole(check: str) -> str:
     """What a check finds where nothing is damaged, in a folder as the fixture `files` makes it."""
-    return lesson_files.CHECKS[check]()
+    return lesson_command.CHECKS[check]()
 
 
 OTHER = "vitviz_tiny_cifar100.npz"
@@ -229,17 +229,21 @@ OTHER = "vitviz_tiny_cifar100.npz"
         ("sample pictures", "samples/koala.jpg", None),
         ("sample pictures", "samples/koala.jpg", lambda path: path.read_bytes()[:200]),
         ("training records", "curves/data_hunger.json", cut),
-        ("training records", f"curves/{MODEL}.json", lambda path: b"[1, 2]"),
-        ("training records", f"curves/{MODEL}.npz", None),
-        ("training records", f"curves/{MODEL}.npz", other_numbers),
+        ("training records", f"curves/{DEFAULT_MODEL}.json", lambda path: b"[1, 2]"),
+        ("training records", f"curves/{DEFAULT_MODEL}.npz", None),
+        ("training records", f"curves/{DEFAULT_MODEL}.npz", other_numbers),
         (
             "training records",
-            f"curves/{MODEL}.npz",
+            f"curves/{DEFAULT_MODEL}.npz",
             lambda path: (path.parent / OTHER).read_bytes(),
         ),
-        ("profile", f"profiles/{MODEL}.npz", cut),
-        ("profile", f"profiles/{MODEL}.npz", lambda path: (path.parent / OTHER).read_bytes()),
-        ("profile", f"weights/{MODEL}.safetensors", other_numbers),
+        ("profile", f"profiles/{DEFAULT_MODEL}.npz", cut),
+        (
+            "profile",
+            f"profiles/{DEFAULT_MODEL}.npz",
+            lambda path: (path.parent / OTHER).read_bytes(),
+        ),
+        ("profile", f"weights/{DEFAULT_MODEL}.safetensors", other_numbers),
     ],
 )
 def test_what_is_missing_or_damaged_is_said(
@@ -248,8 +252,8 @@ def test_what_is_missing_or_damaged_is_said(
     assert whole(check)
     damage(files / file, damaged)
     with pytest.raises(ModelError) as error:
-        lesson_files.CHECKS[check]()
-    assert_one_sentence(str(error.value))
+        lesson_command.CHECKS[check]()
+    assert_clear_error(str(error.value))
     assert Path(file).name in str(error.value) or "do not belong together" in str(error.value)
 
 
@@ -257,13 +261,13 @@ def test_what_is_missing_or_damaged_is_said(
 def test_without_its_model_or_a_sample_no_lesson_is_promised(
     damaged: Callable[[Path], bytes] | None, files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    damage(files / "weights" / f"{MODEL}.safetensors", damaged)
+    damage(files / "weights" / f"{DEFAULT_MODEL}.safetensors", damaged)
     damage(files / "samples" / "LICENCES.csv", None)
     code, said, last = lesson(capsys)
-    assert (code, last) == (1, lesson_files.MISSING)
-    for what in (MODEL, "sample pictures"):
+    assert (code, last) == (1, lesson_command.MISSING)
+    for what in (DEFAULT_MODEL, "sample pictures"):
         assert said[what].startswith("no   ")
-        assert_one_sentence(said[what].removeprefix("no   "))
+        assert_clear_error(said[what].removeprefix("no   "))
 
 
 def test_a_further_model_is_downloaded_where_the_hub_answers(
@@ -272,21 +276,21 @@ def test_a_further_model_is_downloaded_where_the_hub_answers(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(lesson_files, "MORE_MODELS", (NAME,))
+    monkeypatch.setattr(lesson_command, "MORE_MODELS", (NAME,))
     server.mode = "503"
     code, said, last = lesson(capsys)
-    assert (code, last) == (0, lesson_files.READY)
+    assert (code, last) == (0, lesson_command.READY)
     assert said[NAME].startswith("no   ")
     assert "could not be downloaded" in said[NAME]
     assert said[NAME].endswith(". The lessons work without it.")
     server.mode = "ok"
     server.files["timm/test_vit.r160_in1k/model.safetensors"] = save(timm_module(NAME).state_dict())
     code, said, last = lesson(capsys)
-    assert (code, last) == (0, lesson_files.READY)
+    assert (code, last) == (0, lesson_command.READY)
     assert said[NAME].startswith("yes  trained weights of timm, r160_in1k")
 
 
 def test_the_models_of_the_lessons_are_in_the_menu() -> None:
     menu = [entry.name for entry in zoo.catalogue()]
-    assert {MODEL, *lesson_files.MORE_MODELS} <= set(menu)
-    assert menu[0] == MODEL
+    assert {DEFAULT_MODEL, *lesson_command.MORE_MODELS} <= set(menu)
+    assert menu[0] == DEFAULT_MODEL

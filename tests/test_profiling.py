@@ -1,19 +1,20 @@
 """Every measure of a profile against a closed form, or a reference that is written out here."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import timm
 import torch
-from examples import example, own_model, picture, seeded, watched
+from examples import example, own_model, own_module, picture, seeded, watched
 from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 from test_families_staged import staged_model
 
 from vitviz.activations import Activations, capture
-from vitviz.families import ModelError
 from vitviz.inspection import (
     attention_distance,
     attention_entropy,
@@ -26,6 +27,7 @@ from vitviz.inspection import (
 )
 from vitviz.intervention import head_effects, mean_head_outputs
 from vitviz.model import Model
+from vitviz.model.families import ModelError
 from vitviz.profiling import (
     MEASURES,
     PIECE,
@@ -33,11 +35,12 @@ from vitviz.profiling import (
     Profile,
     ProfileError,
     State,
+    measuring,
     profile,
     running,
 )
-from vitviz.profiling.heads import measured_heads
-from vitviz.profiling.similarity import cka, gram, hsic
+from vitviz.profiling.heads import measure_heads
+from vitviz.profiling.state import cka, gram, hsic
 from vitviz.training.evaluation import calibration_error
 
 MINIBATCH = 32
@@ -119,7 +122,7 @@ def test_outlier_mass_is_what_goes_to_outliers() -> None:
     acts = capture(example("plain"), PICTURES[0])
     outliers = np.zeros((1, 25), bool)
     outliers[0, [3, 20]] = True
-    found = measured_heads([acts], [outliers] * 4).values["outlier_mass"][0]
+    found = measure_heads([acts], [outliers] * 4).values["outlier_mass"][0]
     expected = [
         acts.attention(layer)[:, 1:][:, :, [3, 20]].sum(axis=2).mean(axis=1) for layer in range(3)
     ]
@@ -199,7 +202,7 @@ def test_attention_to_one_token_each_has_its_closed_forms() -> None:
     outliers = np.zeros((2, 5), bool)
     outliers[:, 2] = True
     found = {
-        name: values[:, 0, 0] for name, values in measured_heads(acts, [outliers]).values.items()
+        name: values[:, 0, 0] for name, values in measure_heads(acts, [outliers]).values.items()
     }
     assert_allclose(found["distance"], [0, (4 + np.sqrt(32) + 4) / 3], rtol=1e-6)
     assert_allclose(found["distance_paper"], [0, (4 + np.sqrt(32) + 4) / 4], rtol=1e-6)
@@ -235,7 +238,7 @@ def test_rows_wholly_on_the_prefix_are_left_out_of_the_map() -> None:
     half = np.full((5, 5), 0.2)
     half[1:3] = on_prefix[1:3]
     acts: list[Any] = [Fixed(on_prefix), Fixed(half)]
-    found = measured_heads(acts, [np.zeros((2, 5), bool)])
+    found = measure_heads(acts, [np.zeros((2, 5), bool)])
     attention, pairs = found.offsets[0]
     assert pairs.sum() == 2 * 4  # the lower two patches of the second picture
     assert_allclose(attention[pairs > 0] / pairs[pairs > 0], 0.25)
@@ -297,6 +300,20 @@ def test_cka_has_its_closed_forms() -> None:
     assert abs(found[0, 2]) < 0.2
     same = np.zeros((40, 12))
     assert np.isnan(cka(hsic(np.stack([gram(each) for each in (X, same)])))[0, 1])
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_cka_of_equal_pictures_is_nan_though_they_differ_by_rounding(kind: Any) -> None:
+    rng = np.random.default_rng(3)
+    features = rng.normal(size=(12, 500)).astype(kind)
+    same = np.repeat(rng.normal(size=(1, 500)), 12, axis=0).astype(kind)
+    nearly = same * (1 + np.finfo(kind).eps * rng.integers(-1, 2, same.shape)).astype(kind)
+    assert not (nearly == same).all()
+    small = (same + 1e-3 * rng.normal(size=same.shape)).astype(kind)  # and these do differ
+    found = cka(hsic(np.stack([gram(each) for each in (features, same, nearly, small)])))
+    assert np.isnan(found[1:3]).all()
+    assert np.isnan(found[:, 1:3]).all()
+    assert np.isfinite(found[::3, ::3]).all()
 
 
 def test_components_are_those_of_scikit_learn_on_all_tokens(
@@ -363,6 +380,15 @@ def test_accuracy_and_calibration_are_those_of_the_logits(
     assert whole.pictures["label"] == LABELS
 
 
+@pytest.mark.parametrize(("place", "among_five"), [(0, 1), (4, 1), (5, 0)])
+def test_the_sixth_class_is_not_among_five(place: int, among_five: int) -> None:
+    shares = np.array([7, 6, 5, 4, 3, 2, 1]) / 28
+    table: dict[str, Any] = {"label": [place], "answer": [None], "confidence": [None]}
+    acts: Any = SimpleNamespace(probabilities=shares)
+    sums = measuring._sum_answers([acts], [0], table).sums
+    assert sums["answers/top"].tolist() == [place == 0, among_five]
+
+
 def test_pictures_without_labels_have_no_accuracy() -> None:
     found = profile(example("plain"), PICTURES[:3])
     assert (found.accuracy, found.calibration_error, found.labelled) == (None, None, 0)
@@ -395,11 +421,27 @@ def test_importance_needs_a_head_for_classes() -> None:
         profile(example("no head"), PICTURES[:3], importance=["zero"])
 
 
+@pytest.mark.parametrize("answers", ["labels", "values"])
+def test_a_model_that_chooses_no_class_is_neither_right_nor_wrong(
+    answers: Any, tmp_path: Path
+) -> None:
+    model = watched(own_module(), (16, 24), answers=answers)
+    found = profile(model, PICTURES[:5], out=tmp_path / "out")
+    assert found.about["answers"] == answers
+    assert (found.accuracy, found.calibration) == (None, None)
+    assert found.pictures["answer"] == found.pictures["confidence"] == [None] * 5
+    assert f"5 {answers}" in (tmp_path / "out" / "profile.html").read_text()
+    with pytest.raises(ModelError, match=f"answers with {answers} and does not choose one class"):
+        profile(model, PICTURES[:3], importance=["zero"])
+    with pytest.raises(ProfileError, match=f"answers with {answers}, so one label"):
+        profile(model, PICTURES[:3], labels=[0, 1, 2])
+
+
 # --- merging -----------------------------------------------------------------------------------
 
 
 def arrays_of(found: Profile) -> dict[str, np.ndarray]:
-    return found.state.arrays()
+    return found.state.to_arrays()
 
 
 def test_two_parts_merge_into_the_whole(whole: Profile) -> None:
@@ -431,17 +473,28 @@ def test_profiles_of_other_models_do_not_merge() -> None:
         first.merge(second)
 
 
+def test_profiles_of_other_answers_do_not_merge() -> None:
+    model = own_model()
+    first = profile(model, PICTURES[:2])
+    model.answers = "labels"
+    second = profile(model, PICTURES[2:4])
+    with pytest.raises(ProfileError, match="differ in answers"):
+        first.merge(second)
+    del first.about["answers"]  # as older profiles
+    first.merge(second)
+
+
 @pytest.mark.parametrize("cut", [1, 30, 99])
 def test_moments_of_parts_are_those_of_all(cut: int) -> None:
     rows = np.random.default_rng(1).normal(1e4, 1e-2, (100, 3))
     rows[7, 1] = np.nan
-    whole, parts = Moments.of(rows), Moments.of(rows[:cut]).merged(Moments.of(rows[cut:]))
+    whole, parts = Moments.of(rows), Moments.of(rows[:cut]).merge(Moments.of(rows[cut:]))
     assert_array_equal(parts.count, [100, 99, 100])
     assert_allclose(parts.mean, np.nanmean(rows, axis=0), rtol=1e-14)
     assert_allclose(parts.std, np.nanstd(rows, axis=0, ddof=1), rtol=1e-9)
     assert_allclose(parts.m2, whole.m2, rtol=1e-9)
     vectors = np.nan_to_num(rows)
-    merged = Moments.of_vectors(vectors[:cut]).merged(Moments.of_vectors(vectors[cut:]))
+    merged = Moments.of_vectors(vectors[:cut]).merge(Moments.of_vectors(vectors[cut:]))
     assert_allclose(merged.m2 / 99, np.cov(vectors.T), rtol=1e-9, atol=1e-9)
 
 
@@ -449,16 +502,16 @@ def test_moments_of_nothing_are_no_numbers() -> None:
     nothing = Moments.of(np.full((3, 2), np.nan))
     assert np.isnan(nothing.means).all()
     assert np.isnan(nothing.std).all()
-    one = nothing.merged(Moments.of([[1.0, np.nan]]))
+    one = nothing.merge(Moments.of([[1.0, np.nan]]))
     assert_array_equal(one.means, [1.0, np.nan])
     assert np.isnan(one.std).all()
 
 
 def test_a_state_survives_its_arrays() -> None:
     state = State({"a/b": Moments.of([[1.0, 2.0], [3.0, 5.0]])}, {"c": np.arange(3.0)})
-    again = State.of_arrays(state.arrays())
-    for name, values in state.merged(again).arrays().items():
-        assert_array_equal(values, state.merged(state).arrays()[name])
+    again = State.from_arrays(state.to_arrays())
+    for name, values in state.merge(again).to_arrays().items():
+        assert_array_equal(values, state.merge(state).to_arrays()[name])
 
 
 # --- families ----------------------------------------------------------------------------------
@@ -523,6 +576,6 @@ def test_a_picture_that_gives_no_numbers_is_skipped() -> None:
     handle.remove()
     assert found.about["skipped"] == 1
     assert [bool(why) for why in found.pictures["skipped"]] == [False, True, *[False] * 4]
-    assert "no finite numbers" in found.pictures["skipped"][1]
+    assert "NaN or infinite" in found.pictures["skipped"][1]
     assert np.isfinite(found.cka()).all()
     assert np.isfinite(found.mean("distance")).all()

@@ -1,7 +1,7 @@
 """Two models over the same pictures: every number against a direct computation; refusals; files."""
 
-import csv
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from math import comb
@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import timm
 import torch
 from cifar import coloured
-from examples import assert_one_sentence, own_model, own_module, seeded, watched
+from examples import assert_clear_error, own_model, own_module, seeded, watched
 from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 from safetensors.torch import save_file
@@ -23,22 +24,10 @@ from test_profiling_runs import Tags
 import vitviz
 from vitviz import cli
 from vitviz.activations import Activations, capture
-from vitviz.inspection import (
-    attention_distance,
-    attention_entropy,
-    offset_attention,
-    prefix_mass,
-)
+from vitviz.inspection import attention_distance, attention_entropy, offset_attention, prefix_mass
 from vitviz.model import Model
-from vitviz.profiling import (
-    KEPT,
-    Comparison,
-    Profile,
-    ProfileError,
-    compare,
-    comparing,
-    profile,
-)
+from vitviz.profiling import BY_PICTURE, Comparison, Profile, ProfileError, compare, profile
+from vitviz.profiling import comparison as comparing
 
 COUNT = 40  # minibatches of 16, 16 and 8
 MINIBATCHES = (slice(0, 16), slice(16, 32), slice(32, 40))
@@ -110,7 +99,7 @@ def test_differences_are_paired_by_picture(
     assert np.abs(moments.sem / unpaired - 1).max() > 0.02  # so that pairing is told apart
 
 
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", BY_PICTURE)
 def test_differences_are_those_of_the_rows_of_two_profiles(
     found: Comparison, profiles: list[Profile], name: str
 ) -> None:
@@ -184,7 +173,7 @@ def test_answers_are_those_of_the_logits(
 
 def test_a_model_does_not_differ_from_itself() -> None:
     found = compare(MODELS[0], own_model(), PICTURES[:20], labels=LABELS[:20])
-    for name in KEPT:
+    for name in BY_PICTURE:
         moments = found.difference(name)
         assert_array_equal(moments.means, 0)
         assert_array_equal(moments.interval(), 0)
@@ -239,11 +228,11 @@ def test_what_one_model_cannot_take_counts_in_neither(folder: Path, turned: bool
     first, second, third = MODELS[0], spoiled(2), MODELS[1]
     found = compare(*((second, first) if turned else (first, second)), folder)
     assert {Path(name).name for name in found.left_out} == {"2.png", "4.png"}
-    assert "no finite numbers" in found.left_out[str(folder / "2.png")]
+    assert "NaN or infinite" in found.left_out[str(folder / "2.png")]
     images = [image for number, image in enumerate(PICTURES[:10]) if number not in (2, 4)]
     expected = compare(*((third, first) if turned else (first, third)), images)
     assert found.pictures == expected.pictures == 8
-    for name in KEPT:
+    for name in BY_PICTURE:
         assert_allclose(
             found.difference(name).means, expected.difference(name).means, atol=1e-5, err_msg=name
         )
@@ -278,7 +267,7 @@ def test_what_has_no_counterpart_is_left_out_with_a_reason(
 ) -> None:
     found = compare(MODELS[0], own_model(**options), PICTURES[:6], out=tmp_path / "out")
     assert words in found.not_compared[what]
-    assert_one_sentence(found.not_compared[what])
+    assert_clear_error(found.not_compared[what])
     calls: dict[str, Any] = {
         "heads": lambda: found.difference("distance"),
         "maps": lambda: found.offset_difference(0),
@@ -292,6 +281,14 @@ def test_what_has_no_counterpart_is_left_out_with_a_reason(
     assert found.cka().shape[0] == 4  # which has no need of counterparts
     assert (tmp_path / "out" / "heads.csv").exists() == ("heads" not in found.not_compared)
     assert words.split(" in A")[0] in (tmp_path / "out" / "compare.html").read_text()
+
+
+@pytest.mark.parametrize("answers", ["labels", "values"])
+def test_answers_of_a_model_that_chooses_no_class_are_not_compared(answers: Any) -> None:
+    found = compare(MODELS[0], watched(own_module(), (16, 24), answers=answers), PICTURES[:6])
+    reason = f"B answers with {answers} and does not choose one class."
+    assert (found.answers, found.not_compared["answers"]) == (None, reason)
+    assert np.isfinite(found.difference("distance").means).all()
 
 
 def test_classes_of_other_names_are_not_compared() -> None:
@@ -310,7 +307,7 @@ def test_maps_of_cls_are_not_compared_where_pictures_are_cropped_differently() -
     other = own_model()
     other.preprocess = replace(other.preprocess, crop_pct=0.8)
     found = compare(MODELS[0], other, PICTURES[:4])
-    assert_one_sentence(found.not_compared["cls"])
+    assert_clear_error(found.not_compared["cls"])
     with pytest.raises(ProfileError, match="crop pictures differently"):
         found.cls_difference(0)
     assert np.isfinite(found.offset_difference(0)).any()
@@ -332,7 +329,7 @@ def test_two_saved_profiles_are_compared_without_a_forward_pass(
     for name, each in zip("ab", profiles, strict=True):
         each.save(tmp_path / name)
     saved = compare(vitviz.load_profile(tmp_path / "a"), vitviz.load_profile(tmp_path / "b"))
-    for name in KEPT:
+    for name in BY_PICTURE:
         assert_allclose(saved.difference(name).means, found.difference(name).means, atol=1e-5)
     assert_allclose(saved.cls_difference(0), found.cls_difference(0), atol=1e-7)
     assert saved.answers == found.answers
@@ -361,23 +358,23 @@ def test_profiles_over_other_pictures_are_refused(others: list[Image.Image], wor
     sides = profile(MODELS[0], PICTURES[:4]), profile(MODELS[1], others)
     with pytest.raises(ProfileError, match=words) as caught:
         compare(*sides)
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
 
 
 def test_what_is_asked_for_wrongly_is_refused(tmp_path: Path) -> None:
     side = profile(MODELS[0], PICTURES[:4])
     calls: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
-        ((side, side, PICTURES[:4]), {}, "leave the pictures out"),
+        ((side, side, PICTURES[:4]), {}, "Leave out `pictures`"),
         ((side, MODELS[1]), {}, "got one of each"),
-        (MODELS, {}, "Expected pictures"),
+        (MODELS, {}, "need pictures"),
         ((*MODELS, PICTURES[:4]), dict(batch_size=0), "at least one picture"),
     ]
     for given, options, words in calls:
         with pytest.raises(ProfileError, match=words) as caught:
             compare(*given, **options)
-        assert_one_sentence(caught.value)
+        assert_clear_error(caught.value)
     compare(side, side, out=tmp_path)
-    with pytest.raises(ProfileError, match="name another folder"):
+    with pytest.raises(ProfileError, match="ame another folder"):
         compare(side, side, out=tmp_path)
 
 
@@ -422,23 +419,82 @@ def test_two_checkpoints_before_and_after_fine_tuning(
     assert answers["accuracy"][1] > answers["accuracy"][0]
     assert answers["only_second"] > answers["only_first"]
     assert about["first"]["weights_sha256"] != about["second"]["weights_sha256"]
+    assert about["versions"] == about["first"]["versions"] == about["second"]["versions"]
+    assert about["date"] >= about["second"]["date"]
+    assert [about[side]["seed"] for side in ("first", "second")] == [0, 0]
+    page = (tmp_path / "out" / "compare.html").read_text()
+    (drawn,) = re.findall(r'<script type="application/json" id="made-with">(.*?)</script>', page)
+    assert json.loads(drawn) == about
     assert about["not_compared"] == {}
-    with (tmp_path / "out" / "heads.csv").open() as file:
-        lines = list(csv.DictReader(file))
+    table = pandas.read_csv(tmp_path / "out" / "heads.csv")
+    lines = table[table["measure"] == "distance"]
     models = [
         vitviz.load_model("test_vit", checkpoint=fine_tuned / f"{name}.safetensors")
         for name in ("before", "after")
     ]
     rows = [profile(model, fine_tuned / "pictures").values("distance") for model in models]
     apart = (rows[1].astype(float) - rows[0]).mean(axis=0)
-    assert_allclose(
-        [float(each["distance_difference"]) for each in lines], apart.ravel(), atol=1e-4
-    )
-    assert [(each["layer"], each["head"]) for each in lines[:3]] == [
-        ("1", "1"),
-        ("1", "2"),
-        ("2", "1"),
+    assert_allclose(lines["value"], apart.ravel(), atol=1e-4)
+    assert_allclose(lines["second"] - lines["first"], lines["value"], atol=1e-5)
+    assert list(zip(lines["layer"], lines["head"], strict=True))[:3] == [(1, 1), (1, 2), (2, 1)]
+
+
+def test_a_frame_has_both_means_and_the_interval_of_the_difference(found: Comparison) -> None:
+    frame = found.to_frame()
+    assert list(frame.columns) == [
+        *("layer", "head", "measure", "unit", "first", "second"),
+        *("value", "std", "sem", "low", "high", "pictures"),
     ]
+    apart = found.difference("entropy")
+    some = frame[frame["measure"] == "entropy"]
+    assert_allclose(some["value"], apart.means.ravel())
+    assert_allclose(some["low"], apart.interval()[0].ravel())
+    assert_allclose(some["second"] - some["first"], some["value"], atol=1e-6)
+
+
+def test_names_in_the_table_of_labels_need_the_names_of_the_classes(
+    fine_tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in the README: a table of files and names, and checkpoints that name no classes."""
+    numbers = (fine_tuned / "labels.csv").read_text().split()
+    table = "".join(f"{n:02}.png,kind {label}\n" for n, label in enumerate(numbers))
+    (tmp_path / "labels.csv").write_text(f"picture,label\n{table}")
+    (tmp_path / "classes.txt").write_text("".join(f"kind {n}\n" for n in range(10)))
+    sides = [f"test_vit={fine_tuned / name}.safetensors" for name in ("before", "after")]
+    command = ["compare", *sides, str(fine_tuned / "pictures"), "--labels"]
+    command += [str(tmp_path / "labels.csv"), "--out"]
+    classes = ["--classes", str(tmp_path / "classes.txt")]
+    assert cli.main([*command, str(tmp_path / "named"), *classes]) == 0
+    assert (
+        cli.main([*command[:-2], str(fine_tuned / "labels.csv"), "--out", str(tmp_path / "n")]) == 0
+    )
+    capsys.readouterr()
+    answers = [
+        json.loads((tmp_path / out / "run.json").read_text())["answers"] for out in ("named", "n")
+    ]
+    assert answers[0] == answers[1]
+    assert len(answers[0]["accuracy"]) == 2
+    assert cli.main([*command, str(tmp_path / "unnamed")]) == 0
+    said = capsys.readouterr().err
+    assert said.count("The classes of test_vit have no names") == 1
+    assert "--classes FILE" in said
+    about = json.loads((tmp_path / "unnamed" / "run.json").read_text())
+    assert "accuracy" not in about["answers"] or not about["answers"]["accuracy"]
+
+
+def test_the_preprocessing_of_both_models_can_be_given(
+    fine_tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sides = [f"test_vit={fine_tuned / name}.safetensors" for name in ("before", "after")]
+    command = ["compare", *sides, str(fine_tuned / "pictures"), "--out", str(tmp_path / "out")]
+    assert cli.main([*command, "--mean", "0.5,0.4,0.3", "--std", "0.2", "--crop", "0.8"]) == 0
+    about = json.loads((tmp_path / "out" / "run.json").read_text())
+    preprocessing = about["first"]["preprocessing"]
+    assert preprocessing["mean"] == [0.5, 0.4, 0.3]
+    assert preprocessing["std"] == [0.2, 0.2, 0.2]
+    assert preprocessing["crop_pct"] == 0.8
+    assert cli.main([*command, "--std", "0"]) == 2
+    assert "Expected --std as three numbers" in capsys.readouterr().err
 
 
 def test_the_page_has_all_figures_and_refers_to_no_other_file(
@@ -449,7 +505,7 @@ def test_the_page_has_all_figures_and_refers_to_no_other_file(
     text, page = (tmp_path / "compare.html").read_text(), Tags()
     page.feed(text)
     named = [attributes for tag, attributes in page.found if tag == "figure"]
-    assert len(named) == len(KEPT) + 3  # and CKA, maps by offset, maps of CLS
+    assert len(named) == len(BY_PICTURE) + 3  # and CKA, maps by offset, maps of CLS
     assert all(attributes["aria-label"] for attributes in named)
     for _, attributes in page.found:
         assert "src" not in attributes
@@ -469,7 +525,7 @@ def test_the_command_says_what_was_left_out_and_what_was_refused(
     assert "4.png: " in said.err
     assert "CKA needs at least 4 pictures." in said.err
     assert cli.main(["compare", *sides, "--out", str(tmp_path / "other")]) == 2
-    assert_one_sentence(capsys.readouterr().err.strip())
+    assert_clear_error(capsys.readouterr().err.strip())
     assert cli.main(["compare", *sides, *files, "--out", str(tmp_path / "out")]) == 2
 
 
@@ -479,7 +535,7 @@ def test_ctrl_c_writes_nothing(
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(comparing, "measured", stop)
+    monkeypatch.setattr(comparing, "measure_piece", stop)
     sides = ["vitviz_tiny_cifar10", "vitviz_tiny_cifar100"]
     out = tmp_path / "out"
     assert cli.main(["compare", *sides, str(folder), "--out", str(out)]) == 130
@@ -498,3 +554,18 @@ def test_progress_counts_pictures_of_both_models() -> None:
     assert counts == sorted(counts)
     assert (counts[0], counts[-1]) == (0, 20)
     assert {total for _, total in told} == {20}
+
+
+def test_the_second_of_two_comparisons_into_a_folder_is_refused(tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def second(done: int, total: int) -> None:
+        if not refused:
+            with pytest.raises(ProfileError) as caught:
+                compare(*MODELS, PICTURES[:6], out=tmp_path / "out")
+            refused.append(str(caught.value))
+
+    compare(*MODELS, PICTURES[:6], out=tmp_path / "out", progress=second)
+    assert refused[0].startswith("Another process is writing into")
+    assert (tmp_path / "out" / "run.json").is_file()
+    assert not (tmp_path / "out" / ".lock").exists()

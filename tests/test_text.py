@@ -1,27 +1,33 @@
 """The strings of the lesson: every page has its file, every file its page, nothing is missing."""
 
 import re
-import shutil
 from collections.abc import Callable
-from importlib import import_module
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from examples import narrow_mixer, picture, randomise, timm_module, watched
+from timm.models import mlp_mixer
 
-from vitviz import inspection, text
-from vitviz.checkpoints import assets
-from vitviz.families import family_of
-from vitviz.text import PAGES, page_text
+from vitviz import capture, inspection, load_profile, text
+from vitviz.app.pages import PAGES
+from vitviz.model import Model
+from vitviz.model.families import family_of
+from vitviz.text import page_text
 from vitviz.text.families import CARDS
 from vitviz.vit import VisionTransformer
+from vitviz.web.anatomy_map.message import build_cards
+from vitviz.web.anatomy_map.numbers import compute_anatomy
+from vitviz.web.traits import traits as traits_of
 from vitviz.zoo import catalogue
-from vitviz.zoo.architectures import outline_of, preprocessing_of
+from vitviz.zoo.architectures import build_outline, preprocessing_of
+from vitviz.zoo.checkpoints import assets
 
 FOLDER = Path(text.__file__).parent / "en"
 README = Path(__file__).parents[1] / "README.md"
-SECTIONS = ["Equation", "What you see", "Try this"]
+SECTIONS = ["In a sentence", "Equation", "What you see", "Try this"]
 BOXES = ["What the papers found", "Often said, and wrong"]  # which not every page has
 MODELS: dict[str, frozenset[str]] = {
     "ViT": frozenset(("global", "all-to-all", "prefix", "cls", "classes", "trained", "shipped")),
@@ -33,17 +39,26 @@ MODELS: dict[str, frozenset[str]] = {
     "registers": frozenset(("global", "all-to-all", "prefix", "rotary", "trained")),
     "BEiT": frozenset(("global", "all-to-all", "prefix", "relative bias", "classes", "trained")),
     "Swin": frozenset(("window", "relative bias", "classes", "trained")),
-    "MaxViT": frozenset(("window", "grid", "relative bias", "classes")),
-    "PVT": frozenset(("pooled", "global", "overlap", "classes")),
+    "MaxViT": frozenset(("window", "grid", "relative bias", "convolutions", "classes")),
+    "PVT": frozenset(("pooled", "global", "overlap", "convolutions", "classes")),
     "CaiT": frozenset(("global", "class", "prefix", "classes", "trained")),
     "Mixer": frozenset(("mixing", "classes", "trained")),
     "CLIP": frozenset(("global", "all-to-all", "prefix", "cls", "classes", "words", "trained")),
     "SigLIP": frozenset(("global", "all-to-all", "classes", "words", "sigmoid", "trained")),
     "random Mixer": frozenset(("mixing", "classes")),
+    "ResMLP Mixer": frozenset(("mixing", "linear mixing", "classes", "trained")),
+    "gMLP Mixer": frozenset(("mixing", "gated", "classes", "trained")),
+    "hybrid": frozenset(
+        ("global", "all-to-all", "convolutions", "prefix", "cls", "classes", "trained")
+    ),
 }
 WHOLE = """# Title
 
 Who?
+
+## In a sentence
+
+A map.
 
 ## Equation
 
@@ -74,14 +89,13 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., te
 
 
 def test_every_page_has_a_file_and_every_file_is_a_page() -> None:
-    assert len(set(PAGES)) == len(PAGES)
     assert {path.stem for path in FOLDER.glob("*.md")} == {*PAGES, "glossary"}
     assert {path.suffix for path in FOLDER.parent.iterdir() if path.is_file()} == {".py"}
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_page_has_a_module_that_draws_it(page: str) -> None:
-    assert callable(import_module(f"vitviz.app.screens.{page}").page)
+    assert callable(PAGES[page].draw)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -98,7 +112,7 @@ def test_a_file_has_a_title_a_question_and_all_sections_in_order(page: str) -> N
 def test_no_section_is_empty_for_any_model(page: str) -> None:
     for model, traits in MODELS.items():
         words = page_text(page, traits)
-        for part in (words.equation, words.see, words.try_this):
+        for part in (words.lead, words.equation, words.see, words.try_this):
             assert part, model
             assert part == part.strip(), model
         for part in (*vars(words).values(),):
@@ -123,7 +137,7 @@ def test_an_equation_is_one_balanced_piece_of_latex(page: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_prose_ends_its_sentences_and_holds_no_markup_that_streamlit_would_obey(page: str) -> None:
     for words in {page_text(page, traits) for traits in MODELS.values()}:
-        for prose in (words.see, words.try_this, words.papers, words.wrong):
+        for prose in (words.lead, words.see, words.try_this, words.papers, words.wrong):
             assert re.search(r"(\A|[.?][*_]*)\Z", prose)
             assert not re.search(r"<\w|&\w+;|\$|:\w+\[|!\[", prose)
             assert prose.count("**") % 2 == 0
@@ -134,7 +148,7 @@ def test_prose_ends_its_sentences_and_holds_no_markup_that_streamlit_would_obey(
 
 def test_a_page_is_read_section_by_section(written: Callable[..., text.PageText]) -> None:
     read = written(WHOLE)
-    assert read == text.PageText("Title", "Who?", "a = b", "A figure.", "Look.", "", "")
+    assert read == text.PageText("Title", "Who?", "A map.", "a = b", "A figure.", "Look.", "", "")
 
 
 def test_a_paragraph_is_shown_where_its_condition_holds(
@@ -147,7 +161,7 @@ def test_a_paragraph_is_shown_where_its_condition_holds(
 
 
 def test_a_condition_that_is_no_trait_is_refused(written: Callable[..., text.PageText]) -> None:
-    with pytest.raises(ValueError, match="windows in a condition is none of the traits"):
+    with pytest.raises(ValueError, match=r"trait .windows. in a caption condition"):
         written(WHOLE.replace("A figure.", "[not windows] A figure."))
 
 
@@ -182,8 +196,68 @@ def test_only_models_with_attention_are_told_of_it(model: str) -> None:
     assert ("B_h" in equation) == ("relative bias" in MODELS[model])
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_where_information_moves_is_said_of_the_model_on_screen(model: str) -> None:
+    """PVT, CoAtNet, MaxViT and Swin move it by more than attention."""
+    traits = MODELS[model]
+    said = [page_text(page, traits) for page in ("anatomy", "attention")]
+    everywhere = "attention is the only step" in " ".join(said[0].see.split())
+    assert everywhere == ("all-to-all" in traits)
+    assert ("Only attention moves" in " ".join(said[1].wrong.split())) == everywhere
+    assert ("the merging of patches" in said[1].wrong.replace("\n", " ")) == (
+        not everywhere and "mixing" not in traits
+    )
+    dropped = page_text("classify", traits).see.replace("\n", " ")
+    alone = traits & {"all-to-all", "relative bias", "rotary", "convolutions"} == {"all-to-all"}
+    assert ("leaves nothing behind" in dropped) == alone
+    assert ("leaves traces" in dropped) == ({"all-to-all", "convolutions"} <= traits)
+
+
+SMALL_MODULES: dict[str, tuple[Callable[[], Any], str]] = {
+    "MLP-Mixer": (narrow_mixer, "sigma"),
+    "ResMLP": (
+        lambda: narrow_mixer(
+            block_layer=mlp_mixer.ResBlock, mlp_ratio=4, norm_layer=mlp_mixer.Affine
+        ),
+        r"W\,A(X)",
+    ),
+    "gMLP": (
+        lambda: narrow_mixer(
+            block_layer=mlp_mixer.SpatialGatingBlock, mlp_ratio=4, mlp_layer=mlp_mixer.GatedMlp
+        ),
+        r"Z \odot",
+    ),
+    "ViT": (lambda: timm_module("vit_tiny_patch16_224", depth=1), "softmax"),
+    "hybrid": (lambda: timm_module("vit_small_r26_s32_224", depth=1), "softmax"),
+}
+
+
+@pytest.mark.parametrize("name", SMALL_MODULES)
+def test_the_words_are_those_of_the_module(name: str) -> None:
+    make, equation = SMALL_MODULES[name]
+    module = make()
+    randomise(module)
+    model = watched(module, (224, 224))
+    traits = traits_of(model, capture(model, picture()))
+    assert equation in page_text("attention", traits).equation
+    words = page_text("classify", traits).see.replace("\n", " ")
+    assert ("leaves nothing behind" in words) == (name == "ViT")
+    assert ("leaves traces" in words) == (name == "hybrid")
+    mixer = boxes_of_steps(model)
+    assert ("MLP across the patches" in mixer) == (name == "MLP-Mixer")
+    assert ("one linear layer across the patches" in mixer) == (name == "ResMLP")
+    assert ("with a gate in its middle" in mixer) == (name == "gMLP")
+
+
+def boxes_of_steps(model: Model) -> str:
+    acts = capture(model, picture())
+    return " ".join(
+        card["say"] for card in build_cards(compute_anatomy(model, picture(), acts, 0, None))
+    )
+
+
 @pytest.mark.parametrize("model", [name for name, one in MODELS.items() if "trained" not in one])
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in ("training", "zoo")])
+@pytest.mark.parametrize("page", [page for page in PAGES if PAGES[page].shows_model])
 def test_random_weights_are_not_said_to_be_trained(page: str, model: str) -> None:
     words = page_text(page, MODELS[model])
     told = " ".join((words.see, words.try_this))
@@ -197,9 +271,9 @@ def test_panels_that_are_not_there_are_not_explained(model: str) -> None:
     """Of Distance, of which other families have the dots alone, and of Classify."""
     everywhere = "all-to-all" in MODELS[model]
     distance, classify = page_text("distance", MODELS[model]), page_text("classify", MODELS[model])
-    assert ("**Right:**" in distance.see) == everywhere
+    assert ("**On the photo:**" in distance.see) == everywhere
     assert ("all samples" in distance.try_this) == everywhere
-    assert ("As in the paper" in distance.see) == (everywhere and "prefix" in MODELS[model])
+    assert ("As commonly implemented" in distance.see) == (everywhere and "prefix" in MODELS[model])
     assert ("mute" in classify.see) == everywhere
     assert ("Opposite" in classify.try_this) == everywhere
     assert ("gradient" in page_text("rollout", MODELS[model]).see) == ("classes" in MODELS[model])
@@ -214,7 +288,7 @@ CORRECTED = {
     "tokens": ("z_l = MLP(LN(z'_l)) + z'_l", "processes each token on its own"),
     "positions": ("learned 1-D, learned 2-D and relative", "ViT learns its position embeddings"),
     "classify": ("one linear layer", "tanh belongs to pre-training"),
-    "distance": ("*less* pronounced in hybrids", "not in every model"),
+    "distance": ("*less* pronounced in hybrids", "not in every model do the means"),
 }
 
 
@@ -227,12 +301,46 @@ def test_common_errors_are_corrected_where_they_belong(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_what_is_wrong_is_quoted_and_then_corrected(page: str) -> None:
-    items = page_text(page).wrong.split("\n\n")
-    for item in items:
+    wrong = page_text(page).wrong
+    for item in wrong.split("\n\n") if wrong else []:
         assert re.fullmatch(r"- “[^“”]+[.]” [A-Z][^“”]*[.]", item), item
 
 
 # --- what is said is so -------------------------------------------------------------------------
+
+#: Papers behind what is disputed, or is said of other models than those at hand.
+SOURCES = {
+    "attention": ("2004.10102", "2606.08105", "2505.05892", "2106.13797"),
+    "classify": ("2307.15771",),
+    "compare": ("2305.09828",),
+    "distance": ("2205.13543", "2305.00729"),
+    "glossary": ("2309.16588", "2402.17762", "2606.08105"),
+    "positions": ("2508.10104",),
+    "tokens": ("2603.16840",),
+    "training": ("2106.01548",),
+    "zoo": ("2106.13797", "deit"),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_claim_about_the_world_keeps_its_source_in_the_file(name: str) -> None:
+    written = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
+    comments = " ".join(re.findall(r"<!--(.*?)-->", written, re.DOTALL))
+    for source in SOURCES[name]:
+        assert source in comments
+        assert f"arXiv {source}" not in re.sub(r"<!--.*?-->", "", written, flags=re.DOTALL)
+
+
+def test_heads_of_one_number_are_as_alike_as_the_file_says() -> None:
+    """Of two models that began with the same mimetic initialisation, within each layer."""
+    profiles = [load_profile(path) for path in sorted((assets() / "profiles").glob("*.npz"))]
+    alike = [
+        np.corrcoef(one, other)[0, 1]
+        for pair in combinations(profiles, 2)
+        for one, other in zip(*(each.mean("distance") for each in pair), strict=True)
+    ]
+    written = (FOLDER / "compare.md").read_text(encoding="utf-8")
+    assert f"correlate by {min(alike):.2f} to {max(alike):.2f}" in " ".join(written.split())
 
 
 @pytest.fixture
@@ -250,44 +358,25 @@ def test_the_readme_promises_as_many_moments_as_were_recorded(readme: str) -> No
 
 
 def test_the_readme_promises_no_more_pages_than_there_are(readme: str) -> None:
-    assert f"## The {['nine', 'ten', 'eleven'][len(PAGES) - 9]} pages" in readme
-    for page in PAGES:
-        assert f"| {page_text(page).title} | {page_text(page).question} |" in readme
-    for promise in re.findall(r"every page[^.]*", readme):
-        assert promise.startswith("every page but Training and Zoo")
+    table = README.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]*) \| ([^|]*\?) \|", table, re.MULTILINE)
+    pages = [(page.title, page_text(page.name).question) for page in PAGES.values()]
+    assert rows
+    assert rows == [page for page in pages if page in rows]
 
 
-def test_the_readme_names_the_families_of_the_menu(readme: str) -> None:
-    (named,) = re.findall(r"many families: ([^:]*), each with trained", readme)
+def test_the_docs_name_the_families_of_the_menu() -> None:
+    page = " ".join((README.parent / "docs" / "weights.md").read_text(encoding="utf-8").split())
+    (named,) = re.findall(r"many families: ([^:]*), each with trained", page)
     families = {entry.family for entry in catalogue()}
     words = {"hybrids": "Hybrid", "relative positions": "RelPos ViT"}
     found = {words.get(name, name) for name in re.split(", | and ", named)}
     assert found == families
 
 
-def test_the_python_of_the_readme_runs_and_gives_the_shapes_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    shutil.copy(assets() / "samples" / "dog.jpg", tmp_path / "photo.jpg")
-    monkeypatch.chdir(tmp_path)
-    known: dict[str, Any] = {}
-    numbers = dict(K=200, heads=6, layers=6, queries=257, keys=257, tokens=257, rows=16, columns=16)
-    for line in code.splitlines():
-        if " = " in line or line.startswith(("import", "from")):
-            exec(line, known)
-        elif line:
-            call, _, words = line.partition("  # ")
-            (shape,) = re.findall(r"\(([^)]*)\)", words)
-            wanted = tuple(numbers[name.strip()] for name in shape.split(",") if name.strip())
-            assert eval(call, known).shape == wanted, line
-    rows = known["acts"].attention(5).sum(axis=-1)
-    np.testing.assert_allclose(rows, 1, rtol=1e-5)
-
-
 @pytest.mark.parametrize("name", [one.name for one in catalogue() if one.family == "DeiT"])
 def test_the_distillation_token_is_said_of_distilled_models_alone(name: str) -> None:
-    outline = outline_of(name, {})
+    outline = build_outline(name, {})
     size = preprocessing_of(outline, None).input_size
     prefix = family_of(outline).layers(outline, size)[0].prefix
     assert ("dist" in prefix) == ("distilled" in name)

@@ -1,63 +1,41 @@
 """The token map's modules without a browser: maps.js is run by node, on numbers that are known."""
 
-import json
 import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from examples import example, picture
+from node import evaluate
 from pages.driver import schema
 
-from vitviz import anatomy_map, token_map
-from vitviz.token_map import Frame, Kind, Shape, encode, encode_windows, moved, packed
+from vitviz import capture
+from vitviz.common.language import as_percent
+from vitviz.web.token_map import (
+    Frame,
+    Kind,
+    Shape,
+    capture_frames,
+    capture_view,
+    encode_frame,
+    encode_window_frame,
+    frame_shape,
+    matching_patch,
+    pack_stack,
+)
 
-MAPS = Path(token_map.__file__).with_name("maps.js")
-PRESSES = MAPS.with_name("keys.js")
 GRID, KEYS = (5, 4), (3, 2)
 CROP, KEY_CROP = (70.0, 20.0, 560.0, 370.0), (70.0, 20.0, 640.0, 400.0)
 Node = Callable[..., Any]
 
 
-@pytest.fixture(scope="session")
-def node() -> str:
-    """A node: playwright brings one."""
-    try:
-        from playwright._impl._driver import compute_driver_executable
-    except ImportError:
-        found = shutil.which("node")
-    else:
-        found = str(compute_driver_executable()[0])
-    if not found:
-        pytest.skip("There is neither playwright nor node to run JavaScript with.")
-    return found
-
-
 @pytest.fixture
-def run(node: str, tmp_path: Path) -> Node:
+def run() -> Node:
     """The value of an expression over the names of maps.js, of keys.js and of what is given."""
-
-    def value(expression: str, **given: Any) -> Any:
-        names = ", ".join(given)
-        code = f"const {{ {names} }} = {json.dumps(given)};\n" if given else ""
-        file = tmp_path / "code.mjs"
-        modules = token_map.joined((token_map.STRINGS, MAPS, PRESSES))
-        file.write_text(
-            f"{modules}\n{code}console.log(JSON.stringify({expression}));", encoding="utf-8"
-        )
-        return json.loads(printed([node, str(file)]))
-
-    return value
-
-
-def printed(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return partial(evaluate, modules=("token_map/maps", "token_map/keys"))
 
 
 def shape(prefix: tuple[str, ...] = (), heads: int = 2, **options: Any) -> Shape:
@@ -67,7 +45,7 @@ def shape(prefix: tuple[str, ...] = (), heads: int = 2, **options: Any) -> Shape
 
 def stack_of(frame: Frame, shape: Shape, kind: Kind = "share") -> dict[str, Any]:
     """What `Stack` is made of, as JSON can hold it."""
-    sent = packed("id", [frame], [shape], kind, "")
+    sent = pack_stack("id", [frame], [shape], kind, "")
     return {name: part if name == "stack" else part.tolist() for name, part in sent.items()}
 
 
@@ -84,15 +62,19 @@ def windowed() -> tuple[Frame, np.ndarray]:
     whole = np.zeros((2, 20, 20))
     for window, numbers, met in zip(values, queries, keys, strict=True):
         whole[:, numbers[:, None], met[met >= 0]] = window[:, :, met >= 0]
-    return encode_windows(0, values, queries, keys), whole
+    return encode_window_frame(0, values, queries, keys), whole
 
 
 def kinds_of_frames() -> dict[str, tuple[Frame, np.ndarray, Shape]]:
     """Frames with what they hold, (heads, queries, keys), and where their tokens lie."""
     plain, pooled, windows = attention(22, 22), attention(20, 6), windowed()
     return {
-        "prefix": (encode(0, plain, 2, "share"), plain, shape(("CLS", "REG1"))),
-        "pooled": (encode(0, pooled, 0, "share"), pooled, shape(key_grid=KEYS, key_crop=KEY_CROP)),
+        "prefix": (encode_frame(0, plain, 2, "share"), plain, shape(("CLS", "REG1"))),
+        "pooled": (
+            encode_frame(0, pooled, 0, "share"),
+            pooled,
+            shape(key_grid=KEYS, key_crop=KEY_CROP),
+        ),
         "windows": (*windows, shape()),
     }
 
@@ -131,6 +113,38 @@ def test_maps_are_the_attention_and_kept_sums_its_mean(
     np.testing.assert_allclose(found[:, -1], direct, rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("grid", "prefix", "most", "length"),
+    [((5, 4), 2, 64, 1), ((5, 4), 2, 10, 2), ((4, 6), 0, 8, 3), ((3, 7), 1, 5, 7)],
+)
+def test_the_matrix_is_all_of_the_attention_in_runs_of_patches(
+    grid: tuple[int, int], prefix: int, most: int, length: int, run: Node
+) -> None:
+    count = prefix + grid[0] * grid[1]
+    values = attention(count, count)
+    names = tuple(f"P{number}" for number in range(prefix))
+    where = replace(shape(names), grid=grid, key_grid=grid)
+    sent = stack_of(encode_frame(0, values, prefix, "share"), where)
+    ask = (
+        f"[0, 1, MEAN].map((head) => {STACK}.matrix(0, head, most)).map(({{ cells, run, side }}) =>"
+    )
+    found = run(f"{ask} ({{ cells: [...cells], run, side }}))", sent=sent, most=most)
+    starts = [*range(prefix), *range(prefix, count, length)]
+    sizes = np.diff([*starts, count])
+    sums = np.add.reduceat(np.add.reduceat(values, starts, axis=1), starts, axis=2)
+    means = sums / np.outer(sizes, sizes)
+    for one, expected in zip(found, [*means, means.mean(axis=0)], strict=True):
+        assert (one["run"], one["side"]) == (length, len(starts))
+        cells = np.reshape(one["cells"], expected.shape)
+        np.testing.assert_allclose(cells, expected, atol=0.004 * values.max())
+
+
+def test_there_is_no_matrix_where_not_every_token_meets_every_token(run: Node) -> None:
+    for name in ("pooled", "windows"):
+        frame, _, where = kinds_of_frames()[name]
+        assert run(f"{STACK}.matrix(0, 0)", sent=stack_of(frame, where)) is None
+
+
 def test_the_sum_over_the_patches_is_made_once(run: Node) -> None:
     frame, _, where = kinds_of_frames()["prefix"]
     ask = "stack.map(0, 1, MEAN, 'column')"
@@ -149,7 +163,7 @@ def test_maps_are_exact_in_their_own_codes(run: Node) -> None:
 
 def test_cosines_keep_their_sign(run: Node) -> None:
     values = np.random.default_rng(0).uniform(-1, 1, (2, 20, 20))
-    sent = stack_of(encode(0, values, 0, "cosine"), shape(), "cosine")
+    sent = stack_of(encode_frame(0, values, 0, "cosine"), shape(), "cosine")
     found = np.array(run(ALL_MAPS, sent=sent, count=20, direction="row"))
     np.testing.assert_allclose(found[:2, :-1], values, atol=0.5 / 127 + 1e-6)
 
@@ -174,6 +188,23 @@ def test_a_scale_is_linear_or_logarithmic(
         **{"kind": kind, "name": name, "values": values.tolist()},
     )
     np.testing.assert_allclose(found, np.clip(expected(values), 0, 1), atol=1e-12)
+
+
+def test_cosines_may_begin_at_their_minimum(run: Node) -> None:
+    found = run(
+        "(() => { const scale = new Scale('cosine', 'map', [{ strongest: { value: 1 }, least: 1 }],"
+        " 0.4); return [0.1, 0.4, 0.7, 1].map((value) => scale.position(value)) })()"
+    )
+    np.testing.assert_allclose(found, [0, 0, 0.5, 1], atol=1e-12)
+
+
+@pytest.mark.parametrize("share", [1e-9, 1e-30, 9.9e-9])
+def test_a_share_that_is_not_zero_is_not_written_as_zero(share: float, run: Node) -> None:
+    assert (
+        run("percent(share)", share=share)
+        == as_percent(share)
+        == ("< 0.000001 %" if share < 1e-8 else "0.0000030 %")
+    )
 
 
 @pytest.mark.parametrize(
@@ -224,7 +255,7 @@ def test_what_a_key_changes(
     key: str, given: dict[str, Any], changes: dict[str, Any] | None, run: Node
 ) -> None:
     """From CLS unless something else is chosen; a pin moves from where it is."""
-    frames = [replace(shape(("CLS",)), home=0).sent(f"layer {number}") for number in (1, 2)]
+    frames = [replace(shape(("CLS",)), home=0).to_message(f"layer {number}") for number in (1, 2)]
     state = {"frame": 0, "head": 0, "query": 0, "pinned": False} | given
     hover = state.pop("hover", None)
     found = run(
@@ -234,7 +265,7 @@ def test_what_a_key_changes(
 
 
 def test_where_cls_alone_is_a_query_no_key_moves_it(run: Node) -> None:
-    frames = [shape(("CLS",), prefix_only=True).sent("layer 1")]
+    frames = [shape(("CLS",), prefix_only=True).to_message("layer 1")]
     state = {"frame": 0, "query": 0, "pinned": False}
     assert run("keyed('ArrowUp', state, frames, null)", state=state, frames=frames) is None
 
@@ -271,7 +302,7 @@ def test_a_patch_of_another_grid_is_the_same_in_python_and_in_the_browser(run: N
             for (row, col), at, to in cases
         ],
     )
-    expected = [moved(*case) for case in cases]
+    expected = [matching_patch(*case) for case in cases]
     assert [divmod(at, to[0][1]) for at, (_, _, to) in zip(found, cases, strict=True)] == expected
     for (row, col), (patch, _, _) in list(zip(expected, cases, strict=True))[::2]:
         assert (row, col) == (2 * patch[0] + 1, 2 * patch[1] + 1)
@@ -280,8 +311,8 @@ def test_a_patch_of_another_grid_is_the_same_in_python_and_in_the_browser(run: N
 def test_the_query_is_asked_for_in_the_grid_of_the_keys(run: Node) -> None:
     where = shape(key_grid=KEYS, key_crop=KEY_CROP)
     state = {"query": 3 * 4 + 2, "direction": "column"}
-    found = run("selected(shape, state, null)", shape=where.sent("layer 1"), state=state)
-    row, col = moved((3, 2), (where.grid, where.crop), (KEYS, KEY_CROP))
+    found = run("selected(shape, state, null)", shape=where.to_message("layer 1"), state=state)
+    row, col = matching_patch((3, 2), (where.grid, where.crop), (KEYS, KEY_CROP))
     assert (found["patch"], found["name"]) == (row * 2 + col, f"row {row + 1} column {col + 1}")
     assert found["itself"] == -1  # no patch of the map is the query
     assert (found["role"], found["other"]) == ("key", "query")
@@ -295,13 +326,13 @@ def test_in_another_model_a_token_is_the_one_of_its_name(
     query: int, expected: int | None, run: Node
 ) -> None:
     before, after = shape(("CLS", "DIST")), shape(("REG1", "CLS"))
-    shapes = {"before": before.sent("layer 1"), "after": after.sent("layer 1")}
+    shapes = {"before": before.to_message("layer 1"), "after": after.to_message("layer 1")}
     found = run("fitted({ head: 0, query }, before, after, 'heads')", query=query, **shapes)
     assert found == {"head": 0, "query": query if expected is None else expected}
 
 
 def test_across_two_pictures_the_same_place_is_another_patch(run: Node) -> None:
-    given = {"shape": shape().sent("layer 1"), "state": {"query": 6, "direction": "row"}}
+    given = {"shape": shape().to_message("layer 1"), "state": {"query": 6, "direction": "row"}}
     assert run("selected(shape, state, null).itself", **given) == 6
     assert run("selected(shape, state, null, true).itself", **given) == -1
 
@@ -316,31 +347,77 @@ def test_a_match_is_the_one_that_was_found_in_all_digits(run: Node) -> None:
 
 def test_the_message_holds_what_its_schema_states() -> None:
     frame, _, where = kinds_of_frames()["windows"]
-    sent = packed("id", [frame], [where], "share", "")
+    sent = pack_stack("id", [frame], [where], "share", "")
     assert set(sent) == schema("StackMessage")
     assert set(sent["stack"]) == schema("StackInfo")
     assert set(sent["stack"]["frames"][0]) == schema("FrameInfo")
-    assert set(where.sent("layer 1")) == schema("Shape")
+    assert set(where.to_message("layer 1")) == schema("Shape")
 
 
-components = pytest.mark.parametrize("component", [token_map, anatomy_map])
+# --- what the map of a capture says --------------------------------------------------------------
+
+READINGS = f"""(() => {{
+  const stack = {STACK};
+  return cases.map(([state, pointed]) => {{
+    const shape = view.frames[state.frame];
+    const selection = selected(shape, state, null);
+    const tiles = tilesOf(stack, view, state, selection);
+    const chosen = tiles.find(({{ head }}) => head === state.head);
+    return {{ ...reading("share", shape, selection, chosen, pointed),
+      tiles: tiles.map(({{ name, strongest }}) => [name, strongest.value, strongest.at]) }};
+  }});
+}})()"""
 
 
-@components
-def test_the_joined_module_is_valid(component: Any, node: str, tmp_path: Path) -> None:
-    """As node reads it, which refuses a name that two modules give; it imports nothing."""
-    source, file = component.script(), tmp_path / "joined.mjs"
-    file.write_text(source, encoding="utf-8")
-    printed([node, "--check", str(file)])
-    found = re.findall(r"^(?:im|ex)port .*", source, re.MULTILINE)
-    assert found == ["export default mount;"]
+def assert_share(words: str, share: float, step: float) -> None:
+    """Two digits of a share in per cent, and no more wrong than by a step of the map's codes."""
+    number = words.split()[-2]
+    digits = len(number.partition(".")[2])
+    assert abs(float(number) - 100 * share) <= 0.51 * 10**-digits + 100 * step, (words, share)
 
 
-@components
-def test_the_modules_are_valid_alone_and_import_names_that_are_there(
-    component: Any, node: str, tmp_path: Path
-) -> None:
-    for folder in (MAPS.parent, Path(anatomy_map.__file__).parent):
-        shutil.copytree(folder, tmp_path / folder.name)
-    (tmp_path / "package.json").write_text('{"type": "module"}')
-    printed([node, str(tmp_path / Path(component.__file__).parent.name / "view.js")])
+@pytest.mark.parametrize("direction", ["row", "column"])
+@pytest.mark.parametrize("name", ["plain", "distilled", "registers", "no class token"])
+def test_the_reading_of_a_capture_is_its_attention(name: str, direction: str, run: Node) -> None:
+    acts = capture(example(name), picture())
+    layer, prefix, cols = 1, len(acts.layers[1].prefix), acts.grid[1]
+    shapes = [frame_shape(acts, number) for number in range(acts.depth)]
+    sent = pack_stack("x", capture_frames(acts, [layer]), shapes, "share", "")
+    sent = {name: part if name == "stack" else part.tolist() for name, part in sent.items()}
+    view = capture_view(acts, "x", layer=layer, head=0, query=None)
+    asked = [(head, token) for head in (-1, 0, 3) for token in (0, prefix + 2 * cols + 5)]
+    patch = 3 * cols + 1
+    cases = [
+        (view["state"] | {"head": head, "query": token, "direction": direction}, pointed)
+        for head, token in asked
+        for pointed in (None, patch)
+    ]
+    found = iter(run(READINGS, sent=sent, view=view, cases=cases))
+    attention = acts.attention(layer)
+    step = 0.004 * float(attention[..., prefix:].max())
+    for head, token in asked:
+        whole = attention if direction == "row" else attention.swapaxes(1, 2)
+        heads = whole[:, token]
+        shares = heads.mean(axis=0) if head < 0 else heads[head]
+        patches = shares[prefix:]
+        said, pointed = next(found), next(found)
+        names = ["mean", *(f"head {number}" for number in range(1, len(heads) + 1))]
+        assert [tile[0] for tile in said["tiles"]] == names
+        for tile, values in zip(said["tiles"], (heads.mean(axis=0), *heads), strict=True):
+            assert tile[1] == pytest.approx(float(values[prefix:].max()), abs=step)
+            assert values[prefix:][tile[2]] == pytest.approx(float(values[prefix:].max()), abs=step)
+        first, equal, *rest = re.split(r"\.(?: |$)", said["words"].replace("; ", ". "))
+        assert_share(first, float(patches.max()), step)
+        assert_share(equal, 1 / len(shares), 0)
+        assert_share(said["line"], float(patches.max()), step)
+        assert pointed["words"].startswith(
+            f"{'Key' if direction == 'row' else 'Query'} row 4 column 2: "
+        )
+        assert_share(pointed["words"].split(". ")[0], float(patches[patch]), step)
+        if direction == "column":
+            assert rest[0] == "A column need not add up to 100 %"
+            continue
+        ten, together, _ = rest
+        assert ten.startswith(f"The 10 strongest of {len(patches)} patches take ")
+        assert_share(ten, float(np.sort(patches)[-10:].sum()), 10 * step)
+        assert_share(together, 1, len(patches) * step / 4)

@@ -141,7 +141,7 @@ def test_a_pickle_that_would_run_code_is_refused(
     content = python2_pickle({b"labels": [1]})[:-1]  # one more item, before the dict is closed
     content += python2_pickle(b"data") + evil(marker) + b"u"
     (tmp_path / place).write_bytes(b"\x80\x02" + content + b".")
-    with pytest.raises(pickle.UnpicklingError, match="has no place in a CIFAR file"):
+    with pytest.raises(pickle.UnpicklingError, match="does not belong in a CIFAR file"):
         load_cifar(tmp_path, "cifar10", "test" if place == "test_batch" else "train")
     assert not marker.exists()
     assert "numpy.f2py.__main__" not in sys.modules
@@ -375,7 +375,11 @@ def test_curve_has_a_row_for_each_epoch(finished: Path) -> None:
 
 def test_card_tells_the_recipe(finished: Path) -> None:
     card = finished.with_suffix(".md").read_text()
-    assert card.startswith("# smoke\n")
+    _, head, text = card.split("---\n", 2)
+    assert text.startswith("\n# smoke\n")
+    for line in ("license: mit", "pipeline_tag: image-classification", "  - name: smoke"):
+        assert line in head.splitlines()
+    assert "- Licence: " in text
     for line in ("| batch_size | 20 |", "| seed | 0 |", "| held_out | 20 |"):
         assert line in card
 
@@ -506,9 +510,17 @@ def test_each_rate_moves_its_own_parameters(still: str, data: Path, tmp_path: Pa
         assert torch.equal(after[name], value) == (matrix == (still == "muon_rate")), name
 
 
+def test_training_without_accelerate_names_the_extra(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    with pytest.raises(ValueError, match=r'pip install "vitviz\[train\]"'):
+        train(SMOKE, data=data, out=tmp_path, report=silent)
+
+
 def test_another_recipe_in_the_same_folder_is_refused(finished: Path, data: Path) -> None:
     before = finished.read_bytes()
-    with pytest.raises(ValueError, match="holds a run of another recipe; choose another folder"):
+    with pytest.raises(ValueError, match="another recipe"):
         train(replace(SMOKE, seed=1), data=data, out=finished.parent, report=silent)
     assert finished.read_bytes() == before
 
@@ -638,8 +650,8 @@ def test_the_temperature_that_was_put_in_is_found() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(20_000, 10, generator=generator) * 2
     labels = torch.multinomial(logits.softmax(dim=1), 1, generator=generator)[:, 0]
-    assert training.fitted_temperature(logits, labels) == pytest.approx(1, abs=0.03)
-    assert training.fitted_temperature(2.5 * logits, labels) == pytest.approx(2.5, abs=0.07)
+    assert training.fit_temperature(logits, labels) == pytest.approx(1, abs=0.03)
+    assert training.fit_temperature(2.5 * logits, labels) == pytest.approx(2.5, abs=0.07)
     assert training.calibration_error(logits.softmax(dim=1), labels) < 0.01
     assert training.calibration_error((2.5 * logits).softmax(dim=1), labels) > 0.1
 
@@ -699,4 +711,4 @@ def test_what_is_no_model_of_ours_gets_a_sentence(
     wrong.write_bytes(b"no weights")
     for name in (str(wrong), "nothing"):
         assert cli.main(["evaluate", name, "--data", str(data)]) == 2
-        assert "is no file that `vitviz train` wrote." in capsys.readouterr().err
+        assert "was not written by `vitviz train`." in capsys.readouterr().err

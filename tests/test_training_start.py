@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.testing import assert_close
 
-from vitviz import checkpoints, load_model
-from vitviz.families import ModelError
-from vitviz.initialisation import BASE, _factors
+from vitviz import load_model
+from vitviz.model.families import ModelError
+from vitviz.model.initialisation import BASE, _factorise
 from vitviz.training import (
     RECIPES,
     PlainAttention,
@@ -29,17 +29,18 @@ from vitviz.training import (
     train,
 )
 from vitviz.training.data import THINGS_MEAN, THINGS_STD
-from vitviz.training.loop import converged
+from vitviz.training.loop import has_converged
 from vitviz.training.objective import (
     Network,
-    drop_paths,
-    optimisers_of,
+    add_stochastic_depth,
+    build_optimisers,
     set_rate,
     update_average,
 )
 from vitviz.training.publishing import record
 from vitviz.training.recipes import Mimetic
 from vitviz.vit import Attention, Block, VisionTransformer, fixed_positions
+from vitviz.zoo import checkpoints
 
 SMOKE = RECIPES["smoke"]
 STRENGTHS = (4.0, 0.25)
@@ -86,7 +87,7 @@ def test_the_head_keeps_the_nearest_matrix_of_its_rank() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         matrix = torch.randn(12, 12)
-    left, right = _factors(matrix, 5)
+    left, right = _factorise(matrix, 5)
     u, s, vt = torch.linalg.svd(matrix)
     assert_close(left @ right, u[:, :5] @ torch.diag(s[:5]) @ vt[:5])
 
@@ -126,7 +127,7 @@ def test_every_parameter_has_one_optimiser_and_its_own_rate(
 ) -> None:
     recipe = replace(LOCAL, qkv=qkv, qkv_rate=0.5, embedding_rate=3.0)
     model = build(recipe, recipe.stages[0])
-    muon, adamw = optimisers_of(model, recipe)
+    muon, adamw = build_optimisers(model, recipe)
     set_rate([muon, adamw], 0.5)
     set_rate([muon, adamw], 0.1)  # of the peak, whatever was set before
     rates = {
@@ -297,7 +298,7 @@ def test_a_stage_ends_where_the_accuracy_has_stopped_to_rise(data: Path, tmp_pat
 def test_converged(accuracies: list[float], patience: int, ended: bool) -> None:
     rows = [{"image_size": 64, "held_out_accuracy": value} for value in accuracies]
     before = {"image_size": 32, "held_out_accuracy": 0.9}  # of a smaller input, which says nothing
-    assert converged([before, *rows], 64, patience) is ended
+    assert has_converged([before, *rows], 64, patience) is ended
 
 
 # --- stochastic depth ---------------------------------------------------------------------------
@@ -305,7 +306,7 @@ def test_converged(accuracies: list[float], patience: int, ended: bool) -> None:
 
 def test_pictures_skip_the_last_block_and_no_first_one() -> None:
     model = build(LOCAL, LOCAL.stages[0])
-    drop_paths(model, 0.5, torch.Generator().manual_seed(0))
+    add_stochastic_depth(model, 0.5, torch.Generator().manual_seed(0))
     z = torch.ones(2000, 1, WIDTH)
     first, last = (block.mlp for block in model.blocks if isinstance(block, Block))
     plain = last.eval()(z[:1])
@@ -361,7 +362,7 @@ def test_a_model_is_watched_with_the_weights_that_its_training_began_with(
     assert checkpoints.initialisations("smoke") == ("plain", "mimetic")
     assert checkpoints.initialisations("plain") == ("plain",)
     for name, options, said in (
-        ("smoke", {"initialisation": "mimetic"}, "add pretrained=False"),
+        ("smoke", {"initialisation": "mimetic"}, "Add pretrained=False"),
         ("plain", {"initialisation": "mimetic", "pretrained": False}, "of plain did not begin"),
         ("smoke", {"initialisation": "orthogonal", "pretrained": False}, "got 'orthogonal'"),
     ):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from examples import assert_one_sentence, picture, randomise, seeded, watched
+from examples import assert_clear_error, picture, randomise, seeded, watched
 from numpy.testing import assert_allclose, assert_array_equal
 from planting import in_brightness
 from planting_stages import CELL, assert_found_in_stages
@@ -88,7 +88,7 @@ def test_a_grid_smaller_than_a_window_of_swin_is_refused() -> None:
     for size in ((at_least - CELL, 2 * at_least), (2 * at_least, at_least - CELL)):
         with pytest.raises(ModelError, match="windows of 3 x 3 patches") as caught:
             watched(module_of("swin, sdpa"), size)
-        assert_one_sentence(caught.value)
+        assert_clear_error(caught.value)
         acts = vitviz.capture(watched(module_of("swin v2"), size), picture())
         assert [layer.refusal for layer in acts.layers] == [None] * 8
     acts = vitviz.capture(watched(module_of("swin, sdpa"), (at_least, 2 * at_least)), picture())

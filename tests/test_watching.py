@@ -1,5 +1,9 @@
 """`watch`: modules in memory become models, and are put back as they were."""
 
+import functools
+import warnings
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,8 +12,9 @@ import timm
 import torch
 from examples import (
     Net,
-    assert_one_sentence,
+    assert_clear_error,
     narrow_stages,
+    own_model,
     own_module,
     picture,
     randomise,
@@ -19,7 +24,9 @@ from torch import nn
 
 import vitviz
 from vitviz import ModelError
-from vitviz.model import Preprocessing
+from vitviz.intervention import head_effects
+from vitviz.intervention.equivariance import shuffle_patches
+from vitviz.model import Preprocessing, families
 
 SIZE = Preprocessing(input_size=(16, 24), mean=(0.5, 0.4, 0.3), std=(0.25, 0.2, 0.3))
 
@@ -75,16 +82,314 @@ def test_every_part_has_its_mode_again_afterwards() -> None:
         vitviz.capture(model, picture())
 
 
-def test_a_wrapper_is_watched_in_its_one_part() -> None:
-    backbone = own_module()
-    fc = nn.Linear(5, 2)
-    net = Net(backbone=backbone, fc=fc).train()
+def answer_of(acts: vitviz.Activations) -> np.ndarray:
+    assert acts.output is not None
+    return acts.output
+
+
+class Normalise(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x - 0.3) / 0.6
+
+
+class Wrapper(Net):
+    """A backbone with a head, or what stands before it, as people write them."""
+
+    backbone: Any
+    fc: Any
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.fc(self.backbone(x))
+
+
+class OfFeatures(Wrapper):
+    """Reads the tokens of a backbone and pools them in its own way."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.fc(self.backbone.forward_features(x)[:, 1:].mean(dim=1))
+
+
+class Held(Wrapper):
+    """Calls its backbone by a function that a copy of the module would share."""
+
+    def __init__(self, backbone: nn.Module, fc: nn.Module) -> None:
+        super().__init__(backbone=backbone, fc=fc)
+        self.run = backbone.forward
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.fc(self.run(x))
+
+
+def timm_backbone(**options: Any) -> Any:
+    with seeded():
+        module = timm.create_model("test_vit", **options)
+    randomise(module)
+    return module.eval()
+
+
+#: Modules around a part that is known, and the path of that part.
+AROUND: dict[str, tuple[Any, str]] = {
+    "normalise": (lambda: nn.Sequential(Normalise(), own_module()), "1"),
+    "head": (lambda: nn.Sequential(own_module(), nn.Linear(5, 2)), "0"),
+    "attributes": (lambda: Wrapper(backbone=own_module(), fc=nn.Linear(5, 2)), "backbone"),
+    "in a wrapper": (
+        lambda: nn.Sequential(Wrapper(backbone=own_module(), fc=nn.Tanh())),
+        "0.backbone",
+    ),
+    "a function": (lambda: Held(own_module(), nn.Linear(5, 2)), "backbone"),
+    "features": (
+        lambda: OfFeatures(backbone=timm_backbone(num_classes=0), fc=nn.Linear(64, 2)),
+        "backbone",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_the_whole_of_a_wrapper_answers(name: str) -> None:
+    make, path = AROUND[name]
+    with seeded():
+        net = make().eval()
+    randomise(net)
+    size = (160, 160) if name == "features" else (16, 24)
+    how = Preprocessing(input_size=size, mean=SIZE.mean, std=SIZE.std)
+    model = vitviz.watch(net, preprocessing=how)
+    assert model.module is net
+    assert model.part is net.get_submodule(path)
+    assert path in model.weights
+    acts = vitviz.capture(model, picture())
+    with torch.inference_mode():
+        x = model.preprocess(picture())[None]
+        expected = net(x)[0]
+        np.testing.assert_array_equal(acts.output, expected.numpy())
+        last = torch.tensor(acts.tokens(acts.depth))[None]
+        torch.testing.assert_close(model.answer(last)[0], expected)
+    pooled = name == "features"
+    assert model.read_tokens == (("patches",) if pooled else ("cls",))
+    muted = vitviz.capture(model, picture(), edits=[vitviz.MuteHeads([(1, 0)])])
+    assert np.abs(answer_of(muted) - answer_of(acts)).max() > 1e-4
+    assert model.outputs == len(expected)
+    effects = head_effects(model, picture())
+    np.testing.assert_allclose(effects[1, 0], answer_of(muted), rtol=1e-5, atol=1e-6)
+    if name != "normalise":  # labels of the part would name other outputs
+        assert model.labels is None
+
+
+@pytest.mark.parametrize("last", [nn.Softmax(dim=1), nn.Sigmoid()])
+def test_shares_made_by_a_wrapper_are_not_made_again(last: nn.Module) -> None:
+    net = nn.Sequential(own_module(), last).eval()
+    model = vitviz.watch(net, preprocessing=SIZE)
+    acts = vitviz.capture(model, picture())
+    assert model.answers == "values"
+    assert acts.probabilities is None
+    with torch.inference_mode():
+        own = net(model.preprocess(picture())[None])[0]
+    np.testing.assert_array_equal(answer_of(acts), own)
+
+
+def test_logits_that_are_all_positive_are_no_shares() -> None:
+    """Five small logits may all lie in 0..1, as those of a new head."""
+    net: Any = nn.Sequential(timm_backbone(num_classes=0), nn.Linear(64, 5, bias=False)).eval()
+    noise = torch.randn((1, 3, 160, 160), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        features = net[0](noise)[0]
+        wanted = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5])
+        net[1].weight.copy_(wanted[:, None] * features / features.square().sum())
+        np.testing.assert_allclose(net(noise)[0], wanted, rtol=1e-3)
+    assert vitviz.watch(net).answers == "classes"
+
+
+class Shares(Net):
+    fc: Any
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shares: torch.Tensor = self.fc(x).softmax(dim=-1)
+        return shares
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        nn.Sequential(nn.Linear(64, 4), nn.Softmax(dim=1)),
+        nn.Sequential(nn.Linear(64, 5), nn.Sigmoid()),
+        Shares(fc=nn.Linear(64, 4)),
+    ],
+)
+def test_shares_made_by_an_exchanged_head_are_not_made_again(head: nn.Module) -> None:
+    module: Any = timm_backbone()
+    module.head = head.eval()
+    model = vitviz.watch(module)
+    acts = vitviz.capture(model, picture())
+    assert (model.answers, acts.probabilities) == ("values", None)
+    module.head = nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
+    assert vitviz.capture(model, picture()).answers == "classes"
+
+
+class Returning(Wrapper):
+    """Returns its answer in a container."""
+
+    def __init__(self, container: Any) -> None:
+        super().__init__(backbone=timm_backbone(num_classes=0), fc=nn.Linear(64, 4))
+        self.container = container
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.container(super().forward(x))
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        lambda answer: (answer,),
+        lambda answer: [answer],
+        lambda answer: {"out": answer},
+        lambda answer: {"features": answer.mean(), "logits": answer},
+    ],
+)
+def test_an_answer_is_found_in_a_container(container: Any) -> None:
+    net = Returning(container).eval()
+    model = vitviz.watch(net)
+    acts = vitviz.capture(model, picture())
+    with torch.inference_mode():
+        expected = net.fc(net.backbone(model.preprocess(picture())[None]))[0]
+    np.testing.assert_array_equal(acts.logits, expected)
+    assert model.answers == "classes"
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_class_map_of_a_wrapped_swin_begins_at_its_mean(whole: bool) -> None:
+    """Its head stands outside, and it may call parts of the backbone alone."""
+    with seeded():
+        swin: Any = timm.create_model(
+            "swin_tiny_patch4_window7_224",
+            img_size=56,
+            depths=(2, 1),
+            num_heads=(2, 2),
+            embed_dim=24,
+            num_classes=4,
+        )
+    randomise(swin.eval())
+    fc, expected = swin.head.fc, vitviz.attribution.relevance(vitviz.watch(swin), picture(), 1)
+    if whole:
+        swin.head.fc = nn.Identity()
+        net: nn.Module = nn.Sequential(swin, fc)
+    else:
+        net = OfMap(backbone=swin, fc=fc)
+    found = vitviz.attribution.relevance(vitviz.watch(net), picture(), 1)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    with pytest.raises(ModelError, match="does not read the mean"):
+        vitviz.attribution.relevance(vitviz.watch(Largest(backbone=swin, fc=fc)), picture(), 1)
+
+
+class OfMap(Wrapper):
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.fc(self.backbone.forward_features(x).mean(dim=(1, 2)))
+
+
+class Largest(Wrapper):
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.fc(self.backbone.forward_features(x).amax(dim=(1, 2)))
+
+
+def test_every_part_of_a_wrapper_has_its_mode_again() -> None:
+    net = Wrapper(backbone=own_module(), fc=nn.Linear(5, 2)).train()
     with vitviz.watch(net, preprocessing=SIZE) as model:
-        assert model.module is backbone
-        assert model.name == "Net.backbone"
         assert vitviz.capture(model, picture()).depth == 3
-    assert fc.training
-    assert backbone.training
+        assert not net.fc.training
+    assert net.fc.training
+    assert net.backbone.training
+
+
+class Flipped(nn.Module):
+    def __init__(self, *axes: int) -> None:
+        super().__init__()
+        self.axes = axes
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flip(self.axes)
+
+
+class ClassTokenLast(timm.models.vision_transformer.VisionTransformer):
+    """Moves its class token behind the patches, as a subclass may."""
+
+    def _pos_embed(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = super()._pos_embed(x)
+        return torch.cat([tokens[:, 1:], tokens[:, :1]], dim=1)
+
+
+def class_token_last() -> nn.Module:
+    sizes: Any = dict(img_size=(16, 24), patch_size=4, embed_dim=32, depth=1, num_heads=4)
+    return ClassTokenLast(**sizes, num_classes=5).train()
+
+
+class Beside(Wrapper):
+    """Answers without its backbone."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.backbone(x)
+        return x.mean(dim=(2, 3))
+
+
+class Both(Wrapper):
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.backbone(x), x
+
+
+class Twice(Wrapper):
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.backbone(x) + self.backbone(x.flip(-1))
+
+
+class Pooled(Wrapper):
+    """Its answer depends on the tokens of two layers."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        seen: list[Any] = []
+        handle = self.backbone.blocks[0].register_forward_hook(lambda *all_: seen.append(all_[-1]))
+        answer = self.backbone(x)
+        handle.remove()
+        return answer + seen[0][:, 0, :5]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Net(backbone=own_module()), "cannot be run as a whole"),
+        (lambda: nn.Sequential(Flipped(-1), own_module()), "maps would be misplaced"),
+        (lambda: nn.Sequential(Flipped(-2), own_module()), "maps would be misplaced"),
+        (lambda: nn.Sequential(Flipped(-1, -2), own_module()), "maps would be misplaced"),
+        (class_token_last, "patch in row 0, column 5 into token 5"),
+        (lambda: nn.Sequential(nn.ZeroPad2d(4), own_module()), "cannot be run as a whole|grid of"),
+        (
+            lambda: Beside(backbone=own_module()),
+            "does not depend on the last block of its part backbone",
+        ),
+        (lambda: Both(backbone=own_module()), "returns tuple of 2 instead of one tensor"),
+        (lambda: Twice(backbone=own_module()), "once each in their order"),
+    ],
+)
+def test_a_wrapper_that_cannot_be_followed_is_refused(make: Any, words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        vitviz.watch(make(), preprocessing=SIZE)
+
+
+def test_a_wrapper_that_changes_the_picture_needs_a_preprocessing() -> None:
+    net = nn.Sequential(Normalise(), timm_backbone())
+    with pytest.raises(ModelError, match="preprocessing is wrong for it"):
+        vitviz.watch(net)
+    assert vitviz.watch(nn.Sequential(timm_backbone(), nn.Tanh())).preprocess.input_size == (
+        160,
+        160,
+    )
+
+
+def test_an_answer_of_two_layers_is_not_asked_of_the_last_alone() -> None:
+    model = vitviz.watch(Pooled(backbone=own_module()), preprocessing=SIZE)
+    acts = vitviz.capture(model, picture())
+    with pytest.raises(ModelError, match="depends on more than the tokens after its last block"):
+        vitviz.intervention.logit_lens(model, acts)
+    assert model.read_tokens == ("cls",)
+    muted = vitviz.capture(model, picture(), edits=[vitviz.MuteHeads([(1, 0)])])
+    effects = head_effects(model, picture())
+    np.testing.assert_allclose(effects[1, 0], answer_of(muted), atol=1e-6)
 
 
 def test_labels_and_a_name_of_ones_own() -> None:
@@ -101,8 +406,8 @@ def two_backbones() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "options", "words"),
     [
-        (two_backbones, dict(preprocessing=SIZE), "2 parts that can be watched: left, right"),
-        (own_module, {}, "VisionTransformer does not say how it wants its pictures"),
+        (two_backbones, dict(preprocessing=SIZE), "2 parts .* of them: left, right"),
+        (own_module, {}, "preprocessing of VisionTransformer is unknown"),
         (own_module, dict(preprocessing=SIZE, labels=["a"]), "each of 5 outputs, got 1"),
         (lambda: nn.Linear(3, 3), {}, "Linear"),
         (lambda: Net(fc=nn.Linear(3, 3)), {}, "Net"),
@@ -114,25 +419,163 @@ def test_what_cannot_be_watched_is_refused_in_one_sentence(
     module = make().train()
     with pytest.raises(ModelError, match=words) as caught:
         vitviz.watch(module, **options)
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
     assert all(part.training for part in module.modules())
+
+
+def compiled(module: Any) -> Any:
+    return torch.compile(module)
+
+
+def compiled_in_place(module: Any) -> Any:
+    module.compile()
+    return module
+
+
+def compiled_block(module: Any) -> Any:
+    module.blocks[0] = torch.compile(module.blocks[0])
+    return module
+
+
+def compiled_forward(module: Any) -> Any:
+    module.forward = torch.compile(module.forward)
+    return module
+
+
+@pytest.mark.parametrize("change", [compiled, compiled_in_place, compiled_block, compiled_forward])
+def test_a_compiled_module_is_refused_as_such(change: Any) -> None:
+    with pytest.raises(ModelError, match="was compiled"):
+        vitviz.watch(change(own_module()), preprocessing=SIZE)
+
+
+def test_offloaded_weights_are_the_reason() -> None:
+    """As accelerate's hooks leave them: nowhere, until a part runs."""
+    module: Any = own_module().to("meta")
+    forward = module.forward
+    module.forward = lambda *inputs: forward(*inputs)
+    module.blocks[0]._hf_hook = SimpleNamespace(offload=True)
+    with pytest.raises(ModelError, match="are offloaded, and loaded only while a part runs"):
+        vitviz.watch(module, preprocessing=SIZE)
 
 
 def test_a_name_is_no_module() -> None:
     name: Any = "vit_tiny_patch16_224"
-    with pytest.raises(ModelError, match="a module of torch, got str: load_model") as caught:
+    with pytest.raises(ModelError, match="a module of torch, got str") as caught:
         vitviz.watch(name)
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
 
 
 def test_the_oracle_sees_what_the_wrapper_computes() -> None:
     """A backbone inside a wrapper: tokens equal those that a hook of one's own reads."""
-    with seeded():
-        backbone: Any = timm.create_model("test_vit", num_classes=0)
-    randomise(backbone)
-    net = Net(encoder=backbone)
+    net = nn.Sequential(timm_backbone(num_classes=0), nn.Linear(64, 2))
     seen: list[torch.Tensor] = []
-    handle = backbone.blocks[0].register_forward_hook(lambda *args: seen.append(args[-1]))
     acts = vitviz.capture(vitviz.watch(net), picture())
+    block: Any = net.get_submodule("0.blocks.0")
+    handle = block.register_forward_hook(lambda *args: seen.append(args[-1]))
+    net(vitviz.watch(net).preprocess(picture())[None])
     handle.remove()
     np.testing.assert_array_equal(acts.tokens(1), seen[-1][0].detach().numpy())
+
+
+# --- a forward that was replaced ----------------------------------------------------------------
+
+
+def replace_method(module: Any) -> None:
+    forward = module.forward
+    module.forward = lambda *inputs, **options: forward(*inputs, **options)
+
+
+def replace_as_hooks_do(module: Any) -> None:
+    old = module.forward
+    module._old_forward = old
+    module.forward = functools.partial(lambda module, *inputs: module._old_forward(*inputs), module)
+
+
+def replace_inside(module: Any) -> None:
+    """Replace the forward of what holds the blocks, between the module and them."""
+    replace_method(module.blocks)
+
+
+@pytest.mark.parametrize("change", [replace_method, replace_as_hooks_do, replace_inside])
+def test_a_replaced_forward_answers_as_the_module_does(change: Any) -> None:
+    plain = vitviz.watch(timm_backbone(global_pool="avg", num_classes=5))
+    module = timm_backbone(global_pool="avg", num_classes=5)
+    change(module)
+    model = vitviz.watch(module)
+    assert model.read_tokens == plain.read_tokens == ("patches",)
+    acts, expected = (vitviz.capture(each, picture()) for each in (model, plain))
+    np.testing.assert_array_equal(acts.output, expected.output)
+    for measure in (
+        vitviz.intervention.logit_lens,
+        lambda model, acts: vitviz.intervention.patch_lens(model, acts, 1),
+        lambda model, acts: head_effects(model, picture()),
+        lambda model, acts: vitviz.attribution.relevance(model, picture(), 1),
+    ):
+        found, wanted = measure(model, acts), measure(plain, expected)
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
+    assert np.ptp(vitviz.intervention.logit_lens(model, acts), axis=0).max() > 1e-3
+    with pytest.raises(ModelError, match="was replaced by a function"):
+        shuffle_patches(model, picture())
+
+
+# --- a module that changes after it is watched --------------------------------------------------
+
+
+def test_another_input_size_set_later_is_read() -> None:
+    with seeded(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # timm's own, of a tensor that is not contiguous
+        module: Any = timm.create_model(
+            "swin_tiny_patch4_window7_224",
+            depths=(2, 1),
+            num_heads=(2, 2),
+            embed_dim=24,
+            img_size=(56, 112),
+        )
+    model = vitviz.watch(module)
+    vitviz.capture(model, picture())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module.set_input_size(img_size=(112, 56))  # as many windows, in other places
+    with pytest.raises(ModelError, match=r"grid of|could not compute"):
+        vitviz.capture(model, picture())
+    model.preprocess = replace(model.preprocess, input_size=(112, 56))
+    acts = vitviz.capture(model, picture())
+    assert acts.layers[0].query_grid == (28, 14)
+    fresh = vitviz.capture(vitviz.watch(module), picture())
+    np.testing.assert_array_equal(acts.attention(1), fresh.attention(1))
+
+
+def test_a_head_exchanged_later_is_the_one_that_is_read() -> None:
+    module: Any = timm_backbone(num_classes=5)
+    model = vitviz.watch(module)
+    assert model.read_tokens == ("cls",)
+    module.global_pool = "avg"
+    assert model.read_tokens == ("patches",)
+
+
+def test_a_capture_looks_at_the_module_once_and_trusts_nothing_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = own_model()
+    vitviz.capture(model, picture(24, 16))
+    looks: list[str] = []
+    own = families.explain_unready
+
+    def looked(module: nn.Module) -> Any:
+        looks.append("ready")
+        return own(module)
+
+    monkeypatch.setattr("vitviz.model.model.explain_unready", looked)
+    vitviz.capture(model, picture(24, 16))
+    assert len(looks) == 1
+    model.module.train()
+    with pytest.raises(ModelError, match="training mode"):
+        vitviz.capture(model, picture(24, 16))
+    with pytest.raises(ModelError, match="training mode"), model.unchanged():
+        pass
+    model.module.eval()
+    with model.unchanged():
+        layers = model.layers
+    module: Any = model.module
+    module.blocks = module.blocks[:1]
+    assert len(model.layers) == 1 < len(layers)

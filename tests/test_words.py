@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 import timm
 import torch
-from examples import assert_one_sentence, example, picture, randomise, seeded, watched
+from examples import assert_clear_error, example, picture, randomise, seeded, watched
 from numpy.testing import assert_allclose, assert_array_equal
 from torch import Tensor
 
 import vitviz
 from vitviz.activations import capture
 from vitviz.attribution import gradient_rollout, relevance
-from vitviz.families import ModelError
 from vitviz.intervention import head_effects, logit_lens, occlusion
 from vitviz.model import Model
-from vitviz.words import Words
+from vitviz.model import words as words_module
+from vitviz.model.families import ModelError
+from vitviz.model.words import Words
 
 NAMES = ("a cat", "a dog", "a teapot", "nothing at all")
 SMALL: dict[str, Any] = dict(img_size=(64, 96), embed_dim=48, depth=2, num_heads=3)
@@ -33,12 +34,12 @@ def without_words(architecture: str) -> Model:
         module: Any = timm.create_model(architecture, **SMALL).eval()
     randomise(module)
     clip = architecture == CLIP
-    return watched(module, (64, 96), embeds=clip)
+    return watched(module, (64, 96), answers="embedding" if clip else None)
 
 
 def words(architecture: str, **changes: Any) -> Words:
     random = np.random.default_rng(0)
-    vectors = random.normal(size=(4, without_words(architecture).parts.outputs))
+    vectors = random.normal(size=(4, without_words(architecture).outputs))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     given: dict[str, Any] = dict(names=NAMES, vectors=vectors, logit_scale=100.0)
     if architecture == SIGLIP:
@@ -88,7 +89,7 @@ def test_the_model_itself_is_left_without_words(architecture: str) -> None:
     acts = capture(model, picture())
     assert acts.logits is not None
     assert acts.probabilities is None
-    assert len(acts.logits) == model.parts.outputs
+    assert len(acts.logits) == model.outputs
     assert "4 classes by text vectors in memory, scale " in with_words.weights
 
 
@@ -190,7 +191,7 @@ def test_vectors_in_half_precision_are_of_length_1_but_for_rounding() -> None:
 def test_words_that_do_not_fit_together_are_refused(changes: Any, message: str) -> None:
     with pytest.raises(ModelError, match=message) as refused:
         words(CLIP, **changes)
-    assert_one_sentence(refused.value)
+    assert_clear_error(refused.value)
 
 
 def pickled(path: Path) -> None:
@@ -199,10 +200,10 @@ def pickled(path: Path) -> None:
 
 FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "missing": (lambda path: None, "There is no file"),
-    "text": (lambda path: path.write_text("cat,dog"), "is no NPZ file of words"),
-    "empty": (lambda path: path.write_bytes(b""), "is no NPZ file of words"),
-    "one array": (lambda path: np.save(path.open("wb"), np.eye(3)), "is no NPZ file of words"),
-    "pickled": (pickled, "is no NPZ file of words"),
+    "text": (lambda path: path.write_text("cat,dog"), "is not a valid NPZ file"),
+    "empty": (lambda path: path.write_bytes(b""), "is not a valid NPZ file"),
+    "one array": (lambda path: np.save(path.open("wb"), np.eye(3)), "is not a valid NPZ file"),
+    "pickled": (pickled, "is not a valid NPZ file"),
     "no scale": (
         lambda path: np.savez(path, names=np.array(["a"]), vectors=np.eye(1)),
         "has no logit_scale",
@@ -223,15 +224,35 @@ def test_a_file_that_holds_no_words_is_one_sentence(kind: str, tmp_path: Path) -
     write(tmp_path / "words.npz")
     with pytest.raises(ModelError, match=message) as refused:
         Words.read(tmp_path / "words.npz")
-    assert_one_sentence(str(refused.value).replace("words.npz", "words"))
+    assert_clear_error(str(refused.value).replace("words.npz", "words"))
+
+
+def unpacks_to(path: Path, numbers: int) -> None:
+    np.savez_compressed(
+        path, names=np.array(["a"]), vectors=np.zeros((1, numbers), np.float32), logit_scale=1.0
+    )
+
+
+@pytest.mark.parametrize("write", [unpacks_to, lambda path, count: path.write_bytes(bytes(count))])
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(
+    write: Callable[[Path, int], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(words_module, "MAX_WORDS_BYTES", 10_000)
+    monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("the arrays were read"))
+    write(path := tmp_path / "words.npz", 20_000)
+    with pytest.raises(
+        ModelError, match=r"words.npz holds [28]0,\d{3} bytes, .* 10,000"
+    ) as refused:
+        Words.read(path)
+    assert_clear_error(refused.value)
 
 
 def test_words_of_another_model_are_refused() -> None:
     with pytest.raises(ModelError, match="48 numbers, and the vectors of the words have 512") as no:
         without_words(SIGLIP).with_words(words(CLIP))
-    assert_one_sentence(no.value)
+    assert_clear_error(no.value)
     with pytest.raises(ModelError, match="gives no embedding") as no:
         example("plain").with_words(words(CLIP))
-    assert_one_sentence(no.value)
+    assert_clear_error(no.value)
     with pytest.raises(ModelError, match="gives no embedding"):
         model_of(CLIP).with_words(words(CLIP))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from examples import assert_one_sentence, example, patch_box, picture, timm_module
+from examples import assert_clear_error, example, patch_box, picture, timm_module
 from hub_server import put_in_cache
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,8 +20,8 @@ from timm.layers import resample_abs_pos_embed
 from vitviz import ModelError, capture, load_model
 from vitviz.model import Model
 from vitviz.zoo import input_cost, step_of, weights_of, whole_picture
-from vitviz.zoo.architectures import on_meta_device, outline_of
-from vitviz.zoo.resampling import resampled_by_timm
+from vitviz.zoo.architectures import build_outline, on_meta_device
+from vitviz.zoo.resampling import timm_resampling_note
 
 TABLE = "blocks.0.attn.relative_position_bias_table"
 LIST = ("vit_tiny_patch16_224", "vit_small_patch14_dinov2", "swin_tiny_patch4_window7_224")
@@ -147,16 +147,16 @@ def test_trained_positions_are_resampled_to_the_grid_and_that_is_said(
 
 def test_relative_positions_of_timms_weights_are_resampled_and_that_is_said() -> None:
     def made(size: tuple[int, int]) -> torch.nn.Module:
-        return outline_of("beit_base_patch16_224", {"img_size": size, "depth": 2})
+        return build_outline("beit_base_patch16_224", {"img_size": size, "depth": 2})
 
     before, after = made((224, 224)), made((160, 256))
-    assert resampled_by_timm(before, after) == ", relative positions resampled"
-    assert resampled_by_timm(before, before) == ""
+    assert timm_resampling_note(before, after) == ", relative positions resampled"
+    assert timm_resampling_note(before, before) == ""
     # Windows of 5 x 13 and of 8 x 8 have tables of one length.
     before, after = made((128, 128)), made((80, 208))
     tables = [module.state_dict()[TABLE].shape for module in (before, after)]
     assert tables[0] == tables[1]
-    assert resampled_by_timm(before, after) == ", relative positions resampled"
+    assert timm_resampling_note(before, after) == ", relative positions resampled"
 
 
 def test_relative_positions_of_a_file_are_not_taken_for_those_of_another_grid(
@@ -168,7 +168,7 @@ def test_relative_positions_of_a_file_are_not_taken_for_those_of_another_grid(
     assert load_model(name, checkpoint=path).layers[0].query_grid == (8, 8)
     with pytest.raises(ModelError, match="are for an input of 128 x 128 pixels") as caught:
         load_model(name, checkpoint=path, image_size=(80, 208))  # whose table is as long
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
 
 
 def test_weights_that_mix_one_grid_are_for_no_other(hub: Path) -> None:
@@ -176,18 +176,18 @@ def test_weights_that_mix_one_grid_are_for_no_other(hub: Path) -> None:
     path = hub.parent / "mine.safetensors"
     save_file(timm_module(name).state_dict(), path)
     for size in ((96, 160), (32, 1568)):  # the second has as many patches: 1 x 49
-        with pytest.raises(ModelError, match="with weights for an input of 224 x 224") as caught:
+        with pytest.raises(ModelError, match="trained for an input of 224 x 224") as caught:
             load_model(name, image_size=size)
-        assert_one_sentence(caught.value)
+        assert_clear_error(caught.value)
         assert outline(name, image_size=size).layers[0].query_grid == (size[0] // 32, size[1] // 32)
-        with pytest.raises(ModelError, match="with weights for an input of 224 x 224"):
+        with pytest.raises(ModelError, match="trained for an input of 224 x 224"):
             load_model(name, checkpoint=path, image_size=size)
 
 
 def test_a_shipped_model_too_is_refused_before_memory_is_spent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("vitviz.memory.free_bytes", lambda: 10**9)
+    monkeypatch.setattr("vitviz.model.memory.free_bytes", lambda: 10**9)
     with pytest.raises(ModelError, match=r"at 2048 x 2048 pixels needs about .* GB") as caught:
         load_model("vitviz_tiny_cifar10", image_size=2048)
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)

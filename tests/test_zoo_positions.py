@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from examples import LITTLE, assert_one_sentence, own_module, picture, timm_module, write_shipped
+from examples import LITTLE, assert_clear_error, own_module, picture, timm_module, write_shipped
 from hub_server import put_in_cache
 from safetensors.torch import save, save_file
 from test_checkpoints_foreign import _VIT_BLOCK, as_hugging_face, as_jax
 from timm.layers import resample_abs_pos_embed
 
-from vitviz import ModelError, capture, checkpoints, load_model
-from vitviz.checkpoints import CheckpointError
-from vitviz.zoo import weights_of
-from vitviz.zoo.architectures import outline_of, preprocessing_of
-from vitviz.zoo.positions import trained_size
+from vitviz import ModelError, capture, load_model
+from vitviz.zoo import checkpoints, weights_of
+from vitviz.zoo.architectures import build_outline, preprocessing_of
+from vitviz.zoo.checkpoints import CheckpointError
+from vitviz.zoo.resampling import trained_size
 
 SALIENCY = Path(__file__).parents[2] / "shared" / "models" / "vit_s14_saliency_224.safetensors"
 
@@ -67,10 +67,10 @@ def test_positions_that_fill_no_square_need_a_size(tmp_path: Path) -> None:
     module = timm_module("test_vit", img_size=(64, 112))
     path = file_of(module, tmp_path)
     with pytest.raises(
-        ModelError, match=r"28 patch positions do not .*: give image_size="
+        ModelError, match=r"28 patch positions do not .*\. Give image_size="
     ) as caught:
         load_model("test_vit", checkpoint=path)
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
     model = load_model("test_vit", checkpoint=path, image_size=(64, 112))
     assert "resampled" not in model.weights
     np.testing.assert_allclose(*answers(module, model), atol=1e-5)
@@ -116,8 +116,8 @@ def test_what_can_be_known_of_each_family(name: str, size: int) -> None:
     staged = name.startswith(("coatnet", "maxvit", "swin"))
     options: dict[str, Any] = {"depths": (1, 1, 1, 1)} if staged else {"depth": 2}
     options = {} if name.startswith("mixer") else options
-    usual = outline_of(name, options)
-    other = outline_of(name, {**options, "img_size": size}).state_dict()
+    usual = build_outline(name, options)
+    other = build_outline(name, {**options, "img_size": size}).state_dict()
     default = preprocessing_of(usual, None).input_size
     tells = not name.startswith(("swin", "vit_small_patch16_dinov3", "vit_relpos"))
     found = [
@@ -128,14 +128,14 @@ def test_what_can_be_known_of_each_family(name: str, size: int) -> None:
 
 
 def test_a_size_out_of_reach_is_refused() -> None:
-    usual = outline_of("test_vit", {})
+    usual = build_outline("test_vit", {})
     with pytest.raises(CheckpointError, match="for an input of 16,000 pixels a side"):
         trained_size({"pos_embed": (1, 1 + 1000**2, 64)}, usual, (160, 160))
 
 
 def test_a_size_that_a_file_does_not_tell_is_said_to_be_the_architectures(tmp_path: Path) -> None:
     path = file_of(timm_module("pvt_v2_b0"), tmp_path)
-    untold = ", input size of the architecture, as the file tells none"
+    untold = ", input size of the architecture, as the file does not tell it"
     assert load_model("pvt_v2_b0", checkpoint=path).weights.endswith(untold)
     assert untold not in load_model("pvt_v2_b0", checkpoint=path, image_size=96).weights
 
@@ -176,10 +176,10 @@ def test_a_size_that_timm_fails_at_is_refused_in_a_sentence(
     name: str, size: tuple[int, int]
 ) -> None:
     with pytest.raises(
-        ModelError, match=f"cannot take pictures of {size[0]} x {size[1]}"
+        ModelError, match=f"does not take pictures of {size[0]} x {size[1]}"
     ) as caught:
         load_model(name, pretrained=False, image_size=size)
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
 
 
 def test_a_real_file_of_224_pixels_is_not_run_at_518() -> None:

@@ -8,19 +8,19 @@ from examples import narrow_stems, picture
 from numpy.testing import assert_array_equal
 
 from vitviz.activations import capture
-from vitviz.families import family_of
 from vitviz.inspection import allowed_pairs
+from vitviz.model.families import family_of
 from vitviz.zoo import (
     PAPER_SIZES,
     TOYS,
     PaperSize,
     catalogue,
-    counted,
+    count_architecture,
     narrow_model,
     size_of,
     toy_model,
 )
-from vitviz.zoo.architectures import outline_of, preprocessing_of
+from vitviz.zoo.architectures import build_outline, preprocessing_of
 
 every_family = pytest.mark.parametrize("family", TOYS)
 
@@ -90,7 +90,7 @@ def test_a_mixer_has_weights_between_all_patches_and_no_attention() -> None:
 
 @every_family
 def test_a_narrow_copy_has_the_grids_and_layers_of_its_architecture(family: str) -> None:
-    outline = outline_of(TOYS[family].architecture, {})
+    outline = build_outline(TOYS[family].architecture, {})
     preprocessing = preprocessing_of(outline, None)
     wanted = family_of(outline).layers(outline, preprocessing.input_size)
     with narrow_stems():
@@ -131,7 +131,7 @@ def expected_parameters(size: PaperSize, patch: int) -> int:
     ids=[paper.name for paper in PAPER_SIZES],
 )
 def test_sizes_are_those_of_the_papers(paper: PaperSize, patch: int) -> None:
-    size = counted(paper.architecture)
+    size = count_architecture(paper.architecture)
     assert size.layers == paper.layers
     assert (size.embed_dims, size.mlp_dims) == ((paper.embed_dim,), (paper.mlp_dim,))
     assert size.heads == (paper.heads,)

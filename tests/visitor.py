@@ -56,6 +56,7 @@ class Visitor:
                     "Cookie": "; ".join(filter(None, (f"{COOKIE}={self.token}", cookie)))
                 },
                 max_size=None,
+                ping_interval=None,  # a busy server may answer late
                 close_timeout=1,  # in the middle of a run the server does not say goodbye
                 proxy=None,
             )
@@ -63,6 +64,7 @@ class Visitor:
         self.session = session
         self.progress: list[str] = []
         self._page, self._name = "", page
+        self._pages: dict[str, str] = {}
         self._drawn: dict[tuple[int, ...], Any] = {}
         self._widgets: dict[str, WidgetState] = {}
 
@@ -118,6 +120,29 @@ class Visitor:
         self.ask()
         self.read_until("script_finished")
         return self
+
+    @property
+    def page(self) -> str:
+        return self._name
+
+    def turn_to(self, page: str) -> "Visitor":
+        """Turn to another page by its name, as a click on the navigation does, and wait for it."""
+        self._page, self._name = self._pages[page], page
+        return self.run()
+
+    def download(self, label: str) -> bytes:
+        """Press a button whose file is made on demand; returns the file."""
+        (button,) = (one for one in self.elements("download_button") if one.label == label)
+        message = BackMsg()
+        message.backend_operation_request.request_id = uuid.uuid4().hex
+        message.backend_operation_request.session_id = self.session
+        message.backend_operation_request.deferred_file.file_id = button.deferred_file_id
+        self._socket.send(message.SerializeToString())
+        answer = self.read_until("backend_operation_response").backend_operation_response
+        assert not answer.error_msg, answer.error_msg
+        with urlopen(self.url + answer.deferred_file.url, timeout=PATIENCE) as file:
+            data: bytes = file.read()
+        return data
 
     def choose(self, label: str, value: Any) -> "Visitor":
         """Give a menu or a slider another value, as text or as a number; the page is not asked."""
@@ -179,9 +204,9 @@ class Visitor:
         held.file_urls.CopyFrom(file)
         self._widgets[uploader.id] = state
 
-    def read_until(self, kind: str) -> ForwardMsg:
+    def read_until(self, kind: str, patience: float = PATIENCE) -> ForwardMsg:
         """Take what the server says until a message of this kind; of runs, until one ends well."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patience
         while True:
             message = self._take(deadline)
             finished = message.script_finished == ForwardMsg.FINISHED_SUCCESSFULLY
@@ -203,6 +228,8 @@ class Visitor:
                 self._drawn.clear()
             case "navigation":
                 self._page = message.navigation.page_script_hash
+                pages = message.navigation.app_pages
+                self._pages = {one.url_pathname: one.page_script_hash for one in pages}
             case "page_info_changed":
                 self.query = message.page_info_changed.query_string
             case "delta" if message.delta.HasField("new_element"):

@@ -1,17 +1,18 @@
-"""vitviz shows what happens inside a Vision Transformer on your picture.
+"""See what happens inside a Vision Transformer on your picture.
 
     model = vitviz.load_model("vitviz_things200")  # or vitviz.watch(a module of your own)
     image = vitviz.open_image(open("photo.jpg", "rb").read())
     acts = vitviz.capture(model, image)
     acts.attention_map(5, 0)  # where CLS looks: (heads, rows, columns)
 
-Beside the names below there are the modules `vitviz.attribution` (maps of one class),
-`vitviz.inspection` (measurements), `vitviz.intervention` (experiments), `vitviz.plots` (figures)
-and `vitviz.vit` (the model in one file). Everything is imported when it is first used, so that
-`import vitviz` costs nothing.
+Besides the names below, the package has the modules `vitviz.attribution` (maps of one class),
+`vitviz.inspection` (measurements), `vitviz.intervention` (experiments), `vitviz.plots` (figures),
+`vitviz.vit` (the model in one file) and others. Each is imported at its first use, so that
+`import vitviz` is fast.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,14 +25,13 @@ if TYPE_CHECKING:
         capture,
         captures,
         load_activations,
-        show,
-        widget,
     )
-    from .families import Layer, ModelError
-    from .images import ImageError, open_image
-    from .model import Model
+    from .common.images import ImageError, open_image
+    from .model import Model, ModelError, Preprocessing
+    from .model.families import Layer
+    from .model.words import Words
     from .profiling import Comparison, Profile, compare, load_profile, profile
-    from .words import Words
+    from .web.notebook import show, widget
     from .zoo import load_model, watch
 
 __version__ = "0.1.0"
@@ -46,6 +46,7 @@ __all__ = [
     "Model",
     "ModelError",
     "MuteHeads",
+    "Preprocessing",
     "Profile",
     "SwapTokens",
     "Words",
@@ -67,33 +68,43 @@ _HOMES = {
     "Comparison": "profiling",
     "DropPatches": "activations",
     "FillPatches": "activations",
-    "ImageError": "images",
-    "Layer": "families",
+    "ImageError": "common.images",
+    "Layer": "model.families",
     "Model": "model",
-    "ModelError": "families",
+    "ModelError": "model",
     "MuteHeads": "activations",
+    "Preprocessing": "model",
     "Profile": "profiling",
     "SwapTokens": "activations",
-    "Words": "words",
+    "Words": "model.words",
     "capture": "activations",
     "captures": "activations",
     "compare": "profiling",
+    "equivariance": "intervention",
     "load_activations": "activations",
     "load_model": "zoo",
     "load_profile": "profiling",
-    "open_image": "images",
-    "show": "activations",
+    "open_image": "common.images",
     "profile": "profiling",
+    "report": "web",
+    "show": "web.notebook",
+    "targets": "activations",
     "watch": "zoo",
-    "widget": "activations",
+    "widget": "web.notebook",
 }
-_MODULES = ("attribution", "inspection", "intervention", "plots", "vit")
+#: Modules that `dir(vitviz)` lists; every other part of the package resolves as well.
+_MODULES = (
+    *("attribution", "equivariance", "inspection", "intervention", "model", "plots", "report"),
+    *("targets", "vit", "zoo"),
+)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _HOMES and name in _MODULES:  # a module in a package
+        return import_module(f".{_HOMES[name]}.{name}", __name__)
     if name in _HOMES:
         return getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    if name in _MODULES:
+    if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

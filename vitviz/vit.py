@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .language import MessageError
+from .common.language import MessageError
 
 Positions = Literal["learned", "sincos1d", "sincos2d", "none"]
 

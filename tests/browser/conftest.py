@@ -152,6 +152,7 @@ def page(request: pytest.FixtureRequest, browser: "Browser") -> "Iterator[Page]"
     if page.url.startswith("http"):
         page.evaluate("localStorage.clear(); sessionStorage.clear()")
     page.goto("about:blank")
+    page.unroute_all()
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     page.emulate_media(color_scheme="light", reduced_motion="null")
     page.mouse.move(0, 0)

@@ -51,7 +51,7 @@ def test_a_click_moves_the_query_and_the_number_is_that_of_the_capture(
     page: "Page", server: Server
 ) -> None:
     model = load_model("vitviz_things200")
-    acts = capture(model, pictures.sample("dog").image)
+    acts = capture(model, pictures.sample(pictures.DEFAULT).image)
     arrive(page, server, "?step=scores&layer=3&head=2")
     attention, cols = acts.attention(2)[1], acts.grid[1]
     key = 1 + int(attention[0, 1:].argmax())
@@ -59,7 +59,7 @@ def test_a_click_moves_the_query_and_the_number_is_that_of_the_capture(
     photo = page.locator(PHOTO)
     box, (left, top, right, bottom) = photo.bounding_box(), acts.crop
     assert box is not None
-    width, height = pictures.sample("dog").image.size
+    width, height = pictures.sample(pictures.DEFAULT).image.size
     x = (left + 2.5 / cols * (right - left)) / width * box["width"]
     y = (top + 4.5 / acts.grid[0] * (bottom - top)) / height * box["height"]
     photo.click(position={"x": x, "y": y})  # the middle of the patch in row 5, column 3
@@ -93,7 +93,7 @@ def test_it_opens_on_the_first_of_nine_steps_and_plays_and_each_key_is_a_box_fur
     play = page.locator("[data-part=play]")
     play.click()
     expect(play).to_contain_text("Pause")
-    page.clock.fast_forward(20_000)
+    page.clock.fast_forward(5_000)
     expect(page.locator(SAID)).to_contain_text("Step 2")
     page.locator(".card").nth(6).click()
     expect(play).to_contain_text("Play")

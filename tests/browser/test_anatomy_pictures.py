@@ -13,8 +13,9 @@ from examples import example, picture
 from PIL import Image
 
 import vitviz
-from vitviz import Activations, anatomy, anatomy_map
+from vitviz import Activations
 from vitviz.plots.template import QUERY, colour_table
+from vitviz.web import anatomy, anatomy_map
 
 from .conftest import watched
 from .test_anatomy import written

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from app_server import Server
 
-from vitviz.app.controls import LAYERED
-from vitviz.text import OPENING, PAGES, page_text, tab
+from vitviz.app.pages import OPENING, PAGES
+from vitviz.text import page_text
 
 from .walk import opened, slowness, turn
 
@@ -73,9 +73,9 @@ def test_pages_and_the_layer_answer_within_a_second(page: "Page", server: Server
     for _ in range(ROUNDS):
         times = {}
         for name in PAGES:
-            link = page.get_by_role("link", name=tab(name), exact=True)
+            link = page.get_by_role("link", name=PAGES[name].tab, exact=True)
             times[name] = seconds_to_answer(page, link.click, name, " · ")
-            if name not in LAYERED:
+            if "layer" not in PAGES[name].settings:
                 continue
             slider = page.locator(".st-key-layer input")
             for key, words in (("Home", "layer 1 of 6"), ("End", "layer 6 of 6")):

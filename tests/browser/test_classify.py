@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 from app_server import Server
 
-from .walk import opened, settled, until
+from .walk import open_menu, opened, settled, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -59,8 +59,10 @@ def test_a_head_that_is_clicked_is_mute_and_the_answer_is_another_for_a_presente
     click(page, HEADS, number, "")  # once more, and it speaks again
     until(page, lambda: "No head is muted" in alt(page, HEADS))
     until(page, lambda: alt(page, ANSWER) == before)
+    open_menu(page)
     page.get_by_text("Presenter").click()
     until(page, lambda: "presenter=True" in page.url)
+    page.keyboard.press("Escape")
     settled(page)
     click(page, HEADS, number, "presenter=True&muted=2.4")
     until(page, lambda: "1 of 36 heads are muted: layer 2, head 4" in alt(page, HEADS))
@@ -82,13 +84,16 @@ def test_patches_that_are_dragged_over_or_clicked_are_gone_and_the_answer_is_ano
     until(page, lambda: alt(page, ANSWER) != before)
     settled(page)
     dragged = alt(page, ANSWER)
+    page.get_by_role("button", name="Settings").click()
     page.get_by_role("radio", name="click").click()
     until(page, lambda: "brush=click" in page.url)
+    page.keyboard.press("Escape")
     settled(page)
     click(page, PATCHES, 8 * COLUMNS + 7, "painted=3.4-5.9+9.8&brush=click")
     click(page, PATCHES, 9 * COLUMNS + 7, "painted=3.4-5.9+9.8-10.8&brush=click")
     until(page, lambda: "20 of 256 patches removed (tokens dropped)" in alt(page, PATCHES))
     until(page, lambda: alt(page, ANSWER) not in (before, dragged))
     assert " and then " in alt(page, ANSWER)
+    page.get_by_role("button", name="Settings").click()
     page.get_by_role("radio", name="mean colour").click()
     until(page, lambda: "20 of 256 patches removed (mean colour)" in alt(page, PATCHES))

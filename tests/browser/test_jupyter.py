@@ -18,8 +18,8 @@ from app_server import free_port
 from examples import example, picture
 
 from vitviz import Activations, capture, load_model
-from vitviz.checkpoints import assets
-from vitviz.token_map import script
+from vitviz.web.token_map import script
+from vitviz.zoo.checkpoints import assets
 
 from .test_anatomy import written
 from .walk import until
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PHOTO = assets() / "samples" / "dog.jpg"
 CELLS = (  # two views of one picture; each is shown, asked for what is chosen in it, and set
     "import vitviz\n"
-    "from vitviz.checkpoints import assets\n"
+    "from vitviz.zoo.checkpoints import assets\n"
     "model = vitviz.load_model('vitviz_tiny_cifar100')\n"
     "photo = assets() / 'samples' / 'dog.jpg'\n"
     "acts = vitviz.capture(model, photo)\n"
@@ -42,6 +42,7 @@ CELLS = (  # two views of one picture; each is shown, asked for what is chosen i
     "print('chosen:', a.layer, a.head, a.query, a.step)",
     "a.layer, a.step = 0, 'scores'",
 )
+VIEW = "application/vnd.jupyter.widget-view+json"
 EMPTY: Any = dict(metadata={}, outputs=[], execution_count=None)
 
 
@@ -141,8 +142,9 @@ class Notebook:
         until(self.page, whole)
         cells = json.loads(texts[-1])["cells"]
         for cell in (0, 3):
-            (output,) = cells[cell]["outputs"]
-            assert {"application/vnd.jupyter.widget-view+json", "text/html"} <= set(output["data"])
+            widget, still = (output["data"] for output in cells[cell]["outputs"])
+            assert VIEW in widget
+            assert "text/html" in still
         return texts[-1]
 
 
@@ -151,7 +153,13 @@ def viewed(notebook: str, browser: "Browser", folder: Path) -> "Iterator[list[Fr
     """The outputs of a saved notebook, in a page that nbconvert made of it, the network cut."""
     nbformat = pytest.importorskip("nbformat", reason="nbconvert is not installed")
     exporters = pytest.importorskip("nbconvert", reason="nbconvert is not installed")
-    html, _ = exporters.HTMLExporter().from_notebook_node(nbformat.reads(notebook, as_version=4))
+    read = nbformat.reads(notebook, as_version=4)
+    outputs = [output.get("data", {}) for cell in read.cells for output in cell.outputs]
+    ids = [data[VIEW]["model_id"] for data in outputs if VIEW in data]
+    # As `nbconvert --execute` keeps it; a widget whose state is known takes the place of all else.
+    state = dict(state={one: {} for one in ids}, version_major=2, version_minor=0)
+    read.metadata.widgets = {"application/vnd.jupyter.widget-state+json": state}
+    html, _ = exporters.HTMLExporter().from_notebook_node(read)
     path = folder / "saved.html"
     path.write_text(html, encoding="utf-8")
     context = browser.new_context(offline=True, viewport={"width": 1500, "height": 1000})
@@ -180,6 +188,7 @@ def test_python_and_the_pointer_choose_in_the_same_map_and_in_the_same_anatomy(
         notebook.run(0)
         title = page.locator(".token-map .sections h4").nth(1)
         title.get_by_text("layer 4, head 1").wait_for()
+        page.locator(".vitviz-still").wait_for(state="hidden")
         page.locator(".token-map .strip button", has_text="head 3").click()
         title.get_by_text("layer 4, head 3").wait_for()
         until(page, lambda: notebook.says(1, "3 2 0"))

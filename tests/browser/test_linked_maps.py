@@ -11,7 +11,7 @@ import pytest
 from app_server import Server
 
 from vitviz.plots.template import KEY
-from vitviz.token_map import encode, moved
+from vitviz.web.token_map import encode_frame, matching_patch
 
 from .test_token_map import (
     CROP,
@@ -91,15 +91,15 @@ def both(page: "Page", show: Callable[..., None]) -> None:
         key_crop=COARSE_CROP,
     )
     assert shape.prefix == ()
-    stack = sent_stack([encode(0, second, 0, "share")], [shape], "share")
+    stack = sent_stack([encode_frame(0, second, 0, "share")], [shape], "share")
     stack["stack"]["id"] = "second"
-    change = {"stackId": "second", "frames": [shape.sent("layer 1")]}
+    change = {"stackId": "second", "frames": [shape.to_message("layer 1")]}
     page.evaluate(SECOND, [stack, json.loads(json.dumps(change))])
     page.locator("canvas[data-part=map][aria-label]").nth(1).wait_for()
 
 
 def in_coarse(row: int, col: int) -> tuple[int, int]:
-    return moved((row, col), (GRID, CROP), (COARSE, COARSE_CROP))
+    return matching_patch((row, col), (GRID, CROP), (COARSE, COARSE_CROP))
 
 
 @pytest.mark.usefixtures("both")
@@ -220,9 +220,9 @@ def test_the_pointer_on_the_other_picture_shows_the_nearest_in_this_one(
     nearest, back = (np.argsort(-one, axis=1)[:, :3] for one in (similarity[0], similarity[0].T))
     matches = {"nearest": nearest.tolist(), "mutual": [False] * count, "back": back.tolist()}
     other = replace(shape, key_grid=COARSE, key_crop=COARSE_CROP)
-    stack = sent_stack([encode(0, similarity, 0, "cosine")], [other], "cosine")
+    stack = sent_stack([encode_frame(0, similarity, 0, "cosine")], [other], "cosine")
     stack["stack"]["id"] = "second"
-    change = {"stackId": "second", "frames": [other.sent("layer 1")], "matches": matches}
+    change = {"stackId": "second", "frames": [other.to_message("layer 1")], "matches": matches}
     page.evaluate(SECOND, [stack, json.loads(json.dumps(change))])
     page.locator("canvas[data-part=map][aria-label]").nth(1).wait_for()
     before = label(page, 0)
@@ -263,6 +263,8 @@ def test_the_page_compares_under_the_pointer_and_keeps_what_was_clicked(
     opened(page, server, "compare?compare=models")
     photos = page.locator("main canvas[data-part=photo]")
     photos.nth(1).and_(page.locator("[aria-label]")).wait_for()
+    settled(page)
+    page.wait_for_timeout(500)  # what comes late moves the figures down
     said = [photos.nth(which).get_attribute("aria-label") for which in (0, 1)]
     box = photos.nth(1).bounding_box()
     assert box

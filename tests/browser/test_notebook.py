@@ -1,6 +1,7 @@
 """What a notebook shows of a model and a capture: the map is live without a kernel or a network."""
 
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from examples import example, picture
 
 import vitviz
 from vitviz import Activations, capture
-from vitviz.checkpoints import assets
+from vitviz.zoo.checkpoints import assets
 from vitviz.zoo.toys import toy_model
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ def test_show_captures_and_shows() -> None:
     shown = vitviz.show(example("plain"), photo)
     assert repr(shown).startswith("Shown(Activations(3 layers")
     again = capture(example("plain"), photo).show()
-    assert shown._repr_html_() == again._repr_html_()
+    pages = {re.sub(r"T\d\d:\d\d:\d\d", "", one._repr_html_()) for one in (shown, again)}
+    assert len(pages) == 1  # but for the second in which each was made
 
 
 @pytest.mark.parametrize(
@@ -114,8 +116,8 @@ def test_show_captures_and_shows() -> None:
     [
         (dict(layer=3), r"layer in 0\.\.2, got 3"),
         (dict(head=4), r"head in 0\.\.3, got 4"),
-        (dict(query=25), r"query in 0\.\.24, got 25"),
-        (dict(query=(4, 0)), r"grid of 4 x 6, got \(4, 0\)"),
+        (dict(query=25), r"query in 0\.\.24, .*got 25"),
+        (dict(query=(4, 0)), r"of 4 x 6, .*got \(4, 0\)"),
     ],
 )
 def test_what_is_not_there_is_not_shown(asked: dict[str, int], said: str) -> None:

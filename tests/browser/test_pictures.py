@@ -46,6 +46,7 @@ def norms_menu(page: "Page", server: Server) -> "Locator":
     """The menu of the norms, a figure of the page Tokens."""
     opened(page, server, "tokens")
     settled(page)
+    page.get_by_text("Norms of the tokens").first.click()
     chart = page.locator("[data-testid=stPlotlyChart][aria-label*='Norm of each patch']")
     chart.locator(".heatmaplayer image").wait_for()
     return chart.locator("details")
@@ -112,7 +113,8 @@ def expect_bars_as_long_as_their_numbers(page: "Page", acts: Activations) -> Non
     assert acts.probabilities is not None
     best = np.sort(acts.probabilities)[::-1][: len(lengths)]
     found = np.sort(lengths)[::-1]
-    np.testing.assert_allclose(found / found[0], best / best[0], atol=1e-3)
+    # Plotly rounds the ends of bars to whole pixels.
+    np.testing.assert_allclose(found, found[0] * best / best[0], atol=1)
 
 
 def test_figures_are_saved_with_their_numbers_as_heat_maps_dots_and_bars(
@@ -174,7 +176,7 @@ def test_every_figure_has_one_menu_and_a_files_name_is_text_in_a_picture(
     until(page, lambda: "layer 5 of 6" in page.locator(".st-key-provenance").inner_text())
     settled(page)
     until(page, lambda: menus.count() == charts.count() >= 4)
-    menu = charts.last.locator("details")
+    menu = chart
     menu.locator("summary").press("Enter")
     assert menu.get_by_role("button").count() == 6
     page.keyboard.press("Escape")

@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from app_server import Server
 
-from vitviz.text import tab
+from vitviz.app.pages import PAGES
 
 from .walk import opened, reading, settled, turn, until
 
@@ -113,7 +113,7 @@ def test_keys_are_heard_where_the_focus_is_elsewhere_and_on_pages_with_a_map_alo
     opened(page, server, "attention?layer=2&query=5.9")
     assert reading(page)  # the map listens by now
     page.keyboard.press("n")  # nothing has the focus
-    page.get_by_role("link", name=tab("rollout"), exact=True).focus()
+    page.get_by_role("link", name=PAGES["rollout"].tab, exact=True).focus()
     page.keyboard.press("ArrowRight")
     until(page, lambda: "layer=3" in page.url and "query=5.10" in page.url)
     settled(page)
@@ -126,14 +126,14 @@ def test_keys_are_heard_where_the_focus_is_elsewhere_and_on_pages_with_a_map_alo
     assert "query=5.10" in page.url  # Esc closed the menu, and is not heard here
     assert reading(page) == before
     turn(page, "rollout")
-    page.get_by_role("link", name=tab("rollout"), exact=True).focus()
+    page.get_by_role("link", name=PAGES["rollout"].tab, exact=True).focus()
     page.keyboard.press("ArrowRight")
     until(page, lambda: "query=5.11" in page.url)
     settled(page)
     assert reading(page).startswith("query row 5 column 11,")
     for name in ("filters", "anatomy"):
         turn(page, name)
-        page.get_by_role("link", name=tab(name), exact=True).focus()
+        page.get_by_role("link", name=PAGES[name].tab, exact=True).focus()
         page.evaluate(HEARD)
         page.keyboard.press("ArrowRight")
         page.keyboard.press("n")

@@ -5,31 +5,41 @@ import io
 from typing import TYPE_CHECKING
 
 import pytest
-from app_server import Server
+from app_server import HERE, Server
 from PIL import Image
 
-from .walk import opened
+from .conftest import noted
+from .walk import opened, turn
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Locator, Page, Route
 
 COPY = """async (text) => {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const blob = new Blob([bytes], { type: "image/png" });
   await navigator.clipboard.write([new ClipboardItem({ "image/png": blob })]);
 }"""
-PASTE = """(text) => {
+PASTE = """([text, name, type]) => {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const clipboardData = new DataTransfer();
-  clipboardData.items.add(new File([bytes], "image.png", { type: "image/png" }));
+  clipboardData.items.add(new File([bytes], name, { type }));
   document.body.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true }));
 }"""
 
 
-def png(width: int, height: int) -> str:
+def paste(page: "Page", data: bytes, name: str = "image.png", kind: str = "image/png") -> None:
+    page.evaluate(PASTE, [base64.b64encode(data).decode(), name, kind])
+
+
+def choose(field: "Locator", name: str, data: bytes) -> None:
+    """Choose a file, as in the window of the system."""
+    field.set_input_files({"name": name, "mimeType": "", "buffer": data})
+
+
+def png(width: int, height: int) -> bytes:
     file = io.BytesIO()
     Image.linear_gradient("L").resize((width, height)).save(file, "PNG")
-    return base64.b64encode(file.getvalue()).decode()
+    return file.getvalue()
 
 
 def expect_picture(page: "Page", name: str) -> None:
@@ -44,9 +54,9 @@ def test_a_picture_is_pasted_on_the_page_or_by_the_button_or_taken_by_the_camera
     page.context.grant_permissions(["clipboard-read", "clipboard-write", "camera"])
     opened(page, server)
     page.locator("canvas[data-part=map][aria-label]").wait_for()  # components listen by now
-    page.evaluate(PASTE, base64.b64encode(b"no picture").decode())
+    paste(page, b"no picture")
     page.get_by_text("The previous picture is kept.").wait_for()
-    assert "sample: dog" in page.locator(".st-key-provenance").inner_text()
+    assert "sample: red panda" in page.locator(".st-key-provenance").inner_text()
     page.evaluate(
         """() => {
           const clipboardData = new DataTransfer();
@@ -56,10 +66,10 @@ def test_a_picture_is_pasted_on_the_page_or_by_the_button_or_taken_by_the_camera
             new ClipboardEvent("paste", { clipboardData, bubbles: true }));
         }"""
     )
-    said = "The picture from the clipboard is larger than 25 MB. The previous picture is kept."
+    said = "The picture is larger than 25 MB. The previous picture is kept."
     page.get_by_text(said, exact=True).wait_for()
-    assert "sample: dog" in page.locator(".st-key-provenance").inner_text()
-    page.evaluate(PASTE, png(90, 60))
+    assert "sample: red panda" in page.locator(".st-key-provenance").inner_text()
+    paste(page, png(90, 60))
     expect_picture(page, "from the clipboard")
     assert page.get_by_text(said, exact=True).count() == 0
 
@@ -75,9 +85,90 @@ def test_a_picture_is_pasted_on_the_page_or_by_the_button_or_taken_by_the_camera
     page.get_by_role("button", name="Paste from the clipboard").click()
     page.get_by_text("There is no picture on the clipboard.").wait_for()
     expect_picture(page, ".jpg")
-    page.evaluate(COPY, png(60, 90))
+    page.evaluate(COPY, base64.b64encode(png(60, 90)).decode())
     page.get_by_role("button", name="Paste from the clipboard").click()
     expect_picture(page, "from the clipboard")
     photo = page.locator("canvas[data-part=photo]")
     shape = photo.evaluate("canvas => canvas.width / canvas.height")
     assert shape == pytest.approx(60 / 90, abs=0.02)
+
+
+# A bitmap of 24.9 MB, which is made where it is pasted.
+PASTE_LARGE = """() => {
+  const side = 2880;
+  const head = new DataView(new ArrayBuffer(54));
+  [[0, 0x4d42], [26, 1], [28, 24]].forEach(([at, value]) => head.setUint16(at, value, true));
+  [[2, 54 + 3 * side * side], [10, 54], [14, 40], [18, side], [22, side]].forEach(
+    ([at, value]) => head.setUint32(at, value, true));
+  const clipboardData = new DataTransfer();
+  const bytes = new Uint8Array(3 * side * side).fill(99);
+  clipboardData.items.add(new File([head, bytes], "image.bmp", { type: "image/bmp" }));
+  document.body.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true }));
+}"""
+FILE = '[data-testid="stFileUploader"] input[type=file]'
+
+
+def listening(page: "Page", server: Server) -> None:
+    opened(page, server)
+    page.locator("canvas[data-part=map][aria-label]").wait_for()
+
+
+def test_a_paste_of_nearly_25_mb_arrives_and_of_other_kinds_is_named(
+    page: "Page", server: Server
+) -> None:
+    listening(page, server)
+    page.evaluate(PASTE_LARGE)
+    expect_picture(page, "from the clipboard")
+    heic = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(200)
+    for data, name, kind, said in (
+        (heic, "IMG_1.HEIC", "", "HEIC is not supported"),
+        (b"%PDF-1.4", "a.pdf", "application/pdf", "PDF is not supported"),
+        (b"\1\2\3", "a.bin", "", "format of the file is unknown"),
+    ):
+        paste(page, data, name, kind)
+        page.get_by_role("alert").get_by_text(said).wait_for()
+    paste(page, png(90, 60), "a.jfif", "")  # its kind is in its bytes
+    page.get_by_role("alert").wait_for(state="detached")
+    assert "from the clipboard" in page.locator(".st-key-provenance").inner_text()
+
+
+@pytest.mark.parametrize("leave", ["Escape", "a click beside", "another page"])
+def test_an_upload_goes_on_when_its_box_is_closed(leave: str, page: "Page", server: Server) -> None:
+    listening(page, server)
+    slow = page.context.new_cdp_session(page)
+    slow.send("Network.enable")
+    rate = {"latency": 5, "downloadThroughput": 4e6, "uploadThroughput": 2e5}
+    slow.send("Network.emulateNetworkConditions", {"offline": False, **rate})
+    try:
+        page.get_by_role("button", name="Your picture").click()
+        with page.expect_request("**/upload_file/**"):
+            bitmap = io.BytesIO()
+            Image.linear_gradient("L").resize((500, 400)).save(bitmap, "BMP")  # 200 kB: a second
+            choose(page.locator(FILE), "slow.bmp", bitmap.getvalue())
+        if leave == "Escape":
+            page.keyboard.press("Escape")
+        elif leave == "a click beside":
+            page.mouse.click(640, 700)
+        else:
+            turn(page, "distance")
+        page.locator(FILE).wait_for(state="detached")
+        expect_picture(page, "slow.bmp")
+    finally:
+        slow.detach()
+
+
+def test_an_upload_that_breaks_off_behind_a_closed_box_is_told(
+    browser: "Browser", server: Server
+) -> None:
+    with noted(browser, "light", online=True, host=HERE, locale="en-US") as (page, _):
+        listening(page, server)
+        asked: list[Route] = []
+        page.route("**/upload_file/**", lambda route: asked.append(route))
+        page.get_by_role("button", name="Your picture").click()
+        with page.expect_request("**/upload_file/**"):
+            choose(page.locator(FILE), "a.png", png(90, 60))
+        page.keyboard.press("Escape")
+        page.locator(FILE).wait_for(state="detached")
+        asked[0].abort()
+        page.get_by_role("alert").get_by_text("The picture did not arrive").wait_for()
+        assert "sample: red panda" in page.locator(".st-key-provenance").inner_text()

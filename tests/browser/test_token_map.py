@@ -15,19 +15,27 @@ import pytest
 from PIL import Image
 
 from vitviz.plots.template import KEY, QUERY, colour_table
-from vitviz.token_map import Frame, Shape, encode, encode_windows, packed, photo, script, style
+from vitviz.web.token_map import (
+    Frame,
+    Shape,
+    encode_frame,
+    encode_window_frame,
+    pack_stack,
+    photo_url,
+    style,
+)
 
+from .sources import serve_sources
 from .walk import slowness
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 HARNESS = """
-async ([js, css, stack, view]) => {
+async ([url, css, stack, view]) => {
   document.body.replaceChildren();
   document.body.style.margin = "0";
-  const url = URL.createObjectURL(new Blob([js], { type: "text/javascript" }));
-  const { default: mount } = await import(url);
+  const { default: mount } = await import(`${url}/token_map/view.js`);
   const table = ([type, text]) => {
     const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
     const values = new globalThis[type](bytes.buffer);
@@ -80,7 +88,7 @@ def as_text(array: np.ndarray) -> tuple[str, str]:
 def sent_stack(frames: list[Frame], shapes: list[Shape], kind: Any) -> Any:
     """What the server sends, its tables as base64."""
     image = Image.new("RGB", SIZE, (120, 120, 120))
-    stack = packed("known", frames, shapes, kind, photo(image))
+    stack = pack_stack("known", frames, shapes, kind, photo_url(image))
     return {name: value if name == "stack" else as_text(value) for name, value in stack.items()}
 
 
@@ -110,7 +118,7 @@ def show(page: "Page") -> Callable[..., None]:
         shapes = view.pop("shapes", [shape_of(frame, grid, kind) for frame in values])
         frames = view.pop(
             "encoded",
-            [encode(i, one, len(shapes[i].prefix), kind) for i, one in enumerate(values)],
+            [encode_frame(i, one, len(shapes[i].prefix), kind) for i, one in enumerate(values)],
         )
         names = [f"layer {i + 1}" for i in range(len(shapes))]
         data = {
@@ -119,7 +127,7 @@ def show(page: "Page") -> Callable[..., None]:
             "state": STATE | view.pop("state", {}),
             "kind": kind,
             "strip": "heads",
-            "frames": [shape.sent(name) for shape, name in zip(shapes, names, strict=True)],
+            "frames": [shape.to_message(name) for shape, name in zip(shapes, names, strict=True)],
             "titles": TITLES,
             "picture": {"width": SIZE[0], "height": SIZE[1], "crop": CROP},
             "distance": None,
@@ -130,7 +138,7 @@ def show(page: "Page") -> Callable[..., None]:
             **view,
         }
         stack = sent_stack(frames, shapes, kind)
-        page.evaluate(HARNESS, [script(), style(), stack, json.loads(json.dumps(data))])
+        page.evaluate(HARNESS, [serve_sources(page), style(), stack, json.loads(json.dumps(data))])
 
     return mount
 
@@ -218,6 +226,56 @@ def test_the_bright_patch_is_where_it_was_planted(page: "Page", show: Callable[.
         assert np.abs(patch - colour(share)).max() <= 2, (row, col)
     outside = pixels[:, : int(CROP[0] * width / 640) - 1]  # dimmed, so that no map lies there
     assert np.abs(outside - 48).max() <= 2
+
+
+def test_maps_in_a_row_have_their_own_scale_and_are_pale_while_they_are_of_another_token(
+    page: "Page", show: Callable[..., None]
+) -> None:
+    values = np.ones(GRID[0] * GRID[1])
+    values[PEAK[0] * GRID[1] + PEAK[1]] = 4
+    common = {"note": "alike", "words": "words", "values": (values / 100).tolist()}
+    show(
+        planted(),
+        beside=[
+            {"title": "one layer", "share": True, "ofState": True, "lut": colour_table(), **common},
+            {
+                "title": "one class",
+                "share": False,
+                "ofState": False,
+                "lut": colour_table(relevance=True),
+                **common,
+            },
+        ],
+    )
+
+    def patch(part: str, row: int, col: int) -> np.ndarray:
+        """The middle of a patch on a canvas of what the model saw alone."""
+        pixels = drawn(page, part)
+        (height, width), (rows, cols) = pixels.shape[:2], GRID
+        middle: np.ndarray = pixels[
+            round((row + 0.5) * height / rows), round((col + 0.5) * width / cols)
+        ]
+        return middle
+
+    def relevance(share: float) -> np.ndarray:
+        table = np.frombuffer(bytes.fromhex(colour_table(relevance=True)), np.uint8)
+        return table.reshape(256, 3)[round(255 * share)].astype(int)
+
+    for part, colours in (("beside0", colour), ("beside1", relevance)):
+        assert np.abs(patch(part, *PEAK) - colours(1)).max() <= 2
+        assert np.abs(patch(part, 9, 0) - colours(0.25)).max() <= 2
+    assert text(page, "besideBar0").split("\n") == ["0 %", "4.0 %"]
+    assert text(page, "besideBar1").split("\n") == ["0", "0.04"]
+    assert text(page, "besideNote0") == text(page, "besideNote1") == "alike"
+    page.locator("canvas[data-part=photo]").focus()
+    page.keyboard.press("ArrowLeft")
+    assert text(page, "besideNote0") == text(page, "besideNote1") == "…"
+    assert np.abs(patch("beside0", *PEAK) - colour(1)).max() > 20
+    assert np.abs(patch("beside1", *PEAK) - relevance(1)).max() <= 2
+    state = sent(page)[-1]
+    page.evaluate("state => { show({ version: state.version, state }) }", state)
+    assert text(page, "besideNote0") == "alike"
+    assert np.abs(patch("beside0", *PEAK) - colour(1)).max() <= 2
 
 
 def test_the_edges_of_the_patch_are_within_a_pixel(page: "Page", show: Callable[..., None]) -> None:
@@ -592,7 +650,7 @@ def test_every_scale_says_what_its_ends_are(page: "Page", show: Callable[..., No
     page.get_by_role("button", name="log").click()
     assert text(page, "bar").split("\n") == ["0.035 %", "40 %"]  # of all heads
     assert page.locator(".strip button").all_inner_texts() == [
-        *("mean\n22 %", "head 1\n40 %", "head 2\n4.0 %")
+        *("mean 22 %", "head 1 40 %", "head 2 4.0 %")
     ]
 
 
@@ -791,13 +849,13 @@ def windowed() -> tuple[Frame, np.ndarray]:
     whole = np.zeros((2, 140, 140), np.float32)
     for window, places in zip(values, numbers, strict=True):
         whole[:, places[:, None], places] = window
-    return encode_windows(0, values, numbers, numbers), whole
+    return encode_window_frame(0, values, numbers, numbers), whole
 
 
 def pooled() -> tuple[Frame, np.ndarray]:
     """Every patch of the fine grid looks at the keys of the coarse one."""
     values = np.random.default_rng(1).dirichlet(np.full(35, 0.3), (1, 3, 140)).astype(np.float32)
-    return encode_windows(1, values, np.arange(140)[None], np.arange(35)[None]), values[0]
+    return encode_window_frame(1, values, np.arange(140)[None], np.arange(35)[None]), values[0]
 
 
 def patches_shape(heads: int, keys: tuple[int, int] = FINE, **options: Any) -> Shape:
@@ -882,7 +940,7 @@ def test_the_query_keeps_its_place_in_a_coarser_grid(
     page: "Page", show: Callable[..., None]
 ) -> None:
     fine, coarse = planted()[:, 1:, 1:], np.full((4, 35, 35), 1 / 35, np.float32)
-    encoded = [encode(0, fine, 0, "share"), encode(1, coarse, 0, "share")]
+    encoded = [encode_frame(0, fine, 0, "share"), encode_frame(1, coarse, 0, "share")]
     shapes = [shape_of(fine), shape_of(coarse, COARSE)]
     show(shapes=shapes, encoded=encoded, state={"query": 9 * 14 + 2, "pinned": True, "head": 1})
     page.locator("canvas[data-part=photo]").focus()
@@ -900,7 +958,7 @@ def test_where_cls_alone_looks_no_patch_is_asked(page: "Page", show: Callable[..
     cls = np.full((2, 1, 141), 0.5 / 140, np.float32)
     cls[:, 0, 0], cls[:, 0, 1 + PEAK[0] * GRID[1] + PEAK[1]] = 0.1, 0.4
     shapes = [shape_of(patches), replace(shape_of(cls), prefix_only=True)]
-    encoded = [encode(0, patches, 0, "share"), encode(1, cls, 1, "share")]
+    encoded = [encode_frame(0, patches, 0, "share"), encode_frame(1, cls, 1, "share")]
     show(shapes=shapes, encoded=encoded, state={"query": 20, "pinned": True, "direction": "column"})
     page.locator("canvas[data-part=photo]").focus()
     page.keyboard.press("n")
@@ -909,6 +967,82 @@ def test_where_cls_alone_looks_no_patch_is_asked(page: "Page", show: Callable[..
     assert label(page).startswith("query CLS")
     page.keyboard.press("p")
     assert label(page).startswith("key row 2 column 7, ")
+
+
+# --- signs, units and tokens in front ---
+
+
+def test_every_number_is_in_per_cent_and_of_its_own_token(
+    page: "Page", show: Callable[..., None]
+) -> None:
+    """On a map with two tokens in front; what is read is near the share, by the map's steps."""
+    values = np.random.default_rng(1).dirichlet(np.full(142, 0.3), (2, 142)).astype(np.float32)
+    show(values, state={"head": 1, "query": 2 + 20, "pinned": True})
+    shares = 100 * values[1, 22].astype(float)
+
+    def per_cent(words: str) -> float:
+        (number,) = re.findall(r"([\d.]+) %", words)
+        return float(number)
+
+    for row, col in ((7, 3), (0, 13), divmod(int(shares[2:].argmax()), GRID[1])):
+        page.mouse.move(*middle_of(page, "map", row, col))
+        said, _, equal = text(page, "reading").partition(" ▲ ")
+        assert said.startswith(f"Key row {row + 1} column {col + 1}: ")
+        near = shares[2 + GRID[1] * row + col]
+        assert per_cent(said) == pytest.approx(near, rel=0.06, abs=0.004 * shares[2:].max())
+        first, ten, together = re.findall(r"([\d.]+) %", equal)
+        assert float(first) == pytest.approx(100 / 142, rel=0.02)
+        assert float(ten) == pytest.approx(np.sort(shares[2:])[-10:].sum(), rel=0.02)
+        assert float(together) == pytest.approx(100, rel=0.02)
+    cells = page.locator("[data-part=prefix] .cell")
+    assert [cell.locator("span").inner_text() for cell in cells.all()] == ["to CLS", "to REG1"]
+    for cell, share in zip(cells.all(), shares, strict=False):
+        assert per_cent(cell.locator("strong").inner_text()) == pytest.approx(share, rel=0.06)
+    tiles = page.locator(".strip button").all()
+    for tile, one in zip(tiles, (values.mean(axis=0), *values), strict=True):
+        wanted = 100 * one[22, 2:].max()
+        assert per_cent(tile.inner_text()) == pytest.approx(wanted, rel=0.06)
+    most = page.locator("[data-part=bar] > span").last.inner_text()
+    assert per_cent(most) == pytest.approx(shares[2:].max(), rel=0.06)
+
+
+def test_a_click_with_several_tokens_in_front_chooses_the_patch_under_it(
+    page: "Page", show: Callable[..., None]
+) -> None:
+    show(planted_with_two(), state={"direction": "row"})
+    for part, (row, col) in (("photo", (6, 2)), ("map", (1, 9))):
+        page.mouse.click(*middle_of(page, part, row, col))
+        assert label(page).startswith(f"query row {row + 1} column {col + 1},")
+        assert sent(page)[-1]["query"] == 2 + row * GRID[1] + col
+    page.get_by_role("button", name="REG1 as the query").click()
+    assert sent(page)[-1]["query"] == 1
+
+
+def planted_with_two() -> np.ndarray:
+    values = np.random.default_rng(0).dirichlet(np.full(142, 0.3), (1, 142))
+    return values.astype(np.float32)
+
+
+def test_a_signed_map_is_red_where_it_is_positive_and_blue_where_it_is_negative(
+    page: "Page", show: Callable[..., None]
+) -> None:
+    cosines = np.linspace(-1, 1, 140, dtype=np.float32)
+    values = np.tile(np.append(np.float32(1), cosines), (1, 141, 1))
+    titles = {"row": "Similar tokens", "strip": "Layers"}
+    show(values, kind="cosine", strip="frames", titles=titles, state={"query": 0})
+    pixels = drawn(page)
+    for patch, value in enumerate(cosines):
+        red, _, blue = (
+            pixels[inside(pixels.shape, *divmod(patch, GRID[1]), 1)].reshape(-1, 3).mean(0)
+        )
+        if abs(value) > 0.1:
+            assert (red > blue) == (value > 0), value
+    gradient = as_pixels(
+        page.locator("[data-part=bar] canvas").evaluate("canvas => canvas.toDataURL()")
+    )
+    assert gradient[0, 0, 2] > gradient[0, 0, 0]
+    assert gradient[0, -1, 0] > gradient[0, -1, 2]
+    assert page.locator("[data-part=bar] > span").all_inner_texts() == ["-1.00", "1.00"]
 
 
 # --- saved as a picture -------------------------------------------------------------------------
@@ -974,3 +1108,23 @@ def test_the_map_is_saved_with_the_colours_of_its_numbers(
             found = image.getpixel((int(scale * x), int(scale * y)))
             assert isinstance(found, tuple)
             np.testing.assert_allclose(found[:3], wanted, atol=1)
+
+
+def test_a_spotlight_is_saved_with_the_photo_in_the_light(
+    show: Callable[..., None], page: "Page"
+) -> None:
+    """The photo is grey, 120; the least light is a quarter."""
+    show(planted(), state={"head": 1, "query": 0, "view": "spotlight"})
+    dark = 120 * (0.25 + 0.75 * 0.5 / 139 / 0.4)
+    for label, above in (("PNG, bare, transparent", 0), ("PNG, with title", 30)):
+        image = np.asarray(Image.open(io.BytesIO(saved(page, label))).convert("RGB")).astype(int)
+        left, top, right, bottom = CROP
+        first = int(np.flatnonzero((image[:, 5] < 60).all(axis=1))[0])  # where the photo begins
+        assert (first == 0) == (above == 0)
+        for (row, col), wanted in ((PEAK, 120), ((9, 0), dark), ((0, 13), dark)):
+            x = int(left + (col + 0.5) * (right - left) / GRID[1])
+            y = int(top + (row + 0.5) * (bottom - top) / GRID[0])
+            assert np.abs(image[first + y, x] - wanted).max() <= 4
+    svg = ElementTree.fromstring(saved(page, "SVG, with title"))
+    (photo_,) = svg.iter(f"{SVG}image")
+    assert (photo_.get("href") or "").startswith("data:image/")

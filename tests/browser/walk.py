@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from app_server import Server
 
-from vitviz.text import page_text, tab
+from vitviz.app.pages import PAGES
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -39,11 +39,17 @@ def opened(page: "Page", server: Server, rest: str = "attention") -> "Page":
 
 
 def turn(page: "Page", name: str) -> None:
-    words = page_text(name)
-    page.get_by_role("link", name=tab(name), exact=True).click()
-    page.locator("h1").get_by_text(f"{words.title}: {words.question}", exact=True).wait_for()
+    page.get_by_role("link", name=PAGES[name].tab, exact=True).click()
+    page.locator("h1").get_by_text(PAGES[name].heading, exact=True).wait_for()
     page.locator(".st-key-provenance").wait_for()
     settled(page)
+
+
+def open_menu(page: "Page", name: str = "Menu") -> None:
+    """Open the menu of language, presenter, link and report, where it is closed."""
+    menu = page.get_by_role("button", name=name, exact=True)
+    if menu.get_attribute("aria-expanded") != "true":
+        menu.click()
 
 
 def reading(page: "Page") -> str:

@@ -120,7 +120,7 @@ def put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_anew: None) -> Cal
 @pytest.fixture
 def few_samples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """All sample pictures are three; what was measured on all of them is measured anew."""
-    few = {name: pictures.samples()[name] for name in ("dog", "cat", "moose")}
+    few = {name: pictures.samples()[name] for name in (pictures.DEFAULT, "dog", "cat")}
     for module in (pictures, results):
         monkeypatch.setattr(module, "samples", lambda: few)
     results.captures.clear()
@@ -160,9 +160,9 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return real(name, **{**NARROW.get(name, {}), **options})
 
     monkeypatch.setattr(timm, "create_model", create)
-    architectures._outlined.cache_clear()
+    architectures._build_outline.cache_clear()
     yield
-    architectures._outlined.cache_clear()
+    architectures._build_outline.cache_clear()
 
 
 @pytest.fixture(autouse=True, scope="module")

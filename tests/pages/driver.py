@@ -18,13 +18,14 @@ from streamlit.testing.v1 import AppTest
 from streamlit.util import calc_hash
 
 import vitviz
-from vitviz import token_map as component
+from vitviz.app.pages import OPENING
 from vitviz.app.shared import models, results
-from vitviz.checkpoints import shipped_names
-from vitviz.text import OPENING
+from vitviz.common import DEFAULT_MODEL
+from vitviz.web import token_map as component
+from vitviz.zoo.checkpoints import shipped_names
 
 APP = str(Path(vitviz.__file__).with_name("app") / "main.py")
-SHIPPED = "vitviz_things200"  # opens first
+SHIPPED = DEFAULT_MODEL  # opens first
 #: What its captions are chosen by.
 OPENING_TRAITS = frozenset(
     ("global", "all-to-all", "prefix", "cls", "classes", "trained", "shipped", "mimetic")
@@ -90,7 +91,8 @@ def drawn(at: AppTest) -> tuple[str, ...]:
     shown = {name: value for name, value in token_map(at).items() if name not in own}
     numbers = [values.tobytes().hex() for values in stack(at).values()]
     way = [json.dumps(data) for data in components(at, "vitviz_anatomy") if "stack" in data]
-    return (*specs(at), json.dumps(shown), *numbers, *way)
+    timeless = (re.sub(r"\"date\": ?\"[^\"]*\"", "", spec) for spec in specs(at))
+    return (*timeless, json.dumps(shown), *numbers, *way)
 
 
 def at_page(at: AppTest, page: str) -> AppTest:
@@ -161,7 +163,7 @@ def schema(name: str) -> set[str]:
     """What the token map states that an object of its message holds."""
     text = Path(component.__file__).with_name("message.d.ts").read_text(encoding="utf-8")
     (body,) = re.findall(rf"^export interface {name} {{(.*?)^}}", text, re.DOTALL | re.MULTILINE)
-    return set(re.findall(r"^  (\w+):", body, re.MULTILINE))
+    return set(re.findall(r"^  (\w+)\??:", body, re.MULTILINE))
 
 
 def commit(at: AppTest, which: int = 0, **changes: object) -> AppTest:

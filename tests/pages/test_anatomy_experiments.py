@@ -8,8 +8,8 @@ import pytest
 from pages.driver import assert_works, charts, open_data, opened, opened_with_data, prose
 from vitviz import Model, capture
 from vitviz.app.shared import pictures
-from vitviz.equivariance import repeat_patch, shuffle_patches, translate
 from vitviz.intervention import patch_lens
+from vitviz.intervention.equivariance import repeat_patch, shuffle_patches, translate
 
 
 def alts(at: object) -> str:
@@ -21,10 +21,10 @@ def test_each_patch_answers_after_the_layer_asked_for(
     depth: int, serve: Callable[..., Model]
 ) -> None:
     model = serve("plain")
-    acts = capture(model, pictures.sample("dog").image)
+    acts = capture(model, pictures.sample(pictures.DEFAULT).image)
     assert acts.probabilities is not None
     found, best = patch_lens(model, acts, depth), int(acts.probabilities.argmax())
-    at = opened_with_data("anatomy", depth=str(depth))
+    at = opened_with_data("anatomy", experiment="answers", depth=str(depth))
     assert_works(at)
     right = (found.argmax(axis=-1) == best).mean()
     assert f"**{100 * right:.0f} %** of the patches would answer **output {best}**" in prose(at)
@@ -39,12 +39,12 @@ def test_the_order_is_told_with_and_without_positions(serve: Callable[..., Model
     model = serve("plain")
     at = opened("anatomy", experiment="order")
     assert_works(at)
-    expected = shuffle_patches(model, pictures.sample("dog").image, seed=1)
+    expected = shuffle_patches(model, pictures.sample(pictures.DEFAULT).image, seed=1)
     for change in expected.changes:
         assert f"Largest change of a probability (0 to 1): **{change:.2g}**." in prose(at)
     at.selectbox(key="shuffle").set_value(4)
     open_data(at, "anatomy")
-    other = shuffle_patches(model, pictures.sample("dog").image, seed=4)
+    other = shuffle_patches(model, pictures.sample(pictures.DEFAULT).image, seed=4)
     assert f"**{other.changes[0]:.2g}**" in prose(at)
     np.testing.assert_allclose(
         at.dataframe[-1].value["with E_pos, shuffled"], other.outputs[0, 1], rtol=1e-4
@@ -52,7 +52,7 @@ def test_the_order_is_told_with_and_without_positions(serve: Callable[..., Model
 
 
 def test_locality_is_told_by_its_numbers(serve: Callable[..., Model]) -> None:
-    model, image = serve("plain"), pictures.sample("dog").image
+    model, image = serve("plain"), pictures.sample(pictures.DEFAULT).image
     at = opened("anatomy", experiment="locality", query="2.3")
     assert_works(at)
     whole, half = translate(model, image, 4), translate(model, image, 2)
@@ -67,8 +67,8 @@ def test_locality_is_told_by_its_numbers(serve: Callable[..., Model]) -> None:
 @pytest.mark.parametrize(
     ("kind", "experiment", "words"),
     [
-        ("no positions", "order", "cannot be tried without its position embedding: it has none"),
-        ("stem", "locality", "convolutions tell it too"),
+        ("no positions", "order", "cannot run without its position embedding: it has no"),
+        ("stem", "locality", "from convolutions"),
         ("no head", "answers", "Experiment: answers is not valid here; order is used."),
     ],
 )

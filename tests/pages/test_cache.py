@@ -71,7 +71,7 @@ def test_what_was_dropped_and_is_in_use_is_not_made_again() -> None:
     cache, used = LRUCache(30), Maker(np.zeros(3))
     value = cache.get("used", used, lambda value: 20)
     kept(cache, "other", size=20)
-    assert cache.kept("used") is None
+    assert cache.find("used") is None
     assert cache.get("used", used, lambda value: 20) is value
     assert used.made == 1
     assert cache.nbytes == 20
@@ -123,7 +123,7 @@ def test_who_waits_for_another_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -
         assert not first.done()
         assert first.result() == "value"
     assert make.made == 1
-    assert cache.kept("key") == "value"
+    assert cache.find("key") == "value"
 
 
 def test_threads_that_ask_for_different_keys_do_not_wait_for_each_other() -> None:

@@ -9,8 +9,9 @@ import pytest
 from pages.driver import OPENING_TRAITS, choose, opened, prose, shown
 from pages.test_other_families import KINDS, MIXER, OTHERS, latex
 from vitviz import Model
-from vitviz.app.widgets.caption import with_definitions
-from vitviz.text import PAGES, TRAITS, glossary, page_text
+from vitviz.app.pages import PAGES
+from vitviz.app.widgets.places import with_definitions
+from vitviz.text import TRAITS, glossary, page_text
 
 
 @pytest.mark.usefixtures("narrow")
@@ -33,15 +34,21 @@ def test_a_model_without_cls_is_not_told_to_have_one(
     assert "goes back to the mean of the patches" in " ".join(prose(at).split())
 
 
-def test_the_boxes_are_closed_and_hold_what_the_files_say() -> None:
+def test_the_explanation_is_closed_and_holds_what_the_files_say() -> None:
     for page in PAGES:
         at, words = shown(page), page_text(page)
-        said = {"What the papers found": words.papers, "Often said, and wrong": words.wrong}
-        boxes = {box.label: box for box in at.expander if box.label in said}
-        assert set(boxes) == {title for title, text in said.items() if text}
-        for title, box in boxes.items():
-            assert box.markdown[0].value == said[title]
-            assert not box.proto.expanded
+        (box,) = [one for one in at.expander if one.label == "What this shows, and what to try"]
+        assert not box.proto.expanded
+        assert [formula.value.strip("$\n") for formula in box.latex] == [words.equation]
+        said = "\n".join(one.value for one in box.markdown)
+        assert words.papers in said
+        assert words.wrong in said
+
+
+def test_the_sentence_of_a_page_is_left_out_for_a_presenter() -> None:
+    lead = page_text("attention").lead
+    assert lead in prose(opened("attention"))
+    assert lead not in prose(opened("attention", presenter="True"))
 
 
 # --- definitions --------------------------------------------------------------------------------
@@ -84,11 +91,11 @@ def test_parts_of_words_are_no_terms() -> None:
 
 def test_a_definition_cannot_become_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     meaning = 'A <b>b</b> *c* _d_ `e` $f$ [g](h) :red[i] & "j" 1 * 2.'
-    monkeypatch.setattr("vitviz.app.widgets.caption.glossary", lambda: {"key": meaning})
+    monkeypatch.setattr("vitviz.app.widgets.places.glossary", lambda: {"key": meaning})
     (text,) = with_definitions("A key.")
     ((term, shown),) = SPAN.findall(text)
     assert (term, html.unescape(shown)) == ("key", meaning)
-    assert not re.search(r"[*_`$\[\]():<>\"]", shown)
+    assert not re.search(r"[*_`$\[\]<>]", shown)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -100,14 +107,15 @@ def test_the_card_defines_its_terms(page: str) -> None:
     used = {
         meaning
         for term, meaning in glossary().items()
-        if re.search(rf"\b{term}\b", f"{words.see} {words.try_this}", re.IGNORECASE)
+        if re.search(rf"\b{term}\b", f"{words.lead} {words.see} {words.try_this}", re.IGNORECASE)
     }
     assert {html.unescape(meaning) for meaning in met} <= used
-    assert met or page in ("training", "filters")
+    assert met or not used
 
 
 def test_the_table_of_traits_is_complete() -> None:
-    assert set().union(*KINDS.values(), OPENING_TRAITS) | {"words", "sigmoid"} == TRAITS
+    others = {"words", "sigmoid", "gated", "linear mixing", "convolutions"}  # in the tests of pages
+    assert set().union(*KINDS.values(), OPENING_TRAITS) | others == TRAITS
 
 
 @pytest.mark.usefixtures("narrow")

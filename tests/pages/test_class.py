@@ -135,6 +135,8 @@ def test_the_code_is_of_the_address_that_stands_below_it(came: Came) -> None:
             None,
             "https://lab.example/x",
         ),
+        ("https://lab.example/proxy/8501/tokens", {}, None, "https://lab.example/proxy/8501"),
+        ("https://lab.example/proxy/8501", {}, None, "https://lab.example/proxy/8501"),
         ("http://localhost:8501/", {"server.baseUrlPath": "/x/"}, None, f"http://{LAN}:8501/x"),
         ("http://localhost:8501/", {"server.sslCertFile": "c"}, None, f"https://{LAN}:8501"),
         ("http://localhost:8501/", {"server.address": "192.0.2.8"}, None, "http://192.0.2.8:8501"),
@@ -159,6 +161,27 @@ def test_the_address_is_one_that_a_class_can_reach(
     manually = "browser.serverAddress" if operator else ""
     monkeypatch.setattr(visitors, "is_manually_set", lambda name: name == manually)
     assert visitors.address() == expected
+
+
+@pytest.mark.parametrize(
+    ("came_by", "camera"),
+    [
+        ("http://192.0.2.9:8501/attention", False),
+        ("https://lab.example/attention", True),
+        ("http://localhost:8501/attention", True),
+    ],
+)
+def test_the_camera_needs_https_and_a_phones_own_does_not(
+    came_by: str, camera: bool, came: Came
+) -> None:
+    came(came_by)
+    at = opened("attention")
+    at.toggle(key="camera_on").set_value(True).run()
+    assert_works(at)
+    assert bool(at.get("camera_input")) == camera
+    assert any("only over HTTPS" in one.value for one in at.caption) != camera
+    buttons = [one for one in components(at, "vitviz_own_picture") if one["kind"] == "camera"]
+    assert bool(buttons) != camera
 
 
 def test_a_machine_without_a_network_says_so(came: Came, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,7 +384,7 @@ def test_an_own_picture_is_there_again_after_the_release(came: Came) -> None:
     student = upload(opened(), "mine.png", MINE)
     teacher = pinned(came, "attention")
     follow(student, came)
-    assert provenance(student).endswith("sample: dog")
+    assert provenance(student).endswith("sample: red panda")
     released(teacher, came)
     student.run().button(key="go back").click().run()
     assert provenance(student).endswith("mine.png")

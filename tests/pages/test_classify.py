@@ -3,7 +3,7 @@
 import json
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,15 @@ from pages.driver import (
     prose,
     until,
 )
+from pages.test_distance import numbers
 from vitviz import Model, capture
 from vitviz.activations import DropPatches, FillPatches, MuteHeads
 from vitviz.app.screens import classify
 from vitviz.app.shared import models, pictures, queue, results
-from vitviz.app.widgets import cell_sets, class_menu
-from vitviz.intervention import mean_head_outputs
+from vitviz.app.widgets import class_menu, experiment
+from vitviz.intervention import head_effects, mean_head_outputs, occlusion
+from vitviz.model.answers import Grade, Grades, Rate
+from vitviz.text.class_names import common_names
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +39,7 @@ def _nothing_kept() -> None:
     results.captures.clear()  # what one test has measured is drawn at once in the next
 
 
-PATCHES, HEADS, ANSWER = 0, 1, 2
+PATCHES, ANSWER, HEADS = 0, 1, 2
 LITTLE = "vitviz_tiny_cifar10"
 
 
@@ -46,7 +49,8 @@ def alt(at: AppTest, figure: int) -> str:
 
 
 def expected(model: Model, *edits: Any) -> np.ndarray:
-    probabilities = capture(model, pictures.sample("dog").image, edits=edits).probabilities
+    image = pictures.sample(pictures.DEFAULT).image
+    probabilities = capture(model, image, edits=edits).probabilities
     assert probabilities is not None
     return probabilities
 
@@ -62,7 +66,7 @@ def assert_answers(at: AppTest, probabilities: np.ndarray) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_cells_are_read_as_they_were_written(seed: int) -> None:
     mask = np.random.default_rng(seed).random((5, 8)) < 0.2 * seed
-    read = cell_sets.read(cell_sets.written(mask), (5, 8))
+    read = experiment.read_cells(experiment.cells_text(mask), (5, 8))
     assert read is not None
     np.testing.assert_array_equal(read, mask)
 
@@ -70,22 +74,22 @@ def test_cells_are_read_as_they_were_written(seed: int) -> None:
 def test_a_rectangle_is_one_piece() -> None:
     mask = np.zeros((5, 8), bool)
     mask[1:4, 2:8] = True
-    assert cell_sets.written(mask) == "2.3-4.8"
+    assert experiment.cells_text(mask) == "2.3-4.8"
     mask[0, 0] = True
-    assert cell_sets.written(mask) == "1.1 2.3-4.8"
-    assert cell_sets.written(np.zeros((2, 2))) == ""
+    assert experiment.cells_text(mask) == "1.1 2.3-4.8"
+    assert experiment.cells_text(np.zeros((2, 2))) == ""
 
 
 @pytest.mark.parametrize("text", ["0.1", "6.1", "1.9", "3", "a", "2.2-1.1", "1.1,2.2", "1.1-", "²"])
 def test_a_text_that_cannot_be_read_is_none(text: str) -> None:
-    assert cell_sets.read(text, (5, 8)) is None
+    assert experiment.read_cells(text, (5, 8)) is None
 
 
 def test_chosen_cells_are_added_and_taken_out_only_where_all_were_in() -> None:
-    mask = cell_sets.toggled(np.zeros((2, 3), bool), [0, 4])
+    mask = experiment.toggle_cells(np.zeros((2, 3), bool), [0, 4])
     assert np.flatnonzero(mask).tolist() == [0, 4]
-    assert np.flatnonzero(cell_sets.toggled(mask, [0, 1])).tolist() == [0, 1, 4]
-    assert np.flatnonzero(cell_sets.toggled(mask, [0])).tolist() == [4]
+    assert np.flatnonzero(experiment.toggle_cells(mask, [0, 1])).tolist() == [0, 1, 4]
+    assert np.flatnonzero(experiment.toggle_cells(mask, [0])).tolist() == [4]
 
 
 # --- the page -----------------------------------------------------------------------------------
@@ -155,20 +159,44 @@ def test_an_experiment_that_the_model_refuses_is_one_sentence(
     serve("no class token")
     at = opened("classify", painted="1.1-4.6", fill="drop")
     (said,) = [error.value for error in at.error]
-    assert "Every patch was dropped" in said
+    assert "Keep at least one of them" in said
     assert not at.exception
     assert "Most probable classes" in alt(at, ANSWER)
+
+
+@pytest.mark.parametrize(("block", "removal"), [(4, "drop"), (2, "mean")])
+def test_what_each_block_costs_stands_over_the_unchanged_picture(
+    block: int, removal: Any, serve: Callable[[str], Model]
+) -> None:
+    model = serve("plain")
+    image = pictures.sample(pictures.DEFAULT).image
+    effect = 100 * occlusion(model, image, target=3, block=block, removal=removal)
+    at = opened("classify", **{"class": "3", "block": str(block), "fill": removal})
+    assert "Hiding a block" not in alt(at, PATCHES)
+    at.button(key="run occlusion").click().run()
+    assert_works(at)
+    drawn = json.loads(charts(at)[PATCHES].spec)
+    np.testing.assert_allclose(numbers(drawn["data"][1]["z"]), effect, atol=1e-4)
+    texts = [re.sub("</?b>", "", one["text"]) for one in drawn["layout"]["annotations"]]
+    assert texts == [f"{points:+.1f}" for points in effect[::block, ::block].ravel()]
+    assert f"from {effect.min():+.1f} percentage points" in alt(at, PATCHES)
+    assert "Percentage points that the probability of **output 3** loses" in prose(at)
+    changed = opened("classify", painted="1.1", **address(at))
+    assert "Hiding a block" not in alt(changed, PATCHES)  # that was of the whole picture
 
 
 def test_experiments_of_many_passes_wait_for_their_button(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serve("plain")
+    model, image = serve("plain"), pictures.sample(pictures.DEFAULT).image
+    plain = capture(model, image)
+    assert plain.logits is not None
+    assert plain.probabilities is not None
     monkeypatch.setattr(classify, "STEPS", 3)
     at = opened("classify", **{"class": "3"})
     assert_works(at)
     drawn = len(charts(at))
-    for key, more in (("run occlusion", 1), ("run curves", 2), ("run head effects", 0)):
+    for key, more in (("run occlusion", 0), ("run curves", 2), ("run head effects", 0)):
         at.button(key=key).click().run()
         assert_works(at)
         assert key not in [button.key for button in at.button]
@@ -179,20 +207,39 @@ def test_experiments_of_many_passes_wait_for_their_button(
     assert address(at) == {"class": "3"}
     assert prose(at).count("rollout **0.") == 2  # the areas
     assert prose(at).count("random **0.") == 2
+    assert prose(at).count("is the mean of 20 random orders") == 2
+    assert len(re.findall(r"areas from 0\.\d\d to 0\.\d\d", prose(at))) == 2
     deletion = next(one.alt for one in charts(at) if "relevance" in one.alt)
     assert "random" in deletion
     at.segmented_control(key="block").set_value(2).run()
-    assert len(charts(at)) == drawn - 1  # of other blocks nothing is known yet
+    assert "Hiding a block" not in alt(at, PATCHES)  # of other blocks nothing is known yet
     at.segmented_control(key="block").set_value(4)
     open_data(at, "classify")
     assert len(charts(at)) == drawn
 
     answer, heads, blocks, curves = (frame.value for frame in at.dataframe)
     assert list(heads["layer"]) == [1] * 4 + [2] * 4 + [3] * 4
-    assert np.ptp(heads["logit of output 3"]) > 0
+    effects = head_effects(model, image)[..., 3] - plain.logits[3]  # muted minus as it is
+    np.testing.assert_allclose(heads["logit of output 3"], effects.ravel(), atol=1e-5)
+    (squares, *_) = json.loads(charts(at)[HEADS].spec)["data"]
+    np.testing.assert_allclose(numbers(squares["marker"]["color"]), effects.ravel(), atol=1e-5)
+    curves_of = [json.loads(chart.spec)["data"] for chart in charts(at)[-2:]]
+    deleted, inserted = (
+        numbers(next(one["y"] for one in traces if one.get("name") == "rollout"))
+        for traces in curves_of
+    )
+    answer_now = 100 * plain.probabilities[3]
+    # A deletion begins with the whole picture, and an insertion ends with it.
+    np.testing.assert_allclose((deleted[0], inserted[-1]), answer_now, rtol=1e-4)
+    assert deleted[-1] == pytest.approx(inserted[0], rel=1e-4)
+    assert deleted[-1] != pytest.approx(answer_now, rel=1e-2)
     assert len(blocks) == 24
     assert blocks["fall, percentage points"].nunique() <= 2  # blocks of 4 x 4, one of them cut off
     before = answer["before, %"][3]
+    for way in ("removed", "put back"):
+        low, high = (curves[f"random, {way}, {end} percentile, %"] for end in ("5th", "95th"))
+        assert (low <= high).all()
+        assert (low < high).any()
     assert curves["random, removed, %"][0] == pytest.approx(before, rel=1e-4)
     assert curves["random, put back, %"].iloc[-1] == pytest.approx(before, rel=1e-4)
 
@@ -201,7 +248,7 @@ def test_between_two_passes_others_go_first(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
-    order, line = [], queue.passes()
+    order, line = [], queue.pass_queue()
 
     def other() -> None:
         with line.turn(lambda ahead: None):
@@ -250,31 +297,45 @@ def test_a_cancelled_experiment_leaves_nothing_behind(
     with monkeypatch.context() as patch:
         patch.setattr("streamlit.delta_generator.DeltaGenerator.progress", stopped)
         at.button(key="run occlusion").click().run()
-    assert not queue.passes().length
+    assert not queue.pass_queue().length
     at.run()
     assert_works(at)
     assert "run occlusion" in [button.key for button in at.button]
 
 
-def test_the_page_says_what_the_answer_cannot_say_and_its_temperature() -> None:
+def test_the_page_says_what_the_answer_cannot_say_and_how_far_it_can_be_relied_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     at = opened("classify", model=LITTLE)
     assert_works(at)
     assert "All 10 classes that it knows: airplane, " in prose(at)
-    assert "A picture of anything else still gets one of these names." in prose(at)
+    assert "It can only answer with one of these names" in prose(at)
+    many = opened("classify")
+    (field,) = [one for one in many.text_input if one.label == "Find a name"]
+    field.set_value("lesser").run()
+    listed = next(frame.value for frame in many.dataframe if "also called" in frame.value)
+    assert listed.to_numpy().tolist() == [["red panda", "lesser panda"]]
     assert "trained on the last layer only" in prose(at)
-    model = models.load(LITTLE)
-    assert model.temperature is not None
-    assert model.temperature != 1
-    logits = capture(model, pictures.sample("dog").image).logits
-    assert logits is not None
-    cooled = np.exp(logits / model.temperature)
-    best = int(cooled.argmax())
-    words = f"*{model.labels[best]}* with {100 * (cooled[best] / cooled.sum()):.0f} %"  # type: ignore[index]
-    assert words in prose(at)
-    assert f"temperature {model.temperature:.2f}" in prose(at)
+    assert "test pictures, " not in prose(at) or models.load(LITTLE).grades is not None
+    rates: Mapping[Grade, Rate] = {
+        "confident": Rate(0.2, 0.91),
+        "unsure": Rate(0.3, 0.62),
+        "weak": Rate(0.5, 0.17),
+    }
+    for (low, high), said in {
+        (0.0, 0.0): "**Confident answer.** It has 0 % or more. On 10,000 test pictures, 91 % of",
+        (0.0, 1.01): "**Unsure answer.** It has between 0 % and 101 %. On 10,000 test pictures, 62",
+        (1.01, 1.01): "**Weak answer.** It has less than 101 %. On 10,000 test pictures, 17 % of",
+    }.items():
+        grades = Grades(low, high, rates, 10_000)
+        monkeypatch.setattr(models.load(LITTLE), "grades", grades)
+        at = opened("classify", model=LITTLE)
+        assert said in prose(at)
+        assert "it can be confident and wrong" in prose(at)
+    assert "answer.** It has" not in prose(opened("classify", model=LITTLE, painted="1.1"))
+    at = opened("classify", model=LITTLE)
     at.segmented_control(key="weights").set_value("random").run()
     assert "**random weights**: the answer means nothing" in prose(at)
-    assert "temperature" not in prose(at)
 
 
 def test_a_class_of_many_names_has_one_in_the_figures() -> None:
@@ -297,7 +358,8 @@ def test_outputs_without_names_are_numbered_and_said_to_have_none() -> None:
 def test_patches_are_painted_where_attention_knows_positions(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve("plain"), "positional_attention", True)
+    serve("plain")
+    monkeypatch.setattr(Model, "positional_attention", True)
     at = opened("classify")
     assert at.session_state["fill"] == "mean"
 
@@ -317,11 +379,27 @@ def test_a_muted_head_gives_what_it_gives_on_other_pictures(serve: Callable[...,
     assert "run head effects" not in [button.key for button in at.button]
 
 
+@pytest.mark.parametrize(
+    ("language", "said"),
+    [
+        ("en", ["can overstate", "give nearly zeros", "any of these understates"]),
+        ("ko", ["부풀릴 수 있습니다", "거의 0을", "줄여 보여"]),
+    ],
+)
+def test_both_ways_in_which_muting_misleads_are_said(
+    serve: Callable[..., Model], language: str, said: list[str]
+) -> None:
+    serve("plain", depth=2)
+    told = opened("classify", muted="2.1", lang=language).selectbox(key="mute_to").help
+    for words in said:
+        assert re.search(words, told)
+
+
 def test_a_head_that_decides_is_offered(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = serve("plain")
-    logits = capture(model, pictures.sample("dog").image).logits
+    logits = capture(model, pictures.sample(pictures.DEFAULT).image).logits
     assert logits is not None
     answer, other = int(logits.argmax()), int(logits.argmin())
     effects = np.tile(logits, (3, 4, 1))
@@ -341,7 +419,7 @@ def test_it_says_that_no_head_decides(
     serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = serve("plain")
-    logits = capture(model, pictures.sample("dog").image).logits
+    logits = capture(model, pictures.sample(pictures.DEFAULT).image).logits
     assert logits is not None
     effects = np.tile(logits, (3, 4, 1))
     monkeypatch.setattr("vitviz.intervention.head_effects", lambda *_, **__: effects)
@@ -354,11 +432,11 @@ def test_it_says_that_no_head_decides(
 def test_probabilities_are_worked_out_from_logits() -> None:
     at = opened("classify")
     model = models.load(SHIPPED)
-    logits = capture(model, pictures.sample("dog").image).logits
+    logits = capture(model, pictures.sample(pictures.DEFAULT).image).logits
     assert logits is not None
     (table,) = [table.value for table in at.table]
     best = np.argsort(-logits)[:3]
-    assert list(table["class"])[:3] == [model.labels[at] for at in best]  # type: ignore[index]
+    assert list(table["class"])[:3] == [common_names(model.labels or ())[at] for at in best]
     assert list(table["logit y"])[:3] == [f"{logits[at]:.2f}" for at in best]
     total = float(list(table["exp(y - max y)"])[3])
     assert total == pytest.approx(np.exp(logits - logits.max()).sum(), abs=1e-3)

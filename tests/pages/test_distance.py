@@ -31,7 +31,7 @@ from vitviz import Activations, Model, capture, inspection
 from vitviz.app.shared import models, pictures
 from vitviz.app.shared.view import MEAN
 
-DOTS, HISTOGRAM, OFFSETS = 0, 1, 2
+DOTS, MAP, HISTOGRAM, OFFSETS = 0, 1, 2, 3
 
 
 def numbers(value: Any) -> np.ndarray:
@@ -52,7 +52,7 @@ def here(acts: Activations) -> dict[str, Any]:
     return dict(grid=acts.grid, num_prefix_tokens=acts.num_prefix_tokens)
 
 
-def seen(model: Model, name: str = "dog") -> Activations:
+def seen(model: Model, name: str = pictures.DEFAULT) -> Activations:
     return capture(model, pictures.sample(name).image)
 
 
@@ -74,7 +74,7 @@ def test_each_dot_is_the_distance_of_its_head(serve: Callable[[str], Model]) -> 
     acts = seen(serve("plain"))
     at = opened("distance")
     assert_works(at)
-    assert len(charts(at)) == 3
+    assert len(charts(at)) == 4
     dots = trace(at, DOTS)
     np.testing.assert_allclose(numbers(dots["y"]), distances(acts).ravel(), rtol=1e-5)
     assert "error_y" not in dots or "array" not in dots["error_y"]
@@ -103,6 +103,26 @@ def test_a_click_on_a_dot_chooses_its_layer_and_head_on_every_page(
     assert address(at) == {"head": "4"}
     at_page(at, "attention").run()
     assert "layer 3 of 3 · head 4" in provenance(at)
+
+
+@pytest.mark.parametrize("kind", ["plain", "no class token"])
+def test_the_map_is_that_of_the_chosen_head_and_a_click_chooses_the_query(
+    kind: str, serve: Callable[[str], Model]
+) -> None:
+    acts = seen(serve(kind))
+    at = opened("distance", layer="2", head="3")
+    middle = acts.attention_map(1, (2, 3))[2]
+    np.testing.assert_allclose(numbers(trace(at, MAP)["z"]), 100 * middle, rtol=1e-5)
+    assert "from row 3, column 4; click another patch" in prose(at)
+    click(at, MAP, 1 * 6 + 5)
+    assert_works(at)
+    assert address(at) == {"layer": "2", "head": "3", "query": "2.6"}
+    chosen = acts.attention_map(1, (1, 5))[2]
+    np.testing.assert_allclose(numbers(trace(at, MAP)["z"]), 100 * chosen, rtol=1e-5)
+    at.selectbox(key="head").set_value(MEAN).run()
+    mean = acts.attention_map(1, (1, 5)).mean(axis=0)
+    np.testing.assert_allclose(numbers(trace(at, MAP)["z"]), 100 * mean, rtol=1e-5)
+    assert "attention from the patch at row 2, column 6: strongest at" in charts(at)[MAP].alt
 
 
 def test_the_menu_of_heads_leads_back_to_their_mean(serve: Callable[[str], Model]) -> None:
@@ -233,10 +253,10 @@ def test_the_samples_give_a_mean_and_a_spread(
     dots = trace(at, DOTS)
     np.testing.assert_allclose(numbers(dots["y"]), each.mean(axis=0).ravel(), rtol=1e-5)
     np.testing.assert_allclose(
-        numbers(dots["error_y"]["array"]), each.std(axis=0).ravel(), rtol=1e-4, atol=1e-6
+        numbers(dots["error_y"]["array"]), each.std(axis=0, ddof=1).ravel(), rtol=1e-4, atol=1e-6
     )
-    assert f"{each.mean(axis=0)[1, 2]:.1f} ± {each.std(axis=0)[1, 2]:.1f} px" in facts(at)
-    assert f"Mean ± standard deviation over {len(each)} pictures." in prose(at)
+    assert f"{each.mean(axis=0)[1, 2]:.1f} ± {each.std(axis=0, ddof=1)[1, 2]:.1f} px" in facts(at)
+    assert f"Mean ± standard deviation (n − 1) over {len(each)} pictures." in prose(at)
     maps = [
         inspection.offset_attention(acts.attention(1), grid=(4, 6), min_queries=2)[2]
         for acts in all_acts
@@ -247,8 +267,8 @@ def test_the_samples_give_a_mean_and_a_spread(
     words = f" · all {len(each)} sample pictures"
     assert provenance(at).endswith(words)
     assert files[-1].splitlines()[0].endswith(words)
-    assert "standard deviation, px" in files[-1]
-    assert "standard deviation, px" in at.dataframe[0].value.columns
+    assert "standard deviation (n - 1), px" in files[-1]
+    assert "standard deviation (n - 1), px" in at.dataframe[0].value.columns
 
 
 @pytest.mark.usefixtures("few_samples")
@@ -263,12 +283,12 @@ def test_the_samples_are_measured_once_for_a_model_and_an_upload_is_none_of_them
         raise AssertionError("measured again")
 
     with monkeypatch.context() as patch:
-        patch.setattr("vitviz.app.screens.distance_survey._measured", fail)
-        patch.setattr("vitviz.app.screens.distance_survey._together", fail)
+        patch.setattr("vitviz.app.screens.distance._measure", fail)
+        patch.setattr("vitviz.app.screens.distance._stack", fail)
         at.run()
         assert_works(at)
         assert charts(at)[DOTS].spec == before
-        again = opened("distance", over="samples", picture="moose")  # somebody else
+        again = opened("distance", over="samples", picture="cat")  # somebody else
         assert_works(again)
         assert charts(again)[DOTS].spec == before
     upload(at, "mine.png", encoded(picture(90, 40, seed=7)))
@@ -317,7 +337,7 @@ def test_a_layer_that_refuses_leaves_its_sentence(
     serve("plain")
     forget()
     monkeypatch.setattr(
-        "vitviz.activations.watch.why_rows_differ",
+        "vitviz.activations.recorder.explain_row_mismatches",
         lambda read, pictures: iter([[(SENTENCE, 1.0)] * pictures] * len(read)),
     )
     at = opened("distance")
@@ -334,7 +354,7 @@ def test_attention_that_fails_its_whole_proof_leaves_its_sentence(
 ) -> None:
     serve("plain")
     forget()
-    monkeypatch.setattr("vitviz.activations.activations.why_differs", lambda *_: [SENTENCE])
+    monkeypatch.setattr("vitviz.activations.activations.explain_mismatch", lambda *_: [SENTENCE])
     at = opened("distance", over=over)
     assert not at.exception
     assert [warning.value for warning in at.warning][1:] == [SENTENCE]  # the first: random weights

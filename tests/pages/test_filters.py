@@ -2,12 +2,13 @@
 
 import base64
 import json
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
-from examples import assert_one_sentence
+from examples import assert_clear_error
 from streamlit.testing.v1 import AppTest
 
 from pages.driver import (
@@ -22,16 +23,16 @@ from pages.driver import (
 )
 from vitviz import Model, ModelError
 from vitviz.app.shared import models, pictures, results
-from vitviz.checkpoints import shipped_names
 from vitviz.inspection import filter_components
 from vitviz.training import RECIPES, build
+from vitviz.zoo.checkpoints import shipped_names
 
-MOSAIC, RANDOM, TILE, PHOTO, RESPONSE = range(5)
+MOSAIC, RESPONSE, PRODUCT, RANDOM = range(4)
 
 
-def numbers(at: AppTest, chart: int) -> np.ndarray:
-    """`z` of the chart's first trace as the browser gets it."""
-    z = json.loads(charts(at)[chart].spec)["data"][0]["z"]
+def numbers(at: AppTest, chart: int, trace: int = 0) -> np.ndarray:
+    """`z` of one of the chart's traces as the browser gets it."""
+    z = json.loads(charts(at)[chart].spec)["data"][trace]["z"]
     if isinstance(z, dict):
         flat = np.frombuffer(base64.b64decode(z["bdata"]), z["dtype"])
         return flat.reshape([int(side) for side in z["shape"].split(",")])
@@ -54,9 +55,14 @@ def shipped() -> Model:
 def test_it_opens_on_the_components_of_the_paper_beside_random_ones() -> None:
     at = shown("filters")
     assert_works(at)
-    assert len(charts(at)) == 5
+    assert len(charts(at)) == 4
     assert not token_map(at)
-    assert titles(at)[:3] == ["Trained", "Before training: random weights", "Component 1"]
+    assert titles(at) == [
+        "Trained",
+        "Response of each patch to component 1",
+        "Row 9, column 7",
+        "Before training: random weights",
+    ]
     for chart in (MOSAIC, RANDOM):
         assert "28 principal components" in alts(at)[chart]
     assert numbers(at, MOSAIC).tolist() != numbers(at, RANDOM).tolist()
@@ -99,7 +105,7 @@ def test_the_random_side_is_what_random_weights_show_and_needs_no_second_model(
     at = opened("filters", model=name)
     assert_works(at)
     began = "Before training: random weights" if weights == "mimetic" else "With random weights"
-    assert titles(at)[1] == began
+    assert titles(at)[RANDOM] == began
     beside = {"components": numbers(at, RANDOM)}
     at.segmented_control(key="filters").set_value("raw filters").run()
     beside["raw filters"] = numbers(at, RANDOM)
@@ -110,7 +116,7 @@ def test_the_random_side_is_what_random_weights_show_and_needs_no_second_model(
     found["components"] = numbers(at, 0)
     assert not at.exception
     assert titles(at)[0] == "Random weights"
-    assert len(charts(at)) == 4  # nothing to put beside it
+    assert len(charts(at)) == 3  # nothing to compare it with
     assert "Choose the *trained* weights" in prose(at)
     # A record keeps half precision: raw filters of almost the same length may change places, and
     # components of almost the same variance mix a little.
@@ -150,15 +156,14 @@ def test_raw_filters_come_by_norm_or_in_their_own_order_and_a_link_holds_them(
     assert at.number_input(key="filter").value == 1  # another set begins at its first tile
     assert not at.info
     assert "192 raw filters" in alts(at)[MOSAIC]
-    assert titles(at)[2] == f"Filter {norms.argmax() + 1}"
-    assert f"Norm {norms.max():.2f}" in prose(at)
+    assert titles(at)[1] == f"Response of each patch to filter {norms.argmax() + 1}"
     assert f"192 filters, norms from {norms.max():.2f} to {norms.min():.2f}" in prose(at)
     at.number_input(key="filter").set_value(192).run()
-    assert titles(at)[2] == f"Filter {norms.argmin() + 1}"
+    assert titles(at)[1] == f"Response of each patch to filter {norms.argmin() + 1}"
     by_norm = numbers(at, MOSAIC)
     at.segmented_control(key="order").set_value("as in the model").run()
     assert_works(at)
-    assert titles(at)[2] == "Filter 1"
+    assert titles(at)[1] == "Response of each patch to filter 1"
     assert numbers(at, MOSAIC).tolist() != by_norm.tolist()
     assert sorted(numbers(at, MOSAIC).ravel()) == sorted(by_norm.ravel())
 
@@ -173,7 +178,7 @@ def test_raw_filters_come_by_norm_or_in_their_own_order_and_a_link_holds_them(
     }
     other = opened("filters", **link)
     assert_works(other)
-    assert titles(other)[2] == "Filter 9"
+    assert titles(other)[1] == "Response of each patch to filter 9"
     assert numbers(other, MOSAIC).tolist() == numbers(at, MOSAIC).tolist()
 
 
@@ -202,33 +207,86 @@ def test_the_response_is_each_patchs_inner_product_with_the_chosen_tile(
         norms = np.linalg.norm(kernel.reshape(192, -1), axis=1)
         number = np.argsort(-norms, kind="stable")[tile - 1]
         chosen, name = kernel[number], f"filter {number + 1}"
-    pixels = shipped.preprocess(pictures.sample("dog").image)
+    pixels = shipped.preprocess(pictures.sample(pictures.DEFAULT).image)
     own = torch.nn.functional.conv2d(
         pixels[None], torch.tensor(chosen, dtype=torch.float32)[None], stride=4
     )[0, 0].numpy()
     np.testing.assert_allclose(numbers(at, RESPONSE), own, atol=1e-5)
-    assert titles(at)[2:4] == [name.capitalize(), f"Response of each patch to {name}"]
+    assert titles(at)[1] == f"Response of each patch to {name}"
     assert f"From {own.min():+.2f} to {own.max():+.2f}" in prose(at)
     assert f"Response of each patch to {name}: from {own.min():+.2f} at" in alts(at)[RESPONSE]
 
 
+@pytest.mark.parametrize(
+    ("name", "link"),
+    [(SHIPPED, dict(query="3.14")), (SHIPPED, dict(filters="raw filters", filter="5"))]
+    + [(name, {}) for name in shipped_names() if name != SHIPPED],
+)
+def test_the_products_add_up_to_the_response_of_the_patch(name: str, link: dict[str, str]) -> None:
+    at = opened("filters", model=name, **link)
+    assert_works(at)
+    response, found = numbers(at, RESPONSE), re.search(r"Row (\d+), column (\d+)", titles(at)[2])
+    assert found
+    row, col = (int(one) - 1 for one in found.groups())
+    if "query" in link:
+        assert (row, col) == (2, 13)
+    else:  # CLS is no patch of the picture
+        assert abs(response[row, col]) == np.abs(response).max()
+    patch, _, product, *_ = json.loads(charts(at)[PRODUCT].spec)["data"]
+    total = numbers(at, PRODUCT, 2).sum()
+    assert total == pytest.approx(response[row, col], abs=1e-4)
+    assert f"**{response[row, col]:+.2f}**, the response of this patch" in prose(at)
+    # Each pixel's number is the sum of the three products that are read on it.
+    for texts, one in zip(product["text"], numbers(at, PRODUCT, 2), strict=True):
+        for text, number in zip(texts, one, strict=True):
+            parts = [float(part) for part in re.findall(r"[+-]\d+\.\d+", text)]
+            assert sum(parts) == pytest.approx(number, abs=2e-3)
+    model = models.load(name)
+    pixels = model.preprocess(pictures.sample(pictures.DEFAULT).image).numpy()
+    high, wide = model.layers[0].patch_side
+    corner = pixels[:, row * high, col * wide]
+    assert patch["text"][0][0] == "row 1, column 1: " + ", ".join(
+        f"{colour} {value:+.3f}"
+        for colour, value in zip(("red", "green", "blue"), corner, strict=True)
+    )
+
+
+def test_a_click_on_the_response_selects_its_patch() -> None:
+    at = opened("filters")
+    click(at, "response", {"point_index": 4 * 16 + 11, "curve_number": 1})
+    assert_works(at)
+    assert titles(at)[2] == "Row 5, column 12"
+    assert at.query_params["query"] == "5.12"
+
+
+def test_a_click_selects_a_patch_of_a_model_whose_layers_have_several_grids(
+    serve: Callable[..., Model],
+) -> None:
+    serve("swin")
+    at = opened("filters")
+    rows, cols = numbers(at, RESPONSE).shape
+    click(at, "response", {"point_index": rows * cols - 1, "curve_number": 1})
+    assert not at.exception
+    assert titles(at)[2] == f"Row {rows}, column {cols}"
+
+
 def test_the_picture_changes_the_answer_and_no_tile() -> None:
-    dog = [numbers(shown("filters"), chart) for chart in (MOSAIC, RANDOM, TILE, RESPONSE)]
+    first = [numbers(shown("filters"), chart) for chart in (MOSAIC, RANDOM, RESPONSE)]
     at = opened("filters", picture="moose")
     assert_works(at)
-    for before, chart in zip(dog[:3], (MOSAIC, RANDOM, TILE), strict=True):
+    for before, chart in zip(first[:2], (MOSAIC, RANDOM), strict=True):
         np.testing.assert_array_equal(numbers(at, chart), before)
-    assert not np.allclose(numbers(at, RESPONSE), dog[3])
+    assert not np.allclose(numbers(at, RESPONSE), first[2])
 
 
 def test_gain_is_the_contrast_of_the_tiles_alone() -> None:
     at = shown("filters")
-    plain = {chart: numbers(at, chart).astype(float) for chart in (MOSAIC, RANDOM, TILE, RESPONSE)}
+    plain = {chart: numbers(at, chart).astype(float) for chart in (MOSAIC, RANDOM, RESPONSE)}
     at = opened("filters", gain="0.5")
     assert_works(at)
-    for chart in (MOSAIC, RANDOM, TILE):
+    for chart in (MOSAIC, RANDOM):
         here = numbers(at, chart).astype(float)
-        tiles = plain[chart][..., 3] > 0 if chart != TILE else np.ones(here.shape[:2], bool)
+        tiles = plain[chart][..., 3] > 0
         wanted = (plain[chart][tiles][:, :3] - 127.5) / 2
         assert np.abs(here[tiles][:, :3] - 127.5 - wanted).max() <= 1
     np.testing.assert_array_equal(numbers(at, RESPONSE), plain[RESPONSE])
@@ -239,8 +297,8 @@ def test_a_click_on_a_tile_chooses_it() -> None:
     click(at, "mosaic", {"point_index": 5, "curve_number": 1})
     assert_works(at)
     assert at.number_input(key="filter").value == 6
-    assert titles(at)[2] == "Component 6"
-    assert alts(at)[TILE].startswith("Component 6, ")
+    assert titles(at)[1] == "Response of each patch to component 6"
+    assert alts(at)[PRODUCT].startswith("Pixel by pixel, patch times component 6: ")
 
 
 def test_a_tile_that_is_not_there_is_said() -> None:
@@ -255,9 +313,7 @@ def test_a_grid_that_is_not_square(kind: str, serve: Callable[..., Model]) -> No
     serve(kind)
     at = opened("filters")
     assert not at.exception
-    response = numbers(at, len(charts(at)) - 1)
-    assert response.shape == (4, 6)
-    assert "4 rows and 6 columns" in alts(at)[-2]
+    assert numbers(at, RESPONSE).shape == (4, 6)
 
 
 def test_a_hybrid_has_no_filters_to_show(serve: Callable[..., Model]) -> None:
@@ -266,7 +322,7 @@ def test_a_hybrid_has_no_filters_to_show(serve: Callable[..., Model]) -> None:
     assert not at.exception
     assert not charts(at)
     (message,) = at.info
-    assert_one_sentence(message.value)
+    assert_clear_error(message.value)
     assert "CNN" in message.value
     assert SHIPPED in message.value
 
@@ -274,7 +330,7 @@ def test_a_hybrid_has_no_filters_to_show(serve: Callable[..., Model]) -> None:
 def test_what_training_changed_is_the_difference_from_the_initialisation(shipped: Model) -> None:
     at = opened("filters", filters="what training changed")
     assert_works(at)
-    assert titles(at)[:2] == ["Trained minus initial", "Before training: random weights"]
+    assert titles(at)[::RANDOM] == ["Trained minus initial", "Before training: random weights"]
     initial = models.initial_kernel(shipped)
     assert initial is not None
     assert shipped.patch_kernel is not None
@@ -299,7 +355,7 @@ def test_the_recorded_initialisation_is_that_of_the_recipe(
 ) -> None:
     # Where attention begins takes most of the time to work out, and no random number.
     monkeypatch.setattr(
-        "vitviz.initialisation._factors", lambda whole, d: (whole[:, :d], whole[:d])
+        "vitviz.model.initialisation._factorise", lambda whole, d: (whole[:, :d], whole[:d])
     )
     for name in shipped_names():
         recipe = next(recipe for recipe in RECIPES.values() if recipe.model == name)

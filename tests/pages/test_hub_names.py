@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import timm
-from examples import assert_one_sentence, randomise
+from examples import assert_clear_error, randomise
 from hub_server import HubServer
 from safetensors.torch import save_file
 from streamlit.testing.v1 import AppTest
@@ -24,7 +24,7 @@ from pages.driver import (
     settled,
     typed,
 )
-from vitviz.options import OptionError, check, parse
+from vitviz.app.options import OptionError, check, parse
 
 NAME = "hf-hub:somebody/my_vit"
 
@@ -112,7 +112,7 @@ def test_what_is_no_name_gets_a_sentence_and_the_model_stays(
         (message,) = told(at)
         messages.add(message)
         assert "neither in the menu nor a name of the hub" in message
-        assert_one_sentence(message.replace("?", "-"))
+        assert_clear_error(message.replace("?", "-"))
         assert provenance(at).startswith("vitviz_tiny_cifar100")
         assert not repo.asked
     assert len(messages) == 4
@@ -173,4 +173,4 @@ def test_options_name_folders_and_files_that_are_there(folder: Path, tmp_path: P
     ):
         with pytest.raises(OptionError) as caught:
             check(parse(words), [])
-        assert_one_sentence(caught.value)
+        assert_clear_error(caught.value)

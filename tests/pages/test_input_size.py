@@ -1,13 +1,18 @@
 """The size and shape of the model's input: in the menu, in links, and on the command line."""
 
+import gc
+import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from examples import timm_module
 from safetensors.torch import save_file
 from streamlit.testing.v1 import AppTest
 
+import vitviz
+from pages import driver
 from pages.driver import (
     MINE,
     SHIPPED,
@@ -20,9 +25,12 @@ from pages.driver import (
     typed,
     upload,
 )
-from vitviz.app.main import RECORDS
-from vitviz.app.shared import models
-from vitviz.text import PAGES
+from vitviz import Activations, ModelError
+from vitviz.app.pages import PAGES
+from vitviz.app.shared import models, results
+from vitviz.app.shared.models import Input
+from vitviz.model import memory
+from vitviz.zoo import whole_picture
 
 pytestmark = pytest.mark.usefixtures("read_anew")
 
@@ -39,12 +47,12 @@ def told(at: AppTest) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_page_shows_a_whole_picture(page: str) -> None:
-    at = opened(page, size="whole")
+    at = opened(page, size="whole", picture="dog")
     assert_works(at)
-    if page not in RECORDS:
+    if PAGES[page].shows_model:
         assert "positions resampled from 16x16 to 14x19" in provenance(at)
         assert "input 56 × 76 px, the whole picture" in provenance(at)
-    assert address(at) == {"size": "whole"}
+    assert address(at) == {"size": "whole", "picture": "dog"}
 
 
 def test_a_size_says_what_it_costs() -> None:
@@ -63,7 +71,7 @@ def test_a_size_says_what_it_costs() -> None:
 
 
 def test_a_whole_picture_has_the_shape_of_the_one_on_screen() -> None:
-    at = opened("attention", size="whole")
+    at = opened("attention", size="whole", picture="dog")
     assert "267 tokens instead of 257" in costs(at)
     assert costs(at).endswith(" The picture becomes 2 % wider to fill it.")
     upload(at, "mine.png", MINE)  # 90 x 40 pixels
@@ -89,7 +97,7 @@ def test_one_picture_at_two_sizes_is_captured_twice() -> None:
         ("4096", "at 4096 x 4096 pixels needs about "),
         ("5000", "Expected an image size of one number or (rows, columns) from 1 to 4096"),
         ("0x32", "Size: 0x32 is not valid here; own is used."),
-        ("<b>large</b>", "Size: ?b?large??b? is not valid here; own is used."),
+        ("<b>large</b>", "Size: &#60;b&#62;large&#60;/b&#62; is not valid here; own is used."),
     ],
 )
 def test_a_bad_size_gets_a_sentence_and_nothing_is_lost(size: str, said: str) -> None:
@@ -114,7 +122,7 @@ def test_a_size_that_another_model_cannot_have_is_given_up_in_a_sentence() -> No
     assert_works(at)
     at.selectbox(key="model").set_value("vit_small_patch16_dinov3").run()
     (message,) = told(at)
-    assert "cannot take pictures of 40 x 60 pixels" in message
+    assert "does not take pictures of 40 x 60 pixels" in message
     assert "input 256 × 256 px" in provenance(at)
     assert not complaints(at)
 
@@ -146,3 +154,103 @@ def test_reset_keeps_the_input() -> None:
     next(button for button in at.button if button.label == "Reset view").click().run()
     assert address(at) == {"size": "32x48"}
     assert models.load(SHIPPED).preprocess.input_size == (64, 64)
+
+
+# --- at most so many tokens -----------------------------------------------------------------------
+
+
+def test_a_size_of_too_many_tokens_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One visitor's link must not take the memory of all."""
+    asked: list[object] = []
+    own = models._load
+
+    def load(name: str, weights: str, wanted: models.Input) -> object:
+        asked.append(wanted.size)
+        return own(name, weights, wanted)
+
+    monkeypatch.setattr(models, "_load", load)
+    at = opened("attention", model="vitviz_tiny_cifar10", size="352x352")
+    assert not complaints(at)
+    (said,) = told(at)
+    assert "352 × 352 pixels has 7,746 tokens" in said
+    assert "up to 1,024" in said
+    assert "--max-tokens" in said
+    assert (352, 352) not in asked
+    assert "size" not in address(at)
+
+
+def test_the_operator_may_raise_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["app.py", "--max-tokens=40"])
+    driver.read_anew()
+    at = opened("attention", model="vitviz_tiny_cifar10", size="96x96")
+    assert ["up to 258" in said for said in told(at)] == [True]  # as many as the model's own has
+    monkeypatch.setattr(sys, "argv", ["app.py", "--max-tokens=578"])
+    driver.read_anew()
+    at = opened("attention", model="vitviz_tiny_cifar10", size="96x96")
+    assert_works(at)
+    assert not told(at)
+    assert "input 96 × 96 px" in provenance(at)
+
+
+def test_a_whole_picture_has_no_more_patches_than_asked_for() -> None:
+    model = vitviz.load_model("vitviz_tiny_cifar10")
+    for picture in ((40, 900), (900, 40), (301, 299)):
+        height, width = whole_picture(model, picture, most=256)
+        assert height * width // 16 <= 256
+    assert any(
+        math.prod(whole_picture(model, (40, width))) // 16 > 256 for width in range(40, 900, 20)
+    )
+
+
+def test_maps_too_large_for_a_message_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for page in ("attention", "rollout", "tokens", "positions"):
+        driver.forget()
+        monkeypatch.setattr("vitviz.app.shared.results.MAX_MESSAGE_BYTES", 100)
+        at = opened(page)
+        assert any("a page sends at most" in said for said in complaints(at)), page
+        assert not at.exception
+        monkeypatch.undo()
+
+
+def test_a_capture_whose_page_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is room for what the pass keeps, and none for the maps that are made of it."""
+    model = models.load("vitviz_tiny_cifar10")
+    driver.forget()
+    free = model.capture_bytes + memory.page_bytes(model.sites) - 1
+    monkeypatch.setattr(memory, "free_bytes", lambda: free)
+    with pytest.raises(ModelError, match="A capture of vitviz_tiny_cifar10 needs about"):
+        results.check_page(model)
+    monkeypatch.setattr(memory, "free_bytes", lambda: free + 1)
+    results.check_page(model)
+
+
+def test_another_size_shares_the_weights_and_is_dropped_before_them() -> None:
+    model, wide = models.load(SHIPPED), models.load(SHIPPED, wanted=Input((32, 48)))
+    own, other = (dict(each.module.named_parameters()) for each in (model, wide))
+    apart = [name for name in own if own[name].data_ptr() != other[name].data_ptr()]
+    assert apart == ["pos_embed"]
+    alone = vitviz.load_model(SHIPPED, image_size=(32, 48)).module.state_dict()
+    for name, values in wide.module.state_dict().items():
+        assert values.equal(alone[name]), name
+    cached: list[Any] = list(models.cache()._values)  # tuples
+    keys = [key for key in cached if key[1] == "trained"]
+    assert keys.index((SHIPPED, "trained", Input((32, 48)))) < keys.index(
+        (SHIPPED, "trained", models.OWN_INPUT)
+    )
+
+
+@pytest.mark.parametrize("page", ["attention", "distance", "classify", "anatomy", "compare"])
+def test_a_session_does_not_hold_the_model_and_the_capture_of_its_last_page(page: str) -> None:
+    at = opened(page, size="32x44")
+    assert_works(at)
+    for cache in (models.cache(), results.captures()):
+        kept = [*cache._values]
+        for key in kept:
+            if "32, 44" in str(key):
+                del cache._values[key]
+        cache._evicted.clear()
+    gc.collect()
+    held = [each for each in gc.get_objects() if isinstance(each, Activations | vitviz.Model)]
+    assert not [each for each in held if "32 × 44" in each.provenance]
+    at.selectbox(key="lang").set_value("ko").run()  # and the page is drawn again
+    assert_works(at)

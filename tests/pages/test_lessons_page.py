@@ -1,26 +1,40 @@
 """A lesson on screen: its steps open, hide what they do not need, and end with what was found."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
 import vitviz
-from pages.driver import SHIPPED, address, at_page, opened, prose, shown, token_map
+from pages.driver import SHIPPED, address, at_page, components, opened, prose, shown, token_map
 from vitviz import Model
+from vitviz.app.lessons import findings
 from vitviz.app.settings import NAMES
 from vitviz.app.shared import classroom, models, pictures, results
-from vitviz.lessons import found
+from vitviz.common.language import literal
 from vitviz.text.lessons import LESSONS, settings_of
+from vitviz.web.anatomy_map import script
 
+ROOT = Path(__file__).parents[2]
 STEPS = [
     (number, step)
     for number, lesson in enumerate(LESSONS, start=1)
     for step in range(1, len(lesson.steps) + 1)
 ]
 TOOLS = {"read", "view", "scale", "leave_out", "smooth"}  # drawn by the token map itself
-KINDS = ("selectbox", "slider", "select_slider", "toggle", "button_group", "radio", "checkbox")
+KINDS = (
+    "selectbox",
+    "slider",
+    "select_slider",
+    "toggle",
+    "button_group",
+    "radio",
+    "checkbox",
+    "number_input",
+)
 
 
 def begun(number: int, step: int = 1, **more: str) -> AppTest:
@@ -35,16 +49,20 @@ def controls(at: AppTest) -> set[str]:
     return {key for key in keys if key in NAMES} | {*token_map(at).get("tools", ())}
 
 
+def words(at: AppTest) -> str:
+    """All that can be read on screen, and what the browser's components say beside."""
+    labels = [getattr(each, "label", "") for kind in (*KINDS, "button") for each in at.get(kind)]
+    sent = [proto.proto.mixed.json or proto.proto.json for proto in at.get("bidi_component")]
+    popovers = [each.proto.popover.label for each in at.get("popover")]
+    return " ".join([prose(at), *labels, *sent, *popovers, script()])
+
+
 def press(at: AppTest, key: str) -> AppTest:
     return at.button(key=key).click().run()
 
 
 @pytest.mark.parametrize(("number", "step"), STEPS)
-def test_a_link_opens_its_step_and_hides_what_it_does_not_need(
-    number: int, step: int, request: pytest.FixtureRequest
-) -> None:
-    if settings_of(number, step).get("over") == "samples":
-        request.getfixturevalue("few_samples")
+def test_a_link_opens_its_step_and_hides_what_it_does_not_need(number: int, step: int) -> None:
     at, this = begun(number, step), LESSONS[number - 1].steps[step - 1]
     assert not at.exception
     assert not at.error
@@ -52,54 +70,63 @@ def test_a_link_opens_its_step_and_hides_what_it_does_not_need(
     assert at.title[0].value == f"Lesson {number}: {LESSONS[number - 1].title}"
     assert this.task in prose(at)
     assert address(at)["lesson"] == f"{number}.{step}"
+    sheet = (ROOT / "docs" / "worksheet.md").read_text(encoding="utf-8")
+    (asked,) = re.findall(
+        rf"^\*\*{number}{'abc'[step - 1]}\.\*\*(.*?)(?=^\*\*\d|^##)", sheet, re.M | re.S
+    )
+    for word in re.findall(r"(?<!\*)\*([^*]+)\*(?!\*)", this.task + asked):
+        assert word in words(at)  # what is in italics stands on the screen
     wanted = {name for name in this.shows if name in NAMES}
     usual = {"lang", "presenter", *(["seen"] if "picture" in wanted else [])}
     assert controls(at) == wanted - (set() if token_map(at) else TOOLS) | usual
     assert not {"reset", "next", "report"} & {button.key for button in at.button}
+    for anatomy in components(at, "vitviz_anatomy"):
+        assert anatomy.get("guided", True)  # its steps have no numbers of their own
     last = step == len(LESSONS[number - 1].steps)
     assert ("lesson_found" in {each.key for each in at.toggle}) == last
     assert ("lesson next" in {button.key for button in at.button}) == (not last)
+    assert "Next" not in "".join(
+        button.label for button in at.button if button.key != "lesson next"
+    )
 
 
 def test_outside_a_lesson_everything_is_drawn() -> None:
     assert {"model", "weights", "layer", "predict", *TOOLS} <= controls(shown("attention"))
 
 
-@pytest.mark.parametrize("said", ["8", "0.1", "3.9", "three", "<b>"])
+@pytest.mark.parametrize("said", ["3", "8", "0.1", "3.9", "three", "<b>"])
 def test_a_lesson_that_is_none_is_refused(said: str) -> None:
     at = opened("attention", lesson=said)
-    plain = said.replace("<", "?").replace(">", "?")
-    assert [info.value for info in at.info] == [f"Lesson: {plain} is not valid here; none is used."]
+    (info,) = at.info
+    assert info.value == f"Lesson: {literal(said)} is not valid here; none is used."
     assert at.title[0].value.startswith("Attention")
     assert "lesson" not in address(at)
     assert "model" in controls(at)
 
 
-def test_a_link_with_nothing_but_a_lesson_begins_it() -> None:
-    at = opened("anatomy", lesson="3")
-    assert at.title[0].value == "Lesson 3: Who looks where?"
-    assert address(at) == settings_of(3)
-    assert prose(at).count("Step 1 of 3") == 1
-
-
 def test_a_reader_goes_through_a_lesson_with_a_picture_of_their_own() -> None:
     at = begun(3, 2)
-    at.selectbox(key="picture").set_value("cat").run()
+    at.selectbox(key="picture").set_value("koala").run()
+    press(at, "lesson back")
+    assert address(at) == {"lesson": "3.1", "picture": "koala", "predict": "True"}
+
+
+def test_a_step_with_a_picture_of_its_own_shows_it_alone() -> None:
+    at = begun(3, 2)
+    at.selectbox(key="picture").set_value("koala").run()
     press(at, "lesson next")
-    assert address(at)["lesson"] == "3.3"
-    assert address(at)["picture"] == "cat"
-    assert address(at)["read"] == "column"
-    press(press(at, "lesson back"), "lesson back")
-    assert address(at) == {"lesson": "3.1", "picture": "cat", "predict": "True"}
+    assert address(at) == {"lesson": "3.3", "picture": "cat"}
+    press(at, "lesson back")
+    assert address(at)["picture"] == "duck"
 
 
 def test_the_next_lesson_begins_with_its_own_picture() -> None:
     at = begun(3, 3)
-    at.selectbox(key="picture").set_value("cat")
+    at.selectbox(key="picture").set_value("koala")
     at.toggle(key="lesson_found").set_value(True).run()
     press(at, "lesson after")
     assert at.title[0].value == "Lesson 4: Local or global?"
-    assert address(at) == {"lesson": "4.1", "predict": "True"}  # the dog opens first
+    assert address(at) == {"lesson": "4.1", "picture": "dog", "predict": "True"}
 
 
 def test_leaving_keeps_the_picture_and_every_setting() -> None:
@@ -118,7 +145,7 @@ def test_another_page_is_whole_and_leads_back() -> None:
     assert "**Lesson 5: What reaches CLS?** is at step 2, on another page." in prose(at)
     press(at, "lesson again")
     assert at.title[0].value == "Lesson 5: What reaches CLS?"
-    assert controls(at) == {"lang", "presenter", "picture", "seen", "fusion", "residual"}
+    assert controls(at) == {"lang", "presenter", "picture", "seen", "class"}
 
 
 def test_the_menu_begins_each_lesson() -> None:
@@ -131,12 +158,12 @@ def test_the_menu_begins_each_lesson() -> None:
 
 @pytest.mark.parametrize("number", [2, 3])  # with passes of its own, and without
 def test_what_was_found_is_of_the_picture_on_screen(number: int) -> None:
-    at = begun(number, 3)
+    at = begun(number, len(LESSONS[number - 1].steps))
     at.toggle(key="lesson_found").set_value(True).run()
     model = models.load(SHIPPED)
     picture = pictures.sample(LESSONS[number - 1].picture)
     acts = results.capture(model, picture)
-    for sentence in found(number, model, picture.image, acts):
+    for sentence in findings(number, model, picture.image, acts):
         assert f"- {sentence}" in prose(at)
 
 
@@ -147,7 +174,7 @@ def test_a_model_of_another_kind_is_refused_in_a_sentence(
     monkeypatch.setattr(vitviz.Activations, "all_to_all", property(lambda self: False))
     at = opened("attention", lesson="3.3")
     at.toggle(key="lesson_found").set_value(True).run()
-    assert "is none of the models that this lesson is about" in prose(at)
+    assert "is not about models such as" in prose(at)
 
 
 def test_a_view_that_is_pinned_carries_its_lesson(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +185,7 @@ def test_a_view_that_is_pinned_carries_its_lesson(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(visitors, "for_class", lambda: True)
     monkeypatch.setattr(visitors, "is_teacher", lambda: who["teacher"])
     monkeypatch.setattr(visitors, "address", lambda: "http://192.0.2.7:8501")
-    teacher = begun(4, 2)
+    teacher = begun(4, 1)
     press(teacher, "pin")
     who["teacher"] = False
     student = opened("tokens", picture="cat")

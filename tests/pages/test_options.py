@@ -5,13 +5,13 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from examples import assert_one_sentence, randomise, timm_module
+from examples import assert_clear_error, randomise, timm_module
 from safetensors.torch import save_file
 
 from pages.driver import SHIPPED, assert_works, opened, prose, provenance, stacks
 from vitviz import cli
+from vitviz.app.options import MAX_TOKENS, LocalFile, OptionError, parse
 from vitviz.app.shared import models
-from vitviz.options import LocalFile, OptionError, parse
 
 pytestmark = pytest.mark.usefixtures("narrow", "read_anew")
 
@@ -105,13 +105,6 @@ def test_only_the_allowed_models_are_offered(
     assert provenance(at).startswith("vitviz_tiny_cifar100")
 
 
-def test_a_link_to_a_model_that_is_no_longer_shipped_opens_its_successor() -> None:
-    at = opened("attention", model="vitviz_tiny_cifar10_distilled")
-    assert_works(at)
-    assert "vitviz_tiny_cifar10 has taken its place" in at.info[0].value
-    assert provenance(at).startswith("vitviz_tiny_cifar10 ")
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -136,7 +129,7 @@ def test_a_mistake_on_the_command_line_is_told_on_the_page(
 def test_what_cannot_be_read_is_refused_in_a_sentence(words: list[str]) -> None:
     with pytest.raises(OptionError) as caught:
         parse(words)
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
 
 
 def test_several_files_are_told_apart_by_their_names() -> None:
@@ -181,6 +174,42 @@ def test_a_file_may_have_a_size(text: str, title: str, size: tuple[int, int] | N
     assert (found, file.image_size) == (title, size)
 
 
+def test_the_preprocessing_of_files_can_be_given() -> None:
+    words = ["--mean", "0.1,0.2,0.3", "--std=0.5", "--crop", "0.9"]
+    expected = {"mean": (0.1, 0.2, 0.3), "std": (0.5, 0.5, 0.5), "crop_pct": 0.9}
+    assert parse(words).preprocessing == expected
+    assert parse([]).preprocessing == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("--mean=1,2", "--mean=a", "--mean=nan"),
+        *("--std=0", "--std=1,1,-1", "--std="),
+        *("--crop=0", "--crop=1.5", "--crop=0.5,0.5", "--crop=x"),
+    ],
+)
+def test_a_preprocessing_that_cannot_be_is_refused(text: str) -> None:
+    name, _, said = text.partition("=")
+    with pytest.raises(OptionError, match=f"Expected {name} as .* got '{said}'") as caught:
+        parse([text])
+    assert_clear_error(caught.value)
+
+
+def test_a_file_may_have_a_part(tmp_path: Path) -> None:
+    words = [
+        w for text in ("a=b.pth#student", "a=b.pth#teacher@96") for w in ("--checkpoint", text)
+    ]
+    found = parse(words).checkpoints
+    assert {title: (file.part, file.image_size) for title, file in found.items()} == {
+        "a · b.pth#student": ("student", None),
+        "a · b.pth#teacher @ 96x96": ("teacher", (96, 96)),
+    }
+    (tmp_path / "c#3.pth").touch()
+    (file,) = parse(["--checkpoint", f"a={tmp_path}/c#3.pth"]).checkpoints.values()
+    assert (file.path.name, file.part) == ("c#3.pth", None)
+
+
 @pytest.mark.parametrize(
     ("text", "size"), [("224", (224, 224)), ("320x480", (320, 480)), ("320 x 480", (320, 480))]
 )
@@ -193,7 +222,7 @@ def test_an_input_size_is_one_number_or_two(text: str, size: tuple[int, int]) ->
 def test_what_is_no_input_size_is_refused_in_a_sentence(text: str) -> None:
     with pytest.raises(OptionError, match="Expected --image-size") as caught:
         parse([f"--image-size={text}"])
-    assert_one_sentence(caught.value)
+    assert_clear_error(caught.value)
 
 
 @pytest.mark.parametrize("text", ["a,b", "a, b", " a ,b,", "a,,b"])
@@ -209,9 +238,33 @@ def test_the_command_passes_the_options_on(weights: Path, monkeypatch: pytest.Mo
         f"--checkpoint=vit_tiny_patch16_224={weights}",
         "--models=vitviz_tiny_cifar10",
         "--image-size=96",
+        "--max-tokens=2000",
     ]
     assert cli.main(["app", *said]) == 0
     assert started == [["vitviz", *said]]
     models.options.clear()
     assert models.options().models == ("vitviz_tiny_cifar10",)
     assert models.options().image_size == (96, 96)
+    assert models.options().max_tokens == 2000
+
+
+def test_an_installed_app_can_serve_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its option, or by the environment variables of Streamlit, as a container has them."""
+    given: list[dict[str, object]] = []
+    monkeypatch.setattr("streamlit.App.run", lambda _, config: given.append(config))
+    monkeypatch.setattr(sys, "argv", ["vitviz"])
+    assert cli.main(["app"]) == 0
+    assert cli.main(["app", "--address=0.0.0.0", "--port=9000"]) == 0
+    monkeypatch.setenv("STREAMLIT_SERVER_ADDRESS", "0.0.0.0")
+    monkeypatch.setenv("STREAMLIT_SERVER_MAX_UPLOAD_SIZE", "5")
+    assert cli.main(["app"]) == 0
+    assert cli.main(["app", "--address=10.0.0.1"]) == 0
+    said = [(one.get("server.address"), one.get("server.port")) for one in given]
+    assert said == [("127.0.0.1", 8501), ("0.0.0.0", 9000), ("0.0.0.0", 8501), ("10.0.0.1", 8501)]
+    assert [one["server.maxUploadSize"] for one in given] == [25, 25, 5, 5]
+
+
+def test_at_least_one_token_may_be_chosen() -> None:
+    assert parse([]).max_tokens == MAX_TOKENS
+    with pytest.raises(OptionError, match="at least 1, got 0"):
+        parse(["--max-tokens=0"])

@@ -23,32 +23,31 @@ from pages.driver import (
     upload,
 )
 from vitviz import Model
-from vitviz.app.controls import LAYERED
+from vitviz.app.pages import PAGES
 from vitviz.app.shared import models, pictures, results
-from vitviz.text import PAGES, page_after, page_text, tab
+from vitviz.app.widgets import class_menu
+from vitviz.text import page_text
 
 
 def test_tabs_are_numbered_in_the_order_of_the_lesson() -> None:
-    assert [tab(page) for page in PAGES] == [
+    assert [page.tab for page in PAGES.values()] == [
         f"{number} {page_text(page).title}" for number, page in enumerate(PAGES, start=1)
     ]
 
 
 def test_every_page_but_the_last_names_the_next() -> None:
     for page, following in pairwise(PAGES):
-        assert page_after(page) == following
-        assert shown(page).button(key="next").label == f"Next: {tab(following)}"
-    assert page_after(PAGES[-1]) is None
-    assert "next" not in {button.key for button in shown(PAGES[-1]).button}
+        assert shown(page).button(key="next").label == f"Next: {PAGES[following].tab}"
+    assert "next" not in {button.key for button in shown(following).button}
 
 
 def test_next_turns_to_the_next_page() -> None:
-    first, *others = PAGES[:4]
+    first, *others = [*PAGES][:4]
     at = opened(first, layer="3")
     for following in others:
         at.button(key="next").click().run()
         (title,) = at.title
-        assert title.value == f"{page_text(following).title}: {page_text(following).question}"
+        assert title.value == PAGES[following].heading
         assert address(at) == {"layer": "3"}
 
 
@@ -62,7 +61,8 @@ def test_every_page_says_the_answer(page: str) -> None:
     acts = results.capture(models.load(SHIPPED), pictures.picture(pictures.DEFAULT))
     assert acts.labels is not None
     assert acts.probabilities is not None
-    name, share = acts.labels[acts.probabilities.argmax()], acts.probabilities.max()
+    name = class_menu.names(acts)[acts.probabilities.argmax()]
+    share = acts.probabilities.max()
     assert answer(shown(page)) == f"Answer: {name}, {100 * share:.0f} %"
 
 
@@ -82,7 +82,7 @@ def test_the_answer_of_a_model_without_names_or_without_a_head(
 
 
 def test_a_layer_stays_chosen_where_it_plays_no_part() -> None:
-    first, *others = [page for page in PAGES if page not in LAYERED]
+    first, *others = [page for page in PAGES if "layer" not in PAGES[page].settings]
     at = opened(first, layer="2")
     for page in (first, *others):
         if page != first:

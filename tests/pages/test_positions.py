@@ -1,11 +1,12 @@
 """The Positions page: four kinds of embedding on the token map, all tiles, lines, other grids."""
 
+import json
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
-from examples import assert_one_sentence
+from examples import assert_clear_error
 from streamlit.testing.v1 import AppTest
 
 from pages.driver import (
@@ -22,7 +23,7 @@ from pages.driver import (
     stack,
     token_map,
 )
-from vitviz import Model
+from vitviz import Model, inspection
 from vitviz.app.shared import models
 from vitviz.inspection import (
     mirror_similarity,
@@ -35,7 +36,8 @@ from vitviz.inspection.positions import Interpolation
 from vitviz.plots import position_similarity as sprite
 from vitviz.plots import position_tile
 
-TILES, LINES, BEFORE, AFTER = range(4)
+SHUFFLED, WITH, WITHOUT, TILES, LINES, BEFORE, AFTER = range(7)
+ORDER = "Does the order of the patches matter?"
 NAMES = ["learned", "sine-cosine 1-D", "sine-cosine 2-D", "random"]
 
 
@@ -44,7 +46,7 @@ def alts(at: AppTest) -> list[str]:
 
 
 def titles(at: AppTest) -> list[str]:
-    return [heading.value for heading in at.subheader]
+    return [heading.value for heading in at.subheader if heading.value != ORDER]
 
 
 def query(at: AppTest) -> str:
@@ -159,7 +161,7 @@ def test_the_chosen_kind_is_that_of_all_figures() -> None:
         formulas = [one.value for one in at.latex if "omega_k" in one.value]
         assert len(formulas) == name.startswith("sine-cosine")
         seen.append([chart.spec for chart in charts(at)])
-    for chart in range(4):
+    for chart in (TILES, LINES, BEFORE, AFTER):
         assert len({specs[chart] for specs in seen}) == 4
 
 
@@ -214,11 +216,6 @@ def test_resizing_is_of_the_whole_table() -> None:
         assert f"make a picture of {4 * grid} x {4 * grid} px" in prose(at)
 
 
-def test_each_interpolation_is_another_figure() -> None:
-    others = (opened("positions", interpolation=how) for how in ("bilinear", "nearest"))
-    assert len({charts(at)[AFTER].spec for at in (shown("positions"), *others)}) == 3
-
-
 def test_on_its_own_grid_nothing_changes() -> None:
     at = opened("positions", grid="16")
     assert charts(at)[AFTER].spec == charts(at)[BEFORE].spec
@@ -242,11 +239,11 @@ def test_a_model_that_learns_no_positions_shows_the_other_kinds(
     at = opened("positions")
     assert not at.exception
     (message,) = at.info
-    assert_one_sentence(message.value)
+    assert_clear_error(message.value)
     assert why in message.value
     assert SHIPPED in message.value
     assert token_map(at)["frames"] == NAMES[1:]
-    assert len(charts(at)) == 4
+    assert len(charts(at)) == (4 if kind == "no positions" else 7)
     commit(at, frame=2)
     assert titles(at)[0] == "All positions: random"
 
@@ -272,7 +269,7 @@ def test_what_tells_the_model_where_patches_are_is_said(
 @pytest.mark.usefixtures("narrow")
 def test_a_model_of_many_grids_is_said_to_know_places_by_what_it_has() -> None:
     (said,) = opened("positions", model="swin_tiny_patch4_window7_224", weights="random").info
-    assert_one_sentence(said.value)
+    assert_clear_error(said.value)
     assert "a bias that attention adds to each score, by the offset" in said.value
     assert "convolutions" not in said.value
 
@@ -285,14 +282,14 @@ def test_a_table_of_another_grid_is_not_shown(
     at = opened("positions")
     assert not at.exception
     (message,) = at.info
-    assert_one_sentence(message.value)
+    assert_clear_error(message.value)
     assert "a grid other than 4 x 6" in message.value
     assert token_map(at)["frames"] == NAMES[1:]
     assert (token_map(at)["rows"], token_map(at)["cols"]) == (4, 6)
 
 
 def test_one_kind_at_a_time_where_all_are_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitviz.app.screens.positions.MAX_BYTES", 100_000)
+    monkeypatch.setattr("vitviz.app.screens.positions.MAX_MAP_BYTES", 100_000)
     at = opened("positions")
     one = stack(at)["codes"]
     assert one.size == 256**2
@@ -331,6 +328,24 @@ def test_mirror_images_are_told_with_their_numbers(put: Callable[..., str]) -> N
     assert "flipped" not in fixed
 
 
+def test_cosines_are_painted_from_their_minimum(
+    serve: Callable[[str], Model],
+) -> None:
+    model = serve("plain")
+    table = model.position_embedding
+    assert table is not None
+    least = inspection.position_similarity(table[-24:], grid=(4, 6)).min()
+    at = opened("positions")
+    assert token_map(at)["low"] == pytest.approx(least, abs=0.01)
+    positive = opened("positions", kind="sincos2d")
+    assert token_map(positive).get("low", -1) > -1
+    tiles = json.loads(charts(positive)[TILES].spec)["data"][1]["marker"]
+    assert tiles["cmin"] == token_map(positive)["low"]
+    positive.segmented_control(key="cosines").set_value("whole").run()
+    assert "low" not in token_map(positive)
+    assert json.loads(charts(positive)[TILES].spec)["data"][1]["marker"]["cmin"] == -1
+
+
 def test_cosines_are_told_beside_those_that_were_put_in() -> None:
     began = models.load(SHIPPED, "mimetic").position_embedding
     assert began is not None
@@ -340,3 +355,12 @@ def test_cosines_are_told_beside_those_that_were_put_in() -> None:
     assert f"to this grid, these are {near:.2f}, {across:.2f}" in text
     for link in ({"kind": "random"}, {"weights": "mimetic"}):
         assert "to this grid, these are" not in prose(opened("positions", **link))
+
+
+def test_the_shuffle_is_that_of_anatomy() -> None:
+    at = opened("positions", shuffle="4")
+    assert_works(at)
+    there = opened("anatomy", shuffle="4", experiment="order")
+    specs = {chart.spec for chart in charts(there)}
+    assert {charts(at)[chart].spec for chart in (SHUFFLED, WITH, WITHOUT)} <= specs
+    assert ORDER in [heading.value for heading in at.subheader]

@@ -1,5 +1,6 @@
 """Predict first: what is hidden until there is a guess, what is said then, and the class's."""
 
+import json
 import re
 from collections.abc import Callable, Iterator
 
@@ -25,8 +26,8 @@ from pages.driver import (
 )
 from vitviz import inspection
 from vitviz.app.shared import classroom, pictures, visitors
-from vitviz.checkpoints import assets
 from vitviz.text import guesses as text
+from vitviz.zoo.checkpoints import assets
 
 WHO = Callable[[str], None]
 
@@ -76,6 +77,28 @@ def counted(at: AppTest) -> str:
     return found[0] if found else ""
 
 
+def test_data_hunger_is_hidden_until_an_accuracy_is_guessed() -> None:
+    hidden = opened_with_data("training", predict="True")
+    assert not hidden.exception
+    assert "right on 72 % of the test pictures. **How accurate" in prose(hidden)
+    named = [alt for chart in charts(hidden) if "CNN" in (alt := chart.alt)]
+    assert not any("4,500" in alt for alt in named)
+    assert not hidden.dataframe
+    hidden.slider(key="guess_percent").set_value(50).run()
+    hidden.button(key="send guess").click().run()
+    assert_works(hidden)
+    assert told(hidden) == (
+        "50 %. With a tenth of the pictures the ViT reaches 67 %, 17 percentage points away; "
+        "the CNN reaches 78 %."
+    )
+    curve = next(chart for chart in charts(hidden) if "small CNN" in chart.alt)
+    star = json.loads(curve.spec)["data"][-1]
+    assert (star["x"], star["y"]) == ([4500], [50])
+    hidden.button(key="guess again").click().run()
+    assert "**How accurate" in prose(hidden)
+    assert "How accurate" not in prose(shown("training"))
+
+
 # --- alone ----------------------------------------------------------------------------------------
 
 
@@ -104,7 +127,7 @@ def test_attention_is_hidden_until_a_patch_is_guessed(acts: vitviz.Activations) 
     assert not board(at)
     assert token_map(at)["guess"] == {"patch": 37, "rows": 16, "cols": 16}
     shares = acts.attention(3)[1, 0, 1:].reshape(16, 16)
-    assert told(at) == text.patch(shares, 37, "the CLS token", "layer 4, head 2", True)
+    assert told(at) == text.describe_patch(shares, 37, "the CLS token", "layer 4, head 2", True)
     rank = 1 + int((shares > shares.flat[37]).sum())
     assert f"rank {rank} of 256" in told(at)
 
@@ -120,7 +143,9 @@ def test_a_guess_stays_with_its_layer_until_another_is_asked_for(acts: vitviz.Ac
     assert "in layer 6, mean of heads?" in prose(at)
     guess(at, 37)
     shares = acts.attention(5)[:, 0, 1:].mean(axis=0).reshape(16, 16)
-    assert told(at) == text.patch(shares, 37, "the CLS token", "layer 6, mean of heads", True)
+    assert told(at) == text.describe_patch(
+        shares, 37, "the CLS token", "layer 6, mean of heads", True
+    )
 
 
 def test_another_picture_is_another_question() -> None:
@@ -136,7 +161,7 @@ def test_a_column_asks_who_attends_to_it(acts: vitviz.Activations) -> None:
     assert f"**Which patch attends most to {where}** in layer 6" in prose(at)
     guess(at, 0)
     shares = acts.attention(5).mean(axis=0)[1:, 1 + 2 * 16 + 3].reshape(16, 16)
-    assert told(at) == text.patch(shares, 0, where, "layer 6, mean of heads", False)
+    assert told(at) == text.describe_patch(shares, 0, where, "layer 6, mean of heads", False)
 
 
 def test_switched_off_and_on_it_asks_anew() -> None:
@@ -167,7 +192,7 @@ def test_distance_is_hidden_until_a_layer_is_guessed(acts: vitviz.Activations) -
     at.button(key="send guess").click().run()
     assert_works(at)
     by_layer = np.nanmean(inspection.attention_distance(acts), axis=1)
-    assert told(at) == text.layer(by_layer, 2)
+    assert told(at) == text.describe_layer(by_layer, 2)
     assert charts(at)[0].alt.endswith("Layer 3 was guessed.")
 
 
@@ -207,10 +232,10 @@ def test_blocks_are_hidden_until_one_is_guessed(serve: Callable[..., vitviz.Mode
     assert board(at)["grid"] == {"rows": 4, "cols": 4, "crop": board(at)["grid"]["crop"]}  # type: ignore[index]
     guess(at, 6)
     assert not board(at)
-    assert told(at) == text.kept(6, 4)
+    assert told(at) == text.describe_pending_block(6, 4)
     at.button(key=run).click().run()
     assert_works(at)
-    (chart,) = [one for one in charts(at) if one.alt.startswith("Fall of the probability")]
+    (chart,) = [one for one in charts(at) if "Hiding a block" in one.alt]
     assert chart.alt.endswith("A white box is around the guess.")
     assert re.fullmatch(
         r"Without the block at row 2, column 3 of the blocks the probability of [\w ]+ (hardly "
@@ -219,7 +244,7 @@ def test_blocks_are_hidden_until_one_is_guessed(serve: Callable[..., vitviz.Mode
     )
     at.button(key="guess again").click().run()
     assert board(at)
-    assert not [one for one in charts(at) if one.alt.startswith("Fall of the probability")]
+    assert not [one for one in charts(at) if "Hiding a block" in one.alt]
 
 
 # --- with a class ---------------------------------------------------------------------------------
@@ -237,7 +262,7 @@ def test_a_teacher_sees_all_guesses_and_shows_them(who: WHO) -> None:
         assert not counted(student)
     who("teacher")
     teacher.run()
-    assert counted(teacher) == text.count(3)
+    assert counted(teacher) == text.describe_count(3)
     assert not token_map(teacher)
     (chart,) = charts(teacher)
     assert chart.alt == "Guesses of the class: most at row 3, column 6, 2 of 3."
@@ -249,8 +274,37 @@ def test_a_teacher_sees_all_guesses_and_shows_them(who: WHO) -> None:
     for student in (*students, late):
         student.run()
         assert token_map(student)
-        assert counted(student) == text.count(3)
+        assert counted(student) == text.describe_count(3)
     assert not told(late)
+
+
+@pytest.mark.parametrize("page", ["attention", "distance"])
+def test_students_wait_for_the_figure_where_the_teacher_wants_it(page: str, who: WHO) -> None:
+    def guessed(at: AppTest) -> AppTest:
+        if page == "attention":
+            return guess(at, 37)
+        at.pills(key="guess_layer").set_value(3).run()
+        return at.button(key="send guess").click().run()
+
+    who("teacher")
+    teacher = opened(page, predict="True")
+    teacher.toggle(key="wait").set_value(True).run()
+    who("student")
+    asked, other = guessed(opened(page, predict="True")), opened(page, predict="True")
+    assert text.SENT in [info.value for info in asked.info]
+    assert not other.info
+    assert not told(asked)
+    elsewhere = guess(opened(predict="True", layer="5", query="1.1"), 37)
+    assert told(elsewhere)  # the class is not asked this
+    who("teacher")
+    assert counted(teacher.run()) == "One guess."
+    (reveal,) = [button for button in teacher.button if button.label == text.REVEAL]
+    reveal.click().run()
+    who("student")
+    assert told(asked.run())
+    assert not asked.info
+    assert not told(other.run())
+    assert counted(other) == "One guess."
 
 
 def test_students_at_another_view_are_not_counted(who: WHO) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import timm
-from examples import example, own_model, picture, randomise, undrawn, watched
+from examples import example, own_model, picture, randomise, skip_random_weights, watched
 from numpy.testing import assert_allclose
 from streamlit.testing.v1 import AppTest
 
@@ -29,16 +29,17 @@ from pages.driver import (
 from pages.test_distance import DOTS, facts, numbers, trace
 from pages.test_tokens import COLOURS, FILM, alt, layout, seen
 from vitviz import Model, Profile, cli, inspection, load_model, load_profile, profile
-from vitviz.app.shared import models, pictures, profiles, results
+from vitviz.app.shared import models, pictures, results
+from vitviz.app.widgets import profiles
 from vitviz.app.widgets.data_table import Table
-from vitviz.checkpoints import assets, shipped_names
 from vitviz.profiling import fits
+from vitviz.zoo.checkpoints import assets, shipped_names
 
 SHIPPED = sorted((assets() / "profiles").glob("*.npz"))
 
 
 def forget() -> None:
-    for cached in (models.options, profiles.everything, results.captures):
+    for cached in (models.options, profiles.all_profiles, results.captures):
         cached.clear()
 
 
@@ -104,13 +105,13 @@ def test_mean_and_spread_of_every_head_stand_behind_the_dots(
     assert numbers(behind["x"]).tolist() == numbers(trace(at, DOTS)["x"]).tolist()
     said = f"means over 8 pictures, from {mean.min():.1f} to {mean.max():.1f} pixels."
     assert said in charts(at)[DOTS].alt
-    assert "standard deviation over 8 pictures" in specs(at)[DOTS]
+    assert "SD (n \\u2212 1) over 8 pictures" in specs(at)[DOTS]
     dots = numbers(trace(at, DOTS)["y"])
     away = np.abs(dots - mean.ravel())
     layer, head = divmod(int(away.argmax()), 4)
     assert (
-        "Blue bars: mean ± standard deviation of each head over 8 pictures of pictures. On this "
-        f"picture the heads are {away.mean():.1f} px from that mean on average, and "
+        "Blue bars: mean ± standard deviation (n − 1) of each head over 8 pictures of pictures. "
+        f"On this picture the heads are {away.mean():.1f} px from that mean on average, and "
         f"{away.max():.1f} px at most (layer {layer + 1}, head {head + 1})."
     ) in prose(at)
 
@@ -141,7 +142,9 @@ def test_the_table_has_the_numbers_of_the_profile(measured: Profile) -> None:
     table = at.dataframe[0].value
     mean, spread = measured.mean("distance"), measured.std("distance")
     assert_allclose(table["mean over 8 pictures, px"], mean.ravel(), rtol=1e-5)
-    assert_allclose(table["standard deviation over 8 pictures, px"], spread.ravel(), rtol=1e-5)
+    assert_allclose(
+        table["standard deviation (n - 1) over 8 pictures, px"], spread.ravel(), rtol=1e-5
+    )
     assert f"sha256 {measured.about['weights_sha256']}" in prose(at)
 
 
@@ -163,7 +166,7 @@ def test_a_model_of_windows_has_its_profile_behind_the_dots(
     sizes: dict[str, Any] = dict(
         img_size=32, window_size=4, embed_dim=8, depths=(1, 1), num_heads=(1, 2)
     )
-    with undrawn():
+    with skip_random_weights():
         module = timm.create_model("swin_tiny_patch4_window7_224", **sizes).eval()
     randomise(module)
     model = watched(module, (32, 32))
@@ -198,7 +201,7 @@ def test_it_is_said_why_a_profile_of_that_name_is_not_shown(
     wider = serve("plain", image_size=(16, 28))
     assert told(wider) == [f"{start}an input of 16 × 24 pixels."]
     monkeypatch.setattr(other, "name", "another")
-    assert profiles.why_none(other) == ""
+    assert profiles.explain_none(other) == ""
 
 
 def test_other_weights_or_another_preprocessing_are_another_model(measured: Profile) -> None:
@@ -299,7 +302,7 @@ def test_components_of_all_samples_are_those_of_their_stacked_tokens(
         stacked.append(acts.tokens(2, normalised=True)[acts.num_prefix_tokens :])
     pca = PCA(5, svd_solver="full").fit(np.concatenate(stacked).astype(np.float64))
     signs = np.sign(pca.components_[np.arange(5), np.abs(pca.components_).argmax(axis=1)])
-    points = signs * pca.transform(stacked[list(pictures.samples()).index("dog")])
+    points = signs * pca.transform(stacked[list(pictures.samples()).index(pictures.DEFAULT)])
     table = at.dataframe[0].value
     for number in range(5):
         found = table[f"component {number + 1}"].to_numpy()
@@ -320,8 +323,8 @@ def test_components_of_all_samples_are_those_of_their_stacked_tokens(
 def test_a_token_has_one_colour_in_every_picture(serve: Callable[[str], Model]) -> None:
     serve("plain")
     at = opened("tokens", basis="samples")
-    moose = opened("tokens", picture="moose", basis="samples")
-    explained = [prose(one).split("Red is ")[1].split("Fitted")[0] for one in (at, moose)]
+    cat = opened("tokens", picture="cat", basis="samples")
+    explained = [prose(one).split("Red is ")[1].split("Fitted")[0] for one in (at, cat)]
     assert explained[0] == explained[1]  # one basis
     assert "Fitted on this picture alone" in prose(opened("tokens"))
     assert address(at) == {"basis": "samples"}

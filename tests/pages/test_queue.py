@@ -1,12 +1,13 @@
 """The line of forward passes: in order, one at a time, left by whoever goes, and bounded."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
 import pytest
-from examples import assert_one_sentence
+from examples import assert_clear_error
 from streamlit.runtime.scriptrunner_utils.exceptions import StopException
 
 from pages.driver import (
@@ -20,7 +21,7 @@ from pages.driver import (
     until,
 )
 from vitviz import Model
-from vitviz.app.shared import queue
+from vitviz.app.shared import queue, results
 from vitviz.app.shared.queue import BusyError, Queue
 
 
@@ -115,8 +116,8 @@ def test_beyond_the_bound_one_sentence_asks_to_try_again() -> None:
     with others(line, 3):  # one at work, and two who wait
         with pytest.raises(BusyError) as caught, line.turn(nothing):
             raise AssertionError("it was not its turn")
-        assert str(caught.value).startswith("2 others are waiting")
-        assert_one_sentence(caught.value)
+        assert str(caught.value).startswith("2 others are already waiting")
+        assert_clear_error(caught.value)
         assert line.length == 3
     with line.turn(nothing):
         assert line.length == 1
@@ -140,6 +141,51 @@ def test_who_gives_way_goes_after_all_others_and_is_not_turned_away() -> None:
     assert order == ["first", "a", "b", "last"]
 
 
+def test_experiments_let_those_who_come_later_go_first() -> None:
+    line, order = Queue(), []
+
+    def take(name: str, patient: bool = False) -> None:
+        with line.turn(nothing, patient=patient):
+            order.append(name)
+
+    with line.turn(nothing, patient=True) as mine:
+        threads = started(line, partial(take, "experiment", True))
+        threads += started(line, *(partial(take, name) for name in "ab"))
+        mine.give_way(nothing)
+        order.append("first experiment")
+    for thread in threads:
+        thread.join()
+    assert order == ["a", "b", "experiment", "first experiment"]
+
+
+def test_who_has_a_turn_need_not_wait_for_another() -> None:
+    line = queue.pass_queue()
+    with queue.turn() as mine:
+        with queue.turn() as again:
+            assert again is mine
+        assert queue.current_turn() is mine
+        assert line.length == 1
+    assert queue.current_turn() is None
+    assert not line.length
+
+
+def test_two_who_wait_for_each_other_go_on() -> None:
+    """One has the turn and wants a value that the other is to compute, in a turn of its own."""
+    key = ("two who wait", time.monotonic())
+    found: list[int] = []
+
+    def compute() -> None:
+        found.append(results.compute(key, lambda: 7, lambda made: 8))
+
+    with queue.turn():
+        thread = threading.Thread(target=compute)
+        thread.start()
+        until(lambda: queue.pass_queue().length == 2)
+        assert results.compute(key, lambda: 8, lambda made: 8) == 7
+    thread.join()
+    assert found == [7]
+
+
 # --- on the page --------------------------------------------------------------------------------
 
 
@@ -149,7 +195,7 @@ def test_the_page_says_how_many_are_ahead(
     serve("plain")
     forget()
     said = []
-    with others(queue.passes(), 2) as go:
+    with others(queue.pass_queue(), 2) as go:
 
         def draw(place: object, value: float, text: str = "") -> object:
             said.append(text)
@@ -167,7 +213,7 @@ def test_a_stale_run_leaves_the_line_and_the_next_is_right(
 ) -> None:
     serve("plain")
     forget()
-    line = queue.passes()
+    line = queue.pass_queue()
 
     def stopped(*_: object, **__: object) -> object:
         raise StopException  # as drawing does once a newer run is asked for
@@ -192,7 +238,7 @@ def test_a_run_that_is_stopped_in_a_pass_frees_the_line(
     with monkeypatch.context() as patch:
         patch.setattr("vitviz.capture", stopped)
         at = opened()
-    assert not queue.passes().length
+    assert not queue.pass_queue().length
     assert_works(at.run())
 
 
@@ -204,12 +250,12 @@ def test_too_many_leave_a_sentence_and_every_setting(
     before = drawn(at)
     line = provenance(at)
     forget()
-    monkeypatch.setattr(queue.passes(), "most", 0)
-    with others(queue.passes(), 1):
+    monkeypatch.setattr(queue.pass_queue(), "most", 0)
+    with others(queue.pass_queue(), 1):
         at.run()
         (said,) = complaints(at)
-        assert_one_sentence(said)
-        assert "try again in a minute" in said
+        assert_clear_error(said)
+        assert "Try again in a minute" in said
         assert not at.exception
     at.run()
     assert_works(at)

@@ -24,9 +24,9 @@ def beit(monkeypatch: pytest.MonkeyPatch) -> Model:
     return model
 
 
-def of_dog(model: Model) -> tuple[np.ndarray, np.ndarray]:
+def of_sample(model: Model) -> tuple[np.ndarray, np.ndarray]:
     """The rollout of CLS, and of the mean of the patches: (rows, columns)."""
-    *_, every = inspection.rollout_steps(capture(model, pictures.sample("dog").image))
+    *_, every = inspection.rollout_steps(capture(model, pictures.sample(pictures.DEFAULT).image))
     return every[0, 1:].reshape(4, 6), every[1:, 1:].mean(axis=0).reshape(4, 6)
 
 
@@ -56,12 +56,12 @@ def test_the_class_token_can_still_be_asked(beit: Model) -> None:
 
 
 def test_the_map_of_a_class_is_compared_with_the_rollout_of_what_is_read(beit: Model) -> None:
-    cls, pooled = of_dog(beit)
-    wanted = attribution.relevance(beit, pictures.sample("dog").image, 2).ravel()
+    cls, pooled = of_sample(beit)
+    wanted = attribution.relevance(beit, pictures.sample(pictures.DEFAULT).image, 2).ravel()
     like, unlike = (np.corrcoef(wanted, one.ravel())[0, 1] for one in (pooled, cls))
     assert abs(like - unlike) > 0.02
     words = prose(opened("rollout", **{"class": "2"}))
-    assert f"Correlation with rollout (mean of heads, r = 0.5): {like:.2f}." in words
+    assert f"the smallest 0.0 discarded): {like:.2f}." in words
     assert (
         "combined over all layers, read at the mean of the patches (the head does not read CLS)."
         in words
@@ -74,9 +74,9 @@ def test_the_curves_are_of_maps_read_where_the_head_reads(
     ranked: list[np.ndarray] = []
     real = intervention.deletion_curve
 
-    def curve(model: Model, image: Any, importance: np.ndarray, **options: Any) -> Any:
+    def curve(model: Model, image: Any, importance: np.ndarray, target: Any, **options: Any) -> Any:
         ranked.append(importance)
-        return real(model, image, importance, **options)
+        return real(model, image, importance, target, **options)
 
     monkeypatch.setattr(intervention, "deletion_curve", curve)
     monkeypatch.setattr(classify, "STEPS", 2)
@@ -84,8 +84,8 @@ def test_the_curves_are_of_maps_read_where_the_head_reads(
     assert "Do the maps of attention, read at the mean of the patches" in prose(at)
     at.button(key="run curves").click().run()
     assert_works(at)
-    cls, pooled = of_dog(beit)
+    cls, pooled = of_sample(beit)
     assert_allclose(ranked[0], pooled, atol=1e-6)
     assert np.abs(cls - pooled).max() > 1e-3
-    last = capture(beit, pictures.sample("dog").image).attention(2)
+    last = capture(beit, pictures.sample(pictures.DEFAULT).image).attention(2)
     assert_allclose(ranked[1], last[:, 1:, 1:].mean(axis=(0, 1)).reshape(4, 6), atol=1e-6)

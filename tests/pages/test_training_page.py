@@ -19,11 +19,12 @@ from pages.driver import (
     opened_with_data,
     prose,
     provenance,
+    specs,
     trigger,
 )
-from vitviz import checkpoints
-from vitviz.app.screens import training, training_experiments
+from vitviz.app.screens import training
 from vitviz.plots.training import running_epochs
+from vitviz.zoo import checkpoints
 
 CIFAR10, CIFAR100 = "vitviz_tiny_cifar10", "vitviz_tiny_cifar100"
 CURVES = checkpoints.assets() / "curves"
@@ -44,8 +45,7 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of records that the page reads instead of the shipped one."""
     folder = tmp_path / "curves"
     folder.mkdir()
-    for module in (training, training_experiments):
-        monkeypatch.setattr(module, "assets", lambda: tmp_path)
+    monkeypatch.setattr(training, "assets", lambda: tmp_path)
     return folder
 
 
@@ -174,6 +174,22 @@ def test_a_link_holds_the_moment_and_the_slider_goes_back_to_the_untrained_model
     assert "8 x 8" in " ".join(heading.value for heading in at.subheader)
 
 
+def test_positions_of_all_moments_are_painted_from_their_minimum() -> None:
+    """From -1 they would all be of one colour."""
+
+    def begins(**settings: str) -> float:
+        drawn = [json.loads(spec)["data"] for spec in specs(opened("training", **settings))]
+        markers = [trace["marker"] for traces in drawn for trace in traces if "marker" in trace]
+        (low,) = {marker["cmin"] for marker in markers if "cmin" in marker}
+        return float(low)
+
+    with np.load(checkpoints.assets() / "curves" / "vitviz_things200.npz") as record:
+        tables = [record[f"positions_{at}"].astype(float) for at in range(len(record["epoch"]))]
+    rows = [table / np.linalg.norm(table, axis=1, keepdims=True) for table in tables]
+    least = min((row @ row.T).min() for row in rows)
+    assert least - 0.011 < begins() == begins(moment="1") <= least
+
+
 def test_the_line_and_the_files_tell_of_the_record() -> None:
     """Also where the weights on screen are random: nothing here is theirs."""
     at = opened_with_data("training", model=CIFAR100, weights="random", moment="2")
@@ -201,7 +217,8 @@ def test_a_model_of_others_is_not_claimed(records: Path, serve: Any) -> None:
     serve("plain")
     at = opened("training")
     assert_works(at)
-    assert f"has no recorded training run: that of {CIFAR10} is shown" in at.info[0].value
+    said = " ".join(box.value for box in at.info)
+    assert f"has no recorded training run: that of {CIFAR10} is shown" in said
 
 
 def test_a_run_without_kept_weights_shows_its_curve_alone(records: Path) -> None:
@@ -252,9 +269,9 @@ def test_data_hunger_has_intervals(records: Path) -> None:
     assert_works(at)
     assert "ViT 30.0 % with 4,500 pictures and 60.0 % with 45,000" in alts(at)[-1]
     assert "Every run ended when it had seen about 64,000 pictures. Points" in prose(at)
-    mean, half = training_experiments._interval((0.2, 0.3, 0.4))
+    mean, half = training._interval((0.2, 0.3, 0.4))
     assert (mean, half) == pytest.approx((0.3, 4.303 * 0.1 / 3**0.5))
-    assert training_experiments._interval([0.6])[1] == pytest.approx(0.0096, abs=1e-4)
+    assert training._interval([0.6])[1] == pytest.approx(0.0096, abs=1e-4)
 
 
 def test_runs_that_were_cut_are_counted(records: Path) -> None:
@@ -278,7 +295,7 @@ def test_the_reason_for_flat_lines_is_said_where_all_runs_were_cut(records: Path
 def test_conditions_are_compared_by_seed(records: Path) -> None:
     """Of all seeds the teacher's run has two points more, whatever else they have."""
     write_run(records, CIFAR10, 0.5)
-    gains = dict(zip(training_experiments.CONDITIONS, (0.0, 0.01, -0.03, 0.02), strict=True))
+    gains = dict(zip(training.CONDITIONS, (0.0, 0.01, -0.03, 0.02), strict=True))
     runs: list[dict[str, Any]] = [
         dict(
             condition=name,
@@ -337,7 +354,7 @@ def test_the_shipped_runs_on_data_hunger_are_those_of_both_networks() -> None:
 
 def test_the_shipped_experiment_has_three_seeds_of_each_condition() -> None:
     found = json.loads((CURVES / "inductive_bias.json").read_text())
-    seeds: dict[str, list[int]] = {name: [] for name in training_experiments.CONDITIONS}
+    seeds: dict[str, list[int]] = {name: [] for name in training.CONDITIONS}
     for run in found["runs"]:
         seeds[run["condition"]].append(run["seed"])
         assert run["pictures_seen"] == pytest.approx(found["most_seen"], rel=0.005)

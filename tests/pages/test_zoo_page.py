@@ -23,12 +23,12 @@ from pages.driver import (
     shown,
     upload,
 )
-from pages.test_other_families import DRAWN
+from pages.test_other_families import REFUSED
 from vitviz import Model
-from vitviz.app.main import RECORDS
+from vitviz.app.pages import PAGES
 from vitviz.app.screens import zoo
 from vitviz.app.shared import models, pictures, results
-from vitviz.text import PAGES, page_text
+from vitviz.text import page_text
 from vitviz.text.families import CARDS
 from vitviz.zoo import PAPER_SIZES, TOYS
 
@@ -76,7 +76,7 @@ def test_every_family_is_drawn_and_says_what_a_query_may_look_at(
     for told in (card.differs, card.hidden, card.source, TOYS[family].architecture):
         assert told in prose(at)
     assert provenance(at).startswith(f"{TOYS[family].architecture}: allowed pairs")
-    assert provenance(at).endswith("sample: dog")
+    assert provenance(at).endswith("sample: red panda")
     depth = int(at.slider(key="zoo_layer").max)
     at.slider(key="zoo_layer").set_value(depth).run()
     assert_works(at)
@@ -213,7 +213,7 @@ def test_the_edge_sees_less_in_shifted_layers_alone() -> None:
     assert "Why does it see less there in layer 2, and not in layer 1?" in page_text("zoo").try_this
     assert "not in the last stage here" in CARDS["Swin"].differs
     model = zoo._narrow("Swin")
-    acts = results.capture(model, pictures.sample("dog"))
+    acts = results.capture(model, pictures.sample(pictures.DEFAULT))
     less = []
     for layer, described in enumerate(acts.layers):
         rows, cols = described.query_grid
@@ -227,11 +227,10 @@ def test_the_edge_sees_less_in_shifted_layers_alone() -> None:
 
 @pytest.mark.parametrize("family", CARDS)
 def test_a_card_names_the_pages_that_do_not_show_the_family(family: str) -> None:
-    about_one = [page_text(page).title for page in PAGES if page not in RECORDS]
-    drawn = DRAWN.get(TOYS[family].architecture)
-    if drawn is None:  # one grid, in which every token looks at every other
-        drawn = {page for page in PAGES if family != "Hybrid" or page != "filters"}
-    missing = {page_text(page).title for page in PAGES if page not in drawn} & set(about_one)
+    about_one = [page_text(page).title for page in PAGES if PAGES[page].shows_model]
+    # Most families have one grid, in which every token looks at every other.
+    refused = REFUSED.get(TOYS[family].architecture, {"filters"} if family == "Hybrid" else set())
+    missing = {page_text(page).title for page in refused}
     named = set(re.findall(r"\b(?:" + "|".join(about_one) + r")\b", CARDS[family].hidden))
     assert named == missing
 

@@ -1,19 +1,20 @@
-"""`capture` runs one picture through a model, with or without edits, and returns `Activations`.
+"""`capture`: run one picture through a model, with or without edits, and return `Activations`.
 
-`captures` does so with many, a batch in one forward pass.
+`captures` does so for many pictures, a batch in one forward pass.
 
 Attention is read where it is computed: a TorchFunctionMode sees the queries, keys and values that
-`scaled_dot_product_attention` is called with, so that logits stay bit-identical and nothing of the
-model is changed. Before a layer is shown, what its attention gives with the values is compared with
-the block's own output on this picture.
+`scaled_dot_product_attention` is called with, so that logits stay bit-identical and the model is
+not changed. Before a layer is shown, its attention times the values is compared with the block's
+own output on this picture.
 """
 
+from ..common.query import Query
+from ..model.devices import TOLERANCE
 from .activations import Activations
+from .calls import PROOF_ROWS
 from .edits import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens, edited_input
-from .forward import Picture, capture, captures, check_finite, show, widget
+from .forward import Picture, capture, captures, check_finite
 from .loading import load_activations
-from .maps import Query
-from .proof import PROOF_ROWS, TOLERANCE
 
 __all__ = [
     "PROOF_ROWS",
@@ -31,6 +32,4 @@ __all__ = [
     "check_finite",
     "edited_input",
     "load_activations",
-    "show",
-    "widget",
 ]

@@ -1,93 +1,503 @@
-"""`Activations`: attention and tokens of every layer in one forward pass, and its logits."""
+"""`Activations`: the attention and tokens of every layer in one forward pass, and its logits."""
 
+import io
+import json
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..families import ModelError
-from ..language import Message
-from .calls import Call, FusedCall, expanded
-from .forward_pass import ForwardPass, read_only
-from .maps import Direction, Query, checked, map_of
-from .proof import why_differs
-from .streaming import AttentionLayers
+from ..common.files import replace_file
+from ..common.language import Message
+from ..common.query import Query, token_number
+from ..model.answers import Answers, scores
+from ..model.devices import own_precision
+from ..model.families import Layer, ModelError, Offset, Windows
+from ..model.model import html_table
+from ..model.origin import Origin
+from .batches import Arena, Batch
+from .calls import AttentionLayers, Call, FusedCall, expand_windows, explain_mismatch
 
 if TYPE_CHECKING:
+    import pandas
+
     from ..inspection import Measurements
-    from ..notebook import Shown
-    from ..notebook.widget import TokenMap
+
+FORMAT = 1  # of the file that `Activations.save` writes; others are refused
+
+Direction = Literal["row", "column"]
 
 
-class Activations(ForwardPass):
+def _encode(acts: "Activations") -> bytes:
+    """Return the file of a capture, as `Activations.save` describes it."""
+    arrays: dict[str, np.ndarray] = {"photo": np.asarray(acts.photo)}
+    halves: list[str] = []  # arrays of bfloat16, which numpy lacks
+    orders: dict[str, list[int]] = {}  # axes as they lie in memory: products round by it
+
+    def put(name: str, tensor: Tensor | None) -> None:
+        if tensor is None:
+            return
+        tensor = tensor.detach().cpu()
+        for axis, step in enumerate(tensor.stride()):
+            if step == 0:  # a bias that all windows or heads share
+                tensor = tensor.narrow(axis, 0, 1)
+        steps = tensor.stride()
+        order = sorted(range(tensor.ndim), key=lambda axis: -steps[axis])
+        if order != [*range(tensor.ndim)]:
+            orders[name] = order
+        if tensor.dtype == torch.bfloat16:
+            halves.append(name)
+            tensor = tensor.contiguous().view(torch.int16)
+        arrays[name] = tensor.numpy()
+
+    if acts.output is not None:
+        arrays["features" if acts.logits is None else "logits"] = acts.output
+    arrays["patches"] = acts.patches
+    for depth, z in enumerate(acts._stream):
+        put(f"tokens_{depth}", z)
+    for layer in range(acts.depth):
+        put(f"tokens_after_attention_{layer}", acts._after_attention[layer])
+        call, windows = acts._calls[layer], acts._windows[layer]
+        if windows is not None:
+            for name, value in vars(windows).items():
+                arrays[f"windows_{name}_{layer}"] = np.asarray(value)
+        if call is None:
+            continue
+        call = call.cpu()
+        put(f"rows_{layer}", call.output.rows)
+        put(f"projected_{layer}", call.output.projection)
+        put(f"v_{layer}", call.v)
+        if isinstance(call, FusedCall):
+            put(f"q_{layer}", call.q)
+            put(f"k_{layer}", call.k)
+            put(f"bias_{layer}", call.bias)
+            arrays[f"scale_{layer}"] = np.array(call.scale)
+        else:
+            put(f"weights_{layer}", call.weights)
+            weight, bias = call.mixing or (None, None)
+            put(f"mixing_weight_{layer}", weight)
+            put(f"mixing_bias_{layer}", bias)
+    norm = _layer_norm(acts)
+    if norm is not None:
+        put("norm_weight", norm.weight)
+        put("norm_bias", norm.bias)
+    about = {
+        "format": FORMAT,
+        **acts.record,
+        "provenance": acts.provenance,
+        "picture_size": acts.picture_size,
+        "layers": [asdict(layer) for layer in acts.layers],
+        "labels": acts.labels,
+        "answers": acts.answers,
+        "read_tokens": acts.read_tokens,
+        "crops": acts._crops,
+        "offsets": acts._offsets,
+        "norm": type(acts._final_norm).__name__ if acts._final_norm is not None else None,
+        "norm_eps": None if norm is None else norm.eps,
+        "norm_width": None if norm is None else norm.normalized_shape[0],
+        "bfloat16": halves,
+        "orders": orders,
+    }
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, about=json.dumps(about), **arrays)
+    return file.getvalue()
+
+
+def _layer_norm(acts: "Activations") -> nn.LayerNorm | None:
+    """Return the final norm if a plain LayerNorm with its parameters gives the same bits."""
+    norm, last = acts._final_norm, acts._stream[-1]
+    if not isinstance(norm, nn.LayerNorm) or tuple(norm.normalized_shape) != last.shape[-1:]:
+        return None
+    plain = plain_norm(norm.weight, norm.bias, norm.eps, last.shape[-1])
+    normalised = torch.from_numpy(acts.tokens(acts.depth, normalised=True).copy())
+    with torch.inference_mode():
+        return plain if torch.equal(plain(last).float().cpu(), normalised) else None
+
+
+def plain_norm(
+    weight: Tensor | None, bias: Tensor | None, eps: float, shape: int | tuple[int, ...]
+) -> nn.LayerNorm:
+    plain = nn.LayerNorm(shape, eps, elementwise_affine=False)
+    for name, values in (("weight", weight), ("bias", bias)):
+        if values is not None:
+            setattr(plain, name, nn.Parameter(values.detach(), requires_grad=False))
+    return plain
+
+
+@lru_cache(16)  # a thousand names take milliseconds
+def _default_names(count: int) -> tuple[str, ...]:
+    return tuple(Message("output {number}", number=index) for index in range(count))
+
+
+def read_only(tensor: Tensor) -> np.ndarray:
+    array = tensor.detach().float().cpu().numpy()
+    array.flags.writeable = False
+    return array
+
+
+def _build_map(
+    layer: Layer,
+    windows: Windows,
+    attention: np.ndarray,
+    query: Query | None,
+    direction: Direction,
+) -> np.ndarray:
+    """Return the map (heads, rows, cols) of `Activations.attention_map` from A (W, h, n, m)."""
+    sources, targets = windows.queries, windows.keys
+    grids = layer.query_grid, layer.key_grid
+    if direction == "column":
+        attention = attention.swapaxes(2, 3)
+        sources, targets, grids = targets, sources, grids[::-1]
+    full = np.zeros((layer.num_heads, grids[1][0] * grids[1][1]), np.float32)
+    if query is None and "cls" not in layer.prefix:
+        for window, own, places in zip(attention, sources, targets, strict=True):
+            total = window[:, own >= 0].sum(axis=1)
+            full[:, places[places >= 0]] += total[:, places >= 0]
+        full /= np.count_nonzero(sources >= 0)
+    else:
+        number, token = _locate(layer, sources, grids[0], 0 if query is None else query)
+        places = targets[number]
+        full[:, places[places >= 0]] = attention[number, :, token][:, places >= 0]
+    return full.reshape(-1, *grids[1])
+
+
+def check_index(index: int, count: int, what: str, error: type[ValueError] = ValueError) -> int:
+    """Return an index if it lies in 0 .. count - 1; a negative one would count from the end."""
+    if not 0 <= index < count:
+        raise error(f"Expected a {what} in 0..{count - 1}, got {index}.")
+    return index
+
+
+def _locate(
+    layer: Layer, places: np.ndarray, grid: tuple[int, int], query: Query
+) -> tuple[int, int]:
+    """Return the window that holds a token, and the token's index in it."""
+    prefix = len(layer.prefix)
+    token = token_number(query, prefix=layer.prefix, grid=grid)
+    if token < prefix:
+        return 0, token
+    matches = np.argwhere(places == token - prefix)
+    if len(matches):
+        return int(matches[0, 0]), int(matches[0, 1])
+    if layer.kind == "class":
+        raise ModelError(
+            "Only the class token attends in {layer}. Ask for its row.", layer=layer.name
+        )
+    raise ModelError("Patch {patch} was dropped from this pass.", patch=token - prefix)
+
+
+def _centres(places: np.ndarray, grid: tuple[int, int], step: np.ndarray) -> np.ndarray:
+    """Return row and column of each patch's centre in pixels (n, 2); NaN for other tokens."""
+    cells = np.stack(np.divmod(places, grid[1]), axis=1)
+    return np.where(places[:, None] >= 0, (cells + 0.5) * step, np.nan)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Activations:
     """What one forward pass of one picture computed; immutable, and without the model itself.
 
     Layers, heads and tokens count from 0. Arrays are read-only float32.
     """
 
-    def show(
-        self, *, layer: int | None = None, head: int | None = 0, query: Query | None = None
-    ) -> "Shown":
-        """The token map of all layers and heads, live in the output of a notebook.
+    layers: tuple[Layer, ...]
+    #: Names of the tokens from which the head reads the answer, as `Model.read_tokens`.
+    read_tokens: tuple[str, ...]
+    #: The model's output, shape (K,): `logits`, or without a head the features it would read.
+    output: np.ndarray | None
+    #: What the output means: "classes", "labels", "values" or "embedding", as `Model.answers`.
+    answers: Answers
+    #: Row-major numbers of the patches that were not dropped, in the order of their tokens.
+    patches: np.ndarray
+    #: The picture, reduced if its longer side had 1488 pixels or more.
+    photo: Image.Image
+    #: (width, height) of the original picture, in whose pixels `crop` is given.
+    picture_size: tuple[int, int]
+    #: The model and where its weights come from.
+    provenance: str
+    #: What it shares with the other pictures of its pass; None if it was loaded from a file.
+    batch: Batch | None = None
 
-        It is a page of HTML in a frame of its own, and needs neither a kernel nor a network: it
-        stays live in a notebook that was saved.
+    _origin: Origin
+    _number: int = 0  # of the picture in the batch
+    _headless: bool
+    _known_labels: tuple[str, ...] | None
+    _crops: tuple[tuple[float, float, float, float], ...]
+    _offsets: tuple[Offset, ...]
+    _calls: tuple[Call | None, ...]
+    _windows: tuple[Windows | None, ...]
+    _stream: tuple[Tensor, ...]
+    _after_attention: tuple[Tensor | None, ...]
+    _final_norm: nn.Module | None
+    _arena: Arena | None
 
-        Parameters
-        ----------
-        layer : int, optional
-            The first on screen; the last layer where left out.
-        head : int or None
-            None for the mean of the heads.
-        query : int or (row, column), optional
-            As in `attention_map`.
+    def __repr__(self) -> str:
+        kinds = " and ".join(sorted({layer.kind for layer in self.layers}))
+        parts = [f"{self.depth} layers ({kinds})", f"{len(self._stream[-1])} tokens at the end"]
+        if self.answers == "classes" and self.scores is not None:
+            best = int(self.scores.argmax())
+            parts.append(f"{self.output_names[best]} {100 * self.scores[best]:.0f} %")
+        elif self.logits is not None:
+            parts.append(f"{self.answers}: {self._first_outputs()}")
+        return f"Activations({', '.join(parts)})"
 
-        Raises
-        ------
-        ModelError
-            When a layer has no attention to show.
-        ValueError
-            When there is no such layer, head or token.
+    def _repr_html_(self) -> str:
+        rows = {
+            "picture": f"{self.picture_size[0]} x {self.picture_size[1]} pixels",
+            "layers": f"{self.depth} ({', '.join(sorted({one.kind for one in self.layers}))})",
+            "tokens at the end": str(len(self._stream[-1])),
+        }
+        if self.output is not None:
+            rows["answer" if self.answers == "classes" else self.answers] = self._first_outputs()
+        return html_table(self.provenance, rows)
+
+    def _first_outputs(self, most: int = 3) -> str:
+        """Name the most probable outputs, the first values, or the size of an embedding."""
+        if self.scores is None:
+            return "" if self.output is None else f"{len(self.output)} numbers"
+        if self.probabilities is None:
+            shown = [*range(len(self.scores))]
+            named = [f"{self.output_names[n]} {self.scores[n]:.4g}" for n in shown[:most]]
+            return ", ".join(named + ["…"] * (len(shown) > most))
+        shown = (-self.scores).argsort(kind="stable")[:most].tolist()
+        return ", ".join(f"{self.output_names[n]} {self.scores[n]:.1%}" for n in shown)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Provenance of the capture, as its files and figures state it, in JSON types.
+
+        `versions` of the packages and the `date` of the pass; `model`, `weights` (where they come
+        from) and `weights_sha256`, of all parameters and buffers as in a profile; of the `picture`
+        its `name` (None without a path), `sha256`, and `of`, what was hashed: the "file", "pixels"
+        in RGB, or a "prepared input" in float32. `notes` say why a digest is None.
+
+        Notes
+        -----
+        The weights are hashed at the first access, once for all captures of a model. The model must
+        still exist then, unchanged; changes made through `Tensor.data` are not noticed.
         """
-        from ..notebook import shown
+        return self._origin.record()
 
-        return shown("attention", self, layer=layer, head=head, query=query)
+    @property
+    def depth(self) -> int:
+        return len(self.layers)
 
-    def widget(
-        self, *, layer: int | None = None, head: int | None = 0, query: Query | None = None
-    ) -> "TokenMap":
-        """`show` as a widget: `layer`, `head` and `query` say what is chosen, and can be set.
+    @property
+    def crop(self) -> tuple[float, float, float, float]:
+        """Box of the first layer's grid in the picture: (left, top, right, bottom) in pixels."""
+        return self._crops[0]
 
-        It needs a kernel, and anywidget: `pip install "vitviz[notebook]"`.
+    def crop_of(self, layer: int, *, keys: bool = False) -> tuple[float, float, float, float]:
+        """Return `crop` of a layer's queries or keys; a padded grid reaches beyond the picture."""
+        described, windows = self._layer(layer), self._windows[layer]
+        (rows, cols), (key_rows, key_cols) = described.query_grid, described.key_grid
+        left, top, right, bottom = self._crops[layer]
+        if keys and windows is not None:
+            height, width = windows.key_step
+            right = left + key_cols * width * (right - left) / cols
+            bottom = top + key_rows * height * (bottom - top) / rows
+        return left, top, right, bottom
 
-        Raises
-        ------
-        ImportError
-            Without anywidget.
-        ModelError, ValueError
-            As `show`.
+    @property
+    def logits(self) -> np.ndarray | None:
+        """The head's output, shape (K,): logits, values or an embedding; None without a head."""
+        return None if self._headless else self.output
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """Names of the outputs, where they are known."""
+        names = self._known_labels
+        known = names is not None and self.logits is not None and len(names) == len(self.logits)
+        return names if known else None
+
+    @property
+    def probabilities(self) -> np.ndarray | None:
+        """Probabilities, shape (K,); None where the model answers with values or an embedding.
+
+        Of classes they are the softmax of the logits, and sum to 1. Of labels they are the sigmoid
+        of each logit, and need not sum to 1.
         """
-        from ..notebook import checked
-        from ..notebook.widget import TokenMap
+        return self.scores if self.answers in ("classes", "labels") else None
 
-        return TokenMap(
-            self, checked(self, self.depth - 1 if layer is None else layer, head, query)
-        )
+    @property
+    def scores(self) -> np.ndarray | None:
+        """The answer as it is shown, shape (K,): probabilities or values; None of an embedding."""
+        if self.logits is None or self.answers == "embedding":
+            return None
+        return read_only(scores(torch.from_numpy(self.logits.copy()), self.answers))
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Name of each logit: its label if it is known, else "output 5"."""
+        count = 0 if self.logits is None else len(self.logits)
+        return self.labels or _default_names(count)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return self._common(Message("grid"), lambda layer: layer.query_grid)
+
+    @property
+    def num_heads(self) -> int:
+        return self._common(Message("number of heads"), lambda layer: layer.num_heads)
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        return self._common(Message("number of prefix tokens"), lambda layer: len(layer.prefix))
+
+    @property
+    def patch_size(self) -> int | tuple[int, int]:
+        return self._common(Message("patch size"), lambda layer: layer.patch_size)
+
+    def _common(self, what: str, read: Callable[[Layer], Any]) -> Any:
+        values = {read(layer) for layer in self.layers}
+        if len(values) != 1 or any(layer.kind != "global" for layer in self.layers):
+            raise ModelError(
+                "The layers of this model differ in their tokens or attend in windows, so they "
+                "have no common {what}. See acts.layers for each layer.",
+                what=what,
+            )
+        return values.pop()
+
+    @property
+    def all_to_all(self) -> bool:
+        """Whether every token attends to every token, and the tokens are the same in each layer."""
+        every = all(layer.kind == "global" for layer in self.layers)
+        return every and len(self._token_sets) == 1
+
+    @property
+    def _token_sets(self) -> set[Any]:
+        return {(layer.query_grid, layer.key_grid, layer.prefix) for layer in self.layers}
+
+    @property
+    def refusal(self) -> Message | None:
+        """Reason why the first hidden layer is hidden; None if all layers are shown."""
+        return next((layer.refusal for layer in self.layers if layer.refusal), None)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that this capture holds; of a batch's memory, its share."""
+        tensors = [t for call in self._calls if call for t in call.tensors()]
+        tensors += [*self._stream, *(z for z in self._after_attention if z is not None)]
+        tensors += [] if self._final_norm is None else self._final_norm.parameters()
+        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+        photo = 4 * self.photo.width * self.photo.height  # Pillow's bytes of a pixel in RGB
+        unused = 0 if self._arena is None else self._arena.unused
+        pictures = 1 if self.batch is None else self.batch.pictures
+        return (sum(storages.values()) - unused) // pictures + photo
+
+    def _layer(self, layer: int) -> Layer:
+        return self.layers[check_index(layer, self.depth, "layer")]
+
+    def layout(self, layer: int) -> Windows:
+        """Return the patches of each window; global attention has one window, of all tokens.
+
+        Prefix tokens and padding have the number -1.
+        """
+        described, windows = self._layer(layer), self._windows[layer]
+        if windows is not None:
+            return windows
+        keys = np.concatenate([np.full(len(described.prefix), -1), self.patches])[None]
+        return Windows(queries=keys[:, :1] if described.kind == "class" else keys, keys=keys)
+
+    def show(self, **options: Any) -> Any:
+        """Show the token map of all layers and heads in a notebook: `vitviz.show(acts, ...)`."""
+        import vitviz
+
+        return vitviz.show(self, **options)
+
+    def widget(self, **options: Any) -> Any:
+        """Return the token map as a widget: `vitviz.widget(acts, ...)`."""
+        import vitviz
+
+        return vitviz.widget(self, **options)
 
     def measure(self) -> "Measurements":
-        """All measurements of attention in one pass over the layers: `inspection.measurements`.
+        """Measure attention in one pass over the layers: `inspection.measurements`.
 
-        Those of a batch of `captures` are made together, at the first call.
+        The pictures of a batch of `captures` are measured together, at the first call. If the
+        layers are no chain of matrices over the same tokens (windows, pooled keys), each layer has
+        its distance and entropy; the rest is NaN, and `missing` says why.
         """
         from ..inspection import measurements
 
+        if not self.all_to_all:
+            return self._measure_each_layer()
         together = None if self.batch is None else self.batch.measurements
         return measurements(self) if together is None else together[self._number]
+
+    def _measure_each_layer(self) -> "Measurements":
+        from ..inspection import Measurements, windowed_distance
+        from ..inspection.attention import head_entropy
+
+        shape = self.depth, max(layer.num_heads for layer in self.layers)
+        distance, entropy = np.full((2, *shape), np.nan)
+        missing = str(self.refusal or "")
+        for number, layer in enumerate(self.layers):
+            if not layer.num_heads or layer.refusal:
+                continue
+            try:
+                windows = list(self.windows(number))
+            except ModelError as error:  # the proof failed on this picture
+                missing = missing or str(error)
+                continue
+            heads = number, slice(layer.num_heads)
+            distance[heads] = windowed_distance(windows)
+            whole = layer.kind in ("global", "class")  # else a query without a place is padding
+            rows = np.concatenate(
+                [a[:, whole | np.isfinite(queries).all(axis=1)] for a, queries, _ in windows],
+                axis=1,
+            )
+            entropy[heads] = head_entropy(rows)
+        try:
+            self.attention_layers()
+        except ModelError as error:
+            missing = str(error)
+        return Measurements(
+            distance=distance,
+            entropy=entropy,
+            prefix_mass=np.full(shape, np.nan),
+            query_attention=np.full((*shape, *self.layers[-1].query_grid), np.nan),
+            rollout=np.full(len(self.tokens(self.depth)), np.nan),
+            why=missing,
+        )
+
+    def to_frame(self, *, picture: str | None = None) -> "pandas.DataFrame":
+        """Return a table with a row for each layer, head and measure.
+
+        Parameters
+        ----------
+        picture : str, optional
+            The picture's name, to tell several tables apart when they are concatenated.
+
+        Returns
+        -------
+        pandas.DataFrame
+            `picture`, `layer` and `head`, counted from 1 as on screen, `measure`, `unit` and
+            `value`: the attention distance in pixels of the input ("px"), the entropy in bits
+            ("bit"), and where every token attends to every token the mass on the prefix tokens
+            (a "share"). NaN where a layer has none to show.
+        """
+        import pandas
+
+        from ..inspection.head_table import head_table
+
+        heads = [layer.num_heads for layer in self.layers]
+        frame = pandas.DataFrame(head_table(heads, self._head_measures(max(heads))))
+        frame.insert(0, "picture", picture)
+        return frame
+
+    def _head_measures(self, most: int) -> dict[str, dict[str, np.ndarray]]:
+        """Return the values (layers, most) of each measure, NaN where there is none."""
+        names = ("distance", "entropy", "prefix_mass")
+        whole = self.all_to_all and not any(layer.refusal for layer in self.layers)
+        measured = self.measure() if whole else self._measure_each_layer()
+        return {name: {"value": getattr(measured, name)} for name in names[: 3 if whole else 2]}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the capture to an NPZ file, which `vitviz.load_activations` reads.
@@ -99,52 +509,50 @@ class Activations(ForwardPass):
         - `q_{layer}`, `k_{layer}`, `v_{layer}` (windows, heads, tokens, head_dim), `scale_{layer}`
           and where there is one `bias_{layer}`: attention is softmax(scale q k^T + bias). Where it
           was read at a softmax, `weights_{layer}` (windows, heads, queries, keys) is attention.
-        - `about`: layers, labels, model, weights and geometry, as JSON; `photo`: the picture.
+        - `about`: `record`, layers, labels and geometry, as JSON; `photo`: the picture.
 
         Raises
         ------
         OSError
             When the file cannot be written.
         """
-        from .saving import written
-
-        Path(path).write_bytes(written(self))
+        replace_file(path, _encode(self))
 
     def attention(self, layer: int) -> np.ndarray:
-        """A of one layer: ndarray of shape (heads, queries, keys); each row sums to 1.
+        """Return A of one layer: ndarray of shape (heads, queries, keys); each row sums to 1.
 
         Attention within windows is expanded to a matrix of all patches, with 0 between patches of
-        different windows. Shares of padding are left out, so that a row may sum to less than 1.
+        different windows. Shares of padding are left out, so a row may then sum to less than 1.
 
         Raises
         ------
         ModelError
             When the layer has no attention, or it does not reproduce the block's own output.
         """
-        attention, windows = self._proved(layer).float().numpy(), self._windows[layer]
+        attention, windows = self._prove_attention(layer).float().numpy(), self._windows[layer]
         whole = attention[0]
         if windows is not None:
-            whole = expanded(attention, windows, self.layers[layer])
+            whole = expand_windows(attention, windows, self.layers[layer])
         whole.flags.writeable = False
         return whole
 
     def attention_layers(self) -> AttentionLayers:
-        """The attention of each layer in turn, computed when it is reached; it can be read again.
+        """Return an iterable over the attention of each layer, computed when it is reached.
 
-        Where it is a plain softmax of q k^T, `inspection.measurements` reads it a block of rows at
-        a time and never makes a whole matrix.
+        If every layer is a plain softmax of q k^T, `inspection.measurements` reads a block of rows
+        at a time and never makes a whole matrix.
 
         Raises
         ------
         ModelError
-            When the layers are no chain of matrices over the same tokens, so that what follows
-            attention through all of them, such as rollout, is not defined.
+            When the layers are no chain of matrices over the same tokens, so that rollout and other
+            measures of the whole chain are not defined.
         """
         if not self.all_to_all:
             kinds = " and ".join(sorted({layer.kind for layer in self.layers}))
             raise ModelError(
-                "Its layers ({kinds} attention, {sets} sets of tokens) are no chain of "
-                "matrices over the same tokens, so rollout is not defined.",
+                "Rollout is not defined for this model: its layers ({kinds} attention, {sets} sets "
+                "of tokens) are no chain of matrices over the same tokens.",
                 kinds=kinds,
                 sets=len(self._token_sets),
             )
@@ -157,7 +565,7 @@ class Activations(ForwardPass):
         )
 
     def windows(self, layer: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """The attention of one layer and the places of its tokens, window by window.
+        """Yield the attention of one layer and the places of its tokens, window by window.
 
         Yields
         ------
@@ -166,7 +574,7 @@ class Activations(ForwardPass):
             Row and column of the centre of each query's patch, in pixels of the model's input; NaN
             for prefix tokens and padding.
         keys : ndarray of shape (m, 2)
-            The same of the keys.
+            Those of the keys.
 
         Raises
         ------
@@ -185,14 +593,14 @@ class Activations(ForwardPass):
             )
 
     def attention_by_window(self, layer: int) -> np.ndarray:
-        """A of each window, shape (windows, heads, n, m), with its tokens in the order of `layout`.
+        """Return A of each window (windows, heads, n, m), its tokens in the order of `layout`.
 
         Raises
         ------
         ModelError
             As `attention`.
         """
-        return read_only(self._proved(layer))
+        return read_only(self._prove_attention(layer))
 
     def attention_map(
         self,
@@ -201,7 +609,7 @@ class Activations(ForwardPass):
         *,
         direction: Direction = "row",
     ) -> np.ndarray:
-        """One token's attention over the patches: ndarray of shape (heads, rows, columns).
+        """Return one token's attention over the patches: ndarray of shape (heads, rows, columns).
 
         A row lies in the layer's key grid, a column in its query grid; windows, their shift and
         the pooling of keys are undone.
@@ -209,12 +617,12 @@ class Activations(ForwardPass):
         Parameters
         ----------
         layer : int
-        query : int or (row, column), optional
-            A token's number in the full sequence (prefix first), or a patch by its place in the
-            query grid (of a column: in the key grid). Left out: CLS, or the mean of the patches
-            where there is none.
+        query : int, (row, column) or str, optional
+            A token's number in the full sequence (prefix first), a patch by its place in the query
+            grid (of a column: in the key grid), or the name of a prefix token, such as "cls". By
+            default CLS, or the mean of the patches if there is none.
         direction : "row" or "column"
-            The row of A says where the token looks, the column who looks at it.
+            The row of A says where the token looks, the column which tokens look at it.
 
         Raises
         ------
@@ -228,42 +636,43 @@ class Activations(ForwardPass):
         """
         if direction not in ("row", "column"):
             raise ValueError(f'Expected the direction "row" or "column", got {direction!r}.')
-        attention = self._proved(layer).float().numpy()
-        full = map_of(self._layer(layer), self.layout(layer), attention, query, direction)
+        attention = self._prove_attention(layer).float().numpy()
+        full = _build_map(self._layer(layer), self.layout(layer), attention, query, direction)
         full.flags.writeable = False
         return full
 
     def queries(self, layer: int) -> np.ndarray:
-        """q of one layer: ndarray of shape (heads, tokens, head_dim)."""
+        """Return q of one layer: ndarray of shape (heads, tokens, head_dim)."""
         return self._vectors(layer, lambda call: call.q, self.layout(layer).queries)
 
     def keys(self, layer: int) -> np.ndarray:
-        """k of one layer: ndarray of shape (heads, tokens, head_dim)."""
+        """Return k of one layer: ndarray of shape (heads, tokens, head_dim)."""
         return self._vectors(layer, lambda call: call.k, self.layout(layer).keys)
 
     def values(self, layer: int) -> np.ndarray:
-        """v of one layer: ndarray of shape (heads, tokens, head_dim)."""
+        """Return v of one layer: ndarray of shape (heads, tokens, head_dim)."""
         return self._vectors(layer, lambda call: call.v, self.layout(layer).keys)
 
     def score_terms(self, layer: int) -> tuple[float, np.ndarray | None]:
-        """What turns q k^T into scores: the scale, and the bias that is added before the softmax.
+        """Return what turns q k^T into scores: the scale, and the bias added before the softmax.
 
         Returns
         -------
         scale : float
             1 / sqrt(head_dim) in a plain ViT.
         bias : ndarray of shape (heads, queries, keys), or None
-            Of each pair of places, where every token meets every token.
+            For each pair of tokens, where every token meets every token.
         """
         call = self._call(layer)
         if not isinstance(call, FusedCall) or len(call.q) > 1:
             raise ModelError(
-                "{layer} has no one product of q and k.", layer=self.layers[layer].name
+                "{layer} does not compute a single product of q and k.",
+                layer=self.layers[layer].name,
             )
         return call.scale, None if call.bias is None else read_only(call.bias[0])
 
     def tokens(self, depth: int, *, normalised: bool = False) -> np.ndarray:
-        """z_depth, the residual stream: ndarray of shape (tokens, D).
+        """Return z_depth, the residual stream: ndarray of shape (tokens, D).
 
         Parameters
         ----------
@@ -272,14 +681,16 @@ class Activations(ForwardPass):
         normalised : bool
             Apply the model's final LayerNorm.
         """
-        z = self._stream[checked(depth, len(self._stream), "depth")]
+        z = self._stream[check_index(depth, len(self._stream), "depth")]
         if normalised:
             norm = self._final_norm
             if norm is None or getattr(norm, "normalized_shape", z.shape[-1:]) != z.shape[-1:]:
                 raise ModelError(
-                    "There is no final LayerNorm for tokens of width {width}.", width=z.shape[-1]
+                    "The model has no final norm for tokens of width {width}.", width=z.shape[-1]
                 )
-            with torch.inference_mode():
+            weight = next(norm.parameters(), z)
+            z = z.to(weight.dtype)  # within autocast the tokens of a block are less precise
+            with own_precision(), torch.inference_mode():
                 if isinstance(norm, nn.LayerNorm):  # timm has one of maps (B, D, R, S)
                     z = F.layer_norm(z, z.shape[-1:], norm.weight, norm.bias, norm.eps)
                 else:
@@ -287,12 +698,12 @@ class Activations(ForwardPass):
         return read_only(z)
 
     def tokens_after_attention(self, layer: int) -> np.ndarray:
-        """z'_l of eq. 2: ndarray of shape (tokens, D)."""
-        z = self._after_attention[checked(layer, self.depth, "layer")]
+        """Return z'_l of eq. 2: ndarray of shape (tokens, D)."""
+        z = self._after_attention[check_index(layer, self.depth, "layer")]
         if z is None:
             raise ModelError(
-                "Attention and MLP of {layer} run side by side, so there are no tokens "
-                "between them.",
+                "The tokens between attention and MLP of {layer} are not known: both run side by "
+                "side, or the block has a forward of its own.",
                 layer=self.layers[layer].name,
             )
         return read_only(z)
@@ -306,20 +717,20 @@ class Activations(ForwardPass):
             )
         return call.cpu()
 
-    def _proved(self, layer: int) -> Tensor:
-        """A of every window (W, h, n, m), all of it compared with the block's own output."""
+    def _prove_attention(self, layer: int) -> Tensor:
+        """Return A of every window (W, h, n, m), compared as a whole with the block's output."""
         call = self._call(layer)
         with torch.inference_mode():
             attention = call.attention()
-            (refusal,) = why_differs(
-                self.layers[layer], call.projected(attention), call.output.projected, call.half
+            (refusal,) = explain_mismatch(
+                self.layers[layer], call.projection(attention), call.output.projection, call.half
             )
         if refusal:
             raise ModelError(refusal)
         return attention
 
     def _vectors(
-        self, layer: int, of: Callable[[FusedCall], Tensor], places: np.ndarray
+        self, layer: int, read: Callable[[FusedCall], Tensor], places: np.ndarray
     ) -> np.ndarray:
         call = self._call(layer)
         if not isinstance(call, FusedCall):
@@ -327,15 +738,9 @@ class Activations(ForwardPass):
                 "{layer} is read at its softmax, so its queries, keys and values are not kept.",
                 layer=self.layers[layer].name,
             )
-        vectors = of(call)  # (W, h, tokens, d)
+        vectors = read(call)  # (W, h, tokens, d)
         if len(vectors) == 1:
             return read_only(vectors[0])
         flat = vectors.transpose(0, 1).flatten(1, 2)  # (h, W * tokens, d)
         order = np.argsort(places, axis=None, kind="stable")[np.count_nonzero(places < 0) :]
         return read_only(flat[:, torch.from_numpy(order)])
-
-
-def _centres(places: np.ndarray, grid: tuple[int, int], step: np.ndarray) -> np.ndarray:
-    """Row and column of each patch's centre in pixels (n, 2), NaN for what is no patch."""
-    cells = np.stack(np.divmod(places, grid[1]), axis=1)
-    return np.where(places[:, None] >= 0, (cells + 0.5) * step, np.nan)

@@ -1,4 +1,4 @@
-"""Edits of one forward pass: heads muted, patches dropped or painted over, tokens exchanged."""
+"""Edits of one forward pass: mute heads, drop patches, paint them over, exchange tokens."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,12 +6,12 @@ from typing import Literal
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..families import ModelError
 from ..model import Model
+from ..model.families import ModelError
+from ..model.inputs import Picture, prepare, shown_input
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class MuteHeads:
     ----------
     heads : iterable of (layer, head), both from 0
     values : mapping of (layer, head) to ndarray of shape (tokens, head_dim)
-        What a head gives instead, such as `intervention.head_outputs` of another picture; zeros
-        where it is not in the mapping.
+        The output that replaces a head's own, such as `intervention.head_outputs` of another
+        picture; zeros for heads that are not in the mapping.
     """
 
     heads: Iterable[tuple[int, int]]
@@ -42,10 +42,10 @@ class DropPatches:
 
 @dataclass(frozen=True)
 class FillPatches:
-    """Paint the patches where `mask` (rows, columns) is true over, in the model's input.
+    """Paint over the patches where `mask` (rows, columns) is true, in the model's input.
 
-    "mean" takes the mean colour of the input, "blur" the input blurred over about one patch: both
-    of the input as it is without any edit. Where masks overlap, the last edit is seen.
+    "mean" takes the mean colour of the input, "blur" the input blurred over about one patch; both
+    are computed before any edit. Where masks overlap, the last edit is seen.
     """
 
     mask: np.ndarray
@@ -65,8 +65,8 @@ class SwapTokens:
 Edit = MuteHeads | DropPatches | FillPatches | SwapTokens
 
 
-def edited_input(model: Model, image: Image.Image, edits: Sequence[Edit]) -> np.ndarray:
-    """The model's input after the edits, as a picture.
+def edited_input(model: Model, image: Picture, edits: Sequence[Edit]) -> np.ndarray:
+    """Return the model's input after the edits, as a picture.
 
     Returns
     -------
@@ -77,22 +77,19 @@ def edited_input(model: Model, image: Image.Image, edits: Sequence[Edit]) -> np.
     """
     layer = model.layers[0]
     (rows, cols), (height, width) = layer.query_grid, layer.patch_side
-    x = filled(model, model.preprocess(image), edits)
+    prepared = prepare(model, image)
+    x = fill_patches(model, prepared.x, edits)
     x = F.pad(x, [-margin for margin in _margins(model, x)])  # to the grid of patches
-    mean, std = (
-        torch.tensor(values)[:, None, None]
-        for values in (model.preprocess.mean, model.preprocess.std)
-    )
-    colours = (255 * (x * std + mean)).round().clamp(0, 255).byte().permute(1, 2, 0).numpy()
-    dropped = mask_of(edits, DropPatches, (rows, cols)).repeat(height, 0).repeat(width, 1)
+    colours = np.asarray(shown_input(model, x))
+    dropped = union_mask(edits, DropPatches, (rows, cols)).repeat(height, 0).repeat(width, 1)
     alpha = np.where(dropped, 0, 255).astype(np.uint8)
     return np.concatenate([colours, alpha[..., None]], axis=2)
 
 
-def mask_of(
+def union_mask(
     edits: Sequence[Edit], kind: type[DropPatches] | type[FillPatches], grid: tuple[int, int]
 ) -> np.ndarray:
-    """The union of the masks of all edits of one kind: bool ndarray of shape `grid`."""
+    """Return the union of the masks of all edits of one kind: bool ndarray of shape `grid`."""
     mask = np.zeros(grid, bool)
     for edit in edits:
         if isinstance(edit, kind):
@@ -105,15 +102,15 @@ def mask_of(
     return mask
 
 
-def filled(model: Model, x: Tensor, edits: Sequence[Edit]) -> Tensor:
-    """The model's input (3, H, W) with the patches of each FillPatches painted over."""
+def fill_patches(model: Model, x: Tensor, edits: Sequence[Edit]) -> Tensor:
+    """Paint over the patches of each FillPatches in the model's input (C, H, W)."""
     layer = model.layers[0]
     grid, (height, width) = layer.query_grid, layer.patch_side
     original = x
     for edit in edits:
         if not isinstance(edit, FillPatches):
             continue
-        mask = torch.from_numpy(mask_of([edit], FillPatches, grid))
+        mask = torch.from_numpy(union_mask([edit], FillPatches, grid))
         mask = mask.repeat_interleave(height, 0).repeat_interleave(width, 1)
         pixels = F.pad(mask, _margins(model, x))  # (H, W)
         if edit.fill == "mean":
@@ -128,9 +125,9 @@ def filled(model: Model, x: Tensor, edits: Sequence[Edit]) -> Tensor:
 
 
 def _margins(model: Model, x: Tensor) -> list[int]:
-    """Pixels between the grid of patches and the input's left, right, top and bottom.
+    """Return the pixels between the grid of patches and the input's left, right, top and bottom.
 
-    Negative where the grid covers padding beyond the input.
+    They are negative where the grid covers padding beyond the input.
     """
     layer, (top, left) = model.layers[0], map(round, model.offsets[0])
     (rows, cols), (height, width) = layer.query_grid, layer.patch_side

@@ -1,47 +1,37 @@
-"""`capture` and `captures`: one forward pass of a picture or a batch, recorded.
-
-Edits are applied on the way.
-"""
+"""`capture` and `captures`: record one forward pass of a picture or of a batch, with edits."""
 
 import copy
 import math
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
-from ..families import ModelError
-from ..images import open_image, reduced
-from ..language import Message
-from ..memory import check
-from ..model import Model
-from .activations import Activations
-from .arena import Arena
-from .batches import Batch
-from .edits import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens, filled
-from .forward_pass import read_only
-from .maps import Query, checked
-from .watch import Watch
+from ..common.images import Placement, reduce_picture
+from ..common.language import Message
+from ..common.malloc import reuse_freed_memory
+from ..model import Model, reason_of
+from ..model.devices import own_precision
+from ..model.families import ModelError
+from ..model.inputs import Picture, prepare
+from ..model.memory import require_memory
+from ..model.origin import Origin
+from .activations import Activations, check_index, plain_norm, read_only
+from .batches import Arena, Batch
+from .edits import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens, fill_patches
+from .recorder import AttentionRecorder
 
-Picture = Image.Image | bytes | bytearray | memoryview | str | os.PathLike[str]
-_FILE = (bytes, bytearray, memoryview, str, os.PathLike)
-
-if TYPE_CHECKING:
-    from ..notebook import Shown, View
-    from ..notebook.widget import Widget
-
-LARGE = 1 << 26  # bytes of a capture that is copied into an arena
+LARGE = 1 << 26  # bytes from which a capture is copied into an arena
 
 
 def capture(
     model: Model,
     image: Picture,
     *,
+    picture: Picture | None = None,
     edits: Sequence[Edit] = (),
     progress: Callable[[int, int], object] | None = None,
 ) -> Activations:
@@ -51,12 +41,18 @@ def capture(
     ----------
     model : Model
         May be shared by any number of threads.
-    image : PIL.Image, bytes or path
-        Upright, as `vitviz.open_image` returns it; of bytes and paths it makes one.
+    image : PIL.Image, bytes, path or Tensor
+        Upright, as `vitviz.open_image` returns it, which is applied to bytes and paths. A tensor is
+        a prepared input: floats of shape (channels, height, width) as the model takes them, for
+        example from a DataLoader. Models of other than 1 or 3 channels take only tensors.
+    picture : PIL.Image, bytes or path, optional
+        The picture to show for a prepared input. By default mean and std are undone if the input
+        has 1 or 3 channels, else its first channel is shown. If the model's own preprocessing turns
+        this picture into the input, maps lie on its crop, else on the whole picture.
     edits : sequence of MuteHeads, DropPatches, FillPatches, SwapTokens
         Changes made in this pass alone.
     progress : callable, optional
-        Called as progress(block, of) before each block; what it raises stops the pass.
+        Called as progress(block, of) before each block; an exception that it raises stops the pass.
 
     Returns
     -------
@@ -65,16 +61,22 @@ def capture(
     Raises
     ------
     ModelError
-        When the module is not ready to be watched (in training mode, say), an edit does not fit
-        it, it fails on the picture, or the capture does not fit into memory.
+        When the module is not ready to be watched (for example in training mode), an edit or a
+        prepared input does not fit it, it fails on the picture, or the capture does not fit into
+        memory.
     ImageError
-        When the bytes or the file are no picture.
+        When the bytes or the file are not a picture.
     TypeError
-        When the picture is none of these.
+        When the picture has none of these types.
+
+    Notes
+    -----
+    Within `torch.autocast` the model runs as it would there, with the same logits. Attention and
+    measurements are then computed from its values in single precision at least.
     """
     edits = tuple(edits)
     check_edits(edits, model)
-    (acts,) = _captured(model, [image], edits, progress)
+    (acts,) = _capture_batch(model, [prepare(model, image, picture)], edits, progress)
     return acts
 
 
@@ -82,222 +84,184 @@ def captures(
     model: Model,
     pictures: Iterable[Picture],
     *,
+    picture: Iterable[Picture] | None = None,
     batch_size: int = 16,
     edits: Sequence[Edit] = (),
 ) -> Iterator[Activations]:
-    """`capture` of many pictures, several of them in one forward pass.
+    """Capture many pictures, a batch of them in one forward pass.
 
     Parameters
     ----------
     model : Model
-    pictures : iterable of PIL.Image, bytes or path
-        Read as they are needed, a batch at a time.
+    pictures : iterable of PIL.Image, bytes, path or Tensor
+        As in `capture`. Read one batch at a time.
+    picture : iterable of PIL.Image, bytes or path, optional
+        The picture to show for each prepared input, as in `capture`.
     batch_size : int
         Pictures in one pass. The last batch may be smaller.
     edits : sequence of MuteHeads, DropPatches, FillPatches, SwapTokens
-        As of `capture`, the same in every picture.
+        As in `capture`, the same for every picture.
 
     Yields
     ------
     Activations
-        One a picture, in their order: what `capture` returns, but for rounding, as products of
-        larger matrices are summed in another order. Each proves itself on its own picture.
-        `acts.measure()` measures the whole batch when the first of it is asked for. The captures
-        of one batch share their memory, which is freed when the last of them is let go.
+        One per picture, in their order: what `capture` returns except for rounding, as products of
+        larger matrices are summed in another order. Each is proved on its own picture.
+        `acts.measure()` of one measures the whole batch. The captures of a batch share their
+        memory, which is freed with the last of them.
 
     Raises
     ------
     ModelError, ImageError, TypeError
         As `capture`, for the batch that is read.
     ValueError
-        When the batches are empty.
+        When `batch_size` is less than 1.
     """
     if batch_size < 1:
-        raise ValueError(f"Expected batches of at least one picture, got {batch_size}.")
+        raise ValueError(f"Expected a batch_size of at least 1, got {batch_size}.")
     edits = tuple(edits)
     check_edits(edits, model)
     remaining = iter(pictures)
+    if picture is not None:
+        pairs = zip(pictures, picture, strict=True)
+        remaining = (prepare(model, each, shown) for each, shown in pairs)
     while some := list(islice(remaining, batch_size)):
-        yield from _captured(model, some, edits)
+        yield from _capture_batch(model, some, edits)
 
 
 def edited_captures(model: Model, image: Picture, edits: Iterable[Edit]) -> Iterator[Activations]:
-    """`capture` with each of the edits alone, made when it is reached.
+    """Capture a picture with each edit alone, when it is reached.
 
-    The picture is fitted to the model's input once: a small model may need less time than that.
+    The picture is preprocessed only once, which may take longer than a pass of a small model.
     """
-    (image,) = opened([image])
-    x = None
+    prepared = None
     for edit in edits:
         check_edits([edit], model)
-        x = model.preprocess(image) if x is None else x
-        yield from _captured(model, [image], (edit,), inputs=[x])
+        prepared = prepare(model, image) if prepared is None else prepared
+        yield from _capture_batch(model, [prepared], (edit,))
 
 
-def _captured(
+def _capture_batch(
     model: Model,
     pictures: Sequence[Picture],
     edits: tuple[Edit, ...] = (),
     progress: Callable[[int, int], object] | None = None,
-    inputs: Iterable[Tensor] | None = None,
 ) -> list[Activations]:
-    images = opened(pictures)
-    size = check_memory(model, len(images))
-    inputs = map(model.preprocess, images) if inputs is None else inputs
-    x = model.placed(torch.stack([filled(model, each, edits) for each in inputs]))
-    # A device's own allocator keeps together what is kept, and would take all of an arena at once.
-    large = size > LARGE * len(images) and model.device.type == "cpu"
-    arena = Arena(size, x.dtype) if large else None
-    watch = Watch(model, len(images), arena, edits, progress)
-    output = output_of(model, x, watch)
-    with torch.inference_mode():
-        layers, read = watch.proved()
+    with model.unchanged():
+        size = check_memory(model, len(pictures))
+        images = [prepare(model, each) for each in pictures]
+        x = model.placed(torch.stack([fill_patches(model, each.x, edits) for each in images]))
+        # A device's allocator does not fragment, and would commit the whole arena at once.
+        large = size > LARGE * len(images) and model.device.type == "cpu"
+        arena = Arena(size, x.dtype) if large else None
+        recorder = AttentionRecorder(model, len(images), arena, edits, progress)
+        reuse_freed_memory(2 * size)
+        output = run_recorded(model, x, recorder)
+    with model.unchanged(ready=True), own_precision(), torch.inference_mode():
+        layers, proofs = recorder.prove()
         batch = Batch(
             layers=layers,
-            read=read,
+            proofs=proofs,
             pictures=len(images),
-            patches=watch.patches,
+            patches=recorder.patches,
             read_tokens=model.read_tokens,
         )
-        final_norm, provenance = copy.deepcopy(model.final_norm), model.provenance
+        final_norm, provenance = _copy_norm(model.final_norm), model.provenance
+        photos = [reduce_picture(image.picture) for image in images]
+        state = model.weights_state
         return [
             Activations(
                 layers=batch.layers_of(number),
                 _known_labels=model.labels,
-                _embeds=model.embeds,
                 read_tokens=model.read_tokens,
-                _crops=_crops(model, image),
+                _crops=_crops(model, image.placement),
                 _offsets=model.offsets,
                 output=read_only(output[number]),
-                _headless=not model.parts.outputs,
-                activation=model.activation,
+                _headless=not model.has_head,
+                answers=model.answers,
                 _calls=batch.calls_of(number),
                 _windows=tuple(site.windows for site in model.sites),
-                _stream=tuple(z[number] for z in watch.stream),
+                _stream=tuple(z[number] for z in recorder.stream),
                 _after_attention=tuple(
-                    None if z is None else z[number] for z in watch.after_attention
+                    None if z is None else z[number] for z in recorder.after_attention
                 ),
-                patches=watch.patches,
+                patches=recorder.patches,
                 _final_norm=final_norm,
                 _arena=arena,
-                photo=reduced(image),
-                picture_size=image.size,
-                provenance=provenance,
+                photo=photo,
+                picture_size=image.picture.size,
+                provenance=provenance + image.note,
                 batch=batch,
+                _origin=Origin(
+                    model=model.name,
+                    weights=model.weights,
+                    state=state,
+                    source=image.source,
+                    picture=image.picture,
+                    photo=photo,
+                ),
                 _number=number,
             )
-            for number, image in enumerate(images)
+            for number, (image, photo) in enumerate(zip(images, photos, strict=True))
         ]
 
 
-def opened(pictures: Iterable[Picture]) -> list[Image.Image]:
-    """Pictures as they are given, and those of bytes and paths read."""
-    return [open_image(each) if isinstance(each, _FILE) else each for each in pictures]
+def _copy_norm(norm: nn.Module | None) -> nn.Module | None:
+    """Copy a norm with its weights; of a LayerNorm `deepcopy` would take ten times as long."""
+    if not isinstance(norm, nn.LayerNorm):
+        return copy.deepcopy(norm)
+    weight, bias = (None if each is None else each.clone() for each in (norm.weight, norm.bias))
+    return plain_norm(weight, bias, norm.eps, norm.normalized_shape)
 
 
 def check_memory(model: Model, pictures: int) -> int:
-    """Refuse a capture that does not fit into memory; its bytes where it does."""
+    """Refuse a capture that does not fit into memory; return its bytes otherwise."""
     size = pictures * model.capture_bytes
     what = Message("A capture of {model}", model=model.name)
     if pictures > 1:
         what = Message(
             "A capture of {count} pictures together of {model}", count=pictures, model=model.name
         )
-    check(size, what, model.device)
+    require_memory(size, what, model.device)
     return size
 
 
-def output_of(
-    model: Model, x: Tensor, watch: Watch, module: nn.Module | None = None, first: int = 0
+def run_recorded(
+    model: Model,
+    x: Tensor,
+    recorder: AttentionRecorder,
+    module: nn.Module | None = None,
+    first: int = 0,
 ) -> Tensor:
-    """What the model gives in a pass that is watched; with a module, one that begins at `first`."""
+    """Return the output of a recorded pass; with a module, of one that begins at layer `first`."""
     try:
-        with torch.inference_mode(), model.watched(watch, watch.muted, first=first):
+        with (
+            torch.inference_mode(recorder.inference),
+            model.watched(recorder, recorder.muted, first=first),
+        ):
             output = model.run(x, module)
     except Exception as error:
-        if watch.interrupting or isinstance(error, ModelError):
+        if recorder.in_progress or isinstance(error, ModelError):
             raise
-        reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
         raise ModelError(
-            "{model} could not compute this picture: {reason}.", model=model.name, reason=reason
+            "{model} could not compute this picture: {reason}.",
+            model=model.name,
+            reason=reason_of(error),
         ) from error
     finally:
-        watch.stop()
-    for layer in watch.muted.keys() - watch.joined:
+        recorder.stop()
+    for layer in recorder.muted.keys() - recorder.muted_layers:
         raise ModelError(
-            "{layer} joins its heads where no hook is heard, so none of them can be muted.",
+            "Heads of {layer} cannot be muted: no hook reaches its output projection.",
             layer=model.layers[layer].name,
         )
     return output
 
 
-def show(
-    model: Model,
-    image: Picture,
-    *,
-    view: "View" = "attention",
-    layer: int | None = None,
-    head: int | None = 0,
-    query: Query | None = None,
-) -> "Shown":
-    """Capture one picture and show it in a notebook, live, as `Activations.show` does.
-
-    Parameters
-    ----------
-    view : "attention" or "anatomy"
-        The token map of all layers and heads, or the picture's way through the model, step by step,
-        with one layer opened.
-    layer, head, query
-        As in `Activations.show`.
-
-    Raises
-    ------
-    ModelError, ImageError, TypeError, ValueError
-        As `capture` and `Activations.show`.
-    """
-    from ..notebook import shown
-
-    (image,) = opened([image])
-    acts, of = capture(model, image), (model, image)
-    return shown(view, acts, layer=layer, head=head, query=query, of=of)
-
-
-def widget(
-    model: Model,
-    image: Picture,
-    *,
-    view: "View" = "attention",
-    layer: int | None = None,
-    head: int | None = 0,
-    query: Query | None = None,
-) -> "Widget":
-    """`show` as a widget: `layer`, `head` and `query` say what is chosen, and can be set.
-
-    Anatomy says and takes its `step` too, and opens every layer. It needs a kernel, and anywidget:
-    `pip install "vitviz[notebook]"`.
-
-    Raises
-    ------
-    ImportError
-        Without anywidget.
-    ModelError, ImageError, TypeError, ValueError
-        As `show`.
-    """
-    from ..notebook import checked
-    from ..notebook.widget import AnatomyWidget, TokenMap
-
-    image = open_image(image) if isinstance(image, _FILE) else image
-    acts = capture(model, image)
-    chosen = checked(acts, acts.depth - 1 if layer is None else layer, head, query, view=view)
-    if view == "attention":
-        return TokenMap(acts, chosen)
-    return AnatomyWidget(model, image, acts, chosen)
-
-
 def check_finite(model: Model, acts: Activations) -> None:
     """Refuse a capture whose outputs are NaN or infinite.
 
-    A single layer with such values is refused when it is captured; here it is the whole model.
+    At capture only the layers with such values are refused; this refuses the whole model.
 
     Raises
     ------
@@ -309,9 +273,8 @@ def check_finite(model: Model, acts: Activations) -> None:
         outputs.append(acts.logits)
     if not all(np.isfinite(output).all() for output in outputs):
         raise ModelError(
-            "{model} ({weights}) computes values that are no finite numbers on this "
-            "picture, so nothing of it is drawn: its weights are damaged or do not "
-            "belong to it.",
+            "{model} ({weights}) produced NaN or infinite values for this picture. Check that "
+            "the weights are intact and belong to this architecture.",
             model=model.name,
             weights=model.weights,
         )
@@ -322,40 +285,102 @@ def check_edits(edits: Sequence[Edit], model: Model) -> None:
     for edit in edits:
         if isinstance(edit, MuteHeads):
             for layer, head in edit.heads:
-                checked(layer, len(model.layers), "layer", ModelError)
-                checked(head, model.layers[layer].num_heads, "head", ModelError)
+                check_index(layer, len(model.layers), "layer", ModelError)
+                check_index(head, model.layers[layer].num_heads, "head", ModelError)
                 if model.sites[layer].mixing is not None:
                     raise ModelError(
-                        "{layer} mixes its heads with one another, so none of them can be muted.",
+                        "Heads of {layer} cannot be muted: it mixes them with one another.",
                         layer=model.layers[layer].name,
                     )
         elif isinstance(edit, SwapTokens):
             if model.sites[0].layout != "tokens" or model.layers[-1].stage:
                 raise ModelError(
-                    "{model} keeps its tokens as a map, so none are swapped.", model=model.name
+                    "Tokens of {model} cannot be swapped: it keeps them as a map.",
+                    model=model.name,
                 )
             for pair in edit.pairs:
                 for patch in pair:
-                    checked(patch, patches, "patch", ModelError)
+                    check_index(patch, patches, "patch", ModelError)
         elif isinstance(edit, DropPatches):
             if model.positional_attention and np.any(edit.mask):
                 raise ModelError(
-                    "The attention of {model} knows the place of every patch, so none can be "
-                    "left out.",
+                    "Patches of {model} cannot be dropped: its attention depends on the place of "
+                    "every patch.",
                     model=model.name,
                 )
         elif not isinstance(edit, FillPatches):
-            raise ModelError("{kind} is no edit that vitviz knows.", kind=type(edit).__name__)
+            raise ModelError(
+                "Unknown edit {kind}. Known: MuteHeads, DropPatches, FillPatches, SwapTokens.",
+                kind=type(edit).__name__,
+            )
 
 
-def _crops(model: Model, image: Image.Image) -> tuple[tuple[float, float, float, float], ...]:
-    """Where the grid of patches lies in the picture, by layer; it need not fill the input."""
-    left, top, right, bottom = model.preprocess.place(image).crop
+def _crops(model: Model, placement: Placement) -> tuple[tuple[float, float, float, float], ...]:
+    """Return by layer the box of its grid in the picture; it need not fill the input."""
+    left, top, right, bottom = placement.crop
     height, width = model.preprocess.input_size
     crops = []
-    x, y = (right - left) / width, (bottom - top) / height  # pixels of the picture in one of input
+    x, y = (right - left) / width, (bottom - top) / height  # pixels of the picture per input pixel
     for layer, (down, over) in zip(model.layers, model.offsets, strict=True):
         (rows, cols), (high, wide) = layer.query_grid, layer.patch_side
         x0, y0 = left + over * x, top + down * y
         crops.append((x0, y0, x0 + cols * wide * x, y0 + rows * high * y))
     return tuple(crops)
+
+
+def muted_answers(
+    model: Model,
+    pictures: Sequence[Picture],
+    heads: Iterable[tuple[int, int]],
+    values: Mapping[tuple[int, int], np.ndarray],
+) -> Iterator[np.ndarray]:
+    """Yield the model's outputs for some pictures, in one batch, with each head muted alone.
+
+    The outputs have the same bits as captures with the edit `MuteHeads`, and come sooner: each pass
+    begins at the layer of its head, as the blocks before it return the same for all heads.
+
+    Parameters
+    ----------
+    model : Model
+    pictures : sequence of PIL.Image, bytes, path or Tensor, as in `capture`
+    heads : iterable of (layer, head)
+        Each is read just before its pass.
+    values : mapping of (layer, head) to ndarray of shape (tokens, head_dim)
+        The output that replaces a head's own, see `MuteHeads`; zeros if left out.
+
+    Yields
+    ------
+    ndarray of shape (pictures, outputs)
+
+    Raises
+    ------
+    ModelError, ImageError
+        As `capture`; and when the attention of a head's layer cannot be read, as then the head
+        cannot be muted either.
+    """
+    check_memory(model, len(pictures))
+    x = model.placed(torch.stack([prepare(model, each).x for each in pictures]))
+    returned: list[Any] = []  # by each block
+    for layer, head in heads:
+        edit = MuteHeads([(layer, head)], values)
+        check_edits([edit], model)
+        if not returned:
+            run_recorded(model, x, _BlockOutputs(model, len(pictures), returned))
+        recorder = AttentionRecorder(model, len(pictures), edits=[edit])
+        module = model.beginning_at(layer, returned)  # None where a whole pass is needed
+        output = run_recorded(model, x, recorder, module, 0 if module is None else layer)
+        with own_precision(), torch.inference_mode():
+            if refusal := recorder.prove()[0][layer].refusal:
+                raise ModelError(refusal)
+        yield read_only(output)
+
+
+class _BlockOutputs(AttentionRecorder):
+    """Collect what each block returns."""
+
+    def __init__(self, model: Model, pictures: int, returned: list[Any]) -> None:
+        super().__init__(model, pictures)
+        self.returned = returned
+
+    def on_block_output(self, layer: int, output: Any) -> None:
+        self.returned.append(output)

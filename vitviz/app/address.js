@@ -1,11 +1,17 @@
 // What the address asks of the browser: its history holds one entry for each view, and a page that
 // has found its server again shows what the address says.
 
+/** @import { Host } from "../web/token_map/component.js" */
+
 let reconnected = () => {};
 
+/** @param {Host} host */
 export default function mount({ data, setTriggerValue }) {
   document.documentElement.lang = data.lang;
-  reconnected = () => setTriggerValue("reconnected", true);
+  reconnected = () => {
+    setTriggerValue("reconnected", true);
+    document.dispatchEvent(new Event("vitviz:reconnected")); // components tell what was lost
+  };
   if (!Object.hasOwn(history, "pushState")) begin();
 }
 

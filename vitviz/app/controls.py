@@ -7,88 +7,67 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from vitviz.app import settings
+from vitviz.app.pages import MODEL, Page
 from vitviz.app.settings import setting
-from vitviz.app.shared import lessons, models, pictures, results
-from vitviz.app.shared.downloads import follow, leave
+from vitviz.app.shared import models, pictures, results, visitors
+from vitviz.app.shared.downloads import forget, show_progress
 from vitviz.app.shared.models import TRAINED
-from vitviz.app.shared.view import (
-    MEAN,
-    MapStyle,
-    View,
-    placed_grid,
-    token_text,
-)
-from vitviz.app.widgets import input_size
+from vitviz.app.shared.view import MEAN, Cached, MapStyle, View, placed_grid, token_text
+from vitviz.app.widgets import lesson, own_picture
 from vitviz.app.widgets import weights as weights_menu
-from vitviz.app.widgets.clipboard import paste_anywhere, paste_button
-from vitviz.language import tr
-from vitviz.token_map import Placed, default_query, moved
+from vitviz.app.widgets.places import label_in_bar, places
+from vitviz.app.widgets.thumbnails import thumbnails
+from vitviz.common.language import tr, tr_md
+from vitviz.web.token_map import PlacedGrid, default_query, matching_patch
 
 if TYPE_CHECKING:
     from vitviz import Activations, Model
 
-ALL_TO_ALL = ("rollout", "tokens")  # pages that draw no other attention
-_WIDTHS = {"picture": 2, "own": 1.6, "model": 2.2, "size": 1.45, "weights": 2.1, "layer": 1.9}
-LAYERED = ("anatomy", "attention", "distance", "rollout", "tokens", "compare")  # pages of one layer
 
-
-def controls(name: str) -> View | None:
-    """The shared controls that the page reads; None where there is no model to show."""
-    row = _places()
-    picture = _picture_control(row.get("picture"), row.get("own"))
+def draw_controls(page: Page) -> View | None:
+    """Draw the shared controls that the page reads; None where there is no model to show."""
+    with st.sidebar:
+        row = {part: st.container() for part in MODEL if _is_drawn(part, page)}
+    picture = _picture_control(row.get("picture"))
     chosen = _model_control(row.get("model"), row.get("size"), row.get("weights"), picture)
     if chosen is None:
         return None
-    model, acts = _captured(chosen, picture)
+    model, acts = _capture_or_previous(chosen, picture)
     layer = _layer_setting(len(model.layers))
-    if "layer" in row and name in LAYERED and (name not in ALL_TO_ALL or acts.all_to_all):
-        _layer_control(row["layer"], len(model.layers))
+    if _is_drawn("layer", page) and (page.needs != "all-to-all" or acts.all_to_all):
+        _layer_control(len(model.layers))
     shown = model.layers[layer]
-    _at_most("head", shown.num_heads, MEAN)
+    _replace_missing("head", shown.num_heads, MEAN)
     head = setting("head", [MEAN, *range(1, shown.num_heads + 1)], MEAN)
     return View(
-        model=model,
-        picture=picture,
-        acts=acts,
+        **models.view_fields(model, picture, acts),
         layer=layer,
         head=None if isinstance(head, str) else head - 1,
-        query=_query(picture, acts, layer),
+        query=_read_query(picture, acts, layer),
         style=MapStyle(
             direction=setting("read", ["row", "column"], "row"),
             view=setting("view", ["heat", "spotlight"], "heat"),
             scale=setting("scale", ["map", "shared", "log"], "map"),
             leave_out=setting("leave_out", ["on", "off"], "off") == "on",
             smooth=setting("smooth", ["on", "off"], "off") == "on",
-            seen=settings.kept("seen") == "True",
+            seen=settings.stored_text("seen") == "True",
         ),
     )
 
 
-def _places() -> dict[str, DeltaGenerator]:
-    """A column for each control; in a lesson only for those that its step shows."""
-    shown = {
-        name: width
-        for name, width in _WIDTHS.items()
-        if lessons.shows("picture" if name == "own" else name)
-    }
-    if not shown:
-        return {}
-    rest = sum(_WIDTHS.values()) - sum(shown.values())
-    with st.container(key="controls"):
-        columns = st.columns(
-            [*shown.values(), *([rest] if rest else [])], vertical_alignment="bottom"
-        )
-    return dict(zip(shown, columns, strict=False))
+def _is_drawn(part: str, page: Page) -> bool:
+    """Return whether a control changes something on the page; in a lesson, if its step shows it."""
+    return lesson.shows(part) and part in page.settings
 
 
-def _picture_control(menu: DeltaGenerator | None, take: DeltaGenerator | None) -> pictures.Picture:
+def _picture_control(menu: DeltaGenerator | None) -> pictures.Picture:
     names = list(pictures.samples())
     uploaded: pictures.Picture | None = st.session_state.get("uploaded")
     if uploaded is not None:
         names.insert(0, pictures.UPLOAD)
-    elif settings.kept("picture") == pictures.UPLOAD:
+    elif settings.stored_text("picture") == pictures.UPLOAD:
         settings.change(picture=pictures.DEFAULT)
-        settings.tell(
+        settings.show_message(
             tr(
                 "A link cannot include an uploaded picture, and a reload forgets it; a sample "
                 "is shown instead."
@@ -101,10 +80,12 @@ def _picture_control(menu: DeltaGenerator | None, take: DeltaGenerator | None) -
         return pictures.title(name)
 
     chosen = setting("picture", names, pictures.DEFAULT)
-    if menu is None or take is None:
+    if menu is None:
         return pictures.picture(chosen)
     menu.selectbox(tr("Picture"), names, key="picture", format_func=shown)
-    with take.popover(tr("Your picture"), width="stretch"):
+    with menu:
+        thumbnails(chosen)
+    with menu.popover(tr("Your picture"), width="stretch"):
         setting("seen", [False, True], False)
         st.toggle(
             tr("Show it as the model sees it"),
@@ -117,17 +98,26 @@ def _picture_control(menu: DeltaGenerator | None, take: DeltaGenerator | None) -
             on_change=pictures.receive_file,
             args=("uploader",),
         )
-        paste_button(pictures.receive)
+        own_picture.paste_button()
         if st.toggle(tr("Use the camera"), key="camera_on"):
-            st.camera_input(
-                tr("Take a picture"),
-                key="camera",
-                on_change=pictures.receive_file,
-                args=("camera",),
-            )
-    paste_anywhere(pictures.receive)
+            if visitors.may_use_camera():
+                st.camera_input(
+                    tr("Take a picture"),
+                    key="camera",
+                    on_change=pictures.receive_file,
+                    args=("camera",),
+                )
+            else:
+                st.caption(
+                    tr(
+                        "Browsers let a page use the camera only over HTTPS, and this address is "
+                        "plain HTTP. A phone's own camera app works."
+                    )
+                )
+                own_picture.camera_button()
+    own_picture.follow_pictures()
     if error := st.session_state.get("upload_error"):
-        st.error(f"{tr(error)} {tr('The previous picture is kept.')}")
+        st.error(f"{tr_md(error)} {tr('The previous picture is kept.')}")
     return pictures.picture(chosen)
 
 
@@ -140,12 +130,11 @@ def _model_control(
     from vitviz import ModelError
 
     names = [*models.model_names(), *models.typed_names(_typed_model())]
-    if missing := models.missing(settings.kept("model")):
-        told, successor = missing
-        settings.tell(told)
-        settings.change(model=successor if successor in names else names[0])
+    if explanation := models.explain_missing(settings.stored_text("model")):
+        settings.show_message(explanation)
+        settings.change(model=names[0])
     name = setting("model", names, names[0])
-    weights = weights_menu.control(switch, "weights", name)
+    weights = weights_menu.choose_weights(switch, "weights", name)
     if menu is not None:
         menu.selectbox(
             tr("Model"),
@@ -158,104 +147,108 @@ def _model_control(
                 tr(" Or type a name of the hub: hf-hub:owner/name.") if models.hub_allowed() else ""
             ),
         )
-    shown: Model | None = st.session_state.get("loaded")
+    loaded: Cached[Model] | None = st.session_state.get("loaded")
+    shown = None if loaded is None else loaded()
     last: tuple[str, str] = st.session_state.get("loaded_by", (models.shipped_name(), TRAINED))
     try:
         if weights == TRAINED and models.needs_download(name):
             shown = shown or models.load(models.shipped_name())
-            follow(name, last)
+            show_progress(name, last)
         else:
-            leave()
-            shown = input_size.load(name, weights, picture)
+            forget()
+            shown = weights_menu.load(name, weights, picture)
             last = (name, weights)
             if sizes is not None:
-                input_size.control(sizes, name, shown, picture)
+                weights_menu.choose_size(sizes, name, shown, picture)
     except ModelError as error:
         shown = shown or models.load(models.shipped_name())
-        st.error(f"{tr(error)} {tr('{model} is shown.', model=shown.name)}")
-    st.session_state.loaded, st.session_state.loaded_by = shown, last
+        st.error(f"{tr_md(error)} {tr_md('{model} is shown.', model=shown.name)}")
+    loaded = None if shown is None else Cached(shown, models.reloader(shown))
+    st.session_state.loaded, st.session_state.loaded_by = loaded, last
     return shown
 
 
 def _typed_model() -> str | None:
-    """What the menu holds; a text that names no model is replaced by the model before, and told."""
+    """Return the text of the model menu; replace one that names no model, with a notice."""
     from vitviz.zoo import repository
 
     said: str | None = st.session_state.get("model")
     if said is None:
-        return settings.kept("model")
+        return settings.stored_text("model")
     if said not in models.model_names() and models.hub_allowed() and not repository(said):
-        settings.tell(
-            tr(
+        settings.show_message(
+            tr_md(
                 "Model: {said} is neither in the menu nor a name of the hub, such as "
                 "hf-hub:owner/name.",
-                said=settings.plain(said),
+                said=said[: settings.MAX_QUOTED],
             )
         )
-        before = settings.kept("model")
+        before = settings.stored_text("model")
         st.session_state.pop("model")
         return before
     return said
 
 
-def _captured(chosen: "Model", picture: pictures.Picture) -> "tuple[Model, Activations]":
-    """The chosen model and its capture; where that fails, those of the model shown before."""
+def _capture_or_previous(chosen: "Model", picture: pictures.Picture) -> "tuple[Model, Activations]":
+    """Return the chosen model and its capture; if it fails, those of the previous model."""
     from vitviz import ModelError
 
     model = chosen
     try:
         acts = results.capture(model, picture)
     except ModelError as error:
-        model = st.session_state.get("shown", chosen)
+        before: Cached[Model] | None = st.session_state.get("shown")
+        model = chosen if before is None else before()
         if model is chosen:
             model = models.load(models.shipped_name())
-        st.error(f"{tr(error)} {tr('{model} is shown.', model=model.name)}")
+        st.error(f"{tr_md(error)} {tr_md('{model} is shown.', model=model.name)}")
         acts = results.capture(model, picture)
-    st.session_state.shown = model
+    st.session_state.shown = Cached(model, models.reloader(model))
     return model, acts
 
 
-def _at_most(name: str, most: int, instead: object) -> None:
+def _replace_missing(name: str, most: int, instead: object) -> None:
     """Replace a layer or head that this model does not have by `instead`.
 
-    Only where it was chosen for another model: one that a link asks for is kept, so that `setting`
-    says that it does not fit.
+    A value from a link stays, so that `setting` reports it as invalid.
     """
-    said = settings.kept(name) or ""
-    if not settings.asked_for() and said.isdecimal() and int(said) > most:
+    said = settings.stored_text(name) or ""
+    if not settings.is_from_link() and said.isdecimal() and int(said) > most:
         settings.change(**{name: instead})
 
 
 def _layer_setting(depth: int) -> int:
-    _at_most("layer", depth, depth)
+    _replace_missing("layer", depth, depth)
     return setting("layer", range(1, depth + 1), depth) - 1
 
 
-def _layer_control(place: DeltaGenerator, depth: int) -> None:
+def _layer_control(depth: int) -> None:
     if depth == 1:
-        place.markdown(tr("Layer 1 of 1"))
+        places().bar.markdown(tr("Layer 1 of 1"), width="content")
     else:
-        place.slider(tr("Layer"), 1, depth, key="layer")
+        label_in_bar(tr("Layer")).slider(
+            tr("Layer"), 1, depth, key="layer", label_visibility="collapsed", width=220
+        )
 
 
-def _query(picture: pictures.Picture, acts: "Activations", number: int) -> int | None:
-    """The query of a layer; it keeps its place in the picture where the grid is another now."""
+def _read_query(picture: pictures.Picture, acts: "Activations", number: int) -> int | None:
+    """Return the query of a layer. If the grid has changed, it keeps its place in the picture."""
     layer = acts.layers[number]
     if layer.kind == "class":
         return 0
-    (rows, cols), said = layer.query_grid, settings.kept("query") or ""
+    (rows, cols), said = layer.query_grid, settings.stored_text("query") or ""
     grid = placed_grid(picture, acts, number)
-    before: Placed = st.session_state.get("query_grid", grid)
+    before: PlacedGrid = st.session_state.get("query_grid", grid)
     patch = re.fullmatch(r"(\d{1,4})\.(\d{1,4})", said)
     if before[0] != grid[0] and patch:
-        row, col = moved((int(patch[1]) - 1, int(patch[2]) - 1), before, grid)
+        row, col = matching_patch((int(patch[1]) - 1, int(patch[2]) - 1), before, grid)
         settings.change(query=f"{row + 1}.{col + 1}")
     st.session_state.query_grid = grid
     names = [token_text(layer, n) for n in range(len(layer.prefix) + rows * cols)]
     at_home = default_query(acts, layer) == 0
     options, home = (names, "cls") if at_home else ([MEAN, *names], MEAN)
     elsewhere = any(said in each.prefix for each in acts.layers)  # a token of another layer
-    if not patch and said not in options and (elsewhere or not settings.asked_for()):
+    if not patch and said not in options and (elsewhere or not settings.is_from_link()):
         settings.change(query=home)
     chosen = setting("query", options, home)
     return None if chosen == MEAN else names.index(chosen)

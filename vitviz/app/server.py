@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import streamlit as st
+from click.core import ParameterSource
 from starlette.convertors import Convertor, register_url_convertor
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import (
@@ -24,11 +25,51 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from streamlit import runtime
+from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
+from streamlit.web.bootstrap import load_config_options
+from streamlit.web.cli import main_run
 
+from vitviz.app.options import OptionError
+from vitviz.app.pages import OPENING, PAGES
 from vitviz.app.shared import classroom, visitors
-from vitviz.options import OptionError
-from vitviz.text import OPENING, PAGES
 from vitviz.text.classroom import NO_KEY, TEACHERS_LINK
+
+# Bounds what uploads take: Streamlit keeps every file that a session sends, under any id.
+#
+# A page refers to two of them at most, those of its uploader and of its camera, and has its own
+# copy of the picture by then. Whoever speaks to the server without a page could fill the memory.
+
+MOST_FILES = 2  # of a session, the newest
+
+
+class BoundedUploads:
+    """Middleware that deletes old uploads after each new one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+        if scope["type"] == "http" and scope["method"] == "PUT":
+            sweep()
+
+
+def sweep() -> None:
+    """Delete all but the newest files of each session, and those of sessions that have ended."""
+    if not runtime.exists():
+        return
+    server = runtime.get_instance()
+    manager = server.uploaded_file_mgr
+    assert isinstance(manager, MemoryUploadedFileManager)
+    sessions = {info.session.id for info in server._session_mgr.list_sessions()}
+    for session, files in list(manager.file_storage.items()):
+        if session not in sessions:
+            manager.remove_session_files(session)
+            continue
+        for file in list(files)[:-MOST_FILES]:
+            manager.remove_file(session, file)
+
 
 _HERE = Path(__file__).parent
 _INTERVAL = 0.0002  # seconds after which an import lets the answer to a browser go first
@@ -54,43 +95,64 @@ register_url_convertor("page", _PageName())
 
 
 def _document(request: Request) -> Response:
-    """Streamlit's HTML document with our style sheet in its head, so that it applies at once."""
-    name, base = request.path_params.get("name", ""), visitors.base()
+    """Return Streamlit's HTML document with our style sheet, so that it applies at once."""
+    name, base = request.path_params.get("name", ""), visitors.base_path()
     if name == OPENING or name != name.lower():
         place = "" if name.lower() == OPENING else name.lower()
         query = f"?{request.url.query}" if request.url.query else ""
         return RedirectResponse(f"{base}/{place}{query}")
     document = Path(st.__file__).with_name("static") / "index.html"
     style = f"<style>{(_HERE / 'style.css').read_text(encoding='utf-8')}</style>"
-    html = document.read_text(encoding="utf-8").replace("</head>", f"{style}</head>", 1)
+    # A browser that translates the page replaces texts that Streamlit then no longer finds, and
+    # shows the answer of another picture. The pages have languages of their own.
+    meta = '<meta name="google" content="notranslate">'
+    html = document.read_text(encoding="utf-8").replace("</head>", f"{meta}{style}</head>", 1)
+    html = html.replace("<html ", '<html translate="no" ', 1)
     return HTMLResponse(html, headers={"Cache-Control": "no-cache"})
 
 
 def _teacher(request: Request) -> Response:
-    """Makes whoever has the key a teacher, by a cookie, and leads to the app."""
+    """Make whoever has the key a teacher, by a cookie, and redirect to the app."""
     if not visitors.is_key(request.path_params["key"]):
         return PlainTextResponse(NO_KEY, status_code=403)
-    answer = RedirectResponse(f"{visitors.base()}/")
+    answer = RedirectResponse(f"{visitors.base_path()}/")
     answer.set_cookie(
         visitors.COOKIE,
         visitors.KEY,
         httponly=True,
         samesite="strict",
         secure=request.url.scheme == "https",
-        path=f"{visitors.base()}/",
+        path=f"{visitors.base_path()}/",
     )
     return answer
 
 
 async def _changes(_: Request) -> Response:
-    """How often what the class shares has changed, which pages ask for once a second."""
+    """Return how often the shared state has changed; pages ask once a second."""
     room = classroom.room()
     counts = {"shown": room.shown, "guessed": room.guessed}
     return JSONResponse(counts, headers={"Cache-Control": "no-store"})
 
 
+class RelativeRedirects:
+    """Middleware that makes redirects relative, as a proxy may put a prefix before paths."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def relative(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(raw=message["headers"])
+                if (to := headers.get("location", "")).startswith("/"):
+                    headers["location"] = f"./{'../' * (scope['path'].count('/') - 1)}{to[1:]}"
+            await send(message)
+
+        await self._app(scope, receive, relative)
+
+
 class KeptFiles:
-    """Keeps the files that the server calls immutable in memory, and sends them compressed.
+    """Middleware that keeps immutable files in memory and sends them compressed.
 
     A browser that comes for the first time asks for 110 of them. Streamlit reads each from disk
     anew, which takes the server more time than the page itself, and sends 3.8 MB. Compressed they
@@ -123,7 +185,7 @@ class KeptFiles:
         return self._packed[path]
 
     def _listening(self, path: str, send: Send) -> Send:
-        """Sends on, and keeps the answer where it is a whole file that never changes."""
+        """Send on, and store the answer if it is a whole file that never changes."""
         start: Message = {}
         body = bytearray()
 
@@ -149,7 +211,7 @@ def _never_changes(start: Message) -> bool:
 
 
 def _packed(start: Message, body: bytes) -> tuple[Message, bytes]:
-    """The same answer in gzip, where that is of use."""
+    """Return the answer compressed by gzip, if its type gains from it."""
     headers = [(name.lower(), value) for name, value in start["headers"]]
     if not dict(headers).get(b"content-type", b"").startswith(_PACKED):
         return start, body
@@ -168,7 +230,7 @@ async def _lifespan(_: st.App) -> AsyncIterator[None]:
         host = st.get_option("browser.serverAddress")
         if st.get_option("server.address") not in (None, "0.0.0.0", "::"):
             host = st.get_option("server.address")
-        url = f"http://{host}:{st.get_option('server.port')}{visitors.base()}"
+        url = f"http://{host}:{st.get_option('server.port')}{visitors.base_path()}"
         threading.Timer(0.2, webbrowser.open, [url]).start()  # once the server listens
     if visitors.for_class() and (reached := visitors.lan_address()):
         print(TEACHERS_LINK.format(url=f"{reached}/teacher/{visitors.KEY}"), flush=True)
@@ -185,7 +247,7 @@ def _make_ready() -> None:
         import_module(f"vitviz.app.screens.{OPENING}")
         import_module("pandas")  # plotly fails on one that another session's thread is importing
         with suppress(OptionError):  # the page says it
-            models.make_ready()
+            models.preload()
     finally:
         sys.setswitchinterval(interval)
     later = threading.Timer(_LATER, _make_more_ready)
@@ -207,29 +269,53 @@ def _make_more_ready() -> None:
 
     inspection.filter_components(np.eye(2).reshape(2, 2, 1, 1), n_components=1)
     leave_cores_free()  # again: scipy has come with it, and with scipy a BLAS of its own
-    models.settle()
+    models.freeze_libraries()
 
 
 def wait() -> None:
-    """Wait until that is loaded: two threads that import the same modules slow each other down."""
+    """Wait for the libraries: two threads that import the same modules slow each other down."""
     if _ready is not None:
         _ready.join()
+
+
+def _routes() -> list[Route]:
+    base = visitors.base_path()
+    return [
+        Route(f"{base}/", _document),
+        Route(f"{base}/{{name:page}}", _document),
+        Route(f"{base}/teacher/{{key}}", _teacher),
+        Route(f"{base}/class", _changes),
+    ]
 
 
 #: The arguments of `streamlit.App`, which Streamlit must find by its name in the file that it runs.
 APP: dict[str, Any] = dict(
     script_path=_HERE / "main.py",
     lifespan=_lifespan,
-    middleware=[Middleware(KeptFiles)],
-    routes=[
-        Route(f"{visitors.base()}/", _document),
-        Route(f"{visitors.base()}/{{name:page}}", _document),
-        Route(f"{visitors.base()}/teacher/{{key}}", _teacher),
-        Route(f"{visitors.base()}/class", _changes),
+    middleware=[
+        Middleware(KeptFiles),
+        Middleware(BoundedUploads),
+        Middleware(RelativeRedirects),
     ],
+    routes=_routes(),
 )
 
 
-def run(settings: Mapping[str, Any]) -> None:
-    """Serve the app until it is stopped, with these options of Streamlit."""
-    st.App(**APP).run(config=settings)
+def run(settings: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Serve the app until it is stopped.
+
+    Parameters
+    ----------
+    settings : options of Streamlit, where none of its environment variables says otherwise
+    given : those that nothing overrides
+    """
+    # `streamlit run` reads the variables by click; st.App.run reads none.
+    context = main_run.make_context("run", [])
+    variables = {
+        name.replace("_", "."): value
+        for name, value in context.params.items()
+        if "_" in name and context.get_parameter_source(name) is ParameterSource.ENVIRONMENT
+    }
+    options = {**settings, **variables, **given}
+    load_config_options(options)  # the routes begin with server.baseUrlPath
+    st.App(**APP | {"routes": _routes()}).run(config=options)

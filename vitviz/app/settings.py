@@ -1,11 +1,9 @@
-"""The settings of every page: kept at a change of page, and written into the address.
+"""The settings of every page: they outlive a change of page, and the address holds them.
 
-Streamlit forgets a widget's value on a page that does not draw it, and drops values of the address
-that do not fit without a word; so each setting has its place here, as the text that the address
-holds.
+Streamlit forgets a widget's value on a page that does not draw it, and silently drops values of
+the address that do not fit. So each setting is stored here, as the text that the address holds.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -13,60 +11,19 @@ from typing import TypeVar
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from vitviz import language
-from vitviz.language import tr
+from vitviz.app.pages import PAGES, SHARED
+from vitviz.common import language
+from vitviz.common.language import tr, tr_md
 
 T = TypeVar("T")
+MAX_QUOTED = 40  # characters of a text that somebody typed or linked, in a message
 _address = st.components.v2.component(
     "vitviz_address", js=Path(__file__).with_name("address.js").read_text(encoding="utf-8")
 )
 PRESENTER = 1.25  # how much larger everything is on a projector
 
 #: What the address may hold. Other words in it are dropped.
-NAMES = (
-    *("lang", "presenter", "lesson", "picture", "model", "weights", "size"),
-    *("layer", "head", "query", "step", "key"),
-    *("read", "view", "scale", "leave_out", "smooth", "seen", "predict"),
-    *(
-        "filters",
-        "filter",
-        "gain",
-        "order",
-        "kind",
-        "grid",
-        "interpolation",
-        "variant",
-        "over",
-        "beside",
-        "profile",
-    ),
-    *(
-        "fusion",
-        "residual",
-        "discard",
-        "start_layer",
-        "class_map",
-        "basis",
-        "components",
-        "threshold",
-        "flip",
-    ),
-    *(
-        "muted",
-        "painted",
-        "fill",
-        "brush",
-        "class",
-        "block",
-        "moment",
-        "depth",
-        "shuffle",
-        "experiment",
-        "mute_to",
-    ),
-    *("family", "zoo_layer", "zoo_down", "zoo_across"),
-    *("compare", "other_model", "other_weights", "other_picture", "matches"),
-)
+NAMES = frozenset((*SHARED, *(name for page in PAGES.values() for name in page.settings)))
 #: Of a reader, and not of a view that is shown to others.
 _PERSONAL = ("lang", "presenter")
 #: What a view keeps when all its other settings get their defaults, and when a lesson goes on.
@@ -74,10 +31,10 @@ STAYING = ("lang", "presenter", "lesson", "picture", "model", "weights", "size")
 
 
 def setting(name: str, options: Sequence[T], default: T) -> T:
-    """The value of a setting: its widget's, else the one kept, else the one in the address.
+    """Return the value of a setting: its widget's, else the stored one, else the address's.
 
-    Call it before the widget that has `name` as its key. A value that is none of the options falls
-    back to the default, and the reader is told.
+    Call it before the widget that has `name` as its key. An invalid value is replaced by the
+    default, with a notice.
 
     Parameters
     ----------
@@ -85,74 +42,74 @@ def setting(name: str, options: Sequence[T], default: T) -> T:
         All values that fit; `str` of one is its text in the address.
     """
     fitting = {str(option): option for option in options}
-    text = _fitting(name, fitting.__contains__, default)
+    text = _valid_text(name, fitting.__contains__, default)
     value = default if text is None else fitting[text]
-    _keep(name, value, default)
+    _store(name, value, default)
     return value
 
 
 def text_setting(name: str, fits: Callable[[str], bool], default: str = "") -> str:
-    """As `setting`, for free text: `fits` tells whether it can be read."""
-    text = _fitting(name, fits, default)
+    """Return the value of a setting that is free text; `fits` decides whether it is valid."""
+    text = _valid_text(name, fits, default)
     value = default if text is None else text
-    _keep(name, value, default)
+    _store(name, value, default)
     return value
 
 
-def _fitting(name: str, fits: Callable[[str], bool], default: object) -> str | None:
-    """The text of a setting; None where it has none, or, with a message, one that does not fit."""
+def _valid_text(name: str, fits: Callable[[str], bool], default: object) -> str | None:
+    """Return the text of a setting; None, with a notice, if it is invalid, or if there is none."""
     drawn = st.session_state.get(name)  # None where it is not on this page, or nothing is selected
-    text = _kept().get(name) if drawn is None else str(drawn)
+    text = _stored().get(name) if drawn is None else str(drawn)
     if text is None or fits(text):
         return text
     called = name.replace("_", " ").capitalize()
     shown = tr("none") if default == "" else default
-    tell(
-        tr(
+    show_message(
+        tr_md(
             "{called}: {said} is not valid here; {shown} is used.",
             called=called,
-            said=plain(text),
+            said=text[:MAX_QUOTED],
             shown=shown,
         )
     )
     return None
 
 
-def plain(text: str) -> str:
-    """The beginning of a text that somebody typed or linked, which may carry markup."""
-    return re.sub(r"[^\w. -]", "?", text[:40])
-
-
-def _keep(name: str, value: object, default: object) -> None:
+def _store(name: str, value: object, default: object) -> None:
     st.session_state[name] = value
-    _kept()[name] = str(value)
+    _stored()[name] = str(value)
     if value == default:
         _defaults().add(name)
     else:
         _defaults().discard(name)
 
 
-def kept(name: str) -> str | None:
-    """The stored text of a setting, whether it is valid or not."""
-    return _kept().get(name)
+def stored_text(name: str) -> str | None:
+    """Return the stored text of a setting, whether it is valid or not."""
+    return _stored().get(name)
+
+
+def is_presenting() -> bool:
+    """Return whether everything is drawn larger, for a projector."""
+    return stored_text("presenter") == "True"
 
 
 def change(**values: object) -> None:
-    """Give settings other values, as their widgets would; only before those are drawn."""
+    """Set settings as their widgets would. Call it before those are drawn."""
     for name, value in values.items():
-        _kept()[name] = str(value)
+        _stored()[name] = str(value)
         st.session_state.pop(name, None)
 
 
 def reset() -> None:
-    """Give all settings but `STAYING` their defaults."""
-    for name in (*NAMES, "query_grid"):
+    """Reset all settings but `STAYING` to their defaults."""
+    for name in (*NAMES, "query_grid", "query_asked"):
         if name not in STAYING:
-            _kept().pop(name, None)
+            _stored().pop(name, None)
             st.session_state.pop(name, None)
 
 
-def tell(message: str) -> None:
+def show_message(message: str) -> None:
     """Show a message once, at the top of the page."""
     messages: list[str] = st.session_state.setdefault("messages", [])
     if message not in messages:
@@ -160,13 +117,13 @@ def tell(message: str) -> None:
 
 
 def take_messages() -> list[str]:
-    """The messages of this run, which are then forgotten."""
+    """Return the messages of this run, and forget them."""
     messages: list[str] = st.session_state.pop("messages", [])
     return messages
 
 
 def follow_address() -> None:
-    """After Back or Forward in the browser, take the settings from the address.
+    """Read the settings from the address after Back or Forward in the browser.
 
     Call it before any setting is read.
     """
@@ -178,56 +135,57 @@ def follow_address() -> None:
 
 
 def watch_address() -> None:
-    """Draw what tells of Back and Forward in the browser."""
+    """Mount the component that reports Back and Forward in the browser."""
     _address(
         key="address",
         height=1,
-        data={"lang": language.spoken()},
+        data={"lang": language.current_language()},
         on_reconnected_change=lambda: None,
     )
 
 
-def speak() -> None:
+def set_language() -> None:
     """Use the language of this session; by default that of the browser, else English."""
     browser = (st.context.locale or "").split("-")[0]
     default = browser if browser in language.LANGUAGES else "en"
-    language.speak(setting("lang", list(language.LANGUAGES), default))
+    language.set_language(setting("lang", list(language.LANGUAGES), default))
 
 
-def speak_on() -> None:
-    """The same in a thread of its own: a fragment's run, or a callback."""
-    language.speak(kept("lang") or "en")
+def use_stored_language() -> None:
+    """Use the session's language in another thread: that of a fragment or a callback."""
+    language.set_language(stored_text("lang") or "en")
 
 
-def asked_for() -> bool:
-    """Whether this is the first run of a link that was opened, before any setting was changed."""
+def is_from_link() -> bool:
+    """Return whether this is a link's first run, before any setting was changed."""
     return "written" not in st.session_state
 
 
 def write_address() -> None:
     """Put every setting that is not at its default into the address."""
     st.session_state.written = True
-    wanted = _wanted()
+    wanted = _address_settings()
     if st.query_params.to_dict() != wanted:
         st.query_params.from_dict(wanted)
 
 
-def _wanted() -> dict[str, str]:
-    texts, defaults = _kept(), _defaults()
+def _address_settings() -> dict[str, str]:
+    texts, defaults = _stored(), _defaults()
     return {name: text for name, text in texts.items() if name in NAMES and name not in defaults}
 
 
 def link() -> dict[str, str]:
-    """What the address holds of the view on screen, without what is the reader's own."""
-    return {name: text for name, text in _wanted().items() if name not in _PERSONAL}
+    """Return the settings of the view on screen, without the reader's personal ones."""
+    return {name: text for name, text in _address_settings().items() if name not in _PERSONAL}
 
 
-def take(texts: Mapping[str, str]) -> None:
-    """Give all settings the values of another view, as `link` gives them; only before any is read.
+def replace_all(texts: Mapping[str, str]) -> None:
+    """Replace all settings by those of another view, as `link` returns them.
 
-    What the view does not name gets its default; what is the reader's own stays.
+    Settings that the view lacks get their defaults; personal ones stay. Call it before any setting
+    is read.
     """
-    own = {name: text for name, text in _kept().items() if name in _PERSONAL}
+    own = {name: text for name, text in _stored().items() if name in _PERSONAL}
     for name in (*NAMES, "query_grid"):
         if name not in _PERSONAL:
             st.session_state.pop(name, None)
@@ -235,7 +193,7 @@ def take(texts: Mapping[str, str]) -> None:
     _defaults().difference_update(texts)
 
 
-def _kept() -> dict[str, str]:
+def _stored() -> dict[str, str]:
     if "kept" not in st.session_state:
         st.session_state.kept = st.query_params.to_dict()  # a link that was opened
     texts: dict[str, str] = st.session_state.kept

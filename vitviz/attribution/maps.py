@@ -1,62 +1,63 @@
-"""Maps of one target: attention weighted by the gradient of a class's logit, say."""
+"""Maps for one target: attention weighted by the gradient, for example of a class's logit."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..activations.proof import why_differs
-from ..families import Layer, ModelError, Site
+from ..activations.calls import explain_mismatch
+from ..activations.targets import Question, Target
 from ..model import Model
-from ..targets import Question, Target, one_of
+from ..model.devices import own_precision
+from ..model.families import Layer, ModelError, Site
+from ..model.inputs import Picture, prepare
+from ..model.recording import INSTALLING
 from .gradients import attention_gradients
 
 RESIDUAL = 0.5  # weight of the skip connection in `gradient_rollout`
 
 
+@own_precision()
 def relevance(
     model: Model,
-    image: Image.Image,
-    target: Target | None = None,
-    *,
-    class_index: int | None = None,
+    image: Picture,
+    target: Target,
 ) -> np.ndarray:
-    """How relevant each patch is for one target, by attention and its gradient.
+    """Map how relevant each patch is for one target, by attention and its gradient.
 
     In each layer, A is multiplied elementwise with the gradient of the target with respect to A;
     negative entries become 0, and the mean is taken over heads. Beginning with R = I, each layer in
     the order of the forward pass adds its product with R to R.
 
-    Where attention stays within windows, as in Swin, it is that of all patches, with 0 between
-    patches of different windows; where a later stage merges patches, the row of R of the merged one
-    is the mean of their rows.
+    Attention within windows, as in Swin, counts as a matrix of all patches, with 0 between patches
+    of different windows. If a later stage merges patches, the row of R of a merged patch is the
+    mean of their rows.
 
     Parameters
     ----------
     model : Model
-    image : PIL.Image, upright
+    image : PIL.Image (upright), bytes, path or a prepared input, as in `vitviz.capture`
     target : int, str, array, callable, Token or Similarity
-        A class by its index or name: its logit is differentiated. A vector as long as the output
-        (a text embedding, a direction of regression, the difference of two classes): the output
-        projected on it, and of a model that gives an embedding their cosine. A function that takes
-        the output (K,) and returns one number, both tensors. Of models without a head, a `Token` or
+        A class by index or name: its logit is differentiated. A vector as long as the output (a
+        text embedding, a direction of regression, the difference of two classes): the output's
+        projection on it, or its cosine if the model outputs an embedding. A function that takes the
+        output (K,) and returns one number, both tensors. For models without a head, a `Token` or
         the `Similarity` to a patch.
-    class_index : int, from 0 to K - 1
-        An older name of the target, for a class alone.
 
     Returns
     -------
-    ndarray of shape (rows, cols)
-        R where the head reads the answer (`Model.read_tokens`): the row of CLS, or the mean of the
-        rows of the patches where the head pools patches, whether or not there is a CLS token; of a
-        `Token` its own row. In the grid of the first layer. Not negative, without unit and not
-        normalised: compare where two maps are high, not how high.
+    ndarray of float64, shape (rows, cols)
+        R where the head reads the answer (`Model.read_tokens`): the row of CLS, or the mean row of
+        the patches if the head pools patches, whether or not there is a CLS token; for a `Token`
+        its own row. In the grid of the first layer. Not negative, without unit and not normalised:
+        compare where two maps are high, not how high.
 
     Raises
     ------
@@ -69,54 +70,63 @@ def relevance(
 
     Notes
     -----
-    This is not attention: a patch that gets much attention, but changes nothing for the target, has
-    0. Evidence against the target is clipped, and a gradient holds for small changes only: to see
-    what happens without a patch, remove it (`vitviz.intervention`). Where patches are pooled, each
-    begins with its own share 1 / N of R = I, which is the smallest possible value; they count
-    equally, also where the head weighs them (attention pooling). What reaches the logits only
-    through prefix tokens that the head reads beside CLS (the second head of a distilled model) or
-    beside the patches is not in the map. The stages of a Swin are not in the paper: what merges
-    patches has weights, which count them equally here.
+    The size of the target changes the pattern, not only the scale: the map of 2 times a logit is
+    not 2 times its map, as each layer multiplies the result of the layers before it. For a small
+    target the map tends to the sum of the layers' weights; for a large one the product of all of
+    them outweighs the rest. So the map of a probability is not that of its logit, and maps of two
+    models whose logits differ in size differ for that alone. `gradient_rollout` does not change
+    when the target is multiplied by a positive number.
 
-    Keeps the attention and its gradient of all layers at once: 8 bytes a layer, head and pair of
-    tokens, which is estimated first (`vitviz.memory`).
+    The pass runs in the precision of the weights, also within `torch.autocast`.
+
+    This is not attention: a patch that gets much attention but does not change the target has 0.
+    Evidence against the target is clipped, and a gradient holds for small changes only: to see what
+    happens without a patch, remove it (`vitviz.intervention`). If patches are pooled, each begins
+    with its own share 1 / N of R = I, the smallest possible value; they count equally, also if the
+    head weighs them (attention pooling). The map leaves out what reaches the logits only through
+    prefix tokens that the head reads beside CLS (the second head of a distilled model) or beside
+    the patches. The paper does not cover the stages of a Swin: the layer that merges patches has
+    weights, and patches count equally here.
+
+    Keeps the attention and its gradient of all layers at once, 8 bytes per layer, head and pair of
+    tokens; the memory is checked before.
 
     References
     ----------
     Chefer, Gur and Wolf, "Generic Attention-model Explainability for Interpreting Bi-Modal and
     Encoder-Decoder Transformers", ICCV 2021, section 3, equations 5 and 6.
     """
-    row, layers = _weighted_layers(model, image, Question(model, one_of(target, class_index)))
-    for layer in reversed(layers):  # a row of the product, from its left
-        row = layer.split(row)
-        row = row + layer.through(row, layer.weights)
-    return _map(row, model.layers[0])
+    start, layers = _weighted_layers(model, image, Question(model, target))
+    # Of R - I, a row of the product from its left: a small gradient beside 1 would lose its digits.
+    added = layers[-1].weights.new_zeros(len(start))
+    for layer in reversed(layers):
+        start, added = layer.split(start), layer.split(added)
+        added = added + layer.through(start.to(added) + added, layer.weights)
+    return _map(start + added.cpu(), model.layers[0])
 
 
+@own_precision()
 def gradient_rollout(
     model: Model,
-    image: Image.Image,
-    target: Target | None = None,
-    *,
-    class_index: int | None = None,
+    image: Picture,
+    target: Target,
 ) -> np.ndarray:
-    """Attention rollout in which each layer is weighted by the gradient for one target.
+    """Roll attention out with each layer weighted by the gradient for one target.
 
     As `vitviz.inspection.attention_rollout`, with heads fused as in `relevance`: the rows of the
     mean over heads of the positive part of gradient times attention are normalised, and each layer
-    is taken as half of that and half of the identity. A row without anything positive becomes the
-    identity's.
+    is half of that and half of the identity. A row without positive entries becomes the identity's.
 
     Parameters
     ----------
-    model, image, target, class_index
+    model, image, target
         As in `relevance`.
 
     Returns
     -------
-    ndarray of shape (rows, cols)
-        Shares of 1: with those of the tokens outside the picture they sum to 1. Read where
-        `relevance` is read.
+    ndarray of float64, shape (rows, cols)
+        Shares of 1: with those of the tokens outside the picture they sum to 1. The row is chosen
+        as in `relevance`.
 
     Raises
     ------
@@ -126,25 +136,27 @@ def gradient_rollout(
     Notes
     -----
     Normalising makes every layer count equally, also one that hardly matters for the class: that is
-    the difference from `relevance`.
+    the difference from `relevance`. A positive factor of the target changes nothing; a negative one
+    gives another map, of the evidence against the target.
 
-    What the well-known vit-explain (https://github.com/jacobgil/vit-explain) calls gradient rollout
-    is another map, which correlates with this one by -0.62 to 0.63: there heads are averaged before
-    negative entries become 0, layers are paired with gradients in reverse order, as these are kept
-    in the order of the backward pass, and the layers are normalised along the wrong axis.
+    The gradient rollout of vit-explain (https://github.com/jacobgil/vit-explain) is another map,
+    which correlates with this one by -0.62 to 0.63: it averages heads before negative entries
+    become 0, pairs layers with gradients in reverse order, as it collects these in the order of the
+    backward pass, and normalises the layers along the wrong axis.
 
     References
     ----------
     Abnar and Zuidema, "Quantifying Attention Flow in Transformers" (ACL 2020), for the product;
     Chefer, Gur and Wolf (ICCV 2021), for the weights.
     """
-    row, layers = _weighted_layers(model, image, Question(model, one_of(target, class_index)))
+    row, layers = _weighted_layers(model, image, Question(model, target))
+    row = row.to(layers[-1].weights)
     for layer in reversed(layers):
         row = layer.split(row)
         mass = layer.weights.sum(dim=2, keepdim=True)  # (W, n, 1)
         shares = torch.where(mass > 0, layer.weights / mass, 0)
-        kept = row * (1 - layer.each((mass[..., 0] > 0).to(row)))
-        row = (1 - RESIDUAL) * (layer.through(row, shares) + kept) + RESIDUAL * row
+        unmoved = row * (1 - layer.per_token((mass[..., 0] > 0).to(row)))
+        row = (1 - RESIDUAL) * (layer.through(row, shares) + unmoved) + RESIDUAL * row
     return _map(row, model.layers[0])
 
 
@@ -154,8 +166,8 @@ class _Weighted:
 
     Attributes
     ----------
-    queries, keys : the token of each place of a window, (W, n) and (W, m); `tokens` for padding
-    parents : of each token, the one of the next stage that it is merged into; None within a stage
+    queries, keys : the token at each place of a window, (W, n) and (W, m); `tokens` for padding
+    parents : for each token, the one of the next stage that it is merged into; None within a stage
     """
 
     weights: Tensor
@@ -165,39 +177,40 @@ class _Weighted:
     parents: Tensor | None
 
     def through(self, row: Tensor, weights: Tensor) -> Tensor:
-        """A row vector (T,) times the matrix of all tokens that the windows' matrices make up."""
-        looking = F.pad(row, (0, 1))[self.queries]  # (W, n); padding has the weight 0
-        seen = torch.einsum("wn,wnm->wm", looking, weights)
-        return row.new_zeros(self.tokens + 1).index_add(0, self.keys.flatten(), seen.flatten())[:-1]
+        """Multiply a row vector (T,) by the matrix of all tokens that the windows make up."""
+        entries = F.pad(row, (0, 1))[self.queries]  # (W, n); padding has the weight 0
+        sums = torch.einsum("wn,wnm->wm", entries, weights)
+        return row.new_zeros(self.tokens + 1).index_add(0, self.keys.flatten(), sums.flatten())[:-1]
 
-    def each(self, values: Tensor) -> Tensor:
-        """Values of every window's queries (W, n) in the order of the tokens: (T,)."""
+    def per_token(self, values: Tensor) -> Tensor:
+        """Put values of the windows' queries (W, n) in the order of the tokens: (T,)."""
         places = self.queries.flatten()
         return values.new_zeros(self.tokens + 1).index_add(0, places, values.flatten())[:-1]
 
     def split(self, row: Tensor) -> Tensor:
-        """Of the tokens of the next stage: shared equally among those that were merged into one."""
+        """Share each token of the next stage equally among those that were merged into it."""
         if self.parents is None:
             return row
-        return (row / torch.bincount(self.parents))[self.parents]
+        parents = self.parents.to(row.device)
+        return (row / torch.bincount(parents))[parents]
 
 
 def _weighted_layers(
-    model: Model, image: Image.Image, question: Question
+    model: Model, image: Picture, question: Question
 ) -> tuple[Tensor, list[_Weighted]]:
-    """The row of R that is asked for (T,), and what each layer multiplies it with."""
-    products, last, output = attention_gradients(model, image, question)
+    """Return the row of I to begin with (T,), float64, and the weights of each layer."""
+    products, output = attention_gradients(model, image, question)
     with torch.inference_mode():
-        row = _output_row(model, question, last, output).to(products[-1])
+        row = _output_row(model, image, question, output)
     after: Sequence[Site | None] = [*model.sites[1:], None]
     return row, [
-        _placed(site, following, product)
+        _place(site, following, product)
         for site, following, product in zip(model.sites, after, products, strict=True)
     ]
 
 
-def _placed(site: Site, following: Site | None, weights: Tensor) -> _Weighted:
-    """A layer's weights with the places of its tokens, and the grid of the layer after it."""
+def _place(site: Site, following: Site | None, weights: Tensor) -> _Weighted:
+    """Combine a layer's weights with the places of its tokens and the grid of the next layer."""
     rows, cols = site.layer.query_grid
     tokens = len(site.layer.prefix) + rows * cols
     queries = keys = np.arange(tokens)[None]
@@ -217,16 +230,17 @@ def _placed(site: Site, following: Site | None, weights: Tensor) -> _Weighted:
     )
 
 
-def _output_row(model: Model, question: Question, last: Tensor, output: Tensor) -> Tensor:
-    """The weights with which the rows of R are read: of CLS, a token, or all patches: (T,).
+def _output_row(model: Model, image: Picture, question: Question, output: Tensor) -> Tensor:
+    """Return the weights (T,) with which the rows of R are read: CLS, a token, or all patches.
 
     Raises
     ------
     ModelError
-        When the tokens differ from stage to stage, and the head reads other than their mean.
+        When the tokens differ from stage to stage, and the head does not read their mean.
     """
     prefix = model.layers[-1].prefix
-    row = torch.zeros(len(prefix) + math.prod(model.layers[-1].query_grid))
+    size = len(prefix) + math.prod(model.layers[-1].query_grid)
+    row = torch.zeros(size, dtype=torch.float64)
     if question.place is not None:
         row[question.place] = 1.0
         return row
@@ -235,23 +249,43 @@ def _output_row(model: Model, question: Question, last: Tensor, output: Tensor) 
         return row
     row[len(prefix) :] = 1 / (len(row) - len(prefix))
     if not model.read_tokens:
-        parts = model.parts
-        mean = (parts.norm or nn.Identity())(last).flatten(1, -2).mean(dim=1)
-        head: Any = model.module.get_submodule(parts.heads[0])
-        own = getattr(head, "fc", head)(mean)
-        half = output.dtype.itemsize < 4
-        if own.shape[1:] != output.shape or any(
-            why_differs(model.layers[-1], own[0], output, half)
-        ):
+        x, reached = model.placed(prepare(model, image).x)[None], False
+        for part in (model.parts.norm, model.sites[-1].block):
+            if part is not None and not reached:
+                with _averaging(part, model.sites[-1].layout) as passes:
+                    own = model.run(x)[0]
+                reached = bool(passes)
+        if any(explain_mismatch(model.layers[-1], own, output, output.dtype.itemsize < 4)):
             raise ModelError(
-                "The head of {model} does not read the mean of its last tokens, so it is not "
-                "known where a map of one class begins.",
+                "It is not known where a map of one class begins: the head of {model} does not "
+                "read the mean of its last tokens.",
                 model=model.name,
             )
     return row
 
 
+@contextmanager
+def _averaging(part: nn.Module, layout: str) -> Iterator[list[nn.Module]]:
+    """Replace each token after a part by the mean of all, in this thread; collect its passes."""
+    thread = get_ident()  # others may run the module meanwhile
+    passes: list[nn.Module] = []
+
+    def average(part: nn.Module, inputs: Any, tokens: Tensor) -> Tensor | None:
+        if get_ident() != thread:
+            return None
+        passes.append(part)
+        places = (2, 3) if layout == "channels" else tuple(range(1, tokens.ndim - 1))
+        return tokens.mean(dim=places, keepdim=True).expand_as(tokens)
+
+    with INSTALLING:
+        handle = part.register_forward_hook(average)
+    try:
+        yield passes
+    finally:
+        handle.remove()
+
+
 def _map(row: Tensor, layer: Layer) -> np.ndarray:
-    patches: np.ndarray = row[len(layer.prefix) :].float().cpu().reshape(layer.query_grid).numpy()
+    patches: np.ndarray = row[len(layer.prefix) :].double().cpu().reshape(layer.query_grid).numpy()
     patches.setflags(write=False)
     return patches

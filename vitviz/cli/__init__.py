@@ -1,18 +1,37 @@
 """The `vitviz` command: app, report, profile, merge, compare, train, evaluate, fetch, prepare."""
 
+from .early import STOPPED, allow_interrupts  # isort: skip
+
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from .. import __version__
-from ..language import LANGUAGES, speaking
-from ..options import Options, add_device, add_options, check, options_in
-from .comparing import add_compare
-from .lesson import fetch, prepare
-from .merging import add_merge
-from .terminal import add_measuring, pictures_done, print_skipped, refused
+from ..app.options import (
+    OptionError,
+    Options,
+    add_device,
+    add_options,
+    check,
+    file_and_part,
+    options_in,
+    preprocessing_options,
+)
+from ..common import DEFAULT_MODEL
+from ..common.files import printable, replace_file
+from ..common.language import LANGUAGES, use_language
+from .comparing import add_compare, add_merge
+from .terminal import (
+    add_measuring,
+    print_notes,
+    print_refusal,
+    print_skipped,
+    progress_printer,
+    safe_terminal,
+)
 
 
 def _app(arguments: argparse.Namespace) -> int:
@@ -20,10 +39,10 @@ def _app(arguments: argparse.Namespace) -> int:
     try:
         _check_menu(options_in(arguments))
     except ValueError as error:
-        return refused(error)
+        return print_refusal(error)
     settings = {
         "server.address": "127.0.0.1",
-        "server.port": arguments.port,
+        "server.port": 8501,
         "server.fileWatcherType": "none",
         "server.maxUploadSize": 25,
         "browser.gatherUsageStats": False,
@@ -33,19 +52,25 @@ def _app(arguments: argparse.Namespace) -> int:
         "theme.light.primaryColor": "#0b57d0",
         "theme.dark.primaryColor": "#8ab4f8",
     }
+    own = {"server.address": arguments.address, "server.port": arguments.port}
     options = [f"--checkpoint={text}" for text in arguments.checkpoint]
     options += [f"--models={arguments.models}"] if arguments.models else []
     options += [f"--labels={arguments.labels}"] if arguments.labels else []
+    for name in ("mean", "std", "crop", "answers"):
+        text = getattr(arguments, name)
+        options += [f"--{name}={text}"] if text is not None else []
     options += ["--hub"] if arguments.hub else []
     options += [f"--device={arguments.device}"] if arguments.device != "cpu" else []
     options += [f"--image-size={arguments.image_size}"] if arguments.image_size else []
+    options += [f"--max-tokens={arguments.max_tokens}"] if arguments.max_tokens else []
     options += [f"--words={arguments.words}"] if arguments.words else []
     options += [f"--profile={path}" for path in arguments.profile]
-    sys.argv = ["vitviz", *options]  # the pages read it
+    sys.argv = ["vitviz", *options]  # which the pages read
     from ..app.server import run
 
+    allow_interrupts()
     with suppress(KeyboardInterrupt):  # which ends this process
-        run(settings)
+        run(settings, {name: value for name, value in own.items() if value})
     return 0
 
 
@@ -55,11 +80,11 @@ def _check_menu(options: Options) -> None:
     Raises
     ------
     OptionError, ModelError, ProfileError
-        When a model, a file or a device that was named is not there, or cannot be read.
+        When a named model, file or device does not exist or cannot be read.
     """
     _check_device(options.device)
     if options.words:
-        from ..words import Words
+        from ..model.words import Words
 
         Words.read(options.words)
     if options.profiles:
@@ -68,38 +93,48 @@ def _check_menu(options: Options) -> None:
         for path in options.profiles:
             load_profile(path)
     if not (options.models or options.checkpoints or options.labels):
-        return  # the usual start needs no import of timm
-    from ..zoo import architecture_named, catalogue
+        return  # so that the usual start does not import timm
+    from ..zoo import catalogue, check_adapter, find_architecture
 
+    for _, path, *_ in options.checkpoints.values():
+        check_adapter(path)
     menu = [entry.name for entry in catalogue()]
     check(options, menu)
-    for name, path, _ in options.checkpoints.values():
+    for name, path, *_ in options.checkpoints.values():
         if name not in menu and not path.is_dir():
-            architecture_named(name)
+            find_architecture(name)
 
 
 def _check_device(name: str) -> None:
-    """Raise a ModelError when there is no such device."""
-    if name != "cpu":  # the usual start needs no import of torch
-        from ..devices import device_named
+    """Raise a ModelError if there is no such device."""
+    if name != "cpu":  # so that the usual start does not import torch
+        from ..model.devices import find_device
 
-        device_named(name)
+        find_device(name)
 
 
 def _profile(arguments: argparse.Namespace) -> int:
-    """Profile a model; the exit code is 1 where a picture was skipped, 130 after Ctrl-C."""
+    """Profile a model; the exit code is 1 if a picture was skipped, 130 after Ctrl-C."""
     from .. import load_model
     from ..profiling import ProfileError, profile
     from ..zoo import ModelError
 
     try:
+        file, part = (None, None)
+        if arguments.checkpoint is not None:
+            file, part = file_and_part(arguments.checkpoint)
         model = load_model(
             arguments.model,
-            checkpoint=arguments.checkpoint,
+            checkpoint=file,
+            part=part,
             image_size=arguments.image_size,
+            labels=arguments.classes,
+            preprocessing=preprocessing_options(arguments),
+            answers=arguments.answers,
             device=arguments.device,
         )
-        found = profile(
+        allow_interrupts()
+        result = profile(
             model,
             arguments.pictures,
             labels=arguments.labels,
@@ -112,91 +147,152 @@ def _profile(arguments: argparse.Namespace) -> int:
             called=arguments.called,
             out=arguments.out,
             resume=arguments.resume,
-            progress=pictures_done(),
+            progress=progress_printer(),
         )
-    except (ProfileError, ModelError, OSError) as error:  # the last: a disk that is full, say
-        return refused(error)
+    except (ProfileError, ModelError, OptionError, OSError) as error:  # such as a full disk
+        return print_refusal(error)
     except KeyboardInterrupt:
-        again = "the same command with --resume goes on"
-        print(f"\nStopped; what was done is kept in {arguments.out}: {again}.", file=sys.stderr)
-        return 130
-    table = found.pictures
+        print(
+            f"\nStopped. The results so far are in {arguments.out}. Run the same command with "
+            "--resume to continue.",
+            file=sys.stderr,
+        )
+        return STOPPED
+    print_notes(result.about.get("notes", ()))
+    table = result.pictures
     skipped = [
         (name, why) for name, why in zip(table["picture"], table["skipped"], strict=True) if why
     ]
     print_skipped(skipped, "profile.parquet")
-    measured = found.about["pictures"] - len(skipped)
+    measured = result.about["pictures"] - len(skipped)
     print(f"{measured:,} pictures measured, {len(skipped):,} skipped: {arguments.out}")
     return 1 if skipped else 0
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    """Write what a model does with some photos into one HTML file."""
+    """Write a report of a model on some photos into one HTML file."""
     import hashlib
 
     from .. import capture, load_model
     from ..activations import check_finite
-    from ..images import ImageError, open_image
-    from ..report import Captured, html
+    from ..common.images import ImageError, open_image, read_file
+    from ..web.report import Captured, html
     from ..zoo import ModelError
 
     captured = []
     try:
+        why = _why_not_written(arguments.out, arguments.photos)
+        if why is not None:
+            return print_refusal(why)
         model = load_model(arguments.model)
+        allow_interrupts()
         for photo in arguments.photos:
-            data = photo.read_bytes()
-            image, checksum = open_image(data), hashlib.sha256(data).hexdigest()
-            acts = capture(model, image)
-            check_finite(model, acts)
-            captured.append(Captured(model, photo.name, acts, image, checksum))
-        with speaking(arguments.lang):
-            content = html(captured)
-        arguments.out.write_text(content, encoding="utf-8")
-    except OSError as error:
-        return refused(f"{error.filename}: {error.strerror}.")
-    except (ModelError, ImageError) as error:
-        return refused(error)
-    print(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.1f} MB")
+            try:
+                photo.stat()  # so that a missing file raises the system's own error
+                data = read_file(photo)
+                image, checksum = open_image(data), hashlib.sha256(data).hexdigest()
+                acts = capture(model, image)
+                check_finite(model, acts)
+            except (ModelError, ImageError) as error:
+                return print_refusal(f"{printable(photo)}: {error}")
+            captured.append(Captured(model, printable(photo.name), acts, image, checksum))
+        with use_language(arguments.lang):
+            content = html(captured).encode(errors="backslashreplace")
+        replace_file(arguments.out, content)
+    except (ModelError, OSError) as error:
+        return print_refusal(error)
+    print(f"{printable(arguments.out)}: {len(content) / 1e6:.1f} MB")
     return 0
+
+
+def _why_not_written(out: Path, photos: Sequence[Path]) -> str | None:
+    """Explain why a report cannot be written to a file: it may replace only another report."""
+    if any(photo.exists() and out.exists() and out.samefile(photo) for photo in photos):
+        return f"{printable(out)} is one of the photos. Name another file for the report."
+    if out.is_file():
+        with out.open("rb") as file:
+            head = file.read(100).lstrip().lower()
+        if head and not head.startswith((b"<!doctype html", b"<html")):
+            return f"{printable(out)} exists and is not a report. Name another file."
+    return None
 
 
 def _train(arguments: argparse.Namespace) -> int:
     import torch
 
-    from ..malloc import keep_freed_memory
+    from ..common.malloc import keep_freed_memory
     from ..training import RECIPES, train
 
     if arguments.recipe not in RECIPES:
-        return refused(
-            f"There is no recipe {arguments.recipe}: expected one of {', '.join(RECIPES)}."
-        )
+        return print_refusal(f"There is no recipe {arguments.recipe}. Known: {', '.join(RECIPES)}.")
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     keep_freed_memory()
+    allow_interrupts()
     try:
         print(train(RECIPES[arguments.recipe], data=arguments.data, out=arguments.out))
     except ValueError as error:
-        return refused(error)
+        return print_refusal(error)
     return 0
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
-    from ..malloc import keep_freed_memory
+    from ..common.malloc import keep_freed_memory
     from ..training import evaluate
 
     keep_freed_memory()
+    allow_interrupts()
+    if arguments.grades:
+        return _grades(arguments)
     try:
-        found = evaluate(
+        result = evaluate(
             arguments.model, data=arguments.data, split=arguments.split, device=arguments.device
         )
     except ValueError as error:
-        return refused(error)
-    print(f"accuracy                      {found.accuracy:7.2%}")
-    print(f"label among the best five     {found.among_five:7.2%}")
-    print(f"mean confidence               {found.confidence:7.2%}")
-    print(f"expected calibration error    {found.error:7.2%}")
-    print(f"fitted temperature            {found.temperature:7.3f}")
-    print(f"calibration error with it     {found.error_at_temperature:7.2%}")
+        return print_refusal(error)
+    print(f"accuracy                      {result.accuracy:7.2%}")
+    print(f"label among the best five     {result.among_five:7.2%}")
+    print(f"mean confidence               {result.confidence:7.2%}")
+    print(f"expected calibration error    {result.error:7.2%}")
+    print(f"fitted temperature            {result.temperature:7.3f}")
+    print(f"calibration error with it     {result.error_at_temperature:7.2%}")
+    return 0
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"expected a number from 1 to 65535, got {text}")
+    return int(text)
+
+
+def _fetch(arguments: argparse.Namespace) -> int:
+    from .lesson import fetch
+
+    return fetch(arguments)
+
+
+def _prepare(arguments: argparse.Namespace) -> int:
+    from .lesson import prepare
+
+    return prepare(arguments)
+
+
+def _grades(arguments: argparse.Namespace) -> int:
+    """Fit the grades of answers, print how often they are right, and write them to the weights."""
+    from ..training import fit_grades
+    from ..zoo.checkpoints import weights_file, write_metadata
+
+    try:
+        grades = fit_grades(arguments.model, data=arguments.data, device=arguments.device)
+    except ValueError as error:
+        return print_refusal(error)
+    low, high = grades["weak_below"], grades["confident_from"]
+    print(f"weak below {low:.1%}, confident from {high:.1%}")
+    for split in ("held_out", "test"):
+        print(f"\n{grades[f'{split}_pictures']:,} {split.replace('_', '-')} pictures")
+        for grade, (share, right) in grades[split].items():
+            print(f"{grade:10} {share:7.2%} of the answers, of which {right:7.2%} are right")
+    write_metadata(weights_file(arguments.model), grades=grades)
     return 0
 
 
@@ -206,7 +302,11 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     app = commands.add_parser("app", help="open the app in a browser")
-    app.add_argument("--port", type=int, default=8501)
+    app.add_argument("--port", type=_port, help="8501 by default")
+    app.add_argument(
+        "--address",
+        help="where the server listens: 127.0.0.1 by default; 0.0.0.0 serves a class",
+    )
     add_options(app)
     app.set_defaults(run=_app)
 
@@ -218,34 +318,44 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PICTURES",
         help="picture files, folders, globs, parquet files or tar shards",
     )
-    profile.add_argument("--checkpoint", type=Path, metavar="FILE", help="weights of a local file")
+    profile.add_argument(
+        "--checkpoint",
+        metavar="FILE[#PART]",
+        help="weights of a local file, or of one of several models in it",
+    )
     add_measuring(profile)
     profile.add_argument(
         "--importance",
         action="append",
         default=[],
         choices=["zero", "mean"],
-        help="mute every head in turn, to zero or to its mean: a forward pass a head",
+        help="mute every head in turn, to zero or to its mean: one forward pass per head",
     )
     profile.add_argument(
-        "--workers", type=int, default=0, metavar="N", help="so many processes, each with the model"
+        "--workers",
+        type=int,
+        default=0,
+        metavar="N",
+        help="number of processes, each with the model",
     )
     profile.add_argument(
         "--engine",
         default="local",
         choices=["local", "ray"],
-        help="where they are: this machine (default), or the Ray cluster of RAY_ADDRESS",
+        help="where the workers run: this machine (default), or the Ray cluster of RAY_ADDRESS",
     )
-    profile.add_argument("--called", metavar="TEXT", help="what figures call the pictures")
-    profile.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
+    profile.add_argument("--called", metavar="TEXT", help="name of the pictures in figures")
+    profile.add_argument("--resume", action="store_true", help="continue a run that was stopped")
     profile.set_defaults(run=_profile)
 
     add_merge(commands)
     add_compare(commands)
 
-    report = commands.add_parser("report", help="write what a model sees into one HTML file")
+    report = commands.add_parser(
+        "report", help="write a report on some pictures into one HTML file"
+    )
     report.add_argument("photos", nargs="+", type=Path, metavar="PHOTO", help="files of pictures")
-    report.add_argument("--model", default="vitviz_things200", help="as in load_model")
+    report.add_argument("--model", default=DEFAULT_MODEL, help="as in load_model")
     report.add_argument("-o", "--out", type=Path, default=Path("report.html"), metavar="FILE")
     report.add_argument(
         "--lang", choices=LANGUAGES, default="en", help="the language of the file (default: en)"
@@ -263,15 +373,21 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("model", help="a shipped model's name, or a file that `train` wrote")
     evaluate.add_argument("--data", type=Path, required=True, help="folder with the dataset")
     evaluate.add_argument("--split", choices=["test", "train"], default="test")
+    evaluate.add_argument(
+        "--grades",
+        action="store_true",
+        help="fit when an answer is confident, unsure or weak on held-out training pictures, "
+        "measure it on the test pictures, and write it into the weights",
+    )
     add_device(evaluate)
     evaluate.set_defaults(run=_evaluate)
 
     fetching = commands.add_parser("fetch", help="download weights of timm, to work offline")
     fetching.add_argument("names", nargs="+", metavar="NAME", help="architectures of timm")
-    fetching.set_defaults(run=fetch)
+    fetching.set_defaults(run=_fetch)
 
     preparing = commands.add_parser(
-        "prepare", help="fetch, check and try a lesson's models, and say what will work offline"
+        "prepare", help="fetch, check and try a lesson's models, and list what will work offline"
     )
     preparing.add_argument(
         "names", nargs="*", metavar="NAME", help="models (default: those that come with vitviz)"
@@ -279,14 +395,22 @@ def _parser() -> argparse.ArgumentParser:
     preparing.add_argument(
         "--lesson",
         action="store_true",
-        help="try what the seven lessons need too: sample pictures, training records, profiles",
+        help="also try what the seven lessons need: sample pictures, training records, profiles",
     )
     add_options(preparing)
-    preparing.set_defaults(run=prepare)
+    preparing.set_defaults(run=_prepare)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
-    code: int = arguments.run(arguments)
-    return code
+    """Run a command and return its exit code."""
+    if os.path.expanduser("~") == "~":  # a container's random user: libraries raise or write to ./~
+        os.environ["HOME"] = "/"
+    with safe_terminal():
+        arguments = _parser().parse_args(argv)
+        try:
+            code: int = arguments.run(arguments)
+        except KeyboardInterrupt:
+            print("\nStopped.", file=sys.stderr)
+            return STOPPED
+        return code

@@ -1,72 +1,118 @@
-"""`vitviz compare`: two models over the same pictures, or two saved profiles."""
+"""`vitviz compare` and `vitviz merge`: two models over the same pictures, and saved profiles."""
 
 import argparse
 import sys
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .terminal import add_measuring, pictures_done, print_skipped, refused
+from ..app.options import OptionError, file_and_part, preprocessing_options
+from .early import STOPPED, allow_interrupts
+from .terminal import add_measuring, print_notes, print_refusal, print_skipped, progress_printer
 
 if TYPE_CHECKING:
     from ..model import Model
     from ..profiling import Profile
 
 
+def add_merge(commands: "argparse._SubParsersAction[Any]") -> None:
+    parser = commands.add_parser("merge", help="merge profiles of parts of a list of pictures")
+    parser.add_argument(
+        "profiles",
+        nargs="+",
+        metavar="PROFILE",
+        help="folders that profile wrote, in the order of the list; all but the last need a "
+        "multiple of 256 pictures for the CKA of the whole",
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
+    parser.set_defaults(run=merge)
+
+
+def merge(arguments: argparse.Namespace) -> int:
+    from ..profiling import Profile, ProfileError, load_profile
+    from ..profiling.running import check_unused, hold_folder
+
+    allow_interrupts()
+    try:
+        with hold_folder(arguments.out):
+            check_unused(arguments.out)
+            merged = reduce(Profile.merge, map(load_profile, arguments.profiles))
+            merged.save(arguments.out)
+    except (ProfileError, OSError) as error:
+        return print_refusal(error)
+    if "note" in merged.about:
+        print(merged.about["note"], file=sys.stderr)
+    parts = len(arguments.profiles)
+    print(f"{merged.about['pictures']:,} pictures of {parts} profiles: {arguments.out}")
+    return 0
+
+
 def add_compare(commands: "argparse._SubParsersAction[Any]") -> None:
     parser = commands.add_parser("compare", help="measure how two models differ over pictures")
-    sides = "a shipped model, an architecture, ARCHITECTURE=FILE with weights, or a saved profile"
+    sides = (
+        "a shipped model, an architecture, ARCHITECTURE=FILE[#PART] with weights, or a saved "
+        "profile"
+    )
     parser.add_argument("first", metavar="A", help=sides)
     parser.add_argument("second", metavar="B", help="likewise; differences are B minus A")
     parser.add_argument(
         "pictures",
         nargs="*",
         metavar="PICTURES",
-        help="as of profile; none of two saved profiles, which have their own",
+        help="as in profile; leave out for two saved profiles, which have their own",
     )
     add_measuring(parser)
     parser.set_defaults(run=compare)
 
 
 def compare(arguments: argparse.Namespace) -> int:
-    """Compare; the exit code is 1 where a picture was left out, 130 after Ctrl-C."""
+    """Compare; the exit code is 1 if a picture was left out, 130 after Ctrl-C."""
     from .. import profiling
     from ..zoo import ModelError
 
     try:
-        found = profiling.compare(
-            _side(arguments.first, arguments),
-            _side(arguments.second, arguments),
+        first, second = (_side(text, arguments) for text in (arguments.first, arguments.second))
+        allow_interrupts()
+        result = profiling.compare(
+            first,
+            second,
             arguments.pictures or None,
             labels=arguments.labels,
             limit=arguments.limit,
             seed=arguments.seed,
             batch_size=arguments.batch,
             out=arguments.out,
-            progress=pictures_done(),
+            progress=progress_printer(),
         )
-    except (profiling.ProfileError, ModelError, OSError) as error:
-        return refused(error)
+    except (profiling.ProfileError, ModelError, OptionError, OSError) as error:
+        return print_refusal(error)
     except KeyboardInterrupt:
-        print("\nStopped; nothing was written.", file=sys.stderr)
-        return 130
-    print_skipped([*found.left_out.items()], "run.json")
-    for why in dict.fromkeys(found.not_compared.values()):
+        print("\nStopped. Nothing was written.", file=sys.stderr)
+        return STOPPED
+    print_notes(result.first.about.get("notes", ()))
+    print_skipped([*result.left_out.items()], "run.json")
+    for why in dict.fromkeys(result.not_compared.values()):
         print(f"Not compared: {why}", file=sys.stderr)
-    left_out = len(found.left_out)
-    print(f"{found.pictures:,} pictures compared, {left_out:,} left out: {arguments.out}")
+    left_out = len(result.left_out)
+    print(f"{result.pictures:,} pictures compared, {left_out:,} left out: {arguments.out}")
     return 1 if left_out else 0
 
 
 def _side(text: str, arguments: argparse.Namespace) -> "Model | Profile":
-    """What A or B stands for."""
+    """Load the model or profile that A or B names."""
     from .. import load_model, load_profile
 
     if (Path(text) / "profile.npz").is_file():
         return load_profile(text)
-    name, equals, file = text.partition("=")
+    name, equals, weights = ("", "", "") if Path(text).exists() else text.partition("=")
+    file, part = file_and_part(weights) if equals else (None, None)
     return load_model(
-        name if equals else text,
-        checkpoint=file if equals else None,
+        name or text,
+        checkpoint=file,
+        part=part,
         image_size=arguments.image_size,
+        labels=arguments.classes,
+        preprocessing=preprocessing_options(arguments),
+        answers=arguments.answers,
         device=arguments.device,
     )

@@ -1,36 +1,77 @@
-"""Options, and lines on the terminal, that several commands share."""
+"""Options and terminal output that several commands share."""
 
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
+from threading import current_thread, main_thread
 
-from ..options import add_device
+from ..app.options import add_device, add_meaning
+from ..common.files import printable
+from .early import allow_interrupts, leave_on_interrupt
 
-CLEAR = "\r\x1b[K"  # to the beginning of a terminal's line, and wipe it
+CLEAR = "\r\x1b[K"  # moves to the beginning of a terminal's line and erases it
 
 
-def refused(error: object) -> int:
-    """Print why a command is refused; returns its exit code."""
+@contextmanager
+def safe_terminal() -> Iterator[None]:
+    """Escape letters that the terminal lacks, and end at once on Ctrl-C until `allow_interrupts`.
+
+    Libraries that are being imported answer KeyboardInterrupt with errors of their own, and nothing
+    is lost while they are.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if current_thread() is main_thread():
+        leave_on_interrupt()
+    try:
+        yield
+    finally:
+        if current_thread() is main_thread():
+            allow_interrupts()
+
+
+def print_refusal(error: object) -> int:
+    """Print why a command is refused, and return its exit code."""
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{printable(error.filename)}: " if error.filename else ""
+        error = f"{place}{error.strerror}."
     print(error, file=sys.stderr)
     return 2
 
 
 def add_measuring(parser: argparse.ArgumentParser) -> None:
-    """The options of commands that measure models over many pictures."""
+    """Add the options of commands that measure models over many pictures."""
     parser.add_argument("--image-size", type=int, metavar="N", help="pixels of a side of the input")
-    parser.add_argument("--labels", type=Path, metavar="FILE", help="CSV of names and labels")
-    parser.add_argument("--limit", type=int, metavar="N", help="so many pictures, chosen by --seed")
+    parser.add_argument(
+        "--labels",
+        type=Path,
+        metavar="FILE",
+        help="CSV of names and labels, or a folder of class folders",
+    )
+    parser.add_argument(
+        "--classes",
+        type=Path,
+        metavar="FILE",
+        help="class names for weights that have none: one per line, a table, or JSON",
+    )
+    add_meaning(parser, "the weights")
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="number of pictures, chosen by --seed"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch", type=int, default=16, help="pictures in one forward pass")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
     add_device(parser)
 
 
-def pictures_done() -> Callable[[int, int], None]:
-    """What prints the pictures that are done, their rate and the time left onto a terminal."""
-    begun: list[float] = []  # when the first batch began, and how many pictures were done by then
+def progress_printer() -> Callable[[int, int], None]:
+    """Return a callback that prints pictures done, their rate and the time left to a terminal."""
+    begun: list[float] = []  # time and number of pictures done at the first call
 
     def progress(done: int, total: int) -> None:
         begun.extend([] if begun else [time.monotonic(), done])
@@ -49,8 +90,17 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def print_notes(notes: Sequence[str]) -> None:
+    """Print the first ten notes on files that were left out of a list of pictures."""
+    print(CLEAR if sys.stderr.isatty() else "", end="", file=sys.stderr)
+    for note in notes[:10]:
+        print(note, file=sys.stderr)
+    if len(notes) > 10:
+        print(f"and {len(notes) - 10:,} more, see run.json", file=sys.stderr)
+
+
 def print_skipped(skipped: Sequence[tuple[str, str]], more: str) -> None:
-    """Name the first ten pictures that were skipped; `more` is where the others are."""
+    """Name the first ten pictures that were skipped; `more` is the file with the others."""
     print(CLEAR if sys.stderr.isatty() else "", end="", file=sys.stderr)
     for name, reason in skipped[:10]:
         print(f"{name}: {reason}", file=sys.stderr)

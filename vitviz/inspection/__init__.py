@@ -1,14 +1,14 @@
-"""Measurements of attention, tokens and positions, those of the ViT paper first: arrays in and out.
+"""Measure attention, tokens and positions, as in the ViT paper and beyond: arrays in and out.
 
 `attention` is any iterable over layers of arrays of shape (heads, tokens, tokens), read once and
 one layer at a time. Its rows are queries, its columns keys, and each row sums to 1. The prefix
 tokens come first, then the patches in row-major order of a grid (rows, cols).
 
-In the place of arrays each measurement takes a capture, `vitviz.Activations`, which knows its grid,
-its prefix tokens, the size of its patches and where its head reads the answer. Arguments that say
-the same must agree with it.
+Instead of arrays each measurement takes a capture, `vitviz.Activations`, which knows its grid, its
+prefix tokens, the size of its patches and where its head reads the answer. Arguments that say the
+same must agree with it.
 
-float32 and float64 are computed in as they come; every other type becomes float32.
+float32 and float64 are kept for the computation; every other type becomes float32.
 
 "The ViT paper" is Dosovitskiy et al., "An Image is Worth 16x16 Words" (ICLR 2021),
 https://arxiv.org/abs/2010.11929.

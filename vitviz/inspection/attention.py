@@ -1,29 +1,31 @@
-"""Measurements of each head: attention distance, entropy, prefix mass, and the map of one query."""
+"""Measure each head: attention distance, entropy, prefix mass, and the map of one query."""
 
 from typing import Literal
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ..common.query import Query
 from .inputs import (
     Array,
     Grid,
     PatchSize,
+    attends,
     check_choice,
-    checked_grid,
-    checked_layers,
-    token_index,
+    check_grid,
+    check_layers,
+    stack_layers,
 )
-from .sources import Attention, LayerAttention, layer_of, source_of
+from .sources import Attention, LayerAttention, read_layer, read_source
 
 Variant = Literal["renormalised", "paper"]
 Direction = Literal["row", "column"]
 
-_BLOCK = 128  # rows whose logarithms are taken at once, so that they stay in the processor's cache
+_BLOCK = 128  # rows whose logarithms are taken at once, which fit into the processor's cache
 
 
 def uniform_distance(grid: Grid, patch_size: PatchSize) -> float:
-    """The attention distance of equal sharing: what uniform attention scores, in pixels.
+    """Return the attention distance of uniform attention, in pixels.
 
     Parameters
     ----------
@@ -43,7 +45,7 @@ def uniform_distance(grid: Grid, patch_size: PatchSize) -> float:
 
     Notes
     -----
-    It is no upper bound: a head that looks at the far side of the picture lies above it.
+    It is not an upper bound: a head that looks at the far side of the picture lies above it.
     """
     return float(patch_distances(grid, patch_size).mean())
 
@@ -56,7 +58,7 @@ def attention_distance(
     num_prefix_tokens: int | None = None,
     variant: Variant = "renormalised",
 ) -> Array:
-    """How far each head looks: distance between query and key, weighted by attention.
+    """Measure how far each head looks: distance between query and key, weighted by attention.
 
     Parameters
     ----------
@@ -65,10 +67,10 @@ def attention_distance(
     patch_size : int or (height, width)
         In pixels of the model's input.
     num_prefix_tokens : int
-        1 where left out. A capture knows this, the grid and the size.
+        Default 1. A capture knows this, the grid and the size.
     variant : "renormalised" or "paper"
-        Whether each row of the patch-to-patch block is divided by its sum first, or is used as it
-        stands once the prefix columns are cut off.
+        Whether each row of the patch-to-patch block is first divided by its sum, or used as it is
+        without the prefix columns.
 
     Returns
     -------
@@ -83,8 +85,9 @@ def attention_distance(
 
     Notes
     -----
-    `paper` understates the distance by the attention on the prefix tokens and can re-order heads:
-    show `prefix_mass` beside it. Renormalised, a row wholly on the prefix is left out, and a head
+    `paper` is the common implementation; the paper's text does not say how CLS was treated. It
+    understates the distance by the attention on the prefix tokens and can re-order heads: show
+    `prefix_mass` beside it. If renormalised, a row wholly on the prefix is left out, and a head
     with no row left is NaN; a row almost wholly on the prefix counts as much as any other.
     The distance is a mean: a head that looks both near and far scores like one that looks halfway.
     `uniform_distance` is the score of a head that looks everywhere alike.
@@ -94,19 +97,19 @@ def attention_distance(
     The ViT paper, Fig. 7 right and Fig. 11.
     """
     check_choice("variant", variant, ("renormalised", "paper"))
-    source = source_of(
+    source = read_source(
         attention, grid=grid, patch_size=patch_size, num_prefix_tokens=num_prefix_tokens
     )
     pixels = patch_distances(source.grid, source.patch_size)
     distance = []
-    for layer in source.checked(source.grid):
+    for layer in source.arrays(source.grid):
         pixels = pixels.astype(layer.dtype, copy=False)
         distance.append(head_distance(layer, pixels, source.prefix, variant))
-    return np.stack(distance)
+    return stack_layers(distance)
 
 
 def attention_entropy(attention: Attention) -> Array:
-    """How widely each head spreads its attention, averaged over all queries, prefix included.
+    """Measure how widely each head spreads its attention: the mean entropy over all queries.
 
     Parameters
     ----------
@@ -115,7 +118,8 @@ def attention_entropy(attention: Attention) -> Array:
     Returns
     -------
     ndarray of shape (layers, heads)
-        Bits: 0 where every query looks at one key, log2(tokens) where all keys share equally.
+        Bits, with the queries of the prefix: 0 if every query looks at one key, log2(tokens) if all
+        keys share equally.
 
     Raises
     ------
@@ -127,18 +131,18 @@ def attention_entropy(attention: Attention) -> Array:
     Entropy ignores where the keys are: 2 bits may be four neighbours or the four corners. Compare
     models with equal numbers of tokens only, as the maximum grows with them.
     """
-    layers = source_of(attention).layers
-    return np.stack([head_entropy(layer) for layer in checked_layers(layers)])
+    layers = read_source(attention).layers
+    return stack_layers(head_entropy(layer) for layer in check_layers(layers))
 
 
 def prefix_mass(attention: Attention, *, num_prefix_tokens: int | None = None) -> Array:
-    """The share of the patches' attention that goes to the prefix tokens.
+    """Measure the share of the patches' attention that goes to the prefix tokens.
 
     Parameters
     ----------
     attention : iterable over layers of arrays of shape (heads, tokens, tokens), or a capture
     num_prefix_tokens : int
-        1 where left out; a capture knows it.
+        Default 1; a capture knows it.
 
     Returns
     -------
@@ -152,10 +156,10 @@ def prefix_mass(attention: Attention, *, num_prefix_tokens: int | None = None) -
 
     Notes
     -----
-    The prefix tokens' own rows do not count: what CLS spends on itself is not in this number.
+    The prefix tokens' own rows do not count: the share of CLS on itself is not in this number.
     """
-    source = source_of(attention, num_prefix_tokens=num_prefix_tokens)
-    return np.stack([head_prefix_mass(layer, source.prefix) for layer in source.checked()])
+    source = read_source(attention, num_prefix_tokens=num_prefix_tokens)
+    return stack_layers(head_prefix_mass(layer, source.prefix) for layer in source.arrays())
 
 
 def query_attention(
@@ -163,27 +167,27 @@ def query_attention(
     *,
     grid: Grid | None = None,
     num_prefix_tokens: int | None = None,
-    query: int | tuple[int, int] | None = None,
+    query: Query | None = None,
     direction: Direction = "row",
     cls: bool | None = None,
     layer: int | None = None,
 ) -> Array:
-    """Where one token looks, or who looks at it, on the patch grid.
+    """Map where one token looks, or which patches look at it, on the patch grid.
 
     Parameters
     ----------
     layer_attention : array of shape (heads, tokens, tokens), or a capture
     grid : (rows, cols)
     num_prefix_tokens : int
-        1 where left out. A capture knows this and the grid.
-    query : int or (row, col), optional
-        A token, counted from 0 with the prefix, or a patch of the grid. Left out: CLS, or the mean
-        of the patches' rows without `cls`.
+        Default 1. A capture knows this and the grid.
+    query : int, (row, col) or str, optional
+        A token, counted from 0 with the prefix, a patch of the grid, or a prefix token's name.
+        Default: CLS, or the mean of the patches' rows if not `cls`.
     direction : "row" or "column"
-        What the query looks at, or how much each patch looks at the query.
+        How much the query looks at each patch, or how much each patch looks at the query.
     cls : bool
-        Whether token 0 is CLS, and no register, and the answer is read there. Left out: yes where
-        there is a prefix; of a capture, where its head reads CLS and pools no patches.
+        Whether token 0 is CLS rather than a register, and the answer is read there. Default: yes if
+        there is a prefix; for a capture, if its head reads CLS and does not pool patches.
     layer : int
         Of the capture.
 
@@ -200,9 +204,9 @@ def query_attention(
 
     Notes
     -----
-    A row's map sums to 1 less what the query spends on the prefix, which can be most of it. A
-    column's map sums to anything, and shows a picture quite unlike the row's; the mean over the
-    patches' columns is how much of each patch's attention stays on patches, shared out evenly.
+    A row's map sums to 1 minus the query's share on the prefix, which can be most of it. A column's
+    map may have any sum, and differs much from the row's; the mean over the patches' columns is the
+    share of each patch's attention that stays on patches, divided by their number.
     `Activations.attention_map` shows CLS wherever there is one.
 
     References
@@ -210,29 +214,20 @@ def query_attention(
     The ViT paper, appendix A, eq. 6 (A).
     """
     check_choice("direction", direction, ("row", "column"))
-    attention, source = layer_of(
+    attention, source = read_layer(
         layer_attention, layer, grid=grid, num_prefix_tokens=num_prefix_tokens, cls=cls
     )
-    if isinstance(query, tuple):
-        query = source.prefix + _patch_index(query, source.grid)
     rows = attention if direction == "row" else attention.swapaxes(1, 2)  # (h, query, patches)
     if query is None and not source.cls:
-        chosen = rows[:, source.prefix :].mean(axis=1)
+        row = rows[:, source.prefix :].mean(axis=1)
     else:
-        chosen = rows[:, token_index(query, rows.shape[1])]
-    return chosen[:, source.prefix :].reshape(-1, *source.grid).copy()  # (h, rows, cols)
-
-
-def _patch_index(patch: tuple[int, int], grid: Grid) -> int:
-    rows, cols = grid
-    if len(patch) != 2 or not (0 <= patch[0] < rows and 0 <= patch[1] < cols):
-        raise ValueError(f"Expected a patch (row, col) of a {rows} x {cols} grid, got {patch}.")
-    return patch[0] * cols + patch[1]
+        row = rows[:, 0 if query is None else source.token(query, rows.shape[1])]
+    return row[:, source.prefix :].reshape(-1, *source.grid).copy()  # (h, rows, cols)
 
 
 def patch_distances(grid: Grid, patch_size: PatchSize, dtype: DTypeLike = np.float64) -> Array:
-    """Pixels between the patches, all with all: (N, N)."""
-    rows, cols = checked_grid(grid)
+    """Return the pixels between each pair of patches: (N, N)."""
+    rows, cols = check_grid(grid)
     size = np.asarray(patch_size, dtype=dtype)
     if size.shape not in ((), (2,)) or not (size > 0).all():
         raise ValueError(
@@ -255,33 +250,33 @@ def head_distance(layer: Array, pixels: Array, prefix: int, variant: Variant) ->
 
 
 def mean_distance(weighted: Array, mass: Array) -> Array:
-    """Each row's distance divided by its mass on patches, and their mean: (..., N) -> (...)."""
-    kept = mass != 0  # not > 0: NaN stays visible
-    distance = np.divide(weighted, mass, out=np.zeros_like(weighted), where=kept)
-    total, count = distance.sum(axis=-1, dtype=np.float64), kept.sum(axis=-1)
+    """Divide each row's distance by its mass on patches, and average: (..., N) -> (...)."""
+    attending = attends(mass)
+    distance = np.divide(weighted, mass, out=np.zeros_like(weighted), where=attending)
+    total, count = distance.sum(axis=-1, dtype=np.float64), attending.sum(axis=-1)
     return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
 
 
 def head_entropy(layer: Array) -> Array:
-    heads, tokens, _ = layer.shape
-    rows = layer.reshape(-1, tokens)
+    heads, _, keys = layer.shape
+    rows = layer.reshape(-1, keys)
     negative = np.empty(len(rows))  # sum of p log2 p
-    buffer = np.empty((_BLOCK, tokens), layer.dtype)
+    buffer = np.empty((_BLOCK, keys), layer.dtype)
     for start in range(0, len(rows), _BLOCK):
         block = rows[start : start + _BLOCK]
         logarithm = buffer[: len(block)]
         np.maximum(block, np.finfo(layer.dtype).tiny, out=logarithm)  # so that 0 log 0 = 0
         np.log2(logarithm, out=logarithm)
         negative[start : start + _BLOCK] = np.vecdot(block, logarithm)
-    return 0.0 - negative.reshape(heads, tokens).mean(axis=1)  # unary minus would yield -0
+    return 0.0 - negative.reshape(heads, -1).mean(axis=1)  # unary minus would yield -0
 
 
 def entropy_of_scores(scores: Array, attention: Array) -> Array:
-    """The entropy of rows whose scores are known: (h, rows, T) -> (h, rows), in bits.
+    """Return the entropy of rows whose scores are known: (h, rows, T) -> (h, rows), in bits.
 
-    ln p = s - ln Z, so it is ln Z less the mean score, and no other logarithm is taken. Z is the
-    sum that softmax divides by, and follows from the largest entry of each row. In float32 a
-    row is exact to about 2e-5 bits at scores of 60, a head's mean to 1e-6.
+    As ln p = s - ln Z, it is ln Z minus the mean score, which needs one logarithm per row. Z, the
+    sum that softmax divides by, follows from the largest entry of each row. In float32 a row is
+    exact to about 2e-5 bits at scores of 60, a head's mean to 1e-6.
     """
     s, p = scores.max(axis=2), attention.max(axis=2)
     bits: Array = (s - np.log(p) - np.vecdot(attention, scores)) / np.log(2, dtype=scores.dtype)

@@ -1,24 +1,27 @@
-"""Two pictures in one model, and two models on one picture: matched patches and compared maps."""
+"""Compare two pictures in one model, or two models on one picture: match patches, compare maps."""
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .embeddings import principal_components
-from .inputs import Array, Grid, as_floats, checked_grid, unit_rows
-from .sources import Tokens, is_capture, patches_of, table_of
+from .inputs import Array, Grid, as_floats, check_grid, rounding, unit_rows
+from .sources import Tokens, is_capture, patch_tokens, token_table
 
-Box = tuple[float, float, float, float]
+#: (left, top, right, bottom) in pixels of a picture.
+Crop = tuple[float, float, float, float]
 
 
 def cross_similarity(patches: Tokens, others: Tokens, *, depth: int | None = None) -> Array:
-    """Cosine similarity of every patch of one picture with every patch of another.
+    """Compute the cosine of every patch of one picture with every patch of another.
 
     Parameters
     ----------
     patches, others : array of shape (N, D) and (M, D), or two captures of one model
-        Tokens of the patches alone. Of captures, after the final LayerNorm.
+        Tokens of the patches alone. For captures, after the final LayerNorm.
     depth : int
-        Of the captures: after so many layers; the last where left out.
+        Layers of the captures after which tokens are read; default all.
 
     Returns
     -------
@@ -32,15 +35,15 @@ def cross_similarity(patches: Tokens, others: Tokens, *, depth: int | None = Non
 
     Notes
     -----
-    Tokens also carry their position, so that patches at the same place of two pictures are more
-    alike than their content makes them. A token of zeros is similar to none: its cosines are 0.
+    Tokens also carry their position, so patches at the same place of two pictures are more alike
+    than their content. A token of zeros is similar to none: its cosines are 0.
     """
     first, second = _tables(patches, others, depth)
     return np.clip(unit_rows(first) @ unit_rows(second).T, -1, 1)
 
 
 def nearest_patches(similarity: ArrayLike, *, k: int = 1) -> NDArray[np.intp]:
-    """The k patches of the other picture that are most similar to each patch.
+    """Find the k patches of the other picture that are most similar to each patch.
 
     Parameters
     ----------
@@ -51,22 +54,27 @@ def nearest_patches(similarity: ArrayLike, *, k: int = 1) -> NDArray[np.intp]:
     Returns
     -------
     ndarray of int, shape (N, k)
-        Numbers of patches, the most similar first; of equal ones the smaller number first.
+        Numbers of patches, the most similar first; of those that are equal except for rounding, the
+        smaller number first.
 
     Raises
     ------
     ValueError
         When there are fewer than k.
     """
-    table = _checked_table(similarity)
+    table = _check_table(similarity)
     if not 1 <= k <= table.shape[1]:
         raise ValueError(f"Expected a k from 1 to {table.shape[1]}, got {k}.")
-    order: NDArray[np.intp] = np.argsort(-table, axis=1, kind="stable")[:, :k]
-    return order
+    order = np.argsort(-table, axis=1, kind="stable")
+    falling = np.take_along_axis(table, order, axis=1)
+    apart = falling[:, :-1] - falling[:, 1:] > rounding(table)
+    group = np.pad(apart.cumsum(axis=1), ((0, 0), (1, 0)))  # of values that are equal
+    nearest: NDArray[np.intp] = np.take_along_axis(order, np.lexsort((order, group)), axis=1)
+    return nearest[:, :k]
 
 
 def mutual_matches(similarity: ArrayLike) -> NDArray[np.intp]:
-    """The pairs of patches each of which is the most similar one to the other.
+    """Find the pairs of patches that are each other's most similar patch.
 
     Parameters
     ----------
@@ -75,8 +83,8 @@ def mutual_matches(similarity: ArrayLike) -> NDArray[np.intp]:
     Returns
     -------
     ndarray of int, shape (pairs, 2)
-        Numbers of the patch in the first picture and of that in the second, in the order of the
-        first. No patch is in two pairs; of equally similar ones the smaller number counts.
+        Number of the patch in the first picture and in the second, in the order of the first. No
+        patch is in two pairs; of equally similar ones the smaller number counts.
 
     Notes
     -----
@@ -87,16 +95,18 @@ def mutual_matches(similarity: ArrayLike) -> NDArray[np.intp]:
     Amir et al., "Deep ViT Features as Dense Visual Descriptors" (2021), section 3.3, where they are
     called best buddies pairs.
     """
-    table = _checked_table(similarity)
-    there, back = table.argmax(axis=1), table.argmax(axis=0)
-    first = np.flatnonzero(back[there] == np.arange(len(table)))
-    return np.stack([first, there[first]], axis=1)
+    table = _check_table(similarity)
+    least = rounding(table)
+    forward = (table >= table.max(axis=1, keepdims=True) - least).argmax(axis=1)
+    back = (table >= table.max(axis=0) - least).argmax(axis=0)
+    first = np.flatnonzero(back[forward] == np.arange(len(table)))
+    return np.stack([first, forward[first]], axis=1)
 
 
 def joint_components(
     patches: Tokens, others: Tokens, *, n_components: int = 3, depth: int | None = None
 ) -> tuple[Array, Array, Array]:
-    """Principal components of the patches of two pictures together.
+    """Compute the principal components of the patches of two pictures together.
 
     Parameters
     ----------
@@ -121,7 +131,7 @@ def joint_components(
     Notes
     -----
     Equal coordinates mean the same in both pictures, unlike those of `token_components`. A
-    component may do nothing but tell the pictures apart. Signs are set as there.
+    component may merely separate the two pictures. Signs are set as in `token_components`.
     """
     first, second = _tables(patches, others, depth)
     both = np.concatenate([first, second])
@@ -131,22 +141,22 @@ def joint_components(
 
 
 def map_correlation(
-    values: ArrayLike, others: ArrayLike, *, crop: Box, other_crop: Box
+    values: ArrayLike, others: ArrayLike, *, crop: Crop, other_crop: Crop
 ) -> tuple[float, Grid]:
-    """Pearson's correlation of two maps of one picture, whose grids may differ.
+    """Compute Pearson's correlation of two maps of one picture, whose grids may differ.
 
     Parameters
     ----------
     values, others : arrays of shape (rows, cols), each in a grid of its own
     crop, other_crop : (left, top, right, bottom)
-        Where the grids lie, in pixels of the picture.
+        Boxes of the grids, in pixels of the picture.
 
     Returns
     -------
     correlation : float
-        From -1 to 1; NaN where one of the maps has the same value everywhere.
+        From -1 to 1; NaN if one of the maps is constant except for rounding.
     grid : (rows, cols)
-        In which they were compared, that of `common_maps`.
+        The grid of the comparison, that of `common_maps`.
 
     Raises
     ------
@@ -155,23 +165,36 @@ def map_correlation(
 
     Notes
     -----
-    It says nothing of sizes: maps of which one is ten times the other correlate by 1.
+    It ignores scale: a map and ten times that map correlate by 1.
     """
     maps = common_maps(values, others, crop=crop, other_crop=other_crop)
-    grid, flat = maps[0].shape, [one.ravel() for one in maps]
+    rows, cols = maps[0].shape
+    least = [rounding(as_floats(one)) for one in (values, others)]
+    return _correlation(maps, least), (rows, cols)
+
+
+def correlation(values: ArrayLike, others: ArrayLike) -> float:
+    """Compute Pearson's correlation of two arrays; NaN if one varies only by rounding."""
+    both = as_floats(values), as_floats(others)
+    return _correlation(both, [rounding(one) for one in both])
+
+
+def _correlation(both: Sequence[Array], least: Sequence[float]) -> float:
+    """Compute `correlation`; `least` are the relative rounding errors of each array."""
+    flat = [one.ravel().astype(np.float64) for one in both]
     centred = [one - one.mean() for one in flat]
     lengths = [float(np.linalg.norm(one)) for one in centred]
-    rounding = [1e-9 * float(np.linalg.norm(one)) for one in flat]
-    if any(length <= least for length, least in zip(lengths, rounding, strict=True)):
-        return float("nan"), (grid[0], grid[1])
-    correlation = float(np.clip(centred[0] @ centred[1] / (lengths[0] * lengths[1]), -1, 1))
-    return correlation, (grid[0], grid[1])
+    sizes = [float(np.linalg.norm(one)) for one in flat]
+    if any(own <= share * size for own, share, size in zip(lengths, least, sizes, strict=True)):
+        return float("nan")
+    unit = [one / length for one, length in zip(centred, lengths, strict=True)]
+    return float(np.clip(unit[0] @ unit[1], -1, 1))
 
 
 def common_maps(
-    values: ArrayLike, others: ArrayLike, *, crop: Box, other_crop: Box
+    values: ArrayLike, others: ArrayLike, *, crop: Crop, other_crop: Crop
 ) -> tuple[Array, Array]:
-    """Two maps of one picture in one grid, resampled by area.
+    """Resample two maps of one picture to one grid, by area.
 
     Parameters
     ----------
@@ -181,35 +204,35 @@ def common_maps(
     Returns
     -------
     two ndarrays of float64, of one shape (rows, cols)
-        Over the part of the picture that both grids cover, with as many rows and columns as the
-        coarser of the two has; each cell has the mean of a map over its area.
+        Over the part of the picture that both grids cover, with the rows and columns of the coarser
+        one; each cell has the mean of a map over its area.
 
     Raises
     ------
     ValueError
         When the two grids have no part of the picture in common.
     """
-    first, second = _checked_table(values), _checked_table(others)
+    first, second = _check_table(values), _check_table(others)
     left, top = np.maximum(crop[:2], other_crop[:2])
     right, bottom = np.minimum(crop[2:], other_crop[2:])
     if left >= right or top >= bottom:
         raise ValueError(f"Expected grids that overlap, got {crop} and {other_crop}.")
     grid = (min(len(first), len(second)), min(first.shape[1], second.shape[1]))
-    box: Box = (float(left), float(top), float(right), float(bottom))
+    box: Crop = (float(left), float(top), float(right), float(bottom))
     return (
         resampled(first, crop=crop, to_grid=grid, to_crop=box),
         resampled(second, crop=other_crop, to_grid=grid, to_crop=box),
     )
 
 
-def resampled(values: ArrayLike, *, crop: Box, to_grid: Grid, to_crop: Box) -> Array:
-    """The mean of a map over the area of each cell of another grid of the same picture.
+def resampled(values: ArrayLike, *, crop: Crop, to_grid: Grid, to_crop: Crop) -> Array:
+    """Average a map over the area of each cell of another grid of the same picture.
 
     Parameters
     ----------
     values : array of shape (rows, cols)
     crop, to_crop : (left, top, right, bottom)
-        Where both grids lie, in one unit; the other grid lies within the first.
+        Boxes of both grids, in one unit; the new grid lies within the first.
     to_grid : (rows, cols)
 
     Returns
@@ -219,9 +242,9 @@ def resampled(values: ArrayLike, *, crop: Box, to_grid: Grid, to_crop: Box) -> A
     Raises
     ------
     ValueError
-        When the other grid reaches beyond the first.
+        When the new grid reaches beyond the first.
     """
-    table, (rows, cols) = _checked_table(values), checked_grid(to_grid)
+    table, (rows, cols) = _check_table(values), check_grid(to_grid)
     (left, top, right, bottom), slack = crop, 1e-6 * (crop[2] - crop[0])
     if np.any(np.array(to_crop[:2]) < np.array([left, top]) - slack) or np.any(
         np.array(to_crop[2:]) > np.array([right, bottom]) + slack
@@ -233,22 +256,22 @@ def resampled(values: ArrayLike, *, crop: Box, to_grid: Grid, to_crop: Box) -> A
 
 
 def nearest_depth(layer: int, depth: int, other_depth: int) -> int:
-    """The layer of another model at the nearest relative depth.
+    """Return the layer of another model at the nearest relative depth.
 
     Parameters
     ----------
     layer : int
         From 0.
-    depth, other_depth : how many layers each model has
+    depth, other_depth : number of layers of each model
 
     Returns
     -------
     int
-        From 0. The last layer for the last; of two that are equally near, the later one.
+        From 0. The last layer corresponds to the last; of two equally near, the later one.
     """
     if not 0 <= layer < depth:
         raise ValueError(f"Expected a layer from 0 to {depth - 1}, got {layer}.")
-    # Layers end at (l + 1) / L; in whole numbers, so that a tie is one.
+    # Layers end at (l + 1) / L; computed in integers, so that ties are exact.
     numerator = 2 * (layer + 1) * other_depth + depth
     return max(numerator // (2 * depth), 1) - 1
 
@@ -256,7 +279,7 @@ def nearest_depth(layer: int, depth: int, other_depth: int) -> int:
 def _overlap(
     count: int, extent: tuple[float, float], others: int, to: tuple[float, float]
 ) -> Array:
-    """Of each of the other cells (others, count), the share of its length in each of these."""
+    """Return for each new cell (others, count) the share of its length in each old cell."""
     edges, ends = np.linspace(*extent, count + 1), np.linspace(*to, others + 1)
     begin = np.maximum(edges[:-1], ends[:-1, None])
     end = np.minimum(edges[1:], ends[1:, None])
@@ -275,12 +298,14 @@ def _tables(patches: Tokens, others: Tokens, depth: int | None) -> tuple[Array, 
 
 def _patches(tokens: Tokens, depth: int | None) -> Array:
     if not is_capture(tokens):
-        return table_of(tokens, depth, normalised=True)
-    table, prefix, _ = patches_of(tokens, depth, normalised=True, grid=None, num_prefix_tokens=None)
+        return token_table(tokens, depth, normalised=True)
+    table, prefix, _ = patch_tokens(
+        tokens, depth, normalised=True, grid=None, num_prefix_tokens=None
+    )
     return table[prefix:]
 
 
-def _checked_table(values: ArrayLike) -> Array:
+def _check_table(values: ArrayLike) -> Array:
     table = as_floats(values)
     if table.ndim != 2 or not table.size:
         raise ValueError(f"Expected an array of two axes, none of them empty, got {table.shape}.")

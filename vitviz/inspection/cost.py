@@ -4,15 +4,15 @@
 def multiply_adds(
     queries: int, keys: int | None = None, *, embed_dim: int, mlp_dim: int
 ) -> tuple[int, int]:
-    """Multiply-adds of one encoder layer: of the attention matrices, and of all the rest.
+    """Count the multiply-adds of one encoder layer: of the attention matrices, and of the rest.
 
     Parameters
     ----------
     queries : int
         Tokens N.
     keys : int, optional
-        Tokens M at which each query may look; left out: all N. Pooling, which makes fewer keys and
-        values, is not counted.
+        Tokens M at which each query may look; default all N. The pooling that makes fewer keys and
+        values is not counted.
     embed_dim, mlp_dim : int
         D, and the width of the MLP's hidden layer.
 

@@ -1,14 +1,14 @@
-"""Principal components of the patch embedding's filters and of tokens; responses to a filter."""
+"""Compute principal components of filters and tokens, and responses to a filter."""
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .inputs import Array, Grid, as_floats
-from .sources import Tokens, patches_of
+from .sources import Tokens, patch_tokens
 
 
 def filter_components(kernel: ArrayLike, *, n_components: int = 28) -> tuple[Array, Array]:
-    """Principal components of the patch embedding's filters.
+    """Compute the principal components of the patch embedding's filters.
 
     Parameters
     ----------
@@ -27,14 +27,14 @@ def filter_components(kernel: ArrayLike, *, n_components: int = 28) -> tuple[Arr
     Raises
     ------
     ValueError
-        When the kernel has not four axes or has fewer components than asked for.
+        When the kernel does not have four axes, or fewer components than asked for.
 
     Notes
     -----
     A component's sign is arbitrary: here its entry of largest magnitude is positive. Its tile is a
-    direction of variation around the mean filter, and none of the model's filters. A component
-    along which nothing varies, beyond rounding, is all zeros, since any direction would do: the
-    last one where D <= C * P * P, as D filters vary around their mean in D - 1 directions.
+    direction of variation around the mean filter, not a filter of the model. A component along
+    which nothing varies beyond rounding is all zeros, since any direction would do: the last one if
+    D <= C * P * P, as D filters vary around their mean in D - 1 directions.
 
     References
     ----------
@@ -50,7 +50,7 @@ def filter_components(kernel: ArrayLike, *, n_components: int = 28) -> tuple[Arr
 
 
 def filter_response(image: ArrayLike, kernel: ArrayLike) -> Array:
-    """The response of each patch of a picture to one filter: their inner product.
+    """Compute the response of each patch of a picture to one filter: their inner product.
 
     Parameters
     ----------
@@ -71,8 +71,8 @@ def filter_response(image: ArrayLike, kernel: ArrayLike) -> Array:
 
     Notes
     -----
-    Pixels beyond the last whole patch are left out, as a convolution of stride P leaves them out. A
-    large response can come from a bright patch as well as from one that looks like the filter.
+    Pixels beyond the last whole patch are left out, as in a convolution of stride P. A large
+    response can come from a bright patch as well as from one that looks like the filter.
 
     References
     ----------
@@ -101,20 +101,20 @@ def token_components(
     n_components: int = 3,
     depth: int | None = None,
 ) -> tuple[Array, Array]:
-    """Principal components of the patch tokens, as a picture.
+    """Compute the principal components of the patch tokens, as a picture.
 
     Parameters
     ----------
     tokens : array of shape (tokens, D), or a capture
-        Of a capture, the tokens after the final LayerNorm.
+        For a capture, the tokens after the final LayerNorm.
     grid : (rows, cols)
     num_prefix_tokens : int
-        They are left out: the components are fitted on the patches. 1 where left out; a capture
-        knows this and the grid.
+        They are excluded: the components are fitted on the patches. Default 1; a capture knows this
+        and the grid.
     n_components : int
         At most min(rows * cols, D).
     depth : int
-        Of the capture: after so many layers; the last where left out.
+        Layers of the capture after which tokens are read; default all.
 
     Returns
     -------
@@ -131,16 +131,16 @@ def token_components(
 
     Notes
     -----
-    Each picture has axes of its own: equal colours in two pictures, or two layers, mean nothing in
-    common. A sign is arbitrary: here the entry of largest magnitude of each axis is positive. Read
-    the explained variance first, since three components of many can be a small part. A component
-    along which nothing varies, beyond rounding, is all zeros.
+    Each picture has axes of its own: equal colours in two pictures, or in two layers, have no
+    common meaning. A sign is arbitrary: here the entry of largest magnitude of each axis is
+    positive. Read the explained variance first, since three components can be a small part. A
+    component along which nothing varies beyond rounding is all zeros.
 
     References
     ----------
     Oquab et al., "DINOv2: Learning Robust Visual Features without Supervision" (TMLR 2024), Fig. 1.
     """
-    table, prefix, grid = patches_of(
+    table, prefix, grid = patch_tokens(
         tokens, depth, normalised=True, grid=grid, num_prefix_tokens=num_prefix_tokens
     )
     patches = table[prefix:]  # (N, D)
@@ -151,14 +151,14 @@ def token_components(
 
 
 def principal_components(rows: Array, *, n_components: int) -> tuple[Array, Array]:
-    """Unit vectors (n, features) along which `rows` vary most, and their shares of the variance."""
+    """Return unit vectors (n, features) along which `rows` vary most, and their variance shares."""
     limit = min(rows.shape)
     if not 1 <= n_components <= limit:
         raise ValueError(f"Expected 1 to {limit} components, got {n_components}.")
     if (rows == rows[0]).all():  # no variance to share out
         return np.zeros((n_components, rows.shape[1])), np.zeros(n_components)
 
-    from sklearn.decomposition import PCA  # here: it takes longer to import than all else
+    from sklearn.decomposition import PCA  # here, as it takes longer to import than all else
 
     pca = PCA(n_components, svd_solver="full").fit(rows.astype(np.float64))
     axes, explained = pca.components_, pca.explained_variance_ratio_

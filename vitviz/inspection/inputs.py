@@ -1,9 +1,8 @@
-"""Checks of what the measurements are given: arrays, layers, grids and settings.
+"""Check the arguments of the measurements: arrays, layers, grids and settings.
 
-Every failed check is a ValueError of one sentence that says what was expected and what came.
+Every failed check is a ValueError that says what was expected and what was given.
 """
 
-import operator
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -13,44 +12,65 @@ Array = NDArray[np.floating]
 Grid = tuple[int, int]
 PatchSize = int | tuple[int, int]
 
+#: A share up to this counts as 0: far above e^-100 = 4e-44, which Swin's mask of -100 leaves, and
+#: far below the share of a key that is not masked. Below 1e-38 float32 has few digits, or none.
+MASKED = 1e-20
+
 
 def as_floats(values: ArrayLike) -> Array:
-    """An array of float32 or float64: no copy where it is one already."""
+    """Return an array of float32 or float64, without a copy if it is one already."""
     array = np.asarray(values)
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)
 
 
+def attends(mass: Array) -> NDArray[np.bool_]:
+    """Return which rows, by their sums, have any attention; NaN counts, to stay visible."""
+    return ~(mass <= MASKED)
+
+
+def rounding(values: Array) -> float:
+    """Return the relative error by which computed values that should be equal may differ."""
+    return 8 * float(np.finfo(values.dtype).eps)
+
+
 def unit_rows(table: Array) -> Array:
-    """The rows of a table divided by their lengths; a row of zeros stays one."""
+    """Divide the rows of a table by their lengths; a row of zeros stays zero."""
     length = np.linalg.norm(table, axis=1, keepdims=True)
     return np.divide(table, length, out=np.zeros_like(table), where=length > 0)
 
 
-def checked_layers(
+def check_layers(
     attention: Iterable[ArrayLike], num_prefix_tokens: int = 0, grid: Grid | None = None
 ) -> Iterator[Array]:
-    """Each layer as a checked array (heads, tokens, tokens); all have one shape."""
-    shape: tuple[int, ...] | None = None
+    """Yield each layer as a checked array (heads, tokens, tokens), all with the same tokens."""
+    tokens: int | None = None
     for values in attention:
         layer = as_floats(values)
         check_layer(layer, num_prefix_tokens, grid)
-        if shape not in (None, layer.shape):
-            raise ValueError(f"Expected layers of one shape, got {shape} and then {layer.shape}.")
-        shape = layer.shape
+        if tokens not in (None, layer.shape[1]):
+            raise ValueError(
+                f"Expected as many tokens in all layers, got {tokens} and then {layer.shape[1]}."
+            )
+        tokens = layer.shape[1]
         yield layer
-    if shape is None:
+    if tokens is None:
         raise ValueError("Expected the attention of at least one layer, got none.")
 
 
-def token_index(query: int | None, tokens: int) -> int:
-    """The token that a query names; none names token 0."""
-    index = operator.index(0 if query is None else query)
-    if not 0 <= index < tokens:
-        raise ValueError(f"Expected a query from 0 to {tokens - 1}, got {query}.")
-    return index
+def stack_layers(layers: Iterable[Array]) -> Array:
+    """Stack arrays that begin with heads: (layers, heads, ...), NaN where a layer has fewer."""
+    arrays = list(layers)
+    most = max(len(each) for each in arrays)
+    pads = [[(0, most - len(each)), *[(0, 0)] * (each.ndim - 1)] for each in arrays]
+    return np.stack(
+        [
+            np.pad(each, widths, constant_values=np.nan)
+            for each, widths in zip(arrays, pads, strict=True)
+        ]
+    )
 
 
-def checked_grid(grid: Grid) -> Grid:
+def check_grid(grid: Grid) -> Grid:
     if len(grid) != 2 or min(grid) < 1:
         raise ValueError(f"Expected a grid of (rows, cols), both at least 1, got {grid}.")
     return grid
@@ -69,7 +89,7 @@ def check_tokens(tokens: int, prefix: int, grid: Grid | None) -> None:
         raise ValueError(f"Expected 0 to {tokens - 1} prefix tokens of {tokens}, got {prefix}.")
     if grid is None:
         return
-    rows, cols = checked_grid(grid)
+    rows, cols = check_grid(grid)
     if tokens != prefix + rows * cols:
         raise ValueError(
             f"Expected {prefix} + {rows} x {cols} = {prefix + rows * cols} tokens, got {tokens}."

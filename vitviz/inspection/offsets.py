@@ -1,10 +1,10 @@
-"""Attention by the offset from query to key, and its histogram over distance."""
+"""Average attention by the offset from query to key, and bin it by distance."""
 
 import numpy as np
 
 from .attention import Variant, patch_distances
-from .inputs import Array, Grid, PatchSize, check_choice, checked_grid
-from .sources import LayerAttention, layer_of
+from .inputs import Array, Grid, PatchSize, attends, check_choice, check_grid
+from .sources import LayerAttention, read_layer
 
 
 def offset_attention(
@@ -16,18 +16,18 @@ def offset_attention(
     min_queries: int = 1,
     layer: int | None = None,
 ) -> Array:
-    """How much attention a patch gives, on average, to the patch at each offset from itself.
+    """Measure the mean attention of a patch to the patch at each offset from itself.
 
     Parameters
     ----------
     layer_attention : array of shape (heads, tokens, tokens), or a capture
     grid : (rows, cols)
     num_prefix_tokens : int
-        1 where left out. A capture knows this and the grid.
+        Default 1. A capture knows this and the grid.
     variant : "renormalised" or "paper"
         As in `attention_distance`.
     min_queries : int
-        Offsets that fewer queries have are left out.
+        Offsets with fewer queries are left out.
     layer : int
         Of the capture.
 
@@ -35,8 +35,8 @@ def offset_attention(
     -------
     ndarray of shape (heads, 2 * rows - 1, 2 * cols - 1)
         Shares of attention, from 0 to 1: [h, rows - 1 + down, cols - 1 + right] is the mean over
-        the queries that have a patch so many rows further down and columns further right. What is
-        left out is NaN.
+        the queries with a patch so many rows down and columns to the right. Offsets left out are
+        NaN.
 
     Raises
     ------
@@ -46,16 +46,16 @@ def offset_attention(
 
     Notes
     -----
-    The further an offset, the fewer queries have it: a corner is the mean of a single one, so the
-    cells do not sum to 1, and the largest one may be chance. Uniform attention gives
-    1 / (rows * cols) everywhere, renormalised; there, rows wholly on the prefix do not count.
+    The larger an offset, the fewer queries have it: a corner is the mean of a single one, so the
+    cells do not sum to 1, and the largest one may be chance. If renormalised, uniform attention
+    gives 1 / (rows * cols) everywhere, and rows wholly on the prefix do not count.
 
     References
     ----------
     Cordonnier, Loukas and Jaggi, "On the Relationship between Self-Attention and Convolutional
     Layers" (ICLR 2020): attention of each head by relative position.
     """
-    attention, source = layer_of(
+    attention, source = read_layer(
         layer_attention, layer, grid=grid, num_prefix_tokens=num_prefix_tokens
     )
     maps = []
@@ -76,19 +76,19 @@ def distance_histogram(
     variant: Variant = "renormalised",
     layer: int | None = None,
 ) -> Array:
-    """How the attention of the patches is spread over distance.
+    """Measure how the attention of the patches is spread over distance.
 
     Parameters
     ----------
     layer_attention : array of shape (heads, tokens, tokens), or a capture
     bin_width : float
-        In pixels. Bin k holds the distances that are closer to k * bin_width than to its
-        neighbours'; with square patches as wide as that, bin 0 is the query itself.
+        In pixels. Bin k holds the distances that are closer to k * bin_width than to the centres of
+        its neighbours; with square patches of that width, bin 0 is the query itself.
     grid : (rows, cols)
     patch_size : int or (height, width)
         In pixels of the model's input.
     num_prefix_tokens : int
-        1 where left out. A capture knows this, the grid and the size.
+        Default 1. A capture knows this, the grid and the size.
     variant : "renormalised" or "paper"
         As in `attention_distance`.
     layer : int
@@ -97,8 +97,8 @@ def distance_histogram(
     Returns
     -------
     ndarray of shape (heads, bins)
-        Shares of attention: a row sums to 1 when renormalised, else to 1 less the `prefix_mass`.
-        A head whose rows all lie wholly on the prefix is NaN, renormalised.
+        Shares of attention: a row sums to 1 if renormalised, else to 1 minus the `prefix_mass`. If
+        renormalised, a head whose rows all lie wholly on the prefix is NaN.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def distance_histogram(
     There are more patches at middle distances than next to a query: compare each bar with
     `uniform_histogram`, not with the other bars.
     """
-    attention, source = layer_of(
+    attention, source = read_layer(
         layer_attention,
         layer,
         grid=grid,
@@ -127,7 +127,7 @@ def distance_histogram(
 
 
 def uniform_histogram(grid: Grid, patch_size: PatchSize, *, bin_width: float) -> Array:
-    """The `distance_histogram` of equal sharing: ndarray of shape (bins,), which sums to 1."""
+    """Return the `distance_histogram` of uniform attention: ndarray of shape (bins,)."""
     bins, pairs = _bins(grid, patch_size, bin_width), offset_pairs(grid)
     weight: Array = np.bincount(bins.ravel(), pairs.ravel()) / pairs.sum()
     return weight
@@ -136,43 +136,43 @@ def uniform_histogram(grid: Grid, patch_size: PatchSize, *, bin_width: float) ->
 def _offset_sums(
     layer: Array, grid: Grid, prefix: int, variant: Variant
 ) -> list[tuple[np.ndarray, np.ndarray, int]]:
-    """Of each head: attention summed by offset, the pairs of rows left out, and the rows kept."""
+    """Return by head attention summed by offset, the pairs of rows left out, and the row count."""
     check_choice("variant", variant, ("renormalised", "paper"))
     offset, shape = offset_numbers(grid), (2 * grid[0] - 1, 2 * grid[1] - 1)
     size = shape[0] * shape[1]
-    found: list[tuple[np.ndarray, np.ndarray, int]] = []
+    by_head: list[tuple[np.ndarray, np.ndarray, int]] = []
     for head in layer[:, prefix:, prefix:]:
-        kept = np.ones(len(head), bool)
+        attending = np.ones(len(head), bool)
         if variant == "renormalised":
             mass = head.sum(axis=1, keepdims=True)
-            kept = mass[:, 0] != 0  # not > 0: NaN stays visible
-            head = np.divide(head, mass, out=np.zeros_like(head), where=mass != 0)
+            attending = attends(mass[:, 0])
+            head = np.divide(head, mass, out=np.zeros_like(head), where=attending[:, None])
         sums = np.bincount(offset.ravel(), head.ravel(), minlength=size)
-        lacking = np.bincount(offset[~kept].ravel(), minlength=size)
-        found.append((sums.reshape(shape), lacking.reshape(shape), int(kept.sum())))
-    return found
+        lacking = np.bincount(offset[~attending].ravel(), minlength=size)
+        by_head.append((sums.reshape(shape), lacking.reshape(shape), int(attending.sum())))
+    return by_head
 
 
 def offset_numbers(grid: Grid) -> np.ndarray:
-    """Number of the offset from each query to each key, row by row: (N, N)."""
-    rows, cols = checked_grid(grid)
-    down = np.subtract.outer(np.arange(rows), np.arange(rows)).T + rows - 1  # key less query
+    """Number the offsets from each query to each key, row by row: (N, N)."""
+    rows, cols = check_grid(grid)
+    down = np.subtract.outer(np.arange(rows), np.arange(rows)).T + rows - 1  # key minus query
     right = np.subtract.outer(np.arange(cols), np.arange(cols)).T + cols - 1
     number = down[:, None, :, None] * (2 * cols - 1) + right[None, :, None, :]  # (R, S, R, S)
     return number.reshape(rows * cols, rows * cols)
 
 
 def offset_pairs(grid: Grid) -> np.ndarray:
-    """How many queries have a key at each offset: (2 R - 1, 2 S - 1)."""
-    rows, cols = checked_grid(grid)
+    """Count the queries that have a key at each offset: (2 R - 1, 2 S - 1)."""
+    rows, cols = check_grid(grid)
     return np.outer(rows - abs(np.arange(1 - rows, rows)), cols - abs(np.arange(1 - cols, cols)))
 
 
 def _bins(grid: Grid, patch_size: PatchSize, bin_width: float) -> np.ndarray:
-    """The bin of each offset: (2 R - 1, 2 S - 1)."""
+    """Return the bin of each offset: (2 R - 1, 2 S - 1)."""
     if not bin_width > 0:
         raise ValueError(f"Expected bins of a width above 0 pixels, got {bin_width}.")
-    rows, cols = checked_grid(grid)
+    rows, cols = check_grid(grid)
     # Seen from the corner, every offset that points down and right occurs once.
     corner = patch_distances(grid, patch_size)[0].reshape(rows, cols)
     quarter = np.floor(corner / bin_width + 0.5).astype(int)

@@ -1,39 +1,48 @@
-"""Simple patterns of attention: along a row, down a column, to neighbours, to one place."""
+"""Measure simple patterns of attention: along a row, down a column, to one offset, to one place."""
 
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .inputs import Array, Grid, checked_grid
+from .inputs import Array, Grid, attends, check_grid
 
 
 @dataclass(frozen=True, eq=False)
 class Patterns:
-    """How much attention of each head of a layer follows each pattern.
+    """The share of each head's attention that follows each pattern.
 
     Attributes
     ----------
     shares : dict of str to ndarray of shape (heads,)
-        By "row", "column", "neighbours", "itself" and "one patch". Of the attention among patches,
-        the share that keys in the query's row, in its column, the up to eight around it, the query
-        itself, or the patch with most attention of all get.
+        Of the attention among patches, the share of keys in the query's "row" and "column", each
+        without the query's own patch; of the up to eight "neighbours" around it; of the query
+        "itself"; of the key at "one offset", averaged over the queries that have a patch there; and
+        of "one patch". Of all attention, the share of one "prefix" token, if there are any.
     uniform : dict of str to float
         The shares of uniform attention.
+    offset : ndarray of shape (heads, 2)
+        The offset with most attention, in rows down and columns to the right. It is not (0, 0), and
+        at least a quarter of the patches have another patch there.
     patch : ndarray of shape (heads,)
         The patch with most attention of all, row-major.
+    token : ndarray of shape (heads,)
+        The prefix token with most attention; 0 if there is none.
     moved : ndarray of shape (heads,)
         The share of a row of A that would have to move to make it uniform (the total variation
-        distance), the mean over queries.
+        distance), averaged over queries.
     """
 
     shares: dict[str, Array]
     uniform: dict[str, float]
+    offset: Array
     patch: Array
+    token: Array
     moved: Array
 
 
 def attention_patterns(layer: Array, *, grid: Grid, num_prefix_tokens: int) -> Patterns:
-    """Measure the simple patterns in one layer's attention, the mean over queries.
+    """Measure the simple patterns in one layer's attention, averaged over queries.
 
     Rows are renormalised over patches. A query that attends to no patch is left out.
 
@@ -47,34 +56,77 @@ def attention_patterns(layer: Array, *, grid: Grid, num_prefix_tokens: int) -> P
     ValueError
         When the grid does not have as many patches as there are.
     """
-    rows, cols = checked_grid(grid)
-    attention = np.asarray(layer)[:, num_prefix_tokens:, num_prefix_tokens:]
+    rows, cols = check_grid(grid)
+    rows_of_patches = np.asarray(layer)[:, num_prefix_tokens:]
+    attention = rows_of_patches[:, :, num_prefix_tokens:]
     count = rows * cols
     if attention.shape[1:] != (count, count):
         raise ValueError(
             f"A grid of {rows} x {cols} has {count} patches, not {attention.shape[1]}."
         )
     mass = attention.sum(axis=2, keepdims=True)
-    shares = np.divide(attention, mass, out=np.zeros_like(attention), where=mass > 0)
-    queries = np.maximum((mass > 0).sum(axis=(1, 2)), 1)
+    attending = attends(mass)
+    shares = np.divide(attention, mass, out=np.zeros_like(attention), where=attending)
+    queries = np.maximum(attending.sum(axis=(1, 2)), 1)
     row, col = np.divmod(np.arange(count), cols)
     down, across = (np.abs(place[:, None] - place) for place in (row, col))
     itself = (down == 0) & (across == 0)
     masks: dict[str, Array] = {
-        "row": down == 0,
-        "column": across == 0,
+        # Without the query's own patch: a head that attends to itself has no direction.
+        "row": (down == 0) & ~itself,
+        "column": (across == 0) & ~itself,
         "neighbours": (down <= 1) & (across <= 1) & ~itself,
         "itself": itself,
     }
     measured: dict[str, Array] = {
         name: np.einsum("hij,ij->h", shares, mask) / queries for name, mask in masks.items()
     }
+    offset, measured["one offset"] = _clearest_offset(shares, attending[..., 0], (rows, cols))
     keys = shares.sum(axis=1) / queries[:, None]
-    away = np.abs(shares - 1 / count).sum(axis=2) * (mass[..., 0] > 0)
+    measured["one patch"] = keys.max(axis=1)
+    uniform = {name: float(mask.mean()) for name, mask in masks.items()}
+    uniform |= {"one offset": 1 / count, "one patch": 1 / count}
+    token = np.zeros(len(attention), int)
+    if num_prefix_tokens:
+        prefix = rows_of_patches[:, :, :num_prefix_tokens].mean(axis=1)
+        token, measured["prefix"] = prefix.argmax(axis=1), prefix.max(axis=1)
+        uniform["prefix"] = 1 / (num_prefix_tokens + count)
+    away = np.abs(shares - 1 / count).sum(axis=2) * attending[..., 0]
     return Patterns(
-        shares={**measured, "one patch": keys.max(axis=1)},
-        uniform={name: float(mask.mean()) for name, mask in masks.items()}
-        | {"one patch": 1 / count},
+        shares=measured,
+        uniform=uniform,
+        offset=offset,
         patch=keys.argmax(axis=1),
+        token=token,
         moved=away.sum(axis=1) / (2 * queries),
     )
+
+
+def _clearest_offset(
+    shares: Array, attending: NDArray[np.bool_], grid: Grid
+) -> tuple[Array, Array]:
+    """Return each head's offset with the largest mean share, and that share.
+
+    Parameters
+    ----------
+    shares : ndarray of shape (heads, patches, patches)
+    attending : ndarray of shape (heads, patches)
+        True for queries that attend to any patch.
+    """
+    rows, cols = grid
+    row, col = np.divmod(np.arange(rows * cols), cols)
+    width = 2 * cols - 1  # offsets are numbered row-major from (-rows + 1, -cols + 1)
+    down, right = (place - place[:, None] for place in (row, col))
+    numbers = ((down + rows - 1) * width + right + cols - 1).ravel()
+    size = (2 * rows - 1) * width
+    # An offset of few queries may have a large mean by chance.
+    common = 4 * np.bincount(numbers, minlength=size) >= rows * cols
+    common[(rows - 1) * width + cols - 1] = False  # the query itself
+    best, most = np.zeros((len(shares), 2), int), np.zeros(len(shares))
+    for head, (share, which) in enumerate(zip(shares, attending, strict=True)):
+        sums = np.bincount(numbers, weights=share.ravel(), minlength=size)
+        queries = np.bincount(numbers, np.repeat(which, rows * cols), minlength=size)
+        mean = np.where(common, sums / np.maximum(queries, 1), 0)
+        at = int(mean.argmax())
+        best[head], most[head] = (at // width - rows + 1, at % width - cols + 1), mean[at]
+    return best, most

@@ -1,4 +1,4 @@
-"""Position embeddings: their cosine similarity, tables that are not learned, resizing."""
+"""Measure position embeddings by their cosines, build tables to compare with, and resize them."""
 
 import math
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .inputs import Array, Grid, as_floats, check_choice, checked_grid, unit_rows
+from .inputs import Array, Grid, as_floats, check_choice, check_grid, unit_rows
 
 PositionKind = Literal["sincos1d", "sincos2d", "random"]
 Interpolation = Literal["bicubic", "bilinear", "nearest"]
@@ -15,7 +15,7 @@ Profile = dict[str, tuple[Array, Array]]
 
 
 def position_similarity(pos_embed: ArrayLike, *, grid: Grid) -> Array:
-    """Cosine similarity of every patch's position embedding with every other's.
+    """Compute the cosine of every patch's position embedding with every other's.
 
     Parameters
     ----------
@@ -36,21 +36,21 @@ def position_similarity(pos_embed: ArrayLike, *, grid: Grid) -> Array:
     Notes
     -----
     A zero vector has no direction: its similarity to all, itself included, is 0. A tile shows which
-    positions the embedding tells apart, not how much later layers make of the difference.
+    positions the embedding distinguishes, not how much later layers use the difference.
 
     References
     ----------
     The ViT paper, Fig. 7 centre and Fig. 10.
     """
-    rows, cols = checked_grid(grid)
-    table = _checked_table(pos_embed, grid)
+    rows, cols = check_grid(grid)
+    table = _check_table(pos_embed, grid)
     patches = unit_rows(table[-rows * cols :].astype(np.float64))  # (N, D)
     similarity = np.clip(patches @ patches.T, -1.0, 1.0)  # (N, N)
     return similarity.reshape(rows, cols, rows, cols).astype(table.dtype)
 
 
 def neighbour_similarity(similarity: ArrayLike) -> float:
-    """Mean cosine of all pairs of positions that lie side by side or one above the other.
+    """Average the cosine of all pairs of positions that lie side by side or one above the other.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def neighbour_similarity(similarity: ArrayLike) -> float:
     float
         From -1 to 1; NaN on a grid of one position.
     """
-    cosines = _checked_similarity(similarity)
+    cosines = _check_similarity(similarity)
     row, col = np.arange(len(cosines))[:, None], np.arange(cosines.shape[1])
     beside = cosines[row, col[1:], row, col[:-1]]
     above = cosines[row[1:], col, row[:-1], col]
@@ -71,10 +71,10 @@ def neighbour_similarity(similarity: ArrayLike) -> float:
 
 
 def mirror_similarity(similarity: ArrayLike) -> tuple[float, float]:
-    """Mean cosine of positions with their mirror images: left with right, and top with bottom.
+    """Average the cosine of positions with their mirror images: left-right, and top-bottom.
 
     Only positions whose image lies at least half of the grid away are counted, so that a mirror
-    image is no neighbour.
+    image is not a neighbour.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def mirror_similarity(similarity: ArrayLike) -> tuple[float, float]:
     (float, float)
         From -1 to 1; NaN on a side of fewer than four positions.
     """
-    cosines = _checked_similarity(similarity)
+    cosines = _check_similarity(similarity)
     rows, cols = cosines.shape[:2]
     row, col = np.arange(rows)[:, None], np.arange(cols)
     across = cosines[row, col, row, cols - 1 - col][:, : cols // 4]
@@ -98,7 +98,7 @@ def mirror_similarity(similarity: ArrayLike) -> tuple[float, float]:
 
 
 def position_profile(similarity: ArrayLike, *, position: tuple[int, int]) -> Profile:
-    """Cosine of one position with those along its row, its column and its diagonal.
+    """Return the cosines of one position with those along its row, column and diagonal.
 
     Parameters
     ----------
@@ -109,8 +109,8 @@ def position_profile(similarity: ArrayLike, *, position: tuple[int, int]) -> Pro
     Returns
     -------
     dict of "row", "column" and "diagonal" to (offset, cosine), two ndarrays of one length
-        Offsets are in patches, rightwards or downwards, and rise; at offset 0 lies the position
-        itself. A step along the diagonal goes down and to the right at once, so that it is
+        Offsets are in patches, rightwards or downwards, in ascending order; offset 0 is the
+        position itself. A step along the diagonal goes down and to the right at once, so it is
         sqrt(2) patches long.
 
     Raises
@@ -118,7 +118,7 @@ def position_profile(similarity: ArrayLike, *, position: tuple[int, int]) -> Pro
     ValueError
         When the position lies outside of the grid.
     """
-    cosines = _checked_similarity(similarity)
+    cosines = _check_similarity(similarity)
     rows, cols = cosines.shape[:2]
     row, col = position
     if not (0 <= row < rows and 0 <= col < cols):
@@ -134,7 +134,7 @@ def position_profile(similarity: ArrayLike, *, position: tuple[int, int]) -> Pro
 
 
 def position_table(kind: PositionKind, *, grid: Grid, embed_dim: int, seed: int = 0) -> Array:
-    """Position embeddings that nothing has learned, to compare with learned ones.
+    """Build position embeddings that are not learned, to compare with learned ones.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def position_table(kind: PositionKind, *, grid: Grid, embed_dim: int, seed: int 
     Vaswani et al., "Attention Is All You Need" (2017), section 3.5; of row and column: Chen et al.,
     "An Empirical Study of Training Self-Supervised Vision Transformers" (ICCV 2021)
     """
-    rows, cols = checked_grid(grid)
+    rows, cols = check_grid(grid)
     check_choice("kind", kind, ("sincos1d", "sincos2d", "random"))
     if kind == "random":
         return np.random.default_rng(seed).normal(size=(rows * cols, embed_dim)).astype(np.float32)
@@ -179,7 +179,7 @@ def position_table(kind: PositionKind, *, grid: Grid, embed_dim: int, seed: int 
 def resized_positions(
     pos_embed: ArrayLike, *, grid: Grid, new_grid: Grid, interpolation: Interpolation = "bicubic"
 ) -> Array:
-    """Position embeddings of another patch grid, as fine-tuning on larger pictures needs them.
+    """Resize position embeddings to another patch grid, as fine-tuning on larger pictures does.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ def resized_positions(
     grid, new_grid : (rows, cols)
     interpolation : "bicubic", "bilinear" or "nearest"
         Over the two axes of the grid, each dimension by itself; all but "nearest" with
-        antialiasing where the new grid is smaller.
+        antialiasing if the new grid is smaller.
 
     Returns
     -------
@@ -203,10 +203,10 @@ def resized_positions(
     ----------
     The ViT paper, section 3.2.
     """
-    rows, cols = checked_grid(grid)
-    checked_grid(new_grid)
+    rows, cols = check_grid(grid)
+    check_grid(new_grid)
     check_choice("interpolation", interpolation, ("bicubic", "bilinear", "nearest"))
-    table = _checked_table(pos_embed, grid)
+    table = _check_table(pos_embed, grid)
     prefix, patches = np.split(table, [len(table) - rows * cols])
     if new_grid == grid:
         return table
@@ -219,8 +219,8 @@ def resized_positions(
     return np.concatenate([prefix, resized])
 
 
-def _checked_table(pos_embed: ArrayLike, grid: Grid) -> Array:
-    rows, cols = checked_grid(grid)
+def _check_table(pos_embed: ArrayLike, grid: Grid) -> Array:
+    rows, cols = check_grid(grid)
     table = as_floats(pos_embed)
     if table.ndim != 2 or len(table) < rows * cols:
         raise ValueError(
@@ -230,7 +230,7 @@ def _checked_table(pos_embed: ArrayLike, grid: Grid) -> Array:
     return table
 
 
-def _checked_similarity(similarity: ArrayLike) -> Array:
+def _check_similarity(similarity: ArrayLike) -> Array:
     cosines = as_floats(similarity)
     if cosines.ndim != 4 or cosines.shape[:2] != cosines.shape[2:]:
         raise ValueError(
@@ -240,24 +240,24 @@ def _checked_similarity(similarity: ArrayLike) -> Array:
 
 
 def _sine_cosine(position: np.ndarray, dim: int) -> Array:
-    """Sines, then cosines, of `position` at dim / 2 frequencies: (N,) -> (N, dim)."""
+    """Return sines, then cosines, of `position` at dim / 2 frequencies: (N,) -> (N, dim)."""
     angle = position[:, None] * 10000.0 ** (-np.arange(dim // 2) / (dim // 2))  # (N, dim / 2)
     return np.hstack([np.sin(angle), np.cos(angle)])
 
 
 def _resampling(old: int, new: int, interpolation: Interpolation) -> Array:
-    """Interpolation weights along one axis, from `old` to `new` places: (new, old)."""
+    """Return interpolation weights along one axis, from `old` to `new` places: (new, old)."""
     centre = (np.arange(new) + 0.5) * old / new
     if interpolation == "nearest":
         return np.eye(old)[centre.astype(int)]
-    wider = max(old / new, 1.0)  # antialiasing: where the grid shrinks, a place averages several
+    wider = max(old / new, 1.0)  # antialiasing: if the grid shrinks, a place averages several
     distance = np.abs(np.arange(old) + 0.5 - centre[:, None]) / wider
     weights = _cubic(distance) if interpolation == "bicubic" else np.maximum(1 - distance, 0)
     return weights / weights.sum(axis=1, keepdims=True)
 
 
 def _cubic(distance: Array) -> Array:
-    """Keys' kernel with a = -0.5, which is 0 from a distance of 2 on."""
+    """Return Keys' kernel with a = -0.5, which is 0 from a distance of 2 on."""
     near = (1.5 * distance - 2.5) * distance**2 + 1
     far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
     return np.where(distance < 1, near, np.where(distance < 2, far, 0.0))

@@ -1,13 +1,15 @@
-"""Attention rollout: the product of all layers' attention, each mixed with the identity."""
+"""Attention rollout: multiply all layers' attention, each mixed with the identity."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Literal
 
 import numpy as np
 
-from .inputs import Array, check_choice, check_share, token_index
-from .sources import Attention, Source, source_of
+from ..common.query import Query
+from .inputs import Array, Grid, attends, check_choice, check_share
+from .sources import Attention, Source, read_source
 
 Fusion = Literal["mean", "max", "min"]
 
@@ -18,39 +20,42 @@ def attention_rollout(
     attention: Attention,
     *,
     num_prefix_tokens: int | None = None,
-    query: int | None = None,
+    query: Query | None = None,
     fusion: Fusion = "mean",
     discard: float = 0.0,
     residual: float = 0.5,
     start_layer: int = 0,
     cls: bool | None = None,
+    grid: Grid | None = None,
 ) -> Array:
-    """Attention followed through the layers, from the last one's query back to the input tokens.
+    """Follow attention through the layers, from a query of the last one back to the input tokens.
 
-    Each layer is taken as (1 - residual) F + residual I, with F its heads fused into one matrix
-    whose rows sum to 1; the result is the query's row of the product of all layers.
+    Each layer counts as (1 - residual) F + residual I, with F its heads fused into one matrix whose
+    rows sum to 1; the result is the query's row of the product of all layers.
 
     Parameters
     ----------
     attention : iterable over layers of arrays of shape (heads, tokens, tokens), or a capture
     num_prefix_tokens : int
-        1 where left out; a capture knows it.
-    query : int, optional
-        A token, counted from 0 with the prefix. Left out: CLS, or the mean of the patches' rows
-        without `cls`.
+        Default 1; a capture knows it.
+    query : int, (row, col) or str, optional
+        A token, counted from 0 with the prefix, a patch of the grid, or a prefix token's name.
+        Default: CLS, or the mean of the patches' rows if not `cls`.
     fusion : "mean", "max" or "min"
         Over heads.
     discard : float
         The share, from 0 to 1, of each fused matrix's entries outside the prefix columns that is
-        set to zero, smallest first and, where equal, lowest index first. Rows are normalised
+        set to zero, smallest first and, of equal ones, lowest index first. Rows are normalised
         afterwards; an empty row becomes the identity's.
     residual : float
         The weight of the skip connection, from 0 to 1.
     start_layer : int
         Layers before it are left out.
     cls : bool
-        Whether token 0 is CLS, and no register, and the answer is read there. Left out: yes where
-        there is a prefix; of a capture, where its head reads CLS and pools no patches.
+        Whether token 0 is CLS rather than a register, and the answer is read there. Default: yes if
+        there is a prefix; for a capture, if its head reads CLS and does not pool patches.
+    grid : (rows, cols), optional
+        Of arrays, for a query by its row and column. A capture knows it.
 
     Returns
     -------
@@ -65,23 +70,23 @@ def attention_rollout(
 
     Notes
     -----
-    Rollout knows no values, no MLP and no class: it is the same map for every class, and no
-    explanation of the prediction. `max` and a discard give nearly the map of `mean`; `min` differs
+    Rollout ignores the values, the MLP and the class: it is the same map for every class, and does
+    not explain the prediction. `max` and a discard give nearly the map of `mean`; `min` differs
     more: its correlation with `mean` was 0.5-0.9 in the median, by model and pictures.
 
-    The well-known vit-explain (https://github.com/jacobgil/vit-explain) gives other numbers: it
-    does not normalise the fused rows before it adds the identity, divides the sum by the sums of
-    its rows along the wrong axis, so that rows of a layer sum to 0.90-1.54, and counts the columns
-    of the prefix among the entries that are discarded, of which only CLS at CLS is spared.
+    vit-explain (https://github.com/jacobgil/vit-explain) gives other numbers: it does not normalise
+    the fused rows before it adds the identity, divides the sum by the sums of its rows along the
+    wrong axis, so that rows of a layer sum to 0.90-1.54, and discards entries of the prefix columns
+    too, except CLS at CLS.
 
     References
     ----------
     Abnar and Zuidema, "Quantifying Attention Flow in Transformers" (ACL 2020),
     https://doi.org/10.18653/v1/2020.acl-main.385; the ViT paper, Fig. 6 and 14.
     """
-    source = source_of(attention, num_prefix_tokens=num_prefix_tokens, cls=cls)
+    source = read_source(attention, num_prefix_tokens=num_prefix_tokens, cls=cls, grid=grid)
     matrices = list(_fused_layers(source, fusion, discard, residual, start_layer))
-    return rolled_out(matrices, source, query=query, residual=residual)
+    return roll_out(matrices, source, query=query, residual=residual)
 
 
 def rollout_steps(
@@ -93,7 +98,7 @@ def rollout_steps(
     residual: float = 0.5,
     start_layer: int = 0,
 ) -> Iterator[Array]:
-    """The rollout of every query after each layer from `start_layer` on.
+    """Yield the rollout of every query after each layer from `start_layer` on.
 
     Parameters
     ----------
@@ -112,10 +117,10 @@ def rollout_steps(
 
     Notes
     -----
-    A product of two matrices (tokens, tokens) a layer, where a single query needs a vector.
+    Each layer takes a product of two matrices (tokens, tokens); a single query needs only a vector.
     """
     product: Array | None = None
-    source = source_of(attention, num_prefix_tokens=num_prefix_tokens)
+    source = read_source(attention, num_prefix_tokens=num_prefix_tokens)
     for matrix in _fused_layers(source, fusion, discard, residual, start_layer):
         step = (1 - residual) * matrix
         step[np.diag_indices_from(step)] += residual
@@ -134,20 +139,21 @@ def _fused_layers(
     check_share("discard", discard)
     check_share("residual", residual)
     count = 0
-    for layer in source.checked():
+    for layer in source.arrays():
         count += 1
         if count > start_layer >= 0:
-            yield fuse(layer, fusion, discard, source.prefix)
+            yield fuse_heads(layer, fusion, discard, source.prefix)
     if not 0 <= start_layer < count:
         raise ValueError(f"Expected a start layer from 0 to {count - 1}, got {start_layer}.")
 
 
-def fuse(layer: Array, fusion: Fusion, discard: float, prefix: int) -> Array:
-    """F_l: the heads as one matrix (T, T) whose rows sum to 1."""
+def fuse_heads(layer: Array, fusion: Fusion, discard: float, prefix: int) -> Array:
+    """Return F_l: the heads as one matrix (T, T) whose rows sum to 1."""
     matrix: Array = _FUSIONS[fusion](layer, axis=0)
     _discard_smallest(matrix[:, prefix:], discard)
     mass = matrix.sum(axis=1)
-    empty = np.flatnonzero(mass == 0)
+    empty = np.flatnonzero(~attends(mass))
+    matrix[empty] = 0.0
     matrix[empty, empty] = mass[empty] = 1.0
     matrix /= mass[:, None]
     return matrix
@@ -156,7 +162,7 @@ def fuse(layer: Array, fusion: Fusion, discard: float, prefix: int) -> Array:
 def _discard_smallest(entries: Array, share: float) -> None:
     """Zero the smallest entries in place; a partition finds the last of them without sorting."""
     flat = entries.ravel()
-    count = math.floor(share * flat.size)
+    count = math.floor(Fraction(str(float(share))) * flat.size)  # 0.29 of 100 are 29, not 28
     if not count:
         return
     threshold = np.partition(flat, count - 1)[count - 1]
@@ -166,21 +172,21 @@ def _discard_smallest(entries: Array, share: float) -> None:
     entries[dropped.reshape(entries.shape)] = 0.0
 
 
-def rolled_out(
-    fused: Sequence[Array], source: Source, *, query: int | None = None, residual: float = 0.5
+def roll_out(
+    fused: Sequence[Array], source: Source, *, query: Query | None = None, residual: float = 0.5
 ) -> Array:
-    """One row of the product: a vector times a matrix per layer, from the last layer back."""
+    """Multiply the first row by the matrix of each layer, from the last layer back."""
     row = first_row(len(fused[0]), source, query).astype(fused[0].dtype)
     for matrix in reversed(fused):
         row = (1 - residual) * (row @ matrix) + residual * row
     return row
 
 
-def first_row(tokens: int, source: Source, query: int | None = None) -> Array:
-    """The row vector that is multiplied: all on the query or CLS, or shared among the patches."""
+def first_row(tokens: int, source: Source, query: Query | None = None) -> Array:
+    """Return the row vector to begin with: all on the query or CLS, or shared among the patches."""
     row = np.zeros(tokens)
     if query is None and not source.cls:
         row[source.prefix :] = 1 / (tokens - source.prefix)
     else:
-        row[token_index(query, tokens)] = 1.0
+        row[0 if query is None else source.token(query, tokens)] = 1.0
     return row

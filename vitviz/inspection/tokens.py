@@ -1,25 +1,25 @@
-"""Measurements of tokens: cosine similarity, principal components, foreground and norms."""
+"""Measure tokens: cosine similarity, principal components, foreground and norms."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .embeddings import principal_components
 from .inputs import Array, Grid, as_floats, check_share, unit_rows
-from .sources import Tokens, patches_of, table_of
+from .sources import Tokens, patch_tokens, token_table
 
-LONG = 5.0  # from so many median absolute deviations above the median
-OUTLIER = 5.0  # from so many times the median
+LONG = 5.0  # median absolute deviations above the median from which a token is long
+OUTLIER = 5.0  # times the median from which a token is an outlier
 
 
 def token_similarity(tokens: Tokens, *, depth: int | None = None) -> Array:
-    """Cosine similarity of every token with every other.
+    """Compute the cosine of every token with every other.
 
     Parameters
     ----------
     tokens : array of shape (tokens, D), or a capture
-        Of a capture, the tokens after the final LayerNorm.
+        For a capture, the tokens after the final LayerNorm.
     depth : int
-        Of the capture: after so many layers; the last where left out.
+        Layers of the capture after which tokens are read; default all.
 
     Returns
     -------
@@ -36,7 +36,7 @@ def token_similarity(tokens: Tokens, *, depth: int | None = None) -> Array:
     A token of zeros has no direction: its similarity to all, itself included, is 0. A direction
     that all tokens share makes all of them alike: compare patches with each other, not with 1.
     """
-    unit = unit_rows(table_of(tokens, depth, normalised=True))
+    unit = unit_rows(token_table(tokens, depth, normalised=True))
     return np.clip(unit @ unit.T, -1, 1)
 
 
@@ -49,28 +49,28 @@ def token_scatter(
     kept: ArrayLike | None = None,
     depth: int | None = None,
 ) -> tuple[Array, Array]:
-    """All tokens on the principal components of the patches.
+    """Project all tokens on the principal components of the patches.
 
     Parameters
     ----------
     tokens : array of shape (tokens, D), or a capture
-        Of a capture, the tokens after the final LayerNorm.
+        For a capture, the tokens after the final LayerNorm.
     grid : (rows, cols)
     num_prefix_tokens : int
-        They are projected: the components are fitted on the patches alone. 1 where left out; a
-        capture knows this and the grid.
+        They are projected, but the components are fitted on the patches alone. Default 1; a capture
+        knows this and the grid.
     n_components : int
         At most min(patches, D).
     kept : array of bool, shape (rows, cols), optional
-        The patches to fit on; all where left out.
+        The patches to fit on; default all.
     depth : int
-        Of the capture: after so many layers; the last where left out.
+        Layers of the capture after which tokens are read; default all.
 
     Returns
     -------
     points : ndarray of shape (tokens, n_components)
-        In the tokens' unit; those of the fitted patches have mean 0. The patches' rows are what
-        `token_components` gives, where all are kept.
+        In the tokens' unit; those of the fitted patches have mean 0. If all patches are kept, their
+        rows are those of `token_components`.
     explained_variance : ndarray of shape (n_components,)
         The share of the fitted patches' variance along each component, from 0 to 1.
 
@@ -82,7 +82,7 @@ def token_scatter(
 
     Notes
     -----
-    As for `token_components`: axes belong to one picture and one layer, and signs are set so that
+    As in `token_components`, axes belong to one picture and one layer, and signs are set so that
     each axis' entry of largest magnitude is positive. Two tokens far apart here are far apart; two
     that are close may differ along the components that are not shown.
 
@@ -91,15 +91,15 @@ def token_scatter(
     Oquab et al., "DINOv2: Learning Robust Visual Features without Supervision" (TMLR 2024), Fig. 1:
     there too, components are fitted again on the foreground.
     """
-    table, prefix, grid = patches_of(
+    table, prefix, grid = patch_tokens(
         tokens, depth, normalised=True, grid=grid, num_prefix_tokens=num_prefix_tokens
     )
     fitted = table[prefix:]
     if kept is not None:
-        chosen = np.asarray(kept, bool)
-        if chosen.shape != tuple(grid):
-            raise ValueError(f"Expected kept patches of shape {grid}, got {chosen.shape}.")
-        fitted = fitted[chosen.ravel()]
+        mask = np.asarray(kept, bool)
+        if mask.shape != tuple(grid):
+            raise ValueError(f"Expected kept patches of shape {grid}, got {mask.shape}.")
+        fitted = fitted[mask.ravel()]
     if not len(fitted):
         raise ValueError("Expected at least one kept patch, got none.")
     axes, explained = principal_components(fitted, n_components=n_components)
@@ -108,22 +108,22 @@ def token_scatter(
 
 
 def foreground(component: ArrayLike, *, threshold: float, flip: bool = False) -> Array:
-    """The patches at the upper end of a principal component.
+    """Select the patches at the upper end of a principal component.
 
     Parameters
     ----------
     component : array of shape (rows, cols)
         Each patch's coordinate along it, in any unit.
     threshold : float
-        From 0, which keeps all patches, to 1, which keeps the last one: the place between the
-        smallest coordinate and the largest from which patches are kept.
+        From 0, which keeps all patches, to 1, which keeps the last one: patches are kept from this
+        place between the smallest coordinate and the largest.
     flip : bool
         Measure from the other end: a component's sign is arbitrary.
 
     Returns
     -------
     ndarray of bool, shape (rows, cols)
-        At least one patch is kept; all are where they do not differ.
+        At least one patch is kept; all are if they do not differ.
 
     Raises
     ------
@@ -132,8 +132,8 @@ def foreground(component: ArrayLike, *, threshold: float, flip: bool = False) ->
 
     Notes
     -----
-    That the first component divides a thing from its background is a habit of some models, and no
-    law: look at what is kept.
+    In some models, but not in all, the first component divides an object from its background: look
+    at the patches that are kept.
 
     References
     ----------
@@ -142,8 +142,8 @@ def foreground(component: ArrayLike, *, threshold: float, flip: bool = False) ->
     check_share("threshold", threshold)
     place = as_floats(component)
     place = place.max() - place if flip else place - place.min()
-    kept: Array = place >= threshold * place.max()
-    return kept
+    selection: Array = place >= threshold * place.max()
+    return selection
 
 
 def token_norms(
@@ -154,20 +154,19 @@ def token_norms(
     deviations: float = LONG,
     depth: int | None = None,
 ) -> tuple[Array, Array, float]:
-    """The norm of every patch token, and which norms stand out from the others.
+    """Compute the norm of every patch token, and find the norms that stand out.
 
     Parameters
     ----------
     tokens : array of shape (tokens, D), or a capture
-        Of the residual stream: a LayerNorm hides what is asked here.
+        Of the residual stream, as a LayerNorm hides the differences.
     grid : (rows, cols)
     num_prefix_tokens : int
-        1 where left out. A capture knows this and the grid.
+        Default 1. A capture knows this and the grid.
     deviations : float
-        A long token is longer than the median by more than so many times the median absolute
-        deviation from the median.
+        A long token exceeds the median by more than so many median absolute deviations.
     depth : int
-        Of the capture: after so many layers; the last where left out.
+        Layers of the capture after which tokens are read; default all.
 
     Returns
     -------
@@ -184,12 +183,12 @@ def token_norms(
 
     Notes
     -----
-    Of normally distributed lengths, one in about 2,700 lies above 5 deviations. The rule finds what
-    stands out in one picture and layer, however little: on a real ViT-S/14 up to a tenth of the
-    tokens, at 1.3 to 1.8 times the median. Those are no outliers as the literature on registers has
-    them, which are found by `norm_outliers`.
+    Of normally distributed lengths, one in about 2,700 lies above 5 deviations. The rule finds
+    tokens that stand out in one picture and layer, however little: on a real ViT-S/14 up to a tenth
+    of the tokens, at 1.3 to 1.8 times the median. Those are not the outliers of the literature on
+    registers, which `norm_outliers` finds.
     """
-    table, prefix, grid = patches_of(
+    table, prefix, grid = patch_tokens(
         tokens, depth, normalised=False, grid=grid, num_prefix_tokens=num_prefix_tokens
     )
     norms = np.linalg.norm(table[prefix:], axis=1)
@@ -201,7 +200,7 @@ def token_norms(
 
 
 def norm_outliers(norms: ArrayLike, *, times: float = OUTLIER) -> NDArray[np.bool_]:
-    """Which patch tokens are outliers, such as those that registers were introduced against.
+    """Find patch tokens that are outliers, such as those that registers were introduced against.
 
     Parameters
     ----------
@@ -217,8 +216,8 @@ def norm_outliers(norms: ArrayLike, *, times: float = OUTLIER) -> NDArray[np.boo
     Notes
     -----
     The paper found about 2 % of the tokens of large models at about ten times the usual length. Its
-    own threshold is a length, chosen between the two modes of one model's histogram, and fits no
-    other model: five times the median lies between such modes in any.
+    threshold is a length between the two modes of one model's histogram, and fits no other model:
+    five times the median lies between such modes in any.
 
     References
     ----------

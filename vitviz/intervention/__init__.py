@@ -3,17 +3,22 @@
 from .lens import logit_lens, patch_lens
 from .muting import Progress, head_effects, head_outputs, mean_head_outputs
 from .removal import (
+    RANDOM_ORDERS,
     Curve,
+    RandomCurve,
     Removal,
     deletion_curve,
     insertion_curve,
     occlusion,
+    random_curve,
     random_map,
 )
 
 __all__ = [
+    "RANDOM_ORDERS",
     "Curve",
     "Progress",
+    "RandomCurve",
     "Removal",
     "deletion_curve",
     "head_effects",
@@ -23,5 +28,6 @@ __all__ = [
     "mean_head_outputs",
     "occlusion",
     "patch_lens",
+    "random_curve",
     "random_map",
 ]

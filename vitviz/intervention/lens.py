@@ -1,4 +1,4 @@
-"""The logit lens: the final norm and the head applied after each layer, and to each patch."""
+"""The logit lens: apply the final norm and the head after each layer, and to each patch."""
 
 import math
 
@@ -6,17 +6,17 @@ import numpy as np
 import torch
 
 from ..activations import Activations
-from ..families import ModelError
 from ..model import Model
+from ..model.families import ModelError
 
 
 def logit_lens(model: Model, acts: Activations) -> np.ndarray:
-    """The model's probabilities if it stopped after each layer.
+    """Compute the model's probabilities if it stopped after each layer.
 
     Parameters
     ----------
     model : Model
-        The one that `acts` was captured from.
+        The model that `acts` was captured from.
     acts : Activations
         May have been captured with edits.
 
@@ -29,14 +29,14 @@ def logit_lens(model: Model, acts: Activations) -> np.ndarray:
     Raises
     ------
     ModelError
-        When the model has no head for classes, its layers hold different tokens, or the capture
+        When the model has no classification head, its layers differ in their tokens, or the capture
         is of a model of another size.
 
     Notes
     -----
-    The model's own final norm, pooling and head (two heads for a distilled model) are applied to
+    The model's own final norm, pooling and head (two heads for a distilled model) are applied at
     every depth, but they were trained for the last one only: an early row near chance does not
-    prove that its layer knows nothing of the class, which may lie in directions that the head
+    prove that its layer lacks information on the class, which may lie in directions that the head
     ignores.
 
     References
@@ -47,12 +47,12 @@ def logit_lens(model: Model, acts: Activations) -> np.ndarray:
     """
     _check_capture(model, acts)
     return read_only(
-        np.stack([_answers(model, acts.tokens(d)[None])[0] for d in range(acts.depth + 1)])
+        np.stack([_probabilities(model, acts.tokens(d)[None])[0] for d in range(acts.depth + 1)])
     )
 
 
 def patch_lens(model: Model, acts: Activations, depth: int) -> np.ndarray:
-    """The model's probabilities if its head read one patch alone after a layer, for each patch.
+    """Compute, for each patch, the probabilities if the head read it alone after a layer.
 
     Parameters
     ----------
@@ -73,28 +73,27 @@ def patch_lens(model: Model, acts: Activations, depth: int) -> np.ndarray:
 
     Notes
     -----
-    As of `logit_lens`; besides, the head of a model that reads CLS never saw a patch's token while
-    it was trained.
+    As in `logit_lens`; besides, a head that reads CLS never saw a patch's token in training.
 
     References
     ----------
-    As of `logit_lens`.
+    As in `logit_lens`.
     """
     _check_capture(model, acts)
     if len(acts.patches) != math.prod(acts.grid):
-        raise ModelError("Expected a capture with every patch, got one with dropped patches.")
+        raise ModelError("Patches of this capture were dropped. Capture it without DropPatches.")
     patches = acts.tokens(depth)[acts.num_prefix_tokens :]
-    # The head reads CLS, a pair of tokens or the mean of the patches: here all are this one token.
+    # The head reads CLS, a pair of tokens or the mean of the patches: each is this one token here.
     alone = np.repeat(patches[:, None], acts.num_prefix_tokens + 1, axis=1)
-    return read_only(_answers(model, alone).reshape(*acts.grid, -1))
+    return read_only(_probabilities(model, alone).reshape(*acts.grid, -1))
 
 
-def _answers(model: Model, tokens: np.ndarray) -> np.ndarray:
-    """Probabilities (B, K) from tokens before the final norm (B, T, D)."""
+def _probabilities(model: Model, tokens: np.ndarray) -> np.ndarray:
+    """Compute probabilities (B, K) from tokens before the final norm (B, T, D)."""
     with torch.inference_mode():
         z = model.placed(torch.tensor(tokens))
-        answers = model.probabilities(model.answer(z).float())
-    return np.asarray(answers.cpu().numpy())
+        scores = model.scores(model.answer(z).float())
+    return np.asarray(scores.cpu().numpy())
 
 
 def _check_capture(model: Model, acts: Activations) -> None:
@@ -114,10 +113,10 @@ def _check_capture(model: Model, acts: Activations) -> None:
 
 
 def check_head(model: Model) -> int:
-    """The number of classes; a ModelError where the model names none."""
+    """Return the number of classes; refuse a model without a classification head."""
     if not model.num_classes:
         raise ModelError(
-            "{model} has no head that names classes, so no answer can change.", model=model.name
+            "{model} has no classification head, so no answer can change.", model=model.name
         )
     return model.num_classes
 

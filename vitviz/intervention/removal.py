@@ -1,24 +1,27 @@
-"""Interventions that remove something: head ablation, occlusion, deletion and insertion curves.
+"""Remove patches and watch the answer: occlusion, deletion and insertion curves.
 
 Passes are not batched, which would save less than a tenth of the time on a CPU.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from PIL import Image
 
 from ..activations import DropPatches, Edit, FillPatches, capture
-from ..families import ModelError
-from ..language import Message
+from ..activations.targets import Question, Similarity, Target, Token, pass_result
+from ..common.language import Message
 from ..model import Model
-from ..targets import Question, Similarity, Target, Token, one_of, seen_in
+from ..model.families import ModelError
+from ..model.inputs import Picture
 from .lens import read_only
-from .muting import Progress, passes
+from .muting import Progress, edited_passes
 
-#: How patches are removed: painted over ("mean", "blur": `FillPatches`), or their tokens dropped.
+RANDOM_ORDERS = 20  # as the area of one random order alone says little
+_CUT = 5  # per cent of the orders left out at either end of an interval
+#: How to remove patches: paint them over ("mean", "blur": `FillPatches`), or drop their tokens.
 Removal = Literal["mean", "blur", "drop"]
 
 
@@ -31,7 +34,7 @@ class Curve:
     shares : ndarray of shape (steps + 1,)
         Share of the patches that were removed (deletion) or put back (insertion), from 0 to 1.
     probabilities : ndarray of shape (steps + 1,)
-        Probability of the class at each share, from 0 to 1; of another target, its own value.
+        Probability of the class at each share, from 0 to 1; for another target, its value.
     """
 
     shares: np.ndarray
@@ -43,45 +46,65 @@ class Curve:
 
     @property
     def area(self) -> float:
-        """Area under the curve by the trapezoidal rule; of a class from 0 to 1."""
+        """Area under the curve by the trapezoidal rule; for a class from 0 to 1."""
         return float(np.trapezoid(self.probabilities, self.shares))
+
+
+@dataclass(frozen=True, eq=False)
+class RandomCurve(Curve):
+    """The mean of many random orders, with the range of the middle 90 % of them.
+
+    Attributes
+    ----------
+    low, high : ndarray of shape (steps + 1,)
+        At each share; of 20 orders, the second lowest and the second highest.
+    areas : ndarray of shape (orders,)
+        In ascending order.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    areas: np.ndarray
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Range of the middle 90 % of the areas."""
+        cut = _CUT * len(self.areas) // 100
+        return float(self.areas[cut]), float(self.areas[-1 - cut])
 
 
 def occlusion(
     model: Model,
-    image: Image.Image,
+    image: Picture,
+    target: Target,
     *,
-    target: Target | None = None,
-    class_index: int | None = None,
     block: int = 1,
     removal: Removal = "mean",
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """How far the probability of a class, or another target, falls as each block is hidden.
+    """Measure how far the probability of a class, or another target, falls as each block is hidden.
 
     Parameters
     ----------
     model : Model
-    image : PIL.Image, upright
+    image : PIL.Image (upright), bytes, path or a prepared input, as in `vitviz.capture`
     target : int, str, array, callable, Token or Similarity
-        As in `vitviz.attribution.relevance`; of a class it is the probability.
-    class_index : int, from 0 to K - 1
-        An older name of the target, for a class alone.
+        As in `vitviz.attribution.relevance`; for a class, its probability is measured.
     block : int
         Side of a block in patches. Blocks lie side by side from the top left; those at the right
-        and the bottom are smaller where the grid is no multiple of the side.
+        and the bottom are smaller if the grid is not a multiple of the side.
     removal : "mean", "blur" or "drop"
         Paint the block over with the input's mean colour, or with the blurred input, or remove its
         tokens.
     progress : callable, optional
-        Called as progress(done, of) before each pass: one a block, and one with nothing hidden.
+        Called as progress(done, of) before each pass: one with nothing hidden, and one per block.
 
     Returns
     -------
     ndarray of shape (rows, cols)
         In the grid of patches; every patch holds the value of its block, so `[::block, ::block]`
-        has one value a block. Probability with nothing hidden minus probability with the block
-        hidden, from -1 to 1: positive where the class needs the block. Of another target its own
+        has one value per block. Probability with nothing hidden minus probability with the block
+        hidden, from -1 to 1: positive where the class needs the block. For another target, its
         value in place of the probability.
 
     Raises
@@ -94,15 +117,15 @@ def occlusion(
     Notes
     -----
     A probability near 1 hardly changes while its logit does, and hiding one block at a time misses
-    two that are redundant. Paint is out of distribution, above all at its edges; dropped tokens
-    leave no paint.
+    blocks that are redundant. Paint is out of distribution, above all at its edges; dropping tokens
+    needs no paint.
 
     References
     ----------
     Zeiler and Fergus, "Visualizing and Understanding Convolutional Networks", ECCV 2014,
     section 4.2.
     """
-    question = Question(model, one_of(target, class_index))
+    question = Question(model, target)
     if block < 1:
         raise ValueError(f"Expected a block of at least 1 patch, got {block}.")
     rows, cols = model.layers[0].query_grid
@@ -119,31 +142,27 @@ def occlusion(
 
 def deletion_curve(
     model: Model,
-    image: Image.Image,
+    image: Picture,
     importance: ArrayLike,
+    target: Target,
     *,
-    target: Target | None = None,
-    class_index: int | None = None,
     steps: int = 10,
     removal: Removal = "mean",
     progress: Progress | None = None,
 ) -> Curve:
-    """The probability of a class, or another target, without the most important patches.
+    """Measure the probability of a class, or another target, without the most important patches.
 
     Parameters
     ----------
     model : Model
-    image : PIL.Image, upright
+    image : PIL.Image (upright), bytes, path or a prepared input, as in `vitviz.capture`
     importance : array of shape (rows, cols)
-        A map in the grid of patches. Only its order counts; of equal patches the first in
-        row-major order goes first.
+        A map in the grid of patches. Only its order counts; equal patches go in row-major order.
     target : int, str, array, callable, Token or Similarity
         As in `occlusion`.
-    class_index : int, from 0 to K - 1
-        An older name of the target, for a class alone.
     steps : int
-        Steps from the whole picture to none of it, of about equally many patches; there are at
-        most as many as patches.
+        Number of steps from the whole picture to none of it, of about equally many patches each;
+        at most the number of patches.
     removal : "mean", "blur" or "drop"
         Paint the patches over with the input's mean colour, or with the blurred input, or remove
         their tokens.
@@ -153,8 +172,8 @@ def deletion_curve(
     Returns
     -------
     Curve
-        From the whole picture (share 0) to none of it (share 1). A map that finds what the class
-        depends on gives a small area.
+        From the whole picture (share 0) to none of it (share 1). A map that finds the patches that
+        the class depends on gives a small area.
 
     Raises
     ------
@@ -166,9 +185,9 @@ def deletion_curve(
 
     Notes
     -----
-    An area means something only beside that of `random_map` with the same removal and steps: show
-    both. Painted pictures are out of distribution, so that the fall is partly an effect of the
-    paint; "drop" needs no paint.
+    An area has a meaning only beside those of `random_curve` with the same removal and steps: show
+    both. Painted pictures are out of distribution, so the fall is partly an effect of the paint;
+    "drop" needs no paint.
 
     References
     ----------
@@ -176,47 +195,46 @@ def deletion_curve(
     BMVC 2018, section 4. Dropped tokens: Jain et al., "Missingness Bias in Model Debugging",
     ICLR 2022, section 2.
     """
-    question = Question(model, one_of(target, class_index))
+    question = Question(model, target)
     masks, shares = _removals(importance, model.layers[0].query_grid, steps)
-    # All patches removed first: a model that cannot do without patches is refused at once.
-    found = _values(model, image, masks[::-1], question, removal, progress)
-    return Curve(shares, found[::-1])
+    # All patches are removed first: a model that cannot do without patches is refused at once.
+    values = _values(model, image, masks[::-1], question, removal, progress)
+    return Curve(shares, values[::-1])
 
 
 def insertion_curve(
     model: Model,
-    image: Image.Image,
+    image: Picture,
     importance: ArrayLike,
+    target: Target,
     *,
-    target: Target | None = None,
-    class_index: int | None = None,
     steps: int = 10,
     removal: Removal = "mean",
     progress: Progress | None = None,
 ) -> Curve:
-    """The probability of a class, or another target, with the most important patches alone.
+    """Measure the probability of a class, or another target, with the most important patches alone.
 
     Parameters, errors, notes and references are those of `deletion_curve`.
 
     Returns
     -------
     Curve
-        From none of the picture (share 0) to the whole picture (share 1). A map that finds what
-        the class depends on gives a large area.
+        From none of the picture (share 0) to the whole picture (share 1). A map that finds the
+        patches that the class depends on gives a large area.
     """
-    question = Question(model, one_of(target, class_index))
+    question = Question(model, target)
     masks, shares = _removals(importance, model.layers[0].query_grid, steps)
     return Curve(shares, _values(model, image, ~masks, question, removal, progress))
 
 
 def random_map(grid: tuple[int, int], *, seed: int = 0) -> np.ndarray:
-    """A map that ranks the patches at random, the baseline for the map under test.
+    """Return a map that ranks the patches at random, the baseline for the map under test.
 
     Parameters
     ----------
     grid : (rows, cols)
     seed : int
-        The same seed gives the same map. One map is one draw: several seeds show the spread.
+        The same seed gives the same map. Use several seeds to see the spread.
 
     Returns
     -------
@@ -227,40 +245,80 @@ def random_map(grid: tuple[int, int], *, seed: int = 0) -> np.ndarray:
     return read_only(ranks.reshape(grid).astype(np.float32))
 
 
+def random_curve(
+    kind: Callable[..., Curve],
+    model: Model,
+    image: Picture,
+    target: Target,
+    *,
+    orders: int = RANDOM_ORDERS,
+    progress: Progress | None = None,
+    **options: Any,
+) -> RandomCurve:
+    """Measure the curves of many random orders, with which the curve of a map is compared.
+
+    Parameters
+    ----------
+    kind : deletion_curve or insertion_curve
+    orders : int
+        Number of random orders; their seeds are 0, 1, 2, …
+    progress : callable, optional
+        Called as progress(done, of) before each pass of all orders.
+    target, options : target, steps and removal, as in `kind`
+    """
+    grid, curves = model.layers[0].query_grid, list[Curve]()
+
+    def report(done: int, of: int) -> None:
+        if progress is not None:
+            progress(len(curves) * of + done, orders * of)
+
+    for seed in range(orders):
+        ranks = random_map(grid, seed=seed)
+        curves.append(kind(model, image, ranks, target, progress=report, **options))
+    every = np.sort([curve.probabilities for curve in curves], axis=0)
+    return RandomCurve(
+        shares=curves[0].shares,
+        probabilities=every.mean(axis=0),
+        low=every[_CUT * orders // 100],
+        high=every[-1 - _CUT * orders // 100],
+        areas=np.sort([curve.area for curve in curves]),
+    )
+
+
 def _values(
     model: Model,
-    image: Image.Image,
+    image: Picture,
     masks: np.ndarray,
     question: Question,
     removal: Removal,
     progress: Progress | None,
 ) -> np.ndarray:
-    """The target's value without the patches of each mask (count, rows, cols): (count,)."""
-    edits = [_removed(mask, removal) for mask in masks]
+    """Return the target's value without the patches of each mask (count, rows, cols): (count,)."""
+    edits = [_removal_edit(mask, removal) for mask in masks]
     reference, what = None, Message("finite probability")
     if question.class_index is None:
         what = Message("finite number")
         if isinstance(question.target, Token | Similarity):  # compared with the picture as it is
-            reference = question.reference(seen_in(capture(model, image)))
-    found = []
-    for acts in passes(model, image, edits, progress):
+            reference = question.reference(pass_result(capture(model, image)))
+    values: list[float] = []
+    for acts in edited_passes(model, image, edits, progress):
         if question.class_index is None:
-            found.append(float(question.value(seen_in(acts), reference)))
+            values.append(float(question.value(pass_result(acts), reference)))
         else:
-            assert acts.probabilities is not None  # as the model has a head
-            found.append(acts.probabilities[question.class_index])
-        if not np.isfinite(found[-1]):
+            assert acts.scores is not None  # as the model has a head
+            values.append(acts.scores[question.class_index])
+        if not np.isfinite(values[-1]):
             raise ModelError(
                 "{model} gives no {what} with {removed} of {size} patches removed.",
                 model=model.name,
                 what=what,
-                removed=masks[len(found) - 1].sum(),
+                removed=masks[len(values) - 1].sum(),
                 size=masks[0].size,
             )
-    return np.array(found, np.float32)
+    return np.array(values, np.float32)
 
 
-def _removed(mask: np.ndarray, removal: Removal) -> Edit:
+def _removal_edit(mask: np.ndarray, removal: Removal) -> Edit:
     if removal == "drop":
         return DropPatches(mask)
     if removal not in ("mean", "blur"):
@@ -271,12 +329,12 @@ def _removed(mask: np.ndarray, removal: Removal) -> Edit:
 def _removals(
     importance: ArrayLike, grid: tuple[int, int], steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Patches removed at each step, bool (steps + 1, rows, cols), and their share (steps + 1,)."""
+    """Return the patches removed at each step (steps + 1, rows, cols), and their share."""
     values = np.asarray(importance, np.float64)
     if values.shape != grid:
         raise ValueError(f"Expected an importance map of shape {grid}, got {values.shape}.")
     if not np.isfinite(values).all():
-        raise ValueError("Expected an importance map of finite numbers, got NaN or infinity in it.")
+        raise ValueError("Expected an importance map of finite numbers, got NaN or infinity.")
     if steps < 1:
         raise ValueError(f"Expected at least 1 step, got {steps}.")
     steps = min(steps, values.size)

@@ -1,10 +1,10 @@
-"""One Plotly figure per measurement.
+"""Draw one Plotly figure per measurement.
 
-Every function takes arrays, many also a capture alone (`plots.attention_map(acts, layer, head)`),
-and returns a `go.Figure` whose `layout.meta["alt"]` says in words what it shows. Plotly saves it:
-`figure.write_html("a.html")`, and where kaleido is installed `figure.write_image("a.svg")`. Layers,
-heads, rows and columns count from 1 on screen. Maps are drawn in pixels of the picture, each patch
-one flat rectangle.
+Every function takes arrays, many also a capture (`plots.attention_map(acts, layer, head)`), and
+returns a `go.Figure` whose `layout.meta["alt"]` describes it in words. `save` writes it as HTML, or
+with kaleido as PNG, SVG or PDF, together with the record of how it was made. Layers, heads, rows
+and columns count from 1 on screen. Maps are drawn in pixels of the picture, one rectangle per
+patch.
 """
 
 from .captures import (
@@ -21,38 +21,31 @@ from .captures import (
     token_scatter,
 )
 from .charts import position_profile
-from .clicked import muted_heads, removed_patches
-from .comparison import (
-    distance_by_depth,
-    distance_difference,
-    joint_components,
-    mutual_matches,
+from .clicked import (
+    guesses,
+    guesses_by_layer,
+    guesses_of_percent,
+    muted_heads,
+    removed_patches,
+    with_guess,
+    with_guessed_layer,
 )
-from .experiments import (
-    answer_change,
-    logit_lens,
-    occlusion,
-    removal_curves,
-)
-from .guesses import guesses, guesses_by_layer, with_guess, with_guessed_layer
+from .comparison import distance_by_depth, distance_difference, joint_components, mutual_matches
+from .experiments import answer_change, logit_lens, occlusion, removal_curves
 from .maps import filter_response, patch_answers, receptive_fields, relevance
 from .pairs import allowed_keys, allowed_pairs, attention_cost
+from .paper import for_paper, head_grid, save
 from .template import KEY, QUERY, SHARES, enlarged
 from .tiles import (
     filter_components,
+    filter_product,
     filter_tile,
     filters,
     position_similarity,
     position_tile,
     token_mixing,
 )
-from .training import (
-    conditions,
-    data_hunger,
-    distance_by_layer,
-    entropy_by_layer,
-    training_curves,
-)
+from .training import conditions, data_hunger, distance_by_layer, entropy_by_layer, training_curves
 
 __all__ = [
     "KEY",
@@ -75,11 +68,15 @@ __all__ = [
     "enlarged",
     "entropy_by_layer",
     "filter_components",
+    "filter_product",
     "filter_response",
     "filter_tile",
     "filters",
+    "for_paper",
     "guesses",
     "guesses_by_layer",
+    "guesses_of_percent",
+    "head_grid",
     "joint_components",
     "logit_lens",
     "muted_heads",
@@ -95,6 +92,7 @@ __all__ = [
     "relevance",
     "removal_curves",
     "removed_patches",
+    "save",
     "token_components",
     "token_film",
     "token_mixing",

@@ -1,55 +1,171 @@
-"""Figures in which patches and heads are clicked: removed patches, muted heads."""
+"""Draw figures in which patches, heads and guesses are clicked."""
 
 import base64
 import io
+from collections.abc import Mapping
 from textwrap import wrap
 
 import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from ..language import patch_name, tr
+from ..common.language import patch_name, tr
+from .maps import heat_map, on_picture, photo
 from .template import (
     GREY,
     SIGNED,
-    Box,
+    Crop,
+    add_picture_below,
+    cells,
     colorbar,
+    escape_text,
     finish,
-    lay_below,
     picture_axes,
 )
 
+_GUESS = "#ffffff"
+
+
+def guesses(counts: np.ndarray, image: Image.Image, *, crop: Crop) -> go.Figure:
+    """Draw how often each patch or block (rows, columns) was guessed, over the picture."""
+    highest = int(counts.max())
+    heat = heat_map(
+        np.where(counts > 0, counts, np.nan),
+        crop,
+        tr("guesses"),
+        {0.0: "0", float(highest): tr("{highest} max", highest=highest)},
+        zmax=max(highest, 1),
+        colorscale="Cividis",
+        opacity=0.75,
+        hoverongaps=False,
+        hovertemplate="%{customdata}: %{z}<extra></extra>",
+    )
+    figure = go.Figure(heat)
+    photo(figure, image)
+    most = patch_name(*divmod(int(counts.argmax()), counts.shape[1]))
+    said = tr("none yet")
+    if highest:
+        said = tr(
+            "most at {place}, {count} of {all}", place=most, count=highest, all=int(counts.sum())
+        )
+    return on_picture(figure, image, tr("Guesses of the class: {said}.", said=said))
+
+
+def guesses_by_layer(counts: Mapping[int, int], num_layers: int) -> go.Figure:
+    """Draw how often each layer, counted from 0, was guessed."""
+    layers = np.arange(num_layers)
+    values = [counts.get(int(layer), 0) for layer in layers]
+    figure = go.Figure(
+        go.Bar(
+            x=layers + 1,
+            y=values,
+            marker_color="#4a86c5",
+            hovertemplate=tr("layer %{x}: %{y}<extra></extra>"),
+        )
+    )
+    figure.update_xaxes(title=tr("layer"), dtick=1 if num_layers <= 16 else None)
+    figure.update_yaxes(
+        title=tr("guesses"), rangemode="tozero", dtick=1 if max(values) <= 8 else None
+    )
+    most = int(np.argmax(values))
+    said = tr("none yet")
+    if any(values):
+        said = tr(
+            "most for layer {layer}, {count} of {all}",
+            layer=most + 1,
+            count=values[most],
+            all=sum(values),
+        )
+    return finish(figure, tr("Guesses of the class: {said}.", said=said), height=300)
+
+
+def guesses_of_percent(counts: Mapping[int, int]) -> go.Figure:
+    """Draw how often each whole number of per cent was guessed."""
+    total = sum(counts.values())
+    figure = go.Figure(
+        go.Bar(
+            x=list(counts),
+            y=list(counts.values()),
+            marker_color="#4a86c5",
+            hovertemplate="%{x} %: %{y}<extra></extra>",
+        )
+    )
+    figure.update_xaxes(title="%", range=[-1, 101])
+    figure.update_yaxes(title=tr("guesses"), rangemode="tozero")
+    said = tr("none yet")
+    if total:
+        middle = int(np.median(np.repeat(list(counts), list(counts.values()))))
+        said = tr("the middle one of {count} is {middle} %", count=total, middle=middle)
+    return finish(figure, tr("Guesses of the class: {said}.", said=said), height=300)
+
+
+def with_guess(figure: go.Figure, box: Crop) -> go.Figure:
+    """Outline a guessed box (left, top, right, bottom) in a figure in pixels of a picture."""
+    edges = dict(zip(("x0", "y0", "x1", "y1"), box, strict=True))
+    for colour, width in (("#000000", 5), (_GUESS, 3)):
+        figure.add_shape(type="rect", line=dict(color=colour, width=width), **edges)
+    return _append_alt(figure, tr("A white box is around the guess."))
+
+
+def with_guessed_layer(figure: go.Figure, layer: int) -> go.Figure:
+    """Outline a guessed layer, counted from 0, in a figure with an axis of layers."""
+    figure.add_vrect(
+        x0=layer + 0.55,
+        x1=layer + 1.45,
+        line=dict(color="#4a86c5", width=3),
+        annotation_text=tr("guess"),
+        annotation_position="top left",
+        annotation_font_size=14,
+    )
+    return _append_alt(figure, tr("Layer {layer} was guessed.", layer=layer + 1))
+
+
+def _append_alt(figure: go.Figure, words: str) -> go.Figure:
+    return figure.update_layout(meta={"alt": f"{figure.layout.meta['alt']} {words}"})
+
+
 AFTER = "#3a6ea5"
-HEIGHT = 350  # pixels on screen, of these and of what stands beside them
-_MARK = "#e8590c"  # for what was removed, which also differs by its shape
+HEIGHT = 350  # pixels on screen, also of the figures beside these
+_MARK = "#e8590c"  # of removed patches and muted heads, which also differ in shape
+
+
+#: Of blocks: those that have room for a decimal, and for a number at all.
+FEW_BLOCKS, MOST_NUMBERS = 16, 64
 
 
 def removed_patches(
     pixels: np.ndarray,
     *,
-    crop: Box,
+    crop: Crop,
     mask: np.ndarray,
     removal: str,
     drag: bool = False,
+    effect: np.ndarray | None = None,
+    block: int = 1,
 ) -> go.Figure:
-    """The picture as the model gets it, with a mark on each patch that was removed.
+    """Draw the model's input, with a mark on each removed patch.
 
-    The first trace has one invisible point a patch, row by row: a patch that is clicked or dragged
-    over is known by its number.
+    The first trace has one invisible point per patch, row by row, so a click or a dragged box gives
+    the patches' numbers.
 
     Parameters
     ----------
-    pixels : ndarray of shape (height, width, 4), bytes: what the model gets, of the grid's extent
+    pixels : ndarray of shape (height, width, 4), bytes
+        The model's input, as large as the grid.
     crop : (left, top, right, bottom) of the grid in pixels of the picture
-    mask : bool ndarray of shape (rows, columns), true where a patch was removed
-    removal : how, for the alt text
-    drag : boxes are dragged over patches, instead of clicks on them; the browser gives no both
+    mask : bool ndarray of shape (rows, columns), true where a patch is removed
+    removal : the way of removing, for the alt text
+    drag : whether boxes are dragged instead of patches clicked, as the browser cannot do both
+    effect : ndarray of shape (rows, columns), shares of 1, signed; optional
+        By how much a probability falls without the block of each patch: laid over the picture, and
+        written in each block in percentage points.
+    block : patches along the side of a block
     """
     rows, cols = mask.shape
     left, top, right, bottom = crop
     x = left + (np.arange(cols) + 0.5) * (right - left) / cols
     y = top + (np.arange(rows) + 0.5) * (bottom - top) / rows
-    cells = [patch_name(row, col) for row, col in np.ndindex(rows, cols)]
+    names = [patch_name(row, col) for row, col in np.ndindex(rows, cols)]
     figure = go.Figure(
         go.Scatter(
             x=np.tile(x, rows),
@@ -59,14 +175,14 @@ def removed_patches(
             marker_opacity=0,
             selected_marker_opacity=0,
             unselected_marker_opacity=0,
-            customdata=cells,
+            customdata=names,
             hovertemplate="%{customdata}<extra></extra>",
         )
     )
     data = io.BytesIO()
     Image.fromarray(pixels).save(data, "PNG")
     source = "data:image/png;base64," + base64.b64encode(data.getvalue()).decode()
-    lay_below(figure, source, (left, top), (right - left, bottom - top))
+    add_picture_below(figure, source, (left, top), (right - left, bottom - top))
     lines = [f"M{v:.1f},{top:.1f}V{bottom:.1f}" for v in np.linspace(left, right, cols + 1)]
     lines += [f"M{left:.1f},{v:.1f}H{right:.1f}" for v in np.linspace(top, bottom, rows + 1)]
     faint = dict(color="rgba(255,255,255,0.35)", width=1)
@@ -78,31 +194,66 @@ def removed_patches(
             for dx, dy in [(0.25 * (right - left) / cols, 0.25 * (bottom - top) / rows)]
         )
         figure.add_shape(type="path", path=path, line=dict(color=_MARK, width=2))
+    words = ""
+    if effect is not None:
+        words = _lay_effect_over(figure, 100 * effect, crop, block)
     picture_axes(figure, crop)
     taken = tr("{count} of {size} patches removed", count=mask.sum(), size=mask.size)
     how = f" ({removal})" if mask.any() else ""
     figure = finish(
         figure,
-        tr("The picture as the model gets it, {taken}{how}.", taken=taken, how=how),
+        tr("The picture as the model gets it, {taken}{how}.", taken=taken, how=how) + words,
         height=HEIGHT,
     )
     return figure.update_layout(dragmode="select") if drag else _clickable(figure)
 
 
+def _lay_effect_over(figure: go.Figure, points: np.ndarray, crop: Crop, block: int) -> str:
+    """Lay translucent blocks over the picture, with their points; returns what to say of them."""
+    reach = float(np.abs(points).max()) or 1.0
+    style = dict(zmin=-reach, zmax=reach, colorscale=SIGNED, showscale=False, opacity=0.5)
+    figure.add_heatmap(z=points, **cells(crop, points.shape), hoverinfo="skip", **style)
+    rows, cols = points.shape
+    left, top, right, bottom = crop
+    across, down = (right - left) / cols, (bottom - top) / rows
+    corners = [(row, col) for row in range(0, rows, block) for col in range(0, cols, block)]
+    digits = 1 if len(corners) <= FEW_BLOCKS else 0
+    figure.update_layout(
+        annotations=[
+            dict(
+                x=left + across * (col + min(col + block, cols)) / 2,
+                y=top + down * (row + min(row + block, rows)) / 2,
+                text=f"<b>{points[row, col]:+.{digits}f}</b>",
+                showarrow=False,
+                font=dict(color="#111", shadow="0 0 3px #fff, 0 0 3px #fff"),
+            )
+            for row, col in (corners if len(corners) <= MOST_NUMBERS else ())
+        ]
+    )
+    least, most = (patch_name(*divmod(int(at), cols)) for at in (points.argmin(), points.argmax()))
+    return tr(
+        " Hiding a block costs from {low:+.1f} percentage points at {least} to {high:+.1f} at "
+        "{most}.",
+        low=float(points.min()),
+        least=least,
+        high=float(points.max()),
+        most=most,
+    )
+
+
 def muted_heads(
     muted: np.ndarray, *, effects: np.ndarray | None = None, name: str = ""
 ) -> go.Figure:
-    """A grid with one mark a head: a filled square, or an orange cross where it is muted.
+    """Draw a grid of heads: a filled square for each, or an orange cross if it is muted.
 
-    The first trace has one point a head, layer by layer: one that is clicked is known by its
-    number.
+    The first trace has one point per head, layer by layer, so a click gives the head's number.
 
     Parameters
     ----------
     muted : bool ndarray of shape (layers, heads)
     effects : ndarray of shape (layers, heads), logits, or None
-        Change of the class's logit when that head alone is muted; colours the squares.
-    name : the class that the effects are of
+        Change of the class's logit if only that head is muted; colours the squares.
+    name : the class of the effects
     """
     layers, heads = muted.shape
     size = int(min(26, 0.62 * (330 if effects is None else 250) / layers, 0.62 * 260 / heads))
@@ -145,7 +296,10 @@ def muted_heads(
                 **colorbar("", below=False),
                 "title": dict(
                     text="<br>".join(
-                        wrap(tr("change of the logit of {name}, muted alone", name=name), 34)
+                        map(
+                            escape_text,
+                            wrap(tr("change of the logit of {name}, muted alone", name=name), 34),
+                        )
                     ),
                     side="right",
                     font_size=14,
@@ -171,7 +325,7 @@ def muted_heads(
             y=np.tile(np.arange(1, heads + 1), layers),
             mode="markers",
             marker=marker,
-            selected_marker_opacity=1,  # the shape says what is muted, not what is faded
+            selected_marker_opacity=1,  # the shape shows what is muted, not opacity
             unselected_marker_opacity=1,
             customdata=[[one, float(value)] for one, value in zip(names, shown.flat, strict=True)],
             hovertemplate=hover,
@@ -187,6 +341,6 @@ def muted_heads(
 
 
 def _clickable(figure: go.Figure) -> go.Figure:
-    """A click chooses a point; nothing is dragged or zoomed."""
+    """Let a click choose a point, without dragging or zooming."""
     figure.layout.xaxis.fixedrange = figure.layout.yaxis.fixedrange = True
     return figure.update_layout(clickmode="event+select", dragmode="pan")

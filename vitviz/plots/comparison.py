@@ -1,4 +1,4 @@
-"""Two pictures in one model, and two models on one picture, in one figure each."""
+"""Draw two pictures in one model, and two models on one picture."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from ..language import as_percent, patch_name, tr
+from ..common.language import as_percent, patch_name, tr
 from .maps import photo_source
 from .template import (
     GREY,
@@ -14,12 +14,13 @@ from .template import (
     LINES,
     QUERY,
     SIGNED,
-    Box,
+    Crop,
+    add_picture_below,
     cells,
     centre,
     colorbar,
+    escape_text,
     finish,
-    lay_below,
     legend_above,
     picture_axes,
 )
@@ -35,11 +36,11 @@ def mutual_matches(
     cosines: np.ndarray,
     images: tuple[Image.Image, Image.Image],
     *,
-    crops: tuple[Box, Box],
+    crops: tuple[Crop, Crop],
     grid: tuple[int, int],
     most: int = 24,
 ) -> go.Figure:
-    """Two pictures side by side, with a line from each patch to its match in the other.
+    """Draw two pictures side by side, with a line from each patch to its match in the other.
 
     Parameters
     ----------
@@ -48,17 +49,17 @@ def mutual_matches(
     cosines : ndarray of shape (pairs,)
     crops : (left, top, right, bottom) of each picture's grid, in its pixels
     grid : (rows, columns) of both
-    most : lines that are drawn, of the pairs with the largest cosines
+    most : largest number of lines; the pairs with the largest cosines are drawn
     """
     figure = go.Figure()
     shown = np.argsort(-cosines, kind="stable")[:most]
     ends, starts, sizes = [], _starts(images), [1 / image.height for image in images]
     for side, (image, crop) in enumerate(zip(images, crops, strict=True)):
-        _place(figure, image, starts[side])
+        _add_picture(figure, image, starts[side])
         rows, cols = np.divmod(pairs[shown, side], grid[1])
         x, y = centre(crop, grid, rows, cols)
         ends.append((starts[side] + x * sizes[side], y * sizes[side]))
-    for colour, width in (("#000000", 4), ("#ffffff", 1.5)):  # seen on every picture
+    for colour, width in (("#000000", 4), ("#ffffff", 1.5)):  # visible on every picture
         figure.add_scatter(
             x=[x for pair in zip(ends[0][0], ends[1][0], strict=True) for x in (*pair, None)],
             y=[y for pair in zip(ends[0][1], ends[1][1], strict=True) for y in (*pair, None)],
@@ -98,9 +99,9 @@ def joint_components(
     components: tuple[np.ndarray, np.ndarray],
     images: tuple[Image.Image, Image.Image],
     *,
-    crops: tuple[Box, Box],
+    crops: tuple[Crop, Crop],
 ) -> go.Figure:
-    """Three components of two pictures' patches as red, green and blue, on one scale.
+    """Draw three components of two pictures' patches as red, green and blue, on one scale.
 
     Each channel is clipped at its 2nd and 98th percentile over both pictures.
 
@@ -118,7 +119,7 @@ def joint_components(
         where = cells((start + left, top, start + right, bottom), (rows, cols))
         own = colours[first : first + rows * cols].reshape(rows, cols, 4)
         figure.add_trace(go.Image(z=own, colormodel="rgba", hoverinfo="skip", **where))
-        _frame(figure, image, start)
+        _outline(figure, image, start)
         largest.append(patch_name(*divmod(int(values[..., 0].argmax()), cols)))
         first += rows * cols
     words = tr(
@@ -132,12 +133,12 @@ def joint_components(
 
 
 def distance_difference(difference: np.ndarray, *, unit: str, names: tuple[str, str]) -> go.Figure:
-    """By how much farther each head attends in the second model than in the first.
+    """Draw how much farther each head attends in the second model than in the first.
 
     Parameters
     ----------
     difference : ndarray of shape (layers, heads)
-        Of mean attention distances; NaN is a gap.
+        Of mean attention distances, second minus first; NaN is a gap.
     unit : of the difference
     names : of the first and the second model
     """
@@ -176,7 +177,7 @@ def distance_difference(difference: np.ndarray, *, unit: str, names: tuple[str, 
     )
     if np.isfinite(difference).any():
         low, high = int(np.nanargmin(difference)), int(np.nanargmax(difference))
-        said = [
+        ends = [
             tr(
                 "{difference:+.1f} {unit} in layer {layer}, head {head}",
                 difference=difference.flat[at],
@@ -191,8 +192,8 @@ def distance_difference(difference: np.ndarray, *, unit: str, names: tuple[str, 
             "{low} to {high}.",
             second=names[1],
             first=names[0],
-            low=said[0],
-            high=said[1],
+            low=ends[0],
+            high=ends[1],
         )
     return finish(figure, words, height=320)
 
@@ -200,7 +201,7 @@ def distance_difference(difference: np.ndarray, *, unit: str, names: tuple[str, 
 def distance_by_depth(
     distances: Sequence[np.ndarray], *, names: Sequence[str], equal_sharing: Sequence[np.ndarray]
 ) -> go.Figure:
-    """The mean attention distance of each layer's heads, of models of different shapes.
+    """Draw the mean attention distance of each layer's heads, for models of different shapes.
 
     Parameters
     ----------
@@ -216,14 +217,14 @@ def distance_by_depth(
         figure.add_scatter(
             x=depth,
             y=100 * values,
-            name=name,
+            name=escape_text(name),
             mode="lines+markers",
             line=dict(color=colour, dash=dash, width=2),
             marker=dict(symbol=symbol, size=9),
             customdata=np.arange(1, len(values) + 1),
             hovertemplate=tr("layer %{customdata}: %{y:.1f} % of the side")
             + "<extra>"
-            + name
+            + escape_text(name)
             + "</extra>",
         )
         figure.add_scatter(
@@ -236,12 +237,12 @@ def distance_by_depth(
             hoverinfo="skip",
         )
         known = values[np.isfinite(values)]
-        said = (
+        span = (
             tr("in no layer") if not len(known) else tr("from {share}", share=as_percent(known[0]))
         )
         if len(known) > 1:
-            said += tr(" to {share} of the side", share=as_percent(known[-1]))
-        words.append(f"{name} {said}")
+            span += tr(" to {share} of the side", share=as_percent(known[-1]))
+        words.append(f"{name} {span}")
     highest = [np.nanmax(one, initial=0) for one in (*distances, *equal_sharing)]
     across = dict(title=tr("depth, % of the layers"), range=[0, 105])
     down = dict(title=tr("distance, % of the side"), range=[0, 115 * max(highest)])
@@ -253,17 +254,17 @@ def distance_by_depth(
 
 
 def _starts(images: Sequence[Image.Image]) -> tuple[float, float]:
-    """Where both pictures begin, when each is 1 high."""
+    """Return the left edges of both pictures, scaled to a height of 1."""
     widths = [image.width / image.height for image in images]
     return 0.0, widths[0] + _GAP * sum(widths)
 
 
-def _place(figure: go.Figure, image: Image.Image, start: float) -> None:
-    lay_below(figure, photo_source(image), (start, 0), (image.width / image.height, 1))
-    _frame(figure, image, start)
+def _add_picture(figure: go.Figure, image: Image.Image, start: float) -> None:
+    add_picture_below(figure, photo_source(image), (start, 0), (image.width / image.height, 1))
+    _outline(figure, image, start)
 
 
-def _frame(figure: go.Figure, image: Image.Image, start: float) -> None:
+def _outline(figure: go.Figure, image: Image.Image, start: float) -> None:
     box = dict(x0=start, x1=start + image.width / image.height, y0=0, y1=1)
     figure.add_shape(type="rect", line=dict(color=GREY, width=1), **box)
 

@@ -1,4 +1,4 @@
-"""Interventions: removed patches, muted heads, occlusion, deletion curves, the logit lens."""
+"""Draw the results of experiments: changed answers, logit lens, removal curves, occlusion."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,21 +6,42 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from ..language import mark, patch_name, tr
+from ..common.language import mark, patch_name, tr
 from .clicked import AFTER, HEIGHT
+from .maps import photo_source
 from .template import (
     GREY,
     LINES,
     SIGNED,
-    Box,
+    Crop,
+    add_picture_below,
     cells,
     colorbar,
+    escape_text,
     finish,
+    hover_names,
     legend_above,
     picture_axes,
 )
 
 BEFORE = GREY
+
+
+def _block_numbers(points: np.ndarray, crop: Crop, block: int) -> go.Scatter:
+    """Write the value of each block in its middle."""
+    rows, cols = points.shape
+    left, top, right, bottom = crop
+    across, down = (right - left) / cols, (bottom - top) / rows
+    corners = [(row, col) for row in range(0, rows, block) for col in range(0, cols, block)]
+    return go.Scatter(
+        x=[left + across * (col + min(col + block, cols)) / 2 for _, col in corners],
+        y=[top + down * (row + min(row + block, rows)) / 2 for row, _ in corners],
+        text=[f"{points[corner]:+.0f}" for corner in corners],
+        mode="text",
+        textfont=dict(size=14, color="#111", shadow="0 0 3px #fff, 0 0 3px #fff"),
+        hoverinfo="skip",
+        showlegend=False,
+    )
 
 
 def answer_change(
@@ -31,22 +52,24 @@ def answer_change(
     k: int = 5,
     height: int = HEIGHT,
     called: tuple[str, str] = (mark("before"), mark("after")),
+    full_names: Sequence[str] | None = None,
 ) -> go.Figure:
-    """The k most probable classes before and after an experiment, in pairs of bars.
+    """Draw the k most probable classes before and after an experiment, in pairs of bars.
 
-    Classes that are among the k in either are shown, in the order of before; the names carry the
-    places before and after.
+    Classes among the first k of either answer are shown, in the order of the first. Their names
+    show the ranks before and after.
 
     Parameters
     ----------
     before, after : ndarray of shape (K,), shares of 1
     labels : K names
-    height : of the figure on screen at least, pixels
+    height : smallest height of the figure on screen, pixels
     called : names of the two answers
+    full_names : K texts to show on hover, such as other names of the class
     """
     ranks = [np.argsort(np.argsort(-values, kind="stable")) for values in (before, after)]
     shown = [int(at) for at in np.argsort(ranks[0]) if min(ranks[0][at], ranks[1][at]) < k]
-    names = [f"{labels[at]} ({ranks[0][at] + 1} → {ranks[1][at] + 1})" for at in shown]
+    names = [f"{escape_text(labels[at])} ({ranks[0][at] + 1} → {ranks[1][at] + 1})" for at in shown]
     figure = go.Figure()
     for name, values, colour, pattern in (
         (called[0], before, BEFORE, "/"),
@@ -63,8 +86,9 @@ def answer_change(
             textfont_size=14,
             constraintext="none",  # else thin bars get small print
             cliponaxis=False,
-            hoverinfo="skip",
+            **hover_names(full_names, shown),
         )
+    figure.layout.hovermode = "y"  # anywhere in a row: a bar may be short
     across = dict(range=[0, 118], title=tr("probability, %"), tickvals=[0, 25, 50, 75, 100])
     down = dict(autorange="reversed")
     figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
@@ -86,14 +110,21 @@ def answer_change(
     return legend_above(figure).update_layout(barmode="group", bargap=0.25)
 
 
-def logit_lens(probabilities: np.ndarray, labels: Sequence[str], *, k: int = 3) -> go.Figure:
-    """The model's probabilities after each depth, for the k classes most probable at the last.
+def logit_lens(
+    probabilities: np.ndarray,
+    labels: Sequence[str],
+    *,
+    k: int = 3,
+    full_names: Sequence[str] | None = None,
+) -> go.Figure:
+    """Draw the probabilities read at each depth, for the k classes most probable at the end.
 
     Parameters
     ----------
     probabilities : ndarray of shape (depth + 1, K), shares of 1
         Row 0 after the embedding, row l after layer l.
     labels : K names
+    full_names : K texts to show on hover, such as other names of the class
     """
     order = np.argsort(-probabilities[-1], kind="stable")[: min(k, len(LINES))]
     figure, words = go.Figure(), []
@@ -103,12 +134,13 @@ def logit_lens(probabilities: np.ndarray, labels: Sequence[str], *, k: int = 3) 
         figure.add_scatter(
             x=np.arange(depth + 1),
             y=values,
-            name=labels[index],
+            name=escape_text(labels[index]),
             mode="lines+markers",
             line=dict(color=colour, dash=dash, width=2),
             marker=dict(symbol=symbol, size=8),
             hovertemplate=tr(
-                "{label} after layer %{{x}}: %{{y:.1f}} %<extra></extra>", label=labels[index]
+                "{label} after layer %{{x}}: %{{y:.1f}} %<extra></extra>",
+                label=escape_text((full_names or labels)[index]),
             ),
         )
         words.append(
@@ -134,29 +166,46 @@ def logit_lens(probabilities: np.ndarray, labels: Sequence[str], *, k: int = 3) 
 
 
 def removal_curves(
-    curves: Mapping[str, tuple[np.ndarray, np.ndarray]], *, name: str, putting_back: bool
+    curves: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    *,
+    name: str,
+    putting_back: bool,
+    ranges: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
 ) -> go.Figure:
-    """The probability of a class while patches are removed (deletion) or put back (insertion).
+    """Draw the probability of a class while patches are removed or put back (insertion).
 
     Parameters
     ----------
     curves : dict of a map's name to (shares of the patches, probabilities), both shares of 1
     name : of the class
-    putting_back : insertion instead of deletion
+    putting_back : whether patches are put back instead of removed
+    ranges : dict of a map's name to the lower and the upper end of a band around its curve
     """
     figure, words = go.Figure(), []
+    for low, high in (ranges or {}).values():
+        shares = next(iter(curves.values()))[0]
+        figure.add_scatter(
+            x=100 * np.append(shares, shares[::-1]),
+            y=100 * np.append(low, high[::-1]),
+            fill="toself",
+            fillcolor=GREY,
+            opacity=0.3,
+            line=dict(width=0),
+            hoverinfo="skip",
+            showlegend=False,
+        )
     for (called, (shares, values)), (colour, symbol, dash) in zip(
         curves.items(), LINES, strict=False
     ):
         figure.add_scatter(
             x=100 * shares,
             y=100 * values,
-            name=called,
+            name=escape_text(called),
             mode="lines+markers",
             line=dict(color=colour, dash=dash, width=2),
             marker=dict(symbol=symbol, size=7),
             hovertemplate=tr(
-                "{called}: %{{y:.1f}} % at %{{x:.0f}} %<extra></extra>", called=called
+                "{called}: %{{y:.1f}} % at %{{x:.0f}} %<extra></extra>", called=escape_text(called)
             ),
         )
         half = float(np.interp(0.5, shares, values))
@@ -166,7 +215,7 @@ def removal_curves(
     done = tr("put back") if putting_back else tr("removed")
     across = dict(title=tr("patches {done}, %", done=done), range=[-2, 102], zeroline=False)
     down = dict(
-        title=tr("probability of {name}, %", name=name),
+        title=tr("probability of {name}, %", name=escape_text(name)),
         range=[0, 102],
         tickvals=[0, 25, 50, 75, 100],
     )
@@ -179,8 +228,12 @@ def removal_curves(
     return legend_above(finish(figure, f"{most}: {', '.join(words)}.", height=340, top=30))
 
 
-def occlusion(effect: np.ndarray, image: Image.Image, *, crop: Box, name: str) -> go.Figure:
-    """How far the probability of a class falls when each block is hidden, over the picture.
+def occlusion(
+    effect: np.ndarray, image: Image.Image, *, crop: Crop, name: str, block: int | None = None
+) -> go.Figure:
+    """Draw how far the probability of a class falls when each block is hidden, over the picture.
+
+    The picture is grey, so that its colours do not mix with those of the scale.
 
     Parameters
     ----------
@@ -188,6 +241,7 @@ def occlusion(effect: np.ndarray, image: Image.Image, *, crop: Box, name: str) -
         Probability with nothing hidden minus probability with the patch's block hidden.
     crop : (left, top, right, bottom) of the map in pixels of the picture
     name : of the class
+    block : patches along the side of a block, to write a number into each; None for no numbers
     """
     rows, cols = effect.shape
     points = 100 * effect
@@ -196,7 +250,7 @@ def occlusion(effect: np.ndarray, image: Image.Image, *, crop: Box, name: str) -
     bar = colorbar(
         tr(
             "fall of the probability of {name}: {low:+.1f} to {high:+.1f} percentage points",
-            name=name,
+            name=escape_text(name),
             low=low,
             high=high,
         )
@@ -208,6 +262,7 @@ def occlusion(effect: np.ndarray, image: Image.Image, *, crop: Box, name: str) -
             zmin=-reach,
             zmax=reach,
             colorscale=SIGNED,
+            opacity=0.65,
             colorbar={
                 **bar,
                 "tickvals": [-reach, 0, reach],
@@ -218,7 +273,11 @@ def occlusion(effect: np.ndarray, image: Image.Image, *, crop: Box, name: str) -
         )
     )
     picture_axes(figure, (0, 0, image.width, image.height))
-    # White is 0 on this scale, so what the model does not see must not be white.
+    grey = image.convert("L").convert("RGB")
+    add_picture_below(figure, photo_source(grey), (0, 0), (image.width, image.height))
+    if block is not None:
+        figure.add_trace(_block_numbers(points, crop, block))
+    # White means 0 here, so the area that the model does not see is grey.
     figure.add_shape(
         type="rect",
         x0=0,

@@ -1,8 +1,8 @@
-"""Maps over the patches, in pixels of the picture."""
+"""Draw maps over the patches, in pixels of the picture."""
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -10,19 +10,21 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from ..language import as_percent, mark, patch_name, tr
+from ..common.language import as_percent, mark, patch_name, tr
 from .template import (
     GREY,
     KEY,
     QUERY,
+    RELEVANCE,
     SHARES,
     SIGNED,
-    Box,
+    Crop,
+    add_picture_below,
     cells,
     centre,
     colorbar,
+    escape_text,
     finish,
-    lay_below,
     picture_axes,
     query_box,
 )
@@ -35,14 +37,14 @@ _COLUMN = 360  # pixels of a usual column on screen
 def picture(
     image: Image.Image,
     *,
-    crop: Box,
+    crop: Crop,
     grid: tuple[int, int],
     query: tuple[int, int] | None,
     width: int = _COLUMN,
 ) -> go.Figure:
-    """The picture with its patch grid; the query patch (row, column) has a solid cyan box.
+    """Draw the picture with its patch grid, and a solid cyan box around the query (row, column).
 
-    `width` is that of its column on screen, in pixels.
+    `width` is the width of the figure's column on screen, in pixels.
     """
     figure = go.Figure()
     photo(figure, image)
@@ -55,7 +57,7 @@ def picture(
     figure.add_shape(type="path", path=path, line=dict(color="rgba(255,255,255,0.35)", width=1))
     if query is not None:
         query_box(figure, crop, grid, query)
-    # A shape alone gives no axes in some browsers; two invisible points span the picture.
+    # In some browsers a shape alone has no axes, so two invisible points span the picture.
     figure.add_scatter(
         x=[0, image.width], y=[0, image.height], mode="markers", marker_opacity=0, hoverinfo="skip"
     )
@@ -79,13 +81,13 @@ def attention_rollout(
     rollout: np.ndarray,
     image: Image.Image,
     *,
-    crop: Box,
+    crop: Crop,
     equal_share: float,
     name: str = mark("Attention rollout"),
 ) -> go.Figure:
-    """The rollout map (rows, columns), shares of 1, in the picture's coordinates.
+    """Draw a rollout map (rows, columns), shares of 1, over the picture.
 
-    `name` says in the alt text what it is, where it is another kind of rollout.
+    `name` is the kind of rollout, for the alt text.
     """
     return share_map(rollout, image, crop=crop, equal_share=equal_share, name=name)
 
@@ -94,64 +96,83 @@ def share_map(
     shares: np.ndarray,
     image: Image.Image,
     *,
-    crop: Box,
+    crop: Crop,
     name: str,
     equal_share: float | None = None,
 ) -> go.Figure:
-    """Shares of 1 of each patch (rows, columns), in per cent, in the picture's coordinates."""
+    """Draw shares of 1 of each patch (rows, columns) in per cent, over the picture."""
     percent = 100 * shares
     highest = float(percent.max())
     ticks = {0.0: "0 %", highest: tr("{highest} max", highest=as_percent(highest / 100))}
     if equal_share is not None and 100 * equal_share <= highest:
-        ticks[100 * equal_share] = tr("<br>▲ equal sharing")  # a line of its own: nothing overlaps
+        ticks[100 * equal_share] = tr("<br>▲ equal sharing")  # on a line of its own
     heat = heat_map(percent, crop, tr("share, %"), ticks, zmax=highest if highest > 0 else 1)
-    return on_picture(go.Figure(heat), image, f"{name}: {_strongest(shares)}.")
+    return on_picture(go.Figure(heat), image, share_words(shares, name))
 
 
-def relevance(values: np.ndarray, image: Image.Image, *, crop: Box, name: str) -> go.Figure:
-    """How relevant each patch is for one class (rows, columns), in the picture's coordinates.
+def share_words(shares: np.ndarray, name: str) -> str:
+    """Say of a map of shares which patch is the strongest."""
+    return f"{name}: {_strongest(shares)}."
 
-    Not negative and without unit, so the scale is not that of shares; the bar prints the maximum.
-    `name` is the class.
+
+def relevance(
+    values: np.ndarray, image: Image.Image, *, crop: Crop, name: str, title: str = ""
+) -> go.Figure:
+    """Draw the relevance of each patch (rows, columns) for the class `name`, over the picture.
+
+    Relevance is not negative and has no unit, so its colours are not those of shares. The colour
+    bar prints the maximum. `title` names another map without unit, such as that of Grad-CAM.
     """
     highest = float(values.max())
     heat = heat_map(
         values,
         crop,
-        tr("relevance for {name}", name=name),
+        escape_text(title) if title else tr("relevance for {name}", name=escape_text(name)),
         {0.0: "0", highest: tr("{highest:.2g} max", highest=highest)},
         zmax=highest if highest > 0 else 1,
-        colorscale="Cividis",
+        colorscale=RELEVANCE,
         hovertemplate="%{customdata}: %{z:.2g}<extra></extra>",
     )
-    largest = patch_name(*divmod(int(values.argmax()), values.shape[1]))
-    words = tr(
-        "Relevance of each patch for {name}: largest at {largest}, {highest:.2g}.",
-        name=name,
-        largest=largest,
-        highest=highest,
+    title = title or tr("Relevance of each patch for {name}", name=name)
+    return on_picture(go.Figure(heat), image, relevance_words(values, title))
+
+
+def relevance_words(values: np.ndarray, title: str) -> str:
+    """Say of a map of one class which patch is the most relevant."""
+    return tr(
+        "{title}: largest at {largest}, {highest:.2g}.",
+        title=title,
+        largest=patch_name(*divmod(int(values.argmax()), values.shape[1])),
+        highest=float(values.max()),
     )
-    return on_picture(go.Figure(heat), image, words)
 
 
 def patch_answers(
-    probabilities: np.ndarray, image: Image.Image, *, crop: Box, labels: Sequence[str], index: int
+    probabilities: np.ndarray,
+    image: Image.Image,
+    *,
+    crop: Crop,
+    labels: Sequence[str],
+    index: int,
+    full_names: Sequence[str] | None = None,
 ) -> go.Figure:
-    """The probability of one class as each patch alone would answer, over the picture.
+    """Draw the probability of one class if each patch alone answered, over the picture.
 
     Parameters
     ----------
     probabilities : ndarray of shape (rows, columns, K), shares of 1
     labels : K names; hovering shows each patch's most probable class
     index : of the class whose probability is drawn
+    full_names : K texts to show on hover instead of `labels`
     """
     values, best = probabilities[..., index], probabilities.argmax(axis=-1)
-    named = [
+    name = escape_text(labels[index])
+    texts = [
         [
             tr(
                 "{patch}: {label} {probability}",
                 patch=patch_name(r, c),
-                label=labels[top],
+                label=escape_text((full_names or labels)[top]),
                 probability=as_percent(probabilities[r, c, top]),
             )
             for c, top in enumerate(row)
@@ -163,11 +184,11 @@ def patch_answers(
     heat = heat_map(
         percent,
         crop,
-        tr("probability of {label}", label=labels[index]),
+        tr("probability of {label}", label=name),
         ticks,
         zmax=float(percent.max()) or 1,
-        customdata=named,
-        hovertemplate=f"%{{customdata}}<br>{labels[index]} %{{z:.2f}} %<extra></extra>",
+        customdata=texts,
+        hovertemplate=f"%{{customdata}}<br>{name} %{{z:.2f}} %<extra></extra>",
     )
     words = tr(
         "Probability of {label} as each patch alone would answer: {strongest}; {share:.0f} % "
@@ -180,9 +201,9 @@ def patch_answers(
 
 
 def receptive_fields(
-    image: Image.Image, *, crop: Box, grid: tuple[int, int], patch: tuple[int, int], pixel: float
+    image: Image.Image, *, crop: Crop, grid: tuple[int, int], patch: tuple[int, int], pixel: float
 ) -> go.Figure:
-    """What a patch of a ViT sees, and a pixel of a CNN of 3 x 3 kernels, drawn on the picture.
+    """Draw what a patch of a ViT sees, and a pixel of a CNN of 3 x 3 kernels, on the picture.
 
     Parameters
     ----------
@@ -213,10 +234,22 @@ def receptive_fields(
     return figure.update_layout(meta={"alt": words})
 
 
-def filter_response(response: np.ndarray, image: Image.Image, *, crop: Box, name: str) -> go.Figure:
-    """Inner product of each patch with one filter (rows, columns), in picture coordinates.
+def filter_response(
+    response: np.ndarray,
+    image: Image.Image,
+    *,
+    crop: Crop,
+    name: str,
+    query: tuple[int, int] | None = None,
+) -> go.Figure:
+    """Draw the inner product of each patch with one filter (rows, columns), over the picture.
 
-    The scale runs as far below 0 as above; the colour bar prints the smallest and the largest.
+    The picture is grey, so that its colours are not mixed with those of the scale, which runs as
+    far below 0 as above. An invisible point on each patch, row by row, can be clicked.
+
+    Parameters
+    ----------
+    query : row and column of the patch that gets a frame, or None
     """
     low, high = float(response.min()), float(response.max())
     reach = max(-low, high) or 1.0
@@ -224,13 +257,16 @@ def filter_response(response: np.ndarray, image: Image.Image, *, crop: Box, name
         response,
         crop,
         tr("inner product x E"),
-        _extremes(low, high, reach),
+        _signed_ticks(low, high, reach),
         zmin=-reach,
         zmax=reach,
         colorscale=SIGNED,
-        hovertemplate="%{customdata}: %{z:+.2f}<extra></extra>",
+        opacity=0.65,
+        hoverinfo="skip",
+        hovertemplate=None,
     )
-    cols = response.shape[1]
+    rows, cols = response.shape
+    points = _clickable_patches(crop, response, "{:+.2f}".format)
     least, most = (
         patch_name(*divmod(int(at), cols)) for at in (response.argmin(), response.argmax())
     )
@@ -242,14 +278,58 @@ def filter_response(response: np.ndarray, image: Image.Image, *, crop: Box, name
         high=high,
         most=most,
     )
-    figure = on_picture(go.Figure(heat), image, words)
-    # White is 0 on this scale, so what the model does not see must not be white.
+    figure = on_picture(go.Figure([heat, points]), image, words)
+    photo(figure, image.convert("L").convert("RGB"))
+    if query is not None:
+        query_box(figure, crop, (rows, cols), query)
+    # White means 0 here, so the area that the model does not see is grey.
     around = dict(x0=0, y0=0, x1=image.width, y1=image.height, line_width=0, layer="below")
     return figure.add_shape(type="rect", fillcolor="rgba(138,143,152,0.45)", **around)
 
 
-def _extremes(low: float, high: float, reach: float) -> dict[float, str]:
-    """Ticks of a signed colour bar: its smallest and largest value, and 0 where it has room."""
+def _clickable_patches(crop: Crop, values: np.ndarray, words: Callable[[float], str]) -> go.Scatter:
+    """Return an invisible point per patch, row by row, that shows its value and can be clicked."""
+    places = list(np.ndindex(*values.shape))
+    x, y = centre(crop, values.shape, *np.array(places).T)
+    return go.Scatter(
+        x=x,
+        y=y,
+        mode="markers",
+        marker_opacity=0,
+        selected_marker_opacity=0,
+        unselected_marker_opacity=0,
+        text=[f"{patch_name(*place)}: {words(float(values[place]))}" for place in places],
+        hovertemplate="%{text}<extra></extra>",
+    )
+
+
+def query_map(
+    shares: np.ndarray, image: Image.Image, *, crop: Crop, query: tuple[int, int], name: str
+) -> go.Figure:
+    """Draw the shares of 1 that the query pays to each patch (rows, columns), over the picture.
+
+    The picture is grey, so that its colours do not mix with those of the scale. An invisible
+    point on each patch, row by row, can be clicked.
+    """
+    highest = float(shares.max())
+    heat = heat_map(
+        100 * shares,
+        crop,
+        tr("share, %"),
+        {0.0: "0 %", 100 * highest: tr("{highest} max", highest=as_percent(highest))},
+        zmax=100 * highest or 1,
+        opacity=0.65,
+        hoverinfo="skip",
+        hovertemplate=None,
+    )
+    figure = go.Figure([heat, _clickable_patches(crop, shares, as_percent)])
+    photo(figure, image.convert("L").convert("RGB"))
+    query_box(figure, crop, shares.shape, query)
+    return on_picture(figure, image, share_words(shares, name))
+
+
+def _signed_ticks(low: float, high: float, reach: float) -> dict[float, str]:
+    """Return the ticks of a signed colour bar: smallest and largest value, and 0 if it fits."""
     ticks = {low: tr("{low:+.2f} min", low=low), high: tr("{high:+.2f} max", high=high)}
     room = 0.4 * reach  # a fifth of the bar, on which a label just fits
     if high - low < room:
@@ -261,12 +341,12 @@ def _extremes(low: float, high: float, reach: float) -> dict[float, str]:
 
 def heat_map(
     values: np.ndarray,
-    crop: Box,
+    crop: Crop,
     title: str,
     ticks: Mapping[float, str] | None = None,
     **style: Any,
 ) -> go.Heatmap:
-    """A value for each patch, flat over its pixels; by default shares in per cent from 0."""
+    """Make a heat map of patches, each in one colour; by default of shares in per cent from 0."""
     rows, cols = values.shape
     bar = colorbar(title)
     if ticks is not None:
@@ -283,24 +363,21 @@ def heat_map(
 def on_picture(
     figure: go.Figure, image: Image.Image, words: str, *, below: int = _COLORBAR
 ) -> go.Figure:
-    """Give a map the axes of the picture, and `words` as its alt text.
-
-    `below` is the room under the picture, in pixels.
-    """
+    """Give a map the axes of the picture, `words` as alt text, and `below` pixels under it."""
     _picture_axes(figure, image)
     return finish(figure, words, height=_picture_height(image) + below)
 
 
 def photo(figure: go.Figure, image: Image.Image) -> None:
-    lay_below(figure, photo_source(image), (0, 0), image.size)
+    add_picture_below(figure, photo_source(image), (0, 0), image.size)
 
 
 def photo_source(image: Image.Image) -> str:
-    """The picture as a data address, no larger than the screen needs."""
+    """Return the picture as a data address, no larger than the screen needs."""
     return _source(image.mode, image.size, image.tobytes())
 
 
-@lru_cache(8)  # a page shows the same few pictures again with each change: 0.5 ms, not 8
+@lru_cache(8)  # a page shows the same few pictures after each change: 0.5 ms instead of 8 ms
 def _source(mode: str, size: tuple[int, int], pixels: bytes) -> str:
     small = Image.frombytes(mode, size, pixels)
     small.thumbnail((_SHOWN_SIDE, _SHOWN_SIDE))
@@ -316,7 +393,7 @@ def _picture_axes(figure: go.Figure, image: Image.Image) -> None:
 
 
 def _picture_height(image: Image.Image, width: int = _COLUMN) -> int:
-    """Pixels on screen of a figure that shows the whole picture in a column of this width."""
+    """Return the height on screen of a figure of the picture in a column of this width."""
     return round(min(380, max(0.45 * width, width * image.height / image.width))) + 16
 
 

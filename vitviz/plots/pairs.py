@@ -1,4 +1,4 @@
-"""Attention patterns: which queries may attend to which keys, and the multiply-adds it takes."""
+"""Draw which queries may attend to which keys, and how many multiply-adds that takes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,14 +7,14 @@ import plotly.graph_objects as go
 from PIL import Image
 from plotly.subplots import make_subplots
 
-from ..language import patch_name, tr
+from ..common.language import patch_name, tr
 from .maps import picture
-from .template import BARE, KEY, LINES, QUERY, Box, cells, finish, legend_above
+from .template import BARE, KEY, LINES, QUERY, Crop, cells, finish, legend_above
 
 _ALLOWED = [[0.0, "rgba(138,143,152,0.2)"], [1.0, "#4a86c5"]]
-_FINE = 20  # rows or columns from which on they have no gaps and thin boxes
-_MOST_POINTS = 28  # that can be clicked along a side of the picture
-_DIMMED = 0.75  # opacity of the black over patches that the query may not attend to
+_FINE = 20  # from this many rows or columns on, cells have no gaps and boxes are thin
+_MOST_POINTS = 28  # clickable points along a side of the picture
+_DIMMED = 0.45  # opacity of the black over patches that the query may not attend to
 
 
 def allowed_pairs(
@@ -25,15 +25,15 @@ def allowed_pairs(
     prefixes: Sequence[Sequence[str]],
     axes: tuple[str, str] = ("query i", "key j"),
 ) -> go.Figure:
-    """Matrices side by side: row i is a query, column j a key, coloured where i may attend to j.
+    """Draw matrices side by side, coloured where the query in row i may attend to the key j.
 
     Parameters
     ----------
     masks : ndarrays of bool of shape (queries, keys)
-    titles : one a matrix
-    chosen : (row, column) of each that get a box, cyan and magenta; or None
-    prefixes : names of each one's first columns, and of as many rows
-    axes : what rows and columns are
+    titles : of the matrices
+    chosen : (row, column) to box in each, cyan and magenta; or None
+    prefixes : names of the first rows and columns of each
+    axes : names of rows and columns
     """
     figure = make_subplots(
         cols=len(masks), subplot_titles=titles, horizontal_spacing=0.2 / len(masks)
@@ -95,16 +95,15 @@ def allowed_keys(
     allowed: np.ndarray,
     image: Image.Image,
     *,
-    crop: Box,
+    crop: Crop,
     grid: tuple[int, int],
     query: tuple[int, int] | None,
     query_name: str,
 ) -> go.Figure:
-    """The picture with one query, solid cyan, and all keys dimmed that it may not attend to.
+    """Draw the picture with one query, solid cyan, and dim the keys that it may not attend to.
 
-    What it may attend to has a dashed magenta outline; every key has one where keys are larger than
-    patches. Invisible points, whose customdata are per cent of the way down and across, can be
-    clicked.
+    A dashed magenta line surrounds the allowed keys, or every key if keys are larger than patches.
+    Invisible points can be clicked; their customdata are per cent of the way down and across.
 
     Parameters
     ----------
@@ -112,10 +111,10 @@ def allowed_keys(
     crop : (left, top, right, bottom) of both grids in pixels of the picture
     grid : (rows, columns) of the queries
     query : (row, column) of the patch to box, or None
-    query_name : what it is, for the alt text
+    query_name : name of the query, for the alt text
     """
     figure = picture(image, crop=crop, grid=grid, query=query)
-    figure.layout.shapes[0].opacity = min(1.0, 20 / max(grid))  # its grid, where it is fine
+    figure.layout.shapes[0].opacity = min(1.0, 20 / max(grid))  # a fine grid is drawn faintly
     where = cells(crop, allowed.shape)
     (left, top), dx, dy = crop[:2], where["dx"], where["dy"]
     veil = np.zeros((*allowed.shape, 4), np.uint8)
@@ -147,16 +146,16 @@ def allowed_keys(
 
 
 def _query_last(shapes: Sequence[go.layout.Shape]) -> list[go.layout.Shape]:
-    """The query's box on top of all that is drawn."""
+    """Return the shapes with the query's box on top."""
     return sorted(shapes, key=lambda shape: shape.line.color == QUERY)
 
 
 def _edges(mask: np.ndarray, *, every: bool) -> list[tuple[int, int, int, int]]:
-    """Borders (x0, y0, x1, y1) in cells between true and false ones, or around every cell.
+    """Return borders (x0, y0, x1, y1) between true and false cells, or around `every` cell.
 
-    Neighbouring edges are one line, so that its dashes go on.
+    Neighbouring edges are joined into one line, so that its dashes continue.
     """
-    found = []
+    lines = []
     for turned in (False, True):
         cells = np.pad(mask.T if turned else mask, 1)
         above, below = cells[:-1, 1:-1], cells[1:, 1:-1]
@@ -165,12 +164,12 @@ def _edges(mask: np.ndarray, *, every: bool) -> list[tuple[int, int, int, int]]:
         for (y, start), (_, end) in zip(
             np.argwhere(steps == 1).tolist(), np.argwhere(steps == -1).tolist(), strict=True
         ):
-            found.append((y, start, y, end) if turned else (start, y, end, y))
-    return found
+            lines.append((y, start, y, end) if turned else (start, y, end, y))
+    return lines
 
 
-def _clickable(figure: go.Figure, crop: Box, grid: tuple[int, int]) -> None:
-    """Points in the middle of patches, of every second one where there are too many."""
+def _clickable(figure: go.Figure, crop: Crop, grid: tuple[int, int]) -> None:
+    """Add clickable points in the middle of patches, thinned out if there are too many."""
     left, top, right, bottom = crop
     shares = [(np.arange(0, count, -(-count // _MOST_POINTS)) + 0.5) / count for count in grid]
     down, across = (values.ravel() for values in np.meshgrid(*shares, indexing="ij"))
@@ -191,13 +190,13 @@ def _clickable(figure: go.Figure, crop: Box, grid: tuple[int, int]) -> None:
 def attention_cost(
     sides: Sequence[int], tokens: Sequence[int], costs: Mapping[str, Sequence[float]]
 ) -> go.Figure:
-    """Multiply-adds by the number of tokens, on logarithmic scales.
+    """Draw multiply-adds by the number of tokens, on logarithmic scales.
 
     Parameters
     ----------
     sides : of the picture, pixels
-    tokens : N of each
-    costs : of each line's name its multiply-adds
+    tokens : number of tokens for each side
+    costs : multiply-adds for each side, by the line's name
     """
     figure, words = go.Figure(), []
     for (name, values), (colour, symbol, dash) in zip(costs.items(), LINES, strict=False):

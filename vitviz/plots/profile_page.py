@@ -1,4 +1,4 @@
-"""A profile as one page: what was measured, and all figures of it with their words."""
+"""Build the page of a profile: how it was measured, and all its figures with explanations."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from .document import document
 from .profiles import (
     by_layer,
     head_means,
@@ -15,62 +14,70 @@ from .profiles import (
     norm_histogram,
     reliability,
 )
+from .template import document
 
 
 def page(profile: Any) -> str:
-    """A profile as one HTML file, which loads nothing: figures, and how they came to be.
-
-    Parameters
-    ----------
-    profile : `vitviz.profiling.Profile`
-    """
+    """Return the page of a `vitviz.profiling.Profile` as one HTML file that loads nothing."""
     about = profile.about
     title = f"Profile of {about['model']} over {about['pictures']:,} pictures"
-    return document(title, _facts(profile), _figures(profile))
+    return document(title, _facts(profile), _figures(profile), about)
+
+
+#: Meaning of the outputs, by `Model.answers`.
+_ANSWERS = {
+    "classes": "{count:,} classes, one of which is the answer",
+    "labels": "{count:,} labels, each with a probability of its own (sigmoid)",
+    "values": "{count:,} values without a known unit; they are no probabilities",
+    "embedding": "an embedding of the picture; there are no classes",
+}
 
 
 def _facts(profile: Any) -> dict[str, str]:
     about = profile.about
     measured = about["pictures"] - about["skipped"]
-    found = {
+    facts = {
         "model": about["provenance"],
         "weights": "" if about["trained"] else "random weights",
         "sha256 of the weights": about["weights_sha256"],
         "pictures": f"{measured:,} measured, {about['skipped']:,} skipped",
         "input": " x ".join(map(str, about["preprocessing"]["input_size"])) + " pixels",
         "check of the attention": (
-            "computed again from the attention that was read, the output of each layer differs "
-            f"from the model's own by at most {about['proof_error']:.1e} of its largest number"
+            "each layer's output was computed again from the captured attention; it differs from "
+            f"the model's own by at most {about['proof_error']:.1e} of its largest number"
         ),
         "versions": ", ".join(f"{name} {number}" for name, number in about["versions"].items()),
+        "date": about.get("date", ""),  # older profiles have no date
     }
+    if "answers" in about:  # older profiles have none
+        facts["answers"] = _ANSWERS[about["answers"]].format(count=about["num_classes"])
     if profile.accuracy is not None:
         first, five = profile.accuracy
-        found["accuracy"] = (
+        facts["accuracy"] = (
             f"for {100 * first:.2f} % of {profile.labelled:,} labelled pictures the label is the "
             f"most probable class, for {100 * five:.2f} % one of the five most probable; expected "
             f"calibration error {100 * profile.calibration_error:.2f} %"
         )
-    found["merged"] = about.get("note", "")
-    found |= {f"not measured: {name}": why for name, why in about["refused_layers"].items()}
-    return {name: text for name, text in found.items() if text}
+    facts["merged"] = about.get("note", "")
+    facts |= {f"not measured: {name}": why for name, why in about["refused_layers"].items()}
+    return {name: text for name, text in facts.items() if text}
 
 
-#: Measures of heads: name, title, unit and words.
+#: Measures of heads: name, title, unit and explanation.
 HEADS = (
     (
         "distance",
         "Attention distance",
         "px",
         "Mean distance from a patch to the patches that it attends to, in pixels of the model's "
-        "input; attention to the prefix tokens does not count.",
+        "input. Attention to the prefix tokens does not count.",
     ),
     (
         "distance_paper",
         "Attention distance, prefix columns cut off",
         "px",
-        "The same without sharing the attention to the prefix tokens among the patches: the more "
-        "goes to the prefix tokens, the smaller it is.",
+        "As above, but attention to the prefix tokens counts as distance 0. The more attention "
+        "they get, the smaller the value.",
     ),
     (
         "entropy",
@@ -83,13 +90,13 @@ HEADS = (
         "prefix_mass",
         "Share of the patches' attention on the prefix tokens",
         "share",
-        "Prefix tokens are those that are no patches, such as CLS and registers.",
+        "Prefix tokens are tokens that are no patches, such as CLS and registers.",
     ),
     (
         "self_mass",
         "Share of a patch's attention on itself",
         "share",
-        "How much of its attention a patch gives to itself.",
+        "How much of its attention a patch pays to itself.",
     ),
     (
         "outlier_mass",
@@ -101,18 +108,20 @@ HEADS = (
         "mutual_information",
         "Normalised mutual information of queries and keys",
         "share",
-        "How much the query decides which keys are attended to: 0 % where all queries attend "
-        "alike.",
+        "How much the query decides which keys get attention: 0 % if all queries attend alike.",
     ),
 )
 
 
 def _figures(profile: Any) -> Iterator[tuple[str, str, go.Figure]]:
-    """Title, words and figure of each measure that the profile has."""
+    """Yield title, explanation and figure of each measure that the profile has."""
     about = profile.about
     layers = about["layers"]
     heads = [layer["num_heads"] for layer in layers]
-    bars = "Each dot is the mean of one head over the pictures; bars are one standard deviation."
+    bars = (
+        "Each dot is the mean of one head over the pictures; bars are one standard deviation "
+        "(n - 1)."
+    )
     for name, title, unit, words in HEADS:
         mean = profile.mean(name)
         if np.isfinite(mean).any():
@@ -122,13 +131,13 @@ def _figures(profile: Any) -> Iterator[tuple[str, str, go.Figure]]:
             yield title, f"{words} {bars}", figure
     for kind in about["importance"]:
         changed, _ = profile.importance(kind)
-        to = {"zero": "nothing", "mean": "its mean over pictures"}[kind]
+        to = {"zero": "zero", "mean": "its mean over pictures"}[kind]
         figure = head_means(
             changed.means, changed.sem, num_heads=heads, what="answers changed", unit="share"
         )
         words = (
-            f"Share of the pictures whose answer changes when the head gives {to}. Bars are one "
-            "standard error."
+            f"Share of the pictures whose answer changes when the head's output is {to}. Bars are "
+            "one standard error."
         )
         yield f"Importance of heads, muted to {kind}", words, figure
     sums = profile.state.sums
@@ -137,15 +146,15 @@ def _figures(profile: Any) -> Iterator[tuple[str, str, go.Figure]]:
         maps = [np.nanmean(profile.offset_attention(number), axis=0) for number in known]
         names = [f"layer {number + 1}" for number in known]
         words = (
-            "How much a query attends to a patch so many columns and rows away from it, as the "
-            "mean over heads, queries and pictures. The query is in the middle of each map."
+            "Mean attention over heads, queries and pictures to the patch at each distance in "
+            "columns and rows. The query is in the middle of each map."
         )
         yield "Attention by offset", words, mean_offsets(maps, names)
     if "hsic" in sums:
         words = (
-            "Linear CKA of all tokens, from 0 (unrelated) to 1 (alike), by the unbiased estimate "
-            "over minibatches of 256 pictures. In two models that were tried it was within 0.01 of "
-            "that of all pictures at once."
+            "Linear CKA of all tokens, from 0 (unrelated) to 1 (alike), estimated without bias "
+            "over minibatches of 256 pictures. In two models that we tried, the estimate was "
+            "within 0.01 of CKA over all pictures at once."
         )
         yield "Similarity of layers", words, layer_similarity(profile.cka())
     counts, edges = profile.norms
@@ -169,8 +178,8 @@ def _figures(profile: Any) -> Iterator[tuple[str, str, go.Figure]]:
                 ratios[f"{label}, {name}"] = means[:, part]
     if ratios:
         words = (
-            "Mean length of a token before attention or MLP, divided by the length of what that "
-            "branch adds to it: above 1 the skip connection outweighs the branch."
+            "Norm of a token before attention or MLP, divided by the norm of that branch's output, "
+            "averaged over tokens. Above 1, the skip connection outweighs the branch."
         )
         yield "Skip connections", words, by_layer(ratios, what="ratio of lengths", unit="no unit")
     shares = profile.token_components(min(10, len(profile.state.moments["tokens"].mean)))[2]
@@ -184,7 +193,7 @@ def _figures(profile: Any) -> Iterator[tuple[str, str, go.Figure]]:
     bins = profile.calibration
     if bins is not None:
         words = (
-            "The labelled pictures in 15 equal bins of confidence, the probability of the answer. "
-            "On the dashed line the model is right as often as it is sure."
+            "Labelled pictures in 15 equal bins of confidence, the probability of the answer. On "
+            "the dashed line, accuracy equals confidence."
         )
         yield "Calibration", words, reliability(**bins, error=profile.calibration_error)

@@ -1,4 +1,4 @@
-"""Figures of two models over the same pictures, B minus A; and all of them on one page."""
+"""Draw the differences of two models over the same pictures, B minus A, and build their page."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,10 +7,9 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..language import as_percent, tr
-from .document import document
+from ..common.language import as_percent, tr
 from .profile_page import HEADS
-from .template import GREY, LINES, SHARES, SIGNED, beside_each_other, finish
+from .template import GREY, LINES, SHARES, SIGNED, document, finish, head_positions
 
 _COLUMNS = 4  # maps beside each other
 _TITLES = {"px": "B minus A, pixels", "bit": "B minus A, bits", "share": "B minus A, % points"}
@@ -25,22 +24,22 @@ def head_differences(
     what: str,
     unit: str,
 ) -> go.Figure:
-    """Difference of a measure of every head, with its interval as bars, above and below 0.
+    """Draw the difference of a measure of every head, with its interval as error bars.
 
     Parameters
     ----------
     mean, low, high : ndarray of shape (layers, heads), in `unit`; NaN is a gap, or no interval
     num_heads : of each layer
-    what : what is measured, which the words of the figure say
-    unit : "px", "bit" or "share", which is drawn in per cent
+    what : name of the measure, for the alt text
+    unit : "px", "bit", or "share" (drawn in per cent)
     """
     factor = 100 if unit == "share" else 1
-    where = beside_each_other(num_heads)
+    x = head_positions(num_heads)
     y, down, up = factor * mean, factor * (mean - low), factor * (high - mean)
-    names = [f"layer {layer + 1}, head {head + 1}" for layer, head in np.ndindex(*where.shape)]
+    names = [f"layer {layer + 1}, head {head + 1}" for layer, head in np.ndindex(*x.shape)]
     figure = go.Figure(
         go.Scatter(
-            x=where.ravel(),
+            x=x.ravel(),
             y=y.ravel(),
             error_y=dict(
                 symmetric=False,
@@ -62,13 +61,13 @@ def head_differences(
     figure.update_xaxes(title=tr("layer"), dtick=max(1, len(num_heads) // 12))
     figure.update_yaxes(title=_TITLES[unit], range=[-1.05 * reach, 1.05 * reach])
     heads = int(np.isfinite(mean).sum())
-    said = apart_words(low, high)
-    words = f"Difference in {what} of {heads} heads, B minus A{': ' + said if said else ''}."
+    intervals = interval_words(low, high)
+    words = f"Difference in {what} of {heads} heads, B minus A{intervals and f': {intervals}'}."
     return finish(figure, words, height=340)
 
 
-def apart_words(low: np.ndarray, high: np.ndarray) -> str:
-    """Of how many heads the interval lies above 0, and of how many below; empty without any."""
+def interval_words(low: np.ndarray, high: np.ndarray) -> str:
+    """Count the heads whose interval lies above 0 and below 0; empty without intervals."""
     known = int((np.isfinite(low) & np.isfinite(high)).sum())
     above, below = int((low > 0).sum()), int((high < 0).sum())
     if not known:
@@ -77,7 +76,7 @@ def apart_words(low: np.ndarray, high: np.ndarray) -> str:
 
 
 def model_similarity(cka: np.ndarray) -> go.Figure:
-    """Linear CKA of the tokens of two models: ndarray (depth of A + 1, depth of B + 1)."""
+    """Draw linear CKA of the tokens of two models: ndarray (depth of A + 1, depth of B + 1)."""
     figure = go.Figure(
         go.Heatmap(
             z=cka,
@@ -98,16 +97,16 @@ def model_similarity(cka: np.ndarray) -> go.Figure:
 def signed_maps(
     maps: Sequence[np.ndarray], names: Sequence[str], *, offsets: bool, what: str
 ) -> go.Figure:
-    """Differences of maps, one map a layer: red where B has more, blue where A has more.
+    """Draw differences of maps, one map per layer: red where B has more, blue where A has more.
 
-    Each map has a scale of its own, from minus its largest magnitude to plus, which stands above.
+    Each map has its own scale, symmetric around 0; its largest magnitude stands above it.
 
     Parameters
     ----------
     maps : ndarrays of shape (rows, cols), shares of 1; NaN is a gap
     names : of the layers
     offsets : whether rows and columns are offsets from the query in the middle, or patches
-    what : what is mapped, which the words of the figure say
+    what : name of the maps, for the alt text
     """
     rows, cols = -(-len(maps) // _COLUMNS), min(_COLUMNS, len(maps))
     largest = [float(np.nanmax(np.abs(values), initial=0)) for values in maps]
@@ -146,51 +145,47 @@ def signed_maps(
 
 
 def page(comparison: Any) -> str:
-    """A comparison as one HTML file, which loads nothing: figures, and how they came to be.
-
-    Parameters
-    ----------
-    comparison : `vitviz.profiling.Comparison`
-    """
+    """Return the page of a `vitviz.profiling.Comparison` as one HTML file that loads nothing."""
     names = [one.about["model"] for one in (comparison.first, comparison.second)]
     title = f"{names[0]} (A) and {names[1]} (B) over {comparison.pictures:,} pictures"
-    return document(title, _facts(comparison), _figures(comparison))
+    return document(title, _facts(comparison), _figures(comparison), comparison.about)
 
 
 def _facts(comparison: Any) -> dict[str, str]:
-    found = {}
+    facts = {}
     for name, one in (("A", comparison.first), ("B", comparison.second)):
         random = "" if one.about["trained"] else ", random weights"
-        found[name] = f"{one.about['provenance']}{random}"
-        found[f"sha256 of the weights of {name}"] = one.about["weights_sha256"]
-    found["pictures"] = f"{comparison.pictures:,} compared, {len(comparison.left_out):,} left out"
+        facts[name] = f"{one.about['provenance']}{random}"
+        facts[f"sha256 of the weights of {name}"] = one.about["weights_sha256"]
+    facts["pictures"] = f"{comparison.pictures:,} compared, {len(comparison.left_out):,} left out"
     for name, why in [*comparison.left_out.items()][:10]:
-        found[f"left out: {name}"] = why
+        facts[f"left out: {name}"] = why
     if len(comparison.left_out) > 10:
-        found["left out, too"] = f"{len(comparison.left_out) - 10:,} more, which run.json names"
-    found |= _answer_facts(comparison.answers)
+        facts["left out, too"] = f"{len(comparison.left_out) - 10:,} more; run.json lists them"
+    facts |= _answer_facts(comparison.answers)
     kinds = {"heads": "heads", "maps": "maps", "cls": "CLS", "cka": "CKA", "answers": "answers"}
     for key, why in comparison.not_compared.items():
-        found[f"not compared: {kinds[key]}"] = why
+        facts[f"not compared: {kinds[key]}"] = why
     for name, one in (("A", comparison.first), ("B", comparison.second)):
         for layer, why in one.about["refused_layers"].items():
-            found[f"not measured in {name}: {layer}"] = why
+            facts[f"not measured in {name}: {layer}"] = why
     error = max(one.about["proof_error"] for one in (comparison.first, comparison.second))
-    found["check of the attention"] = (
-        "computed again from the attention that was read, the output of each layer differs from "
-        f"the models' own by at most {error:.1e} of its largest number"
+    facts["check of the attention"] = (
+        "each layer's output was computed again from the captured attention; it differs from the "
+        f"models' own by at most {error:.1e} of its largest number"
     )
-    versions = comparison.second.about["versions"]
-    found["versions"] = ", ".join(f"{name} {number}" for name, number in versions.items())
-    return found
+    versions = comparison.about["versions"]
+    facts["versions"] = ", ".join(f"{name} {number}" for name, number in versions.items())
+    facts["date"] = comparison.about["date"]
+    return facts
 
 
 def _answer_facts(answers: Any) -> dict[str, str]:
     if answers is None:
         return {}
-    found = {}
+    facts = {}
     if answers.agreement is not None:
-        found["answers"] = (
+        facts["answers"] = (
             f"the same for {100 * answers.agreement:.2f} % of {answers.pictures:,} pictures"
         )
     if answers.accuracy is not None:
@@ -199,24 +194,24 @@ def _answer_facts(answers: Any) -> dict[str, str]:
         if answers.interval is not None:
             low, high = (100 * end for end in answers.interval)
             interval = f" (95 % interval {low:+.2f} to {high:+.2f})"
-        found["accuracy"] = (
+        facts["accuracy"] = (
             f"A {first:.2f} %, B {second:.2f} % of {answers.labelled:,} labelled pictures; B minus "
             f"A {100 * answers.difference:+.2f} points{interval}; A alone is right "
             f"{answers.only_first:,} times, B alone {answers.only_second:,} times (McNemar's exact "
             f"test: p = {answers.p_value:.2g})"
         )
-    return found
+    return facts
 
 
 def _figures(comparison: Any) -> Iterator[tuple[str, str, go.Figure]]:
-    """Title, words and figure of each comparison that there is."""
+    """Yield title, explanation and figure of everything that can be compared."""
     layers = comparison.first.about["layers"]
     if "heads" not in comparison.not_compared:
         yield from _head_figures(comparison, [layer["num_heads"] for layer in layers])
     if "cka" not in comparison.not_compared:
         words = (
             "Linear CKA between all tokens after each layer of A and of B, from 0 (unrelated) to 1 "
-            "(alike), by the unbiased estimate over minibatches of 256 pictures."
+            "(alike), estimated without bias over minibatches of 256 pictures."
         )
         yield "Similarity of layers", words, model_similarity(comparison.cka())
     if "maps" in comparison.not_compared:
@@ -228,8 +223,8 @@ def _figures(comparison: Any) -> Iterator[tuple[str, str, go.Figure]]:
             "Attention by offset",
             "attention by offset",
             comparison.offset_difference,
-            "How much more B attends to a patch so many columns and rows away from the query, "
-            "which is in the middle of each map",
+            "How much more B attends to the patch at each distance from the query, which is in the "
+            "middle of each map",
         ),
         (
             "cls",
@@ -245,8 +240,8 @@ def _figures(comparison: Any) -> Iterator[tuple[str, str, go.Figure]]:
             maps = [difference(number).mean(axis=0) for number in known]
             names = [f"layer {number + 1}" for number in known]
             text = (
-                f"{words}, as the mean over heads and pictures: red where B has more, blue where A "
-                "has more. Each map has a scale of its own, which stands above it."
+                f"{words}, as the mean over heads and pictures. Red: B has more; blue: A has more. "
+                "Each map has its own scale, which stands above it."
             )
             yield title, text, signed_maps(maps, names, offsets=key == "offset", what=what)
 
@@ -255,16 +250,16 @@ def _head_figures(
     comparison: Any, num_heads: Sequence[int]
 ) -> Iterator[tuple[str, str, go.Figure]]:
     bars = (
-        "Each dot is one head's mean of B minus A over the pictures; bars are 95 % intervals of "
-        "the paired difference, each for itself: where nothing differs, 5 of 100 miss 0 by chance."
+        "Each dot is one head's mean of B minus A over the pictures. Bars are 95 % intervals of "
+        "the paired difference. If nothing differs, 5 of 100 intervals miss 0 by chance."
     )
     for name, title, unit, words in HEADS:
         if name in ("distance", "entropy", "prefix_mass", "self_mass", "outlier_mass"):
-            apart = comparison.difference(name)
-            if np.isfinite(apart.means).any():
-                low, high = apart.interval()
+            difference = comparison.difference(name)
+            if np.isfinite(difference.means).any():
+                low, high = difference.interval()
                 figure = head_differences(
-                    apart.means, low, high, num_heads=num_heads, what=title.lower(), unit=unit
+                    difference.means, low, high, num_heads=num_heads, what=title.lower(), unit=unit
                 )
-                said = apart_words(low, high)
-                yield title, f"{words} {bars}{f' Here {said}.' if said else ''}", figure
+                here = interval_words(low, high)
+                yield title, f"{words} {bars}{here and f' Here {here}.'}", figure

@@ -1,4 +1,4 @@
-"""Figures of a profile: a model over a set of pictures."""
+"""Draw figures of a profile: the measures of a model over a set of pictures."""
 
 import math
 from collections.abc import Sequence
@@ -7,16 +7,8 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..language import as_percent, tr
-from .template import (
-    GREY,
-    LINES,
-    SHARES,
-    beside_each_other,
-    colorbar,
-    finish,
-    legend_above,
-)
+from ..common.language import as_percent, tr
+from .template import GREY, LINES, SHARES, colorbar, finish, head_positions, legend_above
 
 _COLUMNS = 4  # maps beside each other
 
@@ -29,48 +21,50 @@ def head_means(
     what: str,
     unit: str,
 ) -> go.Figure:
-    """A measure of every head: mean over pictures, and standard deviation between them as bars.
+    """Draw a measure of every head: its mean over pictures, with deviations as error bars.
 
     Parameters
     ----------
     mean, spread : ndarray of shape (layers, heads), in `unit`; NaN is a gap
     num_heads : of each layer
-    what : what is measured, which the words of the figure say
-    unit : "px", "bit" or "share", which is drawn in per cent
+    what : name of the measure, for the alt text
+    unit : "px", "bit", or "share" (drawn in per cent)
     """
-    factor, shown = (100, "%") if unit == "share" else (1, {"bit": "bits"}.get(unit, unit))
-    where = beside_each_other(num_heads)
+    factor, unit_text = (100, "%") if unit == "share" else (1, {"bit": "bits"}.get(unit, unit))
+    x = head_positions(num_heads)
     y, bars = factor * mean, factor * spread
-    names = [f"layer {layer + 1}, head {head + 1}" for layer, head in np.ndindex(*where.shape)]
+    names = [f"layer {layer + 1}, head {head + 1}" for layer, head in np.ndindex(*x.shape)]
     figure = go.Figure(
         go.Scatter(
-            x=where.ravel(),
+            x=x.ravel(),
             y=y.ravel(),
             error_y=dict(array=np.nan_to_num(bars).ravel(), color=GREY, thickness=1, width=0),
             mode="markers",
             marker=dict(size=7, color=LINES[0][0]),
             text=names,
-            hovertemplate="%{text}: %{y:.3g} " + shown + "<extra></extra>",
+            hovertemplate="%{text}: %{y:.3g} " + unit_text + "<extra></extra>",
         )
     )
     top = float(np.nanmax(y + np.nan_to_num(bars), initial=0))
     figure.update_xaxes(title=tr("layer"), dtick=_step(len(num_heads)))
-    lowest = {"px": 1, "bit": 0.1, "share": 1}[unit]  # what is 0 everywhere has a scale, too
+    lowest = {"px": 1, "bit": 0.1, "share": 1}[unit]  # gives a measure that is 0 everywhere a scale
     title = {"px": "pixels", "bit": "bits", "share": "share, %"}[unit]
     figure.update_yaxes(title=title, range=[0, 1.05 * max(top, lowest)])
-    seen = y[np.isfinite(y)]
+    known = y[np.isfinite(y)]
     words = f"{what} of every head".capitalize()
-    said = f", from {seen.min():.3g} to {seen.max():.3g} {shown}" if seen.size else ", of none"
-    return finish(figure, f"{words}{said}.", height=340)
+    span = (
+        f", from {known.min():.3g} to {known.max():.3g} {unit_text}" if known.size else ", of none"
+    )
+    return finish(figure, f"{words}{span}.", height=340)
 
 
 def _step(layers: int) -> int:
-    """So many layers apart are the ticks of an axis."""
+    """Return the distance between the ticks of an axis of layers."""
     return max(1, layers // 12)
 
 
 def layer_similarity(cka: np.ndarray) -> go.Figure:
-    """Linear CKA between the tokens after all layers: ndarray (depth + 1, depth + 1)."""
+    """Draw linear CKA between the tokens at all depths: ndarray (depth + 1, depth + 1)."""
     depth = len(cka) - 1
     figure = go.Figure(
         go.Heatmap(
@@ -97,7 +91,7 @@ def layer_similarity(cka: np.ndarray) -> go.Figure:
 
 
 def mean_offsets(maps: Sequence[np.ndarray], names: Sequence[str]) -> go.Figure:
-    """Mean attention by offset from query to key, one map a layer.
+    """Draw mean attention by offset from query to key, one map per layer.
 
     Each map has a scale from 0 to its own maximum, which stands above it.
 
@@ -143,7 +137,7 @@ def mean_offsets(maps: Sequence[np.ndarray], names: Sequence[str]) -> go.Figure:
 
 
 def norm_histogram(counts: np.ndarray, edges: np.ndarray) -> go.Figure:
-    """How long the tokens are after each layer.
+    """Draw a histogram of the tokens' norms after each layer.
 
     Parameters
     ----------
@@ -152,8 +146,8 @@ def norm_histogram(counts: np.ndarray, edges: np.ndarray) -> go.Figure:
     """
     total = counts.sum(axis=1, keepdims=True)
     shares = np.divide(counts, total, out=np.zeros(counts.shape), where=total > 0)
-    there = np.flatnonzero(counts.any(axis=0))
-    some = slice(int(there[0]), int(there[-1]) + 1) if there.size else slice(0, 1)
+    filled = np.flatnonzero(counts.any(axis=0))
+    some = slice(int(filled[0]), int(filled[-1]) + 1) if filled.size else slice(0, 1)
     centres = np.log10(edges[:-1] * edges[1:]) / 2
     figure = go.Figure(
         go.Heatmap(
@@ -191,7 +185,7 @@ def norm_histogram(counts: np.ndarray, edges: np.ndarray) -> go.Figure:
 def by_layer(
     lines: dict[str, np.ndarray], *, what: str, unit: str = "", first: int = 1, axis: str = "layer"
 ) -> go.Figure:
-    """Lines over layers, the first of which has the number `first`; NaN is a gap."""
+    """Draw lines over layers, which count from `first`; NaN is a gap."""
     figure = go.Figure()
     for (name, values), (colour, symbol, dash) in zip(lines.items(), LINES, strict=False):
         figure.add_scatter(
@@ -213,21 +207,21 @@ def by_layer(
 def reliability(
     confidence: np.ndarray, right: np.ndarray, count: np.ndarray, *, error: float
 ) -> go.Figure:
-    """Accuracy against confidence, over equal bins of confidence.
+    """Draw accuracy against confidence, in equal bins of confidence.
 
     Parameters
     ----------
     confidence, right : sums over the pictures of each bin
-    count : pictures of each bin
+    count : number of pictures in each bin
     error : expected calibration error
     """
-    there = count > 0
+    filled = count > 0
     figure = go.Figure(
         go.Scatter(
-            x=100 * confidence[there] / count[there],
-            y=100 * right[there] / count[there],
+            x=100 * confidence[filled] / count[filled],
+            y=100 * right[filled] / count[filled],
             mode="lines+markers",
-            customdata=count[there],
+            customdata=count[filled],
             hovertemplate="%{x:.1f} % sure, %{y:.1f} % right of %{customdata}<extra></extra>",
         )
     )

@@ -1,24 +1,28 @@
-"""What all figures share: colours, scales and layout."""
+"""Shared by all figures: colours, scales, layout, and a page that holds several figures."""
 
-from collections.abc import Sequence
+import html
+import json
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.colors import get_colorscale, sample_colorscale
-from plotly.io import templates
+from plotly.io import templates, to_html
 
-Box = tuple[float, float, float, float]
+from ..common.images import Crop
+from ..common.query import token_number
 
-# Sequential, 0 to the maximum. Streamlit's theme takes Inferno's own black, #000004, for one of
-# its placeholders and paints it pink, so black is written as rgb() here.
+# Sequential, from 0 to the maximum. Black is written as rgb(), because Streamlit's theme takes
+# Inferno's own #000004 for one of its placeholders and paints it pink.
 SHARES = [[0.0, "rgb(0,0,4)"], *get_colorscale("Inferno")[1:]]
+RELEVANCE = "Cividis"  # sequential, for relevance, which is not a share
 SIGNED = "RdBu_r"  # diverging, centred at 0
 QUERY = "#00b4d8"  # cyan: the query, a row of A
 KEY = "#ff33cc"  # magenta: the key, a column of A; seen on Inferno, black and white
 GREY = "#8a8f98"
-# Colour, marker and dash of lines that are compared; they differ without their colour too.
+# Colour, marker and dash of compared lines, which can be told apart without colour.
 LINES = (
     ("#4a86c5", "circle", "solid"),
     ("#c0701a", "square", "dash"),
@@ -28,10 +32,25 @@ LINES = (
 BARE = dict(showticklabels=False, showgrid=False, zeroline=False, ticks="")
 
 
+def escape_text(name: str) -> str:
+    """Escape a name for Plotly, which would read HTML, templates and LaTeX in it."""
+    return name.translate(_PLOTLY_READS)
+
+
+def hover_names(full_names: Sequence[str] | None, shown: Sequence[int]) -> dict[str, Any]:
+    """Return the options of a trace that shows the full names of these classes on hover."""
+    if full_names is None:
+        return dict(hoverinfo="skip")
+    return dict(hoverinfo="text", hovertext=[escape_text(full_names[index]) for index in shown])
+
+
+_PLOTLY_READS = {ord(sign): f"&#{ord(sign)};" for sign in "&<>%$"}
+
+
 @cache
-def colour_table(signed: bool) -> str:
-    """A colour table of 256 entries, from the smallest value to the largest, each RRGGBB."""
-    scale = get_colorscale(SIGNED) if signed else SHARES
+def colour_table(signed: bool = False, *, relevance: bool = False) -> str:
+    """Return 256 colours from the smallest to the largest value, each as RRGGBB."""
+    scale = get_colorscale(SIGNED if signed else RELEVANCE) if signed or relevance else SHARES
     colours = sample_colorscale(scale, np.linspace(0, 1, 256).tolist(), colortype="tuple")
     return "".join(f"{round(255 * part):02x}" for colour in colours for part in colour)
 
@@ -40,9 +59,9 @@ def finish(figure: go.Figure, alt: str, *, height: int, top: int = 8, right: int
     """Set the alt text, the height and margins in pixels, and the size of all text."""
     size = dict(size=14)
     margin = dict(l=8, r=right, t=top, b=8)
-    whole = dict(meta={"alt": alt}, height=height, margin=margin, font=size)
-    # Plotly takes several times as long to merge properties as to replace them.
-    figure.update_layout(whole, showlegend=False, dragmode=False, overwrite=True)
+    layout = dict(meta={"alt": alt}, height=height, margin=margin, font=size)
+    # Plotly is several times faster at replacing properties than at merging them.
+    figure.update_layout(layout, showlegend=False, dragmode=False, overwrite=True)
     for name in [name for name in figure.layout if name.startswith(("xaxis", "yaxis"))]:
         own = figure.layout[name].to_plotly_json()
         title, ticks = own.get("title", {}), own.get("tickfont", {})
@@ -52,35 +71,35 @@ def finish(figure: go.Figure, alt: str, *, height: int, top: int = 8, right: int
     return figure
 
 
-def on_white(figure: go.Figure) -> dict[str, Any]:
-    """The figure as JSON for a page of its own, without Plotly's tinted ground.
+def as_white_json(figure: go.Figure) -> dict[str, Any]:
+    """Return the figure as JSON for a page, with a white background.
 
-    Not as another figure: to make one takes ten times as long as to write it into the page.
+    It is no second figure, as building one takes ten times as long as writing it into the page.
     """
     parts: dict[str, Any] = figure.to_plotly_json()
     parts["layout"]["template"] = templates["plotly_white"].to_plotly_json()
     return parts
 
 
-def picture_axes(figure: go.Figure, box: Box) -> None:
-    """Axes without marks that span a box (left, top, right, bottom), in its own proportions."""
+def picture_axes(figure: go.Figure, box: Crop) -> None:
+    """Set axes without marks that span a box (left, top, right, bottom) in its proportions."""
     left, top, right, bottom = box
     across = dict(range=[left, right], constrain="domain", **BARE)
     down = dict(range=[bottom, top], scaleanchor="x", constrain="domain", **BARE)
     figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
 
 
-def lay_below(
+def add_picture_below(
     figure: go.Figure, source: str, corner: tuple[float, float], size: tuple[float, float]
 ) -> None:
-    """A picture below all traces: its top left corner, width and height in units of the axes."""
+    """Add a picture below all traces; its top left corner and size are in units of the axes."""
     (x, y), (width, height) = corner, size
     place = dict(x=x, y=y, sizex=width, sizey=height, xref="x", yref="y")
     figure.add_layout_image(source=source, sizing="stretch", layer="below", **place)
 
 
 def legend_above(figure: go.Figure, *, top: int | None = None) -> go.Figure:
-    """Name the lines above the axes; `top` is the margin that the names get, in pixels."""
+    """Show the legend above the axes, in a margin of `top` pixels."""
     legend = dict(orientation="h", x=0, y=1.02, yanchor="bottom", font_size=14)
     figure.update_layout(showlegend=True, legend=legend, overwrite=True)
     if top is not None:
@@ -88,36 +107,36 @@ def legend_above(figure: go.Figure, *, top: int | None = None) -> go.Figure:
     return figure
 
 
-def beside_each_other(num_heads: Sequence[int]) -> np.ndarray:
-    """Positions of the heads' dots along an axis of layers, which count from 1.
+def head_positions(num_heads: Sequence[int]) -> np.ndarray:
+    """Return where heads stand on an axis of layers, which count from 1.
 
     An ndarray of shape (layers, most heads of a layer), NaN where a layer has fewer.
     """
-    where = np.full((len(num_heads), max(num_heads)), np.nan)
+    positions = np.full((len(num_heads), max(num_heads)), np.nan)
     for layer, heads in enumerate(num_heads):
-        where[layer, :heads] = layer + 1 + (np.linspace(-0.3, 0.3, heads) if heads > 1 else 0)
-    return where
+        positions[layer, :heads] = layer + 1 + (np.linspace(-0.3, 0.3, heads) if heads > 1 else 0)
+    return positions
 
 
 def enlarged(figure: go.Figure, factor: float) -> go.Figure:
-    """The same figure with larger text, and as much more height for it."""
+    """Return the figure with text larger by this factor, and as much more height."""
 
     def larger(value: Any, name: str = "") -> Any:
-        """The font sizes in `value`, multiplied, in the same nesting."""
+        """Return the font sizes in `value`, multiplied, in the same nesting."""
         if isinstance(value, dict):
-            found = {key: larger(one, f"{name} {key}") for key, one in value.items()}
-            return {key: one for key, one in found.items() if one}
+            sizes = {key: larger(one, f"{name} {key}") for key, one in value.items()}
+            return {key: one for key, one in sizes.items() if one}
         if isinstance(value, (list, tuple)) and value and isinstance(value[0], dict):
             return [larger(one, name) for one in value]  # annotations
         is_text = name.endswith("font size") and isinstance(value, (int, float))
         return factor * value if is_text else None
 
-    made, parts = go.Figure(figure), figure.to_plotly_json()
-    made.update_layout(larger(parts["layout"]))
-    for trace, part in zip(made.data, parts["data"], strict=True):
+    result, parts = go.Figure(figure), figure.to_plotly_json()
+    result.update_layout(larger(parts["layout"]))
+    for trace, part in zip(result.data, parts["data"], strict=True):
         trace.update(larger(part))
     margin = {side: factor * size for side, size in parts["layout"].get("margin", {}).items()}
-    return made.update_layout(margin=margin, height=factor * made.layout.height)
+    return result.update_layout(margin=margin, height=factor * result.layout.height)
 
 
 def colorbar(title: str, *, below: bool = True) -> dict[str, Any]:
@@ -133,25 +152,78 @@ def colorbar(title: str, *, below: bool = True) -> dict[str, Any]:
 
 def query_box(
     figure: go.Figure,
-    crop: Box,
+    crop: Crop,
     grid: tuple[int, ...],
     query: tuple[int, int],
     colour: str = QUERY,
 ) -> None:
     cell = cells(crop, grid)
-    x, y = crop[0] + query[1] * cell["dx"], crop[1] + query[0] * cell["dy"]
+    row, col = divmod(token_number(query, prefix=(), grid=(grid[0], grid[1])), grid[1])
+    x, y = crop[0] + col * cell["dx"], crop[1] + row * cell["dy"]
     box = dict(x0=x, y0=y, x1=x + cell["dx"], y1=y + cell["dy"])
     figure.add_shape(type="rect", line=dict(color=colour, width=4), **box)
 
 
-def cells(crop: Box, grid: tuple[int, ...]) -> dict[str, float]:
-    """Where a map with a value for each patch lies: the first centre, and the steps."""
+def cells(crop: Crop, grid: tuple[int, ...]) -> dict[str, float]:
+    """Return the centre of the first patch and the steps to the next ones, for a Plotly trace."""
     left, top, right, bottom = crop
     dx, dy = (right - left) / grid[1], (bottom - top) / grid[0]
     return dict(x0=left + dx / 2, dx=dx, y0=top + dy / 2, dy=dy)
 
 
-def centre(crop: Box, grid: tuple[int, ...], row: Any, col: Any) -> tuple[Any, Any]:
-    """The centre (x, y) of a patch in the picture; of arrays of rows and columns, arrays."""
+def centre(crop: Crop, grid: tuple[int, ...], row: Any, col: Any) -> tuple[Any, Any]:
+    """Return the centre (x, y) of a patch in the picture; arrays for arrays of rows and columns."""
     cell = cells(crop, grid)
     return cell["x0"] + col * cell["dx"], cell["y0"] + row * cell["dy"]
+
+
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;"
+    "color:#222;background:#fff}table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;"
+    "text-align:left;vertical-align:top;overflow-wrap:anywhere}"
+    "figure{margin:0 0 2rem;overflow-x:auto}figure>div{min-width:36rem}"
+)
+
+
+def document(
+    title: str,
+    facts: dict[str, str],
+    figures: Iterable[tuple[str, str, go.Figure]],
+    record: dict[str, Any],
+) -> str:
+    """Return one HTML file that loads nothing: a table of facts, and figures with title and words.
+
+    The file also holds `record`, how it was made, as JSON.
+    """
+    data = json.dumps(record).replace("<", "\\u003c")
+    parts = [f'<script type="application/json" id="made-with">{data}</script>', _table(facts)]
+    plotly: Any = True  # write the library once, before the first figure
+    for heading, words, figure in figures:
+        content = to_html(
+            as_white_json(figure),
+            full_html=False,
+            include_plotlyjs=plotly,
+            config={"displaylogo": False},
+            validate=False,
+        )
+        plotly = False
+        alt = html.escape(figure.layout.meta["alt"])
+        parts.append(
+            f"<h2>{html.escape(heading)}</h2><p>{html.escape(words)}</p>"
+            f'<figure role="img" aria-label="{alt}">{content}</figure>'
+        )
+    title = html.escape(title)
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width"><title>{title}</title>'
+        f'<link rel="icon" href="data:,"><style>{_STYLE}</style></head>'
+        f"<body><h1>{title}</h1>{''.join(parts)}</body></html>\n"
+    )
+
+
+def _table(facts: dict[str, str]) -> str:
+    rows = (
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>"
+        for name, text in facts.items()
+    )
+    return f"<table>{''.join(rows)}</table>"

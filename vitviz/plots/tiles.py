@@ -1,29 +1,33 @@
-"""Grids of tiles: filters of the patch embedding, similarity of positions, token mixing."""
+"""Draw grids of tiles: filters of the patch embedding, similar positions, token mixing."""
 
 import base64
 import io
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from ..language import as_percent, patch_name, tr
+from ..common.language import as_percent, patch_name, tr
 from .template import (
     BARE,
     QUERY,
+    SHARES,
     SIGNED,
+    cells,
+    centre,
     colorbar,
     colour_table,
     finish,
     query_box,
 )
 
-MOST_TILES = 13  # of positions along a side of the sprite
+MOST_TILES = 13  # along a side of the sprite of positions
 SPRITE_GAP = 2  # cells between two tiles
 TILES_WIDTH = 300  # pixels of the column in which filters are shown
-# An invisible point stays invisible when it, or another one, was clicked.
+# An invisible point stays invisible when it or another one is clicked.
 UNMOVED = dict(selected_marker_opacity=0, unselected_marker_opacity=0)
 
 
@@ -35,14 +39,15 @@ def filter_components(
     gain: float = 1.0,
     selected: int | None = None,
 ) -> go.Figure:
-    """Principal components of the filters as tiles in reading order, each with its share.
+    """Draw principal components of the filters as tiles, each with its share of the variance.
 
     Parameters
     ----------
-    components : ndarray of shape (n, 3, P, P)
+    components : ndarray of shape (n, C, P, Q)
+        If C is not 3, the mean over channels is drawn in grey.
     explained_variance : ndarray of shape (n,), shares of 1
     gain : contrast; above 1 the strongest weights are clipped
-    selected : the tile that gets a frame, or None
+    selected : the tile to frame, or None
     """
     shares = [as_percent(share) for share in explained_variance]
     names = [
@@ -54,8 +59,20 @@ def filter_components(
         "{components} principal components of the filters as colour tiles",
         components=len(components),
     )
-    figure = _tiles(components, columns, gain, names, shares, selected)
-    return _finished(
+    if components.shape[1] != 3:
+        words = tr(
+            "{components} principal components of the filters, each the mean of its {channels} "
+            "channels",
+            components=len(components),
+            channels=components.shape[1],
+        )
+    # There is no room for more digits below a small tile; hovering shows them.
+    below = [
+        "< 1 %" if share < 0.01 else exact
+        for share, exact in zip(explained_variance, shares, strict=True)
+    ]
+    figure = _tiles(components, columns, gain, names, below, selected)
+    return _finish_tiles(
         figure, tr("{words}; they explain {total} of the variance.", words=words, total=total)
     )
 
@@ -68,24 +85,23 @@ def filters(
     gain: float = 1.0,
     selected: int | None = None,
 ) -> go.Figure:
-    """Raw filters (n, 3, P, P) as tiles in the order given; by default as high as wide."""
+    """Draw raw filters (n, C, P, Q) as tiles in the given order, by default in a square grid."""
     columns = columns or math.ceil(math.sqrt(len(kernel)))
     names = names or [tr("filter {number}", number=number + 1) for number in range(len(kernel))]
     figure = _tiles(kernel, columns, gain, names, None, selected)
-    return _finished(figure, tr("{kernel} raw filters as colour tiles.", kernel=len(kernel)))
+    if kernel.shape[1] != 3:
+        words = tr(
+            "{kernel} raw filters, each the mean of its {channels} channels.",
+            kernel=len(kernel),
+            channels=kernel.shape[1],
+        )
+        return _finish_tiles(figure, words)
+    return _finish_tiles(figure, tr("{kernel} raw filters as colour tiles.", kernel=len(kernel)))
 
 
 def filter_tile(kernel: np.ndarray, *, name: str, gain: float = 1.0) -> go.Figure:
-    """One filter (3, P, P), large; `name` says in the alt text which."""
-    side = kernel.shape[1]
-    weights = [
-        [
-            f"{patch_name(row, col)}: "
-            + ", ".join(_named(*w) for w in enumerate(kernel[:, row, col]))
-            for col in range(side)
-        ]
-        for row in range(side)
-    ]
+    """Draw one filter (C, P, Q) large; the alt text calls it `name`."""
+    weights = _pixel_names(kernel)
     figure = go.Figure(
         go.Image(z=_colours(kernel, gain), text=weights, hovertemplate="%{text}<extra></extra>")
     )
@@ -94,7 +110,8 @@ def filter_tile(kernel: np.ndarray, *, name: str, gain: float = 1.0) -> go.Figur
     ends = []
     for at in (int(kernel.argmax()), int(kernel.argmin())):
         channel, row, col = np.unravel_index(at, kernel.shape)
-        ends.append(f"{_named(int(channel), kernel.flat[at])} at {patch_name(int(row), int(col))}")
+        weight = _weight_text(int(channel), kernel.flat[at], len(kernel))
+        ends.append(f"{weight} at {patch_name(int(row), int(col))}")
     return finish(
         figure,
         tr("{name}: weights from {low} to {high}.", name=name, low=ends[1], high=ends[0]),
@@ -102,8 +119,89 @@ def filter_tile(kernel: np.ndarray, *, name: str, gain: float = 1.0) -> go.Figur
     )
 
 
+def filter_product(patch: np.ndarray, kernel: np.ndarray, *, names: Sequence[str]) -> go.Figure:
+    """A patch of the model's input, a filter, and their product pixel by pixel.
+
+    The products of a pixel's channels are added up; all together are the patch's response to the
+    filter. Where the patch has at most 5 x 5 pixels, each holds its number.
+
+    Parameters
+    ----------
+    patch, kernel : ndarray of shape (C, P, Q)
+    names : what patch and filter are called
+    """
+    parts = patch.astype(np.float64) * kernel
+    product = parts.sum(axis=0)
+    high, wide = product.shape
+    tall, large = high / wide, 1.6  # of a small tile and of the product, whose sides are larger
+    figure = go.Figure()
+    for left, tile in ((0.0, patch), (1.3, kernel)):
+        figure.add_image(
+            z=_colours(tile, 1.0),
+            text=_pixel_names(tile),
+            hovertemplate="%{text}<extra></extra>",
+            **cells((left, 0, left + 1, tall), product.shape),
+        )
+    reach = float(np.abs(product).max()) or 1.0
+    top, total = tall + 0.35, float(product.sum())
+    box = (1.15 - large / 2, top, 1.15 + large / 2, top + large * tall)
+    figure.add_heatmap(
+        z=product,
+        zmin=-reach,
+        zmax=reach,
+        colorscale=SIGNED,
+        showscale=False,
+        text=_pixel_names(parts),
+        hovertemplate="%{text}<br>= %{z:+.3f}<extra></extra>",
+        **cells(box, product.shape),
+    )
+    labels = [
+        *((0.5, -0.15, names[0]), (1.15, tall / 2, "×"), (1.8, -0.15, names[1])),
+        (1.15, top - 0.15, tr("= product, which adds up to {total:+.2f}", total=total)),
+    ]
+    figure.add_scatter(**_written(labels))
+    if max(high, wide) <= 5:
+        at = [centre(box, product.shape, row, col) for row, col in np.ndindex(high, wide)]
+        numbers = [(x, y, f"{one:+.2f}") for (x, y), one in zip(at, product.flat, strict=True)]
+        dark = np.abs(product.ravel()) > 0.6 * reach
+        font = dict(
+            color=np.where(dark, "#fff", "#111"),
+            shadow=np.where(dark, "0 0 2px #000", "0 0 2px #fff"),
+        )
+        figure.add_scatter(**_written(numbers), textfont=font)
+    across = dict(BARE, constrain="domain", range=[0, 2.3])
+    down = dict(BARE, scaleanchor="x", range=[box[3], -0.3], constraintoward="top")
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
+    words = tr(
+        "Pixel by pixel, {patch} times {filter}: the products add up to {total:+.2f}.",
+        patch=names[0],
+        filter=names[1],
+        total=total,
+    )
+    return finish(figure, words, height=370)
+
+
+def _written(texts: Sequence[tuple[float, float, str]]) -> dict[str, Any]:
+    """A trace of texts, each at its place."""
+    x, y, text = zip(*texts, strict=True)
+    return dict(x=x, y=y, text=text, mode="text", hoverinfo="skip")
+
+
+def _pixel_names(tile: np.ndarray) -> list[list[str]]:
+    """Where each pixel of a tile (C, P, Q) lies, and its numbers."""
+    channels, high, wide = tile.shape
+    return [
+        [
+            f"{patch_name(row, col)}: "
+            + ", ".join(_weight_text(*each, channels) for each in enumerate(tile[:, row, col]))
+            for col in range(wide)
+        ]
+        for row in range(high)
+    ]
+
+
 def token_mixing(maps: np.ndarray, *, names: Sequence[str], columns: int = 7) -> go.Figure:
-    """Weights of a mixing layer as named tiles on one scale centred at 0.
+    """Draw weights of a mixing layer as named tiles, on one scale centred at 0.
 
     Parameters
     ----------
@@ -152,16 +250,21 @@ def token_mixing(maps: np.ndarray, *, names: Sequence[str], columns: int = 7) ->
     )
 
 
-def position_tile(similarity: np.ndarray, *, position: tuple[int, int]) -> go.Figure:
-    """Cosine of one position's embedding with all others, as a tile of the grid's shape."""
+def position_tile(
+    similarity: np.ndarray, *, position: tuple[int, int], low: float = -1
+) -> go.Figure:
+    """Draw the cosine of one position's embedding with all others, as a tile.
+
+    The scale begins at `low`. Above -1 it has no middle, and other colours.
+    """
     tile = similarity[position]
     rows, cols = tile.shape
     figure = go.Figure(
         go.Heatmap(
             z=tile,
-            zmin=-1,
+            zmin=low,
             zmax=1,
-            colorscale=SIGNED,
+            colorscale=_cosine_scale(low),
             colorbar=colorbar(tr("cosine"), below=False),
             x0=1,
             y0=1,
@@ -178,22 +281,30 @@ def position_tile(similarity: np.ndarray, *, position: tuple[int, int]) -> go.Fi
     )
     return finish(
         figure,
-        tr("{words}; the largest is {largest:.2f}.", words=words, largest=_nearest(tile, position)),
+        tr(
+            "{words}; the largest is {largest:.2f}.",
+            words=words,
+            largest=_largest_other(tile, position),
+        ),
         height=400,
     )
 
 
 def position_similarity(
-    similarity: np.ndarray, *, position: tuple[int, int] | None = None, height: int = 480
+    similarity: np.ndarray,
+    *,
+    position: tuple[int, int] | None = None,
+    height: int = 480,
+    low: float = -1,
 ) -> go.Figure:
-    """A grid of tiles, one a position: every second one from 14 on, then every third, and so on.
+    """Draw one tile per position; grids above 13 patches show every second position, or fewer.
 
-    `position` gets a frame where its tile is among them. All tiles are one picture; an invisible
-    point on each, whose customdata are its row and column, can be pointed at.
+    `position` gets a frame if its tile is shown. The tiles are one picture, with an invisible point
+    on each, whose customdata are its row and column. The scale begins at `low`.
     """
     rows, cols = similarity.shape[:2]
     step = math.ceil(max(rows, cols) / MOST_TILES)
-    sprite, centres = _sprite(similarity, step)
+    sprite, centres = _sprite(similarity, step, low)
     tall, wide = rows + SPRITE_GAP, cols + SPRITE_GAP
     figure = go.Figure(go.Image(source=sprite, hoverinfo="skip"))
     figure.add_scatter(
@@ -203,9 +314,9 @@ def position_similarity(
         marker=dict(
             size=24,
             opacity=0,
-            color=[_nearest(similarity[at], at) for at in centres],
-            colorscale=SIGNED,
-            cmin=-1,
+            color=[_largest_other(similarity[at], at) for at in centres],
+            colorscale=_cosine_scale(low),
+            cmin=low,
             cmax=1,
             colorbar=colorbar(tr("cosine"), below=False),
         ),
@@ -241,7 +352,7 @@ def position_similarity(
         words = tr("One tile for every third position: its cosine with each")
     elif step > 3:
         words = tr("One tile for every {step}th position: its cosine with each", step=step)
-    near = [_nearest(similarity[at], at) for at in centres]
+    near = [_largest_other(similarity[at], at) for at in centres]
     return finish(
         figure,
         tr(
@@ -254,17 +365,23 @@ def position_similarity(
     )
 
 
-def _sprite(similarity: np.ndarray, step: int) -> tuple[str, list[tuple[int, int]]]:
-    """A sprite of the tiles of every `step`-th position, as the data URL of a PNG; and which."""
+def _cosine_scale(low: float) -> object:
+    """Return a diverging scale for cosines from -1, and a sequential one for any other start."""
+    return SIGNED if low == -1 else SHARES
+
+
+def _sprite(similarity: np.ndarray, step: int, low: float) -> tuple[str, list[tuple[int, int]]]:
+    """Return the tiles of every `step`-th position as a PNG data address, and the positions."""
     rows, cols = similarity.shape[:2]
-    table = np.frombuffer(bytes.fromhex(colour_table(signed=True)), np.uint8).reshape(256, 3)
+    table = np.frombuffer(bytes.fromhex(colour_table(signed=low == -1)), np.uint8).reshape(256, 3)
     chosen = similarity[::step, ::step]
     tall, wide = rows + SPRITE_GAP, cols + SPRITE_GAP
     canvas = np.zeros((len(chosen) * tall, chosen.shape[1] * wide, 4), np.uint8)
     centres = []
     for row, col in np.ndindex(chosen.shape[:2]):
         spot = canvas[row * tall : row * tall + rows, col * wide : col * wide + cols]
-        spot[..., :3] = table[np.rint(127.5 * (chosen[row, col] + 1)).astype(int).clip(0, 255)]
+        part = (chosen[row, col] - low) / max(1 - low, 1e-9)
+        spot[..., :3] = table[np.rint(255 * part).astype(int).clip(0, 255)]
         spot[..., 3] = 255
         centres.append((row * step, col * step))
     file = io.BytesIO()
@@ -272,8 +389,8 @@ def _sprite(similarity: np.ndarray, step: int) -> tuple[str, list[tuple[int, int
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}", centres
 
 
-def _nearest(tile: np.ndarray, at: tuple[int, int]) -> float:
-    """The largest cosine with another position; 1 where there is no other."""
+def _largest_other(tile: np.ndarray, at: tuple[int, int]) -> float:
+    """Return the largest cosine with another position; 1 if there is no other."""
     others = np.delete(tile.ravel(), at[0] * tile.shape[1] + at[1])
     return float(others.max(initial=-1.0)) if others.size else 1.0
 
@@ -286,22 +403,22 @@ def _tiles(
     labels: Sequence[str] | None,
     selected: int | None,
 ) -> go.Figure:
-    """RGB tiles (n, 3, P, P) in one picture, and on each an invisible point that says its name."""
-    count, _, side, _ = tiles.shape
+    """Draw tiles (n, C, P, Q) as one picture, with an invisible point on each for its name."""
+    count, _, tall, broad = tiles.shape
     columns = min(columns, count)
     rows = math.ceil(count / columns)
-    across = side + math.ceil(side / 8)
-    down = side + math.ceil(0.45 * side) if labels else across
-    high = (rows - 1) * down + (down if labels else side)
-    wide = (columns - 1) * across + side
+    across = broad + math.ceil(broad / 8)
+    down = tall + (math.ceil(0.45 * broad) if labels else math.ceil(tall / 8))
+    high = (rows - 1) * down + (down if labels else tall)
+    wide = (columns - 1) * across + broad
     canvas = np.zeros((high, wide, 4), np.uint8)
     middles = []
     for index, tile in enumerate(tiles):
         row, col = divmod(index, columns)
-        spot = canvas[row * down : row * down + side, col * across : col * across + side]
+        spot = canvas[row * down : row * down + tall, col * across : col * across + broad]
         spot[..., :3] = _colours(tile, gain)
         spot[..., 3] = 255
-        middles.append((col * across + (side - 1) / 2, row * down + (side - 1) / 2))
+        middles.append((col * across + (broad - 1) / 2, row * down + (tall - 1) / 2))
     figure = go.Figure(go.Image(z=canvas, colormodel="rgba", hoverinfo="skip"))
     figure.add_scatter(
         x=[x for x, _ in middles],
@@ -312,10 +429,10 @@ def _tiles(
         hovertemplate="%{text}<extra></extra>",
         **UNMOVED,
     )
-    if labels:  # one trace: an annotation each takes ten times as long to draw
+    if labels:  # as one trace, which draws ten times faster than annotations
         figure.add_scatter(
             x=[x for x, _ in middles],
-            y=[y + side / 2 for _, y in middles],
+            y=[y + tall / 2 for _, y in middles],
             mode="text",
             text=labels,
             textposition="bottom center",
@@ -324,23 +441,29 @@ def _tiles(
         )
     if selected is not None and selected < count:
         x, y = middles[selected]
-        frame = dict(x0=x - side / 2, x1=x + side / 2, y0=y - side / 2, y1=y + side / 2)
+        frame = dict(x0=x - broad / 2, x1=x + broad / 2, y0=y - tall / 2, y1=y + tall / 2)
         figure.add_shape(type="rect", line=dict(color=QUERY, width=4), **frame)
     across = dict(BARE, constrain="domain", range=[-0.5, wide - 0.5])
     down = dict(BARE, scaleanchor="x", range=[high - 0.5, -0.5])
     return figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
 
 
-def _finished(figure: go.Figure, alt: str) -> go.Figure:
+def _finish_tiles(figure: go.Figure, alt: str) -> go.Figure:
     high, wide = figure.data[0].z.shape[:2]
     return finish(figure, alt, height=round(min(460, 16 + TILES_WIDTH * high / wide)))
 
 
 def _colours(tile: np.ndarray, gain: float) -> np.ndarray:
-    """A filter (3, P, P) as colours around mid grey, scaled by its largest absolute value."""
+    """Map a filter to colours around mid grey, scaled by its largest absolute value.
+
+    If it does not have 3 channels, their mean is drawn in grey.
+    """
+    tile = tile if len(tile) == 3 else tile.mean(axis=0, keepdims=True).repeat(3, axis=0)
     scaled = gain * tile / (2 * max(float(np.abs(tile).max()), 1e-12))
     return (255 * np.clip(0.5 + scaled, 0, 1)).round().astype(np.uint8).transpose(1, 2, 0)
 
 
-def _named(channel: int, weight: float) -> str:
-    return f"{(tr('red'), tr('green'), tr('blue'))[channel]} {weight:+.3f}"
+def _weight_text(channel: int, weight: float, channels: int) -> str:
+    names = (tr("red"), tr("green"), tr("blue"))
+    name = names[channel] if channels == 3 else tr("channel {number}", number=channel + 1)
+    return f"{name} {weight:+.3f}"

@@ -1,5 +1,7 @@
-"""Principal components and norms of the tokens, over the picture and in all layers."""
+"""Draw principal components and norms of the tokens, over the picture and in all layers."""
 
+import base64
+import io
 import math
 from collections.abc import Sequence
 
@@ -7,33 +9,226 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
-from ..language import patch_name, tr, tr_n
+from ..common.language import as_percent, patch_name, tr, tr_n
+from ..common.query import Query, token_number
 from .maps import heat_map, on_picture, photo
-from .template import (
-    BARE,
-    QUERY,
-    Box,
-    cells,
-    centre,
-    finish,
-    query_box,
-)
+from .template import BARE, QUERY, Crop, add_picture_below, cells, centre, finish, query_box
+
+Frame = tuple[float, float, float, float]  # (left, bottom, right, top) of axes
+_STAR = "#ffb703"
+_ASPECTS = (1.0, 1.6)  # the least and the most of the scatter's axes, width by height
+_SPRITE = 800  # pixels from top to bottom of the sprite of thumbnails: twice its size on screen
+_BEYOND = 1.0  # prefix tokens farther out than this share of the patches' extent are clipped
+
+
+def token_scatter(
+    points: np.ndarray,
+    explained_variance: np.ndarray,
+    image: Image.Image,
+    *,
+    crop: Crop,
+    grid: tuple[int, int],
+    prefix: Sequence[str],
+    numbers: tuple[int, int],
+    kept: np.ndarray | None = None,
+    query: Query | None = None,
+    thumbnails: tuple[str, int] | None = None,
+) -> go.Figure:
+    """Draw every patch as a thumbnail on two components, and prefix tokens as stars.
+
+    The first customdata of a point is its token's number, which a click gives.
+
+    Parameters
+    ----------
+    points : ndarray of shape (tokens, 2), prefix first, in the tokens' unit
+    explained_variance : ndarray of shape (2,), shares of 1
+    crop : (left, top, right, bottom) of the grid in pixels of the picture
+    grid : (rows, columns)
+    prefix : names of the prefix tokens
+    numbers : of the two components, from 1
+    kept : ndarray of bool, shape (rows, columns), or None
+        The patches to show, by default all.
+    query : the token to mark, or None
+    thumbnails : result of `patch_thumbnails` for the same arguments, or None to compute it here
+    """
+    chosen = np.ones(math.prod(grid), bool) if kept is None else kept.ravel()
+    patches = points[len(prefix) :]
+    frame = _frame(patches[chosen], points[: len(prefix)])
+    source, side = thumbnails or patch_thumbnails(points, image, crop=crop, grid=grid, kept=kept)
+    figure = go.Figure()
+    left, bottom, right, top = frame
+    add_picture_below(figure, source, (left, top), (right - left, top - bottom))
+    cols = grid[1]
+    figure.add_scatter(
+        x=patches[chosen, 0],
+        y=patches[chosen, 1],
+        mode="markers",
+        marker=dict(symbol="square", size=side // 2, opacity=0),
+        selected_marker_opacity=0,
+        unselected_marker_opacity=0,
+        customdata=len(prefix) + np.flatnonzero(chosen)[:, None],
+        text=[patch_name(*divmod(int(index), cols)) for index in np.flatnonzero(chosen)],
+        hovertemplate="%{text}<br>(%{x:.1f}, %{y:.1f})<extra></extra>",
+    )
+    _stars(figure, points[: len(prefix)], prefix, frame)
+    if query is not None:
+        query = token_number(query, prefix=prefix, grid=grid)
+    if query is not None and (query < len(prefix) or chosen[query - len(prefix)]):
+        figure.add_scatter(
+            x=[float(np.clip(points[query, 0], left, right))],
+            y=[float(np.clip(points[query, 1], bottom, top))],
+            mode="markers",
+            marker=dict(symbol="square-open", size=side // 2 + 8, color=QUERY, line=dict(width=4)),
+            hoverinfo="skip",
+        )
+    first, second = (
+        tr("component {number} ({share} of the variance)", number=number, share=as_percent(share))
+        for number, share in zip(numbers, explained_variance, strict=True)
+    )
+    across = dict(title=first, range=[left, right], constrain="domain", showgrid=False)
+    down = dict(
+        title=second, range=[bottom, top], scaleanchor="x", constrain="domain", showgrid=False
+    )
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
+    return finish(figure, _scatter_words(patches[chosen], first, second, prefix), height=460)
+
+
+def patch_thumbnails(
+    points: np.ndarray,
+    image: Image.Image,
+    *,
+    crop: Crop,
+    grid: tuple[int, int],
+    kept: np.ndarray | None = None,
+) -> tuple[str, int]:
+    """Make the thumbnails of `token_scatter`, which take half of its time, to use them again.
+
+    Returns the data address of one picture with all of them, and a thumbnail's side in its pixels.
+    """
+    chosen = np.ones(math.prod(grid), bool) if kept is None else kept.ravel()
+    prefix, patches = points[: -len(chosen)], points[-len(chosen) :]
+    frame = _frame(patches[chosen], prefix)
+    sprite, side = _sprite(patches, chosen, image, crop, grid, frame)
+    return _webp(sprite), side
+
+
+def _frame(patches: np.ndarray, prefix: np.ndarray) -> Frame:
+    """Return (left, bottom, right, top) of axes with one scale that hold all patches."""
+    low, high = patches.min(axis=0).astype(float), patches.max(axis=0).astype(float)
+    extent = float((high - low).max()) or 1.0
+    for point in prefix:
+        near = ((point > low - _BEYOND * extent) & (point < high + _BEYOND * extent)).all()
+        if near:
+            low, high = np.minimum(low, point), np.maximum(high, point)
+    middle, half = (low + high) / 2, (high - low) / 2 + 0.06 * extent
+    aspect = float(np.clip(half[0] / half[1], *_ASPECTS))
+    wide = max(half[0], aspect * half[1])
+    reach = np.array([wide, wide / aspect])
+    left, bottom, right, top = map(float, np.concatenate([middle - reach, middle + reach]))
+    return left, bottom, right, top
+
+
+def _sprite(
+    patches: np.ndarray,
+    chosen: np.ndarray,
+    image: Image.Image,
+    crop: Crop,
+    grid: tuple[int, int],
+    frame: Frame,
+) -> tuple[Image.Image, int]:
+    """Paste all thumbnails into one picture; return it and a thumbnail's side in its pixels."""
+    rows, cols = grid
+    side = int(np.clip(_SPRITE / (1.4 * math.sqrt(chosen.sum())), 16, 80))
+    inner = side - 2
+    box = np.clip(crop, 0, [image.width, image.height] * 2)
+    seen = image.resize((cols * inner, rows * inner), Image.Resampling.BICUBIC, box=tuple(box))
+    left, bottom, right, top = frame
+    sprite = Image.new("RGBA", (round(_SPRITE * (right - left) / (top - bottom)), _SPRITE))
+    for index in np.flatnonzero(chosen):
+        row, col = divmod(int(index), cols)
+        x = (patches[index, 0] - left) / (right - left) * sprite.width
+        y = (top - patches[index, 1]) / (top - bottom) * sprite.height
+        corner = round(float(x) - side / 2), round(float(y) - side / 2)
+        sprite.paste((128, 128, 128, 255), (*corner, corner[0] + side, corner[1] + side))
+        at = (col * inner, row * inner, (col + 1) * inner, (row + 1) * inner)
+        sprite.paste(seen.crop(at), (corner[0] + 1, corner[1] + 1))
+    return sprite, side
+
+
+def _webp(sprite: Image.Image) -> str:
+    file = io.BytesIO()
+    sprite.save(file, "WEBP", quality=85, method=0)
+    return "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def _stars(figure: go.Figure, points: np.ndarray, names: Sequence[str], frame: Frame) -> None:
+    """Draw prefix tokens as stars; clip one outside to the axes, and say so in its label."""
+    if not len(points):
+        return
+    left, bottom, right, top = frame
+    shown = np.clip(points, (left, bottom), (right, top))
+    away = (shown != points).any(axis=1)
+    labels = [
+        tr("{name}, outside", name=name) if far else name
+        for name, far in zip(names, away, strict=True)
+    ]
+    figure.add_scatter(
+        x=shown[:, 0],
+        y=shown[:, 1],
+        mode="markers",
+        marker=dict(symbol="star", size=22, color=_STAR, line=dict(color="black", width=1.5)),
+        text=labels,
+        selected_marker_opacity=1,
+        unselected_marker_opacity=1,
+        customdata=[[number, *point] for number, point in enumerate(points.tolist())],
+        hovertemplate="%{text}<br>(%{customdata[1]:.1f}, %{customdata[2]:.1f})<extra></extra>",
+        cliponaxis=False,
+    )
+    for (x, y), label in zip(shown.tolist(), labels, strict=True):
+        beyond = x > (left + right) / 2
+        figure.add_annotation(
+            x=x,
+            y=y,
+            text=f"<b>{label}</b>",
+            showarrow=False,
+            xanchor="right" if beyond else "left",
+            xshift=-14 if beyond else 14,
+            bgcolor=_STAR,
+            borderpad=1,
+            font=dict(size=14, color="black"),
+        )
+
+
+def _scatter_words(patches: np.ndarray, first: str, second: str, prefix: Sequence[str]) -> str:
+    low, high = patches.min(axis=0), patches.max(axis=0)
+    words = tr(
+        "{count} patches on {first}, from {left:.1f} to {right:.1f}, and {second}, from "
+        "{bottom:.1f} to {top:.1f}",
+        count=len(patches),
+        first=first,
+        left=low[0],
+        right=high[0],
+        second=second,
+        bottom=low[1],
+        top=high[1],
+    )
+    return words + (tr("; {names} as a star.", names=", ".join(prefix)) if prefix else ".")
 
 
 def token_components(
     components: np.ndarray,
     image: Image.Image,
     *,
-    crop: Box,
+    crop: Crop,
     query: tuple[int, int] | None,
     numbers: tuple[int, int, int] = (1, 2, 3),
     reach: np.ndarray | None = None,
 ) -> go.Figure:
-    """Three principal components (rows, columns, 3) as red, green and blue.
+    """Draw three principal components (rows, columns, 3) as red, green and blue.
 
-    Each channel goes from its 2nd to its 98th percentile, or from -reach to `reach` (3,), which
-    makes colours comparable between pictures. Patches that are NaN were left out: the
-    picture stands there in grey. `numbers` are those of the components, from 1.
+    Each channel spans its 2nd to 98th percentile, or -reach to `reach` (3,), which makes colours
+    comparable between pictures. Where components are NaN, the picture is shown in grey. `numbers`
+    are those of the components, from 1.
     """
     colours = component_colours(components, reach)
     rows, cols = components.shape[:2]
@@ -64,7 +259,7 @@ def token_components(
 
 
 def component_colours(components: np.ndarray, reach: np.ndarray | None = None) -> np.ndarray:
-    """Three components (rows, columns, 3) as bytes (rows, columns, 4); what is NaN is clear."""
+    """Map three components (rows, columns, 3) to RGBA bytes; NaN becomes transparent."""
     if reach is None:
         low, high = np.nanpercentile(components, (2, 98), axis=(0, 1))
     else:
@@ -80,11 +275,11 @@ def token_norms(
     outliers: np.ndarray,
     image: Image.Image,
     *,
-    crop: Box,
+    crop: Crop,
     query: tuple[int, int] | None,
     long: np.ndarray | None = None,
 ) -> go.Figure:
-    """Norm of each patch token; outliers have a cross, others that are large a ring.
+    """Draw the norm of each patch token; outliers get a cross, other large norms a ring.
 
     Parameters
     ----------
@@ -144,16 +339,16 @@ def token_film(
     aspect: float = 1.0,
     reach: np.ndarray | None = None,
 ) -> go.Figure:
-    """Three components of every layer's patches as red, green and blue, all in one picture.
+    """Draw three components of every layer's patches as red, green and blue, in tiles.
 
     Parameters
     ----------
     components : ndarray of shape (n, rows, columns, 3)
-    names : one a layer
-    selected : the layer that gets a frame, or None
-    aspect : height of a patch by its width
+    names : of the layers
+    selected : the layer to frame, or None
+    aspect : height of a patch divided by its width
     reach : ndarray of shape (n, 3), optional
-        As in `token_components`, of each layer.
+        Of each layer, as in `token_components`.
     """
     count, rows, cols, _ = components.shape
     across = _columns(count)
@@ -181,7 +376,7 @@ def token_film(
         if index == selected:
             frame = dict(x0=x - 0.5, x1=x + cols - 0.5, y0=y - 0.5, y1=y + rows - 0.5)
             figure.add_shape(type="rect", line=dict(color=QUERY, width=4), **frame)
-    figure.layout.annotations = titles  # at once: each that is added to others copies them all
+    figure.layout.annotations = titles  # at once, as adding one copies all others
     figure.add_trace(go.Image(z=canvas, colormodel="rgba", hoverinfo="skip"))
     bare = dict(**BARE, constrain="domain")
     anchored = dict(bare, scaleanchor="x", scaleratio=aspect)

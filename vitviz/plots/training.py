@@ -1,4 +1,4 @@
-"""Training: accuracy and loss by epoch, distance by layer, and what experiments found."""
+"""Draw training: accuracy and loss by epoch, heads by layer, and results of experiments."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from ..language import tr
-from .template import GREY, LINES, QUERY, beside_each_other, finish, legend_above
+from ..common.language import tr
+from .template import GREY, LINES, QUERY, finish, head_positions, legend_above
 
 
 def training_curves(
@@ -19,16 +19,16 @@ def training_curves(
     chosen: float | None = None,
     with_loss: bool = True,
 ) -> go.Figure:
-    """Accuracy on held-out pictures by epoch, and the loss that training minimised.
+    """Draw accuracy on held-out pictures by epoch, and the loss that training minimised.
 
     Parameters
     ----------
-    runs : of each run's name its rows, which have image_size, epoch, loss and held_out_accuracy
-        The epoch counts from the beginning of its input size. A single run's name may be empty.
-    test_accuracy : of each run's name, share of 1 of all test pictures, measured at the end
-    reference : share of 1, a line to compare with
-    chosen : epoch counted from the beginning of the run, that gets a mark
-    with_loss : draw the loss too, on an axis of its own
+    runs : rows by the run's name, with image_size, epoch, loss and held_out_accuracy
+        Epochs count from the beginning of each input size. A single run's name may be empty.
+    test_accuracy : by the run's name, share of 1 over all test pictures at the end
+    reference : share of 1, drawn as a line for comparison
+    chosen : epoch to mark, counted from the beginning of the run
+    with_loss : whether to draw the loss too, on its own axis
     """
     figure, words, losses = go.Figure(), [], [0.0]
     for (name, rows), (colour, symbol, dash) in zip(runs.items(), LINES, strict=False):
@@ -108,20 +108,20 @@ def training_curves(
 
 
 def running_epochs(rows: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Epochs counted from the beginning of the run, not of each input size."""
-    found, before, last = [], 0.0, 0.0
+    """Return epochs counted from the beginning of the run, not of each input size."""
+    epochs, before, last = [], 0.0, 0.0
     for previous, row in zip([None, *rows], rows, strict=False):
         if previous is not None and previous["image_size"] != row["image_size"]:
             before += last
         last = row["epoch"]
-        found.append(before + last)
-    return found
+        epochs.append(before + last)
+    return epochs
 
 
 def distance_by_layer(
     distance: np.ndarray, untrained: np.ndarray, *, equal_sharing: float
 ) -> go.Figure:
-    """Attention distance of every head beside what it was before training.
+    """Draw the attention distance of every head, now and before training.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def distance_by_layer(
 
 
 def entropy_by_layer(entropy: np.ndarray, untrained: np.ndarray) -> go.Figure:
-    """Entropy of every head's attention beside what it was before training.
+    """Draw the attention entropy of every head, now and before training.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def _by_layer(
     now: np.ndarray, untrained: np.ndarray, equal_sharing: float, *, axis: str, words: str
 ) -> go.Figure:
     layers, heads = now.shape
-    x = beside_each_other([heads] * layers).ravel()
+    x = head_positions([heads] * layers).ravel()
     figure = go.Figure()
     for name, values, symbol, colour in (
         (tr("untrained"), untrained, "circle-open", GREY),
@@ -185,12 +185,12 @@ def _by_layer(
 
 
 def data_hunger(results: Mapping[str, Sequence[tuple[float, float, float]]]) -> go.Figure:
-    """Accuracy by the share of the training pictures, a line each network.
+    """Draw accuracy by the number of training pictures, one line per network.
 
     Parameters
     ----------
-    results : of each network's name (pictures, accuracy, half width of its 95 % interval)
-        Accuracy and width are shares of 1.
+    results : by the network's name, (pictures, accuracy, half width of its 95 % interval)
+        Accuracy and half width are shares of 1.
     """
     figure, words = go.Figure(), []
     for (name, points), (colour, symbol, dash) in zip(results.items(), LINES, strict=False):
@@ -217,7 +217,7 @@ def data_hunger(results: Mapping[str, Sequence[tuple[float, float, float]]]) -> 
         )
     ticks = [count for count, _, _ in next(iter(results.values()))]
     if len(ticks) > 5:
-        ticks = ticks[::-2]  # all do not fit beside each other on a telephone
+        ticks = ticks[::-2]  # more do not fit on a telephone
     across = dict(
         title=tr("training pictures"),
         type="log",
@@ -237,23 +237,23 @@ def conditions(
     half: Mapping[str, float] | None = None,
     reference: float | None = None,
 ) -> go.Figure:
-    """One number of trainings under several conditions, each in a row of its own.
+    """Draw one quantity of trainings under several conditions, each in its own row.
 
     Parameters
     ----------
-    values : of each condition's name, shares of 1
+    values : by the condition's name, shares of 1
         One for each of its runs, or for each head of its runs.
-    axis : name of the number
-    half : of each condition's name half the width of the mean's 95 % interval, which is drawn
-    reference : share of 1, a line to compare with
+    axis : name of the quantity
+    half : by the condition's name, half width of the mean's 95 % interval
+    reference : share of 1, drawn as a line for comparison
     """
     figure, words = go.Figure(), []
     for name, shares in values.items():
-        found = 100 * np.asarray(shares)
-        mean = float(found.mean())
+        percent = 100 * np.asarray(shares)
+        mean = float(percent.mean())
         figure.add_scatter(
-            x=found,
-            y=[name] * len(found),
+            x=percent,
+            y=[name] * len(percent),
             mode="markers",
             marker=dict(symbol="circle-open", size=8, color=GREY),
             hovertemplate="%{x:.1f} %<extra>%{y}</extra>",
@@ -270,8 +270,8 @@ def conditions(
             tr(
                 "{name} {least:.1f} to {most:.1f} %, {mean:.1f} % on average",
                 name=name,
-                least=found.min(),
-                most=found.max(),
+                least=percent.min(),
+                most=percent.max(),
                 mean=mean,
             )
         )
@@ -284,7 +284,7 @@ def conditions(
 
 
 def _mark_growth(figure: go.Figure, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A line where the input becomes larger."""
+    """Draw a line where the input becomes larger."""
     epochs = running_epochs(rows)
     for index in range(1, len(rows)):
         size = rows[index]["image_size"]

@@ -1,19 +1,19 @@
-"""Profiles: what a model does over a set of pictures, measured as it streams by.
+"""Measure a model over many pictures (a profile), and compare two models over the same pictures.
 
-A profile is a sum over pictures: parts of a list can be measured anywhere, and merged.
+A profile is a sum over pictures. Parts of a list can be measured anywhere and merged.
 """
 
-from .comparing import compare
-from .comparison import Answers, Comparison
-from .heads import KEPT, MEASURES
-from .measuring import PIECE, Piece, measured
-from .pictures import Entry, ProfileError, listed
+from .comparison import Answers, Comparison, compare
+from .entries import Entry, ProfileError
+from .heads import BY_PICTURE, MEASURES
+from .measuring import PIECE, Piece, measure_piece
+from .pictures import list_pictures
 from .results import Profile, load_profile
 from .running import fits, profile
 from .state import Moments, State
 
 __all__ = [
-    "KEPT",
+    "BY_PICTURE",
     "MEASURES",
     "PIECE",
     "Answers",
@@ -26,8 +26,8 @@ __all__ = [
     "State",
     "compare",
     "fits",
-    "listed",
+    "list_pictures",
     "load_profile",
-    "measured",
+    "measure_piece",
     "profile",
 ]

@@ -1,37 +1,115 @@
-"""What a profile measures of each head in each picture of a batch.
+"""Measure every head in every picture of a batch, and how much muting it changes the answer.
 
-Letters in the shape comments: P pictures, L layers, h heads, H = P h heads of all pictures numbered
-through, T tokens, N patches.
+Letters in shapes: P pictures, L layers, h heads of a layer, H = P h heads of all pictures in one
+row, T tokens, N patches.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
-from ..activations import Activations
-from ..families import Layer, ModelError
+from ..activations import Activations, captures
+from ..activations.forward import muted_answers
 from ..inspection import windowed_distance
 from ..inspection.attention import entropy_of_scores, mean_distance, patch_distances
-from ..inspection.inputs import Grid
+from ..inspection.head_table import UNITS
+from ..inspection.inputs import Grid, attends
 from ..inspection.offsets import offset_numbers
+from ..intervention import mean_head_outputs
+from ..model import Model
+from ..model.families import Layer, ModelError
+from ..model.inputs import Picture
+from .entries import Entry, read_all
 
-#: What is measured of each head, and its unit.
-MEASURES = {
-    "distance": "px",
-    "distance_paper": "px",
-    "entropy": "bit",
-    "prefix_mass": "share",
-    "self_mass": "share",
-    "outlier_mass": "share",
-    "mutual_information": "share",
-}
-#: Of which the numbers of every picture are kept.
-KEPT = ("distance", "entropy", "prefix_mass", "self_mass", "outlier_mass")
-
-#: Heads, rows, scores where they are known, attention (heads, rows, T), and what each row spends on
-#: the prefix tokens and on the patches (heads, 2, rows).
+#: The output of a muted head: zero, or its mean output over pictures, token by token.
+Kind = Literal["zero", "mean"]
+#: By kind, the output of each muted (layer, head); zero where it is missing.
+Muting = Mapping[Kind, Mapping[tuple[int, int], np.ndarray]]
+#: Measures of a head, with their units.
+MEASURES = UNITS
+#: Measures whose values of every picture are kept.
+BY_PICTURE = ("distance", "entropy", "prefix_mass", "self_mass", "outlier_mass")
+#: (heads, rows, scores if known, attention (heads, rows, T), attention that each row pays to the
+#: prefix tokens and to the patches (heads, 2, rows)).
 Block = tuple[slice, slice, np.ndarray | None, np.ndarray, np.ndarray]
+
+
+def muting_values(
+    model: Model, kinds: Sequence[Kind], entries: Sequence[Entry], batch_size: int
+) -> Muting:
+    """Return the outputs of muted heads; a mean is taken over these entries.
+
+    Raises
+    ------
+    ModelError
+        When the model does not choose one class, or one of its heads cannot be muted.
+    """
+    if kinds and not model.num_classes:
+        raise ModelError(
+            f"{model.name} has no head for classes, so the importance of its attention heads is "
+            "not defined. Leave out importance=."
+        )
+    if kinds and not model.has_one_answer:
+        raise ModelError(
+            f"{model.name} answers with {model.answers} and does not choose one class, so the "
+            "importance of its heads is not defined. Leave out importance=."
+        )
+    muting: dict[Kind, Mapping[tuple[int, int], np.ndarray]] = {}
+    for kind in dict.fromkeys(kinds):
+        if kind not in ("zero", "mean"):
+            raise ModelError(f'Expected the importance "zero" or "mean", got {kind!r}.')
+        muting[kind] = {}
+    if "mean" in muting:
+        images = (image for image, _ in read_all(entries))
+        muting["mean"] = mean_head_outputs(captures(model, images, batch_size=batch_size))
+    return muting
+
+
+def head_importance(
+    model: Model,
+    images: Sequence[Picture],
+    captured: Sequence[Activations],
+    values: Mapping[tuple[int, int], np.ndarray],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mute each head in turn and measure how the model's answer changes.
+
+    Returns
+    -------
+    changed : ndarray of shape (pictures, layers, most heads of a layer)
+        1 if the answer becomes another class, else 0.
+    lost : ndarray of the same shape
+        Fall of the original answer's log-probability, in nats.
+
+    References
+    ----------
+    Michel, Levy and Neubig, "Are Sixteen Heads Really Better than One?" (NeurIPS 2019).
+    """
+    pairs = [
+        (layer, head)
+        for layer, info in enumerate(model.layers)
+        for head in range(info.num_heads)
+        if not captured[0].layers[layer].refusal  # a layer that is not read is not muted either
+    ]
+    shape = len(images), len(model.layers), max(layer.num_heads for layer in model.layers)
+    changed, lost = np.full(shape, np.nan), np.full(shape, np.nan)
+    before = _log_probabilities(np.array([acts.logits for acts in captured], np.float64))
+    answers, rows = before.argmax(axis=1), np.arange(len(images))
+    for (layer, head), logits in zip(
+        pairs, muted_answers(model, images, pairs, values), strict=True
+    ):
+        after = _log_probabilities(logits)
+        changed[:, layer, head] = after.argmax(axis=1) != answers
+        lost[:, layer, head] = before[rows, answers] - after[rows, answers]
+    return changed, lost
+
+
+def _log_probabilities(logits: np.ndarray) -> np.ndarray:
+    from scipy.special import log_softmax  # late: slow to import
+
+    result: np.ndarray = log_softmax(logits.astype(np.float64), axis=1)
+    return result
 
 
 @dataclass
@@ -40,12 +118,12 @@ class Heads:
 
     Attributes
     ----------
-    values : by name, ndarray of shape (P, L, most heads of a layer); NaN where there is none
-    offsets : by number of the layer: attention by offset summed over pictures and queries, and the
-        pairs that were summed, both (h, 2 rows - 1, 2 cols - 1)
-    from_cls : by number of the layer: attention from CLS to the patches summed over pictures
-        (h, rows, cols), and how many they are
-    refusals : by the layer's name, why it was not measured in a picture
+    values : by measure, ndarray of shape (P, L, most heads of a layer); NaN where not measured
+    offsets : by layer number, the attention by offset summed over pictures and queries, and the
+        number of summed pairs, both (h, 2 rows - 1, 2 cols - 1)
+    from_cls : by layer number, the attention from CLS to the patches summed over pictures
+        (h, rows, cols), and the number of pictures
+    refusals : by layer name, why the layer could not be measured in a picture
     """
 
     values: dict[str, np.ndarray]
@@ -54,22 +132,22 @@ class Heads:
     refusals: dict[str, str] = field(default_factory=dict)
 
 
-def measured_heads(captured: Sequence[Activations], outliers: Sequence[np.ndarray]) -> Heads:
+def measure_heads(captured: Sequence[Activations], outliers: Sequence[np.ndarray]) -> Heads:
     """Measure the heads of a batch.
 
     Parameters
     ----------
     captured : captures of one batch
     outliers : by layer, ndarray of bool of shape (P, T)
-        Which of the tokens that it is given are outliers.
+        Whether each of the layer's input tokens is an outlier.
 
     Notes
     -----
-    Every layer is proved as a whole. `distance` and `distance_paper` are `attention_distance` in
-    its two variants, `entropy` and `prefix_mass` the measurements of those names. Of the attention
-    of the patches, `self_mass` is what a patch gives to itself, and `outlier_mass` what it gives to
-    patches that are outliers. `mutual_information` is that of queries and keys, over all tokens,
-    divided by the geometric mean of their entropies: 0 where all queries look alike.
+    Every layer is proved as a whole. `distance` and `distance_paper` are the two variants of
+    `attention_distance`; `entropy` and `prefix_mass` are the measurements of those names.
+    `self_mass` is the attention that a patch pays to itself, `outlier_mass` what it pays to patches
+    that are outliers. `mutual_information` is that of queries and keys over all tokens, divided by
+    the geometric mean of their entropies: 0 if all queries attend alike.
 
     References
     ----------
@@ -77,30 +155,30 @@ def measured_heads(captured: Sequence[Activations], outliers: Sequence[np.ndarra
     """
     layers, pictures = captured[0].layers, len(captured)
     shape = pictures, len(layers), max(layer.num_heads for layer in layers)
-    found = Heads({name: np.full(shape, np.nan) for name in MEASURES})
+    measured = Heads({name: np.full(shape, np.nan) for name in MEASURES})
     batch = captured[0].batch
     together = None if batch is None else batch.attention_layers()
     for number, layer in enumerate(layers):
         if together is not None:
             try:
                 blocks = together.row_blocks(number)
-                _measure(found, layer, number, slice(pictures), blocks, outliers[number])
+                _measure_blocks(measured, layer, number, slice(pictures), blocks, outliers[number])
                 continue
-            except ModelError:  # of one of the pictures: each is asked on its own
+            except ModelError:  # one of the pictures fails: measure them one by one
                 pass
         for place, acts in enumerate(captured):
             try:
-                _measure_one(found, acts, number, place, outliers[number])
+                _measure_picture(measured, acts, number, place, outliers[number])
             except ModelError as error:
                 if layer.kind != "mixing":
-                    found.refusals[layer.name] = str(error)
-    return found
+                    measured.refusals[layer.name] = str(error)
+    return measured
 
 
-def _measure_one(
-    found: Heads, acts: Activations, number: int, place: int, outliers: np.ndarray
+def _measure_picture(
+    measured: Heads, acts: Activations, number: int, place: int, outliers: np.ndarray
 ) -> None:
-    """Measure one layer of one picture, whatever its attention is."""
+    """Measure one layer of one picture, for any kind of attention."""
     layer = acts.layers[number]
     some = slice(place, place + 1)
     if layer.kind == "global":
@@ -109,57 +187,58 @@ def _measure_one(
         parts = np.split(attention, [len(layer.prefix)], axis=2)
         shares = np.stack([part.sum(axis=2) for part in parts], axis=1)
         block: Block = slice(0, heads), slice(0, tokens), None, attention, shares
-        _measure(found, layer, number, some, [block], outliers[some])
+        _measure_blocks(measured, layer, number, some, [block], outliers[some])
         return
     windows = acts.attention_by_window(number)  # (W, h, n, m)
-    there = acts.layout(number).queries >= 0
-    if layer.kind == "class":  # whose one query is no patch
-        there[:] = True
-    rows = windows.swapaxes(1, 2)[there].swapaxes(0, 1)  # (h, queries, m)
+    is_query = acts.layout(number).queries >= 0  # not padding
+    if layer.kind == "class":  # its only query is CLS
+        is_query[:] = True
+    rows = windows.swapaxes(1, 2)[is_query].swapaxes(0, 1)  # (h, queries, m)
     heads = slice(0, layer.num_heads)
-    found.values["distance"][place, number, heads] = windowed_distance(acts, layer=number)
-    found.values["entropy"][place, number, heads] = _row_entropy(rows).mean(axis=1)
+    measured.values["distance"][place, number, heads] = windowed_distance(acts, layer=number)
+    measured.values["entropy"][place, number, heads] = _row_entropy(rows).mean(axis=1)
 
 
-def _measure(
-    found: Heads,
+def _measure_blocks(
+    measured: Heads,
     layer: Layer,
     number: int,
     some: slice,
     blocks: Iterable[Block],
     outliers: np.ndarray,
 ) -> None:
-    """Measure one layer of those pictures whose blocks these are."""
+    """Measure one layer of the pictures `some`, from blocks of its attention."""
     heads, prefix, pictures = layer.num_heads, len(layer.prefix), len(outliers)
     tokens = prefix + layer.query_grid[0] * layer.query_grid[1]
-    known = outliers.shape[1] == tokens  # not where the grid was made smaller before the layer
+    known = outliers.shape[1] == tokens  # False where the layer first makes its grid smaller
     outliers = outliers if known else np.zeros((pictures, tokens), bool)
     pixels = np.pad(patch_distances(layer.query_grid, layer.patch_size, np.float32), (prefix, 0))
     count = pictures * heads
-    marked = np.repeat(np.float32(outliers), heads, axis=0)[:, None]  # (H, 1, T)
-    of_rows = np.zeros((6, count, tokens), np.float32)
-    far, bits, own, on_prefix, on_patches, on_outliers = of_rows
+    outlier_keys = np.repeat(np.float32(outliers), heads, axis=0)[:, None]  # (H, 1, T)
+    by_query = np.zeros((6, count, tokens), np.float32)
+    far, bits, own, on_prefix, on_patches, on_outliers = by_query
     received = np.zeros((count, tokens))
     cls = layer.prefix.index("cls") if "cls" in layer.prefix else tokens
     from_cls = np.zeros((count, tokens))
     summed = np.zeros((heads, tokens, tokens), np.float32)
-    kept = np.zeros((heads, tokens))
+    row_counts = np.zeros((heads, tokens))
     for which, rows, scores, block, shares in blocks:
         here = which, rows
         far[here] = np.vecdot(block, pixels[rows])
         bits[here] = _row_entropy(block) if scores is None else entropy_of_scores(scores, block)
         own[here] = np.diagonal(block[:, :, rows], axis1=1, axis2=2)
         on_prefix[here], on_patches[here] = shares.swapaxes(0, 1)
-        on_outliers[here] = np.vecdot(block, marked[which])
+        on_outliers[here] = np.vecdot(block, outlier_keys[which])
         received[which] += block.sum(axis=1)
         first, last, _ = rows.indices(tokens)
         if first <= cls < last:
             from_cls[which] = block[:, cls - first]
         mass = on_patches[here]
-        share = np.divide(1, mass, out=np.zeros_like(mass), where=mass != 0)
+        attending = attends(mass)
+        share = np.divide(1, mass, out=np.zeros_like(mass), where=attending)
         for place, head in enumerate(range(*which.indices(count))):
             summed[head % heads, rows] += block[place] * share[place][:, None]
-            kept[head % heads, rows] += mass[place] != 0
+            row_counts[head % heads, rows] += attending[place]
     far, own, on_prefix, on_patches, on_outliers = (
         values[:, prefix:] for values in (far, own, on_prefix, on_patches, on_outliers)
     )
@@ -174,25 +253,27 @@ def _measure(
         "mutual_information": _mutual_information(received / tokens, entropy),
     }
     for name, values in results.items():
-        found.values[name][some, number, :heads] = values.reshape(pictures, heads)
-    sums = _by_offset(summed[:, prefix:, prefix:], kept[:, prefix:], layer.query_grid)
-    before = found.offsets.get(number)
-    found.offsets[number] = sums if before is None else (before[0] + sums[0], before[1] + sums[1])
+        measured.values[name][some, number, :heads] = values.reshape(pictures, heads)
+    sums, pairs = _sum_by_offset(
+        summed[:, prefix:, prefix:], row_counts[:, prefix:], layer.query_grid
+    )
+    before = measured.offsets.get(number, (0, 0))
+    measured.offsets[number] = before[0] + sums, before[1] + pairs
     if cls < tokens:
         maps = from_cls[:, prefix:].reshape(pictures, heads, *layer.query_grid).sum(axis=0)
-        summed_maps, of = found.from_cls.get(number, (0, 0))
-        found.from_cls[number] = summed_maps + maps, of + pictures
+        summed_maps, of = measured.from_cls.get(number, (0, 0))
+        measured.from_cls[number] = summed_maps + maps, of + pictures
 
 
-def _by_offset(
-    attention: np.ndarray, kept: np.ndarray, grid: Grid
+def _sum_by_offset(
+    attention: np.ndarray, row_counts: np.ndarray, grid: Grid
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Attention (h, N, N) and how many rows of it were summed (h, N), by offset."""
+    """Sum attention (h, N, N), and the number of its summed rows (h, N), by offset."""
     rows, cols = grid
-    shape = len(kept), 2 * rows - 1, 2 * cols - 1
-    number = offset_numbers(grid).ravel()
-    sums = [np.bincount(number, head.ravel(), shape[1] * shape[2]) for head in attention]
-    pairs = [np.bincount(number, np.repeat(head, head.size), shape[1] * shape[2]) for head in kept]
+    shape = len(attention), 2 * rows - 1, 2 * cols - 1
+    size, number = shape[1] * shape[2], offset_numbers(grid).ravel()
+    sums = [np.bincount(number, head.ravel(), size) for head in attention]
+    pairs = [np.bincount(number, np.repeat(head, head.size), size) for head in row_counts]
     return np.stack(sums).reshape(shape), np.stack(pairs).reshape(shape)
 
 
@@ -203,11 +284,11 @@ def _row_entropy(block: np.ndarray) -> np.ndarray:
 
 
 def _mutual_information(received: np.ndarray, entropy: np.ndarray) -> np.ndarray:
-    """Of queries that are equally likely and the keys they look at, normalised: (H,)."""
+    """Normalised mutual information (H,) of equally likely queries and the keys they attend to."""
     tokens = received.shape[1]
     logarithm = np.log2(np.maximum(received, np.finfo(np.float64).tiny))
-    of_keys = -np.vecdot(received, logarithm)
-    shared = np.maximum(of_keys - entropy, 0)  # rounding may go below 0
-    scale = np.sqrt(np.maximum(of_keys, 0) * np.log2(tokens))
+    key_entropy = -np.vecdot(received, logarithm)
+    shared = np.maximum(key_entropy - entropy, 0)  # rounding may go below 0
+    scale = np.sqrt(np.maximum(key_entropy, 0) * np.log2(tokens))
     information: np.ndarray = np.divide(shared, scale, out=np.zeros_like(shared), where=scale > 0)
     return information

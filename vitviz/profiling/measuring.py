@@ -1,8 +1,7 @@
-"""`measured`: all measures of one piece of a list of pictures, summed into a `State`.
+"""Measure one piece of a list of pictures, and sum its measures into a `State`.
 
-A piece is a minibatch of CKA: so many entries of the list, in its order. It is the unit of work:
-whoever measures the pieces, and when, the state of the whole is that of its pieces, merged in
-order.
+A piece is a minibatch of CKA: `PIECE` entries in the order of the list. It is the unit of work. The
+state of the whole list is that of its pieces merged in order, whoever measured them.
 """
 
 import io
@@ -14,43 +13,45 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from ..activations import Activations, captures, check_finite
-from ..families import ModelError
-from ..images import ImageError
+from ..common.images import ImageError
 from ..inspection import norm_outliers
-from ..memory import free_bytes
 from ..model import Model
-from .heads import KEPT, Heads, measured_heads
-from .importance import Muting, head_importance
-from .pictures import Entry
-from .similarity import gram, hsic
-from .state import Moments, State
+from ..model.families import ModelError
+from ..model.inputs import Picture
+from ..model.memory import free_bytes
+from .entries import Entry
+from .heads import BY_PICTURE, Heads, Muting, head_importance, measure_heads
+from .state import Moments, State, gram, hsic
 
 PIECE = 256  # pictures in a minibatch of CKA
-#: Lengths of tokens are counted in bins, 16 to a decade; beyond the ends in the last ones.
+#: Edges of the bins of token norms, 16 to a decade; norms beyond the ends go into the end bins.
 NORM_BINS = np.logspace(-3, 5, 8 * 16 + 1)
 CONFIDENCE_BINS = 15
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
-#: Column of the table of pictures.
+#: Columns of the table of pictures.
 COLUMNS = ("picture", "sha256", "label", "answer", "confidence", "skipped")
 
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """What was measured of some pictures.
+    """The measures of some pictures.
 
     Attributes
     ----------
     state : State
-    table : by column, a list with an item for every picture, also those that were skipped
-    rows : by measure, float32 ndarray of shape (pictures, layers, heads), NaN where skipped
-    refusals : by the layer's name, why it was not measured in one of the pictures
-    proof_error : the largest share by which a proof was off
-    grams : ndarray of shape (depth + 1, n, n) of the n pictures that were measured, or None
-        `similarity.gram` of the tokens at each depth, where they were asked for.
+    table : dict of list
+        By column, an item for every picture, skipped ones included.
+    rows : dict of ndarray
+        By measure, float32 of shape (pictures, layers, heads), NaN for skipped pictures.
+    refusals : dict of str
+        By the layer's name, why it could not be measured in one of the pictures.
+    proof_error : float
+        Largest relative error of a proof.
+    grams : ndarray of shape (depth + 1, n, n) of the n measured pictures, or None
+        `state.gram` of the tokens at each depth, if requested.
     """
 
     state: State
@@ -60,23 +61,25 @@ class Piece:
     proof_error: float
     grams: np.ndarray | None = None
 
-    def saved(self) -> bytes:
+    def to_bytes(self) -> bytes:
         about = dict(table=self.table, refusals=self.refusals, proof_error=self.proof_error)
         rows = {f"row/{name}": values for name, values in self.rows.items()}
         file = io.BytesIO()
-        np.savez(file, allow_pickle=False, about=json.dumps(about), **rows, **self.state.arrays())
+        np.savez(
+            file, allow_pickle=False, about=json.dumps(about), **rows, **self.state.to_arrays()
+        )
         return file.getvalue()
 
     @classmethod
-    def of_saved(cls, data: bytes) -> "Piece":
+    def from_bytes(cls, data: bytes) -> "Piece":
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             arrays = dict(file)
         about = json.loads(str(arrays.pop("about")))
         rows = {key[4:]: arrays.pop(key) for key in list(arrays) if key.startswith("row/")}
-        return cls(state=State.of_arrays(arrays), rows=rows, **about)
+        return cls(state=State.from_arrays(arrays), rows=rows, **about)
 
 
-def measured(
+def measure_piece(
     model: Model,
     entries: Sequence[Entry],
     *,
@@ -90,13 +93,17 @@ def measured(
     Parameters
     ----------
     model : Model
-    entries : at most `PIECE` entries; their labels are numbers of classes, or None
-    batch_size : pictures in one forward pass
-    muting : what heads give whose importance is measured, see `muting_of`
+    entries : sequence of Entry
+        At most `PIECE` entries, whose labels are class numbers or None.
+    batch_size : int
+        Pictures in one forward pass.
+    muting : mapping, optional
+        The outputs of muted heads, by kind of importance; see `muting_values`.
     progress : callable, optional
-        Called as progress(pictures done) after each batch; what it raises stops.
+        Called as progress(pictures done) after each batch. An error that it raises stops the
+        measurement.
     keep_grams : bool
-        Whether the piece has its Gram matrices, for CKA with another model. `saved` drops them.
+        Keep the Gram matrices, for CKA with another model. `Piece.to_bytes` drops them.
 
     Raises
     ------
@@ -107,59 +114,60 @@ def measured(
     table: dict[str, list[Any]] = {name: [None] * len(entries) for name in COLUMNS}
     table["picture"] = [entry.name for entry in entries]
     table["label"] = [entry.label for entry in entries]
-    rows = {name: np.full(shape, np.nan, np.float32) for name in KEPT}
+    rows = {name: np.full(shape, np.nan, np.float32) for name in BY_PICTURE}
     refusals: dict[str, str] = {}
     state, proof_error = State(), 0.0
-    features: Sequence[np.ndarray] = ()  # of each depth (pictures, tokens * D)
-    held = 0  # pictures in them
+    features: Sequence[np.ndarray] = ()  # by depth: (pictures, tokens * D)
+    held = 0  # pictures in `features` so far
     for start in range(0, len(entries), batch_size):
         end = min(start + batch_size, len(entries))
-        places, images = _opened(entries, range(start, end), table)
-        captured, shown = [], []
-        for place, image, acts in zip([*places], images, _captured(model, images), strict=True):
+        places, images = _read_batch(entries, range(start, end), table)
+        captured, accepted = [], []
+        batch = captures(model, images, batch_size=max(1, len(images)))
+        for place, image, acts in zip([*places], images, batch, strict=True):
             try:
                 check_finite(model, acts)
                 captured.append(acts)
-                shown.append(image)
+                accepted.append(image)
             except ModelError as error:
                 table["skipped"][place] = str(error)
                 places.remove(place)
         if not captured:
             continue
-        lengths = [_lengths(captured, depth) for depth in range(captured[0].depth + 1)]
-        heads = measured_heads(captured, [outliers for _, _, outliers in lengths])
+        norms = [_token_norms(captured, depth) for depth in range(captured[0].depth + 1)]
+        heads = measure_heads(captured, [outliers for _, _, outliers in norms])
         refusals |= heads.refusals
-        for name in KEPT:
+        for name in BY_PICTURE:
             rows[name][places] = heads.values[name]
         if captured[0].batch is not None:
             proof_error = max(proof_error, captured[0].batch.proof_error)
-        answers = _answers(captured, places, table)
-        for more in (_of_heads(heads), _of_tokens(captured, lengths), answers):
-            state = state.merged(more)
+        answers = _sum_answers(captured, places, table) if model.has_one_answer else State()
+        for more in (_sum_heads(heads), _sum_tokens(captured, norms), answers):
+            state = state.merge(more)
         for kind, values in muting.items():
-            changed, lost = map(Moments.of, head_importance(model, shown, captured, values))
+            changed, lost = map(Moments.of, head_importance(model, accepted, captured, values))
             moments = {f"importance/{kind}/changed": changed, f"importance/{kind}/lost": lost}
-            state = state.merged(State(moments))
+            state = state.merge(State(moments))
         if not features:
             sizes = [captured[0].tokens(depth).size for depth in range(captured[0].depth + 1)]
             features = _feature_tables(sizes, len(entries))
         for acts in captured:
-            for depth, table_of in enumerate(features):
-                table_of[held] = acts.tokens(depth).ravel()
+            for depth, rows_at in enumerate(features):
+                rows_at[held] = acts.tokens(depth).ravel()
             held += 1
         if progress is not None:
             progress(end)
     grams = None
-    if held >= 4:  # HSIC needs as many
+    if held >= 4:  # the unbiased HSIC needs four pictures
         grams = np.stack([gram(each[:held]) for each in features])
-        state = state.merged(State({}, {"hsic": held * hsic(grams)}))
+        state = state.merge(State({}, {"hsic": held * hsic(grams)}))
     return Piece(state, table, rows, refusals, proof_error, grams if keep_grams else None)
 
 
-def _opened(
+def _read_batch(
     entries: Sequence[Entry], places: Sequence[int], table: dict[str, list[Any]]
-) -> tuple[list[int], list[Image.Image]]:
-    """Those pictures that can be read, and their places; why another is not goes into the table."""
+) -> tuple[list[int], list[Picture]]:
+    """Read pictures; return the places and pictures read, and note in `table` why others fail."""
     images = {}
     for place in places:
         try:
@@ -169,12 +177,8 @@ def _opened(
     return list(images), list(images.values())
 
 
-def _captured(model: Model, images: list[Image.Image]) -> list[Activations]:
-    return list(captures(model, images, batch_size=max(1, len(images))))
-
-
 def _feature_tables(sizes: Sequence[int], pictures: int) -> Sequence[np.ndarray]:
-    """Float32 tables (pictures, size): in memory, or where they are large in a file of no name."""
+    """Allocate float32 tables (pictures, size), in unnamed files if memory is too small."""
     if 4 * sum(sizes) * pictures <= free_bytes() // 4:
         return [np.empty((pictures, size), np.float32) for size in sizes]
     tables = []
@@ -184,20 +188,20 @@ def _feature_tables(sizes: Sequence[int], pictures: int) -> Sequence[np.ndarray]
     return tables
 
 
-def _lengths(captured: Sequence[Activations], depth: int) -> tuple[np.ndarray, int, np.ndarray]:
-    """Lengths of the tokens (P, T), how many are of the prefix, and which are outliers (P, T)."""
+def _token_norms(captured: Sequence[Activations], depth: int) -> tuple[np.ndarray, int, np.ndarray]:
+    """Return the token norms (P, T), the number of prefix tokens, and the outliers (P, T)."""
     rows, cols = captured[0].layers[max(0, depth - 1)].query_grid
     norms = np.stack([np.linalg.norm(acts.tokens(depth), axis=1) for acts in captured])
     tokens = norms.shape[1]
-    prefix = tokens - rows * cols if tokens >= rows * cols else tokens  # or it has no patches
+    prefix = tokens - rows * cols if tokens >= rows * cols else tokens  # no patches at this depth
     outliers = np.zeros(norms.shape, bool)
-    for place, lengths in enumerate(norms):
+    for place, row in enumerate(norms):
         if prefix < tokens:
-            outliers[place, prefix:] = norm_outliers(lengths[prefix:])
+            outliers[place, prefix:] = norm_outliers(row[prefix:])
     return norms, prefix, outliers
 
 
-def _of_heads(heads: Heads) -> State:
+def _sum_heads(heads: Heads) -> State:
     moments = {f"head/{name}": Moments.of(values) for name, values in heads.values.items()}
     sums: dict[str, np.ndarray] = {}
     for layer, (attention, pairs) in heads.offsets.items():
@@ -207,77 +211,73 @@ def _of_heads(heads: Heads) -> State:
     return State(moments, sums)
 
 
-def _of_tokens(
-    captured: Sequence[Activations], lengths: Sequence[tuple[np.ndarray, int, np.ndarray]]
+def _sum_tokens(
+    captured: Sequence[Activations], norms: Sequence[tuple[np.ndarray, int, np.ndarray]]
 ) -> State:
-    counts = np.zeros((2, len(lengths), len(NORM_BINS) - 1))  # of prefix tokens, and of patches
-    shares = np.full((len(captured), len(lengths)), np.nan)
-    for depth, (norms, prefix, outliers) in enumerate(lengths):
-        inside = np.clip(norms, NORM_BINS[0], NORM_BINS[-1])
+    counts = np.zeros((2, len(norms), len(NORM_BINS) - 1))  # prefix tokens; patches
+    shares = np.full((len(captured), len(norms)), np.nan)
+    for depth, (lengths, prefix, outliers) in enumerate(norms):
+        inside = np.clip(lengths, NORM_BINS[0], NORM_BINS[-1])
         for part, some in enumerate((inside[:, :prefix], inside[:, prefix:])):
             counts[part, depth] = np.histogram(some, NORM_BINS)[0]
-        if prefix < norms.shape[1]:
+        if prefix < lengths.shape[1]:
             shares[:, depth] = outliers[:, prefix:].mean(axis=1)
     moments = {"outlier_share": Moments.of(shares)}
-    prefixes = [prefix for _, prefix, _ in lengths]
-    for name, ratio in (("attention", _attention_ratio), ("mlp", _mlp_ratio)):
-        moments[f"skip_{name}"] = Moments.of([ratio(acts, prefixes) for acts in captured])
+    prefixes = [prefix for _, prefix, _ in norms]
+    for branch in ("attention", "mlp"):
+        ratios = [
+            [_skip_ratio(acts, layer, prefixes, branch) for layer in range(acts.depth)]
+            for acts in captured
+        ]
+        moments[f"skip_{branch}"] = Moments.of(ratios)
     moments["tokens"] = Moments.of_vectors(
-        np.concatenate([_last(acts)[prefixes[-1] :] for acts in captured])
+        np.concatenate([_last_tokens(acts)[prefixes[-1] :] for acts in captured])
     )
     return State(moments, {"norms": counts})
 
 
-def _last(acts: Activations) -> np.ndarray:
-    """The last tokens after the final LayerNorm, or as they are where none fits them."""
+def _last_tokens(acts: Activations) -> np.ndarray:
+    """Return the last tokens after the final LayerNorm, or without it where it does not fit."""
     try:
         return acts.tokens(acts.depth, normalised=True)
     except ModelError:
         return acts.tokens(acts.depth)
 
 
-def _attention_ratio(acts: Activations, prefixes: Sequence[int]) -> np.ndarray:
-    return np.stack([_ratio(acts, layer, prefixes, before=True) for layer in range(acts.depth)])
+def _skip_ratio(acts: Activations, layer: int, prefixes: Sequence[int], branch: str) -> np.ndarray:
+    """Ratio of the skip connection's norm to the branch's output norm: of prefix, of patches.
 
-
-def _mlp_ratio(acts: Activations, prefixes: Sequence[int]) -> np.ndarray:
-    return np.stack([_ratio(acts, layer, prefixes, before=False) for layer in range(acts.depth)])
-
-
-def _ratio(acts: Activations, layer: int, prefixes: Sequence[int], *, before: bool) -> np.ndarray:
-    """Length of what passes a branch by to that of what the branch adds, of prefix and patches.
-
-    The mean over tokens, NaN where there is none, or no branch of its own, or the tokens that go in
-    are others.
+    Each is a mean over tokens. NaN where there are no such tokens, where the layer has no separate
+    branch, or where the branch changes the tokens' shape.
     """
     ratio = np.full(2, np.nan)
     try:
         middle = acts.tokens_after_attention(layer)
     except ModelError:
         return ratio
-    into, out = (acts.tokens(layer), middle) if before else (middle, acts.tokens(layer + 1))
+    before, after = acts.tokens(layer), acts.tokens(layer + 1)
+    into, out = (before, middle) if branch == "attention" else (middle, after)
     if into.shape != out.shape:
         return ratio
     added = np.linalg.norm(out - into, axis=1)
-    by_token = np.divide(
-        np.linalg.norm(into, axis=1), added, out=np.full_like(added, np.nan), where=added > 0
-    )
+    length = np.linalg.norm(into, axis=1)
+    known = added > 4 * np.finfo(np.float32).eps * length  # below that, `added` is rounding error
+    by_token = np.divide(length, added, out=np.full_like(added, np.nan), where=known)
     for part, some in enumerate(np.split(by_token, [prefixes[layer + 1]])):
         if np.isfinite(some).any():
             ratio[part] = np.nanmean(some, dtype=np.float64)
     return ratio
 
 
-def _answers(
+def _sum_answers(
     captured: Sequence[Activations], places: Sequence[int], table: dict[str, list[Any]]
 ) -> State:
-    """Fill in the answers, and sum up how many are right and how sure the model is."""
+    """Write answers and confidences into the table; return the sums of accuracy and calibration."""
     counts = {name: np.zeros(CONFIDENCE_BINS) for name in ("count", "confidence", "right")}
     top, loss = np.zeros(2), np.zeros(())
     for place, acts in zip(places, captured, strict=True):
         shares = acts.probabilities
-        if shares is None:
-            return State()
+        assert shares is not None  # as there is one answer
         answer, label = int(shares.argmax()), table["label"][place]
         table["answer"][place], table["confidence"][place] = answer, float(shares[answer])
         if label is None:

@@ -1,27 +1,36 @@
-"""`Profile`: what a model does over a set of pictures, and the files that hold it."""
+"""`Profile`, the measures of a model over a set of pictures, and the files that hold it."""
 
 import io
 import json
 import os
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..language import Message
-from .heads import KEPT, MEASURES
-from .measuring import COLUMNS, NORM_BINS
-from .pictures import ProfileError
-from .similarity import cka
-from .state import Moments, State
+from ..common.files import open_replacement, printable, replace_file
+from ..common.language import Message
+from ..inspection.head_table import as_csv, head_table
+from .entries import ProfileError, first_line
+from .heads import BY_PICTURE, MEASURES
+from .measuring import COLUMNS, CONFIDENCE_BINS, NORM_BINS
+from .state import Moments, State, cka
 
-#: The table of some pictures, and their rows: by measure (pictures, layers, heads).
+if TYPE_CHECKING:
+    import pandas
+
+#: The table of some pictures, and by measure their values (pictures, layers, heads).
 Part = tuple[Mapping[str, Sequence[Any]], Mapping[str, np.ndarray]]
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error)
-#: What two profiles of one model agree in.
+#: Types of the entries of `run.json` that figures and comparisons read.
+_KINDS = {
+    **dict.fromkeys(("model", "source"), str),
+    **dict.fromkeys(("pictures", "skipped", "num_classes", "minibatch"), int),
+    **dict.fromkeys(("layers", "importance"), list),
+    **dict.fromkeys(("preprocessing", "refused_layers"), dict),
+    "labels": list | None,
+}
+#: Entries that must be the same to merge two profiles.
 SAME = ("model", "weights_sha256", "preprocessing", "layers", "minibatch", "importance")
 
 
@@ -31,10 +40,10 @@ class Profile:
     Attributes
     ----------
     about : dict
-        What `run.json` says: model, weights, versions, preprocessing, layers, pictures, what was
-        skipped and refused, and the largest error of a proof.
+        The content of `run.json`: model, weights, versions, preprocessing, layers, pictures, what
+        was skipped and refused, and the largest error of a proof.
     state : State
-        The sums from which all is computed.
+        The sums from which all results are computed.
     """
 
     def __init__(
@@ -48,7 +57,7 @@ class Profile:
         return f"Profile({self.about['model']}, {self.about['pictures']} pictures)"
 
     def mean(self, measure: str) -> np.ndarray:
-        """Mean over the pictures, of each layer and head; NaN where there is none.
+        """Return the mean of a measure over the pictures; NaN where it was not measured.
 
         Parameters
         ----------
@@ -62,45 +71,81 @@ class Profile:
         return self._moments(measure).means
 
     def std(self, measure: str) -> np.ndarray:
-        """Standard deviation between pictures: ndarray of shape (layers, heads)."""
+        """Return the sample standard deviation (n - 1) over pictures, of shape (layers, heads)."""
         return self._moments(measure).std
 
     def sem(self, measure: str) -> np.ndarray:
-        """Standard error of the mean: ndarray of shape (layers, heads)."""
+        """Return the standard error of the mean, std / sqrt(n), of shape (layers, heads)."""
         return self._moments(measure).sem
 
     def interval(self, measure: str, share: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """The interval that holds the mean with that confidence, by Student's t.
+        """Return the ends of the mean's confidence interval, by Student's t.
 
-        Two ndarrays of shape (layers, heads). It holds for pictures that are a random sample.
+        Two ndarrays of shape (layers, heads). The interval assumes that the pictures are a random
+        sample.
         """
         return self._moments(measure).interval(share)
 
-    def values(self, measure: str) -> np.ndarray:
-        """The measure in every picture, float32 of shape (pictures, layers, heads).
+    def to_frame(self, *, by_picture: bool = False) -> "pandas.DataFrame":
+        """Return a table with a row for each layer, head and measure, as `heads.csv` has it.
 
-        In the order of the list; NaN where a picture was skipped. Of "distance", "entropy",
-        "prefix_mass", "self_mass" and "outlier_mass".
+        Parameters
+        ----------
+        by_picture : bool
+            Add one row per measured picture instead, of the measures that `values` has.
+
+        Returns
+        -------
+        pandas.DataFrame
+            `layer` and `head`, counted from 1 as on screen, `measure`, `unit` ("px", "bit",
+            "share" or "nat") and `value`. The value is the mean over the pictures: `std` is their
+            sample standard deviation (n - 1), `sem` the mean's standard error, `low` and `high` its
+            95 % interval by Student's t, `pictures` how many have a value. By picture there are
+            `picture`, `sha256` and `label` instead of these.
         """
-        if measure not in KEPT:
-            raise ProfileError(f"Expected one of {', '.join(KEPT)}, got {measure!r}.")
+        import pandas
+
+        if not by_picture:
+            return pandas.DataFrame(head_columns(self))
+        heads = [layer["num_heads"] for layer in self.about["layers"]]
+        columns = ("picture", "sha256", "label")
+        frames = []
+        for table, rows in self._parts():
+            for place, why in enumerate(table["skipped"]):
+                if why is not None:
+                    continue
+                measured = {name: {"value": rows[name][place]} for name in BY_PICTURE}
+                frame = pandas.DataFrame(head_table(heads, measured))
+                for column, name in enumerate(columns):
+                    frame.insert(column, name, table[name][place])
+                frames.append(frame)
+        return pandas.concat(frames, ignore_index=True)
+
+    def values(self, measure: str) -> np.ndarray:
+        """Return a measure in every picture, float32 of shape (pictures, layers, heads).
+
+        The measure is "distance", "entropy", "prefix_mass", "self_mass" or "outlier_mass". Pictures
+        are in the order of the list; skipped ones are NaN.
+        """
+        if measure not in BY_PICTURE:
+            raise ProfileError(f"Expected one of {', '.join(BY_PICTURE)}, got {measure!r}.")
         return np.concatenate([rows[measure] for _, rows in self._parts()])
 
     @property
     def pictures(self) -> dict[str, list[Any]]:
-        """By column a list over the pictures.
+        """A table of the pictures, as a list by column.
 
-        `picture` (its name), `sha256`, `label` and `answer` (numbers of classes), `confidence`
-        (0 to 1) and `skipped`: why it was not measured, or None.
+        `picture` (its name), `sha256`, `label` and `answer` (class numbers), `confidence` (0 to 1)
+        and `skipped`: why the picture was not measured, or None.
         """
-        found: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+        columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
         for table, _ in self._parts():
             for name in COLUMNS:
-                found[name] += table[name]
-        return found
+                columns[name] += table[name]
+        return columns
 
     def offset_attention(self, layer: int) -> np.ndarray:
-        """Mean attention by the offset from query to key, over pictures and queries.
+        """Return the mean attention by offset from query to key, over pictures and queries.
 
         Returns
         -------
@@ -114,31 +159,31 @@ class Profile:
         """
         sums = self.state.sums
         if f"offset/{layer}" not in sums:
-            raise ProfileError(f"There is no map by offset of layer {layer}.")
+            raise ProfileError(f"The profile has no map by offset of layer {layer}.")
         attention, pairs = sums[f"offset/{layer}"], sums[f"offset_pairs/{layer}"]
         return np.divide(attention, pairs, out=np.full_like(attention, np.nan), where=pairs > 0)
 
     def cls_attention(self, layer: int) -> np.ndarray:
-        """Mean attention from CLS to the patches, over pictures, where every token attends.
+        """Return the mean attention from CLS to the patches over pictures, in a global layer.
 
         Returns
         -------
         ndarray of shape (heads, rows, cols)
-            Shares of 1; what goes to the prefix tokens is not in it.
+            Shares of 1; attention to the prefix tokens is left out.
         """
         sums = self.state.sums
         if f"cls/{layer}" not in sums:
-            raise ProfileError(f"There is no map of CLS of layer {layer}.")
+            raise ProfileError(f"The profile has no map of CLS of layer {layer}.")
         return sums[f"cls/{layer}"] / sums[f"cls_pictures/{layer}"]
 
     @property
     def norms(self) -> tuple[np.ndarray, np.ndarray]:
-        """Lengths of the tokens after each layer, counted in logarithmic bins.
+        """Histograms of token norms at each depth, in logarithmic bins.
 
         Returns
         -------
         counts : ndarray of shape (2, depth + 1, bins)
-            Of prefix tokens, and of patches. Lengths beyond the ends are in the last bins.
+            Of prefix tokens, and of patches. Norms beyond the ends are in the end bins.
         edges : ndarray of shape (bins + 1,)
 
         References
@@ -149,21 +194,22 @@ class Profile:
 
     @property
     def outlier_share(self) -> Moments:
-        """Share of the patches that are outliers (`inspection.norm_outliers`): (depth + 1,)."""
+        """Share of patches that are outliers (`inspection.norm_outliers`), by depth."""
         return self.state.moments["outlier_share"]
 
     def cka(self) -> np.ndarray:
-        """Linear CKA of the tokens after all pairs of layers: (depth + 1, depth + 1).
+        """Return linear CKA between the tokens at all pairs of depths: (depth + 1, depth + 1).
 
-        Of z_l of all tokens, flattened, by the unbiased estimate over minibatches of 256 pictures
-        in the order of the list, each weighted by its pictures; one of fewer than 4 is left out.
+        The features are the flattened tokens z_l. The estimate is unbiased, over minibatches of 256
+        pictures in the order of the list, weighted by their number of pictures. A minibatch of
+        fewer than 4 pictures is left out.
 
         Notes
         -----
-        The ratio of two means over minibatches is not quite that of the full batch, which would
-        need all tokens of all pictures at once. Of `vitviz_tiny_cifar10` over 1,024 test pictures
-        of CIFAR-10 it is off by 0.003 at most, and by 0.0013 on average, a single minibatch of them
-        by up to 0.045; of a trained ViT-S/14 over 512 pictures of Tiny-ImageNet by 0.008 at most.
+        The ratio of two means over minibatches differs a little from the full batch, which would
+        need all tokens of all pictures at once. For `vitviz_tiny_cifar10` over 1,024 test pictures
+        of CIFAR-10 it is off by 0.003 at most and by 0.0013 on average (a single minibatch by up to
+        0.045); for a trained ViT-S/14 over 512 pictures of Tiny-ImageNet by 0.008 at most.
 
         References
         ----------
@@ -176,7 +222,7 @@ class Profile:
         return cka(self.state.sums["hsic"])
 
     def skip_ratio(self, branch: str) -> Moments:
-        """How long what passes a branch by is, in lengths of what the branch adds to it.
+        """Return the ratio of the skip connection's norm to the branch's output norm.
 
         Parameters
         ----------
@@ -193,13 +239,13 @@ class Profile:
         return self.state.moments[f"skip_{branch}"]
 
     def token_components(self, n_components: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Principal components of the last tokens of all patches of all pictures.
+        """Return the principal components of the last tokens of all patches of all pictures.
 
         Returns
         -------
         axes : ndarray of shape (n_components, D)
             Unit vectors, whose entry of largest magnitude is positive. A picture's colours are
-            `(tokens - mean) @ axes.T`, and mean the same in every picture.
+            `(tokens - mean) @ axes.T`; equal colours mean the same in every picture.
         mean : ndarray of shape (D,)
         explained_variance : ndarray of shape (n_components,)
             Shares of the variance, from 0 to 1.
@@ -212,7 +258,7 @@ class Profile:
         return axes, moments.mean, variances / total
 
     def importance(self, kind: str) -> tuple[Moments, Moments]:
-        """What muting a head does to the answer, of a profile for which it was asked.
+        """Return how muting each head changes the answer, if the profile measured it.
 
         Parameters
         ----------
@@ -221,27 +267,30 @@ class Profile:
         Returns
         -------
         changed, lost : Moments of values of shape (layers, heads)
-            Whether the answer is another one (0 or 1), and by how many nats the log-probability of
-            the answer falls.
+            Whether the answer changes (0 or 1), and by how many nats its log-probability falls.
 
         Notes
         -----
-        Other heads may compensate for one that is muted. The means are over the first 256 pictures
-        of the list: two parts that are merged have a mean each.
+        Other heads may compensate for a muted one. A head's mean output is taken over the first 256
+        pictures of the list; merged parts keep the means of their own lists.
         """
-        known = self.state.moments
-        if f"importance/{kind}/changed" not in known:
-            raise ProfileError(f"The importance {kind!r} of heads was not measured.")
-        return known[f"importance/{kind}/changed"], known[f"importance/{kind}/lost"]
+        moments = self.state.moments
+        if f"importance/{kind}/changed" not in moments:
+            raise ProfileError(
+                f"The importance {kind!r} of heads was not measured. Profile again with "
+                f"importance=[{kind!r}]."
+            )
+        return moments[f"importance/{kind}/changed"], moments[f"importance/{kind}/lost"]
 
     @property
     def labelled(self) -> int:
-        """How many of the measured pictures have a label."""
-        return int(self.state.sums["answers/count"].sum()) if self._answered else 0
+        """Number of measured pictures that have a label."""
+        count = self.state.sums.get("answers/count")
+        return 0 if count is None else int(count.sum())
 
     @property
     def accuracy(self) -> tuple[float, float] | None:
-        """Share of the labelled pictures whose label is the answer, or among the first five."""
+        """Top-1 and top-5 accuracy over the labelled pictures; None if there are none."""
         if not self.labelled:
             return None
         first, five = self.state.sums["answers/top"] / self.labelled
@@ -249,7 +298,7 @@ class Profile:
 
     @property
     def calibration(self) -> dict[str, np.ndarray] | None:
-        """By bin of confidence, 15 equal ones: `count`, sum of `confidence`, number `right`."""
+        """`count`, sum of `confidence` and number `right` of each of 15 equal confidence bins."""
         if not self.labelled:
             return None
         return {
@@ -265,18 +314,20 @@ class Profile:
         return float(np.abs(bins["confidence"] - bins["right"]).sum() / self.labelled)
 
     def merge(self, other: "Profile") -> "Profile":
-        """The profile of both lists of pictures, this one's first.
+        """Return the profile of both lists of pictures, this one's first.
 
-        It is the profile of the whole list where the first part ends after a multiple of 256
-        pictures; elsewhere CKA has other minibatches, and `about["note"]` says so.
+        It equals the profile of the joined list if the first part ends after a multiple of 256
+        pictures. Otherwise CKA has other minibatches, and `about["note"]` says so.
 
         Raises
         ------
         ProfileError
-            When they are of different models, weights or preprocessing, or have the same pictures.
+            When the models, weights, preprocessing or kinds of answer differ, or the two have the
+            same list of pictures.
         """
-        for key in SAME:
-            if self.about[key] != other.about[key]:
+        for key in (*SAME, "answers"):
+            values = [each.about.get(key) for each in (self, other)]
+            if values[0] != values[1] and None not in values:  # older profiles lack "answers"
                 raise ProfileError(f"Two profiles that differ in {key} cannot be merged.")
         if {*self._lists} & {*other._lists}:
             raise ProfileError("Two profiles of the same list of pictures cannot be merged.")
@@ -287,38 +338,45 @@ class Profile:
         about["refused_layers"] = self.about["refused_layers"] | other.about["refused_layers"]
         about["source"] = ", ".join(dict.fromkeys((self.about["source"], other.about["source"])))
         about["merged_from"] = self._lists + other._lists
-        about["list_sha256"] = None  # no run over a list of its own, which could go on
+        about["list_sha256"] = None  # a merged profile cannot be resumed
         if "note" in other.about or self.about["pictures"] % self.about["minibatch"]:
             about["note"] = (
-                f"Parts of other sizes than multiples of {self.about['minibatch']} pictures were "
-                "merged, so CKA has other minibatches than in a run over the whole list."
+                "CKA has other minibatches than in a run over the whole list, because a merged "
+                f"part has no multiple of {self.about['minibatch']} pictures."
             )
 
         def parts() -> Iterator[Part]:
             yield from self._parts()
             yield from other._parts()
 
-        return Profile(about, self.state.merged(other.state), parts)
+        return Profile(about, self.state.merge(other.state), parts)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the profile into a folder.
 
-        `profile.parquet` (a row a picture), `profile.npz` (the sums), `heads.csv` (every measure of
-        every head), `run.json` and `profile.html`, which shows all figures and needs no other file.
+        `profile.parquet` (one row per picture), `profile.npz` (the sums), `heads.csv` (every
+        measure of every head), `run.json` and `profile.html`, which shows all figures and needs no
+        other file.
         """
-        from .writing import write
+        from ..plots.profile_page import page
 
-        write(self, Path(folder))
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        _write_rows(self._parts(), place / "profile.parquet", about=self.about)
+        file = io.BytesIO()
+        about = json.dumps(self.about)  # also here, so that profile.npz can be read alone
+        np.savez_compressed(file, allow_pickle=False, about=about, **self.state.to_arrays())
+        replace_file(place / "profile.npz", file.getvalue())
+        replace_file(place / "heads.csv", as_csv(head_columns(self)).encode())
+        replace_file(place / "profile.html", page(self).encode(errors="backslashreplace"))
+        # last: a folder with run.json is complete
+        replace_file(place / "run.json", (json.dumps(self.about, indent=2) + "\n").encode())
 
     @property
     def _lists(self) -> list[str]:
         """Digests of the lists of pictures that were merged, or of the only one."""
-        found: list[str] = self.about.get("merged_from") or [self.about["list_sha256"]]
-        return found
-
-    @property
-    def _answered(self) -> bool:
-        return "answers/count" in self.state.sums
+        digests: list[str] = self.about.get("merged_from") or [self.about["list_sha256"]]
+        return digests
 
     def _moments(self, measure: str) -> Moments:
         if measure not in MEASURES:
@@ -327,21 +385,34 @@ class Profile:
 
 
 def load_profile(path: str | os.PathLike[str]) -> Profile:
-    """A profile that was saved.
+    """Load a profile that was saved.
 
     Parameters
     ----------
-    path : the folder, or its `profile.npz` alone, which has no rows by picture
+    path : str or path
+        The folder, or its `profile.npz` alone, which has no rows by picture.
 
     Raises
     ------
     ProfileError
-        When there is none, or it cannot be read.
+        When there is no profile, or it cannot be read.
     """
-    from .writing import rows_of
-
     place = Path(path)
     alone, rows = place.is_file(), place / "profile.parquet"
+
+    def parts() -> Iterator[Part]:
+        if alone:
+            raise ProfileError(f"{place} alone has no rows by picture. Load its whole folder.")
+        try:
+            yield from read_rows(rows, shape)
+        except ProfileError:
+            raise
+        except Exception as error:  # a damaged parquet file raises nearly anything
+            raise ProfileError(
+                f"{printable(rows)} cannot be read: {first_line(error)}. Measure again, or load "
+                f"{printable(place / 'profile.npz')} alone, which has the sums."
+            ) from error
+
     try:
         data = (place if alone else place / "profile.npz").read_bytes()
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
@@ -350,15 +421,116 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
         shape = len(about["layers"]), max(layer["num_heads"] for layer in about["layers"])
         if not alone and not rows.is_file():
             raise FileNotFoundError("profile.parquet is not there")
-    except _UNREADABLE as error:
+        profile = Profile(about, State.from_arrays(arrays), parts)
+        _check_complete(profile, shape)
+    except Exception as error:  # a damaged archive or JSON raises nearly anything
         why = Message(
             "{place} holds no profile that can be read: {error}.", place=place, error=error
         )
         raise ProfileError(why) from error
+    return profile
 
-    def parts() -> Iterator[Part]:
-        if alone:
-            raise ProfileError(f"{place} alone has no rows by picture.")
-        return rows_of(rows, shape)
 
-    return Profile(about, State.of_arrays(arrays), parts)
+def _check_complete(profile: Profile, shape: tuple[int, int]) -> None:
+    """Raise an error if something that every profile has is missing or has another shape."""
+    for name in MEASURES:
+        moments = profile._moments(name)
+        if {each.shape for each in (moments.count, moments.mean, moments.m2)} != {shape}:
+            raise ValueError(f"{name} has another shape")
+    sums, parts = profile.state.sums, profile.state.to_arrays()
+    if not all(
+        isinstance(each, np.ndarray) and each.dtype.kind in "fiu" for each in parts.values()
+    ):
+        raise ValueError("sums are no numbers")
+    depth = shape[0] + 1
+    bins = len(NORM_BINS) - 1
+    expected = {"norms": (2, depth, bins), "hsic": (depth, depth), "answers/top": (2,)}
+    expected |= {"answers/loss": ()}
+    expected |= {f"answers/{name}": (CONFIDENCE_BINS,) for name in ("count", "confidence", "right")}
+    for name, size in expected.items():
+        is_needed = name == "norms" or ("answers/" in name and "answers/count" in sums)
+        if (is_needed or name in sums) and sums[name].shape != size:
+            raise ValueError(f"{name} has another shape")
+    for branch in ("skip_attention", "skip_mlp", "outlier_share", "tokens"):
+        profile.state.moments[branch]
+    about = profile.about
+    for key, kind in _KINDS.items():
+        if not isinstance(about[key], kind):
+            raise ValueError(f"{key} is no {kind}")
+    for key in SAME:
+        about[key]
+
+
+def head_columns(profile: Profile) -> dict[str, list[Any]]:
+    """Return a table with one row per layer, head and measure, as `summary` has its columns."""
+    measures = {name: profile._moments(name) for name in MEASURES}
+    for kind in profile.about["importance"]:
+        changed, lost = profile.importance(kind)
+        measures |= {f"changed_by_{kind}": changed, f"nats_lost_by_{kind}": lost}
+    heads = [layer["num_heads"] for layer in profile.about["layers"]]
+    return head_table(heads, {name: summary(moments) for name, moments in measures.items()})
+
+
+def summary(moments: Moments) -> dict[str, np.ndarray]:
+    """Return mean, standard deviation (n - 1), standard error, 95 % interval and count."""
+    low, high = moments.interval()
+    return {
+        "value": moments.means,
+        "std": moments.std,
+        "sem": moments.sem,
+        "low": low,
+        "high": high,
+        "pictures": moments.count,
+    }
+
+
+def _write_rows(parts: Iterator[Part], path: Path, *, about: Mapping[str, Any]) -> None:
+    """Write the rows by picture part by part, each measure as nested lists by layer and head.
+
+    The file's metadata hold `about` as JSON, under "vitviz".
+    """
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    text, number = pa.string(), pa.int32()
+    kinds = dict(zip(COLUMNS, (text, text, number, number, pa.float32(), text), strict=True))
+    writer: Any = None
+    with open_replacement(path) as file:
+        for table, rows in parts:
+            columns = {name: pa.array(table[name], kinds[name]) for name in COLUMNS}
+            for name in BY_PICTURE:
+                flat = np.ascontiguousarray(rows[name], np.float32)
+                by_head = pa.list_(pa.field("head", pa.float32()), flat.shape[2])
+                heads = pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), type=by_head)
+                by_layer = pa.list_(pa.field("layer", by_head), flat.shape[1])
+                columns[name] = pa.FixedSizeListArray.from_arrays(heads, type=by_layer)
+            output = pa.table(columns).replace_schema_metadata({"vitviz": json.dumps(about)})
+            writer = writer or ParquetWriter(
+                file, output.schema, compression="zstd", use_compliant_nested_type=False
+            )
+            writer.write_table(output)
+        writer.close()
+
+
+def read_rows(path: Path, shape: tuple[int, int]) -> Iterator[Part]:
+    """Read the rows by picture part by part."""
+    from pyarrow.parquet import ParquetFile
+
+    # No pre-buffering: if one of pyarrow's threads still holds bytes of Python's when Python ends,
+    # the process aborts.
+    with open(path, "rb") as data, ParquetFile(data, pre_buffer=False) as file:
+        for number in range(file.metadata.num_row_groups):
+            table = file.read_row_group(number, use_threads=False)
+            columns = {name: table[name].to_pylist() for name in COLUMNS}
+            rows = {
+                name: _flat(table[name].combine_chunks()).reshape(-1, *shape) for name in BY_PICTURE
+            }
+            yield columns, rows
+
+
+def _flat(values: Any) -> np.ndarray:
+    """Flatten nested lists of any depth: older files have layer and head in one list."""
+    while hasattr(values, "flatten") and values.type.num_fields:
+        values = values.flatten()
+    numbers: np.ndarray = values.to_numpy(zero_copy_only=False)
+    return numbers

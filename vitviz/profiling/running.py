@@ -1,36 +1,37 @@
-"""`profile`: measure a list of pictures piece by piece, and go on where a run was stopped."""
+"""Measure a list of pictures piece by piece, and resume a run that was stopped."""
 
 import hashlib
 import json
-import platform
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import asdict, replace
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import MISSING, asdict, fields
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 
-from ..model import Model
-from .cluster import on_ray
-from .importance import Kind, muting_of
-from .measuring import PIECE, Piece, measured
-from .pictures import Entry, ProfileError, Source, listed, named
+from ..common.files import LockedError, creation_record, lock_folder, printable, replace_file
+from ..model import Model, Preprocessing
+from ..model.origin import weights_digest
+from .cluster import PieceProgress, Pieces, measure_in_processes, measure_on_ray
+from .entries import Entry, ProfileError, Sample, Source, spool_file
+from .heads import BY_PICTURE, Kind, muting_values
+from .labels import Labels, number_labels
+from .measuring import COLUMNS, PIECE, Piece, measure_piece
+from .pictures import list_pictures, source_names
 from .results import Part, Profile, load_profile
 from .state import State
-from .workers import Pieces, Told, in_processes
-from .writing import replace as replace_file
 
-#: Called as progress(pictures done, pictures in all) after each batch; what it raises stops.
+#: Called as progress(pictures done, all pictures) after each batch; an error it raises stops.
 Progress = Callable[[int, int], object]
-#: Where the workers of a profile are.
+#: Where workers run: on this machine, or as actors of Ray.
 Engine = Literal["local", "ray"]
-#: What a run that goes on must share with the one that was stopped.
+#: Settings that must be the same to resume a run.
 _SETTINGS = (
     "model",
     "weights_sha256",
@@ -40,13 +41,17 @@ _SETTINGS = (
     "minibatch",
     "importance",
 )
+_UNREADABLE = (
+    "{path} cannot be read: {why}. Delete this file; with --resume (resume=True) its pictures are "
+    "measured again."
+)
 
 
 def profile(
     model: Model,
-    pictures: Source | Iterable[Source],
+    pictures: Source | Sample | Iterable[Source | Sample],
     *,
-    labels: str | PathLike[str] | Mapping[str, int | str] | Sequence[int | str] | None = None,
+    labels: Labels | None = None,
     limit: int | None = None,
     seed: int = 0,
     batch_size: int = 16,
@@ -64,38 +69,45 @@ def profile(
     ----------
     model : Model
     pictures : pictures, paths of files and folders, or globs
-        Picture files; parquet files with a column of them, or with packed sheets; tar shards of
-        WebDataset. A folder stands for all of these in it. Those that cannot be read are skipped
-        and listed in `Profile.pictures`.
+        Picture files; parquet files with a column of pictures, or with packed sheets; tar shards of
+        WebDataset. A folder stands for all of these in it. Pictures that cannot be read are skipped
+        and listed in `Profile.pictures`. Or the items of a Dataset or a DataLoader: prepared inputs
+        (see `vitviz.capture`), (picture, label), or dictionaries with "image" or "pixel_values" and
+        "label" or "labels". A run counts its pictures first: items of an iterator, a Dataset or a
+        DataLoader are read once and kept in a temporary file (in the folder that TMPDIR names)
+        until they are measured. With Ray they stay in memory.
     labels : path, mapping or sequence, optional
-        A CSV file of names and labels, or of labels alone in the order of the list, or the same in
-        Python: numbers or names of classes. Parquet files and shards have their own.
+        Class numbers or names: a table (CSV) of pictures and labels, or of labels alone in the
+        order of the list; a folder of class folders; or the same in Python. Parquet files and
+        shards have their own. A label with two meanings is refused.
     limit : int, optional
-        So many of the pictures are chosen by `seed`.
+        Measure a random sample of this many pictures.
+    seed : int
+        Of the random sample.
     batch_size : int
         Pictures in one forward pass.
     importance : "zero" and "mean"
-        Mute every head in turn, to 0 or to the mean of what it gives over the first 256 pictures,
-        and measure what happens to the answer. It takes a forward pass a head.
+        Mute every head in turn, to 0 or to its mean output over the first 256 pictures, and measure
+        how the answer changes. This takes one forward pass per head.
     workers : int
-        So many processes, each with the model, measure 256 pictures at a time. Where one is killed,
-        the pictures that it was at are measured again. They share the threads of this process. 0
-        measures in this process.
+        Number of processes that measure 256 pictures at a time. Each has its own model; they share
+        the threads of this process. If one is killed, its pictures are measured again. With 0, this
+        process measures.
     engine : "local" or "ray"
-        Where the workers are: processes of this machine, or actors of Ray, with `vitviz[cluster]`:
-        of the cluster that RAY_ADDRESS names, or that the caller has connected to, else on this
-        machine. There every actor has a CUDA device of its own where the model is on one, and all
-        machines must find the pictures' files under the same paths.
+        Where the workers run: as processes of this machine, or as actors of Ray (with
+        `vitviz[cluster]`), in the cluster that RAY_ADDRESS names or the caller is connected to,
+        else on this machine. With Ray every actor has its own CUDA device if the model is on one,
+        and all machines must find the files of the pictures under the same paths.
     called : str, optional
-        What figures call the pictures; the names of their files where left out.
+        The name of the pictures in figures; by default the names of their folders and shards.
     out : path, optional
-        A folder that is written, see `Profile.save`. Then what is done is kept when the run is
-        stopped, and no number of pictures takes more memory.
+        Folder to write, see `Profile.save`. With it, a stopped run can be resumed, and the memory
+        needed does not grow with the number of pictures.
     resume : bool
-        Go on with the run that was stopped in `out`.
+        Resume the run that was stopped in `out`.
     progress : callable, optional
         Called as progress(done, total) before the first batch and after each, with Ray after 256
-        pictures; what it raises stops the run.
+        pictures. An error that it raises stops the run.
 
     Returns
     -------
@@ -110,237 +122,285 @@ def profile(
 
     Notes
     -----
-    Sums over the same pictures are the same whatever measured them, to 1e-12 where the batches and
-    the threads of a worker are the same, and else to about 1e-5.
+    Sums over the same pictures do not depend on who measured them: they agree to 1e-12 if batches
+    and threads per worker are the same, and else to about 1e-5.
     """
     if batch_size < 1:
         raise ProfileError(f"Expected batches of at least one picture, got {batch_size}.")
     _check_workers(model, workers, engine)
-    entries = listed(pictures, labels=labels, limit=limit, seed=seed)
-    entries = numbered(entries, model, asked=labels is not None)
-    about = described(model, entries, batch_size, importance)
-    if called:
-        about["source"] = called
-    folder = None if out is None else Path(out)
-    if folder is not None:
-        if resume and (folder / "run.json").is_file():
-            return _finished(folder, about)
-        _prepare(folder, about, resume)
-    muting = muting_of(model, importance, entries[:PIECE], batch_size)
+    notes: list[str] = []
+    with spool_file() as file:
+        spool = file if engine == "local" else None
+        entries = list_pictures(
+            pictures, labels=labels, limit=limit, seed=seed, notes=notes, spool=spool
+        )
+        entries, why_unlabelled = number_labels(entries, model, asked=labels is not None)
+        if why_unlabelled is not None and labels is not None and model.num_classes:
+            raise ProfileError(why_unlabelled)  # `compare` goes on with the other model's classes
+        if why_unlabelled is not None:
+            notes.append(f"The labels of the pictures are left out: {why_unlabelled}")
+        about = describe_run(model, entries, batch_size, importance)
+        about |= {"notes": notes, "seed": seed, "limit": limit}
+        if called:
+            about["source"] = called
+        folder = None if out is None else Path(out)
+        about |= {"workers": workers, "engine": engine}
+        about["threads"] = max(1, about["threads"] // max(1, workers))
+        if folder is not None and resume and (folder / "run.json").is_file():
+            return _load_finished(folder, about)
+        with nullcontext() if folder is None else hold_folder(folder):
+            if folder is not None:
+                _prepare(folder, about, resume)
+            return _measure_all(model, entries, about, folder, progress)
+
+
+def _measure_all(
+    model: Model,
+    entries: Sequence[Entry],
+    about: dict[str, Any],
+    folder: Path | None,
+    progress: Progress | None,
+) -> Profile:
+    """Measure all pieces that the folder does not hold yet, and merge all pieces."""
+    batch_size = about["batch_size"]
+    muting = muting_values(model, about["importance"], entries[:PIECE], batch_size)
     begun = time.monotonic()
     starts = range(0, len(entries), PIECE)
-    cut = {number: entries[first : first + PIECE] for number, first in enumerate(starts)}
-    paths = {} if folder is None else {n: folder / "pieces" / f"{n:06}.npz" for n in cut}
-    done = {number: len(cut[number]) for number, path in paths.items() if path.is_file()}
-    left = {number: some for number, some in cut.items() if number not in done}
+    pieces = {number: entries[first : first + PIECE] for number, first in enumerate(starts)}
+    paths = {} if folder is None else {n: folder / "pieces" / f"{n:06}.npz" for n in pieces}
+    done = {number: len(pieces[number]) for number, path in paths.items() if path.is_file()}
+    for number in done:  # a damaged file would else end the run after hours of work
+        _read_piece(paths[number], pieces[number], about)
+    left = {number: some for number, some in pieces.items() if number not in done}
 
-    def told(number: int, pictures: int) -> None:
+    def report(number: int, pictures: int) -> None:
         done[number] = pictures
         if progress is not None:
             progress(sum(done.values()), len(entries))
 
-    threads = max(1, about["threads"] // max(1, workers))
-    about |= {"workers": workers, "engine": engine, "threads": threads}
     settings = {"batch_size": batch_size, "muting": muting}
-    found: dict[int, Piece] = {}
+    measured: dict[int, Piece] = {}
     if left:
-        told(min(left), 0)
-        with closing(_measured(model, settings, left, told, about)) as results:
+        report(min(left), 0)
+        with closing(_measure_pieces(model, settings, left, report, about)) as results:
             for number, piece in results:
                 if folder is None:
-                    found[number] = piece
+                    measured[number] = piece
                 else:
-                    replace_file(paths[number], piece.saved())
-    pieces = [found[number] for number in sorted(found)]
-    return _gathered(about, pieces, folder, time.monotonic() - begun)
+                    replace_file(paths[number], piece.to_bytes())
+    in_order = [measured[number] for number in sorted(measured)]
+    return _gather(about, entries, in_order, folder, time.monotonic() - begun)
 
 
-def _measured(
-    model: Model, settings: Mapping[str, Any], pieces: Pieces, told: Told, about: Mapping[str, Any]
+def _measure_pieces(
+    model: Model,
+    settings: Mapping[str, Any],
+    pieces: Pieces,
+    report: PieceProgress,
+    about: Mapping[str, Any],
 ) -> Generator[tuple[int, Piece]]:
-    """Measure pieces where they are to be; they come as they are done, with their numbers."""
+    """Measure pieces here or by workers; yield each with its number as soon as it is done."""
     if not about["workers"]:
         for number, some in pieces.items():
-            yield number, measured(model, some, progress=partial(told, number), **settings)
+            yield number, measure_piece(model, some, progress=partial(report, number), **settings)
         return
-    by_workers = on_ray if about["engine"] == "ray" else in_processes
-    workers = min(about["workers"], len(pieces))
-    yield from by_workers(model, settings, pieces, told, workers=workers, threads=about["threads"])
+    by_workers = measure_on_ray if about["engine"] == "ray" else measure_in_processes
+    workers, threads = min(about["workers"], len(pieces)), about["threads"]
+    yield from by_workers(model, settings, pieces, report, workers=workers, threads=threads)
 
 
 def _check_workers(model: Model, workers: int, engine: Engine) -> None:
     if engine not in get_args(Engine):
         raise ProfileError(f'Expected the engine "local" or "ray", got {engine!r}.')
     if workers < 0:
-        raise ProfileError(f"Expected a number of workers from 0 on, got {workers}.")
+        raise ProfileError(f"Expected at least 0 workers, got {workers}.")
     if engine == "ray" and not workers:
-        raise ProfileError('The engine "ray" measures by workers: ask for at least one.')
+        raise ProfileError('The engine "ray" needs at least one worker, got 0.')
     device = model.device.type
     if workers and device != "cpu" and not (device == "cuda" and engine == "ray"):
         raise ProfileError(
-            f"Workers cannot share the device {model.device}: leave them out, or on CUDA take the "
-            'engine "ray", which gives every worker a device of its own.'
+            f"Workers cannot share the device {model.device}. Leave them out; on CUDA, the engine "
+            '"ray" gives every worker its own device.'
         )
 
 
-def _gathered(
-    about: dict[str, Any], pieces: Sequence[Piece], folder: Path | None, seconds: float
+def _gather(
+    about: dict[str, Any],
+    entries: Sequence[Entry],
+    pieces: Sequence[Piece],
+    folder: Path | None,
+    seconds: float,
 ) -> Profile:
-    """The profile of all pieces, in order; where they lie in a folder it is written."""
+    """Merge all pieces, in order, into a profile; write it if the pieces lie in a folder."""
 
-    def each() -> Iterator[Piece]:
+    def read_pieces() -> Iterator[Piece]:
         if folder is None:
             yield from pieces
         else:
-            for path in sorted((folder / "pieces").glob("*.npz")):
-                yield Piece.of_saved(path.read_bytes())
+            for number, path in enumerate(sorted((folder / "pieces").glob("*.npz"))):
+                yield _read_piece(path, entries[number * PIECE : (number + 1) * PIECE], about)
 
     def parts() -> Iterator[Part]:
-        return ((piece.table, piece.rows) for piece in each())
+        return ((piece.table, piece.rows) for piece in read_pieces())
 
     state = State()
     about |= {"seconds": round(seconds, 1), "skipped": 0, "proof_error": 0.0, "refused_layers": {}}
-    for piece in each():
-        state = state.merged(piece.state)
+    for piece in read_pieces():
+        state = state.merge(piece.state)
         about["skipped"] += sum(why is not None for why in piece.table["skipped"])
         about["proof_error"] = max(about["proof_error"], piece.proof_error)
         about["refused_layers"] |= piece.refusals
     if about["skipped"] == about["pictures"]:
         first = next(why for table, _ in parts() for why in table["skipped"])
         raise ProfileError(f"None of the {about['pictures']} pictures could be measured: {first}")
-    found = Profile(about, state, parts)
+    profile = Profile(about, state, parts)
     if folder is None:
-        return found
-    found.save(folder)
+        return profile
+    profile.save(folder)
     shutil.rmtree(folder / "pieces")
     return load_profile(folder)
 
 
 def _prepare(folder: Path, about: Mapping[str, Any], resume: bool) -> None:
-    """Make the folder of a run, or check that the run in it is this one."""
+    """Create the folder of a run, or check that the run to resume in it has the same settings."""
     pieces = folder / "pieces"
     known = pieces / "run.json"
     if not resume:
         check_unused(folder)
     elif known.is_file():
-        _check_same(folder, json.loads(known.read_text(encoding="utf-8")), about)
+        try:
+            before = json.loads(known.read_bytes())
+            if not isinstance(before, dict):
+                raise ValueError("it holds something else")
+        except (OSError, ValueError, RecursionError) as error:
+            raise ProfileError(
+                f"{printable(known)} cannot be read: {error}. Delete the folder "
+                f"{printable(pieces)}, and start again."
+            ) from error
+        _check_same(folder, before, about)
     try:
         pieces.mkdir(parents=True, exist_ok=True)
         replace_file(known, json.dumps(about).encode())
     except OSError as error:
-        raise ProfileError(f"{folder} cannot be written: {error}.") from error
+        raise ProfileError(f"{folder} cannot be written: {error.strerror or error}.") from error
 
 
 def check_unused(folder: Path) -> None:
-    """Raise a ProfileError when there is a profile in the folder, or the beginning of one."""
+    """Raise a ProfileError if the folder holds a profile, finished or not."""
     if (folder / "pieces" / "run.json").is_file() or (folder / "run.json").is_file():
-        raise ProfileError(f"{folder} holds a profile already: resume it, or name another folder.")
+        raise ProfileError(f"{folder} holds a profile already. Resume it, or name another folder.")
 
 
-def _finished(folder: Path, about: Mapping[str, Any]) -> Profile:
-    """The profile in a folder whose run had come to its end."""
-    found = load_profile(folder)
-    _check_same(folder, found.about, about)
-    return found
+@contextmanager
+def hold_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder against other runs."""
+    try:
+        with lock_folder(folder):
+            yield
+    except LockedError as error:
+        raise ProfileError(str(error)) from error
 
 
-def _check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    for key in _SETTINGS:
-        if before.get(key) != now[key]:
-            raise ProfileError(
-                f"The run in {folder} has another {key.replace('_', ' ')}, so it cannot go on."
-            )
-
-
-def numbered(entries: Sequence[Entry], model: Model, *, asked: bool) -> list[Entry]:
-    """The entries with the numbers of their classes.
-
-    Labels that came with the pictures are left out where one of them is no class of the model.
+def _read_piece(path: Path, entries: Sequence[Entry], about: Mapping[str, Any]) -> Piece:
+    """Read the piece of these pictures from a file.
 
     Raises
     ------
     ProfileError
-        When a label that was `asked` for is no class of the model.
+        When the file is damaged, or holds other pictures.
     """
-    names = {name: number for number, name in enumerate(model.labels or ())}
-    found = []
-    for entry in entries:
-        label = names.get(entry.label) if isinstance(entry.label, str) else entry.label
-        if entry.label is None or (label is not None and 0 <= label < model.num_classes):
-            found.append(replace(entry, label=label))
-        elif asked:
+    layers = about["layers"]
+    shape = len(entries), len(layers), max(layer["num_heads"] for layer in layers)
+    try:
+        piece = Piece.from_bytes(path.read_bytes())
+        State().merge(piece.state).merge(piece.state)  # fails if its arrays do not fit together
+        is_whole = (
+            piece.table["picture"] == [entry.name for entry in entries]
+            and all(len(piece.table[name]) == len(entries) for name in COLUMNS)
+            and all(piece.rows[name].shape == shape for name in BY_PICTURE)
+            and all(isinstance(why, str | None) for why in piece.table["skipped"])
+            and 0 <= piece.proof_error < np.inf
+        )
+        dict(piece.refusals)
+    except Exception as error:  # a damaged archive or JSON raises nearly anything
+        raise ProfileError(_UNREADABLE.format(path=printable(path), why=error)) from error
+    if not is_whole:
+        raise ProfileError(_UNREADABLE.format(path=printable(path), why="it holds something else"))
+    return piece
+
+
+def _load_finished(folder: Path, about: Mapping[str, Any]) -> Profile:
+    """Load the profile of a finished run, if it has the same settings."""
+    try:
+        profile = load_profile(folder)
+    except ProfileError as error:
+        raise ProfileError(
+            f"{error} Delete this folder, or name another one, and start again."
+        ) from error
+    _check_same(folder, profile.about, about)
+    return profile
+
+
+def _check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for key in _SETTINGS:
+        if _with_defaults(before).get(key) != now[key]:
             raise ProfileError(
-                f"The label {entry.label} of {entry.name} is none of the {model.num_classes} "
-                f"classes of {model.name}."
+                f"The run in {folder} has another {key.replace('_', ' ')}, so it cannot be "
+                "resumed. Use the same settings, or name another folder."
             )
-        else:
-            return [replace(entry, label=None) for entry in entries]
-    return found
 
 
-def described(
+def describe_run(
     model: Model, entries: Sequence[Entry], batch_size: int, importance: Sequence[Kind]
 ) -> dict[str, Any]:
-    """What `run.json` says before anything was measured, as JSON gives it back."""
+    """Describe a run, as `run.json` holds it before anything is measured."""
     weight = next(model.module.parameters())
     about = {
         "model": model.name,
         "provenance": model.provenance,
         "trained": model.trained,
-        "weights_sha256": weights_digest(model),
+        "weights_sha256": weights_digest(model.module),
         "dtype": str(weight.dtype).removeprefix("torch."),
         "labels": model.labels,
         "num_classes": model.num_classes,
+        "answers": model.answers,
+        "one_answer": model.has_one_answer,
         "preprocessing": asdict(model.preprocess),
         "layers": [asdict(layer) for layer in model.layers],
         "pictures": len(entries),
-        "source": named(entries),
+        "source": source_names(entries),
         "list_sha256": list_digest(entries),
         "batch_size": batch_size,
         "minibatch": PIECE,
         "importance": list(importance),
         "threads": torch.get_num_threads(),
-        "versions": {
-            "python": platform.python_version(),
-            **{name: _version(name) for name in ("vitviz", "torch", "timm", "numpy", "pillow")},
-        },
+        **creation_record(),
     }
-    found: dict[str, Any] = json.loads(json.dumps(about))
-    return found
+    as_read: dict[str, Any] = json.loads(json.dumps(about))  # tuples become lists, as in the file
+    return as_read
 
 
 def fits(profile: Profile, model: Model) -> bool:
     """Whether a profile is of this model: of its weights, layers and preprocessing."""
     known = dict(preprocessing=asdict(model.preprocess), layers=[*map(asdict, model.layers)])
     known = json.loads(json.dumps(known))
-    return known == {name: profile.about[name] for name in known} and (
-        profile.about["weights_sha256"] == weights_digest(model)  # last: it reads all weights
+    about = _with_defaults(profile.about)
+    return known == {name: about[name] for name in known} and (
+        profile.about["weights_sha256"] == weights_digest(model.module)  # last: reads all weights
     )
 
 
-def weights_digest(model: Model) -> str:
-    """sha256 of all parameters and buffers, with their names."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.module.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
+def _with_defaults(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the defaults of preprocessing settings that are newer than the file."""
+    usual = {f.name: f.default for f in fields(Preprocessing) if f.default is not MISSING}
+    usual = json.loads(json.dumps(usual))
+    return {**about, "preprocessing": usual | about.get("preprocessing", {})}
 
 
 def list_digest(entries: Sequence[Entry]) -> str:
-    """sha256 of the names and labels; of pictures without a file their bytes count, too."""
+    """Return the sha256 of all names and labels, and of the bytes of pictures without a file."""
     digest = hashlib.sha256()
     for entry in entries:
-        digest.update(f"{entry.name}\0{entry.label}\0".encode(errors="surrogateescape"))
-        if isinstance(entry.source, bytes):
-            digest.update(entry.source)
-        elif not isinstance(entry.source, str):
-            digest.update(entry.source.tobytes())
+        line = f"{entry.name}\0{entry.label}\0{entry.digest}"
+        digest.update(line.encode(errors="surrogateescape"))
     return digest.hexdigest()
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"

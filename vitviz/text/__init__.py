@@ -1,14 +1,16 @@
-"""The text of every page: title, question, equation and explanations, one Markdown file each.
+"""Load the text of every page: title, question, equation and explanations, one Markdown file each.
 
-There is a folder for each language, with the same files in it; a line that begins with `## ` or
-with a condition is the same in all of them.
+Each language has a folder with the same files. Lines that begin with `## ` or with a condition are
+the same in all languages.
 
-A file begins with `# Title`, the page's question on a line of its own, and then the sections
-`## Equation` (LaTeX), `## What you see` and `## Try this`; `## What the papers found` and
-`## Often said, and wrong` follow on the pages that have them.
+A file begins with `# Title` and the page's question on its own line. Then come the sections
+`## In a sentence`, which stands above the figure, `## Equation` (LaTeX), `## What you see` and
+`## Try this`. Some pages also have `## What the papers found` and `## Often said, and wrong`.
+
+HTML comments are not shown. In the English files they name the source of a claim.
 
 A paragraph that begins with a condition in brackets, such as `[window, not trained]`, is shown only
-for models that have every trait in it, and none that follows `not`. `TRAITS` lists them all.
+for models that have every trait in it, and none that follows `not`. `TRAITS` lists all traits.
 """
 
 import re
@@ -16,30 +18,27 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from vitviz.language import spoken
+from vitviz.common.language import current_language
 
-#: Pages in the order in which a class goes through them.
-PAGES = (
-    *("anatomy", "filters", "positions", "attention", "distance", "rollout", "tokens", "classify"),
-    *("training", "zoo", "compare"),
-)
-OPENING = PAGES[0]  #: the page that the app opens with
-#: What a caption may ask about the model on screen. The first six are kinds of its layers.
+#: Traits of the model on screen that a caption may depend on. The first six are kinds of layers.
 TRAITS = frozenset(
     (
         *("global", "class", "window", "grid", "pooled", "mixing"),
-        "all-to-all",  # every token attends to every token, and they are the same in each layer
+        "all-to-all",  # every token attends to every token, with the same tokens in each layer
         "relative bias",  # added to the scores of attention
         "rotary",  # queries and keys are rotated by their positions
-        "prefix",  # there are tokens beside the patches
+        "prefix",  # there are tokens that are no patches
         "cls",  # the head reads the CLS token
-        "classes",  # there is a head that names classes
-        "words",  # the classes are words, with whose vectors the picture's embedding is compared
-        "sigmoid",  # each of them has a probability of its own
+        "classes",  # the head names classes
+        "words",  # classes are words, whose embeddings are compared with the picture's
+        "sigmoid",  # each class has its own probability
         "overlap",  # neighbouring patches share pixels
+        "convolutions",  # that see more than one patch, before the layers or in them
+        "linear mixing",  # one linear layer mixes the patches, as in ResMLP
+        "gated",  # a gate mixes the patches, as in gMLP
         "trained",
-        "shipped",  # trained here, so that the initial weights are known
-        "mimetic",  # and these were given heads that are local or global, and 2-D positions
+        "shipped",  # trained by this project, so that the initial weights are known
+        "mimetic",  # initialised with local and global heads, and 2-D positions
     )
 )
 _PLAIN = frozenset(("global", "all-to-all", "prefix", "cls", "classes", "trained", "shipped"))
@@ -47,10 +46,11 @@ _PLAIN = frozenset(("global", "all-to-all", "prefix", "cls", "classes", "trained
 
 @dataclass(frozen=True)
 class PageText:
-    """The strings of one page; `papers` and `wrong` are lists, or empty."""
+    """The texts of one page; `papers` and `wrong` are Markdown lists, or empty."""
 
     title: str
     question: str
+    lead: str
     equation: str
     see: str
     try_this: str
@@ -58,56 +58,46 @@ class PageText:
     wrong: str
 
 
-def tab(page: str) -> str:
-    """The name of a page in the navigation: its number in the lesson, and its title."""
-    return f"{PAGES.index(page) + 1} {page_text(page).title}"
-
-
-def page_after(page: str) -> str | None:
-    """The next page of the lesson; None after the last."""
-    later = PAGES[PAGES.index(page) + 1 :]
-    return later[0] if later else None
-
-
 def page_text(page: str, traits: frozenset[str] = _PLAIN) -> PageText:
-    """The strings of one page, for a model of these traits; by default a trained ViT.
+    """Return the texts of one page for a model with these traits, by default a trained ViT.
 
     Raises
     ------
     ValueError
-        When the file lacks a section, or has a condition that is no trait.
+        When the file lacks a section, or a condition has an unknown trait.
     """
-    return _page_text(page, traits, spoken())
+    return _page_text(page, traits, current_language())
 
 
 @cache
 def _page_text(page: str, traits: frozenset[str], language: str) -> PageText:
     head, *sections = _content(page, language).split("\n## ")
     title, question = (line for line in head.splitlines() if line.strip())
-    named = dict(section.split("\n", 1) for section in sections)
+    by_name = {"What the papers found": "", "Often said, and wrong": ""}
+    by_name |= dict(section.split("\n", 1) for section in sections)
 
-    def shown(name: str, between: str = " ") -> str:
-        paragraphs = re.split(r"\n\s*\n", named[name].strip())
-        return between.join(filter(None, (_if_true(each, traits) for each in paragraphs)))
+    def section(name: str, between: str = " ") -> str:
+        paragraphs = re.split(r"\n\s*\n", by_name[name].strip())
+        return between.join(filter(None, (_apply_condition(each, traits) for each in paragraphs)))
 
-    named = {"What the papers found": "", "Often said, and wrong": "", **named}
     try:
         return PageText(
             title=title.removeprefix("# "),
             question=question,
-            equation=shown("Equation"),
-            see=shown("What you see"),
-            try_this=shown("Try this"),
-            papers=shown("What the papers found", "\n\n"),
-            wrong=shown("Often said, and wrong", "\n\n"),
+            lead=section("In a sentence"),
+            equation=section("Equation"),
+            see=section("What you see"),
+            try_this=section("Try this"),
+            papers=section("What the papers found", "\n\n"),
+            wrong=section("Often said, and wrong", "\n\n"),
         )
     except KeyError as missing:
         raise ValueError(f"{page}.md has no section {missing}.") from missing
 
 
 def glossary() -> dict[str, str]:
-    """The definition of each term in all its forms, which are in small letters."""
-    return _glossary(spoken())
+    """Return the definition of each term by each of its forms, in lower case."""
+    return _glossary(current_language())
 
 
 @cache
@@ -121,18 +111,20 @@ def _glossary(language: str) -> dict[str, str]:
 
 
 def _content(name: str, language: str) -> str:
-    return (Path(__file__).parent / language / f"{name}.md").read_text(encoding="utf-8")
+    content = (Path(__file__).parent / language / f"{name}.md").read_text(encoding="utf-8")
+    return re.sub(r"<!--.*?-->\s*", "", content, flags=re.DOTALL)  # sources, for authors
 
 
-def _if_true(paragraph: str, traits: frozenset[str]) -> str:
-    """The paragraph without its condition; empty where that is false."""
-    found = re.match(r"\[([^]]*)\]\s+", paragraph)
-    if not found:
+def _apply_condition(paragraph: str, traits: frozenset[str]) -> str:
+    """Return the paragraph without its condition, or nothing if the condition is false."""
+    match = re.match(r"\[([^]]*)\]\s+", paragraph)
+    if not match:
         return paragraph
-    for condition in found[1].split(", "):
+    for condition in match[1].split(", "):
         trait = condition.removeprefix("not ")
         if trait not in TRAITS:
-            raise ValueError(f"{trait} in a condition is none of the traits.")
+            known = ", ".join(sorted(TRAITS))
+            raise ValueError(f"Unknown trait {trait!r} in a caption condition. Known: {known}.")
         if (trait in traits) == condition.startswith("not "):
             return ""
-    return paragraph[found.end() :]
+    return paragraph[match.end() :]

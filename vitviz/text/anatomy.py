@@ -1,23 +1,23 @@
-"""What the page Anatomy says of each step; of each box of an encoder layer: encoder_layer.py.
+"""The texts of the steps on Anatomy; encoder_layer.py has those of the boxes of a layer.
 
-Names in braces are numbers of the model on screen; `_` and `^` begin an index or an exponent, as in
-z_0 or P², which the page sets as such.
+Names in braces are replaced by numbers of the model on screen. `_{…}` and `^{…}` are set as index
+and exponent.
 """
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ..language import mark
+from ..common.language import mark
 
 
 class Words(NamedTuple):
-    """Of one step.
+    """The texts of one step.
 
     Attributes
     ----------
     title : str
     equation : int
-        Which of the equations (1) to (4) it belongs to; 0 where the paper has none.
+        Its equation, (1) to (4), in the paper; 0 if the paper has none.
     say : str
         What happens to the numbers, in two or three sentences.
     """
@@ -127,6 +127,26 @@ STEPS: Mapping[str, Words] = {
             "are the same for every picture."
         ),
     ),
+    # Touvron et al., ResMLP, 2021 (arXiv 2105.03404).
+    "mixer_linear": Words(
+        mark("Layers × {L}"),
+        0,
+        mark(
+            "Each of the {L} layers first mixes the tokens by one linear layer across the patches, "
+            "and then processes each token on its own. There is no attention: the mixing weights "
+            "are the same for every picture."
+        ),
+    ),
+    # Liu et al., Pay Attention to MLPs, NeurIPS 2021 (arXiv 2105.08050).
+    "mixer_gated": Words(
+        mark("Layers × {L}"),
+        0,
+        mark(
+            "Each of the {L} layers is one MLP with a gate in its middle: half of its numbers are "
+            "mixed across the patches and multiplied with the other half. There is no attention: "
+            "the mixing weights are the same for every picture."
+        ),
+    ),
     "stage": Words(
         mark("Stage {number}"),
         0,
@@ -190,10 +210,27 @@ STEPS: Mapping[str, Words] = {
         mark("Head"),
         4,
         mark(
-            "One linear layer turns y into {K} numbers, one for each class: the logits. "
+            "{maker} turns y into {K} numbers, one for each class: the logits. "
             "Softmax turns these into probabilities, which add up to 100 %. In the paper this "
             "is the head for fine-tuning; during pre-training it has one hidden layer with "
             "tanh."
+        ),
+    ),
+    "label_head": Words(
+        mark("Head"),
+        4,
+        mark(
+            "{maker} turns y into {K} numbers, one for each label: the logits. The sigmoid turns "
+            "each logit into a probability of its own, so several labels may apply to a picture, "
+            "or none."
+        ),
+    ),
+    "value_head": Words(
+        mark("Head"),
+        4,
+        mark(
+            "The head turns y into {K} numbers. They are values, as of a regression: their unit "
+            "is not known here, and they are no probabilities."
         ),
     ),
     "no_head": Words(
@@ -211,7 +248,7 @@ STEPS: Mapping[str, Words] = {
     ),
 }
 
-#: Of the tokens in front of the patches, by their kind; the first is used where CLS is read.
+#: Of the prefix tokens, by kind; the first is for models whose head reads CLS.
 PREFIX: Mapping[str, str] = {
     "cls": mark(
         "A learned vector, [CLS], is put in front of the patches; it is the same for every "
@@ -225,19 +262,22 @@ PREFIX: Mapping[str, str] = {
     "dist": mark(
         "DIST is a second such vector, which learns the answers of a teacher model (DeiT)."
     ),
+    # Store: Darcet et al., ICLR 2024. Biases: Sun et al., COLM 2024 (arXiv 2402.17762). Both, and
+    # no-ops: Fesser et al., 2026 (arXiv 2606.08105).
     "reg": mark(
-        "Registers are further learned vectors, which the head does not read: the layers can "
-        "store intermediate results in them, and need no patches for that."
+        "Registers are further learned vectors, which the head does not read. What they do is "
+        "disputed: they may store global information, or be a place to look at where a head is "
+        "to change nothing."
     ),
 }
 
-#: What is said of a token whose numbers are not in the browser: by the app, and by a file.
+#: Shown for a token whose numbers are not in the browser, in the app and in a file.
 PARTIAL_APP = mark("This layer is large: click the token, and its numbers are sent.")
 PARTIAL_FILE = mark(
     "This file holds these numbers for {token} only; the app shows them for every token."
 )
 
-#: Shapes in letters, by the names of steps and of what they are made with.
+#: Shapes in letters, by the names of steps and of their weights.
 SHAPES: Mapping[str, str] = {
     "picture": "x: H × W × C",
     "stem": mark("feature map: H × W × C"),
@@ -267,4 +307,5 @@ SHAPES: Mapping[str, str] = {
     "head.weight": "W: K × D",
     "head.bias": "b: K",
     "head": mark("logits: K"),
+    "value_head": mark("values: K"),
 }

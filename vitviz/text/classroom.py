@@ -1,6 +1,6 @@
-"""What is said to a class and to its teacher."""
+"""The texts of a class: for its students and its teacher."""
 
-from ..language import mark
+from ..common.language import mark
 
 JOIN = mark("Join")
 JOIN_HELP = mark("The address of this server, to be opened by others in the same network.")

@@ -1,8 +1,8 @@
-"""What the page Anatomy says of each box of an encoder layer."""
+"""The texts of the boxes of an encoder layer on Anatomy."""
 
 from collections.abc import Mapping
 
-from ..language import mark
+from ..common.language import mark
 from .anatomy import Words
 
 #: Boxes of an encoder layer. `qkv` stands for queries, keys and values.
@@ -20,9 +20,10 @@ BOXES: Mapping[str, Words] = {
         2,
         mark(
             "LayerNorm brings each token to mean 0 and standard deviation 1, then multiplies "
-            "by γ and adds β. It stands before attention (pre-norm), so the stream itself is "
-            "passed on unchanged along the line at the left. The first Transformer had it "
-            "after each addition (post-norm)."
+            "by γ and adds β. So the next step gets numbers of the same size, however long a token "
+            "has grown, and many layers can be trained. It stands before attention (pre-norm), so "
+            "the stream itself is passed on unchanged along the line at the left. The first "
+            "Transformer had it after each addition (post-norm)."
         ),
     ),
     "qkv": Words(
@@ -31,7 +32,18 @@ BOXES: Mapping[str, Words] = {
         mark(
             "Three matrices turn every token into a query q, a key k and a value v: what it "
             "looks for, what it is found by, and what it passes on. They are split into {h} "
-            "heads of D_{h} = {d} numbers."
+            "heads of D_{h} = {d} numbers.{rotation}"
+        ),
+    ),
+    # Su et al., RoFormer, 2021 (arXiv 2104.09864); for patches: Heo et al., ECCV 2024.
+    "rotated": Words(
+        "RoPE",
+        0,
+        mark(
+            "Nothing is added to the tokens to tell where they lie. Instead, pairs of numbers of q "
+            "and k are rotated by angles that depend on row and column of the patch. Lengths stay "
+            "the same. The product of a rotated q and a rotated k depends on their offset: how far "
+            "one patch lies from the other, and in which direction."
         ),
     ),
     "scores": Words(
@@ -57,8 +69,8 @@ BOXES: Mapping[str, Words] = {
         2,
         mark(
             "The output for this query is the sum of all values v, each multiplied by its "
-            "share. Only here do tokens exchange information; everything else processes each "
-            "token on its own."
+            "share. In this model tokens exchange information only here; everything else in the "
+            "layer processes each token on its own."
         ),
     ),
     "concatenated": Words(
@@ -102,7 +114,9 @@ BOXES: Mapping[str, Words] = {
         3,
         mark(
             "The MLP processes each token on its own, with the same weights for all: it moves "
-            "no information between patches. Its first matrix turns {D} numbers into {M}."
+            "no information between patches. It computes new features from what attention has "
+            "gathered, which weighted means alone cannot do. Its first matrix turns {D} numbers "
+            "into {M}."
         ),
     ),
     "activated": Words(
@@ -137,17 +151,17 @@ ACTIVATING: Mapping[str, str] = {
         "other half: a gate for each number."
     ),
 }
+#: For layers whose queries and keys before the rotation are not available.
+ROTATION = mark(" They are shown after this model has rotated q and k by their positions (RoPE).")
 BIAS = mark(" This family then adds a bias that depends on the positions of query and key.")
-#: Of a layer that is not opened.
+#: For a layer that cannot be opened.
 CLOSED: Mapping[str, str] = {
     "before": mark("Layer {l} gets {T} tokens of {D} numbers, the residual stream."),
     "after_attention": mark("The result of the first half of the layer is added: {closed}."),
-    "after": mark(
-        "The second half of the layer processes each token on its own, and its result is added too."
-    ),
+    "after": mark("The result of the second half of the layer, the MLP, is added too."),
 }
 KINDS_CLOSED: Mapping[str, str] = {
-    "mixing": mark("an MLP across the patches"),
+    "mixing": mark("weights across the patches, the same for every picture"),
     "window": mark("attention within windows"),
     "grid": mark("attention within windows of spread patches"),
     "pooled": mark("attention to pooled keys"),

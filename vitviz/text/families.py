@@ -1,41 +1,41 @@
-"""What the Zoo page says of each family, and the names of the position encodings."""
+"""The texts of each family on the Zoo page, and of the position encodings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..language import mark, tr
+from ..common.language import mark, tr
 
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """One family.
+    """The texts of one family.
 
     Attributes
     ----------
-    apart : str
-        What sets it apart, in one or two sentences.
-    unseen : tuple of str
-        What cannot be shown of it here, and why.
+    difference : str
+        How it differs from other families, in one or two sentences.
+    missing : tuple of str
+        What cannot be shown of it, and why.
     source : str
         Its paper.
     """
 
-    apart: str
-    unseen: tuple[str, ...]
+    difference: str
+    missing: tuple[str, ...]
     source: str
 
     @property
     def differs(self) -> str:
-        """What sets it apart, in the language in use."""
-        return tr(self.apart)
+        """The difference, in the language in use."""
+        return tr(self.difference)
 
     @property
     def hidden(self) -> str:
-        """What cannot be shown of it, in the language in use."""
-        return " ".join(map(tr, self.unseen))
+        """The missing parts, in the language in use."""
+        return " ".join(map(tr, self.missing))
 
 
-#: How a model knows where a patch lies, by the names of `vitviz.families.position_encodings`.
+#: What tells a model where a patch lies, by the names of `model.families.position_encodings`.
 POSITION_ENCODINGS: Mapping[str, str] = {
     "embedding": mark("the position embedding added to it"),
     "relative bias": mark(
@@ -45,17 +45,17 @@ POSITION_ENCODINGS: Mapping[str, str] = {
     "convolutions": mark(
         "its convolutions, which see neighbouring patches and the zeros at the edges"
     ),
-    "mixing": mark("the MLP that mixes the patches, with weights for each position"),
+    "mixing": mark("what mixes the patches, with weights for each position"),
 }
 
 
-def known_by(name: str, sources: Sequence[str]) -> str:
-    """How a model encodes the position of a patch: a sentence without its full stop.
+def explain_positions(name: str, sources: Sequence[str]) -> str:
+    """Say how a model encodes the position of a patch, in a sentence without its full stop.
 
     Parameters
     ----------
     name : of the model
-    sources : as `vitviz.families.position_encodings` finds them
+    sources : as `model.families.position_encodings` returns them
     """
     if not sources:
         return tr("nothing tells {name} where a patch lies", name=name)
@@ -81,30 +81,30 @@ _STAGES = (
 _CONVOLUTIONS = mark("What its convolutions do: they have no A.")
 CARDS: Mapping[str, Card] = {
     "ViT": Card(
-        apart=mark(
+        difference=mark(
             "One grid of patches from the first layer to the last, and a class token, "
             "CLS. Every token attends to every token."
         ),
-        unseen=(mark("Nothing: every page that is about one model shows it."),),
+        missing=(mark("Nothing: every page that is about one model shows it."),),
         source="Dosovitskiy et al., ICLR 2021, section 3.1",
     ),
     "DeiT": Card(
-        apart=mark(
+        difference=mark(
             "A ViT that was trained on ImageNet-1k alone. The distilled models, such as "
             "the one on the picture, have one more token: DIST learns the answer of a "
             "teacher, as CLS learns the label. It has its own row and column in A."
         ),
-        unseen=(
+        missing=(
             mark("DIST on the picture: it is not a patch, so its share stands beside the map."),
         ),
         source="Touvron et al., ICML 2021 (arXiv 2012.12877, section 4)",
     ),
     "Hybrid": Card(
-        apart=mark(
+        difference=mark(
             "Patches are cut from the feature map of a CNN, not from the picture. A is a "
             "ViT's, on that map's grid."
         ),
-        unseen=(
+        missing=(
             mark(
                 "Filters: E is applied to feature maps, so its filters are not pictures. A "
                 "token also knows more of the picture than its box, because the CNN sees "
@@ -114,13 +114,13 @@ CARDS: Mapping[str, Card] = {
         source="Dosovitskiy et al., ICLR 2021, section 3.1, Hybrid Architecture",
     ),
     "Swin": Card(
-        apart=mark(
+        difference=mark(
             "Patches attend only within windows. Every second layer shifts them by half a "
             "window (3 of 7 patches; not in the last stage here, where one window is the "
             "whole grid), and a mask keeps apart what the shift brings together from "
             "opposite borders. Each later stage halves the grid's sides."
         ),
-        unseen=(
+        missing=(
             mark(
                 "Tokens, which needs the same tokens in every layer: they change from stage "
                 "to stage. There is no attention rollout for the same reason; in its place "
@@ -131,36 +131,36 @@ CARDS: Mapping[str, Card] = {
         source="Liu et al., ICCV 2021, sections 3.1 and 3.2, Fig. 4",
     ),
     "PVT": Card(
-        apart=mark(
+        difference=mark(
             "Every patch attends to every key, but in all stages except the last a key "
             "stands for several patches, so A is N x M. Each later stage halves the "
-            "grid's sides. Shown is PVT v2."
+            "grid's sides. Shown is PVT v2, whose MLP holds a convolution over 3 x 3 patches."
         ),
-        unseen=_STAGES,
+        missing=_STAGES,
         source="Wang et al., ICCV 2021, section 3.3; v2: Computational Visual Media 2022",
     ),
     "CoAtNet": Card(
-        apart=mark(
+        difference=mark(
             "The first stages are convolutions; the last ones attend over their whole "
             "grid, with a bias for the offset of each pair added to the scores."
         ),
-        unseen=(_CONVOLUTIONS, _STEM, *_STAGES),
+        missing=(_CONVOLUTIONS, _STEM, *_STAGES),
         source="Dai et al., NeurIPS 2021, section 2",
     ),
     "MaxViT": Card(
-        apart=mark(
+        difference=mark(
             "Each block convolves and then attends twice: within windows of neighbours, "
             "then among patches that lie equally far apart over the whole picture."
         ),
-        unseen=(_CONVOLUTIONS, _STEM, *_STAGES),
+        missing=(_CONVOLUTIONS, _STEM, *_STAGES),
         source="Tu et al., ECCV 2022, Fig. 3",
     ),
     "CaiT": Card(
-        apart=mark(
+        difference=mark(
             "First the patches attend to each other, without CLS. In the last two layers "
             "CLS is the only query: A is one row, 1 x (1 + N)."
         ),
-        unseen=(
+        missing=(
             mark(
                 "Rollout and Tokens: CLS is not among the tokens of the first layers. Their "
                 "heads are mixed before and after the softmax; a map shows a head before the "
@@ -170,11 +170,11 @@ CARDS: Mapping[str, Card] = {
         source="Touvron et al., ICCV 2021 (Going deeper with Image Transformers), section 3",
     ),
     "MLP-Mixer": Card(
-        apart=mark(
+        difference=mark(
             "No attention: an MLP mixes the patches, with weights that are the same for "
             "every picture. Every patch reaches every other."
         ),
-        unseen=(
+        missing=(
             mark(
                 "A, and the pages that need it: Distance, Rollout and Tokens. It only has weights."
             ),

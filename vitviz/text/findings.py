@@ -1,16 +1,18 @@
-"""One sentence a page on what its numbers say, computed from them; numbers in, sentence out."""
+"""Write one sentence per page about what its numbers show."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 
-from ..language import as_percent, mark, tr
+from ..common.language import as_percent, mark, offset_name, tr, tr_md
 
-CLEAR = 0.1  # of all attention among patches: what a pattern gets beyond uniform attention
-ALMOST_UNIFORM = 0.1  # of all attention: what would have to move
-NEAR_UNIFORM, LOCAL = 0.1, 0.5  # of the distance of uniform attention
+CLEAR = 0.1  # a clear pattern exceeds uniform attention by this share of attention among patches
+MOST = 0.5  # from this share on, a head counts as attending to one prefix token
+ALMOST_UNIFORM = 0.1  # share of attention that would have to move to become uniform
+NEAR_UNIFORM, LOCAL = 0.1, 0.5  # shares of the distance of uniform attention
 MUCH, ALMOST = 0.3, 0.8  # correlations
-ALIKE = 0.1  # a smaller difference of cosines is not told
+ALIKE = 0.1  # smaller differences of cosines are not reported
 _PLACES = {
     "row": mark("along the row of the query"),
     "column": mark("along the column of the query"),
@@ -19,68 +21,121 @@ _PLACES = {
 }
 
 
+class Patterns(Protocol):
+    """The result of `inspection.attention_patterns` for a layer."""
+
+    @property
+    def shares(self) -> dict[str, np.ndarray]: ...
+
+    @property
+    def uniform(self) -> dict[str, float]: ...
+
+    @property
+    def offset(self) -> np.ndarray: ...
+
+    @property
+    def patch(self) -> np.ndarray: ...
+
+    @property
+    def token(self) -> np.ndarray: ...
+
+    @property
+    def moved(self) -> np.ndarray: ...
+
+
 def attention(
     layers: Sequence[int],
-    shares: Sequence[Mapping[str, np.ndarray]],
-    uniform: Mapping[str, float],
-    patches: Sequence[np.ndarray],
-    moved: Sequence[np.ndarray],
+    patterns: Sequence[Patterns],
     columns: int,
+    prefix: Sequence[str] = (),
 ) -> str:
-    """The head with the clearest simple pattern, and the layer of almost uniform heads.
+    """Name the head with the clearest simple pattern, and the layer with most uniform heads.
 
     Parameters
     ----------
-    layers : the number of each layer that was measured, from 1
-    shares, patches, moved : of each layer, by head: see `inspection.Patterns`
-    uniform : the share of each pattern under uniform attention
+    layers : numbers of the measured layers, from 1
+    patterns : of each of them
     columns : of the grid
+    prefix : names of the prefix tokens
     """
+    shares = [each.shares for each in patterns]
+    uniform = patterns[0].uniform
+    # If most attention goes to one prefix token, a pattern among the patches means little.
+    away = [each.get("prefix", np.zeros(1)) >= MOST for each in shares]
     excess = {
         (name, at, head): float(share) - uniform[name]
         for at, by_name in enumerate(shares)
         for name, by_head in by_name.items()
         for head, share in enumerate(by_head)
         if share >= 2 * uniform[name]
+        and np.broadcast_to(away[at], by_head.shape)[head] == (name == "prefix")
     }
     best = max(excess, key=lambda key: excess[key], default=None)
-    said = tr(
-        "No head attends clearly to a row or a column, to neighbours, to itself or to one patch."
+    sentence = tr(
+        "No head attends clearly to a row or a column, to neighbours, to itself, to one offset or "
+        "to one token."
     )
     if best is not None and excess[best] >= CLEAR:
         name, at, head = best
-        row, col = divmod(int(patches[at][head]), columns)
-        where = tr("from everywhere to row {row}, column {column}", row=row + 1, column=col + 1)
-        said = tr(
-            "**Layer {layer}, head {head}** attends {where}: {share} of its attention among "
-            "patches (uniform: {uniform}).",
+        numbers = dict(
             layer=layers[at],
             head=head + 1,
-            where=tr(_PLACES[name]) if name in _PLACES else where,
             share=as_percent(shares[at][name][head]),
             uniform=as_percent(uniform[name]),
         )
-    counts = [int((each < ALMOST_UNIFORM).sum()) for each in moved]
-    at = int(np.argmax([count / len(each) for count, each in zip(counts, moved, strict=True)]))
+        if name == "prefix":
+            sentence = tr(
+                "**Layer {layer}, head {head}** attends from everywhere to {token}: {share} of its "
+                "attention (uniform: {uniform}).",
+                token=prefix[int(patterns[at].token[head])],
+                **numbers,
+            )
+        else:
+            sentence = tr(
+                "**Layer {layer}, head {head}** attends {where}: {share} of its attention among "
+                "patches (uniform: {uniform}).",
+                where=_pattern_words(patterns[at], name, head, columns),
+                **numbers,
+            )
+    counts = [
+        int(((each.moved < ALMOST_UNIFORM) & ~elsewhere).sum())
+        for each, elsewhere in zip(patterns, away, strict=True)
+    ]
+    heads = [len(each.moved) for each in patterns]
+    at = int(np.argmax([count / every for count, every in zip(counts, heads, strict=True)]))
     if counts[at]:
-        heads, where = len(moved[at]), tr("**layer {layer}**", layer=layers[at])
-        if len(layers) > 1 and sum(counts) == sum(map(len, moved)):
+        where = tr("**layer {layer}**", layer=layers[at])
+        if len(layers) > 1 and sum(counts) == sum(heads):
             where = tr("**every layer**")
         who = tr("All heads")
-        if counts[at] < heads:
-            who = tr("{count} of {heads} heads", count=counts[at], heads=heads)
-        said += tr(" {who} of {where} attend almost uniformly.", who=who, where=where)
-    return said
+        if counts[at] < heads[at]:
+            who = tr("{count} of {heads} heads", count=counts[at], heads=heads[at])
+        sentence += tr(" {who} of {where} attend almost uniformly.", who=who, where=where)
+    return sentence
+
+
+def _pattern_words(pattern: Patterns, name: str, head: int, columns: int) -> str:
+    """Name the keys of a pattern among the patches."""
+    if name in _PLACES:
+        return tr(_PLACES[name])
+    if name == "one patch":
+        row, col = divmod(int(pattern.patch[head]), columns)
+        return tr("from everywhere to row {row}, column {column}", row=row + 1, column=col + 1)
+    down, right = (int(steps) for steps in pattern.offset[head])
+    return tr(
+        "to the patch at one offset from the query, where there is one ({offset})",
+        offset=offset_name(down, right),
+    )
 
 
 def distance(pixels: np.ndarray, uniform: float) -> str:
-    """Whether the heads attend near or far.
+    """Say whether the heads attend near or far.
 
     Parameters
     ----------
     pixels : ndarray of shape (layers, heads)
-        Mean attention distances; NaN where a head attends to no patch.
-    uniform : the distance of uniform attention, in the same unit
+        Mean attention distances; NaN if a head attends to no patch.
+    uniform : distance of uniform attention, in the same unit
     """
     known = pixels[np.isfinite(pixels)]
     if not len(known) or uniform <= 0:
@@ -110,72 +165,72 @@ def distance(pixels: np.ndarray, uniform: float) -> str:
 
 
 def tokens(cosines: Sequence[float], shown: int) -> str:
-    """How alike the patch tokens are after the layer on screen, and after the first.
+    """Say how alike the patch tokens are after the layer on screen, compared with the first layer.
 
     Parameters
     ----------
-    cosines : the mean cosine of two different patches after each layer
-    shown : the layer on screen, from 1
+    cosines : mean cosine of two different patches after each layer
+    shown : layer on screen, from 1
     """
     here, first = cosines[shown - 1], cosines[0]
-    said = tr(
+    sentence = tr(
         "After layer {shown} two patches have a cosine of **{here:.2f}** on average",
         shown=shown,
         here=here,
     )
     if shown == 1:
-        return f"{said}."
+        return f"{sentence}."
     change = tr(", less alike than after layer 1 ({first:.2f}).", first=first)
     if abs(here - first) < ALIKE:
         change = tr(", about as alike as after layer 1 ({first:.2f}).", first=first)
     elif here > first:
         change = tr(", more alike than after layer 1 ({first:.2f}).", first=first)
-    return said + change
+    return sentence + change
 
 
 def maps(correlation: float, grids: Sequence[tuple[int, int]], common: tuple[int, int]) -> str:
-    """How alike two maps of one picture are.
+    """Say how alike two maps of one picture are.
 
     Parameters
     ----------
-    correlation : NaN where there is none
-    grids : of the two maps, (rows, columns)
-    common : in which they were compared
+    correlation : of the maps; NaN if one is constant
+    grids : (rows, columns) of the two maps
+    common : (rows, columns) of the grid in which they were compared
     """
     if np.isnan(correlation):
-        said = tr("One of the two maps is the same everywhere, so they have no correlation.")
+        sentence = tr("One of the two maps is the same everywhere, so they have no correlation.")
     else:
         verdict = tr("hardly alike")
         if correlation >= MUCH:
             verdict = tr("much alike") if correlation >= ALMOST else tr("partly alike")
         elif correlation <= -MUCH:
             verdict = tr("opposed to each other")
-        said = tr(
+        sentence = tr(
             "The two maps are {verdict}: their correlation is **{correlation:.2f}**.",
             verdict=verdict,
             correlation=correlation,
         )
     if len({*grids, common}) > 1:
         first, second, third = (f"{rows} x {cols}" for rows, cols in (*grids, common))
-        said += tr(
+        sentence += tr(
             " They lie in grids of {first} and of {second} patches and are compared on the "
             "picture, resampled by area to {third}.",
             first=first,
             second=second,
             third=third,
         )
-    return said
+    return sentence
 
 
 def matches(pairs: np.ndarray, cosines: np.ndarray, count: int) -> str:
-    """How many patches have a mutual match in another picture, and whether at the same place.
+    """Say how many patches have a mutual match in another picture, and how many at the same place.
 
     Parameters
     ----------
     pairs : ndarray of shape (pairs, 2)
-        Numbers of patches in the two pictures, in grids of one shape.
+        Patch numbers in the two pictures, whose grids have one shape.
     cosines : ndarray of shape (pairs,)
-    count : of all patches of a picture
+    count : number of patches of a picture
     """
     if not len(pairs):
         return tr(
@@ -193,7 +248,7 @@ def matches(pairs: np.ndarray, cosines: np.ndarray, count: int) -> str:
 
 
 def positions(similarity: np.ndarray) -> str:
-    """Whether neighbours have similar position embeddings, and rows or columns more so.
+    """Say whether neighbours have similar position embeddings, and whether rows or columns do more.
 
     Parameters
     ----------
@@ -223,11 +278,11 @@ def positions(similarity: np.ndarray) -> str:
             "Neighbouring positions are hardly more alike than any others: {numbers}.",
             numbers=numbers,
         )
-    said = tr("Neighbouring positions are alike: {numbers}.", numbers=numbers)
+    sentence = tr("Neighbouring positions are alike: {numbers}.", numbers=numbers)
     if abs(mean["row"] - mean["column"]) >= ALIKE:
         words = {"row": tr("row"), "column": tr("column")}
         more, less = sorted(words, key=lambda name: -mean[name])
-        said += tr(
+        sentence += tr(
             " Positions of one {more} are more alike ({larger:.2f}) than those of one {less} "
             "({smaller:.2f}).",
             more=words[more],
@@ -235,40 +290,40 @@ def positions(similarity: np.ndarray) -> str:
             less=words[less],
             smaller=mean[less],
         )
-    return said
+    return sentence
 
 
 def filters(explained: np.ndarray, before: np.ndarray | None, count: int) -> str:
-    """How many components hold half of the variance of the filters, and did before training.
+    """Say how many components hold half of the filters' variance, now and before training.
 
     Parameters
     ----------
-    explained, before : shares of the variance, largest first; None where the start is not known
-    count : of all components
+    explained, before : shares of the variance, largest first; None if the start is not known
+    count : number of all components
     """
-    half = _reaching_half(explained)
+    half = _components_for_half(explained)
     if half is None:
         return tr(
             "The first {first} of {count} components hold less than half of the variance.",
             first=len(explained),
             count=count,
         )
-    said = tr(
+    sentence = tr(
         "Half of the variance of the filters lies in **{half} of {count}** components",
         half=half,
         count=count,
     )
-    start = None if before is None else _reaching_half(before)
+    start = None if before is None else _components_for_half(before)
     if start is None:
-        return f"{said}."
+        return f"{sentence}."
     if start == half:
-        return said + tr(", as many as before training.")
+        return sentence + tr(", as many as before training.")
     if half < start:
-        return said + tr(", fewer than before training ({start}).", start=start)
-    return said + tr(", more than before training ({start}).", start=start)
+        return sentence + tr(", fewer than before training ({start}).", start=start)
+    return sentence + tr(", more than before training ({start}).", start=start)
 
 
-def _reaching_half(explained: np.ndarray) -> int | None:
+def _components_for_half(explained: np.ndarray) -> int | None:
     reached = np.flatnonzero(np.cumsum(explained) >= 0.5)
     return int(reached[0]) + 1 if len(reached) else None
 
@@ -276,31 +331,31 @@ def _reaching_half(explained: np.ndarray) -> int | None:
 def muted_heads(
     logits: np.ndarray, answer: int, name_of: Callable[[int], str]
 ) -> tuple[str, tuple[int, int] | None]:
-    """What muting each head alone does to the answer, and the head that changes it most clearly.
+    """Say how muting each head alone changes the answer, and name the head that does so most.
 
     Parameters
     ----------
     logits : ndarray of shape (layers, heads, K)
         With that head muted.
-    answer : the number of the class without any muting
-    name_of : gives the name of a class
+    answer : class number without muting
+    name_of : returns the name of a class
 
     Returns
     -------
-    The sentence, and layer and head from 0; None where no head changes the answer.
+    The sentence, and (layer, head) from 0; None if no head changes the answer.
     """
     answers = logits.argmax(axis=-1)
     changed = int((answers != answer).sum())
     if not changed:
-        said = tr(
+        sentence = tr_md(
             "Muting any one of the {count} heads leaves the answer at **{label}**.",
             count=answers.size,
             label=name_of(answer),
         )
-        return said, None
-    margins = logits.max(axis=-1) - logits[..., answer]  # above 0 where another class wins
+        return sentence, None
+    margins = logits.max(axis=-1) - logits[..., answer]  # above 0 if another class wins
     layer, head = (int(at) for at in np.unravel_index(int(margins.argmax()), margins.shape))
-    said = tr(
+    sentence = tr_md(
         "Muting one head alone changes the answer for **{changed} of {count}** heads, most clearly "
         "layer {layer}, head {head}: {label} becomes **{instead}**.",
         changed=changed,
@@ -310,4 +365,4 @@ def muted_heads(
         label=name_of(answer),
         instead=name_of(int(answers[layer, head])),
     )
-    return said, (layer, head)
+    return sentence, (layer, head)

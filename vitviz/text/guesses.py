@@ -1,14 +1,15 @@
-"""What is asked before a map is shown, and how near a guess was; numbers in, sentence out."""
+"""The questions of *Predict first*, and sentences on how near a guess was."""
 
 import numpy as np
 
-from ..language import as_percent, mark, patch_name, tr
+from ..common.language import as_percent, mark, patch_name, tr, tr_md
 
 SWITCH = mark("Predict first")
 SWITCH_HELP = mark("Guess what the figure will show before you see it.")
 SEND = mark("This is my guess")
 AGAIN = mark("Guess again")
 LAYER = mark("Layer")
+PERCENT = mark("Accuracy, %")
 HOW = mark("Click a patch, or move to it with the arrow keys; Enter sends your guess.")
 WHICH_IS_LOCAL = mark(
     "**Which layer is the most local?** Its heads attend to the nearest patches, on average."
@@ -20,11 +21,14 @@ NOT_COMPARED = mark(
 YOURS = mark("Your guess")
 OF_CLASS = mark("Guesses of the class")
 REVEAL = mark("Show all")
+WAIT = mark("Students wait")
+WAIT_HELP = mark("After a guess, students see the figure when you press *Show all*.")
+SENT = mark("Your guess is sent. You see the figure when your teacher shows it.")
 REVEAL_HELP = mark("Everybody sees the figure and the guesses of the class.")
 
 
-def where_it_looks(query: str, where: str, row: bool) -> str:
-    """The question of Attention."""
+def ask_where_it_looks(query: str, where: str, row: bool) -> str:
+    """Return the question of Attention."""
     if row:
         asked = tr("**Where does {query} look most** in {where}?", query=query, where=where)
     else:
@@ -32,13 +36,13 @@ def where_it_looks(query: str, where: str, row: bool) -> str:
     return f"{asked} {tr(HOW)}"
 
 
-def which_matters(name: str) -> str:
-    """The question of Classify; `name` is the class."""
-    return tr("**Which block matters most for {name}?**", name=name) + f" {tr(HOW)}"
+def ask_which_block(name: str) -> str:
+    """Return the question of Classify; `name` is the class."""
+    return tr_md("**Which block matters most for {name}?**", name=name) + f" {tr(HOW)}"
 
 
-def patch(shares: np.ndarray, chosen: int, query: str, where: str, row: bool) -> str:
-    """How much attention the guessed patch has, and which has most.
+def describe_patch(shares: np.ndarray, chosen: int, query: str, where: str, row: bool) -> str:
+    """Say how much attention the guessed patch has, and which patch has most.
 
     Parameters
     ----------
@@ -75,8 +79,8 @@ def patch(shares: np.ndarray, chosen: int, query: str, where: str, row: bool) ->
     )
 
 
-def block(falls: np.ndarray, chosen: int, name: str) -> str:
-    """How far the probability falls without the guessed block, and without which it falls most.
+def describe_block(falls: np.ndarray, chosen: int, name: str) -> str:
+    """Say how far the probability falls without the guessed block, and without which it falls most.
 
     Parameters
     ----------
@@ -86,7 +90,7 @@ def block(falls: np.ndarray, chosen: int, name: str) -> str:
     """
     flat, cols = falls.ravel(), falls.shape[1]
     best = int(flat.argmax())
-    said = tr(
+    said = tr_md(
         "Without the block at {place} of the blocks the probability of {name} {falls}: {rank}. ",
         place=patch_name(*divmod(chosen, cols)),
         name=name,
@@ -102,8 +106,8 @@ def block(falls: np.ndarray, chosen: int, name: str) -> str:
     )
 
 
-def layer(pixels: np.ndarray, chosen: int) -> str:
-    """How local the guessed layer is, and which is most.
+def describe_layer(pixels: np.ndarray, chosen: int) -> str:
+    """Say how local the guessed layer is, and which layer is the most local.
 
     Parameters
     ----------
@@ -131,23 +135,45 @@ def layer(pixels: np.ndarray, chosen: int) -> str:
     )
 
 
-def kept(chosen: int, cols: int) -> str:
-    """The guess of a block, before the experiment was made."""
+def ask_with_a_tenth(whole: float, pictures: int) -> str:
+    """Ask on Training for the ViT's accuracy with a tenth of the pictures; `whole` is a share."""
+    return tr(
+        "With {pictures:,} training pictures the small ViT is right on {whole} of the test "
+        "pictures. **How accurate is it with a tenth of them?**",
+        pictures=pictures,
+        whole=as_percent(whole),
+    )
+
+
+def describe_accuracy(vit: float, cnn: float, chosen: int) -> str:
+    """Compare a guess in per cent with the ViT's accuracy with a tenth, and name the CNN's."""
+    return tr(
+        "{chosen} %. With a tenth of the pictures the ViT reaches {vit}, {away:.0f} percentage "
+        "points away; the CNN reaches {cnn}.",
+        chosen=chosen,
+        vit=as_percent(vit),
+        away=abs(100 * vit - chosen),
+        cnn=as_percent(cnn),
+    )
+
+
+def describe_pending_block(chosen: int, cols: int) -> str:
+    """Repeat the guess of a block before the experiment was made."""
     return tr(
         "the block at {place} of the blocks. Hide the blocks to see how near it is.",
         place=patch_name(*divmod(chosen, cols)),
     )
 
 
-def count(number: int) -> str:
-    """How many guesses there are."""
+def describe_count(number: int) -> str:
+    """Say how many guesses there are."""
     if number == 0:
         return tr("No guess yet.")
     return tr("One guess.") if number == 1 else tr("{number} guesses.", number=number)
 
 
 def _rank(values: np.ndarray, chosen: int) -> str:
-    """Its place from the smallest on; equal values share one."""
+    """Say the rank of a value, from the smallest; equal values share one."""
     rank = int((values < values[chosen]).sum()) + 1
     return tr("rank {rank} of {count}", rank=rank, count=len(values))
 

@@ -1,7 +1,8 @@
 """Seven lessons of ten minutes: a short list of steps, each a view, what to do, and a question.
 
 A view is a page and its settings, as a link holds them. Each was chosen because it shows the thing
-with the model that opens first, on a sample picture.
+with the model that opens first, on a sample picture. The worksheet and the teacher's guide, which
+docs/teaching.py writes, follow these steps.
 """
 
 import re
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
-from ..language import mark
+from ..common.language import mark
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class Step:
     Attributes
     ----------
     page : str
+    minutes : int
+        What a class needs, with the answer.
     task : str
         What to do and to look at, with a question; to be translated.
     settings : mapping of str to str
@@ -28,6 +31,7 @@ class Step:
     """
 
     page: str
+    minutes: int
     task: str
     settings: Mapping[str, str] = field(default_factory=dict)
     shows: tuple[str, ...] = ()
@@ -35,7 +39,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Lesson:
-    """What is done in ten minutes; `title` and `about` are to be translated.
+    """Ten minutes of steps on one picture; `title` and `about` are to be translated.
 
     Attributes
     ----------
@@ -52,11 +56,12 @@ class Lesson:
 LESSONS = (
     Lesson(
         mark("A path from picture to answer"),
-        mark("What happens to a picture on its way to the answer, and where is it decided?"),
+        mark("What happens to a picture on its way to the answer?"),
         "red_panda",
         (
             Step(
                 "anatomy",
+                5,
                 mark(
                     "Press *Play* and follow the picture. **How many tokens enter the encoder, and "
                     "how many numbers does each have?**"
@@ -66,6 +71,7 @@ LESSONS = (
             ),
             Step(
                 "anatomy",
+                4,
                 mark(
                     "The encoder is open at its first layer, and the panda's eye is chosen. Click "
                     "other patches. **In which of the boxes does a token receive something from "
@@ -74,43 +80,38 @@ LESSONS = (
                 {"step": "attention", "layer": "1", "head": "1", "query": "9.9"},
                 ("picture", "anatomy"),
             ),
-            Step(
-                "classify",
-                mark(
-                    "The classification head reads the CLS token after every layer, though it was "
-                    "trained on the last one alone. **After which layer would it first give the "
-                    "final answer?**"
-                ),
-                {},
-                ("picture", "lens"),
-            ),
         ),
     ),
     Lesson(
         mark("Patches and positions"),
-        mark("Does the model know where its patches lie, and how?"),
+        mark("What does the first layer see in a patch, and does it know where the patch lies?"),
         "triumphal_arch",
         (
             Step(
-                "anatomy",
+                "filters",
+                3,
                 mark(
-                    "The picture is cut into patches, and each becomes one token. **If the patches "
-                    "came in another order, would the answer be another one?** Guess, then go on."
+                    "Component 4 is orange on the left and blue on the right. The map is red where "
+                    "a patch looks like it, and blue where it is the opposite. **Which side of the "
+                    "arch is red, and why?** Click a patch to see its products."
                 ),
-                {"step": "patches"},
-                ("picture", "anatomy"),
+                {"filter": "4"},
+                ("picture", "filter"),
             ),
             Step(
                 "anatomy",
+                3,
                 mark(
-                    "Here the patches are shuffled. Compare the two answers with E_pos, then those "
-                    "without it. **What does the model lose without E_pos?**"
+                    "Here the patches are shuffled. First guess: does the answer change? Then "
+                    "compare the two answers with E_pos, and those without it. **What does the "
+                    "model lose without E_pos?**"
                 ),
                 {"experiment": "order"},
                 ("picture", "experiments", "shuffle"),
             ),
             Step(
                 "positions",
+                3,
                 mark(
                     "Move the pointer over the picture: the map shows which positions have similar "
                     "embeddings. **Are those near each other alike?** Switch to *random* to "
@@ -122,11 +123,12 @@ LESSONS = (
     ),
     Lesson(
         mark("Who looks where?"),
-        mark("From which patches does a token read, and which tokens read from a patch?"),
+        mark("From which patches does a token read?"),
         "duck",
         (
             Step(
                 "attention",
+                3,
                 mark(
                     "In the last layer CLS collects what the answer is read from. **Where does it "
                     "look most?** Guess before you see the map."
@@ -136,6 +138,7 @@ LESSONS = (
             ),
             Step(
                 "attention",
+                3,
                 mark(
                     "Head 1 of layer 1, and one patch that looks. Click other patches, then other "
                     "heads. **Which head looks the same wherever the query is, and which follows "
@@ -146,44 +149,41 @@ LESSONS = (
             ),
             Step(
                 "attention",
+                3,
                 mark(
-                    "Now a column of A: the map shows who looks **at** the beak of the duck. **Is "
-                    "it the map that you get when the beak itself looks?** Switch between row and "
-                    "column."
+                    "Another picture: a cat. CLS attends to the cat, and the model knows cats. "
+                    "Read the answer above the map. **What is it, and does the map explain it?**"
                 ),
-                {"layer": "5", "query": "6.12", "read": "column", "leave_out": "on"},
-                ("picture", "read"),
+                {"picture": "cat"},
+                ("picture",),
             ),
         ),
     ),
     Lesson(
         mark("Local or global?"),
-        mark("How far do the heads look, and does it change from layer to layer?"),
+        mark("How far do the heads look, and may a patch look at the whole picture?"),
         "dog",
         (
             Step(
                 "distance",
-                mark("**Which layer is the most local?** Guess, then compare with the dots."),
+                5,
+                mark(
+                    "**Which layer is the most local?** Guess, then compare with the dots. Click "
+                    "the dot of its most local head, then one on the dashed line of equal sharing. "
+                    "**How do their maps and histograms differ?**"
+                ),
                 {"predict": "True"},
                 ("picture",),
             ),
             Step(
-                "distance",
+                "zoo",
+                4,
                 mark(
-                    "The chosen head is among the most local. Click a dot on the dashed line of "
-                    "equal sharing. **How do the histograms and the maps of the two differ?**"
+                    "The same patch in nine families of models. **In which of them may it attend "
+                    "to the whole picture in the first layer, and in which only to a window?**"
                 ),
-                {"layer": "1", "head": "1"},
-                ("picture",),
-            ),
-            Step(
-                "distance",
-                mark(
-                    "The same over all sample pictures, with their spread. **Is being local a "
-                    "matter of the head or of the picture?**"
-                ),
-                {"layer": "1", "head": "1", "over": "samples"},
-                ("over",),
+                {},
+                ("picture", "family"),
             ),
         ),
     ),
@@ -194,41 +194,34 @@ LESSONS = (
         (
             Step(
                 "rollout",
+                4,
                 mark(
                     "The map shows what has reached CLS up to layer 1. Move the slider to the last "
                     "layer. **After which layer does the animal emerge?**"
                 ),
                 {"layer": "1"},
-                ("picture", "rollout"),
+                ("picture", "layer", "rollout"),
             ),
             Step(
                 "rollout",
+                5,
                 mark(
-                    "The heads of a layer are fused into one map. Change *mean* to *max* and "
-                    "*min*, then the weight of the residual. **Which choice changes the map "
-                    "most?**"
+                    "Rollout is the same map for every class; the map of a class is not. Ask for "
+                    "another class. **What would count as evidence for it?**"
                 ),
                 {},
-                ("picture", "rollout", "fusion", "residual"),
-            ),
-            Step(
-                "rollout",
-                mark(
-                    "Rollout is the same map for every class; this one is not. Ask for another "
-                    "class. **What would count as evidence for it?**"
-                ),
-                {},
-                ("picture", "of_class", "class"),
+                ("picture", "rollout", "of_class", "class"),
             ),
         ),
     ),
     Lesson(
         mark("What would change the answer?"),
-        mark("Hide blocks, remove the animal, mute heads: on what does the answer rest?"),
+        mark("Hide blocks, remove the animal: on what does the answer rest?"),
         "goldfish",
         (
             Step(
                 "classify",
+                4,
                 mark(
                     "**Which block of the picture matters most for the answer?** Guess, then hide "
                     "each block in turn."
@@ -238,22 +231,13 @@ LESSONS = (
             ),
             Step(
                 "classify",
+                4,
                 mark(
                     "The fish is removed. Press *Opposite* to keep the fish alone. **Does the "
                     "answer rest on the animal or on its background?**"
                 ),
                 {"painted": "2.1-15.15"},
                 ("picture", "patches"),
-            ),
-            Step(
-                "classify",
-                mark(
-                    "Mute each head alone. **Is there one head on which the answer depends?** Then "
-                    "click the darkest blue squares, which mutes those heads, and see what the "
-                    "answer becomes."
-                ),
-                {},
-                ("picture", "heads"),
             ),
         ),
     ),
@@ -264,28 +248,22 @@ LESSONS = (
         (
             Step(
                 "training",
+                4,
                 mark(
                     "The model before its training. Move the slider to the end. **What changes "
-                    "early, and what was there before the first step: filters, similar "
-                    "neighbours, or heads that look near?**"
+                    "early, and what was there before the first step: filters, similar neighbours, "
+                    "or heads that look near?**"
                 ),
                 {"moment": "1"},
                 ("moment",),
             ),
             Step(
                 "training",
+                5,
                 mark(
                     "Each network was trained on a share of the pictures. **Which of the two needs "
-                    "more of them, and does it catch up?**"
-                ),
-                {},
-                ("hunger",),
-            ),
-            Step(
-                "training",
-                mark(
-                    "Compare with what the papers report. **How many pictures did a ViT need there "
-                    "to overtake a CNN, and how can it do with fewer?**"
+                    "more of them, and does it catch up?** Compare with what the papers report: "
+                    "**how many pictures did a ViT need there to overtake a CNN?**"
                 ),
                 {},
                 ("hunger", "papers"),
@@ -295,22 +273,22 @@ LESSONS = (
 )
 
 
-def named(text: str) -> tuple[int, int] | None:
-    """The numbers of a lesson and its step, from 1, in a text such as "3.2", or "3" for its first.
+def parse_step(text: str) -> tuple[int, int] | None:
+    """Return the numbers of a lesson and its step, from 1, in a text such as "3.2".
 
     None where there is no such lesson or step.
     """
-    found = re.fullmatch(r"([1-9])(?:\.([1-9]))?", text)
-    if not found:
+    numbers = re.fullmatch(r"([1-9])\.([1-9])", text)
+    if not numbers:
         return None
-    number, step = int(found[1]), int(found[2] or 1)
+    number, step = int(numbers[1]), int(numbers[2])
     if number > len(LESSONS) or step > len(LESSONS[number - 1].steps):
         return None
     return number, step
 
 
 def settings_of(number: int, step: int = 1) -> dict[str, str]:
-    """All that the address of a step holds: its lesson and step, picture and settings."""
+    """Return the settings in the address of a step: lesson and step, picture, and its own."""
     lesson = LESSONS[number - 1]
     return {
         "lesson": f"{number}.{step}",
@@ -320,5 +298,5 @@ def settings_of(number: int, step: int = 1) -> dict[str, str]:
 
 
 def link(number: int, step: int = 1) -> str:
-    """The address of a step behind that of the server: "attention?lesson=3.1&picture=..."."""
+    """Return the address of a step below the server's: "attention?lesson=3.1&picture=..."."""
     return f"{LESSONS[number - 1].steps[step - 1].page}?{urlencode(settings_of(number, step))}"

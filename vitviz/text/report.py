@@ -1,6 +1,6 @@
-"""What the report says beside the captions of the pages."""
+"""The texts of a report, beside the captions of the pages."""
 
-from ..language import mark
+from ..common.language import mark
 
 OPENED = mark("Layer {layer} is opened here; the app and vitviz.widget open every layer.")
 NO_PICTURE = mark(
@@ -12,11 +12,17 @@ EXPERIMENTS = mark(
     "removal, shuffled patches, and maps of one class. The app makes them on the pages "
     "Classify, Rollout and Anatomy."
 )
+UNDRAWN = mark(
+    "Scripts draw the figures of this file, and they have not run here. A preview, as in a mail or "
+    "on a phone, does not run them, and browsers from before 2023 cannot. Save the file and open "
+    "it in a newer browser."
+)
 NOT_ALIKE = mark(
     "The figures of Distance, Rollout and Tokens are left out: they need every token to "
     "attend to every token, and the same tokens in each layer, which is not so in {model}."
 )
 WEIGHTS = mark("The weights")
+WEIGHTS_DIGEST = mark("SHA-256 of the weights {sha256}.")
 UNTRAINED = mark("These are random weights.")
 SOME_UNTRAINED = mark("Some of these weights are random, as each line below its figure says.")
 COMPARED = mark("Compared")

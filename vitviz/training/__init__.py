@@ -1,4 +1,4 @@
-"""Training of the models in assets/: data, recipes, one loop, one evaluation on the test split.
+"""Train the models in assets/: data, recipes, one loop, one evaluation on the test split.
 
 A run lives in one folder and can be stopped and resumed: `checkpoint.safetensors` holds the
 weights, their moving average and, as metadata, the progress of the run; `moments.npz` holds
@@ -6,7 +6,6 @@ snapshots of filters, positions and attention. The optimisers' momentum is not s
 again within some twenty steps, during which the learning rate warms up again.
 """
 
-from .attention import PlainAttention
 from .augmentation import colour_jitter, cutmix, flip_and_shift, random_resized_crop
 from .data import MEAN, STD, Split, load, load_cifar, normalise
 from .evaluation import (
@@ -15,11 +14,12 @@ from .evaluation import (
     calibration,
     calibration_error,
     evaluate,
-    fitted_temperature,
+    fit_grades,
+    fit_temperature,
     predict,
 )
 from .loop import build, grow, train
-from .objective import rate_factor
+from .objective import PlainAttention, rate_factor
 from .publishing import record
 from .recipes import RECIPES, Recipe, Stage
 
@@ -39,7 +39,8 @@ __all__ = [
     "colour_jitter",
     "cutmix",
     "evaluate",
-    "fitted_temperature",
+    "fit_grades",
+    "fit_temperature",
     "flip_and_shift",
     "grow",
     "load",

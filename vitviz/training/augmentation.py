@@ -1,4 +1,4 @@
-"""Data augmentation: flips and shifts, random resized crops, colour jitter, and CutMix."""
+"""Augment data: flips and shifts, random resized crops, colour jitter, and CutMix."""
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ def random_resized_crop(
     size : int
         At least half of `side`: bilinear interpolation skips pixels when it reduces further.
     smallest : float
-        Smallest share of the picture's area that is kept; sides stand between 3:4 and 4:3.
+        Smallest share of the picture's area that is kept; sides are between 3:4 and 4:3.
     generator : torch.Generator
 
     Returns
@@ -75,7 +75,7 @@ def cutmix(pictures: Tensor, labels: Tensor, generator: torch.Generator) -> tupl
     ----------
     pictures : Tensor of shape (n, side, side, 3), uint8
     labels : Tensor of shape (n, K)
-        Shares of the classes, 1 in sum.
+        Shares of the classes, which sum to 1.
     generator : torch.Generator
 
     Returns

@@ -1,4 +1,4 @@
-"""Two CNNs: a residual one, to compare with a ViT on few data, and a quick one, its teacher."""
+"""Two CNNs: a residual one, compared with a ViT on few data, and a quick one, its teacher."""
 
 import torch
 from torch import Tensor, nn
@@ -56,10 +56,10 @@ class Cnn(nn.Module):
 
 
 class WhitenedCnn(nn.Module):
-    """A CNN that learns CIFAR in few epochs; its first layer is set from the data and frozen.
+    """A CNN that learns CIFAR in few epochs; its first layer is computed from the data and frozen.
 
-    Its filters of 2 x 2 pixels whiten the pictures, each with its negative; three groups of two
-    convolutions follow, of which the first is pooled. Of batch normalisation only the biases are
+    Its filters of 2 x 2 pixels whiten the pictures, each with its negative. Three groups of two
+    convolutions follow; the first of each is pooled. Only the biases of batch normalisation are
     learned, `BIAS_RATE` times as fast as the rest.
 
     Parameters
@@ -81,12 +81,12 @@ class WhitenedCnn(nn.Module):
         channels, groups = 24, []
         for width in widths:
             groups += [
-                _identity(nn.Conv2d(channels, width, 3, padding=1, bias=False)),
+                _init_identity(nn.Conv2d(channels, width, 3, padding=1, bias=False)),
                 nn.MaxPool2d(2),
-                _unscaled(nn.BatchNorm2d(width, momentum=0.4)),
+                _freeze_scale(nn.BatchNorm2d(width, momentum=0.4)),
                 nn.GELU(),
-                _identity(nn.Conv2d(width, width, 3, padding=1, bias=False)),
-                _unscaled(nn.BatchNorm2d(width, momentum=0.4)),
+                _init_identity(nn.Conv2d(width, width, 3, padding=1, bias=False)),
+                _freeze_scale(nn.BatchNorm2d(width, momentum=0.4)),
                 nn.GELU(),
             ]
             channels = width
@@ -108,13 +108,12 @@ class WhitenedCnn(nn.Module):
         self.whiten.bias.zero_()
 
 
-def _identity(convolution: nn.Conv2d) -> nn.Conv2d:
+def _init_identity(convolution: nn.Conv2d) -> nn.Conv2d:
     """Initialise the first outputs as copies of the inputs (Dirac initialisation)."""
     nn.init.dirac_(convolution.weight.data[: convolution.in_channels])
     return convolution
 
 
-def _unscaled(norm: nn.BatchNorm2d) -> nn.BatchNorm2d:
-    """Without a factor that is learned."""
+def _freeze_scale(norm: nn.BatchNorm2d) -> nn.BatchNorm2d:
     norm.weight.requires_grad_(False)
     return norm

@@ -1,4 +1,4 @@
-"""The datasets CIFAR-10, CIFAR-100 and Tiny-ImageNet, read from files and normalised."""
+"""Read the datasets CIFAR-10, CIFAR-100 and Tiny-ImageNet from files, and normalise them."""
 
 import io
 import json
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 SIDE = 32  # of CIFAR's pictures, in pixels
 # Mean and standard deviation of CIFAR-10's training pictures, per channel, of values in 0..1.
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-# The same of Tiny-ImageNet's.
+# Those of Tiny-ImageNet's.
 THINGS_MEAN, THINGS_STD = (0.4802, 0.4481, 0.3975), (0.2764, 0.2689, 0.2816)
 
 Triple = tuple[float, float, float]
@@ -26,7 +26,7 @@ Triple = tuple[float, float, float]
 class Split:
     """Pictures, uint8 of shape (n, side, side, 3), their labels of shape (n,) and class names.
 
-    `mean` and `std` are the channels' values by which a model's input is normalised.
+    `mean` and `std` normalise the channels of a model's input.
     """
 
     pictures: np.ndarray
@@ -36,12 +36,14 @@ class Split:
     std: Triple = STD
 
     def __getitem__(self, places: slice | np.ndarray) -> "Split":
-        """The split of the pictures at these places."""
+        """Return the split of the pictures at these places."""
         return replace(self, pictures=self.pictures[places], labels=self.labels[places])
 
 
-def load(folder: Path, dataset: str, split: str) -> Split:
+def load(folder: Path, dataset: str, split: str, *, last: int | None = None) -> Split:
     """Read the training or test split of "cifar10", "cifar100" or "tiny_imagenet".
+
+    `last` reads only that many pictures from its end: those that training held out.
 
     Raises
     ------
@@ -49,11 +51,12 @@ def load(folder: Path, dataset: str, split: str) -> Split:
         When the folder does not hold it.
     """
     if dataset == "tiny_imagenet":
-        return load_tiny_imagenet(folder, split)
-    return load_cifar(folder, dataset, split)
+        return load_tiny_imagenet(folder, split, last=last)
+    whole = load_cifar(folder, dataset, split)
+    return whole if last is None else whole[len(whole.labels) - last :]
 
 
-def load_tiny_imagenet(folder: Path, split: str) -> Split:
+def load_tiny_imagenet(folder: Path, split: str, *, last: int | None = None) -> Split:
     """Read Tiny-ImageNet-200 from `tiny_imagenet_train.parquet` or `tiny_imagenet_val.parquet`.
 
     A row holds `image`, the bytes of a picture file, and `label`; the schema's metadata hold
@@ -71,6 +74,8 @@ def load_tiny_imagenet(folder: Path, split: str) -> Split:
     if not path.exists():
         raise ValueError(f"No {split} pictures of tiny_imagenet in {folder}.")
     table = parquet.read_table(path, columns=["image", "label"])
+    if last is not None:
+        table = table.slice(len(table) - last)
     rows = (file.as_buffer() for file in table["image"])
     pictures = np.stack([np.asarray(Image.open(io.BytesIO(row)).convert("RGB")) for row in rows])
     classes = tuple(json.loads(table.schema.metadata[b"names"]))
@@ -125,7 +130,7 @@ def _from_sheets(path: Path) -> Split:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """CIFAR's pickles hold dicts, bytes and arrays; anything else might run code."""
+    """Unpickle only the dicts, bytes and arrays of CIFAR, as anything else might run code."""
 
     allowed = frozenset(
         {
@@ -140,7 +145,7 @@ class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in self.allowed:
             return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name} has no place in a CIFAR file.")
+        raise pickle.UnpicklingError(f"{module}.{name} does not belong in a CIFAR file.")
 
 
 def _from_pickles(files: list[Path], folder: Path) -> Split:
@@ -163,7 +168,7 @@ def _from_pickles(files: list[Path], folder: Path) -> Split:
 
 
 def normalise(pictures: Tensor, image_size: int, mean: Triple = MEAN, std: Triple = STD) -> Tensor:
-    """uint8 (n, side, side, 3) -> the model's input, float32 (n, 3, image_size, image_size)."""
+    """Turn uint8 (n, side, side, 3) into the model's input (n, 3, image_size, image_size)."""
     x = pictures.permute(0, 3, 1, 2).float() / 255
     if image_size != x.shape[-1]:
         x = F.interpolate(x, size=image_size, mode="bicubic", antialias=True).clamp(0, 1)

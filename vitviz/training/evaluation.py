@@ -1,8 +1,8 @@
-"""Accuracy and calibration: expected calibration error, and temperature scaling."""
+"""Measure accuracy and calibration: expected calibration error, and temperature scaling."""
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,13 +10,14 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..checkpoints import load_shipped, load_trained, shipped_names
-from ..devices import device_named
 from ..model import Preprocessing
+from ..model.answers import fit_thresholds, measure
+from ..model.devices import find_device
 from ..vit import VisionTransformer
-from .attention import PlainAttention
+from ..zoo.checkpoints import Shipped, load_trained, weights_file
 from .data import Split, load
 from .objective import Network
+from .recipes import RECIPES
 
 BINS = 15
 DATASETS = {10: "cifar10", 100: "cifar100", 200: "tiny_imagenet"}  # by their number of classes
@@ -38,7 +39,7 @@ class Calibration:
         Expected calibration error: over 15 equal bins of confidence, the mean distance between
         confidence and accuracy, weighted by the bins' pictures (Guo et al., ICML 2017, section 2).
     temperature : float
-        What the logits must be divided by for the least negative log-likelihood (section 4.2).
+        The divisor of the logits with the least negative log-likelihood (section 4.2).
     error_at_temperature : float
     """
 
@@ -51,7 +52,7 @@ class Calibration:
 
 
 def preprocessing_of(network: Network, split: Split) -> Preprocessing:
-    """How the split's pictures become the network's input: enlarged once, or reduced."""
+    """Return the preprocessing of the split's pictures for the network: enlarge or reduce once."""
     side = split.pictures.shape[1]
     small = (side, side)
     size = network.patch_embed.image_size if isinstance(network, VisionTransformer) else small
@@ -64,15 +65,14 @@ def predict(
     split: Split,
     preprocess: Preprocessing | None = None,
     *,
-    batch_size: int = 50,  # with more, attention of 257 tokens takes gigabytes
+    batch_size: int = 10,  # with 50, each picture takes half as long again
 ) -> Tensor:
-    """Logits (n, K) of a split's pictures, each prepared as `capture` prepares a user's."""
+    """Compute logits (n, K) of a split's pictures, each preprocessed as in `capture`."""
     preprocess = preprocess or preprocessing_of(network, split)
     device = next(network.parameters()).device
-    attention = PlainAttention() if device.type == "cpu" else nullcontext()
     network.eval()
     logits = []
-    with torch.inference_mode(), attention:
+    with torch.inference_mode():
         for first in range(0, len(split.pictures), batch_size):
             pictures = map(Image.fromarray, split.pictures[first : first + batch_size])
             x = torch.stack([preprocess(picture) for picture in pictures])
@@ -81,7 +81,7 @@ def predict(
 
 
 def accuracy(network: Network, split: Split) -> float:
-    """Share of the split's pictures whose most probable class is their label."""
+    """Return the share of the split's pictures whose most probable class is their label."""
     right = predict(network, split).argmax(dim=1) == torch.from_numpy(split.labels)
     return float(right.float().mean())
 
@@ -89,7 +89,7 @@ def accuracy(network: Network, split: Split) -> float:
 def evaluate(
     model: str | Path, *, data: Path, split: str = "test", device: str = "cpu"
 ) -> Calibration:
-    """Accuracy and calibration of a model of ours on the dataset that it was trained on.
+    """Measure accuracy and calibration of a model of ours on the dataset that it was trained on.
 
     Parameters
     ----------
@@ -105,9 +105,14 @@ def evaluate(
     ValueError
         When there is no such model or device, or no data of its classes.
     """
-    place = device_named(device)
-    known = str(model) in shipped_names()
-    shipped = load_shipped(str(model)) if known else load_trained(Path(model))
+    module, preprocess, shipped = _load_model(weights_file(model), device)
+    pictures = load(data, DATASETS[len(shipped.classes)], split)
+    return calibration(module, pictures, preprocess)
+
+
+def _load_model(path: Path, device: str) -> tuple[VisionTransformer, Preprocessing, Shipped]:
+    place = find_device(device)
+    shipped = load_trained(path)
     module = VisionTransformer(**shipped.configuration)
     module.load_state_dict(shipped.state)
     preprocess = Preprocessing(
@@ -116,14 +121,48 @@ def evaluate(
         std=shipped.std,
         detail=shipped.detail,
     )
-    pictures = load(data, DATASETS[len(shipped.classes)], split)
-    return calibration(module.to(place), pictures, preprocess)
+    return module.to(place), preprocess, shipped
+
+
+def fit_grades(model: str | Path, *, data: Path, device: str = "cpu") -> dict[str, Any]:
+    """Fit the three grades of answers on held-out pictures, and measure them on the test split.
+
+    Returns
+    -------
+    dict
+        As `write_metadata` puts it into the weights and `vitviz.model.answers.Grades` reads it.
+
+    Raises
+    ------
+    ValueError
+        As `evaluate`, or when no recipe says how many pictures the training held out.
+    """
+    path = weights_file(model)
+    module, preprocess, shipped = _load_model(path, device)
+    held_out = [one.held_out for one in RECIPES.values() if one.model == path.stem]
+    if not held_out:
+        raise ValueError(f"No recipe made {path.stem}, so its held-out pictures are not known.")
+    dataset = DATASETS[len(shipped.classes)]
+    results = {}
+    for split, last in (("train", held_out[0]), ("test", None)):
+        pictures = load(data, dataset, split, last=last)
+        confidence, answer = predict(module, pictures, preprocess).softmax(dim=1).max(dim=1)
+        results[split] = (confidence.numpy(), answer.numpy() == pictures.labels)
+    thresholds = fit_thresholds(*results["train"])
+    return {
+        "weak_below": thresholds[0],
+        "confident_from": thresholds[1],
+        "held_out_pictures": len(results["train"][1]),
+        "held_out": measure(*results["train"], thresholds),
+        "test_pictures": len(results["test"][1]),
+        "test": measure(*results["test"], thresholds),
+    }
 
 
 def calibration(
     network: Network, split: Split, preprocess: Preprocessing | None = None
 ) -> Calibration:
-    """Accuracy and calibration on a split; the temperature is fitted on the same pictures.
+    """Measure accuracy and calibration on a split; the temperature is fitted on the same pictures.
 
     References
     ----------
@@ -131,7 +170,7 @@ def calibration(
     https://arxiv.org/abs/1706.04599.
     """
     logits, labels = predict(network, split, preprocess), torch.from_numpy(split.labels)
-    temperature = fitted_temperature(logits, labels)
+    temperature = fit_temperature(logits, labels)
     probabilities = logits.softmax(dim=1)
     confidence, answer = probabilities.max(dim=1)
     return Calibration(
@@ -145,15 +184,15 @@ def calibration(
 
 
 def top_accuracy(logits: Tensor, labels: Tensor, count: int) -> float:
-    """Share of the rows of logits (n, K) in which the label is among the `count` largest."""
+    """Return the share of the rows of logits (n, K) whose label is among the `count` largest."""
     best = logits.topk(min(count, logits.shape[1]), dim=1).indices
     return float((best == labels[:, None]).any(dim=1).float().mean())
 
 
-def fitted_temperature(logits: Tensor, labels: Tensor) -> float:
-    """The temperature of the least negative log-likelihood, found by golden-section search.
+def fit_temperature(logits: Tensor, labels: Tensor) -> float:
+    """Find the temperature of the least negative log-likelihood by golden-section search.
 
-    The likelihood has one peak in 1 / T, as it is concave there.
+    The likelihood is concave in 1 / T, so it has one peak.
     """
 
     def loss(inverse: float) -> float:
@@ -171,7 +210,7 @@ def fitted_temperature(logits: Tensor, labels: Tensor) -> float:
 
 
 def calibration_error(probabilities: Tensor, labels: Tensor) -> float:
-    """Expected calibration error of probabilities (n, K)."""
+    """Return the expected calibration error of probabilities (n, K)."""
     confidence, answer = (array.numpy() for array in probabilities.max(dim=1))
     right = answer == labels.numpy()
     place = np.minimum((confidence * BINS).astype(int), BINS - 1)

@@ -1,4 +1,4 @@
-"""One loop for every recipe: build, train in stages, resume, evaluate once, publish."""
+"""Train any recipe in one loop: build, train in stages, resume, evaluate once, publish."""
 
 import json
 import math
@@ -11,36 +11,35 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from ..initialisation import initialised
+from ..model.initialisation import build_random_model
 from ..vit import VisionTransformer, resize_position_embedding
 from .augmentation import colour_jitter, cutmix, flip_and_shift, random_resized_crop
 from .cnn import Cnn, WhitenedCnn
 from .data import SIDE, Split, load, normalise
 from .evaluation import accuracy, calibration
-from .objective import Network, Objective, optimisers_of, rate_factor, set_rate, update_average
+from .objective import Network, Objective, build_optimisers, rate_factor, set_rate, update_average
 from .publishing import add_snapshot, publish, write_curve
 from .recipes import RECIPES, Recipe, Stage
 
-AVERAGE = "average."  # before the names of the averaged weights in a checkpoint
+AVERAGE = "average."  # prefix of the averaged weights' names in a checkpoint
 WHITENED = 5000  # training pictures from which a whitening layer is computed
 RESTART = 50  # steps of warm-up after a run is resumed without its momentum
 
 
 def build(recipe: Recipe, stage: Stage) -> VisionTransformer:
-    """The recipe's model, freshly initialised from its seed."""
+    """Build the recipe's model, initialised from its seed."""
     size, start = stage.image_size, recipe.initialisation
-    return initialised(recipe.configuration, size, start, seed=recipe.seed)
+    return build_random_model(recipe.configuration, size, start, seed=recipe.seed)
 
 
 def grow(model: VisionTransformer, larger: VisionTransformer) -> VisionTransformer:
-    """Copy `model` into one for larger pictures, positions interpolated in two dimensions."""
+    """Copy `model` into one for larger pictures, and interpolate its positions."""
     state = model.state_dict()
     if "pos_embed" in state:
         state["pos_embed"] = resize_position_embedding(
@@ -53,7 +52,7 @@ def grow(model: VisionTransformer, larger: VisionTransformer) -> VisionTransform
     return larger
 
 
-def _initialised(recipe: Recipe, stage: Stage) -> Network:
+def _build_network(recipe: Recipe, stage: Stage) -> Network:
     if recipe.network == "vit":
         return build(recipe, stage)
     with torch.random.fork_rng(devices=[]):
@@ -65,9 +64,9 @@ def _initialised(recipe: Recipe, stage: Stage) -> Network:
 def _batches(
     split: Split, recipe: Recipe, stage: int, first: int, last: int, mine: slice
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches number `first` to `last` - 1 of a stage; they depend on the seed alone.
+    """Yield this process's part `mine` of batches `first` to `last` - 1 of a stage.
 
-    Each is augmented pictures and their labels; of every batch this process gets the part `mine`.
+    A batch holds augmented pictures and their labels, which depend on the seed alone.
     """
     pictures, labels = torch.from_numpy(split.pictures), torch.from_numpy(split.labels)
     if recipe.cutmix:
@@ -76,10 +75,10 @@ def _batches(
     for step in range(first, last):
         epoch, place = divmod(step, per_epoch)
         order = torch.Generator().manual_seed(recipe.seed * 10_007 + stage * 1009 + epoch)
-        chosen = torch.randperm(len(labels), generator=order)
-        chosen = chosen[place * recipe.batch_size : (place + 1) * recipe.batch_size]
+        indices = torch.randperm(len(labels), generator=order)
+        indices = indices[place * recipe.batch_size : (place + 1) * recipe.batch_size]
         noise = torch.Generator().manual_seed(recipe.seed * 10_007 + stage * 1_000_003 + step)
-        batch, known = pictures[chosen], labels[chosen]
+        batch, targets = pictures[indices], labels[indices]
         if recipe.crop < 1:
             batch = random_resized_crop(batch, recipe.stages[stage].image_size, recipe.crop, noise)
         else:
@@ -87,8 +86,8 @@ def _batches(
         if recipe.colour:
             batch = colour_jitter(batch, recipe.colour, noise)
         if recipe.cutmix and torch.rand((), generator=noise) < recipe.cutmix:
-            batch, known = cutmix(batch, known, noise)
-        yield batch[mine], known[mine]
+            batch, targets = cutmix(batch, targets, noise)
+        yield batch[mine], targets[mine]
 
 
 def _read_about(path: Path) -> dict[str, Any]:
@@ -105,14 +104,14 @@ def train(
     save_every: int = 100,
     report: Callable[[str], None] = tqdm.write,
 ) -> Path:
-    """Train, resuming what `out` holds; evaluate once on the test split; write the model.
+    """Train, or resume the run in `out`; evaluate once on the test split; write the model.
 
-    A run that is at its end goes on where the last stage of its recipe has more epochs now: the
-    rates are those of the longer stage, and files and page tell what the test showed before.
+    A finished run continues if the last stage of its recipe now has more epochs: the rates are
+    those of the longer stage, and files and page report the earlier test result too.
 
-    A row of the history holds the mean of the loss that was minimised since the row before, with
-    label smoothing, mixed labels and the teacher's term where the recipe has them, on augmented
-    pictures; and the accuracy of the averaged weights on the held-out pictures.
+    A row of the history holds the mean loss on augmented pictures since the row before, with label
+    smoothing, mixed labels and the teacher's term if the recipe has them; and the accuracy of the
+    averaged weights on the held-out pictures.
 
     Parameters
     ----------
@@ -126,19 +125,24 @@ def train(
 
     Returns
     -------
-    Path of the fp16 safetensors file; its model card and its curve lie beside it.
+    Path of the fp16 safetensors file, beside its model card and its curve.
 
     Raises
     ------
     ValueError
-        When the data are not there or too few, or `out` holds a run of another recipe.
+        When the data are missing or too few, `out` holds a run of another recipe, or accelerate is
+        not installed.
     """
+    try:
+        from accelerate import Accelerator
+    except ImportError as error:
+        raise ValueError('Training needs accelerate: pip install "vitviz[train]".') from error
     accelerator = Accelerator()
     checkpoint = out / "checkpoint.safetensors"
     everything = load(data, recipe.dataset, "train")
-    test = load(data, recipe.dataset, "test")  # before the work, to miss it early
-    kept = len(everything.labels) - recipe.held_out
-    if kept < recipe.batch_size:
+    test = load(data, recipe.dataset, "test")  # now, so that missing data are noticed early
+    count = len(everything.labels) - recipe.held_out
+    if count < recipe.batch_size:
         raise ValueError(
             f"{len(everything.labels)} training pictures are too few: "
             f"{recipe.held_out} are held out and a batch takes {recipe.batch_size}."
@@ -146,16 +150,16 @@ def train(
     run = _Run(
         accelerator=accelerator,
         recipe=recipe,
-        split=_share(everything[:kept], recipe),
-        held_out=everything[kept:],
+        split=_share(everything[:count], recipe),
+        held_out=everything[count:],
         test=test,
         checkpoint=checkpoint,
         save_every=save_every,
         report=report if accelerator.is_main_process else lambda line: None,
     )
     model, run.average = run.resume()
-    out.mkdir(parents=True, exist_ok=True)  # after all that may be refused
-    accelerator.wait_for_everyone()  # all have read what the first will write
+    out.mkdir(parents=True, exist_ok=True)  # after all checks
+    accelerator.wait_for_everyone()  # until all have read the files that the first will overwrite
     about = run.about
     if recipe.teacher and "test_accuracy" not in about:
         teacher = _teacher(recipe.teacher, data, out / "teacher", run.report)
@@ -179,7 +183,7 @@ def train(
 
 @dataclass(kw_only=True)
 class _Run:
-    """The parts of a run; `about` is its progress, which is saved with the checkpoint."""
+    """The state of a run; `about` is its progress, which is saved with the checkpoint."""
 
     accelerator: Any
     recipe: Recipe
@@ -190,7 +194,7 @@ class _Run:
     save_every: int
     report: Callable[[str], None]
     teacher: Network | None = None
-    average: Any = None  # the moving average of the weights, which is what is published
+    average: Any = None  # the moving average of the weights, which is published
     about: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -198,36 +202,36 @@ class _Run:
         return len(self.split.labels) // self.recipe.batch_size
 
     def resume(self) -> tuple[Network, Network]:
-        """The model and its moving average, from the checkpoint or else freshly initialised."""
+        """Return the model and its moving average, from the checkpoint or newly initialised."""
         recipe = json.loads(json.dumps(asdict(self.recipe)))
         if not self.checkpoint.exists():
             self.about = {"recipe": recipe, "stage": 0, "step": 0, "seconds": 0.0, "history": []}
-            model = _initialised(self.recipe, self.recipe.stages[0])
+            model = _build_network(self.recipe, self.recipe.stages[0])
             if isinstance(model, WhitenedCnn):
                 few = torch.from_numpy(self.split.pictures[:WHITENED])
                 model.set_whitening(normalise(few, SIDE, self.split.mean, self.split.std))
             return model, deepcopy(model)
         self.about = _read_about(self.checkpoint)
-        # Fields that recipes did not have yet when the run began had their defaults.
+        # Fields that were added to recipes after the run began have their defaults.
         defaults = {f.name: f.default for f in fields(Recipe) if f.default is not MISSING}
         self.about["recipe"] = {**json.loads(json.dumps(defaults)), **self.about["recipe"]}
         if self.about["recipe"] != recipe:
             if not _is_longer(recipe, self.about["recipe"]):
                 folder = self.checkpoint.parent
-                raise ValueError(f"{folder} holds a run of another recipe; choose another folder.")
+                raise ValueError(f"{folder} holds a run of another recipe. Choose another folder.")
             self.about["recipe"] = recipe
-            _go_on(self.about)
+            _reopen(self.about)
         saved = load_file(self.checkpoint)
         networks = []
         for prefix in ("", AVERAGE):
-            network = _initialised(self.recipe, self.recipe.stages[self.about["stage"]])
+            network = _build_network(self.recipe, self.recipe.stages[self.about["stage"]])
             network.load_state_dict({name: saved[prefix + name] for name in network.state_dict()})
             networks.append(network)
         self.report(f"resuming at stage {self.about['stage'] + 1}, step {self.about['step']}")
         return networks[0], networks[1]
 
     def save(self, model: Network) -> None:
-        """Write both as fp16, so that a run is small enough to be kept under version control."""
+        """Write model and average as fp16, small enough for version control."""
         partial = self.checkpoint.with_suffix(".partial")
         averages = {AVERAGE + name: value for name, value in self.average.state_dict().items()}
         state = {
@@ -238,7 +242,7 @@ class _Run:
         partial.replace(self.checkpoint)
 
     def snapshot(self, stage: int, step: int) -> None:
-        """Add a snapshot of the averaged model to those of the run."""
+        """Add a snapshot of the averaged model to the run's file."""
         if isinstance(self.average, VisionTransformer):
             file, epoch = self.checkpoint.with_name("moments.npz"), step / self.per_epoch
             add_snapshot(
@@ -247,15 +251,15 @@ class _Run:
 
 
 def _is_longer(recipe: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Whether a recipe is the one before with more epochs in its last stage, and nothing else."""
+    """Return whether a recipe differs from `before` only by more epochs in the last stage."""
     *stages, last = before["stages"]
     longer: float = recipe["stages"][-1]["epochs"]
     same = {**before, "stages": [*stages, {**last, "epochs": longer}]}
     return longer > last["epochs"] and recipe == same
 
 
-def _go_on(about: dict[str, Any]) -> None:
-    """Let a run go on that may be at its end; what its test showed there is kept."""
+def _reopen(about: dict[str, Any]) -> None:
+    """Let a finished run continue, and keep the result of its test."""
     if "test_accuracy" not in about:
         return
     last = about["history"][-1]
@@ -267,10 +271,10 @@ def _go_on(about: dict[str, Any]) -> None:
 
 
 def _finish(run: _Run, model: Network) -> None:
-    """Measure and publish; each figure is measured once, also when a run is resumed at its end."""
+    """Measure and publish; each figure is measured once, even if a finished run is resumed."""
     about, average = run.about, run.average
     if "test_accuracy" not in about:
-        average.half().float()  # what is measured is what is shipped: weights rounded to fp16
+        average.half().float()  # the weights are measured as they are shipped, rounded to fp16
         about["test_accuracy"] = accuracy(average, run.test)
         about["test_pictures"] = len(run.test.labels)
         run.save(model)
@@ -286,26 +290,25 @@ def _finish(run: _Run, model: Network) -> None:
 
 
 def _share(split: Split, recipe: Recipe) -> Split:
-    """The recipe's share of the training pictures, drawn by its seed."""
+    """Draw the recipe's share of the training pictures by its seed."""
     if recipe.share == 1:
         return split
-    chosen = np.random.default_rng(recipe.seed).permutation(len(split.labels))
-    chosen = chosen[: round(recipe.share * len(split.labels))]
-    return split[chosen]
+    order = np.random.default_rng(recipe.seed).permutation(len(split.labels))
+    return split[order[: round(recipe.share * len(split.labels))]]
 
 
 def _teacher(name: str, data: Path, out: Path, report: Callable[[str], None]) -> Network:
-    """The network of this recipe, trained if need be; it does not learn any more."""
+    """Return the frozen network of this recipe, trained if it is not yet."""
     recipe = RECIPES[name]
     report(f"the teacher, {recipe.model}")
     saved = load_file(train(recipe, data=data, out=out, report=report))
-    teacher = _initialised(recipe, recipe.stages[-1])
+    teacher = _build_network(recipe, recipe.stages[-1])
     teacher.load_state_dict({name: saved[AVERAGE + name] for name in teacher.state_dict()})
     return teacher.eval().requires_grad_(False)
 
 
-def _taught(run: _Run, pictures: Tensor) -> Tensor | None:
-    """The teacher's logits for the pictures as the pupil sees them, augmented and mixed.
+def _teacher_logits(run: _Run, pictures: Tensor) -> Tensor | None:
+    """Compute the teacher's logits for the pictures as the pupil sees them, augmented and mixed.
 
     Beyer et al., "Knowledge distillation: A good teacher is patient and consistent" (CVPR 2022),
     https://arxiv.org/abs/2106.05237, section 3.
@@ -320,8 +323,8 @@ def _taught(run: _Run, pictures: Tensor) -> Tensor | None:
 def _run_stage(run: _Run, model: Network, number: int) -> None:
     recipe, about, accelerator = run.recipe, run.about, run.accelerator
     stage, per_epoch = recipe.stages[number], run.per_epoch
-    if converged(about["history"], stage.image_size, recipe.patience):
-        return  # the run was stopped after this stage had ended early
+    if has_converged(about["history"], stage.image_size, recipe.patience):
+        return  # the run was stopped after this stage ended early
     steps = math.ceil(stage.epochs * per_epoch)
     first = about["step"]
     every = per_epoch * math.ceil(stage.epochs / recipe.looks)
@@ -329,7 +332,7 @@ def _run_stage(run: _Run, model: Network, number: int) -> None:
     early = {math.ceil(epoch * per_epoch) for epoch in recipe.early} if number == 0 else set()
     if first == 0 and main:
         run.snapshot(number, 0)
-    optimisers = optimisers_of(model, recipe)
+    optimisers = build_optimisers(model, recipe)
     mean, std = run.split.mean, run.split.std
     objective = accelerator.prepare_model(Objective(model, recipe, mean, std))
     part = recipe.batch_size // accelerator.num_processes
@@ -350,13 +353,15 @@ def _run_stage(run: _Run, model: Network, number: int) -> None:
         restart = min(1.0, (step - first + 1) / RESTART) if first else 1.0
         set_rate(optimisers, restart * rate_factor(step, steps, stage.rate, stage.last))
         pictures = pictures.to(device)
-        loss = objective(pictures, labels.to(device), _taught(run, pictures), stage.image_size)
+        loss = objective(
+            pictures, labels.to(device), _teacher_logits(run, pictures), stage.image_size
+        )
         accelerator.backward(loss)
         for optimiser in optimisers:
             optimiser.step()
             optimiser.zero_grad()
-        # Each stage begins an average of its own: in that of a short one with larger pictures,
-        # weights that never saw such pictures would otherwise prevail.
+        # Each stage begins an average of its own: otherwise weights that never saw larger pictures
+        # would prevail in the average of a short stage with larger pictures.
         update_average(run.average, model, min(recipe.average, (1 + step) / (10 + step)))
         losses.append(accelerator.reduce(loss.detach(), "mean").item())
         bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
@@ -380,17 +385,17 @@ def _run_stage(run: _Run, model: Network, number: int) -> None:
             about.update(step=done, seconds=about["seconds"] + now - clock)
             clock = now
             run.save(model)
-        if evaluated and converged(about["history"], stage.image_size, recipe.patience):
+        if evaluated and has_converged(about["history"], stage.image_size, recipe.patience):
             break
 
 
-def converged(history: Sequence[Mapping[str, Any]], image_size: int, patience: int) -> bool:
-    """Whether the last `patience` evaluations at this picture size brought no higher accuracy."""
-    found = [row["held_out_accuracy"] for row in history if row["image_size"] == image_size]
-    return 0 < patience < len(found) and max(found[-patience:]) <= max(found[:-patience])
+def has_converged(history: Sequence[Mapping[str, Any]], image_size: int, patience: int) -> bool:
+    """Return whether the last `patience` evaluations at this size brought no higher accuracy."""
+    rates = [row["held_out_accuracy"] for row in history if row["image_size"] == image_size]
+    return 0 < patience < len(rates) and max(rates[-patience:]) <= max(rates[:-patience])
 
 
 def _held_out(run: _Run) -> float:
-    """Accuracy on the held-out pictures, in bfloat16 as in training, which is faster."""
+    """Measure accuracy on the held-out pictures, in bfloat16 as in training, which is faster."""
     with torch.autocast(run.accelerator.device.type, torch.bfloat16):
         return accuracy(run.average, run.held_out)

@@ -6,12 +6,40 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from ..vit import Block, VisionTransformer
-from .attention import PlainAttention
 from .cnn import BIAS_RATE, Cnn, WhitenedCnn
 from .data import MEAN, STD, Triple, normalise
 from .recipes import Recipe
+
+
+class PlainAttention(TorchFunctionMode):
+    """Compute attention as two matrix products around a softmax, without the fused kernel.
+
+    With 65 tokens on a CPU the fused kernel's backward pass takes a third of the training step.
+
+    Attributes
+    ----------
+    kept : list of Tensor (B, heads, tokens, tokens)
+        A of every layer in its order, if `keep` is set.
+    """
+
+    def __init__(self, *, keep: bool = False) -> None:
+        super().__init__()
+        self.keep = keep
+        self.kept: list[Tensor] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not F.scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+        q, k, v = args
+        scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
+        attention = torch.softmax(scores, dim=-1, dtype=q.dtype)
+        if self.keep:
+            self.kept.append(attention)
+        return attention @ v
+
 
 Network = VisionTransformer | Cnn | WhitenedCnn
 
@@ -20,9 +48,9 @@ class Objective(nn.Module):
     """The loss of a network on a batch.
 
     Cross-entropy with the labels. With a teacher, the mean of that and of the divergence from the
-    teacher's logits (Hinton et al., https://arxiv.org/abs/1503.02531, section 2), which is the
-    task of the distillation token (Touvron et al., https://arxiv.org/abs/2012.12877, section 4),
-    or of the only head in a network without one.
+    teacher's logits (Hinton et al., https://arxiv.org/abs/1503.02531, section 2). The distillation
+    token learns the latter (Touvron et al., https://arxiv.org/abs/2012.12877, section 4), or the
+    only head in a network without one.
     """
 
     def __init__(
@@ -33,14 +61,17 @@ class Objective(nn.Module):
         self.recipe = recipe
         self.mean, self.std = mean, std
         if recipe.drop_path and isinstance(network, VisionTransformer):
-            drop_paths(network, recipe.drop_path, torch.Generator().manual_seed(recipe.seed))
+            add_stochastic_depth(
+                network, recipe.drop_path, torch.Generator().manual_seed(recipe.seed)
+            )
 
     def forward(
         self, pictures: Tensor, labels: Tensor, taught: Tensor | None, image_size: int
     ) -> Tensor:
-        """The loss, a scalar, of pictures (B, side, side, 3) and logits (B, K) of the teacher.
+        """Compute the loss, a scalar, of pictures (B, side, side, 3).
 
-        Labels are numbers (B,), or shares of the classes (B, K).
+        Labels are numbers (B,), or shares of the classes (B, K); `taught` the teacher's logits
+        (B, K).
         """
         device = pictures.device.type
         attention = PlainAttention() if device == "cpu" else nullcontext()
@@ -59,35 +90,35 @@ class Objective(nn.Module):
         else:
             answer, pupil = model.head(z[:, 0]).float(), model.head_dist(z[:, 1]).float()
         labelled = F.cross_entropy(answer, labels, label_smoothing=smoothing)
-        said = F.log_softmax(pupil / temperature, dim=1)
-        wanted = F.softmax(taught / temperature, dim=1)
-        distance = F.kl_div(said, wanted, reduction="batchmean") * temperature**2
+        prediction = F.log_softmax(pupil / temperature, dim=1)
+        goal = F.softmax(taught / temperature, dim=1)
+        distance = F.kl_div(prediction, goal, reduction="batchmean") * temperature**2
         return (labelled + distance) / 2
 
 
-def drop_paths(model: VisionTransformer, share: float, noise: torch.Generator) -> None:
-    """Stochastic depth: in training, pictures skip the attention or the MLP of a block at random.
+def add_stochastic_depth(model: VisionTransformer, share: float, noise: torch.Generator) -> None:
+    """Let pictures skip the attention or the MLP of a block at random in training.
 
-    What is not skipped is scaled up to keep its mean. The share rises from 0 in the first block to
-    `share` in the last (Huang et al., "Deep Networks
-    with Stochastic Depth", https://arxiv.org/abs/1603.09382, section 3).
+    Outputs that are not skipped are scaled up to keep the mean. The share rises from 0 in the first
+    block to `share` in the last (Huang et al., "Deep Networks with Stochastic Depth",
+    https://arxiv.org/abs/1603.09382, section 3).
     """
     for number, block in enumerate(model.blocks):
         assert isinstance(block, Block)
-        kept = 1 - share * number / max(1, len(model.blocks) - 1)
+        rate = 1 - share * number / max(1, len(model.blocks) - 1)
 
-        def skip(module: nn.Module, inputs: Any, output: Tensor, kept: float = kept) -> Tensor:
+        def skip(module: nn.Module, inputs: Any, output: Tensor, rate: float = rate) -> Tensor:
             if not module.training:
                 return output
-            stays = torch.rand(len(output), 1, 1, generator=noise) < kept
-            return output * (stays / kept).to(output)
+            stays = torch.rand(len(output), 1, 1, generator=noise) < rate
+            return output * (stays / rate).to(output)
 
         block.attn.register_forward_hook(skip)
         block.mlp.register_forward_hook(skip)
 
 
-def optimisers_of(model: Network, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the blocks, AdamW for everything else; SGD for a CNN."""
+def build_optimisers(model: Network, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Build Muon for the matrices of the blocks and AdamW for the rest; SGD for a CNN."""
     if not isinstance(model, VisionTransformer):
         return [_sgd(model, recipe)]
     parts: dict[str, list[nn.Parameter]] = {"muon": [], "qkv": [], "embedding": [], "others": []}
@@ -110,7 +141,7 @@ def optimisers_of(model: Network, recipe: Recipe) -> list[torch.optim.Optimizer]
 
 
 def _sgd(model: Cnn | WhitenedCnn, recipe: Recipe) -> torch.optim.SGD:
-    """The biases of a WhitenedCnn's normalisation are learned faster, and decay as all do."""
+    """Build SGD; the biases of a WhitenedCnn's normalisation learn faster, but decay as all do."""
     rate, decay = recipe.sgd_rate, recipe.sgd_decay
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     quick = {m.bias for m in norms} if isinstance(model, WhitenedCnn) else set()
@@ -134,7 +165,7 @@ def set_rate(optimisers: list[torch.optim.Optimizer], factor: float) -> None:
 
 
 def rate_factor(step: int, steps: int, peak: float, last: float = 0.0) -> float:
-    """Linear warm-up over 5 % of the stage, at most 200 steps, then linear decay to `last`."""
+    """Return the rate's factor: warm-up over 5 % of the steps, at most 200, then linear decay."""
     warmup = min(200, max(1, steps // 20))
     left = (steps - step) / max(1, steps - warmup)
     return min(peak * (step + 1) / warmup, last + (peak - last) * left)

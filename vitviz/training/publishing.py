@@ -1,4 +1,4 @@
-"""Writes a finished run: weights, model card, training curve, and snapshots of its training."""
+"""Write a finished run: weights, model card, training curve, and snapshots of its training."""
 
 import json
 from collections.abc import Mapping
@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from .. import inspection
+from ..common.files import open_replacement, replace_file
 from ..vit import VisionTransformer
-from .attention import PlainAttention
 from .data import Split, normalise
 from .evaluation import preprocessing_of
+from .objective import PlainAttention
 from .recipes import RECIPES, Recipe
 
-SNAPSHOTS = 12  # of a run, in the file that is published
+SNAPSHOTS = 12  # of a run, in the published file
 _CIFAR = """{} (Alex Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009).
   The training pictures were read from nearly lossless copies (42 dB), the test pictures from
   bit-exact ones."""
@@ -29,6 +30,22 @@ _DATA = {
   are the test split, as those of its own test split have no labels.""",
 }
 SNAPSHOT_PICTURES = 16  # held out, over which a snapshot's distance and entropy are averaged
+
+
+_HUB = {  # the names of the data on the hub, for the head of a card
+    "cifar10": "uoft-cs/cifar10",
+    "cifar100": "uoft-cs/cifar100",
+    "tiny_imagenet": "zh-plus/tiny-imagenet",
+}
+_CIFAR_TERMS = (
+    "CIFAR states no licence, and its pictures come from 80 Million Tiny Images, which its authors "
+    "withdrew in 2020."
+)
+_TERMS = {
+    "cifar10": _CIFAR_TERMS,
+    "cifar100": _CIFAR_TERMS,
+    "tiny_imagenet": "ImageNet's pictures may be used for non-commercial research and education.",
+}
 
 
 def publish(
@@ -56,20 +73,21 @@ def publish(
             "seed": recipe.seed,
         }
     state = {name: tensor.half() for name, tensor in model.state_dict().items()}
-    save_file(state, path, metadata={"vitviz": json.dumps(shipped)})
+    replace_file(path, save(state, metadata={"vitviz": json.dumps(shipped)}))
     card = _card(recipe, held_out, about, path.stat().st_size, model)
-    path.with_suffix(".md").write_text(card)
+    replace_file(path.with_suffix(".md"), card.encode())
     write_curve(recipe, held_out, about, out)
     arrays: Any = record(out / "moments.npz")
-    np.savez_compressed(path.with_suffix(".npz"), **arrays)
+    with open_replacement(path.with_suffix(".npz")) as file:
+        np.savez_compressed(file, **arrays)
     return path
 
 
 def write_curve(recipe: Recipe, held_out: Split, about: Mapping[str, Any], out: Path) -> None:
     """Write the training curve: loss and held-out accuracy by epoch, and the test accuracy.
 
-    `minutes` are those of the run itself, without those of its teacher. A run that went on after
-    its test pictures had been used has `tested_before`: picture size, epoch and accuracy each time.
+    `minutes` are those of the run itself, without its teacher. A run that continued after its test
+    has `tested_before`: picture size, epoch and accuracy each time.
     """
     curve: dict[str, Any] = {
         "model": recipe.model,
@@ -89,7 +107,7 @@ def write_curve(recipe: Recipe, held_out: Split, about: Mapping[str, Any], out: 
         )
         curve["teacher"] = {name: teacher[name] for name in ("model", "test_accuracy", "minutes")}
     text = json.dumps({**curve, "epochs": about["history"]}, indent=1)
-    (out / f"{recipe.model}.json").write_text(text + "\n")
+    replace_file(out / f"{recipe.model}.json", f"{text}\n".encode())
 
 
 def _card(
@@ -115,7 +133,20 @@ def _card(
         tested = f""". It was measured
   earlier too, when the training was to end but went on, as more was wanted
   ({times}); the test split chose nothing else"""
-    return f"""# {recipe.model}
+    return f"""---
+license: mit
+library_name: vitviz
+pipeline_tag: image-classification
+datasets: [{_HUB[recipe.dataset]}]
+model-index:
+  - name: {recipe.model}
+    results:
+      - task: {{type: image-classification}}
+        dataset: {{type: {_HUB[recipe.dataset]}, name: {recipe.dataset}, split: test}}
+        metrics: [{{type: accuracy, value: {about["test_accuracy"]:.4f}}}]
+---
+
+# {recipe.model}
 
 A Vision Transformer trained from scratch by `vitviz train --recipe {name}`.
 
@@ -135,6 +166,12 @@ A Vision Transformer trained from scratch by `vitviz train --recipe {name}`.
   metadata.
 - Known limits: it knows {len(held_out.classes)} classes of {held_out.pictures.shape[1]}-pixel
   pictures. A photo of anything else is still given one of their names.
+- Intended use: to show in lessons and studies how a Vision Transformer works. Nothing that matters
+  to anybody should be decided by its answers.
+- Licence: MIT, like vitviz, as far as its authors can give one. The data have terms of their own.
+  {_TERMS[recipe.dataset]}
+  Whether such terms bind weights that were trained on the data is not settled: before you use them
+  commercially, find out.
 
 | recipe | |
 |---|---|
@@ -145,10 +182,10 @@ A Vision Transformer trained from scratch by `vitviz train --recipe {name}`.
 def add_snapshot(
     model: VisionTransformer, held_out: Split, file: Path, *, stage: int, step: int, epoch: float
 ) -> None:
-    """Add a snapshot of the model to a run's file; one of the same step is replaced.
+    """Add a snapshot of the model to a run's file, in place of one of the same step.
 
-    Kept are E, (D, C, P, P), and the positions, (rows * cols, D), both float16; attention distance
-    in pixels of the model's input and entropy of attention in bits, both (layers, heads), the means
+    It holds E, (D, C, P, P), and the positions, (rows * cols, D), both float16; attention distance
+    in pixels of the model's input and entropy of attention in bits, both (layers, heads), averaged
     over the first 16 held-out pictures.
     """
     arrays = dict(np.load(file)) if file.exists() else {}
@@ -160,13 +197,12 @@ def add_snapshot(
     arrays[f"filters/{key}"] = model.patch_embed.proj.weight.detach().cpu().half().numpy()
     arrays[f"positions/{key}"] = positions.cpu().half().numpy()
     arrays[f"distance/{key}"], arrays[f"entropy/{key}"] = distance, entropy
-    partial = file.with_suffix(".partial.npz")
-    np.savez_compressed(partial, **arrays)
-    partial.replace(file)
+    with open_replacement(file) as replacement:
+        np.savez_compressed(replacement, **arrays)
 
 
 def record(file: Path) -> dict[str, np.ndarray]:
-    """About twelve snapshots of a run, equally spaced from its beginning to its end.
+    """Return about twelve snapshots of a run, equally spaced from its beginning to its end.
 
     Returns
     -------
@@ -176,21 +212,21 @@ def record(file: Path) -> dict[str, np.ndarray]:
     """
     arrays = np.load(file)
     keys = sorted(name.split("/")[1] for name in arrays if name.startswith("epoch/"))
-    chosen = np.unique(np.linspace(0, len(keys) - 1, SNAPSHOTS).round().astype(int))
-    found = {
-        f"{what}_{number}": arrays[f"{what}/{keys[index]}"]
-        for number, index in enumerate(chosen)
-        for what in ("filters", "positions", "distance", "entropy")
+    indices = np.unique(np.linspace(0, len(keys) - 1, SNAPSHOTS).round().astype(int))
+    snapshots = {
+        f"{name}_{number}": arrays[f"{name}/{keys[index]}"]
+        for number, index in enumerate(indices)
+        for name in ("filters", "positions", "distance", "entropy")
     }
     times = {
-        what: np.asarray([arrays[f"{what}/{keys[index]}"] for index in chosen])
-        for what in ("image_size", "epoch")
+        name: np.asarray([arrays[f"{name}/{keys[index]}"] for index in indices])
+        for name in ("image_size", "epoch")
     }
-    return {**times, **found}
+    return {**times, **snapshots}
 
 
 def _attention(model: VisionTransformer, pictures: Split) -> tuple[np.ndarray, np.ndarray]:
-    """Mean attention distance in pixels of the input, and entropy in bits: (layers, heads) each."""
+    """Measure mean attention distance in pixels and entropy in bits: (layers, heads) each."""
     size = model.patch_embed.image_size[0]
     few = torch.from_numpy(pictures.pictures[:SNAPSHOT_PICTURES])
     x = normalise(few, size, pictures.mean, pictures.std)

@@ -1,14 +1,13 @@
 """`load_model`, `watch` and the catalogue of models; the only package that imports timm."""
 
-from ..families import ModelError
-from .architectures import architecture_named
+from ..model.families import ModelError
+from .architectures import find_architecture
 from .catalogue import Entry, catalogue, fetch_weights, on_disk, weights_of
-from .files import read_labels
-from .inputs import InputCost, input_cost, step_of, whole_picture
-from .kernels import random_kernel
-from .loading import leave_cores_free, load_model, size_in
+from .files import check_adapter, read_labels
+from .inputs import InputCost, input_cost, step_of, tokens_attending, whole_picture
+from .loading import leave_cores_free, load_model, random_kernel, size_in
 from .repositories import repository
-from .sizes import PAPER_SIZES, PaperSize, Size, counted, size_of
+from .sizes import PAPER_SIZES, PaperSize, Size, count_architecture, size_of
 from .toys import TOYS, Toy, narrow_model, toy_model
 from .watching import watch
 
@@ -21,10 +20,11 @@ __all__ = [
     "PaperSize",
     "Size",
     "Toy",
-    "architecture_named",
     "catalogue",
-    "counted",
+    "check_adapter",
+    "count_architecture",
     "fetch_weights",
+    "find_architecture",
     "input_cost",
     "leave_cores_free",
     "load_model",
@@ -36,6 +36,7 @@ __all__ = [
     "size_in",
     "size_of",
     "step_of",
+    "tokens_attending",
     "toy_model",
     "watch",
     "weights_of",

@@ -1,8 +1,9 @@
-"""timm's architectures: made with or without memory, and what timm's configurations say of them."""
+"""timm's architectures: create them, with or without memory, and read their configurations."""
 
 import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -11,16 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from ..checkpoints import SUCCEEDED, SUCCESSORS, shipped_names
-from ..families import ModelError
-from ..language import Message
+from ..common.language import Message
 from ..model import Preprocessing
+from ..model.families import ModelError
+from .checkpoints import shipped_names
 
-WIDEST_EMBEDDING = 2048  # the widest of timm has 1,280 numbers
-
-
-#: What draws random weights; nothing else in a model takes the inverse of the error function.
-_DRAWING = frozenset(
+WIDEST_EMBEDDING = 2048  # the widest in timm has 1,280 numbers
+#: Functions that fill weights with random numbers; `erfinv_` has no other use in a model.
+_RANDOM_FILLS = frozenset(
     {
         Tensor.uniform_,
         Tensor.normal_,
@@ -30,48 +29,50 @@ _DRAWING = frozenset(
         nn.init.kaiming_uniform_,
     }
 )
-#: What changes numbers in their place, where on the meta device there are none.
-_CHANGING = frozenset(
+#: Functions that change numbers in place, of which there are none on the meta device.
+_IN_PLACE = frozenset(
     {Tensor.add_, Tensor.clamp_, Tensor.fill_, Tensor.mul_, Tensor.zero_, Tensor.__setitem__}
 )
 
 
 class _SkipRandomNumbers(TorchFunctionMode):
-    """Makes weights 0 instead of random; on the meta device, where they are none, does nothing."""
+    """Fill weights with 0 instead of random numbers; on the meta device, do nothing."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         named = kwargs or {}
-        if func in _DRAWING:
+        if func in _RANDOM_FILLS:
             weight: Tensor = args[0] if args else named["tensor"]
             return weight if weight.is_meta else weight.detach().zero_()
-        if func in _CHANGING and args[0].is_meta:
+        if func in _IN_PLACE and args[0].is_meta:
             return args[0]
         return func(*args, **named)
 
 
 @contextmanager
-def undrawn() -> Iterator[None]:
-    """Modules that are made in this context have all their buffers, and weights of 0, as drawing
-    them takes most of the time: for modules that get the weights of a file."""
+def skip_random_weights() -> Iterator[None]:
+    """Create modules with all their buffers and with weights of 0, to be loaded from a file.
+
+    Drawing random weights takes most of the time of creating a module.
+    """
     with _SkipRandomNumbers():
         yield
 
 
 @contextmanager
 def on_meta_device() -> Iterator[None]:
-    """Modules that are made in this context have shapes and no weights."""
-    with torch.device("meta"), undrawn():
+    """Create modules that have shapes and no weights."""
+    with torch.device("meta"), skip_random_weights():
         yield
 
 
 class ShapesAlone(TorchFunctionMode):
-    """For a pass on the meta device, where torch works out in Python what these functions, which
-    change no shape, and the biases of linear layers give: most of the time of the pass.
+    """Speed up a pass on the meta device: skip functions that do not change the shape.
 
-    Attention changes none where queries, keys and values have one shape; a mask must fit them. What
-    does not fit is left to torch, which raises.
+    For these functions, and for the biases of linear layers, torch computes shapes in Python: most
+    of the time of the pass. Attention keeps the shape if queries, keys and values have the same
+    one. Everything else is left to torch, which raises an error if shapes do not fit.
     """
 
     def __torch_function__(
@@ -90,39 +91,45 @@ class ShapesAlone(TorchFunctionMode):
         return func(*args, **named)
 
 
-def outline_of(architecture: str, options: dict[str, Any]) -> nn.Module:
-    """The model on the meta device: it takes no memory and no random numbers.
+def build_outline(architecture: str, options: dict[str, Any]) -> nn.Module:
+    """Return the model on the meta device, which takes no memory and no random numbers.
 
-    It may be one that was made before for the same options, so callers must not change it.
+    Outlines are cached by their options, so callers must not change them.
     """
     try:
-        return _outlined(architecture, **options)
-    except TypeError:  # a list, as of a JSON file, is no key of a cache
-        return _outlined.__wrapped__(architecture, **options)
+        return _build_outline(architecture, **options)
+    except TypeError:  # a list, as in JSON, cannot be a key of the cache
+        return _build_outline.__wrapped__(architecture, **options)
 
 
-@lru_cache(maxsize=16, typed=True)  # loading one model asks for its outline up to five times
-def _outlined(architecture: str, /, **options: Any) -> nn.Module:
+@lru_cache(maxsize=16, typed=True)  # loading one model needs its outline up to five times
+def _build_outline(architecture: str, /, **options: Any) -> nn.Module:
     with torch.random.fork_rng(devices=[]), on_meta_device():
         outline: nn.Module = create(architecture, options)
         return outline
 
 
 def create(architecture: str, options: dict[str, Any]) -> Any:
-    """The model with random weights; a ModelError where timm cannot make it with these options."""
+    """Create a model of timm with random weights.
+
+    Raises
+    ------
+    ModelError
+        When timm cannot create it with these options.
+    """
     import timm
 
     try:
         return timm.create_model(architecture, pretrained=False, **options)
     except Exception as error:
-        wanted = Message(" with {options}", options=options) if options else ""
+        given = Message(" with {options}", options=options) if options else ""
         raise ModelError(
-            "timm cannot make {architecture}{wanted}.", architecture=architecture, wanted=wanted
+            "timm cannot create {architecture}{given}.", architecture=architecture, given=given
         ) from error
 
 
 def preprocessing_of(module: nn.Module, size: tuple[int, int] | None) -> Preprocessing:
-    """timm's own preprocessing for this model, to an input of `size` where that is given."""
+    """Return timm's own preprocessing for this model, for an input of `size` if it is given."""
     from timm.data import resolve_model_data_config
 
     config = resolve_model_data_config(module)
@@ -137,23 +144,43 @@ def preprocessing_of(module: nn.Module, size: tuple[int, int] | None) -> Preproc
     )
 
 
-def embeds(architecture: str, outputs: int) -> bool:
-    """Whether a head with this many outputs gives an embedding, as CLIP's does, and no classes.
+def preprocessing_at_trained_size(
+    own: Preprocessing, architecture: str
+) -> tuple[Preprocessing, str]:
+    """Return the preprocessing of weights without a configuration, and a note on it.
 
-    timm's configurations do not say so: they have the width of the embedding in the place of the
-    number of classes. No data set that timm knows has fewer classes than ImageNet's 1,000.
+    An architecture's crop belongs to its own input size. timm trains and tests weights for larger
+    inputs with the whole shorter side.
+    """
+    usual = preprocessing_of(build_outline(architecture, {}), None)
+    if own.input_size == usual.input_size or own.crop_pct == 1:
+        return own, ""
+    return replace(own, crop_pct=1.0), Message(
+        ", without the crop of the architecture, as it was trained at another size"
+    )
+
+
+def embedding_widths(architecture: str | None) -> frozenset[int]:
+    """Return the numbers of outputs with which a head gives an embedding, as CLIP's does.
+
+    timm's configurations give the width of an embedding as the number of classes. No data set that
+    timm knows has fewer classes than ImageNet's 1,000.
     """
     from timm.data import infer_imagenet_subset
     from timm.models import get_arch_pretrained_cfgs
 
-    if not 0 < outputs <= WIDEST_EMBEDDING or infer_imagenet_subset({"num_classes": outputs}):
-        return False
-    known = get_arch_pretrained_cfgs(architecture).values()
-    return any(each.num_classes == outputs for each in known)
+    if architecture is None:
+        return frozenset()
+    widths = {each.num_classes for each in get_arch_pretrained_cfgs(architecture).values()}
+    return frozenset(
+        width
+        for width in widths
+        if 0 < width <= WIDEST_EMBEDDING and not infer_imagenet_subset({"num_classes": width})
+    )
 
 
 def labels_of(module: nn.Module) -> tuple[str, ...] | None:
-    """Names of the classes of timm's own trained weights."""
+    """Return the class names of timm's own trained weights."""
     from timm.data import ImageNetInfo, infer_imagenet_subset
 
     subset = infer_imagenet_subset(module)
@@ -163,19 +190,17 @@ def labels_of(module: nn.Module) -> tuple[str, ...] | None:
     return tuple(info.index_to_description(index) for index in range(info.num_classes()))
 
 
-def architecture_named(name: str) -> str:
-    """timm's name of an architecture, with its tag where it has one."""
+def find_architecture(name: str) -> str:
+    """Return timm's name of an architecture, with its tag if it has one."""
     import timm
 
     architecture = name.removeprefix("timm/")
     if timm.is_model(architecture):
         return architecture
-    if successor := SUCCESSORS.get(name):
-        raise ModelError(SUCCEEDED, name=name, successor=successor)
     known = [*shipped_names(), *timm.list_models()]
     near = difflib.get_close_matches(architecture, known, n=1)
     if near:
         raise ModelError(
-            "There is no model named {name}: did you mean {near}?", name=name, near=near[0]
+            "There is no model named {name}. Did you mean {near}?", name=name, near=near[0]
         )
     raise ModelError("There is no model named {name}.", name=name)

@@ -1,19 +1,17 @@
-"""Modules of timm, made with or without a file of weights: its options, its memory, its loading."""
+"""Build modules of timm with the weights of a file: options, memory, loading."""
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..checkpoints import Checkpoint, CheckpointError, load_state
-from ..families import ModelError, family_of
-from ..language import Message
-from ..memory import check, footprint
-from .architectures import ShapesAlone, outline_of, preprocessing_of
-from .positions import Size
-from .resampling import check_mixing, relative_tables, resampling_words
+from ..common.language import Message
+from ..model.families import ModelError, family_of, input_channels
+from ..model.memory import footprint, require_memory
+from .architectures import ShapesAlone, build_outline, preprocessing_of
+from .checkpoints import Checkpoint, CheckpointError, left_out_note, load_state
+from .resampling import Size, check_mixing, relative_tables, resampling_note
 
 _KERNEL = "patch_embed.proj.weight"
 
@@ -21,55 +19,79 @@ _KERNEL = "patch_embed.proj.weight"
 def options_of(
     architecture: str, file: Checkpoint, given: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What a file says of its model: the number of classes, and of layers where it has others.
+    """Return the options of timm that fit a file: number of classes, layers, pooling.
 
     Parameters
     ----------
-    given : options beside them, which are kept
+    given : further options, which are kept
 
     Raises
     ------
     CheckpointError
-        When its width is another: the number of heads is in no file of weights.
+        When the file has another width: no file of weights tells the number of heads.
     """
     options: dict[str, Any] = {**(given or {}), "num_classes": file.num_classes}
-    outline = outline_of(architecture, options)
-    own, found = outline.state_dict().get(_KERNEL), file.shapes.get(_KERNEL, ())
-    if own is not None and len(found) == own.ndim and found[0] != own.shape[0]:
+    outline = build_outline(architecture, options)
+    own, shape = outline.state_dict().get(_KERNEL), file.shapes.get(_KERNEL, ())
+    if own is not None and len(shape) == own.ndim and shape[0] != own.shape[0]:
         raise CheckpointError(
-            "{file} is of a model of width {width}, and {architecture} has {own}: the "
-            "number of heads, which no file of weights tells, is in the config.json that "
-            "timm and transformers save beside it.",
+            "{file} has width {width}, and {architecture} has {own}. Load the folder with the "
+            "config.json that timm or transformers saved beside it, which tells the number of "
+            "heads.",
             file=file.path.name,
-            width=found[0],
+            width=shape[0],
             architecture=architecture,
             own=own.shape[0],
         )
+    _check_prefix(outline.state_dict(), file)
+    names = outline.state_dict().keys()
+    if ("fc_norm.weight" in file.shapes) > ("norm.weight" in file.shapes) and (
+        "fc_norm.weight" not in names
+    ):
+        # As in MAE's fine-tuning: the norm follows the mean of the patches.
+        options["global_pool"] = "avg"
+    elif ("norm.weight" in file.shapes) > ("norm.weight" in names) and "cls_token" in names:
+        # As in the pre-training of BEiT and EVA: the norm applies to every token.
+        options["global_pool"] = "token"
     blocks: Any = getattr(outline, "blocks", None)
-    counted = isinstance(blocks, nn.Sequential | nn.ModuleList)
-    if counted and file.depth not in (0, len(blocks)):
+    countable = isinstance(blocks, nn.Sequential | nn.ModuleList)
+    if countable and file.depth not in (0, len(blocks)):
         options["depth"] = file.depth
     return options
+
+
+def _check_prefix(own: Mapping[str, Any], file: Checkpoint) -> None:
+    """Refuse a file with other prefix tokens, whose positions would else seem to be patches."""
+    for name in ("cls_token", "dist_token", "reg_token"):
+        if "patch_embed.proj.weight" in file.shapes and (name in own) != (name in file.shapes):
+            message = (
+                Message("The file lacks {key}.", key=name)
+                if name in own
+                else Message("The file has, and the model lacks, {key}.", key=name)
+            )
+            raise CheckpointError(message)
 
 
 def check_tables(
     architecture: str, options: Mapping[str, Any], file: Checkpoint, trained: Size, size: Size
 ) -> None:
-    """Refuse a file whose tables are for another input, where they are not resampled.
+    """Refuse a file with tables for another input that cannot be resampled.
 
     Parameters
     ----------
-    trained, size : (height, width) of the input that the file was trained at, and that is wanted
+    trained, size : (height, width) of the input in training, and of the input that is wanted
     """
-    outline = outline_of(architecture, dict(options))
+    outline = build_outline(architecture, dict(options))
     check_mixing(architecture, outline, size, trained)
     if not relative_tables(outline):
         return
-    before, after = (outline_of(architecture, {**options, "img_size": s}) for s in (trained, size))
+    before, after = (
+        build_outline(architecture, {**options, "img_size": s}) for s in (trained, size)
+    )
     if relative_tables(before) != relative_tables(after):
         raise CheckpointError(
-            "The relative positions in {file} are for an input of {height} x {width} "
-            "pixels, and are not resampled.",
+            "The relative positions in {file} are for an input of {height} x {width} pixels, and "
+            "cannot be resampled. Leave image_size out.",
             file=file.path.name,
             height=trained[0],
             width=trained[1],
@@ -79,59 +101,61 @@ def check_tables(
 def load_file(
     module: nn.Module, file: Checkpoint, *, source: str | None = None, grid: Size | None = None
 ) -> Message:
-    """Copy a file's weights into the module; returns the provenance in words.
+    """Copy a file's weights into the module; return a description of the weights.
 
     Parameters
     ----------
-    source : where the file comes from; "local file" and its name where left out
-    grid : rows and columns of its positions, where they are known; else they are a square
+    source : where the file comes from; by default "local file" and its name
+    grid : rows and columns of its positions, if they are known; else a square
     """
     numbers = sum(tensor.numel() for tensor in module.state_dict().values())
     prefix = getattr(module, "num_prefix_tokens", 0)
     grids = load_state(module, file.read(most=numbers), prefix=prefix, grid=grid)
-    with file.path.open("rb") as data:
-        digest = hashlib.file_digest(data, "sha256").hexdigest()
-    words = Message(
+    description = Message(
         "{source}, sha256 {digest}",
         source=source or Message("local file {file}", file=file.path.name),
-        digest=digest[:12],
+        digest=file.digest,
     )
     if file.part:
-        words += Message(", its {part}", part=file.part)
+        description += Message(", its {part}", part=file.part)
     if file.wrapper:
-        words += Message(", its names without {wrapper}", wrapper=file.wrapper)
-    return words + resampling_words(grids)
+        description += Message(", its names without {wrapper}", wrapper=file.wrapper)
+    if file.left_out:
+        description += left_out_note(file.left_out)
+    return description + resampling_note(grids)
 
 
-def checked_options(architecture: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options that the architecture takes, checked on the meta device.
+def check_options(architecture: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that the architecture accepts, checked on the meta device.
 
     Raises
     ------
     ModelError
-        When there is no such model, it cannot be read, or it needs more memory than is free.
+        When timm cannot build such a model, it cannot be read, or needs more memory than is free.
     """
     size = options.get("img_size")
     try:
-        outline = outline_of(architecture, options)
+        outline = build_outline(architecture, options)
     except ModelError:
         if size is None:
             raise
         options = {key: value for key, value in options.items() if key != "img_size"}
-        outline = outline_of(architecture, options)
+        outline = build_outline(architecture, options)
         if not family_of(outline).any_size:
             raise
     height, width = preprocessing_of(outline, size).input_size
     try:
         check_memory(f"{architecture} of timm", outline, (height, width))
         if size is not None:
+            channels = input_channels(outline)
             with torch.no_grad(), ShapesAlone():
-                outline.eval()(torch.empty(1, 3, height, width, device="meta"))
+                outline.eval()(torch.empty(1, channels, height, width, device="meta"))
     except ModelError:
         raise
-    except Exception as error:  # patches or windows that the size does not fill, above all
+    except Exception as error:  # most often, patches or windows do not fill this size
         raise ModelError(
-            "{architecture} of timm cannot take pictures of {height} x {width} pixels.",
+            "{architecture} of timm does not take pictures of {height} x {width} pixels. Choose "
+            "another image_size.",
             architecture=architecture,
             height=height,
             width=width,
@@ -140,9 +164,9 @@ def checked_options(architecture: str, options: dict[str, Any]) -> dict[str, Any
 
 
 def check_memory(what: str, outline: nn.Module, size: tuple[int, int]) -> None:
-    """Refuse a model that, with one capture of it, needs more memory than is free."""
+    """Refuse a model that needs more memory than is free, including one capture."""
     sites = family_of(outline).sites(outline, size)
-    check(
+    require_memory(
         footprint(outline, sites).total,
         Message("{what} at {height} x {width} pixels", what=what, height=size[0], width=size[1]),
     )

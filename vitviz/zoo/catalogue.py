@@ -1,4 +1,4 @@
-"""The catalogue of models that the app offers, and the trained weights of timm on the hub."""
+"""The catalogue of models that the app offers, and downloads of timm's trained weights."""
 
 import re
 from collections.abc import Callable
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from ..checkpoints import shipped_names
-from ..families import ModelError
-from ..hub import TIMEOUT, HubError, Weights, cached, download, remove, undamaged
-from ..language import Message
-from .architectures import architecture_named
-from .repositories import cached_folder, fetch_repository, not_downloaded, repository
+from ..common.hub import TIMEOUT, HubError, Weights, download, find_cached, is_intact, remove_cached
+from ..common.language import Message
+from ..model.families import ModelError
+from .architectures import find_architecture
+from .checkpoints import shipped_names
+from .repositories import cached_folder, download_error, fetch_repository, repository
 
-SAFE_FILE = "model.safetensors"  # what timm calls weights on the hub
+SAFE_FILE = "model.safetensors"  # timm's name for weights on the hub
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Entry:
     Attributes
     ----------
     family : str
-        What the menu says before its name.
+        Shown before the name in the menu.
     weights : Weights or None
-        Where its trained weights are on the hub; None for a shipped model.
+        Location of its trained weights on the hub; None for a shipped model.
     size : float
         Of the trained weights, in megabytes.
     """
@@ -39,13 +39,12 @@ class Entry:
 
     @property
     def on_disk(self) -> bool:
-        """Whether its trained weights need no download; the network is not asked."""
-        return self.weights is None or cached(self.weights) is not None
+        """Whether its trained weights need no download, without asking the network."""
+        return self.weights is None or find_cached(self.weights) is not None
 
 
-# timm's own answers, written down so that the menu is there before timm is: the tag of the weights
-# and their megabytes.
-_OFFERED = {
+#: Tags and megabytes of timm's weights, copied from timm, as its import takes seconds.
+_TIMM_MODELS = {
     "ViT": {
         "vit_tiny_patch16_224": ("augreg_in21k_ft_in1k", 22.9),
         "vit_small_patch16_224": ("augreg_in21k_ft_in1k", 88.2),
@@ -111,48 +110,50 @@ _OFFERED = {
 
 
 def catalogue() -> tuple[Entry, ...]:
-    """The models that the app offers: the shipped ones first, then those of timm by family."""
+    """Return the models that the app offers: shipped ones first, then timm's by family."""
     own = tuple(Entry(name, f"{name} (shipped)", True, "ViT") for name in shipped_names())
-    return own + _of_timm()
+    return own + _timm_entries()
 
 
 @cache
-def _of_timm() -> tuple[Entry, ...]:
+def _timm_entries() -> tuple[Entry, ...]:
     return tuple(
         Entry(name, f"{name} (timm)", False, family, Weights(f"timm/{name}.{tag}", SAFE_FILE), size)
-        for family, members in _OFFERED.items()
+        for family, members in _TIMM_MODELS.items()
         for name, (tag, size) in members.items()
     )
 
 
 def weights_of(name: str) -> Weights:
-    """Where the trained weights of an architecture of timm are on the hub.
+    """Return the location on the hub of an architecture's trained weights.
 
     Raises
     ------
     ModelError
-        When timm has no such architecture, or no weights of it on the hub.
+        When timm has no such architecture, or no trained weights for it.
     """
     for entry in catalogue():
         if entry.name == name and entry.weights is not None:
-            return entry.weights  # known without timm, whose import takes seconds
+            return entry.weights  # without the import of timm, which takes seconds
 
     from timm.models import get_pretrained_cfg
 
-    architecture = architecture_named(name)
-    found = get_pretrained_cfg(architecture)
-    if found is None or not found.hf_hub_id:
+    architecture = find_architecture(name)
+    config = get_pretrained_cfg(architecture)
+    if config is None or not config.hf_hub_id:
         raise ModelError(
-            "timm has no trained weights of {architecture} on the hub.", architecture=architecture
+            "timm has no trained weights of {architecture} on the hub. Load it with "
+            "pretrained=False.",
+            architecture=architecture,
         )
-    repo, _, revision = found.hf_hub_id.partition("@")
-    # Beside weights that are pickled the hub has safe ones, which timm prefers too.
-    file = (found.hf_hub_filename or SAFE_FILE).replace("open_clip_pytorch_", "open_clip_")
+    repo, _, revision = config.hf_hub_id.partition("@")
+    # Beside pickled weights the hub has safetensors, which timm prefers, too.
+    file = (config.hf_hub_filename or SAFE_FILE).replace("open_clip_pytorch_", "open_clip_")
     return Weights(repo, re.sub(r"\.(bin|pth?)$", ".safetensors", file), revision or "main")
 
 
 def on_disk(name: str) -> bool:
-    """Whether trained weights of an architecture of timm or a repository need no download.
+    """Whether trained weights of an architecture or a repository need no download.
 
     Raises
     ------
@@ -161,7 +162,7 @@ def on_disk(name: str) -> bool:
     """
     if repository(name):
         return cached_folder(name) is not None
-    return cached(weights_of(name)) is not None
+    return find_cached(weights_of(name)) is not None
 
 
 def fetch_weights(
@@ -171,37 +172,36 @@ def fetch_weights(
     timeout: float = TIMEOUT,
     verify: bool = False,
 ) -> Path:
-    """Trained weights of an architecture of timm: the file in the cache, downloaded if need be.
+    """Return the file of trained weights in the cache; download it if it is not there.
 
     Parameters
     ----------
     name : str
-        Of an architecture, or of a repository of the hub as "hf-hub:owner/name".
+        An architecture of timm, or a repository of the hub as "hf-hub:owner/name".
     progress : callable, optional
-        Called several times a second during a download, with the bytes that are here and how many
-        there are (None until that is known); what it raises ends the download.
+        Called several times a second during a download, with the bytes received and the bytes in
+        total (None until that is known). An exception in it cancels the download.
     timeout : float
-        Seconds without a new byte after which a download is given up.
+        Seconds without a new byte after which a download fails.
     verify : bool
-        True compares a file that is in the cache already with its sha256, and fetches a damaged
-        one anew.
+        True compares a cached file with its sha256, and downloads a damaged file again.
 
     Raises
     ------
     ModelError
-        When they cannot be had.
+        When the weights cannot be downloaded.
     """
     if repository(name):
         return fetch_repository(name, progress=progress, timeout=timeout, verify=verify)
     weights = weights_of(name)
-    there = cached(weights)
-    if there is not None and verify and not undamaged(there):
-        remove(there)
-        there = None
+    file = find_cached(weights)
+    if file is not None and verify and not is_intact(file):
+        remove_cached(file)
+        file = None
     try:
-        return there or download(weights, progress=progress, timeout=timeout)
+        return file or download(weights, progress=progress, timeout=timeout)
     except HubError as error:
         name = name.removeprefix("timm/")
         what = Message("The trained weights of {name}", name=name)
         instead = Message("the shipped model or random weights")
-        raise not_downloaded(what, name, instead, error) from error
+        raise download_error(what, name, instead, error) from error

@@ -1,43 +1,66 @@
-"""The files of a model's folder, as timm and transformers save it; of any other, one sentence."""
+"""Files in a model's folder, as timm and transformers save it, and files of class names."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from ..families import ModelError
-from ..language import Message
+from ..common.language import Message, MessageError, message
+from ..common.tables import read_tables, read_text
+from ..model.answers import class_names
+from ..model.families import ModelError
+from .checkpoints import INDEX
 
 CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the first is preferred
-_MOST = 20_000_000  # bytes of a configuration; one with 21,843 names of classes has some 2 MB
+WHOLE_PROCESSOR = "processor_config.json"  # with an image processor in it, of transformers 5
+ADAPTER = "adapter_config.json"  # of peft
+#: In order of preference. Large models are sharded, with an index.
+WEIGHTS = (
+    "model.safetensors",
+    f"model.safetensors{INDEX}",
+    "pytorch_model.bin",
+    f"pytorch_model.bin{INDEX}",
+)
+#: Headings of a column of names, as spreadsheets, pandas and R (x) write them.
+_HEADINGS = {"class", "classes", "class_name", "label", "labels", "name", "names", "x"}
+#: Bytes of a configuration or of class names; 21,843 class names take some 2 MB.
+_MAX_TEXT_BYTES = 20_000_000
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file of JSON.
+    """Return the object in a JSON file.
 
     Raises
     ------
     ModelError
-        When it is not there, or something else.
+        When there is no such file, or it holds something else.
     """
     where = Message("The {file} in the folder {folder}", file=path.name, folder=path.parent.name)
     if not path.is_file():
         raise ModelError(
             "The folder {folder} has no {file}.", folder=path.parent.name, file=path.name
         )
-    if path.stat().st_size > _MOST:
-        raise ModelError("{where} is larger than {most:.0f} MB.", where=where, most=_MOST / 1e6)
+    _check_size(path, where)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ModelError("{where} is no JSON.", where=where) from error
-    if not isinstance(found, dict):
-        raise ModelError("{where} is no JSON object.", where=where)
-    return found
+        raise ModelError("{where} is not valid JSON.", where=where) from error
+    if not isinstance(content, dict):
+        raise ModelError("{where} is not a JSON object.", where=where)
+    return content
+
+
+def _check_size(path: Path, where: str) -> None:
+    if (size := path.stat().st_size) > _MAX_TEXT_BYTES:
+        raise ModelError(
+            "{where} has {size:,} bytes; at most {most:,} are read.",
+            where=where,
+            size=size,
+            most=_MAX_TEXT_BYTES,
+        )
 
 
 def weights_in(folder: Path) -> Path:
-    """The file of weights in a folder.
+    """Return the file of weights in a folder.
 
     Raises
     ------
@@ -51,28 +74,79 @@ def weights_in(folder: Path) -> Path:
         "The folder {folder} has neither {first} nor {second}.",
         folder=folder.name,
         first=WEIGHTS[0],
-        second=WEIGHTS[1],
+        second=WEIGHTS[2],
     )
 
 
-def read_labels(path: Path) -> tuple[str, ...]:
-    """Names of the classes in a file: one a line, a JSON list, or a JSON object by their numbers.
+def check_adapter(folder: Path) -> None:
+    """Raise a ModelError for a folder that peft saved: it holds an adapter without its model."""
+    if not (folder / ADAPTER).is_file() or any((folder / name).is_file() for name in WEIGHTS):
+        return
+    config = read_json(folder / ADAPTER)
+    raise ModelError(
+        "The folder {folder} holds an adapter ({kind}) of {base}, and not a whole model. Load "
+        "{base} with peft, call merge_and_unload(), and give the module to vitviz.watch.",
+        folder=folder.name,
+        kind=str(config.get("peft_type") or "peft"),
+        base=str(config.get("base_model_name_or_path") or Message("a model that it does not name")),
+    )
+
+
+def read_labels(path: Path, count: int | None = None) -> tuple[str, ...]:
+    """Return the names of the classes in a file.
+
+    The file has one name a line, a table of numbers and names, a JSON list, or a JSON object that
+    maps numbers to names or names to numbers.
+
+    Parameters
+    ----------
+    path : Path
+    count : int, optional
+        Number of classes. A file with one more line may begin with a heading.
 
     Raises
     ------
     ModelError
-        When it cannot be read so.
+        When the file cannot be read so.
     """
-    if not path.is_file() or path.stat().st_size > _MOST:
-        raise ModelError("There is no file of class names {file} that can be read.", file=path.name)
+    if not path.is_file():
+        raise ModelError("There is no file of class names {file}.", file=path.name)
+    _check_size(path, path.name)
     try:
-        text = path.read_text(encoding="utf-8")
-        found = json.loads(text) if text.lstrip()[:1] in ("[", "{") else text.split("\n")
-        if isinstance(found, dict):
-            found = [found[str(number)] for number in range(len(found))]
-        names = tuple(str(name).strip() for name in found)
-    except (ValueError, KeyError, RecursionError) as error:
+        text = read_text(path)
+    except MessageError as error:
+        raise ModelError(message(error)) from error
+    try:
+        is_json = text.lstrip()[:1] in ("[", "{")
+        names = class_names(json.loads(text) if is_json else _names_in_lines(text))
+    except ModelError as error:
+        raise ModelError("{name}: {error}", name=path.name, error=error) from error
+    except (ValueError, RecursionError) as error:
         raise ModelError(
-            "{file} does not name classes: expected one a line, or a list in JSON.", file=path.name
+            "{file} does not name classes. Write one name a line, or a list in JSON.",
+            file=path.name,
         ) from error
-    return names[:-1] if names and not names[-1] else names
+    if len(names) - 1 == count and names[0].lower() in _HEADINGS:
+        names = names[1:]
+    return tuple(name.strip() for name in names)
+
+
+def _names_in_lines(text: str) -> list[str]:
+    for rows in read_tables(text):
+        if all(len(row.cells) == 2 for row in rows):
+            for some in (rows, rows[1:]):  # with and without a heading
+                for column in (0, 1):
+                    by_number = {row.cells[column]: row.cells[1 - column] for row in some}
+                    for start in (0, 1):  # R counts from 1
+                        numbers = [str(start + n) for n in range(len(some))]
+                        if some and by_number.keys() == {*numbers}:
+                            return [by_number[number] for number in numbers]
+    lines = text.rstrip("\r\n").splitlines()
+    return [_unquote(line) for line in lines]
+
+
+def _unquote(line: str) -> str:
+    """Return a line without the quotes around it as a whole."""
+    tables = [*read_tables(line)] if line.lstrip().startswith('"') else []
+    cells = tables[0][0].cells if tables and tables[0] else []
+    return cells[0] if len(cells) == 1 else line

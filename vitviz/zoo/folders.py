@@ -1,106 +1,386 @@
-"""Folders of a model, as timm and transformers save it: config.json, and the weights beside it.
+"""Load folders that timm and transformers saved: config.json, and the weights beside it.
 
-No code of a folder is run: its architecture must be one that timm or transformers has.
+No code in a folder is run: its architecture must be one of timm or transformers.
 """
 
+import math
+import re
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import Checkpoint
-from ..families import ModelError
-from ..language import Message
-from ..model import Model, Preprocessing
-from .architectures import (
-    architecture_named,
-    create,
-    embeds,
-    labels_of,
-    outline_of,
-    preprocessing_of,
-    undrawn,
-)
-from .building import check_tables, checked_options, load_file, options_of
-from .files import CONFIG, read_json, weights_in
-from .positions import Size, trained_size
-from .processors import checked
+import torch
+from torch import nn
 
-_LARGEST = 10_000  # of the numbers in a configuration of timm
-#: Arguments of timm that name files, or are none of the architecture's.
-_FOREIGN = ("checkpoint_path", "cache_dir", "pretrained", "pretrained_cfg", "scriptable")
+from ..common.language import Message
+from ..model import Model, Preprocessing
+from ..model.families import ModelError, family_of
+from ..model.memory import footprint, require_memory
+from .architectures import (
+    ShapesAlone,
+    build_outline,
+    create,
+    embedding_widths,
+    find_architecture,
+    labels_of,
+    on_meta_device,
+    preprocessing_at_trained_size,
+    preprocessing_of,
+    skip_random_weights,
+)
+from .building import check_options, check_tables, load_file, options_of
+from .checkpoints import Checkpoint, check_kinds, digest_of, files_of
+from .files import CONFIG, check_adapter, read_json, weights_in
+from .processors import check_preprocessing, preprocessing_in_folder
+from .resampling import Size, resampling_note, trained_size
+from .watching import watch
+
+#: Class without a head, by the model_type in config.json. Of CLIP and SigLIP, only the image tower
+#: is loaded.
+_CLASSES = {
+    "vit": "ViTModel",
+    "vit_msn": "ViTMSNModel",
+    "ijepa": "IJepaModel",
+    "deit": "DeiTModel",
+    "dinov2": "Dinov2Model",
+    "dinov2_with_registers": "Dinov2WithRegistersModel",
+    "dinov3_vit": "DINOv3ViTModel",
+    "beit": "BeitModel",
+    "swin": "SwinModel",
+    "swinv2": "Swinv2Model",
+    "pvt_v2": "PvtV2Model",
+    "clip": "CLIPVisionModelWithProjection",
+    "clip_vision_model": "CLIPVisionModel",
+    "metaclip_2": "MetaClip2VisionModelWithProjection",
+    "metaclip_2_vision_model": "MetaClip2VisionModel",
+    "siglip": "SiglipVisionModel",
+    "siglip_vision_model": "SiglipVisionModel",
+}
+_HEADS = ("ForImageClassification", "ClassificationWithTeacher", "VisionModelWithProjection")
+#: Entries that would make transformers look for other files, or for code.
+_FOREIGN = ("auto_map", "quantization_config", "attn_implementation", "_attn_implementation")
+_MAX_LAYERS = 1000
+# timm's defaults, for a folder without a preprocessor_config.json.
+_USUAL: dict[str, Any] = dict(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop_pct=0.875)
+
+
+def load_transformers(
+    folder: Path,
+    config: Mapping[str, Any],
+    *,
+    name: str,
+    source: str,
+    pretrained: bool,
+    size: Size | None,
+) -> Model:
+    """Load a folder that `save_pretrained` wrote; see `load_folder`."""
+    kind = _class_of(config, name)
+    configuration = _configuration(kind, config, name)
+    if str(config["model_type"]) not in _CLASSES:
+        _check_family(kind, configuration, name)
+    preprocessing, note = _preprocessing(folder, configuration, str(config["model_type"]))
+    if size is not None:
+        preprocessing = replace(preprocessing, input_size=size)
+    positions = _check_input(kind, configuration, preprocessing, name)
+    if pretrained:
+        file = weights_in(folder)
+        check_kinds(files_of(file))  # transformers would read integers as if they were weights
+        module = _load_module(kind, configuration, folder, file, name)
+        weights = Message(
+            "{source}, sha256 {digest}",
+            source=f"{source}, {file.name}",
+            digest=digest_of(files_of(file)),
+        )
+        weights += positions
+        weights += note
+    else:
+        module, weights = kind(configuration), Message("random weights")
+    model = watch(module.requires_grad_(False), preprocessing=preprocessing, name=name)
+    model.trained, model.weights = pretrained, weights
+    if not pretrained:
+        model.labels = None
+    return model
+
+
+def _class_of(config: Mapping[str, Any], name: str) -> Any:
+    """Return the class of transformers that a configuration names."""
+    try:
+        transformers: Any = import_module("transformers")
+    except ImportError as error:
+        raise ModelError(
+            "{name} needs transformers, which is not installed. Run `pip install transformers`.",
+            name=name,
+        ) from error
+    if config.get("quantization_config"):
+        raise ModelError(
+            "The weights of {name} are quantized, and vitviz reads floating-point numbers. "
+            "Load the model with transformers, call dequantize(), and save it.",
+            name=name,
+        )
+    kind = str(config["model_type"])
+    named = config.get("architectures") or [""]
+    found: Any = getattr(transformers, str(named[0]), None) if isinstance(named, list) else None
+    if kind not in _CLASSES:
+        return _other_class(transformers, kind, found, name)
+    usual = getattr(transformers, _CLASSES[kind])
+    same = isinstance(found, type) and found.__module__ == usual.__module__
+    return found if same and found.__name__.endswith(_HEADS) else usual
+
+
+def _other_class(transformers: Any, kind: str, found: Any, name: str) -> Any:
+    """Return a class that is not in `_CLASSES`; `_check_family` then explains the refusal."""
+    auto = import_module("transformers.models.auto.modeling_auto")
+    usual = auto.MODEL_MAPPING_NAMES.get(kind, "")
+    usual = getattr(transformers, usual[0] if isinstance(usual, tuple) else usual, None)
+    classes = [each for each in (found, usual) if isinstance(each, type)]
+    config_of = {each: getattr(each, "config_class", None) for each in classes}
+    found = next((c for c in classes if getattr(config_of[c], "model_type", None) == kind), None)
+    if found is None:
+        raise ModelError(
+            "{name} has the type {kind}, which transformers {version} does not know. Update "
+            "transformers.",
+            name=name,
+            kind=kind,
+            version=transformers.__version__,
+        )
+    if found.main_input_name != "pixel_values":
+        raise ModelError(
+            "{name} is a {kind}, whose input is {given} instead of a picture.",
+            name=name,
+            kind=found.__name__,
+            given=found.main_input_name,
+        )
+    return found
+
+
+def _check_family(kind: Any, configuration: Any, name: str) -> None:
+    """Refuse a class that no family recognises, by the family's reason."""
+    try:
+        with on_meta_device():
+            family_of(kind(configuration))
+    except ModelError as error:
+        raise ModelError("{name}: {error}", name=name, error=error) from error
+    except Exception as error:  # most often, the class needs another library
+        raise ModelError(
+            "{name} is a {kind}, which transformers cannot create from its config.json.",
+            name=name,
+            kind=kind.__name__,
+        ) from error
+
+
+def _configuration(kind: Any, config: Mapping[str, Any], name: str) -> Any:
+    own = kind.config_class
+    if config.get("model_type") != own.model_type:  # of CLIP or SigLIP, with two towers
+        shared = {name: config[name] for name in ("projection_dim",) if name in config}
+        config = {**(config.get("vision_config") or {}), **shared}
+    known = {key: value for key, value in config.items() if key not in _FOREIGN}
+    try:
+        configuration = own.from_dict(known)
+        _check_layers(configuration.to_dict())
+    except Exception as error:  # transformers' checks raise many kinds of errors
+        raise ModelError(
+            "The {config} of {name} cannot be read by transformers.", config=CONFIG, name=name
+        ) from error
+    configuration._attn_implementation = _attention(kind)
+    return configuration
+
+
+def _check_layers(settings: Mapping[str, Any]) -> None:
+    """Raise a ValueError for a configuration with more layers than any model has."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            _check_layers(value)
+        elif re.search("layers|depth|blocks", str(key)):
+            counts = value if isinstance(value, list | tuple) else [value]
+            numbers = [count for count in counts if isinstance(count, int)]
+            if len(counts) > _MAX_LAYERS or sum(numbers) > _MAX_LAYERS:
+                raise ValueError
+    if settings.get("num_hidden_layers", 1) < 1:
+        raise ValueError
+
+
+def _attention(kind: Any) -> str:
+    return "sdpa" if kind._supports_sdpa else "eager"
+
+
+def _preprocessing(folder: Path, configuration: Any, model_type: str) -> tuple[Preprocessing, str]:
+    """Return the folder's preprocessing, or timm's default with a note on it."""
+    preprocessing = preprocessing_in_folder(folder, model_type)
+    if preprocessing is not None:
+        return preprocessing, ""
+    side = getattr(configuration, "image_size", 224)
+    height, width = (side, side) if isinstance(side, int) else side
+    usual = Preprocessing(input_size=(int(height), int(width)), **_USUAL)
+    return usual, Message(", with timm's default preprocessing, as the folder has none")
+
+
+def _check_input(kind: Any, configuration: Any, preprocessing: Preprocessing, name: str) -> str:
+    """Refuse a model that needs too much memory or cannot take such pictures.
+
+    Returns
+    -------
+    The provenance's note on resampled positions.
+    """
+    size = preprocessing.input_size
+    try:
+        with on_meta_device():
+            model = watch(kind(configuration), preprocessing=preprocessing)
+        require_memory(
+            footprint(model.module, model.sites).total,
+            Message(
+                "{what} at {height} x {width} pixels", what=name, height=size[0], width=size[1]
+            ),
+        )
+        with torch.no_grad(), ShapesAlone():
+            channels = len(model.preprocess.mean)
+            model.run(torch.empty(1, channels, *size, device="meta"))
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            "{name} does not take pictures of {height} x {width} pixels. Choose another "
+            "image_size.",
+            name=name,
+            height=size[0],
+            width=size[1],
+        ) from error
+    table, first = model.positions, model.layers[0]
+    side = getattr(configuration, "image_size", size)
+    own = (side, side) if isinstance(side, int) else (side[0], side[1])
+    grid = own[0] // first.patch_side[0], own[1] // first.patch_side[1]
+    if grid == first.query_grid:
+        return ""
+    if table is not None and table.shape[-2] >= math.prod(grid):
+        return resampling_note((grid, first.query_grid))
+    relative = any("relative_position_bias" in key for key in model.module.state_dict())
+    return Message(", relative positions resampled") if relative and first.kind == "global" else ""
+
+
+def _load_module(kind: Any, configuration: Any, folder: Path, file: Path, name: str) -> nn.Module:
+    try:
+        module, report = kind.from_pretrained(
+            folder,
+            config=configuration,
+            local_files_only=True,
+            use_safetensors=".safetensors" in file.name,
+            weights_only=True,
+            dtype=torch.float32,
+            attn_implementation=_attention(kind),
+            output_loading_info=True,
+        )
+    except Exception as error:  # readers of broken files raise many kinds of errors
+        raise ModelError(
+            "{name}: transformers cannot read {file} as a {kind}.",
+            name=name,
+            file=file.name,
+            kind=kind.__name__,
+        ) from error
+    missing = sorted(key for key in report["missing_keys"] if "pooler." not in key)
+    if missing:
+        head = missing[0].rpartition(".")[0]
+        layers = [
+            key for key in report["unexpected_keys"] if re.match(rf"{head}\.\S*\d\.\S*weight", key)
+        ]
+        if layers:
+            raise ModelError(
+                "{name}: the classifier in {file} has several layers ({layers}), and config.json "
+                "describes one. Build the model in Python, and give it to vitviz.watch.",
+                name=name,
+                file=file.name,
+                layers=", ".join(sorted(layers)[:3]),
+            )
+        raise ModelError("{name}: {file} lacks {part}.", name=name, file=file.name, part=missing[0])
+    for key, tensor in module.named_parameters():
+        if not bool(torch.isfinite(tensor).all()):
+            raise ModelError(
+                "{name}: {key} in {file} holds NaN or infinite values.",
+                name=name,
+                key=key,
+                file=file.name,
+            )
+    loaded: nn.Module = module
+    return loaded
+
+
+_LARGEST = 10_000  # number in a configuration of timm
+#: Arguments of timm that name files, or do not belong to the architecture.
+_TIMM_FOREIGN = ("checkpoint_path", "cache_dir", "pretrained", "pretrained_cfg", "scriptable")
 _TABLES = ("pos_embed", "relative_position_bias_table", "mlp_tokens.fc1.weight")
 
 
 def load_folder(
     folder: Path, *, name: str, source: str, pretrained: bool, size: Size | None
 ) -> Model:
-    """The model in a folder.
+    """Load the model in a folder.
 
     Parameters
     ----------
-    name : of the model
-    source : where the folder comes from, for the provenance
-    size : of the input in pixels, where it is not the folder's own
+    name : name of the model
+    source : where the folder comes from, for the provenance line
+    size : input size in pixels, if it is not the folder's own
 
     Raises
     ------
     ModelError, CheckpointError
-        When it cannot be read.
+        When the folder cannot be read.
     """
+    check_adapter(folder)
     config = read_json(folder / CONFIG)
     if "architecture" not in config and "model_type" not in config:
         raise ModelError(
-            "The {config} in the folder {folder} names no architecture, as those of timm "
-            "and transformers do.",
+            "The {config} in the folder {folder} names no architecture. Save the model by timm or "
+            "transformers.",
             config=CONFIG,
             folder=folder.name,
         )
     if "architecture" not in config:
-        from .transformers_folders import load_transformers
-
-        made = load_transformers(
+        model = load_transformers(
             folder, config, name=name, source=source, pretrained=pretrained, size=size
         )
     else:
         file = Checkpoint(weights_in(folder)) if pretrained else None
-        made = _timm(config, file, name=name, source=source, size=size)
-    made.folder = folder
-    return made
+        model = _load_timm(config, file, name=name, source=source, size=size)
+    model.folder = folder
+    return model
 
 
-def _timm(
+def _load_timm(
     config: Mapping[str, Any], file: Checkpoint | None, *, name: str, source: str, size: Size | None
 ) -> Model:
-    """A model in the format of timm's `save_for_hf`."""
-    architecture = architecture_named(str(config["architecture"]))
+    """Load a model in the format of timm's `save_for_hf`."""
+    architecture = find_architecture(str(config["architecture"]))
     settings = config.get("pretrained_cfg", config)  # older ones are flat
     if not isinstance(settings, Mapping):
-        raise ModelError("The pretrained_cfg of {name} is no JSON object.", name=name)
-    options = _arguments(config.get("model_args") or {}, name)
-    said = options.pop("img_size", None) or settings.get("input_size")
-    own, known = _preprocessing(settings, said, architecture, name)
+        raise ModelError("The pretrained_cfg of {name} is not a JSON object.", name=name)
+    options, note = _arguments(config.get("model_args") or {}, name), ""
+    stated = options.pop("img_size", None) or settings.get("input_size")
+    own, is_complete = _timm_preprocessing(settings, stated, architecture, name)
     if file is not None:
         options = options_of(architecture, file, options)
-        trained = _trained(architecture, options, file, own.input_size)
+        trained = _trained_size(architecture, options, file, own.input_size)
         if size is not None and trained not in (None, size):
             check_tables(architecture, options, file, trained, size)
         own = replace(own, input_size=trained or own.input_size)
+        if settings.get("crop_pct") is None:
+            own, note = preprocessing_at_trained_size(own, architecture)
     elif isinstance(config.get("num_classes"), int):
         options["num_classes"] = config["num_classes"]
     grid = _grid(architecture, options, own.input_size)
     own = replace(own, input_size=size or own.input_size)
-    options = checked_options(architecture, {**options, "img_size": own.input_size})
-    with nullcontext() if file is None else undrawn():
+    options = check_options(architecture, {**options, "img_size": own.input_size})
+    with nullcontext() if file is None else skip_random_weights():
         module = create(architecture, options)
     weights, labels = Message("random weights"), None
     if file is not None:
         weights = load_file(module, file, source=f"{source}, {file.path.name}", grid=grid)
         labels = _labels(config, settings, module.num_classes)
         if labels is None and source.startswith("hf-hub:timm/"):
-            labels = labels_of(module)  # of ImageNet, as timm's own weights are
-        if not known:
+            labels = labels_of(module)  # ImageNet's
+        weights += note
+        if not is_complete:
             weights += Message(", with the preprocessing of timm's architecture")
     return Model(
         module.eval().requires_grad_(False),
@@ -109,87 +389,91 @@ def _timm(
         trained=file is not None,
         weights=weights,
         labels=labels,
-        embeds=embeds(architecture, module.num_classes),
+        embedding_widths=embedding_widths(architecture),
     )
 
 
-def _arguments(found: Any, name: str) -> dict[str, Any]:
-    """The arguments with which the module was made: numbers, names, and lists of them."""
-    if not isinstance(found, Mapping):
-        raise ModelError("The model_args of {name} are no JSON object.", name=name)
-    options = {str(key): tuple(v) if isinstance(v, list) else v for key, v in found.items()}
+def _arguments(arguments: Any, name: str) -> dict[str, Any]:
+    """Return the keyword arguments of the module: numbers, names, and lists of them."""
+    if not isinstance(arguments, Mapping):
+        raise ModelError("The model_args of {name} are not a JSON object.", name=name)
+    options = {str(key): tuple(v) if isinstance(v, list) else v for key, v in arguments.items()}
     for key, value in options.items():
         for one in value if isinstance(value, tuple) else (value,):
             number = isinstance(one, int | float) and abs(one) <= _LARGEST
-            if key in _FOREIGN or not (one is None or isinstance(one, str) or number):
+            if key in _TIMM_FOREIGN or not (one is None or isinstance(one, str) or number):
                 raise ModelError(
-                    "{key} in the model_args of {name} is nothing that can be used.",
-                    key=key,
+                    "{name}: unsupported value for model_args[{key!r}]. Build the model in Python, "
+                    "and give it to vitviz.watch.",
                     name=name,
+                    key=key,
                 )
     options.pop("num_classes", None)
     return options
 
 
-def _preprocessing(
-    settings: Mapping[str, Any], said: Any, architecture: str, name: str
+def _timm_preprocessing(
+    settings: Mapping[str, Any], stated: Any, architecture: str, name: str
 ) -> tuple[Preprocessing, bool]:
-    """What the configuration says of it, and whether it says all; the rest is the architecture's.
+    """Return the preprocessing, and whether the configuration describes all of it.
+
+    What it leaves out is taken from the architecture.
 
     Parameters
     ----------
-    said : the size of the input, as one number, (height, width) or (channels, height, width)
+    stated : the input size as one number, (height, width) or (channels, height, width)
     """
-    usual = preprocessing_of(outline_of(architecture, {}), None)
+    usual = preprocessing_of(build_outline(architecture, {}), None)
     names = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
     found = {key: settings[key] for key in names if settings.get(key) is not None}
-    sides = [said, said] if isinstance(said, int) else list(said or usual.input_size)[-2:]
+    sides = [stated] * 2 if isinstance(stated, int) else list(stated or usual.input_size)[-2:]
     try:
         for key in ("mean", "std"):
             if key in found:
-                red, green, blue = map(float, found[key])
-                found[key] = (red, green, blue)
+                found[key] = tuple(map(float, found[key]))
         height, width = (int(side) for side in sides)
-        made = checked(replace(usual, input_size=(height, width), **found))
+        preprocessing = check_preprocessing(replace(usual, input_size=(height, width), **found))
     except (TypeError, ValueError) as error:
         raise ModelError(
-            "The preprocessing in the {config} of {name} cannot be read.", config=CONFIG, name=name
+            "The preprocessing in the {config} of {name} is invalid. Correct the file.",
+            config=CONFIG,
+            name=name,
         ) from error
-    return made, set(names[:4]) <= found.keys()
+    return preprocessing, set(names[:4]) <= found.keys()
 
 
-def _trained(
-    architecture: str, options: Mapping[str, Any], file: Checkpoint, said: Size
+def _trained_size(
+    architecture: str, options: Mapping[str, Any], file: Checkpoint, stated: Size
 ) -> Size | None:
-    """The size of the input that a file was trained at: what is said of it, where its tables fit.
+    """Return the input size that a file was trained at: the stated one, if its tables fit.
 
-    Without that a table of 6 x 24 positions would be taken for one of 12 x 12.
+    Else a table of 6 x 24 positions would be taken for 12 x 12.
     """
     try:
-        shapes = outline_of(architecture, {**options, "img_size": said}).state_dict()
+        shapes = build_outline(architecture, {**options, "img_size": stated}).state_dict()
     except ModelError:  # an architecture that takes any size
-        return said
+        return stated
     tables = [name for name in shapes if name.endswith(_TABLES)]
     if all(file.shapes.get(name) == tuple(shapes[name].shape) for name in tables):
-        return said
-    outline = outline_of(architecture, dict(options))
+        return stated
+    outline = build_outline(architecture, dict(options))
     return trained_size(file.shapes, outline, preprocessing_of(outline, None).input_size)
 
 
 def _grid(architecture: str, options: Mapping[str, Any], size: Size) -> Size | None:
-    """Rows and columns of the patches of an input; None where no positions are added to them."""
+    """Return rows and columns of the patches of an input; None if the model has no such grid."""
     try:
-        outline = outline_of(architecture, {**options, "img_size": size})
+        outline = build_outline(architecture, {**options, "img_size": size})
     except ModelError:
         return None
-    found = getattr(getattr(outline, "patch_embed", None), "grid_size", None)
-    return None if found is None else (found[0], found[1])
+    grid = getattr(getattr(outline, "patch_embed", None), "grid_size", None)
+    return None if grid is None else (grid[0], grid[1])
 
 
 def _labels(
     config: Mapping[str, Any], settings: Mapping[str, Any], outputs: int
 ) -> tuple[str, ...] | None:
-    """The names of the classes, in full where they are described; None where there are none."""
+    """Return the class names, with their descriptions if there are any; None without names."""
     both = {**settings, **config}
     names = both.get("label_names") or both.get("labels")
     described = both.get("label_descriptions")
@@ -197,5 +481,5 @@ def _labels(
         names = [names.get(str(number)) for number in range(outputs)]
     if not isinstance(names, list) or len(names) != outputs or not all(names):
         return None
-    known = described if isinstance(described, Mapping) else {}
-    return tuple(str(known.get(str(name), name)) for name in names)
+    descriptions = described if isinstance(described, Mapping) else {}
+    return tuple(str(descriptions.get(str(name), name)) for name in names)

@@ -1,26 +1,26 @@
-"""The size and shape of a model's input: what they cost, and which shape shows a whole picture."""
+"""Size and shape of a model's input: their cost, and the shape that shows a whole picture."""
 
 import math
 from dataclasses import dataclass
 
-from ..memory import attention_weights
 from ..model import Model
-from .positions import MAX_SIDE, Size
+from ..model.memory import attention_weights, largest_attention
+from .resampling import MAX_SIDE, Size
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputCost:
-    """What an input of one size costs a model.
+    """Cost of an input of one size for a model.
 
     Attributes
     ----------
     size : (height, width) in pixels
     grid : (rows, columns) of the patches of the first layer
     tokens : int
-        Those patches, and the tokens before them.
+        These patches and the prefix tokens.
     attention : int
-        Attention weights of all layers and heads; the square of the tokens of each layer and head
-        where every token attends to every token.
+        Attention weights of all layers and heads: tokens squared for each head with global
+        attention.
     """
 
     size: Size
@@ -30,7 +30,7 @@ class InputCost:
 
 
 def input_cost(model: Model) -> InputCost:
-    """Count a model, which may lie on the meta device, at its own input size."""
+    """Count the cost of a model, which may be on the meta device, at its own input size."""
     first = model.layers[0]
     return InputCost(
         size=model.preprocess.input_size,
@@ -40,24 +40,34 @@ def input_cost(model: Model) -> InputCost:
     )
 
 
-def step_of(model: Model) -> Size:
-    """Height and width in pixels of which the sides of the input are multiples: the largest patch.
+def tokens_attending(model: Model) -> int:
+    """Return how many tokens with global attention have as many attention weights in a head.
 
-    Windows may ask for more.
+    Counted for the layer with most: all tokens of a ViT, and far fewer with windowed attention.
+    """
+    return math.isqrt(largest_attention(model.sites))
+
+
+def step_of(model: Model) -> Size:
+    """Return the step (height, width) of input sizes in pixels: the largest patch.
+
+    Windows may need larger steps.
     """
     sides = [layer.patch_side for layer in model.layers]
     return max(height for height, _ in sides), max(width for _, width in sides)
 
 
-def whole_picture(model: Model, picture: Size) -> Size:
-    """The input size whose shape is nearest to a picture's, at about the model's own cost.
+def whole_picture(model: Model, picture: Size, *, most: float = math.inf) -> Size:
+    """Return the input size with a picture's shape, at about the cost of the model's own input.
 
-    Of all multiples of the patch, the one for which the ratio of the sides (counted twice) and the
-    number of patches differ least from those that are wanted, both on a logarithmic scale.
+    Among the multiples of the patch, the one whose ratio of sides (with weight 2) and number of
+    patches differ least from those wanted, on a logarithmic scale.
 
     Parameters
     ----------
     picture : (width, height) in pixels
+    most : float, optional
+        Largest number of patches; not below that of the model's own input.
 
     Returns
     -------
@@ -72,14 +82,14 @@ def whole_picture(model: Model, picture: Size) -> Size:
         patches = math.log(size[0] * size[1] / (step[0] * step[1]) / count)
         return 2 * abs(shape) + abs(patches)
 
-    # Twice as many patches or half as many are no longer about the same cost.
-    most = [min(MAX_SIDE // pixels, int(2 * count)) for pixels in step]
+    # Twice or half as many patches would no longer have about the same cost.
+    longest = [min(MAX_SIDE // pixels, int(2 * count)) for pixels in step]
     return min(
         (
             (rows * step[0], columns * step[1])
-            for rows in range(1, most[0] + 1)
-            for columns in range(1, min(most[1], int(2 * count / rows) + 1) + 1)
-            if count / 2 <= rows * columns <= 2 * count
+            for rows in range(1, longest[0] + 1)
+            for columns in range(1, min(longest[1], int(2 * count / rows) + 1) + 1)
+            if count / 2 <= rows * columns <= min(2 * count, most)
         ),
         key=difference,
     )

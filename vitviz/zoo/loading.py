@@ -1,15 +1,39 @@
-"""`load_model`: a `Model` from a shipped file, from timm, or from a local file of weights."""
+"""`load_model`: load a model from a shipped file, from timm, the hub, or local files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import joblib
+import numpy as np
 import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
 
-from ..checkpoints import (
+from ..common.language import Message, message
+from ..model import Model, Preprocessing
+from ..model.answers import Answers, Labels
+from ..model.devices import CPU, find_device, use_threads
+from ..model.families import ModelError
+from ..model.initialisation import Mimetic, build_random_model
+from ..model.memory import footprint, require_memory
+from ..vit import VisionTransformer
+from .architectures import (
+    build_outline,
+    create,
+    embedding_widths,
+    find_architecture,
+    labels_of,
+    on_meta_device,
+    preprocessing_at_trained_size,
+    preprocessing_of,
+    skip_random_weights,
+)
+from .building import check_memory, check_options, check_tables, load_file, options_of
+from .catalogue import fetch_weights
+from .checkpoints import (
     Checkpoint,
     CheckpointError,
     classes_named_in,
@@ -18,30 +42,18 @@ from ..checkpoints import (
     load_state,
     shipped_names,
 )
-from ..devices import CPU, device_named, use_threads
-from ..families import ModelError
-from ..initialisation import Mimetic, initialised
-from ..language import Message, message
-from ..memory import check, footprint
-from ..model import Model, Preprocessing
-from ..vit import VisionTransformer
-from .architectures import (
-    architecture_named,
-    create,
-    embeds,
-    labels_of,
-    on_meta_device,
-    outline_of,
-    preprocessing_of,
-    undrawn,
-)
-from .building import check_memory, check_tables, checked_options, load_file, options_of
-from .catalogue import fetch_weights
 from .files import CONFIG, read_labels
 from .folders import load_folder
-from .positions import MAX_SIDE, trained_size
+from .processors import ImageProcessor, Transforms, check_preprocessing, preprocessing_in
 from .repositories import fetch_configuration, repository
-from .resampling import check_mixing, resampled_by_timm, resampling_words, timm_leaves_positions
+from .resampling import (
+    MAX_SIDE,
+    check_mixing,
+    resampling_note,
+    timm_leaves_positions,
+    timm_resampling_note,
+    trained_size,
+)
 
 DEFAULT_SEED = 0
 
@@ -50,8 +62,8 @@ def leave_cores_free() -> None:
     """Limit torch and BLAS to half of the cores, for a machine that runs other programs too.
 
     Threads synchronise in every layer: on two cores with other work, a pass of the shipped model
-    took 16 times as long with two threads as with one. The cores are those that this process may
-    use, by its affinity and by the quota of its container.
+    took 16 times as long with two threads as with one. Cores are counted within the affinity of
+    this process and the quota of its container.
     """
     use_threads(max(1, joblib.cpu_count() // 2))
 
@@ -61,9 +73,12 @@ def load_model(
     *,
     pretrained: bool = True,
     checkpoint: str | Path | None = None,
+    part: str | None = None,
     image_size: int | tuple[int, int] | None = None,
     crop: bool = True,
-    labels: str | Path | Sequence[str] | None = None,
+    labels: str | Path | Labels | None = None,
+    preprocessing: Preprocessing | ImageProcessor | Transforms | Mapping[str, Any] | None = None,
+    answers: Answers | None = None,
     seed: int | None = None,
     initialisation: Literal["plain", "mimetic"] = "plain",
     device: str | torch.device = CPU,
@@ -74,28 +89,40 @@ def load_model(
     ----------
     name : str or path
         A shipped model, such as "vitviz_things200"; the name of a timm architecture; a
-        repository of the hub, "hf-hub:owner/name"; or a folder as timm or transformers saves it.
+        repository of the hub, "hf-hub:owner/name"; or a folder saved by timm or transformers.
     pretrained : bool
-        False gives random weights; they depend on `seed` alone.
+        False gives random weights, which depend only on `seed`.
     checkpoint : path, optional
-        A local file of weights: safetensors, a torch file without code, or the JAX ViT's .npz; in
-        timm's names, or in those of Hugging Face or JAX for a ViT, DeiT or DINOv2; or a folder with
-        a config.json, which says what the model is, and `name` what it is called.
+        A local file of weights: safetensors, a torch file, the JAX ViT's .npz, or an index of
+        shards. Its names are those of timm, transformers, torchvision, open_clip, or of the authors
+        of DINO, MAE, EVA-02 and Swin. Or a folder with a config.json that describes the model;
+        `name` is then only what the model is called. No code in a file is run.
+    part : str, optional
+        Which model to take from a file that holds several, such as "teacher".
     image_size : int or (rows, columns), optional
-        Of the input in pixels; positions are interpolated to it. Default: the one that a file's
-        positions were trained at, else the model's own.
+        Size of the input in pixels, to which positions are interpolated. Default: the size that a
+        file's positions were trained at, else the model's own.
     crop : bool
-        False gives the model the whole picture, resized to the input's shape, instead of the crop
-        that it was trained with; `vitviz.zoo.whole_picture` finds a shape near the picture's own.
-    labels : path or sequence of str, optional
-        Names of the classes, where the weights come without: a file with one a line, or JSON.
+        False resizes the whole picture to the input's shape instead of cropping it as in training;
+        `vitviz.zoo.whole_picture` finds a shape near the picture's own.
+    labels : path, sequence of str or dictionary, optional
+        Names of the classes if the weights have none: a file with one name a line, a table of
+        numbers and names, or JSON; or as `watch` takes them.
+    preprocessing : as `watch` takes it, or a dictionary, optional
+        Preprocessing, if the weights were trained with another than the model's own. A dictionary
+        names only what differs, such as dict(mean=..., std=..., crop_pct=0.9). The input size is
+        the model's, unless `image_size` is given.
+    answers : "classes", "labels", "values" or "embedding", optional
+        What the outputs mean, see `Model.answers`. Default: detected.
     seed : int, optional
-        Of random weights; 0 where left out.
+        Seed of random weights. Default: 0, or for a mimetic initialisation the seed with which the
+        training began.
     initialisation : "plain" or "mimetic"
-        Of random weights: the usual one of the architecture, or, for a shipped model whose training
-        began with mimetic initialisation, that one, in which heads are local or global by design.
+        Initialisation of random weights: the usual one of the architecture, or mimetic
+        initialisation for a shipped model whose training began with it. There, heads are local or
+        global by design.
     device : "cpu", "cuda", "cuda:1", "mps", ... or torch.device
-        Where the model computes; its weights are made on the CPU and moved there.
+        Device on which the model computes; weights are created on the CPU and moved there.
 
     Returns
     -------
@@ -104,21 +131,26 @@ def load_model(
     Raises
     ------
     ModelError
-        When there is no such model or device, it cannot be read, its weights cannot be had, or the
-        memory does not suffice.
+        When there is no such model or device, the model cannot be read, its weights cannot be
+        loaded, or the memory does not suffice.
     """
-    place = device_named(device)
-    size = None if image_size is None else _height_and_width(image_size)
-    if checkpoint is None and pretrained and seed is not None:
-        raise ModelError("A seed belongs to random weights: add pretrained=False.")
+    place = find_device(device)
+    changes = _preprocessing_changes(preprocessing)
+    given_size = changes.pop("input_size", None)
+    size = given_size if image_size is None else _height_and_width(image_size)
+    is_random = not pretrained and (checkpoint is None or Path(checkpoint).is_dir())
+    if seed is not None and not is_random:
+        raise ModelError("A seed belongs to random weights. Add pretrained=False.")
+    if part is not None and (checkpoint is None or Path(checkpoint).is_dir()):
+        raise ModelError("part= chooses a model in a file of weights. Add checkpoint=.")
     if initialisation not in ("plain", "mimetic"):
         raise ModelError(
             'Expected the initialisation "plain" or "mimetic", got {initialisation!r}.',
             initialisation=initialisation,
         )
     if initialisation == "mimetic":
-        if checkpoint is not None or pretrained:
-            raise ModelError("An initialisation belongs to random weights: add pretrained=False.")
+        if not is_random:
+            raise ModelError("An initialisation belongs to random weights. Add pretrained=False.")
         if initialisation not in initialisations(str(name)):
             raise ModelError(
                 "The training of {name} did not begin with mimetic initialisation.", name=name
@@ -126,34 +158,74 @@ def load_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(DEFAULT_SEED if seed is None else seed)
         folder = _folder(name, checkpoint, pretrained)
-        called = str(name)
-        if folder is not None and checkpoint is None and not repository(called):
-            called = folder.resolve().name
+        title = str(name)
+        if folder is not None and checkpoint is None and not repository(title):
+            title = folder.resolve().name
         try:
             if folder is not None:
-                model = in_folder(called, folder, pretrained, size)
+                model = load_from_folder(title, folder, pretrained, size)
             else:
-                model = _named(called, pretrained, checkpoint, size, initialisation)
+                file = None if checkpoint is None else Checkpoint(Path(checkpoint), part)
+                model = _load_by_name(title, pretrained, file, size, initialisation, seed)
         except CheckpointError as error:
-            raise ModelError("{called}: {error}", called=called, error=error) from error
+            raise ModelError("{name}: {error}", name=title, error=error) from error
     if place.type != "cpu":
-        check(footprint(model.module, model.sites).total, called, place)
+        require_memory(footprint(model.module, model.sites).total, title, place)
         model.module.to(place)
+    if changes:
+        model.preprocess = _change_preprocessing(model.preprocess, changes)
+        model.weights = Message(model.weights) + Message(", preprocessing as given")
     if not crop:
         model.preprocess = replace(model.preprocess, crop_mode="squash", crop_pct=1.0)
+    if answers is not None:
+        model.answers = answers
     if labels is not None and model.trained and model.labels is None:
         if isinstance(labels, str | Path):
-            model.labels = read_labels(Path(labels))
+            model.labels = read_labels(Path(labels), model.num_classes)
             model.weights = Message(model.weights) + Message(
                 ", class names from {file}", file=Path(labels).name
             )
         else:
-            model.labels = tuple(labels)
+            model.labels = labels
     return model
 
 
+def _preprocessing_changes(
+    given: Preprocessing | ImageProcessor | Transforms | Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return the given fields of the preprocessing."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        whole = preprocessing_in(given)
+        return {each.name: getattr(whole, each.name) for each in fields(whole)}
+    known = [each.name for each in fields(Preprocessing)]
+    for name in given:
+        if name not in known:
+            raise ModelError(
+                "Unknown field {name} of the preprocessing. Known are {known}.",
+                known=", ".join(known),
+                name=name,
+            )
+    changes = dict(given)
+    if "input_size" in changes:
+        changes["input_size"] = _height_and_width(changes["input_size"])
+    return changes
+
+
+def _change_preprocessing(own: Preprocessing, changes: Mapping[str, Any]) -> Preprocessing:
+    try:
+        return check_preprocessing(replace(own, **changes))
+    except (TypeError, ValueError) as error:
+        raise ModelError(
+            "Invalid preprocessing: {given}. Give finite means, positive standard deviations, "
+            "and a crop_pct above 0.",
+            given=", ".join(f"{name} {value!r}" for name, value in changes.items()),
+        ) from error
+
+
 def _folder(name: str | Path, checkpoint: str | Path | None, pretrained: bool) -> Path | None:
-    """The folder that is asked for, by its path or by a name on the hub; None where none is."""
+    """Return the folder of a path or of a repository on the hub; None for any other name."""
     if checkpoint is not None:
         return Path(checkpoint) if Path(checkpoint).is_dir() else None
     if repository(str(name)):
@@ -165,33 +237,42 @@ def _folder(name: str | Path, checkpoint: str | Path | None, pretrained: bool) -
     return path if named and path.is_dir() else None
 
 
-def in_folder(name: str, folder: Path, pretrained: bool, size: tuple[int, int] | None) -> Model:
-    """The model of a folder or of a repository of the hub, which lies in the folder."""
+def load_from_folder(
+    name: str, folder: Path, pretrained: bool, size: tuple[int, int] | None
+) -> Model:
+    """Load the model in a folder, which may be the cached folder of a repository on the hub."""
     source = f"folder {folder.resolve().name}"
     if repository(name):
         source = f"{name}, revision {folder.name[:7]}"
     return load_folder(folder, name=name, source=source, pretrained=pretrained, size=size)
 
 
-def _named(
+def _load_by_name(
     name: str,
     pretrained: bool,
-    checkpoint: str | Path | None,
+    file: Checkpoint | None,
     size: tuple[int, int] | None,
     initialisation: str,
+    seed: int | None,
 ) -> Model:
-    file = None if checkpoint is None else Checkpoint(Path(checkpoint))
+    is_detected = file is not None and size is None
     if file is not None and size is None:
         size = _size_in(name, file)
     elif file is not None and size is not None and name not in shipped_names():
-        _check_size(architecture_named(name), file, size)
+        _check_size(find_architecture(name), file, size)
     if name in shipped_names():
-        return _shipped(name, pretrained, file, size, initialisation)
-    return _timm(name, pretrained, file, size)
+        return _load_shipped(name, pretrained, file, size, initialisation, seed)
+    model = _load_timm(name, pretrained, file, size)
+    if is_detected and size is not None:
+        model.preprocess, note = preprocessing_at_trained_size(
+            model.preprocess, find_architecture(name)
+        )
+        model.weights = Message(model.weights) + note
+    return model
 
 
-def size_in(name: str, checkpoint: Path) -> tuple[int, int] | None:
-    """The height and width of a checkpoint's input in training; None where it does not show them.
+def size_in(name: str, checkpoint: Path, part: str | None = None) -> tuple[int, int] | None:
+    """Return height and width of a checkpoint's input in training; None if its shapes do not tell.
 
     Raises
     ------
@@ -199,7 +280,7 @@ def size_in(name: str, checkpoint: Path) -> tuple[int, int] | None:
         As `load_model` does.
     """
     try:
-        return _size_in(name, Checkpoint(checkpoint))
+        return _size_in(name, Checkpoint(checkpoint, part))
     except CheckpointError as error:
         raise ModelError("{name}: {error}", name=name, error=error) from error
 
@@ -209,18 +290,18 @@ def _size_in(name: str, file: Checkpoint) -> tuple[int, int] | None:
         with on_meta_device():
             own = VisionTransformer(**load_shipped(name).configuration)
         return trained_size(file.shapes, own, own.patch_embed.image_size)
-    architecture = architecture_named(name)
-    outline = outline_of(architecture, options_of(architecture, file))
+    architecture = find_architecture(name)
+    outline = build_outline(architecture, options_of(architecture, file))
     return trained_size(file.shapes, outline, preprocessing_of(outline, None).input_size)
 
 
 def _check_size(architecture: str, file: Checkpoint, size: tuple[int, int]) -> None:
     options = options_of(architecture, file)
-    outline = outline_of(architecture, options)
+    outline = build_outline(architecture, options)
     try:
         trained = trained_size(file.shapes, outline, preprocessing_of(outline, None).input_size)
     except CheckpointError:
-        return  # no square, so that no other shape is taken for it
+        return  # no square: the size in training is unknown
     if trained is not None and trained != size:
         check_tables(architecture, options, file, trained, size)
 
@@ -239,16 +320,19 @@ def _height_and_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
     )
 
 
-def _shipped(
+def _load_shipped(
     name: str,
     pretrained: bool,
     file: Checkpoint | None,
     size: tuple[int, int] | None,
     initialisation: str,
+    seed: int | None,
 ) -> Model:
     shipped = load_shipped(name)
     configuration: dict[str, Any] = dict(shipped.configuration)
-    configuration["image_size"] = size or configuration["image_size"]
+    trained = configuration["image_size"]  # side of a square
+    configuration["image_size"] = size or trained
+    as_trained = configuration["image_size"] in (trained, (trained, trained))
     try:
         with on_meta_device():
             outline = VisionTransformer(**configuration)
@@ -256,7 +340,7 @@ def _shipped(
         raise ModelError(message(error)) from error
     check_memory(name, outline, outline.patch_embed.image_size)
     given = file is not None or pretrained
-    with undrawn() if given else nullcontext():
+    with skip_random_weights() if given else nullcontext():
         module = VisionTransformer(**configuration)
     weights, labels = Message("random weights"), None
     if file is not None:
@@ -268,11 +352,17 @@ def _shipped(
             "shipped weights, {share:.1f} % on its test pictures",
             share=100 * shipped.test_accuracy,
         )
-        weights += resampling_words(grids)
+        if not as_trained:
+            weights = Message(
+                "shipped weights, {share:.1f} % on its test pictures at {side} x {side} px",
+                share=100 * shipped.test_accuracy,
+                side=trained,
+            )
+        weights += resampling_note(grids)
     elif initialisation == "mimetic" and shipped.initialisation is not None:
-        words = _begin(module, configuration, shipped.initialisation)
+        note = _initialise(module, configuration, shipped.initialisation, seed)
         weights += Message(", mimetic initialisation")
-        weights += words
+        weights += note
     return Model(
         module.eval().requires_grad_(False),
         name=name,
@@ -286,35 +376,40 @@ def _shipped(
         weights=weights,
         labels=labels,
         temperature=shipped.temperature if pretrained and file is None else None,
+        grades=shipped.grades if pretrained and file is None and as_trained else None,
     )
 
 
-def _begin(
-    module: VisionTransformer, configuration: Mapping[str, Any], start: Mapping[str, Any]
+def _initialise(
+    module: VisionTransformer,
+    configuration: Mapping[str, Any],
+    start: Mapping[str, Any],
+    seed: int | None,
 ) -> str:
-    """Set the weights with which the training began; returns what was done to positions, in words.
+    """Initialise the module as its training began; return a note on resampled positions.
 
-    Those of its first stage: positions are interpolated to the module's grid, as they were for its
-    last stage.
+    The training began on small pictures: positions are interpolated to the module's grid, as they
+    were in the training. Without a seed, these are exactly the weights at its start.
     """
     start = dict(start)
-    side, seed = start.pop("image_size"), start.pop("seed")
+    side, own = start.pop("image_size"), start.pop("seed")
+    seed = own if seed is None else seed
     start["strengths"] = tuple(start["strengths"])
-    small = initialised(configuration, side, Mimetic(**start), seed=seed)
-    return resampling_words(load_state(module, small.state_dict(), prefix=module.num_prefix_tokens))
+    small = build_random_model(configuration, side, Mimetic(**start), seed=seed)
+    return resampling_note(load_state(module, small.state_dict(), prefix=module.num_prefix_tokens))
 
 
-def _timm(
+def _load_timm(
     name: str, pretrained: bool, file: Checkpoint | None, size: tuple[int, int] | None
 ) -> Model:
-    architecture = architecture_named(name)
+    architecture = find_architecture(name)
     options: dict[str, Any] = {} if size is None else {"img_size": size}
     size_note: Message | str = ""
     if file is not None:
         options |= options_of(architecture, file)
         if size is None:
-            size_note = Message(", input size of the architecture, as the file tells none")
-    options = checked_options(architecture, options)
+            size_note = Message(", input size of the architecture, as the file does not tell it")
+    options = check_options(architecture, options)
     labels = None
     if file is None and pretrained:
         module, weights = _create_trained(architecture, options)
@@ -322,7 +417,7 @@ def _timm(
     elif file is None:
         module, weights = create(architecture, options), Message("random weights")
     else:
-        with undrawn():
+        with skip_random_weights():
             module = create(architecture, options)
         weights, labels = load_file(module, file) + size_note, classes_named_in(file.path)
     return Model(
@@ -332,50 +427,103 @@ def _timm(
         trained=file is not None or pretrained,
         weights=weights,
         labels=labels,
-        embeds=embeds(architecture, module.num_classes),
+        embedding_widths=embedding_widths(architecture),
     )
 
 
 def _create_trained(architecture: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """The module with timm's own weights, and their provenance in words."""
+    """Create the module with timm's own weights; return it with a description of the weights."""
     import timm
 
-    own = outline_of(architecture, {})
-    grown = outline_of(architecture, options)
+    own = build_outline(architecture, {})
+    grown = build_outline(architecture, options)
     if "img_size" in options:
         check_mixing(architecture, own, options["img_size"], preprocessing_of(own, None).input_size)
     path = fetch_weights(architecture)
-    # The file is always safetensors, whatever the place is that timm would have read from.
-    where = dict(file=str(path), custom_load=False)
-    here = timm_leaves_positions(own, grown)
+    # custom_load=False: the file is safetensors, even if timm would load another format.
+    source = dict(file=str(path), custom_load=False)
+    resample_here = timm_leaves_positions(own, grown)
     try:
-        with undrawn():
+        with skip_random_weights():
             module: Any = timm.create_model(
                 architecture,
                 pretrained=True,
-                pretrained_cfg_overlay=where,
-                **({} if here else options),
+                pretrained_cfg_overlay=source,
+                **({} if resample_here else options),
             )
     except Exception as error:  # readers of broken files raise many kinds of errors
-        asked: Message | str = ""
+        purpose: Message | str = ""
         if "img_size" in options:
-            asked = Message(" for pictures of {size} pixels", size=options["img_size"])
+            purpose = Message(" for pictures of {size} pixels", size=options["img_size"])
         raise ModelError(
-            "The trained weights of {architecture} in the hub's cache cannot be "
-            "read{asked}: run `vitviz fetch {architecture}` to have them checked and "
-            "fetched anew.",
+            "The trained weights of {architecture} in the hub's cache cannot be read{purpose}. Run "
+            "`vitviz fetch {architecture}` to check them and to download them again.",
             architecture=architecture,
-            asked=asked,
+            purpose=purpose,
         ) from error
     tag = module.pretrained_cfg.get("tag") or "default"
-    if here:
+    if resample_here:
         state = module.state_dict()
-        with undrawn():
+        with skip_random_weights():
             module = create(architecture, options)
         load_state(module, state, prefix=getattr(module, "num_prefix_tokens", 0))
-    words = Message(
+    description = Message(
         "trained weights of timm, {tag}, revision {revision}",
         tag=tag,
         revision=path.parent.name[:7],
     )
-    return module, words + resampled_by_timm(own, grown)
+    return module, description + timm_resampling_note(own, grown)
+
+
+class _InitialisationCounter(TorchFunctionMode):
+    """Count how often tensors of one shape are filled with random numbers."""
+
+    def __init__(self, shape: torch.Size) -> None:
+        super().__init__()
+        self.shape, self.count = shape, 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.__name__ in ("kaiming_uniform_", "kaiming_normal_", "uniform_", "normal_"):
+            tensor = args[0] if args else kwargs["tensor"]
+            self.count += tensor.shape == self.shape
+        return func(*args, **kwargs)
+
+
+def random_kernel(model: Model) -> np.ndarray:
+    """Return the filters of `load_model(model.name, pretrained=False)`, faster if possible.
+
+    A patch embedding with torch's default initialisation takes the first random numbers, so it can
+    be created alone. If an architecture initialises it again, the whole model is created.
+
+    Returns
+    -------
+    ndarray of shape (D, C, P, P)
+
+    Raises
+    ------
+    ModelError
+        When there is no such architecture, or the whole model needs more memory than is free.
+    """
+    assert model.patch_kernel is not None
+    filters, channels, *size = model.patch_kernel.shape
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(DEFAULT_SEED)
+        alone = nn.Conv2d(channels, filters, tuple(size))
+    if model.folder is not None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(DEFAULT_SEED)
+            whole = load_from_folder(model.name, model.folder, False, None).patch_kernel
+        assert whole is not None
+        return whole
+    if model.name not in shipped_names():
+        counter = _InitialisationCounter(alone.weight.shape)
+        with torch.random.fork_rng(devices=[]), on_meta_device(), counter:
+            create(find_architecture(model.name), {})
+        if counter.count > 1:
+            whole = load_model(model.name, pretrained=False).patch_kernel
+            assert whole is not None
+            return whole
+    return alone.weight.detach().numpy()

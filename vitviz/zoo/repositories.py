@@ -1,17 +1,18 @@
-"""Models of the hub by the name of their repository, hf-hub:owner/name: downloaded as folders.
+"""Models of the hub by the name of their repository, hf-hub:owner/name, downloaded as folders.
 
-Only files of a model's configuration and of its weights are fetched, and no code.
+Only configurations and weights are downloaded, and no code.
 """
 
 import re
 from collections.abc import Callable
 from pathlib import Path
 
-from ..families import ModelError
-from ..hub import TIMEOUT, HubError, Weights, cached, download, remove, undamaged
-from ..language import Message
+from ..common.hub import TIMEOUT, HubError, Weights, download, find_cached, is_intact, remove_cached
+from ..common.language import Message
+from ..model.families import ModelError
 from .architectures import on_meta_device
-from .files import CONFIG, PROCESSOR, WEIGHTS, read_json
+from .checkpoints import INDEX, CheckpointError, files_of, shard_names
+from .files import ADAPTER, CONFIG, PROCESSOR, WEIGHTS, WHOLE_PROCESSOR, check_adapter, read_json
 from .folders import load_folder
 
 PREFIX = "hf-hub:"
@@ -20,17 +21,21 @@ _NAME = re.compile(rf"{PREFIX}({_PART}/{_PART})(?:@([\w.-]{{1,100}}))?", re.ASCI
 
 
 def repository(name: str) -> tuple[str, str] | None:
-    """Owner/name and revision in the name of a model of the hub; None of any other name."""
-    found = _NAME.fullmatch(name)
-    return None if found is None else (found[1], found[2] or "main")
+    """Return owner/name and revision in the name of a model of the hub; None for other names."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else (match[1], match[2] or "main")
 
 
 def cached_folder(name: str) -> Path | None:
-    """The folder of a repository whose weights are on disk; the network is not asked."""
-    config = cached(_weights(name, CONFIG))
-    if config is None or not any((config.parent / file).is_file() for file in WEIGHTS):
+    """Return the folder of a repository whose weights are on disk, without asking the network."""
+    config = find_cached(_weights(name, CONFIG))
+    if config is None:
         return None
-    return config.parent
+    file = next((file for name in WEIGHTS if (file := config.parent / name).is_file()), None)
+    try:
+        return None if file is None or not files_of(file) else config.parent
+    except CheckpointError:  # a shard is missing
+        return None
 
 
 def fetch_configuration(
@@ -39,20 +44,26 @@ def fetch_configuration(
     progress: Callable[[int, int | None], None] | None = None,
     timeout: float = TIMEOUT,
 ) -> Path:
-    """The folder of a repository with what says which model it is, downloaded if need be.
+    """Return the folder of a repository with its configuration, downloaded if necessary.
 
     Raises
     ------
     ModelError
-        When it cannot be had, or is of a model that cannot be shown.
+        When it cannot be downloaded, or its model cannot be read.
     """
-    if folder := cached_folder(name):  # all there was came before the weights
+    if folder := cached_folder(name):  # the configuration is downloaded before the weights
         return folder
-    path = _had(name, CONFIG, progress, timeout)
+    path = _fetch_file(name, CONFIG, progress, timeout, optional=True)
+    if path is None:
+        adapter = _fetch_file(name, ADAPTER, progress, timeout, optional=True)
+        if adapter is not None:
+            check_adapter(adapter.parent)
+        path = _fetch_file(name, CONFIG, progress, timeout)
     assert path is not None
     if "architecture" not in read_json(path):
-        _had(name, PROCESSOR, progress, timeout, optional=True)
-    with on_meta_device():  # a model that cannot be read is not downloaded
+        for file in (PROCESSOR, WHOLE_PROCESSOR):
+            _fetch_file(name, file, progress, timeout, optional=True)
+    with on_meta_device():  # a model that cannot be read need not be downloaded
         load_folder(path.parent, name=name, source=name, pretrained=False, size=None)
     return path.parent
 
@@ -64,33 +75,43 @@ def fetch_repository(
     timeout: float = TIMEOUT,
     verify: bool = False,
 ) -> Path:
-    """The file of weights of a repository in the cache, with its configuration beside it.
+    """Return a repository's file of weights in the cache, with its configuration beside it.
 
-    Its arguments and errors are those of `fetch_weights`.
+    Parameters and errors are those of `fetch_weights`.
     """
     folder = cached_folder(name)
     if folder is not None:
         file = next(folder / file for file in WEIGHTS if (folder / file).is_file())
-        if not verify or undamaged(file):
+        damaged = [part for part in files_of(file) if verify and not is_intact(part)]
+        if not damaged:
             return file
-        remove(file)
+        for part in damaged:
+            remove_cached(part)
     fetch_configuration(name, progress=progress, timeout=timeout)
-    first, second = WEIGHTS
-    path = _had(name, first, progress, timeout, optional=True)
-    path = path or _had(name, second, progress, timeout)
+    for wanted in WEIGHTS:
+        path = _fetch_file(name, wanted, progress, timeout, optional=wanted != WEIGHTS[-1])
+        if path is not None:
+            break
     assert path is not None
+    if path.name.endswith(INDEX):
+        try:
+            shards = shard_names(path)
+        except CheckpointError as error:
+            raise ModelError("{name}: {error}", name=name, error=error) from error
+        for shard in shards:
+            _fetch_file(name, shard, progress, timeout)
     return path
 
 
 def _weights(name: str, file: str) -> Weights:
-    found = repository(name)
-    if found is None:
+    parts = repository(name)
+    if parts is None:
         raise ModelError("Expected {prefix}owner/name, got {name}.", prefix=PREFIX, name=name)
-    repo, revision = found
+    repo, revision = parts
     return Weights(repo, file, revision)
 
 
-def _had(
+def _fetch_file(
     name: str,
     file: str,
     progress: Callable[[int, int | None], None] | None,
@@ -98,9 +119,9 @@ def _had(
     *,
     optional: bool = False,
 ) -> Path | None:
-    """A file of a repository in the cache; None where it is not there and need not be."""
+    """Return a file of a repository in the cache; None if it is optional and does not exist."""
     weights = _weights(name, file)
-    if path := cached(weights):
+    if path := find_cached(weights):
         return path
     try:
         return download(weights, progress=progress, timeout=timeout)
@@ -108,18 +129,18 @@ def _had(
         if optional and error.missing:
             return None
         what = Message("{file} of {name}", file=file, name=name)
-        raise not_downloaded(what, name, Message("another model"), error) from error
+        raise download_error(what, name, Message("another model"), error) from error
 
 
-def not_downloaded(what: str, name: str, instead: str, error: HubError) -> ModelError:
-    """Why a file could not be downloaded, and what can be done."""
-    remedy = (
-        Message("make room, or name another folder in HF_HUB_CACHE")
-        if error.local
-        else Message("run `vitviz fetch {name}` where there is internet", name=name)
-    )
+def download_error(what: str, name: str, instead: str, error: HubError) -> ModelError:
+    """Return an error that says why a file could not be downloaded, and what to do."""
+    remedy = Message("run `vitviz fetch {name}` where there is internet", name=name)
+    if error.local:
+        remedy = Message("make room, or name another folder in HF_HUB_CACHE")
+    elif error.settings:
+        remedy = Message("correct that setting and run `vitviz fetch {name}`", name=name)
     return ModelError(
-        "{what} could not be downloaded, because {error}: choose {instead}, or {remedy}.",
+        "{what} could not be downloaded, because {error}. Choose {instead}, or {remedy}.",
         what=what,
         error=error,
         instead=instead,

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ..families import Site, family_of
-from .architectures import outline_of, preprocessing_of
+from ..model.families import Site, family_of
+from .architectures import build_outline, preprocessing_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +75,11 @@ class Size:
     Attributes
     ----------
     layers : int
-        Layers of attention, or of what mixes the tokens in its place.
+        Attention layers, or layers that mix tokens without attention.
     embed_dims, mlp_dims, heads : tuple of int
-        The values of all layers, each once; more than one where stages differ. Empty where a layer
-        has none.
+        Distinct values over all layers: several if stages differ, none if no layer has one.
     parameters, head_parameters : int
-        All of them, and those of them in the classification head.
+        All parameters, and those in the classification head.
     """
 
     layers: int
@@ -92,14 +91,14 @@ class Size:
 
 
 def size_of(module: nn.Module, sites: Sequence[Site]) -> Size:
-    """Count a module of a known family, which may lie on the meta device."""
+    """Count layers, widths, heads and parameters of a module, which may be on the meta device."""
     shapes = [_mlp_shape(site.block) for site in sites]
     heads = family_of(module).parts(module).heads
     return Size(
         layers=len(sites),
-        embed_dims=_each_once(shape[1] for shape in shapes if shape),
-        mlp_dims=_each_once(shape[0] for shape in shapes if shape),
-        heads=_each_once(site.layer.num_heads for site in sites if site.layer.num_heads),
+        embed_dims=_distinct(shape[1] for shape in shapes if shape),
+        mlp_dims=_distinct(shape[0] for shape in shapes if shape),
+        heads=_distinct(site.layer.num_heads for site in sites if site.layer.num_heads),
         parameters=sum(weight.numel() for weight in module.parameters()),
         head_parameters=sum(
             weight.numel()
@@ -109,14 +108,14 @@ def size_of(module: nn.Module, sites: Sequence[Site]) -> Size:
     )
 
 
-def counted(architecture: str) -> Size:
+def count_architecture(architecture: str) -> Size:
     """Count a ViT of timm with a head of 1000 classes, on the meta device."""
-    outline = outline_of(architecture, {"num_classes": 1000, "weight_init": "skip"})
+    outline = build_outline(architecture, {"num_classes": 1000, "weight_init": "skip"})
     input_size = preprocessing_of(outline, None).input_size
     return size_of(outline, family_of(outline).sites(outline, input_size))
 
 
-#: Where the first layer of an MLP is, in timm, transformers and torchvision.
+#: Paths of the first layer of an MLP in timm, transformers and torchvision.
 _MLP = (
     *("mlp.fc1.weight", "mlp_channels.fc1.weight", "mlp.up_proj.weight", "mlp.dense1.weight"),
     *("intermediate.dense.weight", "mlp.0.weight"),
@@ -124,7 +123,7 @@ _MLP = (
 
 
 def _mlp_shape(block: nn.Module) -> tuple[int, int] | None:
-    """(MLP, D) of a block's MLP: the shape of its first layer's weights."""
+    """Return (MLP, D): the shape of the first weights in a block's MLP."""
     for path in _MLP:
         weight = dict(block.named_parameters()).get(path)
         if weight is not None:
@@ -132,5 +131,5 @@ def _mlp_shape(block: nn.Module) -> tuple[int, int] | None:
     return None
 
 
-def _each_once(values: Iterable[int]) -> tuple[int, ...]:
+def _distinct(values: Iterable[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(values))

@@ -1,4 +1,4 @@
-"""Small models with random weights, one for each family, that show which tokens attend to which."""
+"""Small models with random weights, one for each family, to show which tokens attend to which."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from .architectures import create, preprocessing_of
 
 @dataclass(frozen=True, kw_only=True)
 class Toy:
-    """How a family's architecture is made small.
+    """Options that make a family's architecture small.
 
     Attributes
     ----------
     architecture : str
-        timm's name of one that is in the menu.
+        timm's name of an architecture in the menu.
     narrow : mapping
-        Options of timm that take away channels and heads, and nothing else.
+        Options of timm that reduce channels and heads only.
     small : mapping
-        Options beside them that leave few layers on a small grid.
+        Further options, for few layers on a small grid.
     size : int
-        Side of the small one's picture in pixels.
+        Side of the small model's input in pixels.
     """
 
     architecture: str
@@ -84,34 +84,36 @@ TOYS: Mapping[str, Toy] = {
 
 
 def narrow_model(family: str) -> Model:
-    """The family's architecture with the layers and grids that it has, and few channels.
+    """Build the family's architecture with its own layers and grids, and few channels.
 
     Parameters
     ----------
     family : a key of TOYS
     """
     toy = TOYS[family]
-    return _model(f"{toy.architecture}, narrow", toy.architecture, toy.narrow, None)
+    return _build_toy(f"{toy.architecture}, narrow", toy.architecture, toy.narrow, None)
 
 
 def toy_model(family: str) -> Model:
-    """The family's architecture with few layers on a small grid.
+    """Build the family's architecture with few layers on a small grid.
 
     Parameters
     ----------
     family : a key of TOYS
     """
     toy = TOYS[family]
-    return _model(f"{family}, toy", toy.architecture, {**toy.narrow, **toy.small}, toy.size)
+    return _build_toy(f"{family}, toy", toy.architecture, {**toy.narrow, **toy.small}, toy.size)
 
 
-def _model(name: str, architecture: str, options: Mapping[str, Any], side: int | None) -> Model:
+def _build_toy(name: str, architecture: str, options: Mapping[str, Any], side: int | None) -> Model:
     size = None if side is None else (side, side)
-    if size is not None and not architecture.startswith("pvt"):  # which takes any size as it is
+    if size is not None and not architecture.startswith(
+        "pvt"
+    ):  # PVT takes any size without an option
         options = {**options, "img_size": side}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        module = _module(architecture, dict(options))
+        module = _create_module(architecture, dict(options))
     return Model(
         module.eval().requires_grad_(False),
         name=name,
@@ -121,8 +123,8 @@ def _model(name: str, architecture: str, options: Mapping[str, Any], side: int |
     )
 
 
-def _module(architecture: str, options: dict[str, Any]) -> Any:
-    if architecture.startswith("mixer"):  # whose name alone says how wide it is
+def _create_module(architecture: str, options: dict[str, Any]) -> Any:
+    if architecture.startswith("mixer"):  # timm's name would fix its width
         from timm.models.mlp_mixer import MlpMixer
 
         return MlpMixer(**options)

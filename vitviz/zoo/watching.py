@@ -1,20 +1,28 @@
-"""`watch`: a `Model` of a module that is in memory already, put back as it was afterwards."""
+"""`watch`: read a module that is already in memory, and restore its training mode afterwards."""
 
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from ..families import FAMILIES, ModelError, family_of
-from ..model import Model, Preprocessing
+from ..model import Model, Preprocessing, reason_of
+from ..model.answers import Answers, Labels
+from ..model.families import FAMILIES, ModelError, family_of, is_compiled, is_known_to_copy
+from ..model.model import NegateTokens, Recorder
 from ..vit import VisionTransformer
-from .architectures import embeds, preprocessing_of
-from .processors import ImageProcessor, Preset, labels_from, preprocessing_beside, preprocessing_in
+from .architectures import embedding_widths, preprocessing_of
+from .processors import (
+    ImageProcessor,
+    Transforms,
+    labels_from,
+    preprocessing_beside,
+    preprocessing_in,
+)
 
 
 class Watched(Model):
-    """A `Model` that is a context manager too: at its end the module is in the mode it came in."""
+    """A `Model` as a context manager: leaving it restores the module's training mode."""
 
     def __init__(self, module: nn.Module, modes: dict[nn.Module, bool], **options: Any) -> None:
         super().__init__(module, **options)
@@ -35,14 +43,15 @@ class Watched(Model):
 def watch(
     module: nn.Module,
     *,
-    preprocessing: Preprocessing | ImageProcessor | Preset | None = None,
-    labels: Sequence[str] | None = None,
+    preprocessing: Preprocessing | ImageProcessor | Transforms | None = None,
+    labels: Labels | None = None,
+    answers: Answers | None = None,
     name: str | None = None,
 ) -> Watched:
     """Look into a module in memory.
 
-    The module is switched to evaluation, and nothing else of it is changed. As a context manager,
-    every part of it has its old mode again at the end:
+    The module is switched to evaluation mode, and nothing else in it is changed. As a context
+    manager, every part of it has its old mode again at the end:
 
         with vitviz.watch(net) as model:
             acts = vitviz.capture(model, image)
@@ -50,66 +59,181 @@ def watch(
     Parameters
     ----------
     module : nn.Module
-        Of a family that vitviz reads, or a wrapper with one part that is.
+        A module of a family that vitviz reads, or a wrapper with one such part.
     preprocessing : Preprocessing, an image processor of transformers, or torchvision's, optional
-        How a picture becomes the module's input. Left out for modules of timm, which know it, and
-        for those that transformers loaded from a folder with the file of an image processor; of
-        torchvision it is what `weights.transforms()` returns.
-    labels : sequence of str, optional
-        Names of the classes, one for each output; those in the module's configuration where left
-        out.
+        How a picture becomes the module's input. Not needed for modules of timm, and for modules
+        that transformers loaded from a folder with an image processor. For torchvision, give what
+        `weights.transforms()` returns.
+    labels : sequence of str or dictionary, optional
+        Names of the classes, one for each output. Default: those in the module's configuration. A
+        dictionary is {number: name}, as `id2label`, or {name: number}, as `class_to_idx`. A single
+        output may have two labels, for no and yes: its sigmoid is the probability of the second.
+    answers : "classes", "labels", "values" or "embedding", optional
+        What the outputs mean, see `Model.answers`. Default: detected.
     name : str, optional
-        On figures and tables; the class of the module where left out.
+        Name on figures and tables. Default: the class of the module.
 
     Returns
     -------
     Watched
-        A `Model`; its weights are called trained, as nothing is known of them.
+        A `Model`; its weights count as trained, as nothing is known about them.
 
     Raises
     ------
     ModelError
-        When it is no module, no part of it is of a known family, or several are, or when its
-        preprocessing or a label for each output is missing.
+        When it is not a module, no part or several parts of it are of a known family, its
+        preprocessing is unknown, or labels do not match its outputs.
     """
     if not isinstance(module, nn.Module):
         raise ModelError(
-            f"Expected a module of torch, got {type(module).__name__}: load_model takes names and "
-            "files."
+            f"Expected a module of torch, got {type(module).__name__}. Load names and files by "
+            "load_model."
         )
-    path, part = _readable(module)
-    how = _own_preprocessing(part) if preprocessing is None else preprocessing_in(preprocessing)
-    outputs = family_of(part).parts(part).outputs
-    if labels is None:
-        labels = labels_from(getattr(getattr(part, "config", None), "id2label", None))
-    elif len(labels) != outputs:
-        raise ModelError(f"Expected a label for each of {outputs} outputs, got {len(labels)}.")
+    path, part = _find_readable_part(module)
+    own = preprocessing is None
+    if preprocessing is None:
+        preprocessing = _own_preprocessing(part)
+    preprocessing = preprocessing_in(preprocessing)
+    configs = (getattr(each, "config", None) for each in (module, part))
+    candidates = (labels_from(getattr(config, "id2label", None)) for config in configs)
+    own_labels = next((each for each in candidates if each is not None), None)
     modes = {each: each.training for each in module.modules()}
     module.eval()
     try:
-        return Watched(
-            part,
+        model = Watched(
+            module,
             modes,
-            name=name or ".".join(filter(None, (type(module).__name__, path))),
-            preprocessing=how,
+            path=path,
+            name=name or type(module).__name__,
+            preprocessing=preprocessing,
             trained=True,
-            weights="weights in memory",
-            labels=None if labels is None else tuple(labels),
-            embeds=labels is None and _embeds(part, outputs),
+            weights=f"weights in memory, attention of {path} ({type(part).__name__})"
+            if path
+            else "weights in memory",
+            labels=own_labels,
+            embedding_widths=embedding_widths(_architecture(part)),
         )
+        if path:
+            _check_whole(model, own)
+        if path or not is_known_to_copy(module, model.layers[-1].name):
+            _check_places(model)
+        if answers is not None:
+            model.answers = answers
+        if labels is not None:
+            model.labels = labels
+        return model
     except BaseException:
         _restore(modes)
         raise
 
 
-def _embeds(part: Any, outputs: int) -> bool:
-    """Whether a head of timm gives an embedding, as CLIP's does, by timm's configurations."""
-    known: Any = getattr(part, "pretrained_cfg", None) or {}
-    return embeds(known["architecture"], outputs) if known.get("architecture") else False
+class _KeepFirstTokens(Recorder):
+    """Keep the tokens before the first block."""
+
+    def before_block(self, layer: int, tokens: Tensor) -> None:
+        if layer == 0:
+            self.tokens = tokens
+
+
+def _check_whole(model: Model, own: bool) -> None:
+    """Check that the output of a module around a known part depends on that part.
+
+    Parameters
+    ----------
+    own : bool
+        Whether the preprocessing is that of the part.
+
+    Raises
+    ------
+    ModelError
+        When the module cannot run, does not use its part, or changes the picture before the part
+        though the preprocessing is the part's.
+    """
+    x = _noise(model)
+    names: dict[str, Any] = dict(name=model.name, part=model.path)
+    with torch.inference_mode():
+        try:
+            reached, answer = model.reaching(x), model.run(x)
+            with model.watched(NegateTokens(len(model.layers) - 1)):
+                other = model.run(x)
+        except ModelError:
+            raise
+        except Exception as error:
+            raise ModelError(
+                "{name} cannot be run as a whole ({reason}). Give watch its part {part}; its "
+                "output may be another.",
+                reason=reason_of(error),
+                **names,
+            ) from error
+    if torch.equal(answer, other):
+        raise ModelError(
+            "The output of {name} does not depend on the last block of its part {part}. Give watch "
+            "that part.",
+            **names,
+        )
+    if own and not torch.equal(reached, x):
+        raise ModelError(
+            "{name} changes the picture before its part {part} sees it, so that part's "
+            "preprocessing is wrong for it. Give watch a preprocessing.",
+            **names,
+        )
+
+
+def _check_places(model: Model) -> None:
+    """Check that each patch of the picture becomes the expected token.
+
+    A module around a known part may turn the picture, and a subclass may reorder its tokens. The
+    proof of a layer would not notice.
+
+    Raises
+    ------
+    ModelError
+        When a changed patch changes another token most.
+    """
+    first, site = model.layers[0], model.sites[0]
+    if site.steps or site.layout == "channels":  # each token is made of many patches
+        return
+    (rows, cols), (high, wide) = first.query_grid, first.patch_side
+    x = _noise(model)
+    # A mirror image, a turn or a transposition moves at least one of these.
+    for row, col in ((0, cols - 1), (rows - 1, cols // 2)):
+        changed = x.clone()
+        changed[..., row * high : (row + 1) * high, col * wide : (col + 1) * wide] += 1
+        streams = []
+        with torch.inference_mode():
+            for each in (x, changed):
+                with model.watched(recorder := _KeepFirstTokens()):
+                    model.run(each)
+                streams.append(recorder.tokens.flatten(1, -2)[0].float())
+        change = (streams[0] - streams[1]).norm(dim=-1)
+        token, expected = int(change.argmax()), len(first.prefix) + row * cols + col
+        if change.max() > 0 and token != expected:
+            raise ModelError(
+                "{name} turns the patch in row {row}, column {col} into token {token}, "
+                "expected {expected}, so maps would be misplaced. It turns the picture or "
+                "reorders its tokens.",
+                name=model.name,
+                row=row,
+                col=col,
+                token=token,
+                expected=expected,
+            )
+
+
+def _noise(model: Model) -> Tensor:
+    random = torch.Generator().manual_seed(0)
+    size = (1, len(model.preprocess.mean), *model.preprocess.input_size)
+    return model.placed(torch.randn(size, generator=random))
+
+
+def _architecture(part: Any) -> str | None:
+    """Return timm's name of the module's architecture; None for other modules."""
+    config: Any = getattr(part, "pretrained_cfg", None) or {}
+    return config.get("architecture")
 
 
 def _own_preprocessing(part: Any) -> Preprocessing:
-    """What the module itself, or a file beside it, says of its pictures."""
+    """Return the preprocessing in the module's configuration, or in a file of its folder."""
     own: Preprocessing | None = None
     if hasattr(part, "pretrained_cfg") and not isinstance(part, VisionTransformer):
         own = preprocessing_of(part, getattr(getattr(part, "patch_embed", None), "img_size", None))
@@ -117,28 +241,30 @@ def _own_preprocessing(part: Any) -> Preprocessing:
         own = preprocessing_beside(part.config)
     if own is None:
         raise ModelError(
-            f"{type(part).__name__} does not say how it wants its pictures: give watch a "
-            "preprocessing=vitviz.model.Preprocessing(input_size=..., mean=..., std=...), the "
-            "image processor of transformers or the transforms of torchvision that belong to it."
+            f"The preprocessing of {type(part).__name__} is unknown. Give watch a "
+            "preprocessing=vitviz.Preprocessing(input_size=..., mean=..., std=...), the image "
+            "processor of transformers or the transforms of torchvision that belong to it."
         )
     return own
 
 
-def _readable(module: nn.Module) -> tuple[str, nn.Module]:
-    """The part of a module that is of a known family, and its path; the module itself at best."""
-    found: dict[str, nn.Module] = {}
+def _find_readable_part(module: nn.Module) -> tuple[str, nn.Module]:
+    """Return the part of a module that is of a known family, and its path."""
+    parts: dict[str, nn.Module] = {}
+    if is_compiled(module):
+        family_of(module)  # raises
     for path, part in module.named_modules():
-        inside = any(path.startswith(f"{outer}.") or not outer for outer in found)
+        inside = any(path.startswith(f"{outer}.") or not outer for outer in parts)
         if not inside and any(family.recognises(part) for family in FAMILIES):
-            found[path] = part
-    if not found:
-        family_of(module)  # says why not
-    if len(found) != 1:
+            parts[path] = part
+    if not parts:
+        family_of(module)  # raises the reason
+    if len(parts) != 1:
         raise ModelError(
-            f"{type(module).__name__} has {len(found)} parts that can be watched: "
-            f"{', '.join(found)}; give watch one of them."
+            f"{type(module).__name__} has {len(parts)} parts that can be watched. Give watch one "
+            f"of them: {', '.join(parts)}."
         )
-    return found.popitem()
+    return parts.popitem()
 
 
 def _restore(modes: dict[nn.Module, bool]) -> None:

@@ -13,12 +13,20 @@ from vitviz.app.shared.view import View
 from vitviz.app.widgets import prediction
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
-from vitviz.app.widgets.finding import finding
-from vitviz.app.widgets.token_map import MAX_BYTES, token_map
-from vitviz.language import Message, tr
+from vitviz.app.widgets.places import draw_finding, places
+from vitviz.app.widgets.token_map import MAX_MAP_BYTES, token_map
+from vitviz.common.language import Message, tr, tr_md
 from vitviz.text import findings
 from vitviz.text import guesses as text
-from vitviz.token_map import Frame, Shape, bytes_of, frames_of, layer_names, shape_of, titles
+from vitviz.web.token_map import (
+    Frame,
+    Shape,
+    capture_frames,
+    count_map_bytes,
+    frame_shape,
+    layer_names,
+    map_titles,
+)
 
 SHOWN_UNITS = 28
 MOST_MEASURED = 50_000_000  # numbers of A that are searched for patterns
@@ -29,49 +37,51 @@ def page(view: View) -> Data | None:
     if acts.layers[view.layer].kind == "mixing":
         return _mixing(view)
     if refusal := acts.layers[view.layer].refusal:
-        st.warning(tr(refusal))
+        st.warning(tr_md(refusal))
         return None
-    shapes = [shape_of(acts, layer) for layer in range(acts.depth)]
+    shapes = [frame_shape(acts, layer) for layer in range(acts.depth)]
     guess = None
-    if prediction.wanted():
+    if prediction.is_on():
         guess = _guess(view, shapes[view.layer])
         if guess is None:
             return Data(lambda: [], hidden=True)
     if acts.all_to_all:
-        finding(_pattern(view))
-    token_map(
-        view,
-        _frames(view),
-        name="attention",
-        kind="share",
-        strip="heads",
-        titles=titles(),
-        frame_setting=("layer", range(1, acts.depth + 1)),
-        frame_names=layer_names(acts),
-        shapes=shapes,
-        distance=None if acts.refusal else _distance(view),
-        guess=_outlined(guess),
-    )
+        draw_finding(_pattern(view))
+    with places().stage:
+        token_map(
+            view,
+            _frames(view),
+            name="attention",
+            kind="share",
+            strip="heads",
+            titles=map_titles(),
+            frame_setting=("layer", range(1, acts.depth + 1)),
+            frame_names=layer_names(acts),
+            shapes=shapes,
+            distance=None if acts.refusal else _distance(view),
+            guess=_outlined(guess),
+            matrix=acts.all_to_all,
+        )
     if guess is not None:
         *_, grid, crop = guess.question.rest
         with st.columns(2)[0]:
-            draw = partial(prediction.on_picture, view, grid, crop)
-            prediction.of_class(guess.question, draw)
+            draw = partial(prediction.counts_figure, view, grid, crop)
+            prediction.draw_class_guesses(guess.question, draw)
     return Data(lambda: [_table(view, shapes[view.layer])])
 
 
 def _guess(view: View, shape: Shape) -> prediction.Guess | None:
-    """What was guessed, of which is said how near it is; None while it is asked for."""
+    """Return the guess and say how near it is; None while it is asked for."""
     row = view.style.direction == "row" or shape.prefix_only
     grid, crop = (shape.key_grid, view.acts.crop_of(view.layer, keys=True))
     if not row:
         grid, crop = shape.grid, view.acts.crop_of(view.layer)
     asked = (view.layer, view.head, view.query, row, grid, crop)
     question = Question("attention", view.key, asked)
-    guess = prediction.guess_at(question, stays=True)
+    guess = prediction.current_guess(question, stays=True)
     if guess is None:
-        words = text.where_it_looks(view.query_name, _where(view), row)
-        draw = partial(prediction.on_picture, view, grid, crop)
+        words = text.ask_where_it_looks(view.query_name, _where(view), row)
+        draw = partial(prediction.counts_figure, view, grid, crop)
         prediction.ask_patch(view, question, words, grid=grid, crop=crop, draw=draw)
         return None
     layer, head, query, row, grid, crop = guess.question.rest  # the map may show others by now
@@ -86,14 +96,16 @@ def _guess(view: View, shape: Shape) -> prediction.Guess | None:
     def words_of(patch: int) -> str:
         shares = results.query_shares(asked_of)[:, -grid[0] * grid[1] :]
         shown = shares.mean(axis=0) if head is None else shares[head]
-        return text.patch(shown.reshape(grid), patch, asked_of.query_name, _where(asked_of), row)
+        return text.describe_patch(
+            shown.reshape(grid), patch, asked_of.query_name, _where(asked_of), row
+        )
 
-    prediction.tell(guess, words_of)
+    prediction.draw_verdict(guess, words_of)
     return guess
 
 
 def _outlined(guess: prediction.Guess | None) -> dict[str, int] | None:
-    """As the token map is told of it."""
+    """Return the guess in the token map's message format."""
     if guess is None or guess.answer is None:
         return None
     *_, (rows, cols), _crop = guess.question.rest
@@ -107,7 +119,7 @@ def _where(view: View) -> str:
 
 
 def _pattern(view: View) -> str:
-    """The clearest pattern of all layers, or of the one on screen where the model is large."""
+    """Name the clearest pattern of all layers, or of the one on screen where the model is large."""
     acts, (rows, cols) = view.acts, view.grid
     prefix = len(view.prefix)
     numbers = acts.depth * acts.num_heads * (prefix + rows * cols) ** 2
@@ -121,26 +133,24 @@ def _pattern(view: View) -> str:
             for layer in layers
         ]
 
-    found = results.captures().get(
+    found = results.compute(
         (*view.key, "patterns", tuple(layers)), make, lambda made: 100 * len(made) * acts.num_heads
     )
     return findings.attention(
         [layer + 1 for layer in layers],
-        [each.shares for each in found],
-        found[0].uniform,
-        [each.patch for each in found],
-        [each.moved for each in found],
+        found,
         cols,
+        view.prefix,
     )
 
 
 def _mixing(view: View) -> Data:
-    """An MLP-Mixer's weights: what the first units of the layer take from each patch."""
+    """Draw an MLP-Mixer's weights: what the first units of the layer take from each patch."""
     maps = view.model.token_mixing(view.layer)
     norms = np.linalg.norm(maps.reshape(len(maps), -1), axis=1)
     shown = np.argsort(-norms, kind="stable")[:SHOWN_UNITS]
     st.info(
-        tr(
+        tr_md(
             "{name} has no attention. Shown are weights, which are the same for every "
             "picture: those with which units of layer {layer} read each patch, for the "
             "{shown} of {maps} units with the largest norm.",
@@ -166,7 +176,7 @@ def _mixing(view: View) -> Data:
 
 
 def _table(view: View, shape: Shape) -> Table:
-    """One row or column of A for every head, in per cent."""
+    """Return one row or column of A for every head, in per cent."""
     row = view.style.direction == "row" or shape.prefix_only
     shares = results.query_shares(view)
     shares = 100 * shares
@@ -185,14 +195,14 @@ def _table(view: View, shape: Shape) -> Table:
 
 
 def _frames(view: View) -> list[Frame]:
-    """The frames of all layers where these are small enough, else of the one on screen."""
+    """Return the frames of all layers where these are small enough, else of the one on screen."""
     acts = view.acts
-    all_fit = bytes_of(acts) <= MAX_BYTES and not acts.refusal
+    all_fit = count_map_bytes(acts) <= MAX_MAP_BYTES and not acts.refusal
     wanted = range(acts.depth) if all_fit else [view.layer]
-
-    return results.captures().get(
+    results.check_message(count_map_bytes(acts, wanted))
+    return results.compute(
         (*view.key, "token map", tuple(wanted)),
-        lambda: frames_of(acts, wanted),
+        lambda: capture_frames(acts, wanted),
         lambda frames: sum(frame.nbytes for frame in frames),
     )
 

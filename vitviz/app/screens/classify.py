@@ -1,29 +1,103 @@
 """The page Classify: the answer, and experiments that change it."""
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import streamlit as st
 
 from vitviz import plots
-from vitviz.app.screens import classify_answer, classify_guess, classify_heads
-from vitviz.app.screens.classify_tables import Changes, Found, tables
+from vitviz.app.screens import classify_answer, classify_heads
+from vitviz.app.screens.classify_answer import Changes, Found, tables
 from vitviz.app.settings import setting, text_setting
-from vitviz.app.shared import lessons, models, results
-from vitviz.app.shared.view import View, read_at
-from vitviz.app.widgets import cell_sets, class_menu
-from vitviz.app.widgets.data_table import Data, Table
-from vitviz.app.widgets.experiment import Pending, found_of, on_demand
+from vitviz.app.shared import models, results
+from vitviz.app.shared.classroom import Question
+from vitviz.app.shared.view import View, describe_reading
+from vitviz.app.widgets import class_menu, experiment, lesson, prediction
+from vitviz.app.widgets.control import choose, control
+from vitviz.app.widgets.data_table import Columns, Data, Table
+from vitviz.app.widgets.experiment import Pending, find_result, run_button
 from vitviz.app.widgets.figure import show
-from vitviz.language import Message, mark, tr
+from vitviz.app.widgets.places import places
+from vitviz.common.language import Message, literal, mark, tr, tr_md
+from vitviz.plots.clicked import MOST_NUMBERS
+from vitviz.text import guesses as text
+from vitviz.text.class_names import full_names
 
 if TYPE_CHECKING:
     from streamlit.delta_generator import DeltaGenerator
 
     from vitviz import Activations
     from vitviz.activations import Edit
+    from vitviz.common.images import Crop
     from vitviz.intervention import Curve, Progress, Removal
+
+# Predict first on the page Classify: which block of the picture matters most for a class.
+
+
+def hides_answer(view: View, index: int, block: int, removal: "Removal") -> bool:
+    """Return whether the effect of hiding the blocks is not to be seen yet."""
+    question = _question(view, index, block, removal)
+    return prediction.is_on() and prediction.current_guess(question) is None
+
+
+def ask_for_answer(view: View, index: int, name: str, block: int, removal: "Removal") -> None:
+    """Ask for the block; `name` is that of the class."""
+    grid, crop = _blocks(view, block)
+    prediction.ask_patch(
+        view,
+        _question(view, index, block, removal),
+        text.ask_which_block(name),
+        grid=grid,
+        crop=crop,
+        draw=partial(prediction.counts_figure, view, grid, crop),
+    )
+
+
+def show_guess(
+    view: View, index: int, name: str, block: int, removal: "Removal", found: np.ndarray | None
+) -> "Crop | None":
+    """Say how near the guess was, once the effect is `found`; returns the box of its block."""
+    if not prediction.is_on():
+        return None
+    guess = prediction.current_guess(_question(view, index, block, removal))
+    if guess is None:
+        return None
+    grid, crop = _blocks(view, block)
+    words = partial(text.describe_pending_block, cols=grid[1])
+    if found is not None:
+        words = partial(text.describe_block, found[::block, ::block], name=name)
+    prediction.draw_verdict(guess, words)
+    prediction.draw_class_guesses(
+        guess.question, partial(prediction.counts_figure, view, grid, crop)
+    )
+    return None if guess.answer is None else _box(view, grid, crop, guess.answer)
+
+
+def _question(view: View, index: int, block: int, removal: "Removal") -> Question:
+    return Question("classify", view.key, (index, block, removal))
+
+
+def _blocks(view: View, block: int) -> "tuple[tuple[int, int], Crop]":
+    """Return the grid of the blocks, and its box in pixels of the picture.
+
+    The last ones reach beyond the patches where the grid is no multiple of the side.
+    """
+    (rows, cols), (left, top, right, bottom) = view.model.layers[0].query_grid, view.acts.crop
+    down, across = -(-rows // block), -(-cols // block)
+    right = left + (right - left) * across * block / cols
+    bottom = top + (bottom - top) * down * block / rows
+    return (down, across), (left, top, right, bottom)
+
+
+def _box(view: View, grid: tuple[int, int], crop: "Crop", number: int) -> "Crop":
+    """Return the box of a block, as far as there are patches."""
+    (row, col), (left, top, right, bottom) = divmod(number, grid[1]), crop
+    width, height = (right - left) / grid[1], (bottom - top) / grid[0]
+    x, y = left + col * width, top + row * height
+    return x, y, min(x + width, view.acts.crop[2]), min(y + height, view.acts.crop[3])
+
 
 REMOVALS: "dict[Removal, str]" = {
     "drop": mark("tokens dropped"),
@@ -39,8 +113,8 @@ STEPS = 10  # of a curve
 def page(view: View) -> Data | None:
     acts = view.acts
     if acts.probabilities is None:
-        st.info(models.why_no_classes(view.model))
-        return None
+        st.info(models.explain_no_classes(view.model))
+        return None if acts.scores is None else _values(acts)
     labels = class_menu.names(acts)
     if not acts.all_to_all:
         return _of_other_families(view, labels)
@@ -50,35 +124,35 @@ def page(view: View) -> Data | None:
     usual: Removal = "mean" if view.model.positional_attention else "drop"
     removal = setting("fill", list(REMOVALS), usual)
     block = setting("block", BLOCKS, 4)
-    index = class_menu.chosen(acts)
+    index = class_menu.chosen_index(acts)
+    class_menu.draw_menu(acts, "bar", width=220)
+    drag = choose("brush", tr("Choose patches by"), BRUSHES, "drag", "settings") == "drag"
+    control("fill", tr("Removed patches become"), REMOVALS, "settings")
+    control("block", tr("Side of a block, patches"), BLOCKS, "settings")
 
-    places, pending = _places(), []
+    columns, pending = _columns(), []
     instead = classify_heads.chosen()
     values = classify_heads.values_of(view, instead) if muted.any() else {}
     edits = _edits(painted, muted, removal, values)
-    with places["answer"]:
+    with columns["answer"]:
         st.subheader(tr("The answer"), anchor=False)
-        lens, done = classify_answer.draw(view, edits, labels, acts.probabilities)
-    if "patches" in places:
-        with places["patches"]:
-            _patches(view, edits, painted, removal)
-    if "heads" in places:
-        with places["heads"]:
+        lens, done = classify_answer.draw_answer(view, edits, labels, acts.probabilities)
+    if "patches" in columns:
+        with columns["patches"]:
+            pending.append(
+                _patches(view, edits, painted, removal, drag, (index, labels[index], block))
+            )
+    if "heads" in columns:
+        with columns["heads"]:
             st.subheader(tr("Heads: click to mute"), anchor=False)
-            pending.append(classify_heads.draw(view, muted, instead, index, labels))
-    if lessons.step() is None:
-        _experiment_controls(acts, removal)
-        places["lens"], places["blocks"] = st.columns(2)
-    if "lens" in places:
-        with places["lens"]:
-            _lens(lens, labels, changed=bool(done))
-    if "blocks" in places:
-        with places["blocks"]:
-            st.subheader(tr("Hide each block in turn"), anchor=False)
-            pending.append(_occlusion(view, index, labels[index], block, removal))
-    if lessons.shows("curves"):
-        st.subheader(tr("Deletion and insertion curves"), anchor=False)
-        pending.append(_curves(view, index, labels[index], removal))
+            pending.append(classify_heads.draw_heads(view, muted, instead, index, labels))
+    if lesson.current_step() is None:
+        _experiment_heading(removal)
+        columns["lens"] = st.columns(2)[0]
+    if "lens" in columns:
+        with columns["lens"]:
+            _lens(lens, acts, changed=bool(done))
+    pending.append(_curves(view, index, labels[index], removal))
     for wanted in pending:
         if wanted is not None:
             place, make = wanted
@@ -86,33 +160,39 @@ def page(view: View) -> Data | None:
                 make()
             st.rerun()  # the results are cached now, and are drawn in the next run
     changes = Changes(painted, muted, tr(REMOVALS[removal]), done=bool(done))
-    hidden = classify_guess.hides(view, index, block, removal)
+    hidden = hides_answer(view, index, block, removal)
     found = Found(
         lens,
-        found_of(view, "head effects", instead),
-        None if hidden else found_of(view, "occlusion", index, block, removal),
-        found_of(view, "curves", index, removal),
+        find_result(view, "head effects", instead),
+        None if hidden else find_result(view, "occlusion", index, block, removal),
+        find_result(view, "curves", index, removal),
     )
     return Data(lambda: tables(view, changes, found, index))
 
 
-def _places() -> "dict[str, DeltaGenerator]":
-    """The columns at the top of the page; in a lesson of what its step shows, and the answer."""
-    if lessons.step() is None:
-        return dict(zip(("patches", "heads", "answer"), st.columns([10, 9, 11]), strict=True))
-    names = [*filter(lessons.shows, ("patches", "heads", "lens", "blocks")), "answer"]
-    return dict(zip(names, st.columns(len(names)), strict=True))
+def _values(acts: "Activations") -> Data:
+    """Draw the values of a model that names no classes."""
+    assert acts.scores is not None
+    columns: Columns = {Message("output"): acts.output_names, Message("value"): acts.scores}
+    st.subheader(tr("The answer"), anchor=False)
+    st.markdown(f"**{literal(class_menu.value_words(acts))}**")
+    return Data(lambda: [Table(tr("The values that the model gives; unit unknown."), columns)])
 
 
-def _experiment_controls(acts: "Activations", removal: "Removal") -> None:
+def _columns() -> "dict[str, DeltaGenerator]":
+    """Make the columns at the top; in a lesson those that its step shows, and the answer."""
+    if lesson.current_step() is None:
+        columns = places().stage.columns([12, 10, 9])
+        return dict(zip(("patches", "answer", "heads"), columns, strict=True))
+    names = [*filter(lesson.shows, ("patches", "heads", "lens")), "answer"]
+    if lesson.shows("blocks"):
+        names.insert(0, "patches")
+    return dict(zip(names, places().stage.columns(len(names)), strict=True))
+
+
+def _experiment_heading(removal: "Removal") -> None:
     st.subheader(tr("Experiments that change one thing at a time"), anchor=False)
-    of_class, of_block, said = st.columns([3, 2, 6], vertical_alignment="bottom")
-    with of_class:
-        class_menu.menu(acts)
-    of_block.segmented_control(
-        tr("Side of a block, patches"), BLOCKS, key="block", width="stretch", required=True
-    )
-    said.markdown(
+    st.markdown(
         tr(
             "Each experiment below starts from the unedited picture and all heads. Patches "
             "are removed as chosen above: {removal}.",
@@ -121,10 +201,11 @@ def _experiment_controls(acts: "Activations", removal: "Removal") -> None:
     )
 
 
-def _lens(lens: np.ndarray, labels: tuple[str, ...], *, changed: bool) -> None:
+def _lens(lens: np.ndarray, acts: "Activations", *, changed: bool) -> None:
     after = tr(" after your changes") if changed else ""
     st.subheader(tr("Logit lens{changed}", changed=after), anchor=False)
-    show(plots.logit_lens(lens, labels))
+    full = full_names(acts.output_names)
+    show(plots.logit_lens(lens, class_menu.names(acts), full_names=full))
     st.markdown(
         tr(
             "The head was trained on the last layer only. A low probability after an "
@@ -135,17 +216,18 @@ def _lens(lens: np.ndarray, labels: tuple[str, ...], *, changed: bool) -> None:
 
 
 def _of_other_families(view: View, labels: tuple[str, ...]) -> Data:
-    """The page for models whose layers have different tokens: the answer and occlusion."""
-    probabilities, index = view.acts.probabilities, class_menu.chosen(view.acts)
+    """Draw the page for models whose layers have different tokens: the answer and occlusion."""
+    probabilities, index = view.acts.probabilities, class_menu.chosen_index(view.acts)
     assert probabilities is not None
-    answer, blocks = st.columns(2)
+    answer, blocks = places().stage.columns(2)
     with answer:
         st.subheader(tr("The answer"), anchor=False)
-        show(plots.class_probabilities(probabilities, labels))
+        full = full_names(view.acts.output_names)
+        show(plots.class_probabilities(probabilities, labels, full_names=full))
         classify_answer.tell_worth(view, probabilities, labels)
     with blocks:
         st.subheader(tr("Hide each block in turn"), anchor=False)
-        class_menu.menu(view.acts)
+        class_menu.draw_menu(view.acts)
         block = max(1, view.model.layers[0].query_grid[0] // BLOCKS_ALONG)
         pending = _occlusion(view, index, labels[index], block, "mean")
         st.markdown(
@@ -163,14 +245,14 @@ def _of_other_families(view: View, labels: tuple[str, ...]) -> Data:
         st.rerun()
     table = Table(
         tr("What the model answers."),
-        {Message("class"): labels, Message("probability, %"): 100 * probabilities},
+        {**class_menu.columns(view.acts), Message("probability, %"): 100 * probabilities},
     )
     return Data(lambda: [table])
 
 
 def _cells_setting(name: str, shape: tuple[int, int]) -> np.ndarray:
-    mask = cell_sets.read(
-        text_setting(name, lambda text: cell_sets.read(text, shape) is not None), shape
+    mask = experiment.read_cells(
+        text_setting(name, lambda text: experiment.read_cells(text, shape) is not None), shape
     )
     assert mask is not None  # `text_setting` has replaced a text that does not fit
     return mask
@@ -190,83 +272,114 @@ def _edits(
     return edits
 
 
-def _patches(view: View, edits: "list[Edit]", painted: np.ndarray, removal: "Removal") -> None:
+def _patches(
+    view: View,
+    edits: "list[Edit]",
+    painted: np.ndarray,
+    removal: "Removal",
+    drag: bool,
+    of_block: tuple[int, str, int],
+) -> Pending | None:
+    """Draw the picture as the model gets it; over the unchanged one, what hiding each block costs.
+
+    `of_block` has the number and the name of the class, and the side of a block.
+    """
     from vitviz.activations import edited_input
 
-    st.subheader(tr("Patches: remove some"), anchor=False)
-    brush = setting("brush", list(BRUSHES), "drag")
-    pixels = edited_input(view.model, view.picture.image, edits)
+    index, name, block = of_block
+    title = tr("Patches: remove some") if lesson.shows("patches") else tr("Hide each block in turn")
+    st.subheader(title, anchor=False)
+    if hides_answer(view, index, block, removal):
+        ask_for_answer(view, index, name, block, removal)
+        return None
+    effect = None if edits else find_result(view, "occlusion", index, block, removal)
+    guess = show_guess(view, index, name, block, removal, effect)
     figure = plots.removed_patches(
-        pixels,
+        edited_input(view.model, view.picture.image, edits),
         crop=view.acts.crop,
         mask=painted,
         removal=tr(REMOVALS[removal]),
-        drag=brush == "drag",
+        drag=drag,
+        effect=effect,
+        block=block,
     )
-    cell_sets.choose(figure, "painted", painted)
-    if lessons.shows("brush"):
-        st.segmented_control(
-            tr("Choose patches by"),
-            list(BRUSHES),
-            key="brush",
-            format_func=lambda name: tr(BRUSHES[name]),
-            width="stretch",
-            required=True,
-            label_visibility="collapsed",
-        )
-    if lessons.shows("fill"):
-        st.segmented_control(
-            tr("Removed patches become"),
-            list(REMOVALS),
-            key="fill",
-            format_func=lambda name: tr(REMOVALS[name]),
-            width="stretch",
-            required=True,
-            label_visibility="collapsed",
-        )
-    cell_sets.buttons(
-        "painted", painted, tr("Patches as row.column, blocks as 1.1-2.4, spaces between")
+    experiment.choose_cells(
+        figure if guess is None else plots.with_guess(figure, guess), "painted", painted
     )
+    pending = None
+    if effect is not None:
+        st.markdown(
+            tr_md(
+                "Percentage points that the probability of **{name}** loses without the block.",
+                name=name,
+            )
+        )
+    elif not edits:
+        pending = _run_occlusion(view, index, block, removal)
+    if lesson.shows("patches"):
+        experiment.edit_buttons(
+            "painted", painted, tr("Patches as row.column, blocks as 1.1-2.4, spaces between")
+        )
+    return pending
 
 
 def _occlusion(view: View, index: int, name: str, block: int, removal: "Removal") -> Pending | None:
-    from vitviz import intervention
-
+    """Draw what hiding each block costs, as a figure of its own."""
     called = ("occlusion", index, block, removal)
-    found = found_of(view, *called)
-    if classify_guess.hides(view, index, block, removal):
-        classify_guess.ask(view, index, name, block, removal)
+    found = find_result(view, *called)
+    if hides_answer(view, index, block, removal):
+        ask_for_answer(view, index, name, block, removal)
         return None
-    guess = classify_guess.tell(view, index, name, block, removal, found)
+    guess = show_guess(view, index, name, block, removal, found)
     if found is not None:
-        figure = plots.occlusion(found, results.photo(view), crop=view.acts.crop, name=name)
+        rows, cols = view.model.layers[0].query_grid
+        few = -(-rows // block) * -(-cols // block) <= MOST_NUMBERS
+        figure = plots.occlusion(
+            found,
+            results.photo(view),
+            crop=view.acts.crop,
+            name=name,
+            block=block if few else None,
+        )
         show(figure if guess is None else plots.with_guess(figure, guess))
         return None
+    st.markdown(
+        tr_md("How much less probable is **{name}** without each block of the picture?", name=name)
+    )
+    return _run_occlusion(view, index, block, removal)
+
+
+def _run_occlusion(view: View, index: int, block: int, removal: "Removal") -> Pending | None:
+    """Draw the button that hides each block in turn."""
+    from vitviz import intervention
+
     rows, cols = view.model.layers[0].query_grid
     passes = 1 + -(-rows // block) * -(-cols // block)
-    st.markdown(
-        tr("How much less probable is **{name}** without each block of the picture?", name=name)
-    )
 
     def make(progress: "Progress") -> np.ndarray:
         return intervention.occlusion(
             view.model,
             view.picture.image,
-            class_index=index,
+            target=index,
             block=block,
             removal=removal,
             progress=progress,
         )
 
-    return on_demand(view, tr("Hide blocks ({passes} passes)", passes=passes), called, make)
+    called = ("occlusion", index, block, removal)
+    return run_button(view, tr("Hide blocks ({passes} passes)", passes=passes), called, make)
 
 
+@lesson.part("curves")
 def _curves(view: View, index: int, name: str, removal: "Removal") -> Pending | None:
+    from vitviz import intervention
+
+    st.subheader(tr("Deletion and insertion curves"), anchor=False)
     if view.acts.refusal:
         st.warning(tr("No map of attention to rank the patches by: a layer cannot be read."))
         return None
     called = ("curves", index, removal)
-    found: dict[str, tuple[Curve, Curve]] | None = found_of(view, *called)
+    found: dict[str, tuple[Curve, Curve]] | None = find_result(view, *called)
     if found is not None:
         for column, putting_back in zip(st.columns(2), (False, True), strict=True):
             curves = {called: pair[putting_back] for called, pair in found.items()}
@@ -279,16 +392,30 @@ def _curves(view: View, index: int, name: str, removal: "Removal") -> Pending | 
                         },
                         name=name,
                         putting_back=putting_back,
+                        ranges={
+                            tr(called): (one.low, one.high)
+                            for called, one in curves.items()
+                            if isinstance(one, intervention.RandomCurve)
+                        },
                     )
                 )
                 areas = ", ".join(
                     f"{tr(called)} **{one.area:.2f}**" for called, one in curves.items()
                 )
+                (chance,) = (
+                    one for one in curves.values() if isinstance(one, intervention.RandomCurve)
+                )
+                low, high = chance.interval
                 wanted = tr("insertion: larger") if putting_back else tr("deletion: smaller")
                 st.markdown(
                     tr(
-                        "Area ({wanted} is better; removed patches: {removal}): {areas}. The "
-                        "random map is one draw.",
+                        "Area ({wanted} is better; removed patches: {removal}): {areas}. *random* "
+                        "is the mean of {orders} random orders, and the grey band holds the middle "
+                        "90 % of them: areas from {low:.2f} to {high:.2f}. A map within that range "
+                        "finds no more than chance does.",
+                        orders=len(chance.areas),
+                        low=low,
+                        high=high,
                         wanted=wanted,
                         removal=tr(REMOVALS[removal]),
                         areas=areas,
@@ -296,17 +423,21 @@ def _curves(view: View, index: int, name: str, removal: "Removal") -> Pending | 
                 )
         return None
     st.markdown(
-        tr(
+        tr_md(
             "Do the maps of attention, read {where}, find what **{name}** rests on, better "
-            "than a random map?",
-            where=read_at(view.acts),
+            "than {orders} random orders do?",
+            orders=intervention.RANDOM_ORDERS,
+            where=describe_reading(view.acts),
             name=name,
         )
     )
     passes = 1 + min(STEPS, view.acts.grid[0] * view.acts.grid[1])
-    return on_demand(
+    return run_button(
         view,
-        tr("Deletion and insertion ({passes} passes)", passes=2 * 4 * passes),
+        tr(
+            "Deletion and insertion ({passes} passes)",
+            passes=2 * (3 + intervention.RANDOM_ORDERS) * passes,  # deletion and insertion
+        ),
         called,
         lambda progress: _both_curves(view, index, removal, progress),
     )
@@ -325,24 +456,21 @@ def _both_curves(
     }
     with suppress(ModelError):  # the page Rollout says why a model has none
         maps[mark("relevance")] = attribution.relevance(view.model, view.picture.image, index)
-    maps[mark("random")] = intervention.random_map(grid)
     kinds = (intervention.deletion_curve, intervention.insertion_curve)
-    curves: list[Curve] = []
+    done = 0
+    passes = 1 + min(STEPS, grid[0] * grid[1])
+    every = len(kinds) * (len(maps) + intervention.RANDOM_ORDERS) * passes
 
-    def onward(done: int, of: int) -> None:
-        progress(len(curves) * of + done, len(kinds) * len(maps) * of)
+    def onward(*_: int) -> None:
+        nonlocal done
+        progress(done, every)
+        done += 1
 
-    for importance in maps.values():
-        for kind in kinds:
-            curves.append(
-                kind(
-                    view.model,
-                    view.picture.image,
-                    importance,
-                    class_index=index,
-                    steps=STEPS,
-                    removal=removal,
-                    progress=onward,
-                )
-            )
-    return dict(zip(maps, zip(curves[::2], curves[1::2], strict=True), strict=True))
+    model, image = view.model, view.picture.image
+    options: dict[str, Any] = dict(target=index, steps=STEPS, removal=removal, progress=onward)
+    curves: dict[str, tuple[Curve, Curve]] = {}
+    for called, importance in maps.items():
+        deleted, inserted = (kind(model, image, importance, **options) for kind in kinds)
+        curves[called] = (deleted, inserted)
+    deleted, inserted = (intervention.random_curve(kind, model, image, **options) for kind in kinds)
+    return curves | {mark("random"): (deleted, inserted)}

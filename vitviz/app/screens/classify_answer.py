@@ -1,5 +1,6 @@
-"""The answer on the page Classify: before and after a change, and what it is worth."""
+"""On the page Classify: the answer, what it is worth, and the tables of the page."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,17 +9,63 @@ import streamlit as st
 from vitviz import plots
 from vitviz.app.shared import results
 from vitviz.app.shared.view import View
+from vitviz.app.widgets import class_menu
+from vitviz.app.widgets.data_table import Columns, Table, patch_columns
 from vitviz.app.widgets.figure import show
-from vitviz.language import as_percent, tr
+from vitviz.common.language import Markdown, Message, as_percent, literal, tr, tr_md
+from vitviz.text.class_names import common_names, full_names, other_names, table_names
 
 if TYPE_CHECKING:
     from vitviz.activations import Edit
+    from vitviz.intervention import Curve
+    from vitviz.model.answers import Grades
 
 LISTED_CLASSES = 20
 SOFTMAX_ROWS = 3
 
 
-def draw(
+@dataclass(frozen=True, eq=False)
+class Changes:
+    """What is removed: patches (rows, columns), heads (layers, heads), and by what patches.
+
+    `done` is false where there is nothing, or the model refused it.
+    """
+
+    painted: np.ndarray
+    muted: np.ndarray
+    removal: str
+    done: bool
+
+    def __str__(self) -> str:
+        if not self.done:
+            return tr("nothing is changed")
+        gone = tr(
+            "{count} of {size} patches removed", count=self.painted.sum(), size=self.painted.size
+        )
+        how = f" ({self.removal})" if self.painted.any() else ""
+        heads = ", ".join(f"{layer + 1}.{head + 1}" for layer, head in np.argwhere(self.muted))
+        which = tr(" (layer.head: {heads})", heads=heads) if heads else ""
+        return tr(
+            "{gone}{how}, {count} of {size} heads muted{which}",
+            gone=gone,
+            how=how,
+            count=self.muted.sum(),
+            size=self.muted.size,
+            which=which,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The logit lens of the answer, and each experiment's result where it was run."""
+
+    lens: np.ndarray
+    effects: np.ndarray | None
+    occlusion: np.ndarray | None
+    curves: "dict[str, tuple[Curve, Curve]] | None"
+
+
+def draw_answer(
     view: View, edits: "list[Edit]", labels: tuple[str, ...], before: np.ndarray
 ) -> "tuple[np.ndarray, list[Edit]]":
     """Draw the answer before and after; returns the logit lens after, and the edits that worked."""
@@ -27,14 +74,15 @@ def draw(
     try:
         after, lens = results.answer(view, edits)
     except ModelError as error:
-        st.error(tr(error))
+        st.error(tr_md(error))
         edits = []
         after, lens = results.answer(view, edits)
+    full = full_names(view.acts.output_names)
     if edits:
-        show(plots.answer_change(before, after, labels))
+        show(plots.answer_change(before, after, labels, full_names=full), key="answer")
     else:
-        show(plots.class_probabilities(before, labels))
-    tell_worth(view, after, labels)
+        show(plots.class_probabilities(before, labels, full_names=full), key="answer")
+    tell_worth(view, after, labels, edited=bool(edits))
     _softmax(view, labels)
     return lens, edits
 
@@ -44,15 +92,18 @@ def _softmax(view: View, labels: tuple[str, ...]) -> None:
     logits = view.acts.logits
     assert logits is not None
     best = np.argsort(-logits, kind="stable")[:SOFTMAX_ROWS]
-    if view.acts.activation == "sigmoid":
+    if view.acts.answers == "labels":
         _sigmoid(view, labels, best)
         return
     powers = np.exp(logits.astype(np.float64) - logits.max())
     total = powers.sum()
-    with st.expander(tr("From logits to probabilities")):
+    with st.expander(tr("From logits to probabilities"), key="from_logits"):
         st.table(
             {
-                tr("class"): [*(labels[at] for at in best), tr("all {count:,}", count=len(labels))],
+                tr("class"): [
+                    *(literal(labels[at]) for at in best),
+                    tr("all {count:,}", count=len(labels)),
+                ],
                 tr("logit y"): [*(f"{logits[at]:.2f}" for at in best), ""],
                 "exp(y - max y)": [*(f"{powers[at]:.3f}" for at in best), f"{total:.3f}"],
                 tr("share"): [*(as_percent(powers[at] / total) for at in best), "100 %"],
@@ -68,14 +119,14 @@ def _softmax(view: View, labels: tuple[str, ...]) -> None:
 
 
 def _sigmoid(view: View, labels: tuple[str, ...], best: np.ndarray) -> None:
-    """The same where each word has a probability of its own."""
+    """Draw the answer where each label has a probability of its own."""
     logits, probabilities = view.acts.logits, view.acts.probabilities
     assert logits is not None
     assert probabilities is not None
-    with st.expander(tr("From logits to probabilities")):
+    with st.expander(tr("From logits to probabilities"), key="from_logits"):
         st.table(
             {
-                tr("class"): [labels[at] for at in best],
+                tr("label"): [literal(labels[at]) for at in best],
                 tr("logit y"): [f"{logits[at]:.2f}" for at in best],
                 "1 / (1 + exp(-y))": [as_percent(probabilities[at]) for at in best],
             }
@@ -83,62 +134,189 @@ def _sigmoid(view: View, labels: tuple[str, ...], best: np.ndarray) -> None:
         st.markdown(
             tr(
                 "Sigmoid: each logit becomes 1 / (1 + exp(-y)) by itself. The probabilities "
-                "of all words need not add up to 100 %: none of them may fit, or several."
+                "need not add up to 100 %: none of the labels may fit, or several."
             )
         )
 
 
-def tell_worth(view: View, after: np.ndarray, labels: tuple[str, ...]) -> None:
-    """Say which classes the model knows and how well calibrated it is."""
+def tell_worth(
+    view: View, after: np.ndarray, labels: tuple[str, ...], *, edited: bool = False
+) -> None:
+    """Say which classes the model knows, and how often such an answer is right."""
     random = (
-        "" if view.model.trained else tr("These are **random weights**: the answer means nothing. ")
+        Markdown()
+        if view.model.trained
+        else tr_md("These are **random weights**: the answer means nothing. ")
     )
     if view.acts.labels is None:
         st.markdown(
-            tr(
+            tr_md(
                 "{random}Its {count:,} outputs have no names that are known here.",
                 random=random,
                 count=len(labels),
             )
         )
         return
+    listed = Markdown(", ".join(map(literal, labels)) if len(labels) <= LISTED_CLASSES else "")
+    after_colon = Markdown(f": {listed}" if listed else "")
     if view.model.words is not None:
-        listed = f": {', '.join(labels)}" if len(labels) <= LISTED_CLASSES else ""
-        none = "" if view.acts.activation == "sigmoid" else tr(" One of them always comes first.")
+        none = Markdown()
+        if view.acts.answers != "labels":
+            none = tr_md(" One of them always comes first.")
         st.markdown(
-            tr(
+            tr_md(
                 "{random}It compares the picture with {count:,} words{listed}. They are "
                 "{source}; nothing proves that their text tower belongs to this model.{none}",
                 random=random,
                 count=len(labels),
-                listed=listed,
+                listed=after_colon,
                 source=view.model.words.source,
                 none=none,
             )
         )
         return
-    known = tr("It knows {count:,} classes.", count=len(labels))
-    if len(labels) <= LISTED_CLASSES:
-        known = tr(
+    if view.acts.answers == "labels":
+        st.markdown(
+            tr_md(
+                "{random}It knows {count:,} labels{listed}. Each has a probability of its own: "
+                "several may apply to a picture, or none.",
+                random=random,
+                count=len(labels),
+                listed=after_colon,
+            )
+        )
+        return
+    known = tr_md("It knows {count:,} classes.", count=len(labels))
+    if listed:
+        known = tr_md(
             "All {count} classes that it knows: {labels}.",
             count=len(labels),
-            labels=", ".join(labels),
+            labels=listed,
         )
-    st.markdown(random + known + tr(" A picture of anything else still gets one of these names."))
-    if view.model.temperature:
-        st.markdown(_calibrated(after, view.model.temperature, labels))
-
-
-def _calibrated(after: np.ndarray, temperature: float, labels: tuple[str, ...]) -> str:
-    """The answer at the temperature that was fitted on held-out pictures."""
-    powers = after ** (1 / temperature)  # the softmax of logits divided by the temperature
-    best = int(powers.argmax())
-    share = 100 * powers[best] / powers.sum()
-    return tr(
-        "Calibrated on pictures like those it was trained on (temperature "
-        "{temperature:.2f}), it would say *{label}* with {share:.0f} %. A photo is often "
-        "out of distribution for it, and its confidence then means little.",
-        temperature=temperature,
-        label=labels[best],
-        share=share,
+    if view.model.grades is not None and not edited:
+        st.markdown(_grade(view.model.grades, float(after.max())))
+    st.markdown(
+        random
+        + known
+        + tr_md(
+            " It can only answer with one of these names, also for a picture of something else; "
+            "and it can give a wrong one to something that it knows."
+        )
     )
+    if len(labels) > LISTED_CLASSES:
+        _list_of_classes(view)
+
+
+def _list_of_classes(view: View) -> None:
+    """Everything that the model knows, one click away, and searched by any of its names."""
+    outputs = view.acts.output_names
+    with st.popover(tr("What it knows"), icon=":material/list:"):
+        wanted = st.text_input(tr("Find a name")).strip().casefold()
+        found = [
+            pair
+            for pair in zip(common_names(outputs), other_names(outputs), strict=True)
+            if wanted in ", ".join(pair).casefold()
+        ]
+        names, others = ([pair[at] for pair in found] for at in (0, 1))
+        st.dataframe({tr("class"): names, tr("also called"): others}, hide_index=True)
+
+
+def _grade(grades: "Grades", probability: float) -> str:
+    """Say how far the answer can be relied on, and how often such answers were right."""
+    grade = grades.of(probability)
+    rate = grades.rates[grade]
+    said = {
+        "confident": tr("**Confident answer.** It has {share} or more.", share=_of(grades, 1)),
+        "unsure": tr(
+            "**Unsure answer.** It has between {low} and {high}.",
+            low=_of(grades, 0),
+            high=_of(grades, 1),
+        ),
+        "weak": tr("**Weak answer.** It has less than {share}.", share=_of(grades, 0)),
+    }
+    return said[grade] + tr(
+        " On {count:,} test pictures, {right} of such answers were right. Those are pictures of "
+        "the kind that the model was trained on. On other pictures, such as drawings or things "
+        "that it does not know, it can be confident and wrong.",
+        count=grades.pictures,
+        right=as_percent(rate.right),
+    )
+
+
+def _of(grades: "Grades", which: int) -> str:
+    return as_percent((grades.weak_below, grades.confident_from)[which])
+
+
+def tables(view: View, changes: Changes, found: Found, index: int) -> list[Table]:
+    """Return a table of the answer, and one of each experiment that was run for class `index`."""
+    acts, name = view.acts, class_menu.names(view.acts)[index]
+    assert acts.probabilities is not None
+    assert acts.logits is not None
+    depths = [
+        Message("lens: embedding, %"),
+        *(Message("lens: layer {layer}, %", layer=number + 1) for number in range(acts.depth)),
+    ]
+    answer: Columns = {
+        **class_menu.columns(acts),
+        Message("before, %"): 100 * acts.probabilities,
+        Message("after, %"): 100 * found.lens[-1],
+    }
+    lens = {depth: 100 * row for depth, row in zip(depths, found.lens, strict=True)}
+    made = [
+        Table(
+            tr("Probability of each class before and after: {changes}.", changes=changes),
+            answer | lens,
+        )
+    ]
+    if found.effects is not None:
+        change = (found.effects - acts.logits)[..., index]
+        layers, heads = np.indices(change.shape).reshape(2, -1) + 1
+        columns: Columns = {
+            Message("layer"): layers,
+            Message("head"): heads,
+            Message("logit of {name}", name=table_names(acts.output_names)[index]): change.ravel(),
+        }
+        made.append(
+            Table(tr("Change of the logit of {name} with one head muted.", name=name), columns)
+        )
+    if found.occlusion is not None:
+        fall: Columns = {Message("fall, percentage points"): 100 * found.occlusion.ravel()}
+        made.append(
+            Table(
+                tr(
+                    "Fall of the probability of {name} with a block hidden ({removal}).",
+                    name=name,
+                    removal=changes.removal,
+                ),
+                {**patch_columns(view), **fall},
+            )
+        )
+    if found.curves is not None:
+        made.append(_curve_table(found.curves, changes.removal, name))
+    return made
+
+
+def _curve_table(curves: "dict[str, tuple[Curve, Curve]]", removal: str, name: str) -> Table:
+    from vitviz import intervention
+
+    deletion, _ = next(iter(curves.values()))
+    columns: Columns = {Message("patches removed or put back, %"): 100 * deletion.shares}
+    for called, pair in curves.items():
+        removed, back = (100 * curve.probabilities for curve in pair)
+        columns[Message("{map}, removed, %", map=called)] = removed
+        columns[Message("{map}, put back, %", map=called)] = back
+        deleted, inserted = pair
+        if isinstance(deleted, intervention.RandomCurve):
+            columns[Message("{map}, removed, 5th percentile, %", map=called)] = 100 * deleted.low
+            columns[Message("{map}, removed, 95th percentile, %", map=called)] = 100 * deleted.high
+        if isinstance(inserted, intervention.RandomCurve):
+            columns[Message("{map}, put back, 5th percentile, %", map=called)] = 100 * inserted.low
+            columns[Message("{map}, put back, 95th percentile, %", map=called)] = (
+                100 * inserted.high
+            )
+    about = tr(
+        "Probability of {name} as patches go ({removal}) or come back, by each map's order.",
+        name=name,
+        removal=removal,
+    )
+    return Table(about, columns)

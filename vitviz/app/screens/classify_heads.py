@@ -9,11 +9,12 @@ import streamlit as st
 from vitviz import plots
 from vitviz.app import settings
 from vitviz.app.settings import setting
-from vitviz.app.shared import lessons, pictures, results
+from vitviz.app.shared import pictures, results
 from vitviz.app.shared.view import View, model_key
-from vitviz.app.widgets import cell_sets
-from vitviz.app.widgets.experiment import Pending, found_of, on_demand
-from vitviz.language import tr
+from vitviz.app.widgets import experiment
+from vitviz.app.widgets.control import control
+from vitviz.app.widgets.experiment import Pending, find_result, run_button
+from vitviz.common.language import tr, tr_md
 from vitviz.text import findings
 
 if TYPE_CHECKING:
@@ -23,31 +24,38 @@ ZERO, MEAN = "zero", "mean"
 Values = Mapping[tuple[int, int], np.ndarray]
 
 
-def draw(
+def draw_heads(
     view: View, muted: np.ndarray, instead: str, index: int, labels: tuple[str, ...]
 ) -> Pending | None:
     """Draw the heads, and what muting each alone changed where that was tried."""
     from vitviz import intervention
 
     if refusal := view.acts.refusal:
-        st.warning(tr(refusal))
+        st.warning(tr_md(refusal))
         return None
     called = ("head effects", instead)
-    found = found_of(view, *called)
+    found = find_result(view, *called)
     effects = None
     if found is not None:
         assert view.acts.logits is not None
         effects = (found - view.acts.logits)[..., index]
     figure = plots.muted_heads(muted, effects=effects, name=labels[index])
-    cell_sets.choose(figure, "muted", muted)
-    if lessons.shows("mute_to"):
-        st.selectbox(
-            tr("A muted head gives"),
-            [ZERO, MEAN, *pictures.samples()],
-            key="mute_to",
-            format_func=_words,
-            help=tr("No head gives zeros by itself, so zeros overstate what a head does."),
-        )
+    experiment.choose_cells(figure, "muted", muted)
+    control(
+        "mute_to",
+        tr("A muted head gives"),
+        [ZERO, MEAN, *pictures.samples()],
+        kind="selectbox",
+        words=_words,
+        # No-op heads: Bondarenko et al., NeurIPS 2023 (arXiv 2306.12929). Others make up for a
+        # muted head: McGrath et al., 2023 (arXiv 2307.15771).
+        help=tr(
+            "Zeros also take away what the head gives on every picture, which can overstate "
+            "what it does on this one; its mean keeps that. Some heads give nearly zeros by "
+            "themselves. And where other heads make up for a muted one, any of these "
+            "understates what it does."
+        ),
+    )
     pending = None
     if found is None:
         values = values_of(view, instead)  # first, as it waits for turns of its own
@@ -57,17 +65,19 @@ def draw(
                 view.model, view.picture.image, values=values, progress=progress
             )
 
-        pending = on_demand(
+        pending = run_button(
             view, tr("Mute each alone ({passes} passes)", passes=muted.size), called, make
         )
     else:
         _deciding(view, found, labels)
-    cell_sets.buttons("muted", muted, tr("Heads as layer.head, blocks as 1.1-2.4, spaces between"))
+    experiment.edit_buttons(
+        "muted", muted, tr("Heads as layer.head, blocks as 1.1-2.4, spaces between")
+    )
     return pending
 
 
 def values_of(view: View, instead: str) -> Values:
-    """What muted heads give, by (layer, head), cached; nothing for zeros.
+    """Return what muted heads give, by (layer, head), cached; nothing for zeros.
 
     Raises
     ------
@@ -93,7 +103,7 @@ def values_of(view: View, instead: str) -> Values:
 
 
 def chosen() -> str:
-    """What muted heads give: zeros, their mean over the samples, or a sample's name."""
+    """Return what muted heads give: zeros, their mean over the samples, or a sample's name."""
     return setting("mute_to", [ZERO, MEAN, *pictures.samples()], ZERO)
 
 
@@ -120,5 +130,5 @@ def _deciding(view: View, found: np.ndarray, labels: tuple[str, ...]) -> None:
         tr("Mute layer {layer}, head {head}", layer=layer + 1, head=head + 1),
         key="mute deciding",
         on_click=settings.change,
-        kwargs={"muted": cell_sets.written(only)},
+        kwargs={"muted": experiment.cells_text(only)},
     )

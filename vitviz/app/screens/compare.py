@@ -1,23 +1,31 @@
 """The page Compare: two models on one picture, or two pictures in one model."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from vitviz import plots
+from vitviz import inspection, plots
 from vitviz.app import settings
-from vitviz.app.screens import compare_maps, compare_pictures
+from vitviz.app.screens import compare_maps
+from vitviz.app.screens.compare_maps import Compared
 from vitviz.app.settings import setting
-from vitviz.app.shared import models, results
+from vitviz.app.shared import models, pictures, results
 from vitviz.app.shared.models import RANDOM, TRAINED
-from vitviz.app.shared.view import View
-from vitviz.app.widgets import class_menu, input_size
+from vitviz.app.shared.view import Cached, View
+from vitviz.app.widgets import class_menu
 from vitviz.app.widgets import weights as weights_menu
-from vitviz.app.widgets.caption import literal
-from vitviz.app.widgets.data_table import Beside, Columns, Data, Table
+from vitviz.app.widgets.control import choose, control
+from vitviz.app.widgets.data_table import Beside, Columns, Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
-from vitviz.language import Message, mark, told, tr
+from vitviz.app.widgets.places import draw_finding, places
+from vitviz.app.widgets.token_map import middle, patch_number
+from vitviz.common.language import Message, as_percent, literal, mark, tr, tr_md, translate
+from vitviz.text import findings
+from vitviz.text.class_names import full_names, other_names, table_names
+from vitviz.web.token_map import Frame, encode_frame, frame_shape
 
 if TYPE_CHECKING:
     from vitviz import Model
@@ -27,47 +35,55 @@ MODES = {
     "models": mark("two models"),
     "pictures": mark("two pictures"),
 }
+MOST_MATCHES = 10
+MATCHES = 5
+CHANNELS = 3
 
 
 def page(view: View) -> Data | None:
     name = _menu_name(view)
-    menus = st.columns([2, 2.6, 1.7, 1.7], vertical_alignment="bottom")
+    bar = places().bar
     absent = models.needs_download(name)
-    mode = setting("compare", list(MODES), "models" if absent else "weights")
-    menus[0].selectbox(
-        tr("Compare"), list(MODES), key="compare", format_func=lambda one: tr(MODES[one])
+    mode = choose(
+        "compare",
+        tr("Compare"),
+        MODES,
+        "models" if absent else "weights",
+        "bar",
+        "selectbox",
+        width=230,
     )
     if mode == "pictures":
-        other: View | None = compare_pictures.other_view(view, menus[1], menus[3])
+        other: View | None = _other_picture(view, bar)
     else:
-        other = _other_model(view, name, mode, menus[1], menus[2])
+        other = _other_model(view, name, mode, bar)
     if other is None:
         called = _called(view, name)
-        _answer(view, tr("Answer of {called}", called=literal(told(called))), "left")
-        return Data(lambda: [_answers([view], [called])])
-    beside = settings.kept("other_model") if mode == "models" else name
+        _answer(view, tr("Answer of {called}", called=literal(translate(called))), "left")
+        return Data(lambda: _answers([view], [called]))
+    beside = settings.stored_text("other_model") if mode == "models" else name
     names = [_called(view, name), _called(other, beside or other.model.name)]
     if mode == "pictures":
         names = [view.picture.name, other.picture.name]
-        compared = compare_pictures.draw(view, other, menus[2])
+        compared = _draw_pictures(view, other)
     else:
-        compared = compare_maps.draw(view, other, names, menus[1 if mode == "weights" else 3])
+        compared = compare_maps.draw_model_pair(view, other, names, bar)
     sides = zip(st.columns(2), (view, other), names, ("left", "right"), strict=True)
     for place, one, called, side in sides:
         with place:
-            title = tr("Answer of {called}", called=literal(told(called)))
+            title = tr("Answer of {called}", called=literal(translate(called)))
             if mode == "pictures":
-                title = tr("Answer for {called}", called=literal(told(called)))
+                title = tr("Answer for {called}", called=literal(translate(called)))
             _answer(one, title, side)
     return Data(
-        lambda: [_answers([view, other], names), *compared.tables()],
+        lambda: [*_answers([view, other], names), *compared.tables()],
         pictures=compared.measured,
         beside=Beside(other, compared.found, compared.figures),
     )
 
 
 def _called(view: View, name: str) -> str:
-    """What a model with this name in the menu is called above its column."""
+    """Return what a model with this name in the menu is called above its column."""
     if view.model.trained:
         return Message("{name}, trained", name=name)
     if view.model.weights == "random weights":
@@ -76,28 +92,35 @@ def _called(view: View, name: str) -> str:
 
 
 def _menu_name(view: View) -> str:
-    """What the menu calls the model on screen."""
-    loaded: Model | None = st.session_state.get("loaded")
-    name: str = st.session_state.loaded_by[0] if loaded is view.model else view.model.name
+    """Return what the menu calls the model on screen."""
+    loaded: Cached[Model] | None = st.session_state.get("loaded")
+    is_loaded = loaded is not None and loaded() is view.model
+    name: str = st.session_state.loaded_by[0] if is_loaded else view.model.name
     return name
 
 
-def _other_model(
-    view: View, name: str, mode: str, menu: DeltaGenerator, switch: DeltaGenerator
-) -> View | None:
-    """The same picture in the other model; None where it cannot be had, and the reader is told."""
+def _other_model(view: View, name: str, mode: str, bar: DeltaGenerator) -> View | None:
+    """Return the same picture in the other model; None, with a message, if it cannot load."""
     from vitviz import ModelError
 
     weights = RANDOM if view.model.trained else TRAINED
     if mode == "models":
         names = models.model_names()
         others = [one for one in names if one != name]
-        name = setting("other_model", names, (others or names)[0])
-        menu.selectbox(tr("with"), names, key="other_model", format_func=models.menu_text())
-        weights = weights_menu.control(switch, "other_weights", name)
+        name = choose(
+            "other_model",
+            tr("with"),
+            names,
+            (others or names)[0],
+            "bar",
+            "selectbox",
+            models.menu_text(),
+            width=230,
+        )
+        weights = weights_menu.choose_weights(places().settings, "other_weights", name)
     if weights == TRAINED and models.needs_download(name):
         st.info(
-            tr(
+            tr_md(
                 "The trained weights of {name} are not on this server, so only its random "
                 "weights can be compared here.",
                 name=name,
@@ -106,12 +129,12 @@ def _other_model(
         return None
     try:
         if mode == "weights":
-            model = input_size.load_beside(name, weights, view.picture)
+            model = weights_menu.load_beside(name, weights, view.picture)
         else:
             model = models.load(name, weights)
         return compare_maps.beside(view, model, results.capture(model, view.picture))
     except ModelError as error:
-        st.error(tr(error))
+        st.error(tr_md(error))
         return None
 
 
@@ -119,27 +142,239 @@ def _answer(view: View, title: str, side: str) -> None:
     st.subheader(title, anchor=False)
     acts = view.acts
     if acts.probabilities is None:
-        st.markdown(class_menu.answer_words(acts, trained=view.model.trained))
+        st.markdown(literal(class_menu.answer_words(acts, trained=view.model.trained)))
     else:
-        figure = plots.class_probabilities(acts.probabilities, class_menu.names(acts))
+        names, full = class_menu.names(acts), full_names(acts.output_names)
+        figure = plots.class_probabilities(acts.probabilities, names, full_names=full)
         show(figure, key=f"answer_{side}")  # the two may be the same
 
 
-def _answers(views: list[View], names: list[str]) -> Table:
+def _answers(views: list[View], names: list[str]) -> list[Table]:
+    """Return the table of what the models answer, or none where they give embeddings alone."""
     sides: list[object] = []
     classes: list[object] = []
+    others: list[object] = []
     shares: list[object] = []
+    values: list[object] = []
     for view, called in zip(views, names, strict=True):
-        if view.acts.probabilities is None:
+        acts = view.acts
+        if acts.scores is None:
             continue
-        outputs = view.acts.output_names
-        for index in (-view.acts.probabilities).argsort(kind="stable"):
+        order = np.arange(len(acts.scores))
+        if acts.probabilities is not None:
+            order = (-acts.probabilities).argsort(kind="stable")
+        common, other = table_names(acts.output_names), other_names(acts.output_names)
+        for index in order:
             sides.append(called)
-            classes.append(outputs[index])
-            shares.append(100 * float(view.acts.probabilities[index]))
+            classes.append(common[index])
+            others.append(other[index])
+            score = float(acts.scores[index])
+            shares.append(100 * score if acts.probabilities is not None else np.nan)
+            values.append(score if acts.probabilities is None else np.nan)
+    if not sides:
+        return []
     columns: Columns = {
         Message("side"): sides,
         Message("class"): classes,
+        **({Message("also called"): others} if any(others) else {}),
         Message("probability, %"): shares,
     }
-    return Table(tr("The answers, the most probable class first."), columns)
+    about = tr("The answers, the most probable class first.")
+    if any(view.acts.answers == "values" for view in views):
+        columns |= {Message("value"): values}
+        about = tr("The answers. Values have no known unit, and are no probabilities.")
+    return [Table(about, columns)]
+
+
+def _other_picture(view: View, bar: DeltaGenerator) -> View | None:
+    """Return the other picture in the same model; None, with a message, where it cannot be read."""
+    from vitviz import ModelError
+
+    shown = settings.stored_text("picture") or pictures.DEFAULT
+    names = list(pictures.samples())
+    uploaded: pictures.Picture | None = st.session_state.get("uploaded")
+    titles = {name: pictures.title(name) for name in names}
+    if uploaded is not None:
+        names.insert(0, pictures.UPLOAD)
+        titles[pictures.UPLOAD] = uploaded.name
+    others = [name for name in names if name != shown]
+    chosen = choose(
+        "other_picture",
+        tr("with"),
+        names,
+        others[0],
+        "bar",
+        "selectbox",
+        titles.__getitem__,
+        width=180,
+    )
+    bar.button(
+        tr("Swap the pictures"),
+        on_click=settings.change,
+        kwargs={"picture": chosen, "other_picture": shown},
+        icon=":material/swap_horiz:",
+    )
+    picture = pictures.picture(chosen)
+    try:
+        return replace(
+            view, **models.view_fields(view.model, picture, results.capture(view.model, picture))
+        )
+    except ModelError as error:
+        st.error(tr_md(error))
+        return None
+
+
+def _draw_pictures(view: View, other: View) -> Compared:
+    """Draw the maps of both, the mutual pairs and the joint components."""
+    measured = tr("{first} and {second}", first=view.picture.name, second=other.picture.name)
+    if not view.acts.all_to_all:
+        st.info(
+            tr_md(
+                "Patches are matched where every token attends to every token, the same ones "
+                "in each layer, which is not so in {name}.",
+                name=view.model.name,
+            )
+        )
+        return Compared(measured, lambda: [])
+    count = view.grid[0] * view.grid[1]
+    options = range(1, min(MOST_MATCHES, count) + 1)
+    k = setting("matches", options, min(MATCHES, count))
+    if len(options) > 1:
+        control("matches", tr("Most similar patches"), options, "settings", "slider")
+    first, second = (_patch_tokens(one) for one in (view, other))
+    similarity = _patch_similarity(view, other)
+    nearest = inspection.nearest_patches(similarity, k=k)
+    pairs = inspection.mutual_matches(similarity)
+    mutual = np.isin(np.arange(count), pairs[:, 0])
+    cosines = similarity[tuple(pairs.T)]
+    found = findings.matches(pairs, cosines, count)
+    draw_finding(found, of=tr("After layer {layer}", layer=view.layer + 1))
+    back = inspection.nearest_patches(similarity.T, k=k)
+    _draw_linked_maps(view, other, similarity, (nearest, mutual, back))
+    matched, coloured = st.columns(2)
+    images, crops = (results.photo(view), results.photo(other)), (view.acts.crop, other.acts.crop)
+    with matched:
+        st.subheader(tr("Mutual pairs"), anchor=False)
+        figures = [plots.mutual_matches(pairs, cosines, images, crops=crops, grid=view.grid)]
+        show(figures[0])
+    components: tuple[np.ndarray, np.ndarray] | None = None
+    with coloured:
+        if min(2 * count, first.shape[1]) >= CHANNELS:
+            one, two, explained = inspection.joint_components(first, second)
+            components = one, two
+            st.subheader(tr("Principal components of both together"), anchor=False)
+            shapes = tuple(points.reshape(*view.grid, CHANNELS) for points in components)
+            figures.append(plots.joint_components((shapes[0], shapes[1]), images, crops=crops))
+            show(figures[1])
+            shares = [as_percent(share) for share in explained]
+            st.markdown(
+                tr(
+                    "Equal colours mean equal components in both pictures: red explains "
+                    "{red} of the variance of all patches, green {green}, blue "
+                    "{blue}.",
+                    red=shares[0],
+                    green=shares[1],
+                    blue=shares[2],
+                )
+            )
+
+    def tables() -> list[Table]:
+        rows, cols = np.divmod(nearest, view.grid[1])
+        columns = {**patch_columns(view)}
+        for place in range(k):
+            number = place + 1
+            columns[Message("row of match {number}", number=number)] = (rows[:, place] + 1).tolist()
+            columns[Message("column of match {number}", number=number)] = (
+                cols[:, place] + 1
+            ).tolist()
+            columns[Message("cosine of match {number}", number=number)] = similarity[
+                np.arange(count), nearest[:, place]
+            ].tolist()
+        columns[Message("mutual")] = mutual.tolist()
+        for channel in range(CHANNELS if components else 0):
+            assert components is not None
+            here, there = (each[:, channel].tolist() for each in components[:2])
+            number = channel + 1
+            columns[Message("component {number}", number=number)] = here
+            columns[Message("component {number} of the other picture here", number=number)] = there
+        about = tr(
+            "Each patch of the first picture after layer {layer}: its most similar "
+            "patches in the second, whether the first of them is mutual, and the joint "
+            "components of the patch here and of that at the same place in the other "
+            "picture.",
+            layer=view.layer + 1,
+        )
+        return [Table(about, columns)]
+
+    return Compared(
+        measured,
+        tables,
+        tr("After layer {layer}: {found}", layer=view.layer + 1, found=found),
+        tuple(figures),
+    )
+
+
+def _patch_tokens(view: View) -> np.ndarray:
+    """Return the patch tokens after the layer and the final LayerNorm: (N, D)."""
+    return view.acts.tokens(view.layer + 1, normalised=True)[len(view.prefix) :]
+
+
+def _patch_similarity(view: View, other: View) -> np.ndarray:
+    return results.compute(
+        (*view.key, "cross similarity", other.picture.digest, view.layer),
+        lambda: inspection.cross_similarity(_patch_tokens(view), _patch_tokens(other)),
+        lambda made: made.nbytes,
+    )
+
+
+def _draw_linked_maps(
+    view: View,
+    other: View,
+    similarity: np.ndarray,
+    matches: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    results.check_message(similarity.size)
+
+    def encoded() -> tuple[Frame, Frame]:
+        own = inspection.token_similarity(_patch_tokens(view))
+        return encode_frame(0, own[None], 0, "cosine"), encode_frame(
+            0, similarity[None], 0, "cosine"
+        )
+
+    frames = results.compute(
+        (*view.key, "compared", other.picture.digest, view.layer),
+        encoded,
+        lambda made: sum(frame.nbytes for frame in made),
+    )
+    version = (view.layer, view.picture.digest)
+    layer = tr("layer {layer}", layer=view.layer + 1)
+    shapes = [frame_shape(one.acts, one.layer) for one in (view, other)]
+    home = patch_number(view.grid, middle(view.grid))
+    shape = replace(shapes[0], prefix=(), home=home, heads=1, equal_share=None)
+    left, right = places().stage.container(key="compared").columns(2)
+    with left:
+        st.markdown(tr_md("**{name}**: point at a patch, or click it", name=view.picture.name))
+        compare_maps.linked_map(
+            view,
+            frames[0],
+            shape,
+            name="left",
+            kind="cosine",
+            title=tr("Similarity to the query"),
+            map_name=layer,
+            version=version,
+        )
+    with right:
+        st.markdown(tr_md("**{name}**: point at a patch here too", name=other.picture.name))
+        compare_maps.linked_map(
+            other,
+            frames[1],
+            replace(shape, key_grid=shapes[1].grid, key_crop=shapes[1].crop),
+            name="right",
+            kind="cosine",
+            title=tr("Similarity to the query"),
+            map_name=layer,
+            version=version,
+            asked=view,
+            matches=matches,
+        )

@@ -1,24 +1,36 @@
-"""Two models on one picture: one row or column of A in both, and the distances of their heads."""
+"""On the page Compare: the maps of two models side by side, and token maps that are linked."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from vitviz import inspection, plots
-from vitviz.app.shared import results
-from vitviz.app.shared.view import MEAN, View, placed_grid
-from vitviz.app.widgets.caption import literal
+from vitviz.app import settings
+from vitviz.app.shared import models, results
+from vitviz.app.shared.view import MEAN, View, placed_grid, token_text
+from vitviz.app.widgets.control import control
 from vitviz.app.widgets.data_table import SCALES, Table
 from vitviz.app.widgets.figure import show
-from vitviz.app.widgets.finding import finding
-from vitviz.app.widgets.linked_map import linked_map, scale_of
-from vitviz.language import Message, told, tr
+from vitviz.app.widgets.places import draw_finding, places
+from vitviz.app.widgets.token_map import mount, patch_number, sent_picture
+from vitviz.common.images import Crop
+from vitviz.common.language import Message, literal, tr, tr_md, translate
 from vitviz.text import findings
-from vitviz.token_map import Frame, default_query, frames_of, moved, shape_of
+from vitviz.web.token_map import (
+    Frame,
+    Kind,
+    Shape,
+    capture_frames,
+    count_map_bytes,
+    default_query,
+    frame_shape,
+    matching_patch,
+    pack_stack,
+)
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -26,7 +38,6 @@ if TYPE_CHECKING:
     from vitviz import Activations, Model
 
 Grid = tuple[int, int]
-Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -47,14 +58,24 @@ class Compared:
     figures: "tuple[go.Figure, ...]" = ()
 
 
+@dataclass(frozen=True, eq=False)
+class _Distances:
+    """Of one model: by layer the mean distance of each head, that of equal sharing, and the side of
+    the input; all in pixels of the input."""
+
+    heads: list[np.ndarray]
+    equal: np.ndarray
+    side: int
+
+
 def beside(view: View, model: "Model", acts: "Activations") -> View:
-    """The same place of the same picture in another model, at the nearest relative depth."""
+    """Return the same place of the same picture in another model, at the nearest relative depth."""
     layer = inspection.nearest_depth(view.layer, view.acts.depth, acts.depth)
     described = acts.layers[layer]
-    other = replace(view, model=model, acts=acts, layer=layer)
+    other = replace(view, **models.view_fields(model, view.picture, acts), layer=layer)
     if view.query_patch is not None:
         at = placed_grid(view.picture, view.acts, view.layer)
-        row, col = moved(view.query_patch, at, placed_grid(view.picture, acts, layer))
+        row, col = matching_patch(view.query_patch, at, placed_grid(view.picture, acts, layer))
         query: int | None = len(described.prefix) + row * described.query_grid[1] + col
     elif view.query is not None and view.prefix[view.query] in described.prefix:
         query = described.prefix.index(view.prefix[view.query])
@@ -63,7 +84,9 @@ def beside(view: View, model: "Model", acts: "Activations") -> View:
     return replace(other, query=0 if described.kind == "class" else query)
 
 
-def draw(view: View, other: View, names: Sequence[str], menu: DeltaGenerator) -> Compared:
+def draw_model_pair(
+    view: View, other: View, names: Sequence[str], menu: DeltaGenerator
+) -> Compared:
     """Draw both maps, what they have in common, and the difference of distances."""
     refusals = [words for words in map(_why_no_map, (view, other)) if words]
     heads = [one.acts.layers[one.layer].num_heads for one in (view, other)]
@@ -80,7 +103,7 @@ def draw(view: View, other: View, names: Sequence[str], menu: DeltaGenerator) ->
         view, other = (replace(one, head=None) for one in (view, other))
     elif heads[0] > 1:
         options = [MEAN, *range(1, heads[0] + 1)]
-        menu.selectbox(tr("Head"), options, key="head", format_func=_head_words)
+        control("head", tr("Head"), options, "bar", "selectbox", _head_words, width=180)
     both = (view, other)
     for words in dict.fromkeys(refusals):
         st.info(words)
@@ -89,7 +112,7 @@ def draw(view: View, other: View, names: Sequence[str], menu: DeltaGenerator) ->
         correlation, common = _correlation(view, other)
         grids = [_map(one)[0].shape for one in both]
         found = findings.maps(correlation, grids, common)
-        finding(found)
+        draw_finding(found)
         if view.query_patch is None and view.query_name != other.query_name:
             st.markdown(
                 tr(
@@ -98,11 +121,11 @@ def draw(view: View, other: View, names: Sequence[str], menu: DeltaGenerator) ->
                     right=other.query_name,
                 )
             )
-        places = st.container(key="compared").columns(2)
-        for place, one, called, side in zip(places, both, names, ("left", "right"), strict=True):
+        columns = places().stage.container(key="compared").columns(2)
+        for place, one, called, side in zip(columns, both, names, ("left", "right"), strict=True):
             with place:
                 st.markdown(
-                    f"**{literal(told(called))}** · "
+                    f"**{literal(translate(called))}** · "
                     + tr("layer {layer} of {depth}", layer=one.layer + 1, depth=one.acts.depth)
                 )
                 _linked(one, side, mean)
@@ -138,19 +161,22 @@ def _why_no_map(view: View) -> str | None:
     """Why this layer has no map to compare, in one sentence."""
     layer = view.acts.layers[view.layer]
     if layer.kind == "mixing":
-        return tr("{name} has no attention, so there are no maps to compare.", name=view.model.name)
-    return tr(layer.refusal) if layer.refusal else None
+        return tr_md(
+            "{name} has no attention, so there are no maps to compare.", name=view.model.name
+        )
+    return tr_md(layer.refusal) if layer.refusal else None
 
 
 def _linked(view: View, side: str, mean: bool) -> None:
     def make() -> Frame:
-        (frame,) = frames_of(view.acts, [view.layer], mean=mean)
+        (frame,) = capture_frames(view.acts, [view.layer], mean=mean)
         return replace(frame, index=0)
 
-    frame = results.captures().get(
+    results.check_message(count_map_bytes(view.acts, [view.layer]))
+    frame = results.compute(
         (*view.key, "compared", view.layer, mean), make, lambda made: made.nbytes
     )
-    shape = shape_of(view.acts, view.layer)
+    shape = frame_shape(view.acts, view.layer)
     alone = frame.codes.shape[0] == 1
     linked_map(
         view,
@@ -167,8 +193,8 @@ def _linked(view: View, side: str, mean: bool) -> None:
     )
 
 
-def _map(view: View) -> tuple[np.ndarray, Box]:
-    """The shares of each patch (rows, cols), of the head or the mean, and where they lie."""
+def _map(view: View) -> tuple[np.ndarray, Crop]:
+    """Return the shares of each patch (rows, cols), of the head or the mean, and where they lie."""
     acts, described = view.acts, view.acts.layers[view.layer]
     row = view.style.direction == "row" or described.kind == "class"
     grid = described.key_grid if row else described.query_grid
@@ -202,39 +228,26 @@ def _map_table(view: View, other: View, names: Sequence[str]) -> Table:
     )
 
 
-# --- distances ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class _Distances:
-    """Of one model: by layer the mean distance of each head, that of equal sharing, and the side of
-    the input; all in pixels of the input."""
-
-    heads: list[np.ndarray]
-    equal: np.ndarray
-    side: int
-
-
 def _distances(view: View) -> _Distances:
     found, equal = results.distances(view)
     return _Distances(found, equal, max(view.model.preprocess.input_size))
 
 
 def _alike(measured: Sequence[_Distances]) -> bool:
-    """Whether each layer of one has as many heads as the same layer of the other."""
+    """Return whether each layer of one has as many heads as the same layer of the other."""
     first, second = ([len(heads) for heads in one.heads] for one in measured)
     return first == second
 
 
 def _unit(measured: Sequence[_Distances]) -> tuple[str, list[float]]:
-    """The unit in which both are compared, and what a pixel of each is in it."""
+    """Return the unit in which both are compared, and what a pixel of each is in it."""
     if measured[0].side == measured[1].side:
         return "px", [1.0, 1.0]
     return Message("% of the side"), [100 / one.side for one in measured]
 
 
 def _table_of(one: _Distances, pixel: float) -> np.ndarray:
-    """(layers, most heads of a layer), NaN where a layer has fewer."""
+    """Return an array (layers, most heads of a layer), NaN where a layer has fewer."""
     table = np.full((len(one.heads), max(map(len, one.heads))), np.nan)
     for layer, heads in enumerate(one.heads):
         table[layer, : len(heads)] = pixel * np.asarray(heads)
@@ -251,7 +264,7 @@ def _distance_figure(
             tr("How much farther each head attends on the right than on the left"), anchor=False
         )
         figure = plots.distance_difference(
-            second - first, unit=tr(unit), names=(told(names[0]), told(names[1]))
+            second - first, unit=tr(unit), names=(translate(names[0]), translate(names[1]))
         )
         show(figure)
         return figure
@@ -261,7 +274,7 @@ def _distance_figure(
     )
     figure = plots.distance_by_depth(
         [np.array([_mean(heads) for heads in one.heads]) / one.side for one in measured],
-        names=[*map(told, names)],
+        names=[*map(translate, names)],
         equal_sharing=[one.equal / one.side for one in measured],
     )
     show(figure)
@@ -302,4 +315,102 @@ def _distance_table(
             Message("{name} (other), {unit}", name=names[1], unit=unit): second.ravel(),
             Message("difference, {unit}", unit=unit): (second - first).ravel(),
         },
+    )
+
+
+def scale_of(view: "View") -> Literal["shared", "log"]:
+    """Return the scale that both maps share: logarithmic where Attention's is."""
+    return "log" if view.style.scale == "log" else "shared"
+
+
+def _sent_matches(nearest: np.ndarray, mutual: np.ndarray, back: np.ndarray) -> dict[str, Any]:
+    return {"nearest": nearest.tolist(), "mutual": mutual.tolist(), "back": back.tolist()}
+
+
+def linked_map(
+    view: "View",
+    frame: Frame,
+    shape: Shape,
+    *,
+    name: str,
+    kind: Kind,
+    title: str,
+    map_name: str,
+    version: Sequence[object] = (),
+    asked: "View | None" = None,
+    matches: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+) -> None:
+    """Draw the photo and the map of one side; the page's other one follows it.
+
+    Parameters
+    ----------
+    view : whose picture is drawn
+    frame : number 0
+    shape : where its tokens lie
+    name : of the side
+    title : of the map
+    map_name : its layer, and what else is to be said of it
+    version : what the numbers depend on beside the view's model and picture
+    asked : View, optional
+        Of the queries, where these are patches of another picture.
+    matches : optional
+        Of each query the numbers of its nearest patches in this picture (queries, k), and whether
+        it is the nearest of the first one (queries,); and of each patch of this picture the numbers
+        of the nearest queries (patches, k).
+    """
+    key, asked = f"token_map_compare_{name}", asked or view
+    patches_only = kind == "cosine"
+    query = -1 if asked.query is None else asked.query
+    if patches_only:
+        patch = asked.query_patch
+        query = shape.home if patch is None else patch_number(shape.grid, patch)
+
+    pictures = dict.fromkeys((asked.picture.name, view.picture.name))
+
+    def commit() -> None:
+        committed = st.session_state[key]["commit"]
+        st.session_state.map_version = committed["version"]
+        number = int(committed["query"])
+        layer = asked.acts.layers[asked.layer]
+        st.session_state.query_grid = placed_grid(asked.picture, asked.acts, asked.layer)
+        if not patches_only:
+            head = "mean" if committed["head"] < 0 else committed["head"] + 1
+            if shape.heads > 1:
+                settings.change(head=head)
+            settings.change(query=token_text(layer, number))
+        elif committed["pinned"]:
+            settings.change(query=token_text(layer, len(layer.prefix) + number))
+        elif asked.query_patch is not None:  # let go: back to the token that is no patch
+            settings.change(query=token_text(layer, default_query(asked.acts, layer)))
+
+    stack_id = "-".join(map(str, (name, kind, *view.key, *version, view.style.seen)))
+    mount(
+        key,
+        pack_stack(stack_id, [frame], [shape], kind, results.encoded_photo(view)),
+        {
+            "state": {
+                "frame": 0,
+                "head": -1 if view.head is None else view.head,
+                "query": query,
+                "pinned": asked.query_patch is not None,
+                "direction": "row" if patches_only else view.style.direction,
+                "view": "heat",
+                "scale": scale_of(view),
+                "leaveOut": False,
+                "smooth": False,
+            },
+            "strip": "heads" if shape.heads > 1 else "frames",
+            "frames": [shape.to_message(map_name)],
+            "titles": {
+                "row": title,
+                "column": title,
+                "strip": "",
+                "photo": tr("Most similar patches"),
+            },
+            "picture": sent_picture(view),
+            "provenance": f"{tr(view.model.provenance)} · " + tr(" and ").join(pictures),
+            "link": "compare",
+            "matches": None if matches is None else _sent_matches(*matches),
+        },
+        commit,
     )

@@ -2,63 +2,169 @@
 
 import json
 import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
 from vitviz.app import settings
-from vitviz.app.screens import distance_behind
-from vitviz.app.screens.distance_behind import Behind
-from vitviz.app.screens.distance_survey import (
-    VARIANTS,
-    Survey,
-    Variant,
-    mean,
-    of_picture,
-    of_samples,
-    spread,
-)
-from vitviz.app.settings import setting
-from vitviz.app.shared import lessons, pictures, profiles, results
+from vitviz.app.shared import pictures, results
 from vitviz.app.shared.classroom import Question
-from vitviz.app.shared.view import MEAN, View
-from vitviz.app.widgets import prediction
+from vitviz.app.shared.view import MEAN, View, model_key
+from vitviz.app.widgets import lesson, prediction, profiles
+from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Columns, Data, Table
 from vitviz.app.widgets.figure import show
-from vitviz.app.widgets.finding import finding
-from vitviz.checkpoints import assets
-from vitviz.language import Message, mark, tr
+from vitviz.app.widgets.places import draw_finding, places
+from vitviz.app.widgets.token_map import middle
+from vitviz.common.language import Message, mark, patch_name, tr, tr_md
+from vitviz.plots.maps import query_map
 from vitviz.text import findings
 from vitviz.text import guesses as text
-from vitviz.token_map import KINDS
+from vitviz.web.token_map import KINDS
+from vitviz.zoo.checkpoints import assets
 
 if TYPE_CHECKING:
-    from streamlit.delta_generator import DeltaGenerator
+    from vitviz import Activations, Profile
 
 BESIDE = ("none", "recorded", "cnn", "both")
-_ROWS = {"renormalised": mark("patches only, renormalised"), "paper": mark("as in the paper")}
-_DOTS = "distance_dots"
+Variant = Literal["renormalised", "paper"]
+_ROWS: dict[Variant, str] = {
+    "renormalised": mark("patches only, renormalised"),
+    "paper": mark("as commonly implemented"),  # no text of the paper says how CLS was treated
+}
+_DOTS, _MAP = "distance_dots", "distance_map"
+VARIANTS: tuple[Variant, ...] = ("renormalised", "paper")
+
+
+@dataclass(frozen=True, eq=False)
+class Behind:
+    """Every head over the pictures of a profile.
+
+    Attributes
+    ----------
+    profile : Profile
+    pixels, deviation : ndarray of shape (layers, heads), pixels; NaN where there is none
+        Mean and sample standard deviation (n - 1) of the distance over the pictures.
+    """
+
+    profile: "Profile"
+    pixels: np.ndarray
+    deviation: np.ndarray
+
+    @property
+    def drawn(self) -> tuple[str, np.ndarray, np.ndarray]:
+        return profiles.describe_count(self.profile), self.pixels, self.deviation
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """Of the table, by their headings."""
+        over = profiles.count_pictures(self.profile)
+        return {
+            Message("mean over {count:,} pictures, px", count=over): self.pixels,
+            Message(
+                "standard deviation (n - 1) over {count:,} pictures, px", count=over
+            ): self.deviation,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """The measurements of all heads, on one picture or several.
+
+    Attributes
+    ----------
+    distance, prefix_mass, entropy : ndarray of shape (pictures, layers, heads)
+        Pixels, shares of 1 and bits.
+    histogram : ndarray of shape (layers, heads, bins)
+        Shares of 1, the mean over pictures.
+    offsets : ndarray of shape (layers, heads, 2 rows - 1, 2 columns - 1)
+        Shares of 1, the mean over pictures.
+    """
+
+    distance: np.ndarray
+    prefix_mass: np.ndarray
+    entropy: np.ndarray
+    histogram: np.ndarray
+    offsets: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        return sum(getattr(self, field.name).nbytes for field in fields(self))
+
+
+Surveys = dict[Variant, Survey]
+
+
+@lesson.part("profile")
+def choose_reference(view: View, variant: Variant) -> Behind | None:
+    """Return what stands behind the dots, by a menu where the model has a profile."""
+    if not profiles.fitting_profiles(view.model):
+        return None
+    profile = profiles.choose_profile(view, "settings", tr("Behind the dots"))
+    if profile is None:
+        return None
+    measure = "distance" if variant == "renormalised" else "distance_paper"
+    return Behind(profile, profile.mean(measure), profile.std(measure))
+
+
+@lesson.part("profile")
+def compare_with_reference(
+    view: View, behind: Behind | None, distance: np.ndarray, measured: str
+) -> None:
+    """Say what the bars are, and how far from them the heads lie on what was measured."""
+    if behind is None:
+        if told := profiles.explain_none(view.model):
+            st.text(told)  # plain: the names in it are not ours
+        return
+    words = tr_md(
+        "Blue bars: mean ± standard deviation (n − 1) of each head over {profile}.",
+        profile=profiles.describe(behind.profile),
+    )
+    away = np.abs(distance - behind.pixels)
+    if np.isfinite(away).any():
+        layer, head = np.unravel_index(np.nanargmax(away), away.shape)
+        words += tr_md(
+            " {measured} the heads are {mean:.1f} px from that mean on average, and "
+            "{most:.1f} px at most (layer {layer}, head {head}).",
+            measured=measured,
+            mean=np.nanmean(away),
+            most=away[layer, head],
+            layer=layer + 1,
+            head=head + 1,
+        )
+    st.markdown(words)
+
+
+def reference_source(behind: Behind) -> str:
+    over = profiles.describe_count(behind.profile)
+    return tr(
+        "What is over {over} comes from {profile}.",
+        over=over,
+        profile=profiles.provenance(behind.profile),
+    )
 
 
 def page(view: View) -> Data | None:
     refusal = view.acts.refusal
     if not refusal and not view.acts.all_to_all:
-        if prediction.wanted():
+        if prediction.is_on():
             st.info(tr(text.NOT_COMPARED))
         return _by_layer(view)
     over, variant, behind = _controls(view)
     if refusal:
-        st.warning(tr(refusal))
+        st.warning(tr_md(refusal))
         return None
     from vitviz import ModelError
 
     guess = None
-    if prediction.wanted():
+    if prediction.is_on():
         question = Question("distance", view.key, over)
-        guess = prediction.guess_at(question)
+        guess = prediction.current_guess(question)
         draw = partial(plots.guesses_by_layer, num_layers=view.acts.depth)
         if guess is None:
             prediction.ask_layer(question, tr(text.WHICH_IS_LOCAL), view.acts.depth, draw=draw)
@@ -66,29 +172,29 @@ def page(view: View) -> Data | None:
     try:
         surveys = of_samples(view) if over == "samples" else of_picture(view.acts, view.key)
     except ModelError as error:  # on a sample; the layers of this picture are all valid
-        st.warning(tr(error))
+        st.warning(tr_md(error))
         return None
     survey = surveys[variant]
     equal = inspection.uniform_distance(view.acts.grid, view.acts.patch_size)
     if guess is not None:
         by_layer = mean(mean(survey.distance).T)
-        prediction.tell(guess, partial(text.layer, by_layer))
+        prediction.draw_verdict(guess, partial(text.describe_layer, by_layer))
     measured = (
         tr("On this picture")
         if over == "image"
         else tr("On {count} pictures", count=len(survey.distance))
     )
-    finding(findings.distance(mean(survey.distance), equal), of=measured)
-    dots, one = st.columns(2)
+    draw_finding(findings.distance(mean(survey.distance), equal), of=measured)
+    dots, one = places().stage.columns([7, 5])
     with dots:
         _dots(view, survey, behind, guess.answer if guess else None)
         if guess is not None:
-            prediction.of_class(guess.question, draw)
+            prediction.draw_class_guesses(guess.question, draw)
     with one:
-        _one_head(view, survey, behind)
-    if lessons.step() is None:
-        distance_behind.tell(view, behind, mean(survey.distance), measured)
-        _extremes(survey)
+        _map(view)
+    _one_head(view, survey, behind)
+    compare_with_reference(view, behind, mean(survey.distance), measured)
+    _extremes(survey)
     measured_on = (
         tr("all {samples} sample pictures", samples=len(pictures.samples()))
         if over == "samples"
@@ -98,13 +204,13 @@ def page(view: View) -> Data | None:
 
 
 def _by_layer(view: View) -> Data:
-    """The page for models whose layers have different tokens or windows: the dots alone."""
+    """Draw the page for models whose layers have different tokens or windows: the dots alone."""
     found, equal = results.distances(view)
     num_heads = [len(heads) for heads in found]
     distance = np.full((len(found), max(num_heads)), np.nan)
     for layer, heads in enumerate(found):
         distance[layer, : len(heads)] = heads
-    behind = distance_behind.choose(view, st.container(), VARIANTS[0])
+    behind = choose_reference(view, VARIANTS[0])
     figure = plots.attention_distance(
         distance,
         np.zeros_like(distance),
@@ -114,8 +220,9 @@ def _by_layer(view: View) -> Data:
         num_heads=num_heads,
         behind=behind.drawn if behind else None,
     )
-    show(figure, key=_DOTS, on_click=lambda: _go(distance.shape[1]))
-    distance_behind.tell(view, behind, distance, tr("On this picture"))
+    with places().stage:
+        show(figure, key=_DOTS, on_click=lambda: _go(distance.shape[1]))
+    compare_with_reference(view, behind, distance, tr("On this picture"))
     kinds = sorted({layer.kind for layer in view.acts.layers})
     st.markdown(
         tr(
@@ -136,53 +243,35 @@ def _by_layer(view: View) -> Data:
     about = tr("Mean attention distance of each head between patches, in pixels of the input.")
     if behind:
         columns |= {name: values[layers, heads] for name, values in behind.columns.items()}
-        about += f" {distance_behind.source(behind)}"
+        about += f" {reference_source(behind)}"
     return Data(lambda: [Table(about, columns)])
 
 
 def _controls(view: View) -> tuple[str, Variant, Behind | None]:
-    over = setting("over", ("image", "samples"), "image")
-    variant = setting("variant", VARIANTS, VARIANTS[0])
-    if lessons.step() is not None:
-        if lessons.shows("over"):
-            _measured_on(st.columns([3, 8])[0])
-        return over, variant, None
-    wide = [2, 3, 4, 2] if profiles.of_model(view.model) else [2, 3, 4]
-    first, second, third, *fourth = st.columns(wide)
     heads = view.acts.layers[view.layer].num_heads
-    first.selectbox(  # `head` is a shared setting, read in main.py
+    control(  # `head` is a shared setting, read in controls.py
+        "head",
         tr("Head"),
         [MEAN, *range(1, heads + 1)],
-        key="head",
-        format_func=lambda head: (
-            tr("mean of heads") if head == MEAN else tr("head {head}", head=head)
-        ),
+        "bar",
+        "selectbox",
+        lambda head: tr("mean of heads") if head == MEAN else tr("head {head}", head=head),
+        width=180,
     )
-    _measured_on(second)
-    third.segmented_control(
-        tr("Rows of A"),
-        VARIANTS,
-        key="variant",
-        format_func=lambda name: tr(_ROWS[name]),
-        width="stretch",
-        required=True,
-    )
-    return over, variant, distance_behind.choose(view, fourth[0], variant) if fourth else None
-
-
-def _measured_on(place: "DeltaGenerator") -> None:
-    measured_on = {
+    sources = {
         "image": tr("this picture"),
         "samples": tr("{samples} samples", samples=len(pictures.samples())),
     }
-    place.segmented_control(
+    over = choose(
+        "over",
         tr("Measured on"),
-        list(measured_on),
-        key="over",
-        format_func=lambda name: measured_on[name],
-        width="stretch",
-        required=True,
+        list(sources),
+        "image",
+        "settings",
+        words=sources.__getitem__,
     )
+    variant = choose("variant", tr("Rows of A"), _ROWS, VARIANTS[0], "settings")
+    return over, variant, choose_reference(view, variant)
 
 
 @st.cache_data
@@ -194,23 +283,15 @@ def _record() -> dict[str, Any]:
 
 
 def _beside() -> list[str]:
-    """What is drawn beside the model on screen: the recorded model, a CNN, both or none."""
-    chosen = setting("beside", BESIDE, BESIDE[0])
+    """Return what is drawn beside the model on screen: the recorded model, a CNN, both or none."""
     names = {
         "none": tr("nothing"),
         "recorded": tr("a recorded ViT-S/14"),
         "cnn": tr("a CNN"),
         "both": tr("both"),
     }
-    if lessons.shows("beside"):
-        st.segmented_control(
-            tr("Show beside it"),
-            BESIDE,
-            key="beside",
-            format_func=lambda name: names[name],
-            width="stretch",
-            required=True,
-        )
+    label, words = tr("Show beside it"), names.__getitem__
+    chosen = choose("beside", label, BESIDE, BESIDE[0], "settings", words=words)
     return ["recorded", "cnn"] if chosen == "both" else [chosen]
 
 
@@ -230,7 +311,7 @@ def _dots(view: View, survey: Survey, behind: Behind | None, guess: int | None) 
     )
     if guess is not None:
         figure = plots.with_guessed_layer(figure, guess)
-    show(figure, key=_DOTS, on_click=lambda: _go(acts.num_heads))
+    show(figure, key=_DOTS, on_click=partial(_go, acts.num_heads))
     if "recorded" in beside:
         st.markdown(tr("Squares: {record}", record=tr(record["about"])))
     if "cnn" in beside:
@@ -250,6 +331,7 @@ def _go(heads: int) -> None:
         settings.change(layer=layer + 1, head=head + 1)
 
 
+@lesson.part("extremes")
 def _extremes(survey: Survey) -> None:
     distance = mean(survey.distance)
     if not np.isfinite(distance).any():
@@ -268,7 +350,7 @@ def _extremes(survey: Survey) -> None:
     layers = ", ".join(f"{pixels:.1f}" for pixels in mean(distance.T))
     pictures = len(survey.distance)
     words = (
-        tr("Mean ± standard deviation over {pictures} pictures. ", pictures=pictures)
+        tr("Mean ± standard deviation (n − 1) over {pictures} pictures. ", pictures=pictures)
         if pictures > 1
         else ""
     )
@@ -285,15 +367,58 @@ def _extremes(survey: Survey) -> None:
     )
 
 
-def _one_head(view: View, survey: Survey, behind: Behind | None) -> None:
-    """The chosen head, or the mean of heads: numbers, histogram of distances, map of offsets."""
-    acts, here = view.acts, (view.layer, slice(None) if view.head is None else [view.head])
+def _map(view: View) -> None:
+    """Draw the map of the chosen head on the picture: of the query, or of the patch in the middle.
+
+    A click on a patch makes it the query.
+    """
+    cols = view.grid[1]
+    query = view.query_patch or middle(view.grid)
+    shares = view.acts.attention_map(view.layer, query)
+    shown = shares.mean(axis=0) if view.head is None else shares[view.head]
+    image, crop = results.photo(view), view.acts.crop
+    left, top, right, bottom = crop
+    if image.width > image.height:  # of a wide picture what the model saw alone
+        image = image.crop((round(left), round(top), round(right), round(bottom)))
+        crop = (0.0, 0.0, right - left, bottom - top)
+    name = tr(
+        "{head}: attention from the patch at {patch}",
+        head=_head_name(view, capital=True),
+        patch=patch_name(*query),
+    )
+
+    def choose_patch() -> None:
+        for point in st.session_state[_MAP].selection.points:
+            row, col = divmod(point["point_index"], cols)
+            settings.change(query=f"{row + 1}.{col + 1}")
+
+    st.markdown(
+        tr(
+            "**{head}**, from {patch}; click another patch",
+            head=_head_name(view, capital=True),
+            patch=patch_name(*query),
+        )
+    )
+    show(
+        query_map(shown, image, crop=crop, query=query, name=name),
+        key=_MAP,
+        on_click=choose_patch,
+    )
+
+
+def _head_name(view: View, *, capital: bool = False) -> str:
     name = tr("layer {layer}, ", layer=view.layer + 1) + (
         tr("mean of heads") if view.head is None else tr("head {head}", head=view.head + 1)
     )
+    return f"{name[0].upper()}{name[1:]}" if capital else name
+
+
+def _one_head(view: View, survey: Survey, behind: Behind | None) -> None:
+    """Draw the chosen head or the mean of heads: numbers, histogram, map of offsets."""
+    acts, here = view.acts, (view.layer, slice(None) if view.head is None else [view.head])
+    name = _head_name(view)
     distance = mean(survey.distance[:, *here].T)  # one number a picture
-    st.markdown(f"**{name[0].upper()}{name[1:]}**: {_facts(view, survey, distance, behind)}")
-    by_distance, by_offset = st.columns(2)
+    st.markdown(f"**{_head_name(view, capital=True)}**: {_facts(view, survey, distance, behind)}")
     width = float(np.min(acts.patch_size))
     histogram = plots.distance_histogram(
         mean(survey.histogram[here]),
@@ -305,10 +430,9 @@ def _one_head(view: View, survey: Survey, behind: Behind | None) -> None:
     offsets = plots.offset_attention(
         mean(survey.offsets[here]), equal_share=1 / math.prod(acts.grid), name=name
     )
-    with by_distance:
-        show(histogram)
-    with by_offset:
-        show(offsets)
+    for column, figure in zip(st.columns(2), (histogram, offsets), strict=True):
+        with column:
+            show(figure)
 
 
 def _facts(view: View, survey: Survey, distance: np.ndarray, behind: Behind | None) -> str:
@@ -317,7 +441,7 @@ def _facts(view: View, survey: Survey, distance: np.ndarray, behind: Behind | No
     words = tr("it attends to no patch")
     if np.isfinite(distance).any():
         share = 100 * float(mean(distance)) / max(view.model.preprocess.input_size)
-        deviation = f" ± {spread(distance):.1f}" if len(distance) > 1 else ""
+        deviation = f" ± {spread(distance):.1f}" if np.isfinite(distance).sum() > 1 else ""
         words = tr(
             "{distance:.1f}{deviation} px, {share:.0f} % of the side",
             distance=mean(distance),
@@ -327,7 +451,7 @@ def _facts(view: View, survey: Survey, distance: np.ndarray, behind: Behind | No
     if behind:
         words += tr(
             " (over {pictures} {usual} px)",
-            pictures=profiles.count(behind.profile),
+            pictures=profiles.describe_count(behind.profile),
             usual=_usual(view, behind),
         )
     if view.prefix:
@@ -344,7 +468,7 @@ def _facts(view: View, survey: Survey, distance: np.ndarray, behind: Behind | No
 
 
 def _usual(view: View, behind: Behind) -> str:
-    """The distance of the chosen head, or of the layer's mean of heads, over the profile."""
+    """Say the distance of the chosen head, or of the layer's mean of heads, over the profile."""
     if view.head is None:  # by how much it varies is not known of the mean of heads
         return f"{mean(behind.pixels[view.layer]):.1f}"
     here = view.layer, view.head
@@ -358,21 +482,127 @@ def _table(survey: Survey, variant: Variant, behind: Behind | None) -> Table:
         Message("layer"): layers,
         Message("head"): heads,
         Message("distance, px"): distance.ravel(),
-        Message("standard deviation, px"): deviation.ravel(),
+        Message("standard deviation (n - 1), px"): deviation.ravel(),
         Message("on prefix tokens, %"): 100 * survey.prefix_mass.mean(axis=0).ravel(),
         Message("entropy, bits"): survey.entropy.mean(axis=0).ravel(),
     }
     if len(survey.distance) == 1:
-        del columns["standard deviation, px"]
+        del columns["standard deviation (n - 1), px"]
     about = tr(
         "Mean attention distance of each head, in pixels of the input; rows of A: {rows}.",
         rows=tr(_ROWS[variant]),
     )
     if behind:
         columns |= {name: values.ravel() for name, values in behind.columns.items()}
-        about += f" {distance_behind.source(behind)}"
+        about += f" {reference_source(behind)}"
     return Table(about, columns)
 
 
 def _prefix_name(view: View) -> str:
     return ", ".join(name.upper() for name in view.prefix) or tr("prefix tokens")
+
+
+def of_picture(acts: "Activations", key: Sequence[Hashable]) -> Surveys:
+    """Both variants on one picture, cached."""
+    return results.compute((*key, "distances"), lambda: _measure(acts), _survey_bytes)
+
+
+def of_samples(view: View) -> Surveys:
+    """Both variants on all sample pictures, cached."""
+
+    def make() -> Surveys:
+        key = model_key(view.model)
+        found = [
+            of_picture(acts, (*key, picture.digest))
+            for picture, acts in results.of_samples(view.model)
+        ]
+        return {variant: _stack([one[variant] for one in found]) for variant in VARIANTS}
+
+    key = (*view.key[:2], "distances", "samples")
+    return results.captures().get(key, make, _survey_bytes)
+
+
+def _measure(acts: "Activations") -> Surveys:
+    """Measure layer by layer, holding one attention matrix at a time."""
+    layers = [_measure_layer(acts, attention) for attention in acts.attention_layers()]
+    return {
+        variant: Survey(
+            distance=np.stack([layer[variant].distance for layer in layers], axis=1),
+            prefix_mass=np.stack([layer[variant].prefix_mass for layer in layers], axis=1),
+            entropy=np.stack([layer[variant].entropy for layer in layers], axis=1),
+            histogram=np.stack([layer[variant].histogram for layer in layers]),
+            offsets=np.stack([layer[variant].offsets for layer in layers]),
+        )
+        for variant in VARIANTS
+    }
+
+
+def _measure_layer(acts: "Activations", attention: np.ndarray) -> Surveys:
+    """Measure one layer on one picture; arrays without the axis of layers."""
+    grid, patch, prefix = acts.grid, acts.patch_size, acts.num_prefix_tokens
+    mass = inspection.prefix_mass([attention], num_prefix_tokens=prefix)
+    entropy = inspection.attention_entropy([attention])
+    width = float(np.min(patch))
+    return {
+        variant: Survey(
+            distance=inspection.attention_distance(
+                [attention],
+                grid=grid,
+                patch_size=patch,
+                num_prefix_tokens=prefix,
+                variant=variant,
+            ),
+            prefix_mass=mass,
+            entropy=entropy,
+            histogram=inspection.distance_histogram(
+                attention,
+                grid=grid,
+                patch_size=patch,
+                bin_width=width,
+                num_prefix_tokens=prefix,
+                variant=variant,
+            ),
+            offsets=inspection.offset_attention(
+                attention,
+                grid=grid,
+                num_prefix_tokens=prefix,
+                variant=variant,
+                min_queries=_min_queries(acts),
+            ).astype(np.float32),
+        )
+        for variant in VARIANTS
+    }
+
+
+def _min_queries(acts: "Activations") -> int:
+    """Return a sixteenth of the patches: the mean of a few queries in a corner says little."""
+    return math.ceil(math.prod(acts.grid) / 16)
+
+
+def _stack(found: Sequence[Survey]) -> Survey:
+    return Survey(
+        distance=np.concatenate([one.distance for one in found]),
+        prefix_mass=np.concatenate([one.prefix_mass for one in found]),
+        entropy=np.concatenate([one.entropy for one in found]),
+        histogram=mean(np.stack([one.histogram for one in found])),
+        offsets=mean(np.stack([one.offsets for one in found])),
+    )
+
+
+def _survey_bytes(surveys: Surveys) -> int:
+    return sum(survey.nbytes for survey in surveys.values())
+
+
+def mean(values: np.ndarray) -> np.ndarray:
+    """Mean over the first axis, ignoring NaN; NaN where all are."""
+    return np.ma.filled(np.ma.masked_invalid(values).mean(axis=0), np.nan)
+
+
+def spread(values: np.ndarray) -> np.ndarray:
+    """Sample standard deviation (n - 1) over the first axis, as in a profile.
+
+    NaN counts as no value, and is returned where there are fewer than two.
+    """
+    from vitviz.profiling import Moments
+
+    return Moments.of(values).std

@@ -1,8 +1,9 @@
 """The page Filters: the filters of the patch embedding, and their responses to the picture."""
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import streamlit as st
@@ -13,15 +14,15 @@ from vitviz.app.settings import setting
 from vitviz.app.shared import models, results
 from vitviz.app.shared.queue import BusyError
 from vitviz.app.shared.view import View
+from vitviz.app.widgets.control import choose
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
-from vitviz.app.widgets.finding import finding
-from vitviz.language import Message, mark, spoken, tr
+from vitviz.app.widgets.places import draw_finding, label_in_bar, places
+from vitviz.common.language import Message, current_language, mark, tr, tr_md
 from vitviz.text import findings
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-    from streamlit.delta_generator import DeltaGenerator
 
 
 COMPONENTS, RAW, CHANGED = mark("components"), mark("raw filters"), mark("what training changed")
@@ -29,7 +30,6 @@ NORM, OWN = ORDERS = (mark("by norm"), mark("as in the model"))
 GAINS = (0.5, 1.0, 2.0, 4.0, 8.0)
 SHOWN_COMPONENTS = 28  # as in the paper
 SHOWN_FILTERS = 256
-PHOTO_WIDTH = 190  # pixels
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,7 @@ def page(view: View) -> Data | None:
     kernel = view.model.patch_kernel
     if kernel is None or kernel.shape[1] != 3:
         st.info(
-            tr(
+            tr_md(
                 "{name} cuts its patches from the feature map of a CNN, so its filters are "
                 "not pictures: choose a plain ViT, such as {shipped}.",
                 name=view.model.name,
@@ -76,11 +76,10 @@ def page(view: View) -> Data | None:
             )
         )
         return None
-    first, second, third, fourth = st.columns([4, 2, 3, 3], vertical_alignment="bottom")
     initial = models.initial_kernel(view.model)
     options = (COMPONENTS, RAW) if initial is None else (COMPONENTS, RAW, CHANGED)
-    what = _switch(first, tr("Show"), "filters", options)
-    order = _switch(fourth, tr("Order"), "order", ORDERS) if what == RAW else NORM
+    what = _switch("bar", tr("Show"), "filters", options)
+    order = _switch("settings", tr("Order"), "order", ORDERS) if what == RAW else NORM
     whole = kernel
     if what == CHANGED:
         assert initial is not None
@@ -88,9 +87,11 @@ def page(view: View) -> Data | None:
     tiles = _tiles(kernel, view.key[:2], what, order)
     count = len(tiles.kernel)
     chosen = setting("filter", range(1, count + 1), 1) - 1
-    second.number_input(tr("Tile, 1 to {count}", count=count), 1, count, key="filter")
-    gain = setting("gain", GAINS, 1.0)
-    third.select_slider(tr("Tile contrast"), GAINS, key="gain")
+    label = tr("Tile, 1 to {count}", count=count)
+    label_in_bar(label).number_input(
+        label, 1, count, key="filter", label_visibility="collapsed", width=130
+    )
+    gain = choose("gain", tr("Tile contrast"), GAINS, 1.0, "settings", "select_slider")
 
     if what == COMPONENTS and tiles.explained is not None:
         start = (
@@ -99,43 +100,50 @@ def page(view: View) -> Data | None:
             else _tiles(initial, (view.model.name, "initialisation"), what, order).explained
         )
         total = min(len(kernel), kernel[0].size)
-        finding(findings.filters(tiles.explained, start, total), of=tr("In this model"))
-    here, beside, one, answer = st.columns([3, 3, 2, 4])
+        draw_finding(findings.filters(tiles.explained, start, total), of=tr("In this model"))
+    response = None
+    if kernel.shape[2:] == view.model.layers[0].patch_side:
+        response = inspection.filter_response(_input(view), tiles.kernel[chosen])
+    here, answer, product = places().stage.columns(3)
     with here:
         trained = tr("Trained") if view.model.trained else tr("Random weights")
         _mosaic(tr("Trained minus initial") if what == CHANGED else trained, tiles, gain, chosen)
-        if initial is not None:
-            st.markdown(_likeness(whole, initial))
+    title = tr(tiles.titles[chosen])
+    if response is None:
+        with answer:
+            st.subheader(title, anchor=False)
+            name = f"{title}, {tiles.facts[chosen]}"
+            show(plots.filter_tile(tiles.kernel[chosen], name=name, gain=gain))
+        with product:
+            _explain_overlap(kernel, view.model.layers[0].patch_side[0])
+    else:
+        patch = _patch(view, response)
+        with answer:
+            _response(view, response, patch, title)
+        with product:
+            _product(view, tiles.kernel[chosen], patch, title)
+    beside, words = places().stage.columns([4, 8])
     with beside:
         _random_beside(view, initial, what, order, gain)
-    with one:
-        st.subheader(tr(tiles.titles[chosen]), anchor=False)
-        name = f"{tr(tiles.titles[chosen])}, {tiles.facts[chosen]}"
-        show(plots.filter_tile(tiles.kernel[chosen], name=name, gain=gain))
-        st.markdown(tiles.facts[chosen].capitalize())
-        image, crop = results.photo(view), view.acts.crop
-        grid = view.model.layers[0].query_grid
-        show(plots.picture(image, crop=crop, grid=grid, query=None, width=PHOTO_WIDTH))
-    side = view.model.layers[0].patch_side
-    overlap = kernel.shape[2:] != side
-    with answer:
-        if overlap:
-            st.info(
-                tr(
-                    "Each filter covers {height} x {width} pixels, and the next patch begins "
-                    "{side} pixels further on: patches overlap in this model, so no response "
-                    "belongs to one patch alone.",
-                    height=kernel.shape[2],
-                    width=kernel.shape[3],
-                    side=side[0],
-                )
-            )
-        else:
-            _response(view, tiles.kernel[chosen], tr(tiles.titles[chosen]))
-    return Data(lambda: _tables(view, tiles, None if overlap else chosen))
+    if initial is not None:
+        words.markdown(_likeness(whole, initial))
+    return Data(lambda: _tables(view, tiles, chosen, response))
 
 
-def _tables(view: View, tiles: Tiles, chosen: int | None) -> list[Table]:
+def _explain_overlap(kernel: np.ndarray, side: int) -> None:
+    st.info(
+        tr(
+            "Each filter covers {height} x {width} pixels, and the next patch begins "
+            "{side} pixels further on: patches overlap in this model, so no response "
+            "belongs to one patch alone.",
+            height=kernel.shape[2],
+            width=kernel.shape[3],
+            side=side,
+        )
+    )
+
+
+def _tables(view: View, tiles: Tiles, chosen: int, response: np.ndarray | None) -> list[Table]:
     """Tables of the filters, and of the response of one where that is defined."""
     kernel = tiles.kernel
     explained: Columns = (
@@ -149,9 +157,8 @@ def _tables(view: View, tiles: Tiles, chosen: int | None) -> list[Table]:
         Message("largest weight"): kernel.max(axis=(1, 2, 3)),
     }
     about = Table(tiles.words, columns)
-    if chosen is None:
+    if response is None:
         return [about]
-    response = inspection.filter_response(_input(view), kernel[chosen])
     patches = patch_columns(view, grid=view.model.layers[0].query_grid)
     return [
         about,
@@ -165,20 +172,11 @@ def _tables(view: View, tiles: Tiles, chosen: int | None) -> list[Table]:
     ]
 
 
-def _switch(place: "DeltaGenerator", label: str, name: str, options: tuple[str, ...]) -> str:
-    """A switch between sets of tiles, which selects the first tile of the new set."""
-    chosen = setting(name, options, options[0])
-    place.segmented_control(
-        label,
-        options,
-        key=name,
-        format_func=tr,
-        on_change=_choose,
-        args=(0,),
-        width="stretch",
-        required=True,
-    )
-    return chosen
+def _switch(at: str, label: str, name: str, options: tuple[str, ...]) -> str:
+    """Draw a switch between sets of tiles, which selects the first tile of the new set."""
+    look: dict[str, Any] = dict(label_visibility="collapsed", width="content")
+    call: dict[str, Any] = dict(on_change=_choose, args=(0,))
+    return choose(name, label, options, options[0], at, words=tr, **look, **call)
 
 
 def _mosaic(title: str, tiles: Tiles, gain: float, chosen: int) -> None:
@@ -200,7 +198,7 @@ def _random_beside(
     """Draw the same tiles before training, or of the same architecture with random weights."""
     if not view.model.trained:
         st.subheader(tr("Trained"), anchor=False)
-        st.markdown(tr("Choose the *trained* weights above to see them beside the random ones."))
+        st.markdown(tr("Choose the *trained* weights to see them beside the random ones."))
         return
     from vitviz import ModelError
 
@@ -212,18 +210,18 @@ def _random_beside(
         try:
             kernel, called = models.random_kernel(view.model), "random weights"
         except (ModelError, BusyError) as error:
-            st.info(tr(error))
+            st.info(tr_md(error))
             return
     if not kernel.any():
         st.markdown(tr("E was initialised to zeros, so there is nothing to draw."))
         return
     tiles = _tiles(kernel, (view.model.name, called), what, order)
-    show(tiles.figure(gain))
+    show(tiles.figure(gain), key="initial_tiles")
     st.markdown(tiles.words)
 
 
 def _likeness(kernel: np.ndarray, initial: np.ndarray) -> str:
-    """How far training moved the filters from their initialisation."""
+    """Say how far training moved the filters from their initialisation."""
     lengths = np.linalg.norm(kernel) * np.linalg.norm(initial)
     cosine = (kernel * initial).sum() / lengths if lengths else 0.0
     words = tr(
@@ -235,30 +233,78 @@ def _likeness(kernel: np.ndarray, initial: np.ndarray) -> str:
     return words
 
 
-def _response(view: View, kernel: np.ndarray, title: str) -> None:
+def _patch(view: View, response: np.ndarray) -> tuple[int, int]:
+    """Return the patch that is worked out: the query, or else the one with the largest response."""
+    if view.query_patch is not None and view.grid == response.shape:
+        return view.query_patch
+    row, col = divmod(int(np.abs(response).argmax()), response.shape[1])
+    return row, col
+
+
+def _response(view: View, response: np.ndarray, patch: tuple[int, int], title: str) -> None:
+    """Draw the response over what the model sees of the picture; a click selects a patch."""
+
+    def clicked() -> None:
+        if points := st.session_state.response.selection.points:
+            row, col = divmod(points[0]["point_index"], response.shape[1])
+            layer = {} if view.grid == response.shape else {"layer": 1}
+            settings.change(query=f"{row + 1}.{col + 1}", **layer)
+
     st.subheader(tr("Response of each patch to {tile}", tile=title.lower()), anchor=False)
-    response = inspection.filter_response(_input(view), kernel)
-    image, crop = results.photo(view), view.acts.crop
-    show(plots.filter_response(response, image, crop=crop, name=title.lower()))
-    low, high = response.min(), response.max()
+    left, top, right, bottom = view.acts.crop
+    x, y = math.floor(left), math.floor(top)
+    seen = results.photo(view).crop((x, y, math.ceil(right), math.ceil(bottom)))
+    figure = plots.filter_response(
+        response,
+        seen,
+        crop=(left - x, top - y, right - x, bottom - y),
+        name=title.lower(),
+        query=patch,
+    )
+    show(figure, key="response", on_click=clicked)
     st.markdown(
         tr(
-            "From {low:+.2f} to {high:+.2f}, before the bias is added; white is 0.",
-            low=low,
-            high=high,
+            "From {low:+.2f} to {high:+.2f}, before the bias is added. Click a patch to work out "
+            "its number.",
+            low=response.min(),
+            high=response.max(),
+        )
+    )
+
+
+def _product(view: View, kernel: np.ndarray, patch: tuple[int, int], title: str) -> None:
+    """Draw the patch, the filter, and their product, whose sum is the response."""
+    st.subheader(
+        tr("Row {row}, column {column}", row=patch[0] + 1, column=patch[1] + 1), anchor=False
+    )
+    _, high, wide = kernel.shape
+    row, col = patch[0] * high, patch[1] * wide
+    pixels = _input(view)[:, row : row + high, col : col + wide]
+    show(plots.filter_product(pixels, kernel, names=(tr("patch"), title.lower())), key="product")
+    parts = pixels.astype(np.float64) * kernel
+    st.markdown(
+        tr(
+            "The {count} products of {pixels} pixels in 3 colours: the positive ones add up to "
+            "{positive:+.2f}, the negative ones to {negative:+.2f}. Together they are "
+            "**{total:+.2f}**, the response of this patch.",
+            count=parts.size,
+            pixels=parts[0].size,
+            positive=parts[parts > 0].sum(),
+            negative=parts[parts < 0].sum(),
+            total=parts.sum(),
         )
     )
 
 
 def _tiles(kernel: np.ndarray, called: tuple[Hashable, ...], what: str, order: str) -> Tiles:
-    """The tiles, cached.
+    """Return the tiles, cached.
 
     Parameters
     ----------
     called : what the kernel (n, 3, P, P) depends on
     """
     return results.captures().get(
-        ("filters", *called, what, order, spoken()),
+        ("filters", *called, what, order, current_language()),
         lambda: _raw_filters(kernel, order) if what == RAW else _components(kernel),
         lambda made: made.kernel.nbytes,
     )
@@ -309,7 +355,7 @@ def _raw_filters(kernel: np.ndarray, order: str) -> Tiles:
 
 
 def _input(view: View) -> np.ndarray:
-    """The model's input for the picture on screen: (3, H, W)."""
+    """Return the model's input for the picture on screen: (3, H, W)."""
     return results.captures().get(
         (*view.key, "input"),
         lambda: view.model.preprocess(view.picture.image).numpy(),

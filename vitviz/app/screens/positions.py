@@ -8,18 +8,21 @@ import streamlit as st
 
 from vitviz import inspection, plots
 from vitviz.app import settings
+from vitviz.app.screens import shuffle
 from vitviz.app.settings import setting
-from vitviz.app.shared import lessons, models, results
+from vitviz.app.shared import models, results
 from vitviz.app.shared.view import View
+from vitviz.app.widgets import lesson
+from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
-from vitviz.app.widgets.finding import finding
-from vitviz.app.widgets.token_map import MAX_BYTES, middle, token_map
+from vitviz.app.widgets.places import draw_finding, places
+from vitviz.app.widgets.token_map import MAX_MAP_BYTES, middle, token_map
+from vitviz.common.language import Message, literal, mark, tr, tr_md
 from vitviz.inspection.positions import Interpolation
-from vitviz.language import Message, mark, tr
 from vitviz.text import findings
-from vitviz.text.families import known_by
-from vitviz.token_map import Frame, encode, moved
+from vitviz.text.families import explain_positions
+from vitviz.web.token_map import Frame, encode_frame, matching_patch
 
 Kind = Literal["learned", "sincos1d", "sincos2d", "random"]
 KINDS: dict[Kind, str] = {
@@ -34,20 +37,26 @@ FORMULAS: dict[Kind, str] = {
     "sincos2d": r"E_{pos}^{\,(r,c)} = \left[\sin(r\,\omega_k),\; \cos(r\,\omega_k),\; "
     r"\sin(c\,\omega_k),\; \cos(c\,\omega_k)\right]_k, \quad \omega_k = 10000^{-4k/D}",
 }
+SCALES = {"minimum": mark("from the minimum, {least}"), "whole": mark("from −1 to 1")}
 MIRRORED = 0.5  # cosine with the mirror image from which it is worth a word
 GRIDS = (7, 8, 10, 12, 14, 16, 20, 24, 32)
-INTERPOLATIONS: tuple[Interpolation, ...] = ("bicubic", "bilinear", "nearest")
+INTERPOLATIONS: dict[Interpolation, str] = {
+    "bicubic": mark("bicubic"),
+    "bilinear": mark("bilinear"),
+    "nearest": mark("nearest"),
+}
 
 
 def page(view: View) -> Data | None:
-    from vitviz.families import position_encodings
+    from vitviz.model.families import position_encodings
 
     grid = view.grid
     refusal = _why_not_learned(view)
     if refusal:
-        st.info(refusal)
-    known = known_by(view.model.name, position_encodings(view.model.module, view.model.layers))
-    st.markdown(f"{known[0].upper()}{known[1:]}.")
+        places().top.info(refusal)
+    encodings = position_encodings(view.model.part, view.model.layers)
+    known = explain_positions(literal(view.model.name), encodings)
+    places().notes.markdown(f"{known[0].upper()}{known[1:]}.")
     width = view.acts.tokens(0).shape[1]
     kinds = [kind for kind in KINDS if _fits(kind, width) and not (refusal and kind == "learned")]
     kind = setting("kind", kinds, kinds[0])
@@ -55,19 +64,22 @@ def page(view: View) -> Data | None:
     if not view.model.trained:
         names["learned"] = tr("untrained")
     similarity = _similarity(view, kind)
-    finding(findings.positions(similarity), of=tr("Positions, {kind}", kind=names[kind]))
-    token_map(
-        view,
-        _frames(view, kinds, kind),
-        name="positions",
-        kind="cosine",
-        strip="frames",
-        titles={"row": tr("Similar positions:"), "strip": tr("The same position in each kind")},
-        frame_setting=("kind", kinds),
-        frame_names=[names[each] for each in kinds],
-        version="-".join(kinds),
-        patches_only=True,
-    )
+    low = _lowest(similarity)
+    draw_finding(findings.positions(similarity), of=tr("Positions, {kind}", kind=names[kind]))
+    with places().stage:
+        token_map(
+            view,
+            _frames(view, kinds, kind),
+            name="positions",
+            kind="cosine",
+            strip="frames",
+            titles={"row": tr("Similar positions:"), "strip": tr("The same position in each kind")},
+            frame_setting=("kind", kinds),
+            frame_names=[names[each] for each in kinds],
+            version="-".join(kinds),
+            low=None if low == -1 else low,
+            patches_only=True,
+        )
     if view.query_patch is None:
         st.markdown(
             tr(
@@ -77,21 +89,58 @@ def page(view: View) -> Data | None:
             )
         )
     position = view.query_patch or middle(grid)
-    if lessons.shows("tiles"):
-        _all_and_lines(view, similarity, kind, names[kind], position)
-    if lessons.shows("grid"):
-        _resized(view, kind, names[kind], position)
-    return Data(lambda: [_numbers(view, kinds, position)])
+    control(  # below the map, which stands in the first screen
+        "cosines",
+        tr("Scale"),
+        list(SCALES),
+        words=lambda name: tr(SCALES[name], least=f"{similarity.min():.2f}"),
+        width="content",
+    )
+    tables = _shuffle(view) or []
+    _all_and_lines(view, similarity, kind, names[kind], position, low)
+    _resized(view, kind, names[kind], position, low)
+    return Data(lambda: [_numbers(view, kinds, position), *tables])
 
 
+@lesson.part("shuffle")
+def _shuffle(view: View) -> list[Table]:
+    """Draw the answer to the patches in another order; returns its table."""
+    from vitviz import ModelError
+
+    if not view.acts.all_to_all:
+        return []
+    heading = st.container()
+    try:
+        tables = shuffle.draw_shuffled(view)
+    except ModelError:  # the line below the figure says what tells the model where patches are
+        return []
+    heading.subheader(tr(shuffle.QUESTION), anchor=False)
+    return tables
+
+
+def _lowest(similarity: np.ndarray) -> float:
+    """Return the cosine at which the scale begins.
+
+    On a scale from -1, cosines that differ little are painted nearly alike.
+    """
+    chosen = setting("cosines", list(SCALES), "minimum")
+    return math.floor(100 * float(similarity.min())) / 100 if chosen == "minimum" else -1.0
+
+
+@lesson.part("tiles")
 def _all_and_lines(
-    view: View, similarity: np.ndarray, kind: Kind, name: str, position: tuple[int, int]
+    view: View,
+    similarity: np.ndarray,
+    kind: Kind,
+    name: str,
+    position: tuple[int, int],
+    low: float,
 ) -> None:
-    """The tiles of all positions, and the cosines of one along its row, column and diagonal."""
+    """Draw the tiles of all positions, and cosines along one's row, column and diagonal."""
     every, lines = st.columns(2)
     with every:
         st.subheader(tr("All positions: {kind}", kind=name), anchor=False)
-        _all_tiles(view, similarity, position)
+        _all_tiles(view, similarity, position, low)
         st.markdown(_averages(view, similarity, kind))
     with lines:
         st.subheader(
@@ -139,7 +188,7 @@ def _why_not_learned(view: View) -> str | None:
         )
     else:
         return None
-    return tr(
+    return tr_md(
         "{name} {why}, so there is no learned embedding to show: choose a model that has one, such "
         "as {shipped}.",
         name=model.name,
@@ -153,7 +202,7 @@ def _fits(kind: Kind, width: int) -> bool:
 
 
 def _table(view: View, kind: Kind) -> np.ndarray:
-    """The position embeddings of the patches: (N, D)."""
+    """Return the position embeddings of the patches: (N, D)."""
     rows, cols = view.grid
     if kind == "learned":
         table = view.model.position_embedding
@@ -164,7 +213,7 @@ def _table(view: View, kind: Kind) -> np.ndarray:
 
 
 def _similarity(view: View, kind: Kind) -> np.ndarray:
-    return results.captures().get(
+    return results.compute(
         ("positions", *view.key[:2], view.grid, kind),
         lambda: inspection.position_similarity(_table(view, kind), grid=view.grid),
         lambda made: made.nbytes,
@@ -172,17 +221,20 @@ def _similarity(view: View, kind: Kind) -> np.ndarray:
 
 
 def _frames(view: View, kinds: list[Kind], shown: Kind) -> list[Frame]:
-    """The frames of all kinds where these are small enough, else of the one on screen."""
+    """Return the frames of all kinds where these are small enough, else of the one on screen."""
     count = view.grid[0] * view.grid[1]
-    wanted = kinds if len(kinds) * count**2 <= MAX_BYTES else [shown]
+    wanted = kinds if len(kinds) * count**2 <= MAX_MAP_BYTES else [shown]
+    results.check_message(count**2)
 
     def make() -> list[Frame]:
         return [
-            encode(kinds.index(kind), _similarity(view, kind).reshape(1, count, count), 0, "cosine")
+            encode_frame(
+                kinds.index(kind), _similarity(view, kind).reshape(1, count, count), 0, "cosine"
+            )
             for kind in wanted
         ]
 
-    return results.captures().get(
+    return results.compute(
         ("positions", *view.key[:2], view.grid, tuple(kinds), tuple(wanted)),
         make,
         lambda frames: sum(frame.nbytes for frame in frames),
@@ -216,8 +268,8 @@ def _averages(view: View, similarity: np.ndarray, kind: Kind) -> str:
 
 
 def _before_training(view: View) -> str:
-    """The same cosines where the training began with sines and cosines, on the grid of today."""
-    from vitviz.checkpoints import initial_positions, initialisations
+    """Return the same cosines at the start of a training that began with sines and cosines."""
+    from vitviz.zoo.checkpoints import initial_positions, initialisations
 
     name = view.model.name
     shipped = view.model.weights.startswith("shipped")
@@ -239,40 +291,28 @@ def _before_training(view: View) -> str:
     )
 
 
-def _all_tiles(view: View, similarity: np.ndarray, position: tuple[int, int]) -> None:
+def _all_tiles(view: View, similarity: np.ndarray, position: tuple[int, int], low: float) -> None:
     def clicked() -> None:
         points = st.session_state.tiles.selection.points
         if points:
             row, col = points[0]["customdata"]
             settings.change(query=f"{row + 1}.{col + 1}")
 
-    figure = plots.position_similarity(similarity, position=position)
+    figure = plots.position_similarity(similarity, position=position, low=low)
     show(figure, key="tiles", on_click=clicked)
 
 
-def _resized(view: View, kind: Kind, name: str, position: tuple[int, int]) -> None:
-    """The tile of one position before and after interpolation to another grid."""
+@lesson.part("grid")
+def _resized(view: View, kind: Kind, name: str, position: tuple[int, int], low: float) -> None:
+    """Draw the tile of one position before and after interpolation to another grid."""
     (rows, cols), (high, wide) = view.grid, view.acts.layers[0].patch_side
     st.subheader(tr("Interpolated to another grid: {name}", name=name), anchor=False)
     first, second, _ = st.columns([4, 4, 3], vertical_alignment="bottom")
-    new_rows = setting("grid", GRIDS, 24)
-    first.select_slider(tr("Rows of the new grid"), GRIDS, key="grid")
-    how = setting("interpolation", INTERPOLATIONS, "bicubic")
-    second.segmented_control(
-        tr("Interpolation"),
-        INTERPOLATIONS,
-        key="interpolation",
-        format_func=lambda how: {
-            "bicubic": tr("bicubic"),
-            "bilinear": tr("bilinear"),
-            "nearest": tr("nearest"),
-        }[how],
-        width="stretch",
-        required=True,
-    )
+    new_rows = choose("grid", tr("Rows of the new grid"), GRIDS, 24, first, "select_slider")
+    how = choose("interpolation", tr("Interpolation"), INTERPOLATIONS, "bicubic", second)
     grid = (new_rows, max(1, round(new_rows * cols / rows)))
     whole = (0, 0, 1, 1)  # both grids cover all of the picture
-    there = moved(position, (view.grid, whole), (grid, whole))
+    there = matching_patch(position, (view.grid, whole), (grid, whole))
     before, after = _similarity(view, kind), _resized_similarity(view, kind, grid, how)
     left, right, words = st.columns([4, 4, 3])
     for column, when, tiles, at in (
@@ -290,7 +330,7 @@ def _resized(view: View, kind: Kind, name: str, position: tuple[int, int]) -> No
                     column=at[1] + 1,
                 )
             )
-            show(plots.position_tile(tiles, position=at), key=when)
+            show(plots.position_tile(tiles, position=at, low=low), key=when)
     words.markdown(
         tr(
             "{rows} x {columns} patches of {high} x {wide} px make a picture of {height} x "
@@ -324,7 +364,7 @@ def _resized_similarity(
         )
         return inspection.position_similarity(resized, grid=grid)
 
-    return results.captures().get(
+    return results.compute(
         ("positions", *view.key[:2], view.grid, kind, grid, how),
         make,
         lambda made: made.nbytes,

@@ -1,99 +1,213 @@
-"""The page Rollout: attention through all layers, and class-specific maps."""
+"""The page Rollout: attention through all layers, and maps of one class."""
 
 import itertools
 from collections.abc import Iterator
-from typing import Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import streamlit as st
 
-from vitviz import inspection
-from vitviz.app.screens import class_map
+from vitviz import inspection, plots
 from vitviz.app.settings import setting
-from vitviz.app.shared import lessons, results
-from vitviz.app.shared.view import View, read_at
+from vitviz.app.shared import models, results
+from vitviz.app.shared.view import View, describe_reading
+from vitviz.app.widgets import class_menu, lesson
+from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
-from vitviz.app.widgets.token_map import MAX_BYTES, token_map
-from vitviz.language import Message, mark, tr
-from vitviz.token_map import Frame, encode
+from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.places import places
+from vitviz.app.widgets.token_map import MAX_MAP_BYTES, token_map
+from vitviz.common.language import Markdown, Message, as_percent, literal, mark, tr, tr_md
+from vitviz.inspection.comparison import correlation
+from vitviz.inspection.rollout import Fusion
+from vitviz.plots.maps import relevance_words, share_words
+from vitviz.plots.template import colour_table
+from vitviz.text.class_names import table_names
+from vitviz.web.token_map import Frame, encode_frame
 
-Fusion = Literal["mean", "max", "min"]
-FUSIONS: tuple[Fusion, ...] = ("mean", "max", "min")
+if TYPE_CHECKING:
+    from vitviz.attribution import Method
+
+FUSIONS: dict[Fusion, str] = {"mean": mark("mean"), "max": mark("max"), "min": mark("min")}
 TWENTIETHS = [step / 20 for step in range(21)]
-_FUSED = {"mean": mark("mean"), "max": mark("max"), "min": mark("min")}
+USUAL: tuple[Fusion, float, float, int] = ("mean", 0.5, 0.0, 0)
 COLLAPSED = 0.03  # share of the patches that hold half of a collapsed map
 
 
+@dataclass(frozen=True, eq=False)
+class ClassMap:
+    """The map of one class.
+
+    Attributes
+    ----------
+    values : of each patch (rows, columns)
+    shown : those on screen, without what each patch begins with
+    name : of the class, as a student would say
+    column : its heading in a table
+    """
+
+    method: "Method"
+    values: np.ndarray
+    shown: np.ndarray
+    name: str
+    column: Message
+    probability: float
+
+    @property
+    def is_share(self) -> bool:
+        return self.method.is_share
+
+    @property
+    def title(self) -> str:
+        return tr("Class map: {method} for {name}", method=tr(self.method.label), name=self.name)
+
+    @property
+    def numbers(self) -> dict[str, np.ndarray]:
+        """The column of a table, by its heading."""
+        return {self.column: self.values * (100 if self.is_share else 1)}
+
+
 def page(view: View) -> Data | None:
+    if not view.acts.all_to_all:
+        return _of_one_class(view)
     if refusal := view.acts.refusal:
-        st.warning(tr(refusal))
+        st.warning(tr_md(refusal))
         return None
     settings = _controls(view)
-    of_class: dict[str, np.ndarray] = {}
-    if lessons.shows("rollout"):
-        _draw(view, *settings)
-    if lessons.shows("fusion"):
+    class_map = _choose_class_map(view)
+    rollout = _patches(view, *settings)
+    attention = results.query_shares(view).mean(axis=0)
+    row = []
+    if lesson.shows("of_class"):
+        row.append(_attention_beside(view, attention, rollout))
+    if class_map:
+        row.append(_class_map_beside(class_map, rollout))
+    _draw(view, *settings, row)
+    if lesson.shows("fusion"):
+        _compare_with_usual(view, *settings)
         st.markdown(_said(view, *settings))
-    if lessons.shows("of_class"):
-        of_class = class_map.draw(view)
-    return Data(lambda: [_table(view, *settings, of_class)])
+    if class_map:
+        _explain_class_map(view, class_map, rollout, _how(view, *settings))
+    return Data(lambda: [_table(view, *settings, attention, class_map)])
 
 
 def _controls(view: View) -> tuple[Fusion, float, float, int]:
-    """How heads are fused, the residual's weight, the share discarded, and the first layer."""
+    """Return the fusion of heads, the residual's weight, the share discarded, the first layer."""
     starts = range(1, view.layer + 2)
-    fusion = setting("fusion", FUSIONS, "mean")
-    residual = setting("residual", TWENTIETHS, 0.5)
-    discard = setting("discard", TWENTIETHS[:-1], 0.0)
-    start = setting("start_layer", starts, 1) - 1
-    if not any(map(lessons.shows, ("fusion", "residual", "discard", "start_layer"))):
-        return fusion, residual, discard, start
-    first, second, third, fourth = st.columns(4)
-    if lessons.shows("fusion"):
-        first.selectbox(
-            tr("Fuse heads by"), FUSIONS, key="fusion", format_func=lambda one: tr(_FUSED[one])
-        )
-    if lessons.shows("residual"):
-        second.select_slider(tr("Weight of the residual r"), TWENTIETHS, key="residual")
-    if lessons.shows("discard"):
-        third.select_slider(tr("Discard the smallest"), TWENTIETHS[:-1], key="discard")
-    if lessons.shows("start_layer") and len(starts) > 1:
-        fourth.select_slider(tr("From layer"), starts, key="start_layer")
-    return fusion, residual, discard, start
+    fusion, residual, discard, start = USUAL
+    fusion = choose("fusion", tr("Fuse heads by"), FUSIONS, fusion, "settings", "selectbox")
+    label = tr("Weight of the residual r")
+    residual = choose("residual", label, TWENTIETHS, residual, "settings", "select_slider")
+    label, shares = tr("Discard the smallest"), TWENTIETHS[:-1]
+    discard = choose("discard", label, shares, discard, "settings", "select_slider")
+    start = setting("start_layer", starts, start + 1)
+    if len(starts) > 1:
+        control("start_layer", tr("From layer"), starts, "settings", "select_slider")
+    return fusion, residual, discard, start - 1
 
 
-def _draw(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> None:
-    """The token map of all steps."""
+def _compare_with_usual(view: View, *settings: Any) -> None:
+    """Say beside the controls how like the map is to that of the usual settings."""
+    if settings == USUAL:
+        return
+    like = correlation(_patches(view, *settings), _patches(view, *USUAL))
+    if np.isfinite(like):
+        words = tr("Correlation with *mean*, r = 0.5: **{like:.2f}**", like=like)
+        places().bar.markdown(words, width="content")
+
+
+def _attention_beside(view: View, attention: np.ndarray, rollout: np.ndarray) -> dict[str, object]:
+    """Return the attention of the layer on screen alone, for the row of maps."""
+    patches = attention[len(view.prefix) :]
+    title = tr("Attention in layer {layer}", layer=view.layer + 1)
+    return {
+        "title": title,
+        "note": _likeness(rollout, patches),
+        "words": share_words(patches.reshape(view.grid), title),
+        "values": patches.tolist(),
+        "share": True,
+        "ofState": True,
+        "lut": colour_table(),
+    }
+
+
+def _class_map_beside(class_map: ClassMap, rollout: np.ndarray) -> dict[str, object]:
+    words = relevance_words(class_map.shown, class_map.title)
+    if class_map.is_share:
+        words = share_words(class_map.values, class_map.title)
+    return {
+        "title": class_map.title,
+        "note": _likeness(rollout, class_map.values.ravel()),
+        "words": words,
+        "values": class_map.shown.ravel().tolist(),
+        "share": class_map.is_share,
+        "ofState": False,
+        "lut": colour_table(relevance=not class_map.is_share),
+    }
+
+
+def _likeness(rollout: np.ndarray, values: np.ndarray) -> str:
+    """Say how like a map is to the rollout; nothing where one of them does not vary."""
+    like = correlation(rollout, values)
+    return tr("Correlation with rollout: {like:.2f}", like=like) if np.isfinite(like) else ""
+
+
+@lesson.part("rollout")
+def _draw(
+    view: View,
+    fusion: Fusion,
+    residual: float,
+    discard: float,
+    start: int,
+    beside: list[dict[str, object]],
+) -> None:
+    """Draw the token map of all steps, in a row with the maps beside it."""
     depth = view.acts.depth
-    token_map(
-        view,
-        _frames(view, fusion, residual, discard, start),
-        name="rollout",
-        kind="share",
-        strip="frames",
-        titles={
-            "row": tr("What reaches it"),
-            "column": tr("Which tokens it reaches"),
-            "strip": tr("From layer {start} up to", start=start + 1),
-            "slider": tr("Up to layer"),
-        },
-        frame_setting=("layer", range(1, depth + 1)),
-        frame_names=[tr("layer {layer}", layer=number) for number in range(1, depth + 1)],
-        version=f"{fusion}-{residual}-{discard}-{start}",
-    )
+    with places().stage:
+        token_map(
+            view,
+            _frames(view, fusion, residual, discard, start),
+            name="rollout",
+            kind="share",
+            strip="frames",
+            titles={
+                "row": tr("Rollout: what reaches it"),
+                "column": tr("Rollout: what it reaches"),
+                "strip": tr("From layer {start} up to", start=start + 1),
+            },
+            frame_setting=("layer", range(1, depth + 1)),
+            frame_names=[tr("layer {layer}", layer=number) for number in range(1, depth + 1)],
+            version=f"{fusion}-{residual}-{discard}-{start}",
+            beside=beside,
+        )
 
 
-def of_one_class(view: View) -> Data | None:
-    """The class-specific maps alone, of a model in which rollout is not defined."""
+def _of_one_class(view: View) -> Data | None:
+    """Draw the class-specific maps alone, of a model in which rollout is not defined."""
     from vitviz.attribution import why_not_multiplied
 
     if view.acts.probabilities is None or why_not_multiplied(view.model):
         return None
-    of_class = class_map.draw(view)
+    class_map = _choose_class_map(view)
+    if class_map is None:
+        return None
+    photo, map_ = places().stage.columns(2)
+    image, crop, shown = results.photo(view), view.acts.crop, class_map.shown
+    with photo:
+        show(plots.picture(image, crop=crop, grid=shown.shape, query=None))
+    with map_:
+        if class_map.is_share:
+            equal, title = 1 / (len(view.prefix) + shown.size), class_map.title
+            show(plots.attention_rollout(shown, image, crop=crop, equal_share=equal, name=title))
+        else:
+            name, title = class_map.name, class_map.title
+            show(plots.relevance(shown, image, crop=crop, name=name, title=title))
+    _explain_class_map(view, class_map)
     grid = view.model.layers[0].query_grid
 
     def tables() -> list[Table]:
-        columns = {name: values.ravel() for name, values in of_class.items()}
+        columns = {name: values.ravel() for name, values in class_map.numbers.items()}
         about = tr("Class-specific map, in the grid of the first layer.")
         return [Table(about, {**patch_columns(view, grid=grid), **columns})]
 
@@ -102,47 +216,22 @@ def of_one_class(view: View) -> Data | None:
         provenance=tr(view.model.provenance),
         name=view.picture.name,
     )
-    return Data(tables, record=line) if of_class else None
+    return Data(tables, record=line)
 
 
 def _said(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> str:
-    """Where the answer is read, how concentrated the map is, and how the fusions differ."""
+    """Say where the answer is read, how concentrated the map is, and how the fusions differ."""
     tokens = len(view.prefix) + view.grid[0] * view.grid[1]
     # Each fusion reads all attention once more, so large models compare the chosen one alone.
     compared = (
-        FUSIONS
-        if view.acts.depth * tokens**2 <= MAX_BYTES
-        else tuple(dict.fromkeys((FUSIONS[0], fusion)))
+        tuple(FUSIONS)
+        if view.acts.depth * tokens**2 <= MAX_MAP_BYTES
+        else tuple(dict.fromkeys(("mean", fusion)))
     )
 
-    def make() -> dict[Fusion, np.ndarray]:
-        layers = view.acts.attention_layers()
-        return {
-            one: inspection.attention_rollout(
-                itertools.islice(layers, view.layer + 1),
-                num_prefix_tokens=len(view.prefix),
-                query=view.query,
-                fusion=one,
-                residual=residual,
-                discard=discard,
-                start_layer=start,
-                cls=False,
-            )[len(view.prefix) :]
-            for one in compared
-        }
-
-    maps = results.captures().get(
-        (*view.key, "fusions", *compared, residual, discard, start, view.layer, view.query),
-        make,
-        lambda made: sum(one.nbytes for one in made.values()),
-    )
-    what = tr(
-        "what reaches {query} up to layer {layer}",
-        query=view.query_name,
-        layer=view.layer + 1,
-    )
-    words = tr("The model's answer is read {where}. ", where=read_at(view.acts))
-    words += _concentration(maps[fusion], what)
+    maps = {one: _patches(view, one, residual, discard, start) for one in compared}
+    words = tr("The model's answer is read {where}. ", where=describe_reading(view.acts))
+    words += _concentration(maps[fusion], _half_of(view))
     flat = [one for one in maps if not np.ptp(maps[one])]
     if len(maps) == 1 or flat:
         return words
@@ -150,8 +239,8 @@ def _said(view: View, fusion: Fusion, residual: float, discard: float, start: in
     pairs = [
         tr(
             "*{one}* with *{other}* **{correlation:.2f}**",
-            one=tr(_FUSED[one]),
-            other=tr(_FUSED[other]),
+            one=tr(FUSIONS[one]),
+            other=tr(FUSIONS[other]),
             correlation=like[one][number],
         )
         for one, other in itertools.combinations(maps, 2)
@@ -161,18 +250,78 @@ def _said(view: View, fusion: Fusion, residual: float, discard: float, start: in
     if len(maps) == len(FUSIONS):
         odd = min(maps, key=lambda one: like[one].sum())
         words += tr(
-            " The map that differs most from the other two here is *{odd}*.", odd=tr(_FUSED[odd])
+            " The map that differs most from the other two here is *{odd}*.", odd=tr(FUSIONS[odd])
         )
     return words
 
 
-def _concentration(values: np.ndarray, what: str) -> str:
-    """How few patches hold half of the map, and whether that is a collapse."""
+def _shown(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> np.ndarray:
+    """Return the map on screen: the query's row or column up to the layer on screen, (tokens,)."""
+    prefix, row = len(view.prefix), view.style.direction == "row"
+
+    def make() -> np.ndarray:
+        if row:
+            return inspection.attention_rollout(
+                itertools.islice(view.acts.attention_layers(), view.layer + 1),
+                num_prefix_tokens=prefix,
+                query=view.query,
+                fusion=fusion,
+                residual=residual,
+                discard=discard,
+                start_layer=start,
+                cls=False,
+            )
+        steps = _steps(view, fusion, residual, discard, start)
+        columns: np.ndarray = next(itertools.islice(steps, view.layer - start, None)).T
+        return columns[prefix:].mean(axis=0) if view.query is None else columns[view.query]
+
+    key = ("rollout shown", fusion, residual, discard, start, view.layer, view.query, row)
+    return results.compute((*view.key, *key), make, lambda made: made.nbytes)
+
+
+def _patches(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> np.ndarray:
+    """Return the patches of the map on screen."""
+    return _shown(view, fusion, residual, discard, start)[len(view.prefix) :]
+
+
+def _half_of(view: View) -> str:
+    """Say from how few patches half of the map comes, or to how few it goes."""
+    if view.style.direction == "row":
+        return tr(
+            "Half of what reaches {query} up to layer {layer} comes from",
+            query=view.query_name,
+            layer=view.layer + 1,
+        )
+    return tr(
+        "Half of what goes out from {query} up to layer {layer} goes to",
+        query=view.query_name,
+        layer=view.layer + 1,
+    )
+
+
+def _how(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> str:
+    """Return the settings of the map on screen, in words."""
+    return tr(
+        "{direction}, layers {start} to {end}, heads fused by {fusion}, r = {residual}, the "
+        "smallest {discard} discarded",
+        direction=tr("to {query}", query=view.query_name)
+        if view.style.direction == "row"
+        else tr("from {query}", query=view.query_name),
+        start=start + 1,
+        end=view.layer + 1,
+        fusion=tr(FUSIONS[fusion]),
+        residual=residual,
+        discard=discard,
+    )
+
+
+def _concentration(values: np.ndarray, half_of: str) -> str:
+    """Say how few patches hold half of the map, and whether that is a collapse."""
     ordered = np.sort(values)[::-1].cumsum()
     half = int(np.searchsorted(ordered, ordered[-1] / 2)) + 1
     words = tr(
-        "Half of {what} comes from **{half} of {count}** patches.",
-        what=what,
+        "{half_of} **{half} of {count}** patches.",
+        half_of=half_of,
         half=half,
         count=len(values),
     )
@@ -191,14 +340,11 @@ def _table(
     residual: float,
     discard: float,
     start: int,
-    of_class: dict[str, np.ndarray],
+    attention: np.ndarray,
+    class_map: ClassMap | None,
 ) -> Table:
-    """The rollout of the query up to the layer on screen, beside the map of the class."""
-    steps = _steps(view, fusion, residual, discard, start)
-    matrix = next(itertools.islice(steps, view.layer - start, None))
-    shares = 100 * (matrix if view.style.direction == "row" else matrix.T)
-    prefix = len(view.prefix)
-    shown = shares[prefix:].mean(axis=0) if view.query is None else shares[view.query]
+    """Return the rollout of the query up to the layer on screen, and the maps beside it."""
+    prefix, shown = len(view.prefix), 100 * _shown(view, fusion, residual, discard, start)
     what = tr("What goes from {query} to each token", query=view.query_name)
     if view.style.direction == "row":
         what = tr("What goes from each token to {query}", query=view.query_name)
@@ -208,13 +354,19 @@ def _table(
         what=what,
         start=start + 1,
         end=view.layer + 1,
-        fusion=tr(_FUSED[fusion]),
+        fusion=tr(FUSIONS[fusion]),
         residual=residual,
         discard=discard,
     )
     outside = np.full(prefix, np.nan)  # the map of a class is of patches alone
-    beside = {name: np.append(outside, values) for name, values in of_class.items()}
-    columns = {**patch_columns(view, prefix=True), Message("rollout, %"): shown, **beside}
+    of_class = class_map.numbers if class_map else {}
+    alone = Message("attention of layer {layer}, mean of heads, %", layer=view.layer + 1)
+    columns = {
+        **patch_columns(view, prefix=True),
+        Message("rollout, %"): shown,
+        alone: 100 * attention,
+        **{name: np.append(outside, values) for name, values in of_class.items()},
+    }
     return Table(about, columns)
 
 
@@ -231,7 +383,7 @@ def _steps(
 
 
 def _frames(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> list[Frame]:
-    """The frames of all steps where these are small enough, else of the one on screen."""
+    """Return the frames of all steps where these are small enough, else of the one on screen."""
     acts, prefix = view.acts, view.acts.num_prefix_tokens
 
     def make() -> list[Frame]:
@@ -239,16 +391,107 @@ def _frames(view: View, fusion: Fusion, residual: float, discard: float, start: 
         frames = []
         for layer, matrix in enumerate(steps, start=start):
             if all_fit or layer == view.layer:
-                frames.append(encode(layer, matrix[None], prefix, "share"))
+                frames.append(encode_frame(layer, matrix[None], prefix, "share"))
             if layer == last:
                 break
         return frames
 
     tokens = prefix + acts.grid[0] * acts.grid[1]
-    all_fit = acts.depth * tokens**2 <= MAX_BYTES
+    all_fit = acts.depth * tokens**2 <= MAX_MAP_BYTES
     last = acts.depth - 1 if all_fit else view.layer
-    return results.captures().get(
+    results.check_message(tokens**2)
+    return results.compute(
         (*view.key, "rollout", fusion, residual, discard, start, None if all_fit else last),
         make,
         lambda frames: sum(frame.nbytes for frame in frames),
     )
+
+
+@lesson.part("of_class")
+def _choose_class_map(view: View) -> ClassMap | None:
+    """Draw the menus of class and method; return their map, None where there is none to show."""
+    from vitviz import ModelError
+    from vitviz.attribution import METHODS
+
+    if view.acts.probabilities is None:
+        st.markdown(models.explain_no_classes(view.model))
+        return None
+    index = class_menu.chosen_index(view.acts)
+    class_menu.draw_menu(view.acts, "bar", width=220)
+    labels = {name: method.label for name, method in METHODS.items()}
+    chosen = choose("class_map", tr("Class map"), labels, "relevance", "settings")
+    method = METHODS[chosen]
+    try:
+        values = _class_map(view, chosen, index)
+    except ModelError as error:
+        st.warning(tr_md(error))
+        return None
+    heading = {"method": Message(method.label), "name": table_names(view.acts.output_names)[index]}
+    column = Message("{method} for {name}", **heading)
+    if method.is_share:
+        column = Message("{method} for {name}, %", **heading)
+    shown = values - _initial_relevance(view, values) if method.begins_at_identity else values
+    name = class_menu.names(view.acts)[index]
+    return ClassMap(method, values, shown, name, column, float(view.acts.probabilities[index]))
+
+
+def _class_map(view: View, method: str, index: int) -> np.ndarray:
+    """Return the map (rows, columns), cached."""
+    from vitviz.attribution import METHODS
+
+    def make() -> np.ndarray:
+        with st.spinner(tr("One pass forward and one back …")):
+            return METHODS[method].map(view.model, view.picture.image, index)
+
+    return results.compute((*view.key, "class map", method, index), make, lambda made: made.nbytes)
+
+
+def _initial_relevance(view: View, values: np.ndarray) -> float:
+    """Return what each patch has in R = I if the head pools the patches; 0 if it reads CLS."""
+    acts = view.acts
+    grid = acts.layers[-1].query_grid
+    shared = not any(extent % last for extent, last in zip(values.shape, grid, strict=True))
+    pooled = "patches" in acts.read_tokens or not acts.read_tokens
+    return 1 / values.size if pooled and shared else 0.0
+
+
+def _explain_class_map(
+    view: View, class_map: ClassMap, rollout: np.ndarray | None = None, how: str = ""
+) -> None:
+    """Say what the map shows, its maximum, and its correlation with a rollout.
+
+    `how` has the settings of the rollout, in words.
+    """
+    st.subheader(tr("For one class: attention times its gradient"), anchor=False)
+    values, method = class_map.values, class_map.method
+    name = Markdown(f"**{literal(class_map.name)}** ({as_percent(class_map.probability)})")
+    row, col = np.unravel_index(int(values.argmax()), values.shape)
+    begun = _initial_relevance(view, values) if method.begins_at_identity else 0
+    largest = as_percent(values.max())
+    if not method.is_share:
+        largest = f"{values.max() - begun:.2g}"
+        if begun:
+            largest = tr(
+                "{largest} above the 1 / {count} that each patch begins with",
+                largest=largest,
+                count=values.size,
+            )
+    words = tr_md(
+        "{what}, read {where}. This is not attention itself: a patch that is attended to "
+        "but does not raise the logit of {name} counts as 0.\n\nLargest: row {row}, column "
+        "{col}, {largest}.",
+        what=tr(method.summary),
+        where=describe_reading(view.acts),
+        name=name,
+        row=row + 1,
+        col=col + 1,
+        largest=largest,
+    )
+    if method.begins_at_identity:
+        words += tr(
+            " Not only the scale of this map depends on the size of the logit, but its pattern too."
+        )
+    like = np.nan if rollout is None else correlation(rollout, values.ravel())
+    if np.isfinite(like):
+        words += tr(" Correlation with the rollout shown ({how}): {like:.2f}.", how=how, like=like)
+    st.markdown(words)

@@ -1,22 +1,82 @@
 """Principal components of the tokens on the page Tokens: as colours, in all layers, on two axes."""
 
 import io
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
 from vitviz.app import settings
-from vitviz.app.screens import joint_components
-from vitviz.app.screens.joint_components import Basis
 from vitviz.app.settings import setting
 from vitviz.app.shared import pictures, results
-from vitviz.app.shared.view import View, token_text
+from vitviz.app.shared.view import View, model_key, token_text
+from vitviz.app.widgets.control import choose
 from vitviz.app.widgets.figure import show
-from vitviz.language import as_percent, tr
-from vitviz.plots.scatter import patch_thumbnails
+from vitviz.common.language import as_percent, tr
+from vitviz.plots.tokens import patch_thumbnails
+
+if TYPE_CHECKING:
+    from vitviz.profiling import Moments
+
+# Principal components of the patches of all samples together: colours mean the same in each.
+
+
+@dataclass(frozen=True, eq=False)
+class Basis:
+    """Components that several pictures share.
+
+    Attributes
+    ----------
+    axes : ndarray of shape (n_components, D), unit vectors
+    mean : ndarray of shape (D,)
+    explained : ndarray of shape (n_components,), shares of the variance of all patches
+    reach : ndarray of shape (n_components,)
+        Two standard deviations of all patches, divided by their number n: where the colours end.
+    """
+
+    axes: np.ndarray
+    mean: np.ndarray
+    explained: np.ndarray
+    reach: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        return self.axes.nbytes + self.mean.nbytes
+
+    def points(self, tokens: np.ndarray) -> np.ndarray:
+        """Tokens (n, D) on the components: (n, n_components)."""
+        return ((tokens - self.mean) @ self.axes.T).astype(np.float32)
+
+
+def joint_bases(view: View, layers: Sequence[int], n_components: int) -> dict[int, Basis]:
+    """Return the components of the patches of all samples after each of the layers, cached.
+
+    Of the tokens after the final LayerNorm, as everywhere on the page.
+    """
+
+    def make() -> dict[int, Basis]:
+        from vitviz.profiling import Moments
+
+        found: dict[int, Moments] = {}
+        for _, acts in results.of_samples(view.model):
+            for layer in layers:
+                patches = acts.tokens(layer + 1, normalised=True)[len(view.prefix) :]
+                more = Moments.of_vectors(patches)
+                found[layer] = found[layer].merge(more) if layer in found else more
+        return {layer: _basis(moments, n_components) for layer, moments in found.items()}
+
+    key: tuple[Hashable, ...] = (*model_key(view.model), "joint components", *layers, n_components)
+    return results.captures().get(key, make, lambda made: sum(one.nbytes for one in made.values()))
+
+
+def _basis(moments: "Moments", n_components: int) -> Basis:
+    axes, variances = moments.components(n_components)
+    explained = variances / max(float(np.trace(moments.m2)), np.finfo(float).tiny)
+    return Basis(axes, moments.mean, explained, 2 * np.sqrt(variances / moments.count))
+
 
 CHANNELS = 3  # red, green and blue
 MOST = 5  # components
@@ -41,7 +101,7 @@ class Components(NamedTuple):
         return slice(self.first, self.first + CHANNELS)
 
 
-def choose(view: View, most: int) -> Components:
+def choose_components(view: View, most: int) -> Components:
     """Draw the controls, and find the components of the patches that they keep."""
     first, threshold, flip, joint = _controls(most)
     basis = _bases(view, [view.layer])[view.layer] if joint else None
@@ -63,8 +123,8 @@ def choose(view: View, most: int) -> Components:
     return Components(points, explained, kept, first, basis)
 
 
-def draw(view: View, found: Components) -> None:
-    """The components as colours: of this layer, and of every one."""
+def draw_components(view: View, found: Components) -> None:
+    """Draw the components as colours: of this layer, and of every one."""
     one, all_layers = st.columns([2, 3])
     with one:
         _colours(view, found)
@@ -75,7 +135,7 @@ def draw(view: View, found: Components) -> None:
 
 
 def draw_scatter(view: View, found: Components) -> None:
-    """The patches as thumbnails on two of the components."""
+    """Draw the patches as thumbnails on two of the components."""
     chosen, kept = found.chosen, found.kept
     first, second, _ = _numbers(chosen)
     prefix = [name.upper() for name in view.prefix]
@@ -86,7 +146,7 @@ def draw_scatter(view: View, found: Components) -> None:
     pair = slice(chosen.start, chosen.start + 2)
     places, photo = found.points[:, pair], results.photo(view)
     crop, grid = view.acts.crop, view.acts.grid
-    thumbnails = results.captures().get(
+    thumbnails = results.compute(
         (*view.key, "thumbnails", view.style.seen, places.tobytes(), kept.tobytes()),
         lambda: patch_thumbnails(places, photo, crop=crop, grid=grid, kept=kept),
         lambda made: len(made[0]),
@@ -117,7 +177,7 @@ def draw_scatter(view: View, found: Components) -> None:
 
 
 def final_tokens(view: View, layer: int) -> np.ndarray:
-    """All tokens after a layer and the final LayerNorm: (tokens, D)."""
+    """Return all tokens after a layer and the final LayerNorm: (tokens, D)."""
     return view.acts.tokens(layer + 1, normalised=True)
 
 
@@ -125,31 +185,30 @@ def _controls(most: int) -> tuple[int, float, bool, bool]:
     """The first component shown (from 0), the threshold, whether the sign is flipped, and whether
     the components are those of all samples."""
     of, which, slider, toggle = st.columns([3, 2, 4, 2], vertical_alignment="bottom")
-    basis = setting("basis", BASES, BASES[0])
     names = {
         "picture": tr("this picture"),
         "samples": tr("{samples} samples", samples=len(pictures.samples())),
     }
-    of.segmented_control(
+    basis = choose(
+        "basis",
         tr("Components of"),
         BASES,
-        key="basis",
-        format_func=lambda name: names[name],
-        width="stretch",
-        required=True,
+        BASES[0],
+        of,
+        words=names.__getitem__,
         help=tr("Those of all samples give every picture the same colours for the same tokens."),
     )
     trios = {f"{n}-{n + CHANNELS - 1}": n - 1 for n in range(1, most - CHANNELS + 2)}
-    chosen = setting("components", list(trios), "1-3")
-    which.selectbox(
-        tr("Red, green and blue show"), list(trios), key="components", format_func=_trio
-    )
-    threshold = setting("threshold", THRESHOLDS, 0.0)
-    slider.select_slider(
+    label = tr("Red, green and blue show")
+    chosen = choose("components", label, list(trios), "1-3", which, "selectbox", _trio)
+    threshold = choose(
+        "threshold",
         tr("Foreground: patches beyond this share of component 1"),
         THRESHOLDS,
-        key="threshold",
-        format_func=lambda share: f"{100 * share:.0f} %" if share else tr("off, all patches"),
+        0.0,
+        slider,
+        "select_slider",
+        lambda share: f"{100 * share:.0f} %" if share else tr("off, all patches"),
     )
     flip = setting("flip", OFF_ON, False)
     toggle.toggle(tr("Flip: keep the other end"), key="flip", disabled=not threshold)
@@ -158,7 +217,7 @@ def _controls(most: int) -> tuple[int, float, bool, bool]:
 
 def _bases(view: View, layers: Sequence[int]) -> dict[int, Basis]:
     width = final_tokens(view, view.layer).shape[1]
-    return joint_components.of_samples(view, layers, min(MOST, width))
+    return joint_bases(view, layers, min(MOST, width))
 
 
 def all_samples() -> str:
@@ -178,14 +237,14 @@ def _trio(name: str) -> str:
 
 
 def _scatter(view: View, layer: int, basis: Basis | None) -> tuple[np.ndarray, np.ndarray]:
-    """All tokens on the basis or on the components of all patches, and the variance explained."""
+    """Return all tokens on the basis, or on all patches' components, and the variance explained."""
 
     def make() -> tuple[np.ndarray, np.ndarray]:
         if basis:
             return basis.points(final_tokens(view, layer)), basis.explained
         return _fitted(view, layer, np.ones(view.acts.grid, bool))
 
-    return results.captures().get(
+    return results.compute(
         (*view.key, "components", layer, basis is None),
         make,
         lambda made: made[0].nbytes + made[1].nbytes,
@@ -193,7 +252,7 @@ def _scatter(view: View, layer: int, basis: Basis | None) -> tuple[np.ndarray, n
 
 
 def _fitted(view: View, layer: int, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All tokens on the components of the patches that are kept, and the variance explained."""
+    """Return all tokens on the kept patches' components, and the variance explained."""
     tokens = final_tokens(view, layer)
     return inspection.token_scatter(
         tokens,
@@ -251,7 +310,7 @@ def _mask(view: View, kept: np.ndarray) -> None:
     """Offer the patches that are kept as a picture of the size of the one that was given."""
 
     def content() -> bytes:
-        from vitviz.images import patch_mask
+        from vitviz.common.images import patch_mask
 
         file = io.BytesIO()
         patch_mask(kept, size=view.picture.size, crop=view.acts.crop).save(file, "PNG")

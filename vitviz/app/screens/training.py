@@ -1,7 +1,8 @@
-"""The page Training: the recorded training runs of the shipped models, and experiments."""
+"""The page Training: recorded runs, and experiments with more data and other conditions."""
 
 import json
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,15 +10,18 @@ import numpy as np
 import streamlit as st
 
 from vitviz import inspection, plots
-from vitviz.app.screens import training_experiments
 from vitviz.app.settings import setting
-from vitviz.app.shared import lessons
+from vitviz.app.shared.classroom import Question
 from vitviz.app.shared.view import View
+from vitviz.app.widgets import lesson, prediction
+from vitviz.app.widgets.control import control
 from vitviz.app.widgets.data_table import Columns, Data, Table
 from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.places import places
 from vitviz.app.widgets.player import player
-from vitviz.checkpoints import assets, load_shipped
-from vitviz.language import Message, as_percent, tr
+from vitviz.common.language import Message, as_percent, mark, tr, tr_md
+from vitviz.text import guesses, page_text
+from vitviz.zoo.checkpoints import assets, load_shipped
 
 if TYPE_CHECKING:
     from streamlit.delta_generator import DeltaGenerator
@@ -25,35 +29,46 @@ if TYPE_CHECKING:
 # Test accuracy of the ViT with which this project began, which was written for a course.
 OF_A_COURSE = {"cifar10": 0.7136, "cifar100": 0.4408}
 SHOWN_COMPONENTS = 12
+NETWORKS = {"vit": mark("ViT"), "cnn": mark("small CNN")}
+CONDITIONS = (
+    mark("plain initialisation"),
+    mark("mimetic initialisation"),
+    mark("CutMix"),
+    mark("a CNN as teacher"),
+)
+_RECORD = "a ViT of 6 layers of 4 heads, D = 128, and a small CNN, trained on CIFAR-10"
+
+# Student's t for three seeds, and the normal distribution's: 95 % lie within so many deviations.
+_T_TWO, _NORMAL = 4.303, 1.96
 
 
 def page(view: View) -> Data:
     runs = _runs()
     name = view.model.name if view.model.name in runs else next(iter(runs))
     if name != view.model.name:
-        st.info(
-            tr(
+        places().top.info(
+            tr_md(
                 "{name} has no recorded training run: that of {shown} is shown.",
                 name=view.model.name,
                 shown=name,
             )
         )
-    moment = _run(name, runs) if lessons.shows("moment") else None
-    if lessons.shows("hunger"):
-        training_experiments.hunger()
-    if lessons.shows("conditions"):
-        training_experiments.conditions()
+    moment = _run(name, runs)
+    guessed = _draw_hunger()
+    _draw_conditions()
     line = tr("{name} · recorded during training", name=name)
     if moment is not None:
         line += f" · {_moment_words(*_moments(name)[moment])}"
-    return Data(partial(_tables, name, runs[name], moment), record=line)
+    tables = partial(_tables, name, runs[name], moment)
+    return Data(tables, record=line, hidden=guessed is False, measured=False)
 
 
+@lesson.part("moment")
 def _run(name: str, runs: dict[str, Any]) -> int | None:
     """Draw a run; returns the moment on screen, where weights were kept."""
     run, moments = runs[name], _moments(name)
     moment = _slider(moments) if moments else 0
-    curve, *beside = st.columns([5, 3, 4] if moments else [8, 4])
+    curve, *beside = places().stage.columns([5, 3, 4] if moments else [8, 4])
     with curve:
         st.subheader(tr("The run of {name}", name=name), anchor=False)
         dataset = name.removeprefix("vitviz_tiny_")
@@ -63,11 +78,12 @@ def _run(name: str, runs: dict[str, Any]) -> int | None:
                 test_accuracy={"": run["test_accuracy"]},
                 reference=OF_A_COURSE.get(dataset),
                 chosen=moments[moment][0] if moments else None,
-            )
+            ),
+            key="curve",
         )
     if moments:
         curve.markdown(_growth_words(run) + _test_words(run))
-        st.markdown(_loss_words(run) + _teacher_words(run))
+        _fold(_loss_words(run) + _teacher_words(run))
         _as_it_was(name, moment, *beside)
     else:
         kept = [other for other in runs if other != name and _record(other)]
@@ -80,7 +96,8 @@ def _run(name: str, runs: dict[str, Any]) -> int | None:
             )
         )
         beside[0].markdown(_growth_words(run) + _test_words(run))
-        beside[0].markdown(_loss_words(run) + _teacher_words(run))
+        with beside[0]:
+            _fold(_loss_words(run) + _teacher_words(run))
     return moment if moments else None
 
 
@@ -115,12 +132,12 @@ def _tables(name: str, run: dict[str, Any], moment: int | None) -> list[Table]:
             "Attention at {moment}, the mean of 16 pictures.", moment=_moment_words(epoch, size)
         )
         tables.append(Table(about, found))
-    return [*tables, *training_experiments.tables()]
+    return [*tables, *_experiment_tables()]
 
 
 @st.cache_data
 def _runs() -> dict[str, Any]:
-    """The recorded runs by their models' names."""
+    """Return the recorded runs by their models' names."""
     files = sorted((assets() / "curves").glob("vitviz_*.json"))
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in files}
 
@@ -136,14 +153,14 @@ def _record(name: str) -> dict[str, np.ndarray] | None:
 
 @st.cache_data
 def _prefix_tokens(name: str) -> int:
-    """How many tokens of a shipped model are no patches."""
+    """Return how many tokens of a shipped model are no patches."""
     told = load_shipped(name).configuration
     tokens = told.get("class_token", True), told.get("distillation_token", False)
     return sum(tokens) + int(told.get("registers", 0))
 
 
 def _moments(name: str) -> list[tuple[float, int]]:
-    """The epoch (from the beginning of the run) and the input size of each recorded moment."""
+    """Return epoch (from the beginning of the run) and input size of each recorded moment."""
     record = _record(name)
     if record is None:
         return []
@@ -158,14 +175,16 @@ def _moments(name: str) -> list[tuple[float, int]]:
 def _slider(moments: list[tuple[float, int]]) -> int:
     numbers = range(1, len(moments) + 1)
     chosen = setting("moment", numbers, len(moments)) - 1
-    play, slider = st.columns([1, 7], vertical_alignment="bottom")
-    with play:
+    with places().bar:
         player("moment", chosen, len(moments))
-    slider.select_slider(
+    control(
+        "moment",
         tr("Moment of the training"),
         numbers,
-        key="moment",
-        format_func=lambda number: _moment_words(*moments[number - 1]),
+        "bar",
+        "select_slider",
+        lambda number: _moment_words(*moments[number - 1]),
+        width=420,
     )
     return chosen
 
@@ -179,7 +198,7 @@ def _moment_words(epoch: float, size: int) -> str:
 
 
 def _loss_words(run: dict[str, Any]) -> str:
-    """The definition of the recorded loss, which the run minimised."""
+    """Define the recorded loss, which the run minimised."""
     smoothing, temperature = run["label_smoothing"], run.get("temperature")
     what = tr("cross-entropy with the labels")
     if smoothing:
@@ -218,7 +237,7 @@ def _loss_words(run: dict[str, Any]) -> str:
 
 
 def _teacher_words(run: dict[str, Any]) -> str:
-    """Who taught the model, where it had a teacher."""
+    """Say who taught the model, where it had a teacher."""
     teacher = run.get("teacher")
     if teacher is None:
         return ""
@@ -233,7 +252,7 @@ def _teacher_words(run: dict[str, Any]) -> str:
 
 
 def _growth_words(run: dict[str, Any]) -> str:
-    """How the last stage, with larger inputs, changed the accuracy."""
+    """Say how the last stage, with larger inputs, changed the accuracy."""
     rows, side = run["epochs"], run["picture_side"]
     small = [row for row in rows if row["image_size"] == rows[0]["image_size"]]
     if len(small) == len(rows):
@@ -278,6 +297,20 @@ def _side_factor(rows: list[dict[str, Any]]) -> str:
     return f"{(rows[-1]['image_size'] / rows[0]['image_size']) ** 2:g}"
 
 
+def _lowest_cosine(name: str) -> float:
+    """Return where the scale of cosines begins, the same at every moment of a run.
+
+    On a scale from -1, cosines that are all positive are painted nearly alike.
+    """
+    record = _record(name)
+    assert record is not None
+    tables = [record[f"positions_{at}"].astype(np.float32) for at in range(len(record["epoch"]))]
+    least = min(
+        float(inspection.position_similarity(table, grid=(1, len(table))).min()) for table in tables
+    )
+    return math.floor(100 * least) / 100 if least > 0 else -1.0
+
+
 def _as_it_was(
     name: str, moment: int, filters: "DeltaGenerator", positions: "DeltaGenerator"
 ) -> None:
@@ -297,7 +330,10 @@ def _as_it_was(
             tr("Positions, {rows} x {columns}", rows=grid[0], columns=grid[1]), anchor=False
         )
         similarity = inspection.position_similarity(table, grid=grid)
-        show(plots.position_similarity(similarity, height=380))
+        show(
+            plots.position_similarity(similarity, height=380, low=_lowest_cosine(name)),
+            key="as_it_was",
+        )
         near = inspection.neighbour_similarity(similarity)
         st.markdown(tr("Neighbours have a cosine of {near:.2f} on average.", near=near))
     far, even = st.columns(2)
@@ -321,3 +357,251 @@ def _as_it_was(
                     record["entropy_0"] / math.log2((first // patch) ** 2 + outside),
                 )
             )
+
+
+@lesson.part("hunger")
+def _draw_hunger() -> bool | None:
+    """Draw accuracy by the number of pictures; returns False where it is to be guessed first."""
+    found = _read("data_hunger")
+    if found is None:
+        return None
+    st.subheader(tr("Data hunger: accuracy by the number of training pictures"), anchor=False)
+    results = {
+        tr(words): [
+            (round(share * found["pictures"]), *_interval(_accuracy(found, network, share)))
+            for share in sorted({run["share"] for run in found["runs"]})
+        ]
+        for network, words in NETWORKS.items()
+    }
+    papers = lesson.current_step() is not None and lesson.shows("papers")
+    tenth = {network: _accuracy(found, network, 0.1) for network in NETWORKS}
+    guess = None
+    if prediction.is_on() and all(tenth.values()):
+        question = Question("training", "data hunger", None)
+        guess = prediction.current_guess(question)
+        if guess is None:
+            whole = float(np.mean(_accuracy(found, "vit", 1.0)))
+            words = guesses.ask_with_a_tenth(whole, found["pictures"])
+            prediction.ask_percent(question, words, draw=plots.guesses_of_percent)
+            return False
+        vit, cnn = (float(np.mean(tenth[network])) for network in ("vit", "cnn"))
+        prediction.draw_verdict(guess, partial(guesses.describe_accuracy, vit, cnn))
+    columns = st.columns([1, 1] if papers else [3, 2])
+    with columns[0]:
+        figure = plots.data_hunger(results)
+        if guess is not None and guess.answer is not None:
+            figure.add_scatter(
+                x=[found["pictures"] / 10],
+                y=[guess.answer],
+                name=tr("your guess"),
+                mode="markers",
+                marker=dict(symbol="star", size=16, color=plots.KEY),
+            )
+        show(figure)
+        if guess is not None:
+            prediction.draw_class_guesses(guess.question, plots.guesses_of_percent)
+    if papers:
+        columns[1].markdown(page_text("training").papers)
+        return True
+    what = tr("A small ViT and a small CNN were trained on parts of CIFAR-10.")
+    points = tr(
+        "Points with several seeds show the mean and its 95 % confidence interval "
+        "over the seeds (Student's t). The others show one run, with the 95 % "
+        "confidence interval of an accuracy on 10,000 test pictures."
+    )
+    said = [what]
+    done = max((run["share"] for run in found["runs"] if run["converged"]), default=1.0)
+    if cut := [run["share"] for run in found["runs"] if run["share"] > done]:
+        least = round(min(cut) * found["pictures"])
+        flat = tr(
+            "All runs with {least:,} training pictures or more are among them: the flat lines at "
+            "the right do not show that more data would be useless.",
+            least=least,
+        )
+        said.append(flat)
+    with columns[1]:
+        st.markdown(" ".join(said))
+        _fold(f"{_end_words(found)} {points}")
+    return True
+
+
+def _fold(words: str) -> None:
+    """Draw what a reader of the figure can do without, closed."""
+    with st.expander(tr("How it was measured")):
+        st.markdown(words)
+
+
+def _end_words(found: dict[str, Any]) -> str:
+    """When the runs ended."""
+    cut = sum(not run["converged"] for run in found["runs"])
+    if cut == len(found["runs"]):
+        return tr(
+            "Every run ended when it had seen about {seen:,} pictures.", seen=found["most_seen"]
+        )
+    return tr(
+        "A run ended when its accuracy on the held-out pictures no longer rose, or when it had "
+        "seen about {seen:,} pictures. {cut} of the {count} runs ended at this limit; longer "
+        "training might have made them better.",
+        seen=found["most_seen"],
+        cut=cut,
+        count=len(found["runs"]),
+    )
+
+
+@lesson.part("conditions")
+def _draw_conditions() -> None:
+    found = _read("inductive_bias")
+    if found is None:
+        return
+    st.subheader(tr("Where inductive bias can come from"), anchor=False)
+    runs = {
+        name: sorted(
+            (run for run in found["runs"] if run["condition"] == name), key=lambda run: run["seed"]
+        )
+        for name in CONDITIONS
+    }
+    accuracy = {name: [run["test_accuracy"] for run in kept] for name, kept in runs.items()}
+    half = {tr(name): _interval(values)[1] for name, values in accuracy.items()}
+    shares = {
+        what: {
+            tr(name): np.concatenate([np.ravel(run[what]) for run in kept])
+            for name, kept in runs.items()
+        }
+        for what in ("distance", "entropy")
+    }
+    columns = st.columns(3)
+    with columns[0]:
+        measured = {tr(name): values for name, values in accuracy.items()}
+        show(plots.conditions(measured, axis=tr("test accuracy, %"), half=half))
+    with columns[1]:
+        axis = tr("distance, % of equal sharing")
+        show(plots.conditions(shares["distance"], axis=axis, reference=1.0))
+    with columns[2]:
+        axis = tr("entropy, % of equal sharing")
+        show(plots.conditions(shares["entropy"], axis=axis, reference=1.0))
+    passes = tr(
+        "That is {passes:.0f} passes over the training pictures; in longer training the conditions "
+        "may rank otherwise.",
+        passes=found["most_seen"] / found["pictures"],
+    )
+    what = tr(
+        "A ViT of 6 layers of 4 heads, D = 128, was trained on CIFAR-10 under four conditions, "
+        "with three seeds each."
+    )
+    figures = tr(
+        "Diamonds are means. In the figure of accuracy a circle is the run of one seed, and a bar "
+        "is the 95 % confidence interval of the mean over the seeds (Student's t). In the other "
+        "two figures a circle is one head, and the dashed line is at the value of a head that "
+        "attends to all tokens equally."
+    )
+    st.markdown(f"{what}\n\n{_differences(accuracy, runs)}")
+    _fold("\n\n".join([f"{_end_words(found)} {passes}", figures, _neighbour_words(runs)]))
+
+
+def _experiment_tables() -> list[Table]:
+    """Return the numbers of both figures: by run, and by head at the end of a run."""
+    made = []
+    if found := _read("data_hunger"):
+        runs = found["runs"]
+        columns: Columns = {
+            Message("network"): [Message(NETWORKS[run["network"]]) for run in runs],
+            Message("training pictures"): [round(run["share"] * found["pictures"]) for run in runs],
+            Message("seed"): [run["seed"] for run in runs],
+            Message("pictures seen"): [run["pictures_seen"] for run in runs],
+            Message("test accuracy"): [run["test_accuracy"] for run in runs],
+        }
+        about = tr("Data hunger: accuracy by the number of training pictures")
+        made.append(Table(about, columns, record=_RECORD))
+    if found := _read("inductive_bias"):
+        runs = found["runs"]
+        columns = {
+            Message("condition"): [Message(run["condition"]) for run in runs],
+            Message("seed"): [run["seed"] for run in runs],
+            Message("test accuracy"): [run["test_accuracy"] for run in runs],
+            Message("minutes of one core"): [run["core_minutes"] for run in runs],
+            Message("cosine of neighbours before"): [run["neighbours"][0] for run in runs],
+            Message("cosine of neighbours after"): [run["neighbours"][1] for run in runs],
+        }
+        made.append(Table(tr("Where inductive bias can come from"), columns, record=_RECORD))
+        distance, entropy = (np.array([run[of] for run in runs]) for of in ("distance", "entropy"))
+        number, layers, heads = np.indices(distance.shape).reshape(3, -1)
+        columns = {
+            Message("condition"): [Message(runs[each]["condition"]) for each in number],
+            Message("seed"): [runs[each]["seed"] for each in number],
+            Message("layer"): layers + 1,
+            Message("head"): heads + 1,
+            Message("distance / equal sharing"): distance.ravel(),
+            Message("entropy / equal sharing"): entropy.ravel(),
+        }
+        about = tr("Where inductive bias can come from: the heads at the end of each run")
+        made.append(Table(about, columns, record=_RECORD))
+    return made
+
+
+def _differences(accuracy: dict[str, list[float]], runs: dict[str, list[dict[str, Any]]]) -> str:
+    """List what each condition changed beside the first, from runs of the same seed."""
+    plain, said = np.array(accuracy[CONDITIONS[0]]), []
+    for name in CONDITIONS[1:]:
+        mean, half = _interval((np.array(accuracy[name]) - plain).tolist())
+        said.append(
+            tr(
+                "{name}: {mean:+.1f} percentage points (95 % interval from {low:+.1f} to "
+                "{high:+.1f}), {minutes:.0f} minutes",
+                name=tr(name),
+                mean=100 * mean,
+                low=100 * (mean - half),
+                high=100 * (mean + half),
+                minutes=_minutes(runs[name]),
+            )
+        )
+    intro = tr(
+        "All runs saw the same number of pictures, but they took different times: with plain "
+        "initialisation {minutes:.0f} minutes of one core on average. This is how the accuracy "
+        "changed compared with plain initialisation and the same seeds; where an interval contains "
+        "0, three seeds show no difference.",
+        minutes=_minutes(runs[CONDITIONS[0]]),
+    )
+    return intro + "\n\n" + "\n".join(f"- {each}" for each in said)
+
+
+def _minutes(runs: list[dict[str, Any]]) -> float:
+    """Return the minutes of the runs that were not interrupted."""
+    known = [run["core_minutes"] for run in runs if run["core_minutes"] is not None]
+    return float(np.mean(known))
+
+
+def _neighbour_words(runs: dict[str, list[dict[str, Any]]]) -> str:
+    """Say how alike neighbouring positions were before training and after it."""
+    cosines = [
+        f"{tr(name)} {before:.2f} → {after:.2f}"
+        for name, kept in runs.items()
+        for before, after in [np.mean([run["neighbours"] for run in kept], axis=0)]
+    ]
+    return tr(
+        "Mean cosine of neighbouring position embeddings before training and after it: {cosines}.",
+        cosines="; ".join(cosines),
+    )
+
+
+def _read(name: str) -> dict[str, Any] | None:
+    path = assets() / "curves" / f"{name}.json"
+    if not path.exists():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _accuracy(found: dict[str, Any], network: str, share: float) -> list[float]:
+    return [
+        run["test_accuracy"]
+        for run in found["runs"]
+        if run["network"] == network and run["share"] == share
+    ]
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float]:
+    """Their mean, and half the width of its 95 % interval; of one accuracy, over the pictures."""
+    mean = float(np.mean(values))
+    if len(values) == 3:
+        return mean, _T_TWO * float(np.std(values, ddof=1)) / math.sqrt(3)
+    return mean, _NORMAL * math.sqrt(mean * (1 - mean) / 10_000)

@@ -11,14 +11,16 @@ from vitviz.app import settings
 from vitviz.app.settings import setting
 from vitviz.app.shared import models, results
 from vitviz.app.shared.view import View
+from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.figure import show
-from vitviz.language import Message, as_percent, mark, tr
+from vitviz.app.widgets.places import places
+from vitviz.common.language import Message, as_percent, literal, mark, tr
 from vitviz.text.families import CARDS
 
 if TYPE_CHECKING:
     from vitviz import Activations, Model
-    from vitviz.families import Layer, Site
+    from vitviz.model.families import Layer, Site
     from vitviz.zoo import Size
 
 FAMILIES = tuple(CARDS)
@@ -38,24 +40,22 @@ KINDS = {
 def page(view: View) -> Data:
     from vitviz.zoo import TOYS
 
-    family = setting("family", FAMILIES, "Swin")
-    st.segmented_control(
+    family = choose(
+        "family",
         tr("Family"),
         FAMILIES,
-        key="family",
+        "Swin",
+        "bar",
         on_change=lambda: settings.change(zoo_layer=1),
-        width="stretch",
-        required=True,
-        label_visibility="collapsed",
     )
     architecture, model = TOYS[family].architecture, _narrow(family)
     acts = results.capture(model, view.picture)
-    live, matrices, words = st.columns([4, 5, 3])
+    live, matrices = places().stage.columns([5, 6])
     with live:
         layer, place = _live(view, family, model, acts)
     with matrices:
         _matrices(family, place)
-    with words:
+    with places().notes:
         _card(family, architecture)
     sizes, cost = st.columns([7, 5])
     with sizes:
@@ -72,7 +72,7 @@ def page(view: View) -> Data:
         depth=acts.depth,
         name=view.picture.name,
     )
-    return Data(lambda: _tables(model, acts, layer, place), record=line)
+    return Data(lambda: _tables(model, acts, layer, place), record=line, measured=False)
 
 
 @st.cache_resource(show_spinner=False)
@@ -89,10 +89,12 @@ def _live(
     layer = setting("zoo_layer", range(1, acts.depth + 1), 1) - 1
     place = setting("zoo_down", PER_CENT, 45), setting("zoo_across", PER_CENT, 45)
     described, site = acts.layers[layer], model.sites[layer]
+    figure_place = st.container()
     which, down, across = st.columns([3, 2, 2], vertical_alignment="bottom")
-    which.slider(tr("Layer of {family}", family=family), 1, acts.depth, key="zoo_layer")
-    down.slider(tr("Row, %"), 0, 99, key="zoo_down")
-    across.slider(tr("Column, %"), 0, 99, key="zoo_across")
+    label = tr("Layer of {family}", family=family)
+    control("zoo_layer", label, range(1, acts.depth + 1), which, "slider")
+    control("zoo_down", tr("Row, %"), PER_CENT, down, "slider")
+    control("zoo_across", tr("Column, %"), PER_CENT, across, "slider")
     query = None if described.kind == "class" else _patch(place, described.query_grid)
     name = (
         "CLS"
@@ -108,7 +110,8 @@ def _live(
         query=query,
         query_name=name,
     )
-    show(figure, key="keys", on_click=_clicked)
+    with figure_place:
+        show(figure, key="keys", on_click=_clicked)
     also = [token.upper() for token in described.prefix]
     same = allowed.shape == described.query_grid
     counted = tr("{count} of {size} patches") if same else tr("{count} of {size} keys")
@@ -136,7 +139,7 @@ def _clicked() -> None:
 
 
 def _patch(place: tuple[int, int], grid: tuple[int, int]) -> tuple[int, int]:
-    """The patch of a grid that lies so many per cent down and across."""
+    """Return the patch of a grid that lies so many per cent down and across."""
     row, col = (int((share + 0.5) * count / 100) for share, count in zip(place, grid, strict=True))
     return row, col
 
@@ -144,7 +147,7 @@ def _patch(place: tuple[int, int], grid: tuple[int, int]) -> tuple[int, int]:
 def _allowed(
     model: "Model", acts: "Activations", layer: int, query: tuple[int, int] | None
 ) -> np.ndarray:
-    """The keys to which a patch, or CLS, may attend: bool (rows, columns)."""
+    """Return the keys to which a patch, or CLS, may attend: bool (rows, columns)."""
     if acts.layers[layer].kind == "mixing":
         return inspection.allowed_pairs(np.abs(model.token_mixing(layer)))
     return inspection.allowed_pairs(acts.attention_map(layer, query))
@@ -161,7 +164,7 @@ def _times(grid: tuple[int, int]) -> str:
 
 @st.cache_resource(show_spinner=False)
 def _toy(family: str) -> "tuple[Model, list[np.ndarray]]":
-    """A tiny model of the family, and the pairs that each layer lets meet, seen on noise."""
+    """Return a tiny model of the family, and the pairs that each layer lets meet, seen on noise."""
     from PIL import Image
 
     import vitviz
@@ -200,7 +203,8 @@ def _matrices(family: str, place: tuple[int, int]) -> None:
             chosen=[None if mixing else _pair(layer, place) for layer in layers],
             prefixes=[[name.upper() for name in layer.prefix] for layer in layers],
             axes=(tr("unit of the MLP"), tr("patch j")) if mixing else (tr("query i"), tr("key j")),
-        )
+        ),
+        key="pairs",
     )
     if first := layers[0].stage:
         st.markdown(tr("Stages 1 to {first} are convolutions: there is no A.", first=first))
@@ -214,7 +218,7 @@ def _matrices(family: str, place: tuple[int, int]) -> None:
 
 
 def _pair(layer: "Layer", place: tuple[int, int]) -> tuple[int, int]:
-    """Row and column of A of the query and of the key at one place of the picture."""
+    """Return row and column of A of the query and of the key at one place of the picture."""
     row, col = (
         len(layer.prefix) + int(np.ravel_multi_index(_patch(place, grid), grid))
         for grid in (layer.query_grid, layer.key_grid)
@@ -254,10 +258,10 @@ def _open(architecture: str) -> None:
 
 @st.cache_resource(show_spinner=False)
 def _paper_sizes() -> "list[Size]":
-    """The sizes of the papers' ViTs, counted in timm's code."""
-    from vitviz.zoo import PAPER_SIZES, counted
+    """Draw the sizes of the papers' ViTs, counted in timm's code."""
+    from vitviz.zoo import PAPER_SIZES, count_architecture
 
-    return [counted(paper.architecture) for paper in PAPER_SIZES]
+    return [count_architecture(paper.architecture) for paper in PAPER_SIZES]
 
 
 def _sizes(model: "Model") -> None:
@@ -288,7 +292,7 @@ def _sizes(model: "Model") -> None:
 def _row(name: str, size: "Size", paper: str) -> str:
     body = size.parameters - size.head_parameters
     cells = [
-        name,
+        literal(name).replace("|", r"\|"),  # which code in a table leaves to be escaped
         str(size.layers),
         *(_range(values) for values in (size.embed_dims, size.mlp_dims, size.heads)),
         paper,

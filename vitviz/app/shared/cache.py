@@ -38,7 +38,7 @@ class LRUCache:
         size: Callable[[T], int],
         waiting: Callable[[], object] = lambda: None,
     ) -> T:
-        """The value under `key`, computed by `make` where there is none.
+        """Return the value under `key`; compute it by `make` if there is none.
 
         Parameters
         ----------
@@ -61,20 +61,26 @@ class LRUCache:
                 value = self._evicted.pop(key, None)
             if value is None:
                 value = make()
-            self._keep(key, value, size(value))
+            self._store(key, value, size(value))
             return value
         finally:
             making.release()
 
-    def kept(self, key: Hashable) -> Any | None:
-        """The value under `key`; None where there is none."""
+    def find(self, key: Hashable) -> Any | None:
+        """Return the value under `key`; None if there is none."""
         with self._lock:
             if key not in self._values:
                 return None
             self._values.move_to_end(key)
             return self._values[key][0]
 
-    def _keep(self, key: Hashable, value: object, size: int) -> None:
+    def key_of(self, value: object) -> Hashable | None:
+        """Return the key of a value in the cache; None for any other."""
+        with self._lock:
+            found = (key for key, (kept, _) in self._values.items() if kept is value)
+            return next(found, None)
+
+    def _store(self, key: Hashable, value: object, size: int) -> None:
         with self._lock:
             self._values[key] = (value, size)
             total = sum(kept for _, kept in self._values.values())

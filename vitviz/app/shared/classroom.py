@@ -27,13 +27,12 @@ class Pin:
     number: int
 
 
-MOST = 1000  # guesses that are kept
+MAX_GUESSES = 1000  # guesses that are kept
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is guessed before a figure is shown: of a page, a model and its picture, and the rest
-    that the answer depends on."""
+    """Identify one prediction question: page, model and picture, and what else it depends on."""
 
     page: str
     key: Hashable
@@ -41,12 +40,13 @@ class Question:
 
 
 class Room:
-    """Safe for threads, as each session has its own.
+    """The state that a class shares; thread-safe, as each session has a thread of its own.
 
     Attributes
     ----------
     shown : how often what students see has changed
     guessed : how often the guesses have changed
+    waits : whether a guess shows the figure only when the teacher does
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Room:
         self._pin: Pin | None = None
         self._question: Question | None = None
         self._guesses: dict[str, int] = {}  # by session
-        self._revealed = False
+        self._revealed = self.waits = False
         self.shown = self.guessed = 0
 
     @property
@@ -62,7 +62,7 @@ class Room:
         return self._pin
 
     def show(self, page: str, texts: Mapping[str, str]) -> None:
-        """Show a view to all."""
+        """Pin a view for all students."""
         with self._lock:
             self.shown += 1
             self._pin = Pin(page, dict(texts), self.shown)
@@ -73,7 +73,7 @@ class Room:
             self._pin = None
 
     def ask(self, question: Question | None) -> None:
-        """Ask the class a question, or none; the guesses of another one are forgotten."""
+        """Ask the class a question, or none, and forget the guesses of another one."""
         with self._lock:
             if question != self._question:
                 self._question, self._revealed = question, False
@@ -81,36 +81,46 @@ class Room:
                 self.guessed += 1
 
     def guess(self, question: Question, session: str, answer: int) -> None:
-        """Take the guess of a session, in the place of its last; that of another question is not
-        kept, nor one too many."""
+        """Store the guess of a session in place of its last, if it is of the current question."""
         with self._lock:
             known = session in self._guesses
-            if question != self._question or not (known or len(self._guesses) < MOST):
+            if question != self._question or not (known or len(self._guesses) < MAX_GUESSES):
                 return
             if self._guesses.get(session) != answer:
                 self._guesses[session] = answer
                 self.guessed += 1
 
     def guesses(self, question: Question) -> Counter[int]:
-        """How often each answer was given."""
+        """Count how often each answer was given."""
         with self._lock:
             return Counter(self._guesses.values() if question == self._question else ())
 
     def reveal(self, question: Question) -> None:
-        """Let everybody see the figure and the guesses."""
+        """Show the figure and the guesses to everybody."""
         with self._lock:
             if question == self._question and not self._revealed:
                 self._revealed = True
                 self.shown += 1
 
-    def revealed(self, question: Question) -> bool:
+    def is_revealed(self, question: Question) -> bool:
         with self._lock:
             return question == self._question and self._revealed
+
+    def wait(self, waits: bool) -> None:
+        """Let the figure wait for the teacher, or let each guess show it."""
+        with self._lock:
+            self.shown += waits != self.waits
+            self.waits = waits
+
+    def is_withheld(self, question: Question) -> bool:
+        """Return whether the figure of a question that the class is asked waits for the teacher."""
+        with self._lock:
+            return self.waits and question == self._question and not self._revealed
 
 
 @cache
 def room() -> Room:
-    """The one of this server."""
+    """Return the room of this server."""
     return Room()
 
 
@@ -123,7 +133,7 @@ class Own:
 
 
 def follow(page: str) -> str:
-    """Take the settings of the view that is shown to all; returns its page, else `page`.
+    """Apply the settings of the pinned view and return its page; without one return `page`.
 
     A student's own view is kept until they go back to it or let it go. Call it before any setting
     is read.
@@ -132,17 +142,17 @@ def follow(page: str) -> str:
     st.session_state.followed = pin
     if pin is None:
         return page
-    if before is None and not _untouched(page):
+    if before is None and not _still_shows_pin(page):
         st.session_state.own_view = Own(page, settings.link())
     if before != pin:
         st.session_state.pop("guess", None)  # what is shown now asks anew
     st.session_state.last_pin = pin
-    settings.take(pin.settings)
+    settings.replace_all(pin.settings)
     return pin.page
 
 
-def _untouched(page: str) -> bool:
-    """Whether a view that was shown to all is still on screen, with one's own kept behind it."""
+def _still_shows_pin(page: str) -> bool:
+    """Return whether a released view is still on screen, with the student's own stored."""
     last: Pin | None = st.session_state.get("last_pin")
     if last is None or "own_view" not in st.session_state:
         return False
@@ -150,7 +160,7 @@ def _untouched(page: str) -> bool:
 
 
 def own_view() -> Own | None:
-    """What a student may go back to, once the teacher's view is released."""
+    """Return the view that a student may go back to once the teacher's is released."""
     own: Own | None = st.session_state.get("own_view")
     return own if room().pin is None else None
 
@@ -158,10 +168,10 @@ def own_view() -> Own | None:
 def go_back() -> None:
     """Show one's own view again."""
     own: Own = st.session_state.pop("own_view")
-    settings.take(own.settings)
+    settings.replace_all(own.settings)
     st.session_state.turn_to = own.page
 
 
 def stay() -> None:
-    """Let one's own view go, and go on from here."""
+    """Forget one's own view, and go on from here."""
     st.session_state.pop("own_view")

@@ -10,7 +10,7 @@ import streamlit as st
 
 from vitviz.app import settings
 from vitviz.app.shared import visitors
-from vitviz.language import Message, message, tr
+from vitviz.common.language import Message, message, tr, tr_md
 
 
 class _CancelledError(Exception):
@@ -27,7 +27,7 @@ class Download:
     Attributes
     ----------
     done, total : bytes that are here, and how many there are (None until that is known)
-    failure : one sentence, once it has ended without the weights
+    failure : why it ended without the weights; None if it did not
     """
 
     def __init__(self, name: str, after: "Download | None" = None) -> None:
@@ -83,7 +83,7 @@ class Downloads:
         self._lock = threading.Lock()
 
     def ask(self, name: str) -> Download:
-        """The download of a model's weights that is under way, or a new one."""
+        """Return the running download of a model's weights, or start one."""
         with self._lock:
             self._running = {key: one for key, one in self._running.items() if one.running}
             last = self._running.get(name)
@@ -92,13 +92,13 @@ class Downloads:
             return self._running[name]
 
 
-def allowed() -> bool:
-    """Whether this session may download weights: only a browser on the same machine may.
+def may_download() -> bool:
+    """Return whether this session may download weights: only the server's own machine may.
 
-    Nobody else reaches a server that listens on localhost alone, but through a proxy. A server that
-    others reach downloads for nobody.
+    A server that others can reach downloads for nobody. One on localhost may still be reached
+    through a proxy, so the request is checked too.
     """
-    return not visitors.for_class() and visitors.asks_here()
+    return not visitors.for_class() and visitors.is_local_request()
 
 
 @st.cache_resource
@@ -106,8 +106,8 @@ def downloads() -> Downloads:
     return Downloads()
 
 
-def follow(name: str, last: tuple[str, str]) -> None:
-    """Show the progress of the download of a model's weights, which begins where necessary.
+def show_progress(name: str, last: tuple[str, str]) -> None:
+    """Show the progress of the download of a model's weights; start it if necessary.
 
     Parameters
     ----------
@@ -135,22 +135,22 @@ def follow(name: str, last: tuple[str, str]) -> None:
             args=(last,),
         )
     elif download.failure is not None:
-        st.button(tr("Try again"), key="try again", icon=":material/refresh:", on_click=leave)
+        st.button(tr("Try again"), key="try again", icon=":material/refresh:", on_click=forget)
         raise ModelError(download.failure)
     else:
-        leave()
+        forget()
         st.rerun()  # the weights came just now
 
 
 @st.fragment(run_every=0.5)  # without the rest of the page being made again
 def _bar(download: Download) -> None:
-    settings.speak_on()
+    settings.use_stored_language()
     if not download.running:
         st.rerun()
     of = "" if download.total is None else tr(" of {total:,.0f}", total=download.total / 1e6)
     st.progress(
         min(1.0, download.done / download.total) if download.total else 0.0,
-        tr(
+        tr_md(
             "The trained weights of {name}: {done:,.0f}{of} MB",
             name=download.name,
             done=download.done / 1e6,
@@ -162,12 +162,14 @@ def _bar(download: Download) -> None:
 def _cancel(last: tuple[str, str]) -> None:
     download: Download = st.session_state.download
     download.cancel()
-    settings.speak_on()
-    settings.tell(tr("The download of the weights of {name} was cancelled.", name=download.name))
+    settings.use_stored_language()
+    settings.show_message(
+        tr_md("The download of the weights of {name} was cancelled.", name=download.name)
+    )
     settings.change(model=last[0], weights=last[1])
-    leave()
+    forget()
 
 
-def leave() -> None:
+def forget() -> None:
     """Stop showing a download; choosing the model again joins it, or starts another."""
     st.session_state.pop("download", None)

@@ -3,44 +3,60 @@
 import atexit
 import gc
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import streamlit as st
 
+from vitviz.app.options import OptionError, Options, check, parse
 from vitviz.app.shared import downloads, results
 from vitviz.app.shared.cache import LRUCache
+from vitviz.app.shared.pictures import Picture
 from vitviz.app.shared.queue import Queue, turn
-from vitviz.language import mark, message, tr
-from vitviz.options import OptionError, Options, check, parse
+from vitviz.app.shared.view import Cached
+from vitviz.common.language import mark, message, tr, tr_md
 
 if TYPE_CHECKING:
-    from vitviz import Model, Words
+    from vitviz import Activations, Model, Words
 
-MAX_BYTES = 2_000_000_000  # of weights
+MAX_WEIGHT_BYTES = 2_000_000_000  # of weights
+OUTLINE_BYTES = 2_000_000  # of a model's objects, beside its weights
 ON_DISK = mark("on disk")
+
+
+class Shown(TypedDict):
+    """Fields of a view."""
+
+    cached_model: "Cached[Model]"
+    cached_acts: "Cached[Activations]"
+    picture: Picture
 
 
 @st.cache_resource(show_spinner=False)
 def options() -> Options:
-    """The options of the command line, parsed once."""
+    """Return the options of the command line, parsed once."""
     script, *words = sys.argv
     # Under pytest, for example, sys.argv holds the options of another program.
     said = parse(words if Path(script).name in ("app.py", "vitviz") else [])
     if said.models or said.checkpoints or said.labels:
-        from vitviz.zoo import catalogue
+        from vitviz.zoo import ModelError, catalogue, check_adapter
 
+        try:
+            for _, path, *_ in said.checkpoints.values():
+                check_adapter(path)
+        except ModelError as error:
+            raise OptionError(message(error)) from error
         check(said, [entry.name for entry in catalogue()])
     if said.device != "cpu" or said.words:
         from vitviz import ModelError, Words
-        from vitviz.devices import device_named
+        from vitviz.model.devices import find_device
 
         try:
-            device_named(said.device)
+            find_device(said.device)
             if said.words:
                 Words.read(said.words)
         except ModelError as error:
@@ -58,51 +74,60 @@ def options() -> Options:
 
 @st.cache_resource(show_spinner=False)
 def words() -> "Words | None":
-    """The words that the options name, as classes of models that give an embedding."""
+    """Return the words of the option --words, the classes of models that give an embedding."""
     from vitviz import Words
 
     file = options().words
     return None if file is None else Words.read(file)
 
 
-def why_no_classes(model: "Model") -> str:
-    """Why a model names no classes, and what would help, for a page that needs them."""
+def explain_no_classes(model: "Model") -> str:
+    """Explain why a model names no classes, and what would help."""
     name, said = model.name, words()
+    if model.answers == "values":
+        return tr_md(
+            "{name} gives values, as of a regression: {count:,} of them, with no known unit. It "
+            "names no classes, and there are no probabilities to show. Choose a model that names "
+            "classes, such as {shipped}.",
+            name=name,
+            count=model.num_classes,
+            shipped=shipped_name(),
+        )
     if not model.embeds:
-        return tr(
+        return tr_md(
             "{name} has no head that names classes. Choose a model that does, such as {shipped}.",
             name=name,
             shipped=shipped_name(),
         )
-    what = tr("{name} gives an embedding of the picture, and no classes", name=name)
+    what = tr_md("{name} gives an embedding of the picture, and no classes", name=name)
     if said is None:
-        return tr(
+        return tr_md(
             "{what}. The operator can start the app with --words and a file of text "
             "vectors, which then are its classes.",
             what=what,
         )
-    return tr(
-        "{what}: its embedding has {outputs} numbers, and the vectors of the words have "
-        "{width}, so they belong to another model.",
+    return tr_md(
+        "{what}. The embedding has {outputs} numbers and the vectors of the words have {width}: "
+        "they belong to another model.",
         what=what,
-        outputs=model.parts.outputs,
+        outputs=model.outputs,
         width=said.vectors.shape[1],
     )
 
 
 @st.cache_resource(show_spinner=False)
 def cache() -> LRUCache:
-    """The models; on a device they take at most half of its memory, as captures lie there too."""
+    """Return the cache of models; on a device it takes at most half of the memory."""
     if options().device == "cpu":
-        return LRUCache(MAX_BYTES)
-    from vitviz.devices import device_named, total_on
+        return LRUCache(MAX_WEIGHT_BYTES)
+    from vitviz.model.devices import find_device, total_on
 
-    return LRUCache(min(MAX_BYTES, total_on(device_named(options().device)) // 2))
+    return LRUCache(min(MAX_WEIGHT_BYTES, total_on(find_device(options().device)) // 2))
 
 
 @st.cache_resource
-def loads() -> Queue:
-    """The queue of model loads: one at a time, so that each finds the memory that it needs."""
+def load_queue() -> Queue:
+    """Return the queue of model loads: one at a time, so that each finds its memory free."""
     return Queue()
 
 
@@ -125,9 +150,10 @@ TRAINED, RANDOM, MIMETIC = "trained", "random", "mimetic"  # weights that the me
 
 
 def load(name: str, weights: str = TRAINED, wanted: Input = OWN_INPUT) -> "Model":
-    """A model, from memory where it is there.
+    """Return a model, from memory where it is there.
 
-    With trained weights, `name` may be that of a local file in the menu.
+    With trained weights, `name` may be that of a local file in the menu. A model of another input
+    size shares its weights with that of its own size, and is dropped before it.
 
     Parameters
     ----------
@@ -140,22 +166,55 @@ def load(name: str, weights: str = TRAINED, wanted: Input = OWN_INPUT) -> "Model
     """
     place = st.empty()
 
-    def make() -> "Model":
-        with turn(place, loads()), place, st.spinner(tr("Loading the model …")):
-            return _load(name, weights, wanted)
+    @contextmanager
+    def shown() -> Iterator[None]:
+        with turn(place, load_queue()), place, st.spinner(tr("Loading the model …")):
+            yield
 
-    model = cache().get(
-        (name, weights, wanted),
-        make,
-        _bytes_of,
-        lambda: place.progress(0.0, tr("Loading the model …")),
+    model = _get_or_load(
+        (name, weights, wanted), shown, lambda: place.progress(0.0, tr("Loading the model …"))
     )
     place.empty()
     return model
 
 
+def reloader(model: "Model") -> "Callable[[], Model]":
+    """Return a function that gives the same model later, without holding it meanwhile.
+
+    Sessions outlive the cache. It draws nothing, so any thread may call it.
+    """
+    key = cache().key_of(model)
+    if key is None:  # already dropped
+        return lambda: model
+    return lambda: _get_or_load(key, lambda: load_queue().turn(lambda ahead: None), lambda: None)
+
+
+def _get_or_load(
+    key: Any, in_turn: Callable[[], AbstractContextManager[object]], waiting: Callable[[], object]
+) -> "Model":
+    """Return the model under a key (name, weights, input); load it within `in_turn` if absent.
+
+    One of another input size shares the weights of that of its own size.
+    """
+    name, weights, wanted = key
+    own_key = (name, weights, OWN_INPUT)
+    own = None if wanted == OWN_INPUT else _get_or_load(own_key, in_turn, waiting)
+
+    def make() -> "Model":
+        with in_turn():
+            model = _load(name, weights, wanted)
+            if own is not None:
+                share_weights(model, own)
+            return model
+
+    model = cache().get(key, make, lambda made: _bytes_of(made, own), waiting)
+    if own is not None:
+        cache().find(own_key)  # now used later than those that share its weights
+    return model
+
+
 def outline(name: str, wanted: Input = OWN_INPUT) -> "Model":
-    """A model without weights, which takes no memory: what it costs is known before it is spent.
+    """Return a model without weights, to know what it costs before it is loaded.
 
     Raises
     ------
@@ -166,14 +225,14 @@ def outline(name: str, wanted: Input = OWN_INPUT) -> "Model":
     def make() -> "Model":
         from vitviz.zoo.architectures import on_meta_device
 
-        with turn(st.empty(), loads()), on_meta_device():
-            return _usual(name, RANDOM, wanted, "cpu")
+        with turn(st.empty(), load_queue()), on_meta_device():
+            return _load_at_usual_size(name, RANDOM, wanted, "cpu")
 
-    return cache().get((name, "outline", wanted), make, lambda made: 1000)
+    return cache().get((name, "outline", wanted), make, lambda made: OUTLINE_BYTES)
 
 
 def random_kernel(model: "Model") -> np.ndarray:
-    """The filters (D, C, P, P) that the model has with random weights.
+    """Return the filters (D, C, P, P) that the model has with random weights.
 
     Raises
     ------
@@ -183,110 +242,131 @@ def random_kernel(model: "Model") -> np.ndarray:
     from vitviz.zoo import random_kernel
 
     def make() -> np.ndarray:
-        with turn(st.empty(), loads()):
+        with turn(st.empty(), load_queue()):
             return random_kernel(model)
 
     return results.captures().get(("random kernel", model.name), make, lambda made: made.nbytes)
 
 
 def initial_kernel(model: "Model") -> np.ndarray | None:
-    """The filters (D, C, P, P) with which the training of a shipped model began; None of others."""
-    from vitviz.checkpoints import initial_filters, shipped_names
+    """Return the filters (D, C, P, P) of a shipped model before training; None for others."""
+    from vitviz.zoo.checkpoints import initial_filters, shipped_names
 
     if model.name not in shipped_names() or not model.weights.startswith("shipped"):
         return None
     return initial_filters(model.name)
 
 
-def make_ready() -> None:
+def preload() -> None:
     """Load the model of the first page before it is asked for; nothing is drawn."""
-    name = shipped_name()
-    cache().get((name, TRAINED, OWN_INPUT), lambda: _load(name, TRAINED, OWN_INPUT), _bytes_of)
+    _get_or_load((shipped_name(), TRAINED, OWN_INPUT), nullcontext, lambda: None)
 
 
-def _bytes_of(model: "Model") -> int:
-    return sum(tensor.nbytes for tensor in model.module.state_dict().values())
+def share_weights(model: "Model", own: "Model") -> None:
+    """Let a model use the tensors of another wherever they are equal."""
+    known, mine = own.module.state_dict(), model.module.state_dict()
+    equal = {
+        name: known[name]
+        for name, tensor in mine.items()
+        if name in known and tensor.shape == known[name].shape and tensor.equal(known[name])
+    }
+    model.module.load_state_dict(equal, strict=False, assign=True)
+
+
+def _bytes_of(model: "Model", own: "Model | None" = None) -> int:
+    """Count what a model takes beside the tensors that it shares with another."""
+    sizes = [
+        {each.data_ptr(): each.nbytes for each in (*one.module.parameters(), *one.module.buffers())}
+        for one in (model, own)
+        if one is not None
+    ]
+    unshared = sizes[0].keys() - (sizes[1].keys() if own is not None else ())
+    return sum(sizes[0][place] for place in unshared) + OUTLINE_BYTES
 
 
 def _load(name: str, weights: str, wanted: Input) -> "Model":
-    from vitviz.malloc import tune_malloc
+    from vitviz.common.malloc import tune_malloc
     from vitviz.zoo import leave_cores_free
 
     leave_cores_free()
     tune_malloc()
-    model = _usual(name, weights, wanted, options().device)
+    model = _load_at_usual_size(name, weights, wanted, options().device)
     said = words()
-    if said is not None and model.embeds and model.parts.outputs == said.vectors.shape[1]:
+    if said is not None and model.embeds and model.outputs == said.vectors.shape[1]:
         model = model.with_words(said)
-    settle()
+    freeze_libraries()
     return model
 
 
-def _usual(name: str, weights: str, wanted: Input, device: str) -> "Model":
-    """As `_made`, with the input that the options ask for where no other is wanted."""
+def _load_at_usual_size(name: str, weights: str, wanted: Input, device: str) -> "Model":
+    """Load a model of the menu with the input size of the options, unless another is wanted."""
     from vitviz import ModelError
 
     size = options().image_size
     if size and wanted == OWN_INPUT and name not in options().checkpoints:
         with suppress(ModelError):  # a model that cannot have it keeps its own
-            return _made(name, weights, Input(size), device)
-    return _made(name, weights, wanted, device)
+            return _load_from_menu(name, weights, Input(size), device)
+    return _load_from_menu(name, weights, wanted, device)
 
 
-def _made(name: str, weights: str, wanted: Input, device: str) -> "Model":
+def _load_from_menu(name: str, weights: str, wanted: Input, device: str) -> "Model":
     from vitviz import load_model
     from vitviz.zoo import repository, size_in
 
-    architecture, file, usual = options().checkpoints.get(name, (name, None, None))
+    architecture, file, usual, part = options().checkpoints.get(name, (name, None, None, None))
     size = wanted.size or usual
+    told = options().preprocessing if file is not None and not file.is_dir() else None
     if weights != TRAINED and file is not None and not file.is_dir():  # in the grid of its weights
-        size, file = size or size_in(architecture, file), None
+        size, file, part = size or size_in(architecture, file, part), None, None
     return load_model(
         architecture,
         pretrained=weights == TRAINED,
         initialisation="mimetic" if weights == MIMETIC else "plain",
         checkpoint=file,
+        part=part,
         image_size=size,
         crop=wanted.crop,
         labels=options().labels if file is not None or repository(name) else None,
+        preprocessing=told,
+        answers=options().answers if options().checkpoints.get(name) else None,
         device=device,
     )
 
 
-def settle() -> None:
+def freeze_libraries() -> None:
     """Exclude the objects of large libraries from garbage collection, once each is loaded.
 
     Streamlit collects after every run, and scanning them took as long as the run itself.
     """
-    _settle(tuple(name for name in ("torch", "timm", "sklearn") if name in sys.modules))
+    _freeze(tuple(name for name in ("torch", "timm", "sklearn") if name in sys.modules))
 
 
 @st.cache_resource(show_spinner=False)
-def _settle(loaded: tuple[str, ...]) -> None:
+def _freeze(loaded: tuple[str, ...]) -> None:
     gc.collect()
     gc.freeze()
     atexit.register(gc.unfreeze)  # otherwise libraries report leaks at exit
 
 
 def model_names() -> list[str]:
-    """The models in the menu: where downloads are not allowed, only those on disk.
+    """Return the models in the menu: without downloads, only those on disk.
 
     One shipped model is always among them: it can be shown where no other can.
     """
     names = _allowed_names()
-    if not downloads.allowed():
+    if not downloads.may_download():
         marks = weights_marks()
         names = [name for name in names if marks.get(name, ON_DISK) == ON_DISK]
     return names
 
 
 def hub_allowed() -> bool:
-    """Whether names of the hub may be typed: where the operator said so, on localhost."""
-    return options().hub and downloads.allowed()
+    """Return whether names of the hub may be typed: on localhost, with --hub."""
+    return options().hub and downloads.may_download()
 
 
 def typed_names(said: str | None) -> list[str]:
-    """The repositories of the hub that this session has named, the last one among them."""
+    """Return the repositories of the hub that this session has named."""
     from vitviz.zoo import repository
 
     names: list[str] = st.session_state.setdefault("hub_names", [])
@@ -296,7 +376,7 @@ def typed_names(said: str | None) -> list[str]:
 
 
 def needs_download(name: str) -> bool:
-    """Whether the trained weights of a model in the menu are not here."""
+    """Return whether the trained weights of a model in the menu are not on disk."""
     from vitviz.zoo import catalogue, on_disk, repository
 
     if repository(name):
@@ -304,31 +384,25 @@ def needs_download(name: str) -> bool:
     return any(entry.name == name and not entry.on_disk for entry in catalogue())
 
 
-def missing(name: str | None) -> tuple[str, str | None] | None:
-    """The message for a linked model that this menu lacks though it is one, and its successor."""
-    from vitviz.checkpoints import SUCCEEDED, SUCCESSORS
-
-    if successor := SUCCESSORS.get(name or ""):
-        return tr(SUCCEEDED, name=name, successor=successor), successor
+def explain_missing(name: str | None) -> str | None:
+    """Return why the menu lacks a linked model that exists; None where it is not a known model."""
     if name and name.startswith("hf-hub:") and not hub_allowed():
-        told = tr(
-            "{name} is a name of the hub, and this server takes none: its operator can "
-            "start it with --hub, for this machine alone.",
+        return tr_md(
+            "{name} is a name of the hub, and this server takes none. Its operator can start it "
+            "with --hub, for this machine alone.",
             name=name,
         )
-        return told, None
     if name is None or name not in _allowed_names() or name in model_names():
         return None
-    told = tr(
-        "{name} is not on this server, and visitors cannot make it download a model: its "
+    return tr_md(
+        "{name} is not on this server, and visitors cannot make it download a model. Its "
         "operator can add it with `vitviz fetch {name}`.",
         name=name,
     )
-    return told, None
 
 
 def _allowed_names() -> list[str]:
-    """The models that the options allow: shipped models, files of the command line, then timm's."""
+    """Return the models that the options allow: shipped ones, local files, then timm's."""
     from vitviz.zoo import catalogue
 
     said = options()
@@ -342,31 +416,46 @@ def _allowed_names() -> list[str]:
 
 
 def shipped_name() -> str:
-    """The first shipped model in the menu, which needs no network."""
-    from vitviz.checkpoints import shipped_names
+    """Return the first shipped model in the menu, which needs no network."""
+    from vitviz.zoo.checkpoints import shipped_names
 
     return next(name for name in _allowed_names() if name in shipped_names())
 
 
 def families() -> dict[str, str]:
-    """The family of each timm model in the menu."""
+    """Return the family of each timm model in the menu."""
     from vitviz.zoo import catalogue
 
     return {entry.name: entry.family for entry in catalogue() if not entry.shipped}
 
 
 def menu_text() -> Callable[[str], str]:
-    """What the menu says of each model: its name, with family and weights of timm's."""
+    """Return a function from a model's name to its words in the menu."""
     marks, named = weights_marks(), families()
     return lambda name: f"{named[name]}: {name} · {tr(marks[name])}" if name in marks else name
 
 
+def _size_of(megabytes: float) -> str:
+    gap = "\N{NO-BREAK SPACE}"  # a narrow menu must not cut the unit off
+    return f"{megabytes / 1000:.1f}{gap}GB" if megabytes >= 1000 else f"{megabytes:.0f}{gap}MB"
+
+
 def weights_marks() -> dict[str, str]:
-    """What the menu says about the trained weights of timm's models: on disk, or their size."""
+    """Return for each timm model whether its trained weights are on disk, else their size."""
     from vitviz.zoo import catalogue
 
     return {
-        entry.name: ON_DISK if entry.on_disk else f"↓ {entry.size:.0f} MB"
+        entry.name: ON_DISK if entry.on_disk else f"↓\N{NO-BREAK SPACE}{_size_of(entry.size)}"
         for entry in catalogue()
         if not entry.shipped
     }
+
+
+def view_fields(model: "Model", picture: Picture, acts: "Activations") -> Shown:
+    """Refer to a model and its capture, which are made again where the caches have dropped them."""
+    known = Cached(model, reloader(model))
+    return Shown(
+        cached_model=known,
+        cached_acts=Cached(acts, lambda: results.capture(known(), picture)),
+        picture=picture,
+    )

@@ -13,14 +13,14 @@ from streamlit.runtime.uploaded_file_manager import UploadedFile
 from vitviz.app import settings
 from vitviz.app.shared.cache import LRUCache
 from vitviz.app.shared.queue import Queue
-from vitviz.language import tr
+from vitviz.common.language import tr
 
 if TYPE_CHECKING:
     from PIL import Image
 
-MAX_BYTES = 256_000_000  # of decoded pictures
+MAX_PICTURE_BYTES = 256_000_000  # of decoded pictures
 UPLOAD = "upload"
-DEFAULT = "dog"
+DEFAULT = "red_panda"
 
 
 @dataclass(frozen=True)
@@ -42,40 +42,40 @@ class Picture:
 
     @property
     def image(self) -> "Image.Image":
-        """The upright picture, from the cache of decoded pictures or decoded again."""
+        """The upright picture, decoded again if it is not in the cache."""
         return _image(self.data, self.digest)
 
 
 @st.cache_resource
 def images() -> LRUCache:
-    return LRUCache(MAX_BYTES)
+    return LRUCache(MAX_PICTURE_BYTES)
 
 
 @st.cache_resource
 def samples() -> dict[str, str]:
-    """File stem and subject of each sample picture."""
-    from vitviz.checkpoints import assets
+    """Return the subject of each sample picture by the stem of its file."""
+    from vitviz.zoo.checkpoints import assets
 
     with (assets() / "samples" / "LICENCES.csv").open(encoding="utf-8", newline="") as file:
         return {row["file"].rsplit(".", 1)[0]: row["subject"] for row in csv.DictReader(file)}
 
 
 def title(name: str) -> str:
-    """What a sample picture is called on screen."""
+    """Return what a sample picture is called on screen."""
     return tr(samples()[name])
 
 
 @st.cache_resource
 def sample(name: str) -> Picture:
-    from vitviz.checkpoints import assets
+    from vitviz.zoo.checkpoints import assets
 
     data = (assets() / "samples" / f"{name}.jpg").read_bytes()
     return _open(f"sample: {samples()[name]}", data)
 
 
 @st.cache_resource
-def decodings() -> Queue:
-    """The queue of decoding: one file at a time, which bounds the memory."""
+def decode_queue() -> Queue:
+    """Return the queue of decoding: one file at a time, which bounds the memory."""
     return Queue()
 
 
@@ -88,7 +88,7 @@ def _image(data: bytes, digest: str) -> "Image.Image":
     from vitviz import open_image
 
     def make() -> "Image.Image":
-        with decodings().turn(lambda ahead: None):  # no drawing, which may stop the run
+        with decode_queue().turn(lambda ahead: None):  # no drawing, which may stop the run
             return open_image(data)
 
     # Pillow keeps four bytes of a pixel in RGB.
@@ -96,7 +96,7 @@ def _image(data: bytes, digest: str) -> "Image.Image":
 
 
 def receive(name: str, data: bytes) -> None:
-    """Accept a picture; a bad one leaves an error message, and the last good picture stays."""
+    """Accept a picture. For a bad one, store the error and keep the last good picture."""
     from vitviz import ImageError
 
     try:
@@ -110,7 +110,7 @@ def receive(name: str, data: bytes) -> None:
 
 def receive_file(widget: str) -> None:
     """Accept the file of an uploader or the camera; removing it clears its error message."""
-    settings.speak_on()
+    settings.use_stored_language()
     file = st.session_state[widget]
     if isinstance(file, UploadedFile):
         receive(file.name, file.getvalue())
@@ -119,10 +119,42 @@ def receive_file(widget: str) -> None:
         st.session_state.upload_error = None
 
 
+def receive_sent(file_id: str, name: str | None, problem: str | None) -> None:
+    """Accept a file that the page sent by itself, or that an uploader left when its box was closed.
+
+    Parameters
+    ----------
+    name : optional
+        What to call it; by default as it was sent.
+    problem : optional
+        Why it did not arrive.
+    """
+    context = get_script_run_ctx()
+    if context is None or file_id in _files().values():  # its uploader has told of it
+        return
+    found = context.uploaded_file_mgr.get_files(context.session_id, [file_id])
+    if problem:
+        st.session_state.upload_error = problem
+    elif found:
+        receive(name or found[0].name, found[0].data)
+    _forget_all_but("page", file_id)
+
+
+def session_and_files() -> tuple[str, list[str]]:
+    """Return the session under which a page sends files, and the files that it was told of last."""
+    context = get_script_run_ctx()
+    return "" if context is None else context.session_id, list(_files().values())
+
+
+def _files() -> dict[str, str]:
+    """Return the id of the last file of each widget."""
+    files: dict[str, str] = st.session_state.setdefault("files", {})
+    return files
+
+
 def _forget_all_but(widget: str, file_id: str) -> None:
     """Delete the file that this one replaces: Streamlit would keep all until the session ends."""
-    context = get_script_run_ctx()
-    files: dict[str, str] = st.session_state.setdefault("files", {})
+    context, files = get_script_run_ctx(), _files()
     before, files[widget] = files.get(widget, file_id), file_id
     if before != file_id and context is not None:
         manager = context.uploaded_file_mgr

@@ -3,17 +3,19 @@
 import hashlib
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from vitviz.app.shared.cache import LRUCache
 from vitviz.app.shared.pictures import Picture, sample, samples
-from vitviz.app.shared.queue import turn
+from vitviz.app.shared.queue import current_turn, turn
 from vitviz.app.shared.view import View, model_key
-from vitviz.language import tr
-from vitviz.token_map import moved
+from vitviz.common.language import Message, tr
+from vitviz.web.token_map import matching_patch
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_CAPTURE_BYTES = 512_000_000
+MAX_MESSAGE_BYTES = 64_000_000  # of the maps that a page sends; Streamlit copies them five times
 
 
 @st.cache_resource
@@ -31,35 +34,104 @@ def captures() -> LRUCache:
     return LRUCache(MAX_CAPTURE_BYTES)
 
 
-def capture(model: "Model", picture: Picture) -> "Activations":
-    """The capture of one picture, cached.
+def compute(
+    key: Hashable,
+    make: Callable[[], T],
+    size: Callable[[T], int],
+    *,
+    bar: DeltaGenerator | None = None,
+    waiting: Callable[[], object] = lambda: None,
+) -> T:
+    """Return a value from the cache; if it is absent, compute it by `make` in a turn of its own.
+
+    One computation runs at a time, as its memory was checked when its turn began.
+    """
+
+    def in_turn() -> T:
+        with turn(bar):
+            return make()
+
+    def let_others_go() -> None:
+        mine = current_turn()
+        if mine is not None:  # whoever computes the value may be waiting for this turn
+            mine.give_way(lambda ahead: None)
+        waiting()
+
+    return captures().get(key, in_turn, size, let_others_go)
+
+
+def check_page(model: "Model") -> None:
+    """Refuse a capture whose page would not fit into the free memory, though itself it would.
 
     Raises
     ------
     ModelError
-        When it needs more memory than there is, or holds what is no finite number.
+        With the memory that it needs, and what is free.
+    """
+    from vitviz.model.memory import page_bytes, require_memory
+
+    what = Message("A capture of {model}", model=model.name)
+    require_memory(model.capture_bytes + page_bytes(model.sites), what)
+
+
+def check_message(numbers: int) -> None:
+    """Refuse maps that are too large for one message to the browser.
+
+    Parameters
+    ----------
+    numbers : of the maps that cannot be sent one by one, each a byte
+
+    Raises
+    ------
+    ModelError
+        With both sizes.
+    """
+    from vitviz import ModelError
+
+    if numbers > MAX_MESSAGE_BYTES:
+        raise ModelError(
+            "The maps of one layer take {size:.0f} MB, and a page sends at most {most:.0f} MB. "
+            "Choose a smaller input.",
+            size=numbers / 1e6,
+            most=MAX_MESSAGE_BYTES / 1e6,
+        )
+
+
+def capture(model: "Model", picture: Picture) -> "Activations":
+    """Return the capture of one picture, cached.
+
+    Raises
+    ------
+    ModelError
+        When it needs more memory than is free, or holds NaN or infinite values.
     """
     import vitviz
     from vitviz.activations import check_finite
+    from vitviz.model.inputs import prepare
+    from vitviz.model.origin import PictureSource
 
     place = st.empty()
 
     def make() -> "Activations":
-        with turn(place):
-            begun = time.monotonic()
+        begun = time.monotonic()
 
-            def progress(block: int, of: int) -> None:
-                # Streamlit stops a stale run when it next draws.
-                if time.monotonic() - begun > 0.5:
-                    place.progress(block / of, tr("Layer {block} of {of}", block=block + 1, of=of))
+        def progress(block: int, of: int) -> None:
+            # Streamlit stops a stale run when it next draws.
+            if time.monotonic() - begun > 0.5:
+                place.progress(block / of, tr("Layer {block} of {of}", block=block + 1, of=of))
 
-            return vitviz.capture(model, picture.image, progress=progress)
+        check_page(model)
+        # The capture is shared by visitors who gave the same file, and names may differ.
+        source = PictureSource("file", sha256=picture.digest)
+        prepared = replace(prepare(model, picture.image), source=source)
+        return vitviz.capture(model, prepared, progress=progress)
 
-    acts = captures().get(
+    acts = compute(
         (*model_key(model), picture.digest),
         make,
         lambda made: made.nbytes,
-        lambda: place.progress(
+        bar=place,
+        waiting=lambda: place.progress(
             0.0, tr("Another visitor has asked for the same; it is being computed")
         ),
     )
@@ -71,7 +143,7 @@ def capture(model: "Model", picture: Picture) -> "Activations":
 def of_samples(
     model: "Model", names: Sequence[str] = ()
 ) -> "Iterator[tuple[Picture, Activations]]":
-    """The sample pictures of these names, or all, and their captures, under a bar of progress."""
+    """Yield the named sample pictures, or all, with their captures, under a progress bar."""
     wanted = list(names or samples())
     place = st.empty()
     for done, name in enumerate(wanted):
@@ -85,7 +157,7 @@ def of_samples(
 
 
 def photo(view: View) -> "Image.Image":
-    """The picture under maps: as it is, or with the model's input in its place where asked for."""
+    """Return the picture under maps: the photo, or with `seen` the model's input on it."""
     picture = view.picture.image
     if not view.style.seen:
         return picture
@@ -102,19 +174,19 @@ def photo(view: View) -> "Image.Image":
         made.paste(pixels.resize(size, Image.Resampling.NEAREST), (left, top))
         return made
 
-    return captures().get((*view.key, "seen"), make, lambda made: 3 * made.width * made.height)
+    return compute((*view.key, "seen"), make, lambda made: 3 * made.width * made.height)
 
 
 def encoded_photo(view: View) -> str:
-    """The same as the browser gets it, a data URL."""
-    from vitviz.token_map import photo as encoded
+    """Return that picture as a data URL."""
+    from vitviz.web.token_map import photo_url
 
     key = view.key if view.style.seen else (view.picture.digest,)
-    return captures().get((*key, "photo"), lambda: encoded(photo(view)), len)
+    return compute((*key, "photo"), lambda: photo_url(photo(view)), len)
 
 
 def measurements(view: View) -> "Measurements":
-    """`inspection.measurements` of the capture, cached."""
+    """Return `inspection.measurements` of the capture, cached."""
     from vitviz import inspection
 
     def make() -> "Measurements":
@@ -124,11 +196,11 @@ def measurements(view: View) -> "Measurements":
         fields = (made.distance, made.entropy, made.prefix_mass, made.query_attention, made.rollout)
         return sum(array.nbytes for array in fields)
 
-    return captures().get((*view.key, "measurements"), make, size)
+    return compute((*view.key, "measurements"), make, size)
 
 
 def distances(view: View) -> tuple[list[np.ndarray], np.ndarray]:
-    """Mean attention distance of every layer's heads, and of equal sharing in every layer.
+    """Return the attention distance of every layer's heads, and of equal sharing per layer.
 
     Pixels of the model's input; NaN where no patch looks at a patch.
     """
@@ -149,13 +221,11 @@ def distances(view: View) -> tuple[list[np.ndarray], np.ndarray]:
             shared.append(inspection.windowed_distance(alike)[0])
         return found, np.array(shared)
 
-    return captures().get(
-        (*view.key, "distances by layer"), make, lambda made: 8 * sum(map(len, made[0]))
-    )
+    return compute((*view.key, "distances by layer"), make, lambda made: 8 * sum(map(len, made[0])))
 
 
 def query_shares(view: View) -> np.ndarray:
-    """The row or the column of A of the query (heads, tokens), or of the patches (heads, patches).
+    """Return the query's row or column of A (heads, tokens), or of the patches (heads, patches).
 
     Prefix tokens come first, where all attention is in one matrix.
     """
@@ -174,13 +244,13 @@ def query_shares(view: View) -> np.ndarray:
             (grid, acts.crop_of(view.layer, keys=keys))
             for grid, keys in ((described.query_grid, False), (described.key_grid, True))
         )
-        query = moved(query, at, to)
+        query = matching_patch(query, at, to)
     maps = acts.attention_map(view.layer, query, direction="row" if row else "column")
     return maps.reshape(len(maps), -1)
 
 
 def answer(view: View, edits: "Sequence[Edit]") -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities (K,) and logit lens (depth + 1, K) of an experiment, cached.
+    """Return probabilities (K,) and logit lens (depth + 1, K) after edits, cached.
 
     Raises
     ------
@@ -194,13 +264,12 @@ def answer(view: View, edits: "Sequence[Edit]") -> tuple[np.ndarray, np.ndarray]
         if not edits:
             acts = view.acts
         else:
-            with turn():
-                acts = vitviz.capture(view.model, view.picture.image, edits=edits)
+            acts = vitviz.capture(view.model, view.picture.image, edits=edits)
         assert acts.probabilities is not None
         return acts.probabilities, intervention.logit_lens(view.model, acts)
 
     key = (*view.key, "answer", *(_identity(edit) for edit in edits))
-    return captures().get(key, make, lambda made: sum(array.nbytes for array in made))
+    return compute(key, make, lambda made: sum(array.nbytes for array in made))
 
 
 def _identity(edit: "Edit") -> Hashable:
@@ -208,7 +277,7 @@ def _identity(edit: "Edit") -> Hashable:
 
 
 def _content(value: Any) -> Hashable:
-    """Something that is equal where the contents of arrays are."""
+    """Return a hashable value that is equal if the contents of arrays are."""
     if isinstance(value, np.ndarray):
         return hashlib.sha256(value.tobytes()).digest()
     if isinstance(value, Mapping):
@@ -222,7 +291,7 @@ def experiment(
     called: tuple[Hashable, ...],
     make: Callable[[Callable[[int, int], None]], T],
 ) -> T:
-    """The result of an experiment of many passes, with a progress bar and a Cancel button.
+    """Return the result of an experiment of many passes, under a progress bar with Cancel.
 
     Parameters
     ----------
@@ -232,7 +301,7 @@ def experiment(
     place = st.empty()
 
     def made() -> T:
-        with turn() as mine:
+        with turn(patient=True) as mine:
 
             def progress(done: int, of: int) -> None:
                 # Streamlit stops a stale run when it next draws; Cancel makes this run stale.

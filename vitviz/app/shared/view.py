@@ -1,17 +1,19 @@
 """The model, picture, layer, head and query on screen, and how maps are drawn."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from weakref import ref
 
 from vitviz.app.shared.pictures import Picture
-from vitviz.language import tr
-from vitviz.token_map import Placed
+from vitviz.common.language import tr
+from vitviz.web.token_map import PlacedGrid
 
 if TYPE_CHECKING:
     from vitviz import Activations, Model
-    from vitviz.families import Layer
+    from vitviz.model.families import Layer
 
+T = TypeVar("T")
 MEAN = "mean"  # as a head: the mean of heads; as a query: the mean of the patches
 
 
@@ -27,21 +29,41 @@ class MapStyle:
     seen: bool  # whether the model's input stands in the place of the picture
 
 
+class Cached(Generic[T]):
+    """A value that a cache holds, made again if the cache has dropped it."""
+
+    def __init__(self, value: T, again: Callable[[], T]) -> None:
+        self._value, self._again = ref(value), again
+
+    def __call__(self) -> T:
+        value = self._value()
+        return self._again() if value is None else value
+
+
 @dataclass(frozen=True)
 class View:
-    """What all pages show. Layers, heads and tokens count from 0.
+    """The model, picture and choices on screen. Layers, heads and tokens count from 0.
 
     Head None is the mean of heads; query None the mean of the patches, for a model whose head does
-    not read CLS.
+    not read CLS. Streamlit keeps the view of a session's last page until the session ends, so it
+    does not hold the model and its capture.
     """
 
-    model: "Model"
+    cached_model: "Cached[Model]"
     picture: Picture
-    acts: "Activations"
+    cached_acts: "Cached[Activations]"
     layer: int
     head: int | None
     query: int | None
     style: MapStyle
+
+    @property
+    def model(self) -> "Model":
+        return self.cached_model()
+
+    @property
+    def acts(self) -> "Activations":
+        return self.cached_acts()
 
     @property
     def prefix(self) -> tuple[str, ...]:
@@ -54,7 +76,7 @@ class View:
 
     @property
     def query_patch(self) -> tuple[int, int] | None:
-        """Row and column of the query, None where it is no patch."""
+        """Row and column of the query; None if it is no patch."""
         if self.query is None or self.query < len(self.prefix):
             return None
         return divmod(self.query - len(self.prefix), self.grid[1])
@@ -79,18 +101,18 @@ class View:
 
 
 def model_key(model: "Model") -> tuple[str, str]:
-    """What tells a model from others: its name, and its weights with the input they are shown."""
+    """Return the part of a cache key that identifies a model: name, weights and preprocessing."""
     return model.name, f"{model.weights}, {model.preprocess}"
 
 
-def placed_grid(picture: Picture, acts: "Activations", layer: int) -> Placed:
-    """The grid of a layer's queries, and its box in parts of the picture's width and height."""
+def placed_grid(picture: Picture, acts: "Activations", layer: int) -> PlacedGrid:
+    """Return a layer's grid of queries, and its box in fractions of the picture's sides."""
     crop = zip(acts.crop_of(layer), 2 * picture.size, strict=True)
     return acts.layers[layer].query_grid, tuple(pixels / side for pixels, side in crop)
 
 
-def read_at(acts: "Activations") -> str:
-    """At which token maps of the answer are read, in words, and what else the head reads."""
+def describe_reading(acts: "Activations") -> str:
+    """Say at which token maps of the answer are read, and which others the head reads."""
     patches = "patches" in acts.read_tokens or not acts.read_tokens
     where = tr("at the mean of the patches") if patches else tr("at CLS")
     also = [name.upper() for name in acts.read_tokens if name not in ("cls", "patches")]
@@ -104,7 +126,7 @@ def read_at(acts: "Activations") -> str:
 
 
 def token_text(layer: "Layer", token: int | None) -> str:
-    """A token as written in the address: cls, reg1, mean, or row.column counted from 1."""
+    """Return a token as the address writes it: cls, reg1, mean, or row.column from 1."""
     if token is None or token < 0:
         return MEAN
     if token < len(layer.prefix):

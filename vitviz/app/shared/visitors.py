@@ -11,6 +11,8 @@ from streamlit.config import is_manually_set
 from streamlit.net_util import get_internal_ip
 from streamlit.web.server.server_util import get_url
 
+from vitviz.app.pages import PAGES
+
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 _ALL = (None, "", "0.0.0.0", "::")  # listening to all; without an address Streamlit does
 _OF_PROXIES = ("forwarded", "via", "x-forwarded", "x-real-ip")  # how their headers begin
@@ -20,15 +22,15 @@ COOKIE = "vitviz_teacher"
 
 
 def for_class() -> bool:
-    """Whether the server listens beyond localhost."""
+    """Return whether the server listens beyond localhost."""
     return st.get_option("server.address") not in _LOCAL
 
 
-def asks_here() -> bool:
-    """Whether the request asks for this machine by a name that is its own alone, and directly.
+def is_local_request() -> bool:
+    """Return whether the request names localhost and came without a proxy.
 
-    A request with a header of a proxy, or that asks for another host, is none of this machine's
-    reader. A proxy that hides both cannot be told.
+    A proxy is known by its headers, or by the host that it asks for; one that hides both is not
+    noticed.
     """
     headers = {name.lower(): value for name, value in st.context.headers.items()}
     host = urlsplit(f"//{headers.get('host', _LOCAL[0])}").hostname
@@ -36,28 +38,33 @@ def asks_here() -> bool:
     return host in _LOCAL and not handed_on
 
 
-def is_teacher() -> bool:
-    """Whether this visitor may show the class something.
+def may_use_camera() -> bool:
+    """Return whether browsers give this page the camera: by HTTPS, or on this machine."""
+    came = urlsplit(st.context.url or f"http://{_LOCAL[0]}")
+    return came.scheme == "https" or came.hostname in _LOCAL
 
-    Who sits at the machine of the server may, and who opened the link that it writes into its log.
-    The address of the other end of a connection cannot be made up, unlike what a request says.
+
+def is_teacher() -> bool:
+    """True for requests from the server's own machine and for holders of the teacher's link.
+
+    The link is printed at start-up. The address of a connection cannot be forged, unlike headers.
     """
     here = st.context.ip_address is None  # Streamlit's word for the loopback
-    return (here and asks_here()) or is_key(str(st.context.cookies.get(COOKIE)))
+    return (here and is_local_request()) or is_key(str(st.context.cookies.get(COOKIE)))
 
 
 def is_key(text: str) -> bool:
     return secrets.compare_digest(text.encode(), KEY.encode())
 
 
-def base() -> str:
-    """What every address of the app begins with: "" or "/something"."""
+def base_path() -> str:
+    """Return what every path of the app begins with: "" or "/something"."""
     path = st.get_option("server.baseUrlPath").strip("/")
     return f"/{path}" if path else ""
 
 
 def lan_address() -> str | None:
-    """The address for others as the server knows it; None where it has none in any network."""
+    """Return the server's address in its network; None if it has none."""
     if is_manually_set("browser.serverAddress"):
         return get_url(st.get_option("browser.serverAddress"))
     host = st.get_option("server.address")
@@ -68,12 +75,14 @@ def lan_address() -> str | None:
 
 
 def address() -> str | None:
-    """The address for others: the operator's, else the one by which this visitor came.
+    """Return the address for others: the operator's, else the one by which this visitor came.
 
-    The latter is known to work, through a proxy too. One who came by a name of this machine's own
-    is told the machine's address in its network.
+    The latter is known to work, through a proxy too. For a visitor on localhost it is the
+    machine's address in its network.
     """
     came = urlsplit(st.context.url or "")
     if is_manually_set("browser.serverAddress") or came.hostname in (None, *_LOCAL):
         return lan_address()
-    return f"{came.scheme}://{came.netloc}{base()}"
+    above, _, page = came.path.rstrip("/").rpartition("/")
+    path = above if page in PAGES else came.path.rstrip("/")
+    return f"{came.scheme}://{came.netloc}{path}"

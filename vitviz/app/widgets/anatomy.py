@@ -8,21 +8,27 @@ import numpy as np
 import pyarrow as pa
 import streamlit as st
 
-from vitviz.anatomy_map import Anatomy, script, sent_layer, sent_steps, style, view_message
 from vitviz.app import settings
 from vitviz.app.settings import setting, text_setting
 from vitviz.app.shared import results
-from vitviz.app.shared.queue import turn
 from vitviz.app.shared.view import token_text
-from vitviz.language import strings, tr
-from vitviz.plots.template import KEY, QUERY, colour_table
+from vitviz.app.widgets import lesson
+from vitviz.common.language import tr
 from vitviz.text import anatomy as text
+from vitviz.web.anatomy_map import (
+    MAX_LAYER_BYTES,
+    Anatomy,
+    layer_message,
+    script,
+    steps_message,
+    style,
+    view_message,
+)
 
 if TYPE_CHECKING:
-    from vitviz.anatomy import Box, Residual
     from vitviz.app.shared.view import View
+    from vitviz.web.anatomy import Box, Residual
 
-MAX_BYTES = 24_000_000  # of a layer in half precision; where it takes more, of one token in part
 _NAME = "anatomy"
 _component = st.components.v2.component("vitviz_anatomy", css=style(), js=script())
 
@@ -40,8 +46,8 @@ def anatomy(view: "View") -> None:
     )
     seen = "seen" if view.style.seen else "photo"
     steps_id = "-".join((*map(str, view.key[:2]), view.picture.digest[:16], seen))
-    steps = sent_steps(of, steps_id, results.encoded_photo(view), MAX_BYTES)
-    layer = sent_layer(of, f"{steps_id}-{view.layer}", MAX_BYTES)
+    steps = steps_message(of, steps_id, results.encoded_photo(view), MAX_LAYER_BYTES)
+    layer = layer_message(of, f"{steps_id}-{view.layer}", MAX_LAYER_BYTES)
     for place, numbers in (("steps", steps), ("layer", layer)):
         _component(
             key=f"token_map_{_NAME}_{place}_stack",  # takes no room, as the style says of this name
@@ -53,14 +59,13 @@ def anatomy(view: "View") -> None:
         )
     message = view_message(
         of,
-        look={"lut": colour_table(True), "queryColour": QUERY, "keyColour": KEY},
         stepsId=steps_id,
         layerId=layer["stack"]["id"],
         session=st.session_state.setdefault("map_session", uuid4().hex),
         version=st.session_state.setdefault("map_version", 0),
         layers=[*range(view.acts.depth)],
         alone=True,
-        strings=strings("browser"),
+        guided=lesson.current_step() is not None,
         partial=tr(text.PARTIAL_APP),
         provenance=f"{tr(view.model.provenance)} · {view.picture.name}",
     )
@@ -74,21 +79,20 @@ def anatomy(view: "View") -> None:
 
 
 def steps_of(view: "View") -> "tuple[Box, ...]":
-    """The picture at each step, cached."""
-    from vitviz import anatomy
+    """Return the picture at each step, cached."""
+    from vitviz.web import anatomy
 
     def make() -> "tuple[Box, ...]":
-        with turn():  # some families make a pass of their own
-            return anatomy.steps(view.model, view.picture.image, view.acts)
+        return anatomy.steps(view.model, view.picture.image, view.acts)  # may make a pass
 
-    return results.captures().get((*view.key, "steps"), make, _bytes_of)
+    return results.compute((*view.key, "steps"), make, _bytes_of)
 
 
 def layer_of(view: "View") -> "tuple[Box, ...]":
-    """The layer on screen, box by box, cached."""
-    from vitviz import anatomy
+    """Return the layer on screen, box by box, cached."""
+    from vitviz.web import anatomy
 
-    return results.captures().get(
+    return results.compute(
         (*view.key, "boxes", view.layer),
         lambda: anatomy.layer_boxes(view.model, view.acts, view.layer),
         _bytes_of,
@@ -96,9 +100,9 @@ def layer_of(view: "View") -> "tuple[Box, ...]":
 
 
 def _residual_of(view: "View") -> "Residual":
-    from vitviz import anatomy
+    from vitviz.web import anatomy
 
-    return results.captures().get(
+    return results.compute(
         (*view.key, "residual stream"),
         lambda: anatomy.residual_stream(view.acts),
         lambda made: 1000,
@@ -111,14 +115,14 @@ def _bytes_of(boxes: "tuple[Box, ...]") -> int:
 
 
 def scores_of(view: "View", head: int) -> np.ndarray:
-    """What softmax is applied to: ndarray of shape (queries, keys)."""
-    from vitviz import anatomy
+    """Return what softmax is applied to: ndarray of shape (queries, keys)."""
+    from vitviz.web import anatomy
 
     return anatomy.scores(view.acts, view.layer, head)[1]
 
 
 def pair(view: "View") -> tuple[int, int]:
-    """The query and the key that are worked out, as the component chooses them where none is."""
+    """Return the query and key that are worked out; the component's choice where none is."""
     prefix, (rows, cols) = len(view.prefix), view.grid
     middle = prefix + rows // 2 * cols + cols // 2
     query = middle if view.query is None else view.query

@@ -1,50 +1,91 @@
 """The class that maps and experiments are about, shared by Classify and Rollout."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
 from vitviz.app.settings import setting
-from vitviz.language import as_percent, told, tr
+from vitviz.app.widgets.control import control
+from vitviz.common.language import Message, as_percent, tr
+from vitviz.text.class_names import common_names, full_names, other_names, table_names
 
 if TYPE_CHECKING:
     import numpy as np
 
     from vitviz import Activations
+    from vitviz.app.widgets.data_table import Columns
 
 LONGEST_NAME = 22  # characters
+LISTED_VALUES = 3
 TOP = "top"
 
 
 def names(acts: "Activations") -> tuple[str, ...]:
-    """The names of all classes, each short enough for a figure."""
+    """Return the names of all classes, each short enough for a figure."""
     return tuple(_name(acts, index) for index in range(len(acts.output_names)))
 
 
 def answer_words(acts: "Activations", *, trained: bool) -> str:
-    """What the model answers for the picture, in one line."""
-    if acts.probabilities is None:
+    """Say what the model answers for the picture, in one line."""
+    if acts.scores is None:
+        if acts.logits is not None:
+            return tr("No answer: this model gives an embedding.")
         return tr("No answer: this model has no head.")
+    if acts.probabilities is None:
+        values = value_words(acts)
+        if not trained:
+            return tr("Values of random weights: {values}", values=values)
+        return tr("Values, unit unknown: {values}", values=values)
     top = _top(acts)
     what = tr("Answer") if trained else tr("Answer of random weights")
+    if acts.answers == "labels":
+        what = tr("Most probable label")
+        if not trained:
+            what = tr("Most probable label of random weights")
     words = f"{what}: {_name(acts, top)}, {as_percent(acts.probabilities[top])}"
     return words if acts.labels else f"{words} {tr('(its outputs have no names)')}"
 
 
-def chosen(acts: "Activations") -> int:
-    """The chosen class, or the most probable one while none is chosen."""
+def value_words(acts: "Activations") -> str:
+    """Say the first values with their names, in one line."""
+    assert acts.scores is not None
+    first = acts.scores[:LISTED_VALUES]
+    words = [f"{_name(acts, index)} {value:.4g}" for index, value in enumerate(first)]
+    return ", ".join(words + ["…"] * (len(acts.scores) > len(first)))
+
+
+def heading(acts: "Activations") -> Message:
+    """Return what a column of the names of outputs is called in a table."""
+    kinds = {"classes": Message("class"), "labels": Message("label")}
+    return kinds.get(acts.answers, Message("output"))
+
+
+def columns(acts: "Activations") -> "Columns":
+    """Return the names of the outputs for a table, and their other names where there are some."""
+    others = other_names(acts.output_names)
+    names: Columns = {heading(acts): table_names(acts.output_names)}
+    return names | ({Message("also called"): others} if any(others) else {})
+
+
+def chosen_index(acts: "Activations") -> int:
+    """Return the chosen class, or the most probable one while none is chosen."""
     chosen = setting("class", _options(acts), TOP)
     return _top(acts) if isinstance(chosen, str) else chosen
 
 
-def menu(acts: "Activations") -> None:
-    """Draw the menu of classes; call `chosen` first."""
-    full, top = [*map(told, acts.output_names)], _name(acts, _top(acts))
-    st.selectbox(
+def draw_menu(acts: "Activations", at: Any = st, **look: Any) -> None:
+    """Draw the menu of classes, at a place as of `control`; call `chosen_index` first."""
+    full, top = full_names(acts.output_names), _name(acts, _top(acts))
+    control(
+        "class",
         tr("Class in question"),
         _options(acts),
-        key="class",
-        format_func=lambda one: tr("most probable: {top}", top=top) if one == TOP else full[one],
+        at,
+        "selectbox",
+        words=lambda one: (
+            full[one] if isinstance(one, int) else tr("most probable: {top}", top=top)
+        ),
+        **look,
     )
 
 
@@ -62,6 +103,6 @@ def _probabilities(acts: "Activations") -> "np.ndarray":
 
 
 def _name(acts: "Activations", index: int) -> str:
-    """The first of the names of a class, short enough for a figure."""
-    first = told(acts.output_names[index]).split(",")[0]
+    """Return the name of a class that a student would say, short enough for a figure."""
+    first = common_names(acts.output_names)[index]
     return first if len(first) <= LONGEST_NAME else f"{first[: LONGEST_NAME - 1]}…"

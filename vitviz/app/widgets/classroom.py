@@ -7,9 +7,9 @@ import segno
 import streamlit as st
 
 from vitviz.app import settings
+from vitviz.app.pages import OPENING
 from vitviz.app.shared import classroom, pictures, visitors
-from vitviz.language import tr
-from vitviz.text import OPENING
+from vitviz.common.language import tr
 from vitviz.text import classroom as text
 
 _watch = st.components.v2.component(
@@ -17,7 +17,7 @@ _watch = st.components.v2.component(
 )
 
 
-def controls(page: str) -> None:
+def draw_controls(page: str) -> None:
     """Draw the address and, for a teacher, what pins the view; nothing where there is no class."""
     if not visitors.for_class():
         return
@@ -49,7 +49,7 @@ def controls(page: str) -> None:
 
 @st.fragment  # opening it does not run the page again
 def _join() -> None:
-    settings.speak_on()
+    settings.use_stored_language()
     with (
         st.popover(tr(text.JOIN), key="join", on_change="rerun", help=tr(text.JOIN_HELP)),
         st.container(key="join_code"),
@@ -66,10 +66,10 @@ def _join() -> None:
 
 
 def _pin(page: str) -> None:
-    settings.speak_on()
+    settings.use_stored_language()
     texts = settings.link()
     if pictures.UPLOAD in (texts.get("picture"), texts.get("other_picture")):
-        settings.tell(tr(text.NO_UPLOAD))
+        settings.show_message(tr(text.NO_UPLOAD))
     else:
         classroom.room().show(page, texts)
         classroom.room().ask(None)  # where something is guessed, it is asked anew
@@ -88,11 +88,11 @@ def follow(page: str) -> str:
     return classroom.follow(page)
 
 
-def notice() -> None:
+def draw_notice() -> None:
     """Tell a student whose view is on screen."""
     if not is_student():
         return
-    watch("shown", st.session_state.class_seen)
+    watch_counts("shown", st.session_state.class_seen)
     if classroom.room().pin is not None:
         st.markdown(f":material/push_pin: {tr(text.PINNED)}")
     elif classroom.own_view() is not None:
@@ -102,11 +102,11 @@ def notice() -> None:
             st.button(tr(text.STAY), key="stay", on_click=classroom.stay)
 
 
-def watch(what: Literal["shown", "guessed"], seen: int) -> None:
+def watch_counts(what: Literal["shown", "guessed"], seen: int) -> None:
     """Run this part of the page again when a count of the class is another than the one seen."""
     _watch(
         key=f"watch_{what}",
         height=1,
-        data={"address": f"{visitors.base()}/class", "what": what, "seen": seen},
+        data={"what": what, "seen": seen},
         on_changed_change=lambda: None,
     )

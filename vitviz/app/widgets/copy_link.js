@@ -1,7 +1,10 @@
 // Copies the address; where the browser does not allow it, as without HTTPS, shows it to be copied.
 
+/** @import { Host } from "../../web/token_map/component.js" */
+
 const SAID_FOR = 4000; // milliseconds
 
+/** @param {Host} host */
 export default function mount({ data, parentElement }) {
   if (!parentElement.button) build(parentElement);
   parentElement.button.textContent = data.words.copy;
@@ -30,6 +33,7 @@ export default function mount({ data, parentElement }) {
   return () => clearTimeout(parentElement.timer);
 }
 
+/** @param {any} parent */
 function build(parent) {
   parent.button = Object.assign(document.createElement("button"), { type: "button" });
   parent.field = Object.assign(document.createElement("input"), { readOnly: true, hidden: true });

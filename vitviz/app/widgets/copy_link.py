@@ -4,7 +4,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from vitviz.language import tr
+from vitviz.common.language import tr
 
 _component = st.components.v2.component(
     "vitviz_copy_link",

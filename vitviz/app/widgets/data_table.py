@@ -2,16 +2,19 @@
 
 import csv
 import io
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import streamlit as st
 
 from vitviz.app import settings
+from vitviz.app.pages import PAGES
 from vitviz.app.shared.view import View
-from vitviz.language import Message, mark, spoken, told, tr
+from vitviz.common.files import creation_record
+from vitviz.common.language import Message, current_language, literal, mark, tr, translate
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -20,15 +23,6 @@ SCALES = {
     "map": mark("each map on its own scale"),
     "shared": mark("one scale for all maps"),
     "log": mark("logarithmic scale"),
-}
-#: The settings that change what a page shows.
-_USED = {
-    "anatomy": ("layer",),
-    "attention": ("layer", "head", "scale"),
-    "distance": ("layer", "head"),
-    "rollout": ("layer", "scale"),
-    "tokens": ("layer",),
-    "compare": ("layer",),
 }
 #: Of a table, by their headings.
 Columns = dict[str, Sequence[object] | np.ndarray]
@@ -48,31 +42,40 @@ class Table:
         or a word that is a `Message` is English in a file, and on screen in the page's language.
     record : str or None
         The line on what was measured, where that is not what the page shows.
+    made_with : mapping or None
+        How the numbers came to be, for its files.
     """
 
     about: str
     columns: Mapping[str, Sequence[object] | np.ndarray]
     record: str | None = None
+    made_with: Mapping[str, Any] | None = None
 
     def csv(self, line: str) -> str:
-        """The table as text, under two lines of comment: what was measured, and `about`."""
+        """Return the table as text, under lines of comment.
+
+        They are what was measured, `about`, and `made_with` as JSON.
+        """
         file = io.StringIO()
-        for comment in (line, self.about):
+        made = () if self.made_with is None else (f"made with {json.dumps(self.made_with)}",)
+        for comment in (line, self.about, *made):
             file.write(f"# {_one_line(comment)}\n")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(self.columns)
-        writer.writerows(zip(*map(_written, self.columns.values()), strict=True))
+        writer.writerows(zip(*map(_csv_values, self.columns.values()), strict=True))
         return file.getvalue()
 
     def npz(self, line: str) -> bytes:
-        """The table for numpy: an array a column, in all its digits, NaN where there is no number.
+        """Return the table for numpy: an array a column, all digits, NaN for no number.
 
-        Beside them are `provenance`, what was measured, and `about`.
+        Beside them are `provenance`, what was measured, `about`, and `made_with` as JSON.
         """
         file = io.BytesIO()
         arrays = {name: _array(values) for name, values in self.columns.items()}
         for name, words in (("provenance", line), ("about", self.about)):
             arrays[name] = np.array(_one_line(words))
+        if self.made_with is not None:
+            arrays["made_with"] = np.array(json.dumps(self.made_with))
         np.savez(file, allow_pickle=False, **arrays)
         return file.getvalue()
 
@@ -109,6 +112,8 @@ class Data:
         What the page compares with.
     hidden : bool
         Whether none of it is to be seen yet, in a file neither, as it is guessed first.
+    measured : bool
+        Whether it was measured of the model on screen, and not recorded before.
     """
 
     make: Callable[[], Sequence[Table]]
@@ -116,28 +121,31 @@ class Data:
     record: str | None = None
     beside: Beside | None = None
     hidden: bool = False
+    measured: bool = True
 
 
 @st.fragment  # opening it does not run the rest of the page again
-def disclose(view: View, page: str, data: Data) -> None:
+def draw_tables(view: View, page: str, data: Data) -> None:
     """Draw the closed expander "Data"; its tables are computed and sent when it is opened.
 
     The files carry the name of the page.
     """
-    settings.speak_on()
+    settings.use_stored_language()
     disclosure = st.expander(tr("Data"), key=f"data_{page}", on_change="rerun")
     if not disclosure.open:
         return
     shown = provenance(view, page, data)
-    if spoken() != "en":
+    if current_language() != "en":
         disclosure.caption(tr("The headings of the files are English, alike in every language."))
     for number, table in enumerate(data.make(), start=1):
         line = table.record or shown
+        made = _made_with(view, data) if data.measured and not table.record else creation_record()
+        table = replace(table, made_with=made)
         with disclosure:
             words, *buttons = st.columns([4, 1, 1], vertical_alignment="center")
-            words.markdown(table.about)
-            files: tuple[tuple[str, str, str | bytes], ...] = (
-                ("csv", "text/csv", table.csv(line)),
+            words.markdown(literal(table.about))
+            files: tuple[tuple[str, str, bytes], ...] = (
+                ("csv", "text/csv", _encode_csv(table.csv(line))),
                 ("npz", "application/zip", table.npz(line)),
             )
             for button, (kind, mime, content) in zip(buttons, files, strict=True):
@@ -151,7 +159,9 @@ def disclose(view: View, page: str, data: Data) -> None:
                     icon=":material/download:",
                     width="stretch",
                 )
-            numbers = {told(name): _rounded(values) for name, values in table.columns.items()}
+            numbers = {
+                translate(name): _screen_values(values) for name, values in table.columns.items()
+            }
             assert len(numbers) == len(table.columns)  # no two of one name
             st.dataframe(
                 numbers,
@@ -166,12 +176,26 @@ def disclose(view: View, page: str, data: Data) -> None:
             )
 
 
+def _made_with(view: View, data: Data) -> dict[str, Any]:
+    """Return how the numbers of a page came to be; of a comparison, of both sides."""
+    sides = [view, *([data.beside.view] if data.beside else [])]
+    records = []
+    for one in sides:
+        record = one.acts.record
+        record["picture"] = record["picture"] | {"name": one.picture.name}
+        records.append(record)
+    if len(sides) > 1:
+        return {**creation_record(), "compared": records}
+    if data.pictures:  # and not the one on screen
+        records[0]["picture"] = {"name": data.pictures, "sha256": None, "of": None}
+    return records[0]
+
+
 def provenance(view: View, page: str, data: Data | None = None) -> str:
-    """The provenance line: model, weights, what of layer, head and scale the page uses, picture."""
+    """Return the provenance line: model, weights, layer, head and scale that count, picture."""
     if data and data.record:
         return data.record
     pictures = data.pictures if data else None
-    used = _USED.get(page, ())
     layer = tr("layer {layer} of {depth}", layer=view.layer + 1, depth=view.acts.depth)
     said = {"layer": layer}
     if view.acts.layers[view.layer].num_heads:
@@ -181,7 +205,7 @@ def provenance(view: View, page: str, data: Data | None = None) -> str:
     return " · ".join(
         (
             tr(view.model.provenance),
-            *(words for name, words in said.items() if name in used),
+            *(words for name, words in said.items() if name in PAGES[page].settings),
             pictures or view.picture.name,
         )
     )
@@ -190,7 +214,7 @@ def provenance(view: View, page: str, data: Data | None = None) -> str:
 def patch_columns(
     view: View, *, prefix: bool = False, grid: tuple[int, int] | None = None
 ) -> Columns:
-    """The first columns of a table with a line for each patch, in row-major order.
+    """Return the first columns of a table with a line for each patch, in row-major order.
 
     With `prefix` a line for each token: those outside the picture come first, by their name.
     `grid` is left out where the patches are those of the layer on screen.
@@ -211,8 +235,8 @@ def _one_line(words: str) -> str:
 
 
 def _array(values: Sequence[object] | np.ndarray) -> np.ndarray:
-    """A column as numpy keeps it without pickles: numbers as such, all else as text."""
-    plain = _plain(values)
+    """Return a column as numpy keeps it without pickles: numbers as such, all else as text."""
+    plain = _listed(values)
     if isinstance(values, np.ndarray) and values.dtype != object:
         return values
     if any(isinstance(value, str) for value in plain):
@@ -220,7 +244,13 @@ def _array(values: Sequence[object] | np.ndarray) -> np.ndarray:
     return np.array([np.nan if value is None else value for value in plain])
 
 
-def _written(values: Sequence[object] | np.ndarray) -> list[object]:
+def _encode_csv(table: str) -> bytes:
+    """Return a CSV file in UTF-8, with the mark by which Excel knows it where it has other letters
+    than ASCII."""
+    return table.encode("utf-8" if table.isascii() else "utf-8-sig")
+
+
+def _csv_values(values: Sequence[object] | np.ndarray) -> list[object]:
     """Values as written to a file: floats with six digits, empty where there is no number."""
 
     def text(value: object) -> object:
@@ -228,15 +258,15 @@ def _written(values: Sequence[object] | np.ndarray) -> list[object]:
             return "" if np.isnan(value) else f"{value:.{_DIGITS}g}"
         return "" if value is None else value
 
-    return [text(value) for value in _plain(values)]
+    return [text(value) for value in _listed(values)]
 
 
-def _rounded(values: Sequence[object] | np.ndarray) -> list[object]:
+def _screen_values(values: Sequence[object] | np.ndarray) -> list[object]:
     return [
-        float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else told(value)
-        for value in _plain(values)
+        float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else translate(value)
+        for value in _listed(values)
     ]
 
 
-def _plain(values: Sequence[object] | np.ndarray) -> list[object]:
+def _listed(values: Sequence[object] | np.ndarray) -> list[object]:
     return values.tolist() if isinstance(values, np.ndarray) else list(values)

@@ -24,7 +24,7 @@ def show(
     Where `on_click` is given, a click on a point of the figure calls it, and with `drag` a box
     drawn over points; the points are found in `st.session_state[key].selection.points`.
     """
-    if settings.kept("presenter") == "True":
+    if settings.is_presenting():
         figure = plots.enlarged(figure, settings.PRESENTER)
     st.plotly_chart(
         figure,

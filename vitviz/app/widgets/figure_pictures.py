@@ -4,12 +4,11 @@ from pathlib import Path
 
 import streamlit as st
 
-from vitviz.language import strings
-from vitviz.token_map import SAVING, STRINGS, joined
+from vitviz.common.language import strings
 
 _component = st.components.v2.component(
     "vitviz_figure_pictures",
-    js=joined([STRINGS, SAVING, Path(__file__).with_suffix(".js")]),
+    js=Path(__file__).with_suffix(".built.js").read_text(encoding="utf-8"),
 )
 
 

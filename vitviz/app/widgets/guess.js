@@ -2,10 +2,10 @@
 // The board on which a reader guesses a patch before a map is shown: the photo with its patches.
 // A click or the arrow keys mark one; the button or Enter sends it.
 
-import { Component, Stacks, mounting } from "./component.js";
-import { MOVES, middleOf, neighbour } from "./keys.js";
-import { place } from "./maps.js";
-import { drawGrid, element, outline } from "./parts.js";
+import { Component, Stacks, mounting } from "../../web/token_map/component.js";
+import { MOVES, middleOf, neighbour } from "../../web/token_map/keys.js";
+import { place } from "../../web/token_map/maps.js";
+import { drawGrid, element, outline } from "../../web/token_map/parts.js";
 
 const GUESS = "#fff";
 /** @type {Stacks<null>} */

@@ -1,107 +1,194 @@
-"""The menu of lessons, and the strip that leads through one."""
+"""A lesson on screen: its menu, the strip that leads through it, and what a step shows of a page.
 
-from typing import TYPE_CHECKING
+A step names the controls and the parts of its page that are drawn; `shows` is the filter, which
+`choose` and `control` ask for every control, and `part` for a function that draws.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 import streamlit as st
 
-from vitviz.app.shared import lessons, pictures, results
+from vitviz.app import settings
+from vitviz.app.settings import STAYING, text_setting
+from vitviz.app.shared import pictures, results
 from vitviz.app.shared.view import View
-from vitviz.language import spoken, tr
-from vitviz.text.lessons import LESSONS
+from vitviz.common.language import current_language, tr
+from vitviz.text import lessons as text
+from vitviz.text.lessons import LESSONS, Step
 
 if TYPE_CHECKING:
     from vitviz.intervention import Progress
 
-OF_PASSES = (2, 5, 6)  # what these found takes passes of their own, and so a turn
+P = ParamSpec("P")
+T = TypeVar("T")
+OF_PASSES = (2, 5, 6)  # lessons whose findings take passes of their own, and so a turn
+_STEP = "lesson_step"  # the step on screen, for this run
+_FINDINGS = "lesson_found"  # whether what was found is on screen
 
 
-def menu() -> None:
+def follow(page: str) -> None:
+    """Read which step is on, each time before the page is drawn."""
+    said = text_setting("lesson", lambda said: said == "" or text.parse_step(said) is not None)
+    numbers = text.parse_step(said)
+    step = _step_at(*numbers) if numbers else None
+    st.session_state[_STEP] = step if step and step.page == page else None
+
+
+def current_step() -> Step | None:
+    """Return the step whose page is on screen."""
+    step: Step | None = st.session_state.get(_STEP)
+    return step
+
+
+def shows(part: str) -> bool:
+    """Return whether a control or a part of the page is drawn: without a step, all are."""
+    step = current_step()
+    return step is None or part in step.shows
+
+
+def part(name: str) -> Callable[[Callable[P, T]], Callable[P, T | None]]:
+    """Decorate what draws a part of a page: where the step hides it, it draws and returns None."""
+
+    def decorate(draw: Callable[P, T]) -> Callable[P, T | None]:
+        @wraps(draw)
+        def draw_if_shown(*args: P.args, **kwargs: P.kwargs) -> T | None:
+            return draw(*args, **kwargs) if shows(name) else None
+
+        return draw_if_shown
+
+    return decorate
+
+
+def heading() -> str | None:
+    """Return the title of the lesson on screen."""
+    numbers = step_numbers()
+    return _title(numbers[0]) if numbers and current_step() else None
+
+
+def draw_menu() -> None:
     """Draw the menu of the seven lessons."""
     with st.popover(tr("Lessons"), key="lessons"):
         st.caption(tr("Seven lessons of ten minutes each."))
         for number, lesson in enumerate(LESSONS, start=1):
-            st.button(
-                f"**{number} {tr(lesson.title)}**",
-                key=f"lesson {number}",
-                on_click=lessons.begin,
-                args=(number, 1),
-                type="tertiary",
+            _step_button(
+                f"**{number} {tr(lesson.title)}**", number, 1, f"lesson {number}", "tertiary"
             )
             st.caption(tr(lesson.about))
 
 
-def strip() -> None:
+def draw_strip() -> None:
     """Draw the task of the step, and the ways on; where its page is not on screen, the way back."""
-    at, lesson, step = lessons.at(), lessons.lesson(), lessons.step()
-    if at is None or lesson is None:
+    numbers, step = step_numbers(), current_step()
+    if numbers is None:
         return
-    number, place = at
+    number, place = numbers
+    count = len(LESSONS[number - 1].steps)
     with st.container(key="lesson", horizontal=True, vertical_alignment="center"):
-        said = tr("Step {step} of {steps}", step=place, steps=len(lesson.steps))
         if step is None:
-            st.markdown(
-                tr(
-                    "{lesson} is at step {step}, on another page.",
-                    lesson=f"**{lessons.title(number)}**",
-                    step=place,
-                ),
-                width="stretch",
+            said = tr(
+                "{lesson} is at step {step}, on another page.",
+                lesson=f"**{_title(number)}**",
+                step=place,
             )
-            st.button(tr("Back to the lesson"), key="lesson again", on_click=lessons.go_back)
+            st.markdown(said, width="stretch")
+            st.button(tr("Back to the lesson"), key="lesson again", on_click=_turn_to, args=numbers)
         else:
+            said = tr("Step {step} of {steps}", step=place, steps=count)
             st.markdown(f"**{said}.** {tr(step.task)}", width="stretch")
             if place > 1:
-                st.button(
-                    tr("Back"), key="lesson back", on_click=lessons.begin, args=(number, place - 1)
-                )
-            if place < len(lesson.steps):
-                st.button(
-                    tr("Next step"),
-                    key="lesson next",
-                    on_click=lessons.begin,
-                    args=(number, place + 1),
-                    type="primary",
-                )
+                _step_button(tr("Back"), number, place - 1, "lesson back")
+            if place < count:
+                _step_button(tr("Next step"), number, place + 1, "lesson next", "primary")
             else:
-                st.toggle(tr("What you found"), key=lessons.FOUND)
-        st.button(tr("Leave the lesson"), key="lesson leave", on_click=lessons.leave)
+                st.toggle(tr("What you found"), key=_FINDINGS)
+        st.button(tr("Leave the lesson"), key="lesson leave", on_click=_leave)
 
 
-def found(view: View) -> None:
+def draw_findings(view: View) -> None:
     """Draw what the lesson found, where it is asked for, and the way to the next one."""
-    at = lessons.at()
-    if at is None or lessons.step() is None or not st.session_state.get(lessons.FOUND):
+    numbers = step_numbers()
+    if numbers is None or current_step() is None or not st.session_state.get(_FINDINGS):
         return
-    number = at[0]
+    number = numbers[0]
     with st.container(border=True, key="lesson_answer"):
-        st.markdown("\n".join(f"- {sentence}" for sentence in _sentences(view, number)))
+        st.markdown("\n".join(f"- {sentence}" for sentence in _findings(view, number)))
         if number < len(LESSONS):
-            st.button(
-                tr("Next: {following}", following=lessons.title(number + 1)),
-                key="lesson after",
-                on_click=lessons.begin,
-                args=(number + 1, 1),
-            )
+            title = tr("Next: {following}", following=_title(number + 1))
+            _step_button(title, number + 1, 1, "lesson after")
 
 
-def _sentences(view: View, number: int) -> tuple[str, ...]:
-    """What a lesson found on the picture on screen, cached."""
-    from vitviz.lessons import found
+def _findings(view: View, number: int) -> tuple[str, ...]:
+    """Return what a lesson finds on the picture on screen, cached."""
+    from vitviz.app.lessons import findings
 
-    own = pictures.sample(LESSONS[number - 1].picture).digest == view.picture.digest
+    picture, acts, lesson = view.picture, view.acts, LESSONS[number - 1]
+    last = lesson.steps[-1].settings.get("picture")
+    if last and pictures.sample(last).digest == picture.digest:  # the other steps had another one
+        ((picture, acts),) = results.of_samples(view.model, [lesson.picture])
+    own = pictures.sample(lesson.picture).digest == picture.digest
 
     def make(progress: "Progress") -> tuple[str, ...]:
-        return found(
+        return findings(
             number,
             view.model,
-            view.picture.image,
-            view.acts,
-            others=(acts for _, acts in results.of_samples(view.model)),
+            picture.image,
+            acts,
             own=own,
             progress=progress,
         )
 
-    called = ("lesson", number, spoken())
+    called = ("lesson", number, current_language())
     if number in OF_PASSES:
         return results.experiment(view, called, make)
     return results.captures().get((*view.key, *called), lambda: make(lambda done, of: None), len)
+
+
+def step_numbers() -> tuple[int, int] | None:
+    """Return the numbers of the current lesson and step, on whatever page; None without."""
+    return text.parse_step(settings.stored_text("lesson") or "")
+
+
+def _step_at(number: int, place: int) -> Step:
+    return LESSONS[number - 1].steps[place - 1]
+
+
+def _title(number: int) -> str:
+    return tr("Lesson {number}: {title}", number=number, title=tr(LESSONS[number - 1].title))
+
+
+def _step_button(
+    label: str,
+    number: int,
+    place: int,
+    key: str,
+    kind: Literal["primary", "secondary", "tertiary"] = "secondary",
+) -> None:
+    """Draw a button that shows a step."""
+    st.button(label, key=key, on_click=_begin, args=(number, place), type=kind)
+
+
+def _begin(number: int, place: int) -> None:
+    """Show a step; the model stays, and within one lesson a picture that the reader has chosen."""
+    before, picture = step_numbers(), settings.stored_text("picture")
+    texts = {name: said for name in STAYING if (said := settings.stored_text(name)) is not None}
+    texts |= text.settings_of(number, place)
+    stays = before and before[0] == number and "picture" not in _step_at(number, place).settings
+    if before and stays and picture not in (None, text.settings_of(*before)["picture"]):
+        texts["picture"] = str(picture)
+    settings.replace_all(texts)
+    for name in (_FINDINGS, "guess"):
+        st.session_state.pop(name, None)
+    _turn_to(number, place)
+
+
+def _turn_to(number: int, place: int) -> None:
+    """Turn to the page of a step, with the settings as they are."""
+    st.session_state.turn_to = _step_at(number, place).page
+
+
+def _leave() -> None:
+    """End the lesson; picture and settings stay."""
+    settings.change(lesson="")
+    st.session_state.pop(_FINDINGS, None)

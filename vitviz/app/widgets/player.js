@@ -1,8 +1,11 @@
 // Plays a sequence of moments: asks the server for the next one a while after each was drawn.
 // Where the reader prefers reduced motion, nothing moves by itself and each press is one step.
 
+/** @import { Host } from "../../web/token_map/component.js" */
+
 const WAIT = 1200; // milliseconds between a moment on screen and the next
 
+/** @param {Host} host */
 export default function mount({ data, parentElement, setTriggerValue }) {
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
   const last = data.moment === data.count - 1;

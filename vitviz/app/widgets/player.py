@@ -5,7 +5,7 @@ from pathlib import Path
 import streamlit as st
 
 from vitviz.app import settings
-from vitviz.language import tr
+from vitviz.common.language import tr
 
 _component = st.components.v2.component(
     "vitviz_player",
@@ -29,6 +29,7 @@ def player(name: str, chosen: int, count: int) -> None:
     _component(
         key=key,
         height="content",
+        width="content",
         data={
             "moment": chosen,
             "count": count,

@@ -11,30 +11,30 @@ import streamlit as st
 
 from vitviz import plots
 from vitviz.app import settings
+from vitviz.app.pages import Page
 from vitviz.app.settings import setting
-from vitviz.app.shared import lessons, results, visitors
+from vitviz.app.shared import results, visitors
 from vitviz.app.shared.classroom import Question, room
-from vitviz.app.widgets.classroom import is_student, watch
+from vitviz.app.widgets import lesson
+from vitviz.app.widgets.classroom import is_student, watch_counts
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.token_map import sent_picture
-from vitviz.language import strings, tr
+from vitviz.common.language import strings, tr
 from vitviz.text import guesses as text
-from vitviz.token_map import SHARED, joined
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from vitviz.app.shared.view import View
-    from vitviz.plots.template import Box
+    from vitviz.common.images import Crop
 
-PAGES = ("attention", "distance", "classify")
 #: How the guesses of a class are drawn: how often each answer was given, in a figure.
 Draw = Callable[[Mapping[int, int]], "go.Figure"]
 _HERE = Path(__file__).parent
 _component = st.components.v2.component(
     "vitviz_guess",
     css=(_HERE / "guess.css").read_text(encoding="utf-8"),
-    js=joined([*SHARED, _HERE / "guess.js"]),
+    js=(_HERE / "guess.built.js").read_text(encoding="utf-8"),
 )
 
 
@@ -46,57 +46,59 @@ class Guess:
     answer: int | None
 
 
-def switch(page: str) -> None:
-    """Draw the switch on the pages that ask; elsewhere, or with it off, a teacher asks nothing."""
+def draw_switch(page: Page) -> None:
+    """Draw the switch on pages that ask; elsewhere, or switched off, withdraw the question."""
     wanted = setting("predict", [False, True], False)
-    if page in PAGES and lessons.shows("predict"):
+    if "predict" in page.settings and lesson.shows("predict"):
         st.toggle(tr(text.SWITCH), key="predict", help=tr(text.SWITCH_HELP))
     if not wanted:
         st.session_state.pop("guess", None)  # to be switched on again is to be asked anew
-    asks = wanted and page in PAGES
+    asks = wanted and "predict" in page.settings
     if not asks and room().pin is None and visitors.for_class() and visitors.is_teacher():
         room().ask(None)
 
 
-def wanted() -> bool:
+def is_on() -> bool:
     return bool(st.session_state.get("predict"))
 
 
-def guess_at(question: Question, *, stays: bool = False) -> Guess | None:
-    """The reader's guess; None while the figure stays hidden.
+def current_guess(question: Question, *, stays: bool = False) -> Guess | None:
+    """Return the reader's guess; None while the figure stays hidden.
 
     Parameters
     ----------
-    stays : whether it stays while the page, the model and the picture do, though the rest changes
+    stays : whether the guess outlives a change of what is beside page, model and picture
     """
     own: Guess | None = st.session_state.get("guess")
-    if own and not _is_at(own.question, question, stays):
+    if own and not _is_of(own.question, question, stays):
         own = None
     if visitors.for_class():
-        own = _with_class(own, own.question if own else question)
+        own = _share_with_class(own, own.question if own else question)
     return own
 
 
-def _is_at(asked: Question, question: Question, stays: bool) -> bool:
+def _is_of(asked: Question, question: Question, stays: bool) -> bool:
     same = (asked.page, asked.key) == (question.page, question.key)
     return same and (stays or asked == question)
 
 
-def _with_class(own: Guess | None, question: Question) -> Guess | None:
-    """The same, told to the class's room; where the teacher shows the figure, it is shown."""
+def _share_with_class(own: Guess | None, question: Question) -> Guess | None:
+    """Share the guess with the class; return the one that shows the figure, if any does."""
     pin = room().pin
     if not visitors.is_teacher():
         if own and own.answer is not None:
             guesser = st.session_state.setdefault("guesser", uuid4().hex)
             room().guess(question, guesser, own.answer)
+        if room().is_withheld(question):
+            return None
     elif pin is None or pin.page == question.page:
         room().ask(question)
-    if own is None and room().revealed(question):
+    if own is None and room().is_revealed(question):
         own = st.session_state.guess = Guess(question, None)
     return own
 
 
-def _settle(question: Question, answer: int) -> None:
+def _store_guess(question: Question, answer: int) -> None:
     st.session_state.guess = Guess(question, answer)
 
 
@@ -109,7 +111,7 @@ def ask_patch(
     crop: Sequence[float],
     draw: Draw,
 ) -> None:
-    """Ask for a patch of a grid, or a block: its number is the answer.
+    """Ask for a patch or block of a grid; its number is the answer.
 
     Parameters
     ----------
@@ -123,7 +125,7 @@ def ask_patch(
         st.session_state.map_version = committed["version"]
         patch = int(committed["patch"])
         if 0 <= patch < grid[0] * grid[1]:
-            _settle(question, patch)
+            _store_guess(question, patch)
 
     st.markdown(words)
     left, right = st.columns(2) if visitors.for_class() else (st.container(), st.container())
@@ -151,19 +153,19 @@ def ask_patch(
             },
         )
     with right:
-        of_class(question, draw)
+        draw_class_guesses(question, draw)
 
 
-def on_picture(
-    view: "View", grid: tuple[int, int], crop: "Box", counts: Mapping[int, int]
+def counts_figure(
+    view: "View", grid: tuple[int, int], crop: "Crop", counts: Mapping[int, int]
 ) -> "go.Figure":
-    """How often each patch of a grid was guessed, or each block, over the picture."""
+    """Draw how often each patch or block of a grid was guessed, over the picture."""
     found = np.array([counts.get(number, 0) for number in range(grid[0] * grid[1])])
     return plots.guesses(found.reshape(grid), results.photo(view), crop=crop)
 
 
 def ask_layer(question: Question, words: str, depth: int, *, draw: Draw) -> None:
-    """Ask for a layer: its number, from 0, is the answer."""
+    """Ask for a layer; its number, from 0, is the answer."""
     st.markdown(words)
     chosen = st.pills(tr(text.LAYER), range(1, depth + 1), key="guess_layer")
     st.button(
@@ -171,48 +173,75 @@ def ask_layer(question: Question, words: str, depth: int, *, draw: Draw) -> None
         key="send guess",
         type="primary",
         disabled=chosen is None,
-        on_click=_settle,
+        on_click=_store_guess,
         args=(question, (chosen or 0) - 1),
     )
-    of_class(question, draw)
+    draw_class_guesses(question, draw)
 
 
-def tell(guess: Guess, words: Callable[[int], str]) -> None:
+def ask_percent(question: Question, words: str, *, draw: Draw) -> None:
+    """Ask for a whole number of per cent."""
+    st.markdown(words)
+    chosen = st.slider(tr(text.PERCENT), 0, 100, 50, key="guess_percent", format="%d %%")
+    st.button(
+        tr(text.SEND),
+        key="send guess",
+        type="primary",
+        on_click=_store_guess,
+        args=(question, chosen),
+    )
+    draw_class_guesses(question, draw)
+
+
+def draw_verdict(guess: Guess, words: Callable[[int], str]) -> None:
     """Say how near a guess was."""
     with st.container(key="guessed", horizontal=True, vertical_alignment="center"):
         if guess.answer is not None:
             st.markdown(f"**{tr(text.YOURS)}:** {words(guess.answer)}", width="stretch")
-        if not (is_student() and room().revealed(guess.question)):
+        if not (is_student() and room().is_revealed(guess.question)):
             st.button(tr(text.AGAIN), key="guess again", on_click=_forget)
 
 
 def _forget() -> None:
-    """Ask again, what is on screen by then; a teacher asks the whole class."""
+    """Ask again about what is on screen; a teacher asks the whole class again."""
     st.session_state.pop("guess", None)
     if visitors.for_class() and visitors.is_teacher():
         room().ask(None)
 
 
-def of_class(question: Question, draw: Draw) -> None:
+def draw_class_guesses(question: Question, draw: Draw) -> None:
     """Draw the guesses of the class, for its teacher, and for all once they are shown."""
     if not visitors.for_class():
         return
     teacher = visitors.is_teacher()
-    if teacher or room().revealed(question):
-        _of_class(question, draw, teacher)
+    if teacher or room().is_revealed(question):
+        _draw_class_guesses(question, draw, teacher)
+        return
+    own: Guess | None = st.session_state.get("guess")
+    if own and _is_of(own.question, question, stays=True) and room().is_withheld(question):
+        st.info(tr(text.SENT))
 
 
 @st.fragment  # a new guess does not run the page again
-def _of_class(question: Question, draw: Draw, teacher: bool) -> None:
-    settings.speak_on()
-    guessed, revealed = room().guessed, room().revealed(question)
+def _draw_class_guesses(question: Question, draw: Draw, teacher: bool) -> None:
+    settings.use_stored_language()
+    guessed, revealed = room().guessed, room().is_revealed(question)
     counts = room().guesses(question)
     with st.container(key="class_guesses", horizontal=True, vertical_alignment="center"):
-        st.markdown(f"**{tr(text.OF_CLASS)}:** {text.count(counts.total())}", width="content")
+        st.markdown(
+            f"**{tr(text.OF_CLASS)}:** {text.describe_count(counts.total())}", width="content"
+        )
         if teacher and not revealed and st.button(tr(text.REVEAL), help=tr(text.REVEAL_HELP)):
             room().reveal(question)
             st.rerun()
+        if teacher:
+            st.session_state.wait = room().waits
+            st.toggle(tr(text.WAIT), key="wait", help=tr(text.WAIT_HELP), on_change=_wait)
     if teacher:
-        watch("guessed", guessed)
+        watch_counts("guessed", guessed)
     if counts:
         show(draw(counts))
+
+
+def _wait() -> None:
+    room().wait(st.session_state.wait)

@@ -1,31 +1,44 @@
 """A button that writes what is on screen of a picture into one HTML file."""
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import streamlit as st
 
-from vitviz.app.shared.view import View
+from vitviz.app.shared import models, results
+from vitviz.app.shared.queue import pass_queue
+from vitviz.app.shared.view import View, model_key
+from vitviz.app.widgets import lesson
 from vitviz.app.widgets.data_table import Data, provenance
-from vitviz.language import speaking, spoken, tr
+from vitviz.common.language import current_language, tr, use_language
+
+if TYPE_CHECKING:
+    from vitviz import Activations
+    from vitviz.web.report import Captured
 
 
+@lesson.part("report")
 def report_button(view: View, data: Data | None) -> None:
     """Draw the button; the file is made when it is clicked."""
     beside = data.beside if data else None
     line = provenance(view, "compare", data) if beside else ""
 
-    language = spoken()
+    language = current_language()
+
+    sides = [_again(one) for one in (view, *([beside.view] if beside else []))]
+    said = (beside.found, line, beside.figures) if beside else None
 
     def content() -> bytes:
-        from vitviz.report import Captured, html
+        from vitviz.web.report import html
 
-        sides = [
-            Captured(one.model, one.picture.name, one.acts, one.picture.image, one.picture.digest)
-            for one in (view, *([beside.view] if beside else []))
-        ]
-        compared = None
-        if beside:
-            compared = beside.found, line, beside.figures
-        with speaking(language):  # it is called in another thread
-            return html(sides, compared=compared).encode()
+        captured = [one() for one in sides]
+        with (
+            use_language(language),  # it is called in another thread
+            pass_queue().turn(lambda ahead: None, patient=True) as mine,
+        ):
+            return html(
+                captured, compared=said, pause=lambda: mine.give_way(lambda ahead: None)
+            ).encode()
 
     what = tr("both sides and of their comparison") if beside else tr("this picture")
     st.download_button(
@@ -41,3 +54,27 @@ def report_button(view: View, data: Data | None) -> None:
             what=what,
         ),
     )
+
+
+def _again(view: View) -> "Callable[[], Captured]":
+    """Return what makes a view's capture later, without holding its model or its capture.
+
+    A session keeps it for as long as it is open, and there may be many. It draws nothing.
+    """
+    load, picture = models.reloader(view.model), view.picture
+
+    def make() -> "Captured":
+        from vitviz import capture
+        from vitviz.web.report import Captured
+
+        model = load()
+
+        def in_turn() -> "Activations":
+            with pass_queue().turn(lambda ahead: None):
+                return capture(model, picture.image)
+
+        key = (*model_key(model), picture.digest)
+        acts = results.captures().get(key, in_turn, lambda made: made.nbytes)
+        return Captured(model, picture.name, acts, picture.image, picture.digest)
+
+    return make

@@ -9,16 +9,27 @@ import pyarrow as pa
 import streamlit as st
 
 from vitviz.app import settings
-from vitviz.app.shared import lessons, results
+from vitviz.app.shared import results
 from vitviz.app.shared.view import placed_grid, token_text
-from vitviz.language import strings, tr
-from vitviz.plots.template import KEY, QUERY, colour_table
-from vitviz.token_map import Frame, Kind, Shape, default_query, packed, script, shape_of, style
+from vitviz.app.widgets import lesson
+from vitviz.common.language import tr
+from vitviz.web.token_map import (
+    Frame,
+    Kind,
+    Shape,
+    default_query,
+    frame_shape,
+    map_colours,
+    pack_stack,
+    script,
+    style,
+    view_message,
+)
 
 if TYPE_CHECKING:
     from vitviz.app.shared.view import View
 
-MAX_BYTES = 16_000_000  # of all frames' maps; where they take more, send one frame at a time
+MAX_MAP_BYTES = 16_000_000  # of all frames' maps; where they take more, send one frame at a time
 TOOLS = ("read", "view", "scale", "leave_out", "smooth")  # the component's own controls
 _component = st.components.v2.component("vitviz_token_map", css=style(), js=script())
 
@@ -37,7 +48,10 @@ def token_map(
     distance: dict[str, Any] | None = None,
     guess: dict[str, int] | None = None,
     version: str = "",
+    low: float | None = None,
     patches_only: bool = False,
+    matrix: bool = False,
+    beside: Sequence[dict[str, Any]] = (),
 ) -> None:
     """Draw the component and take what is committed in it.
 
@@ -63,13 +77,19 @@ def token_map(
         `patch` that was guessed, which is outlined on maps of `rows` and `cols`.
     version : str
         What the numbers depend on beside model, picture and frames.
+    low : float, optional
+        The cosine at which the scale begins; -1 where left out.
     patches_only : bool
         The maps have no prefix tokens; while one of them is the query, the middle stands for it.
+    matrix : bool
+        Draw the whole matrix A beside the map, where every token attends to every token.
+    beside : sequence of dict
+        Other maps in a row with the map, as `Beside` in message.d.ts; the first stands before it.
     """
-    acts, picture = view.acts, view.picture
+    picture = view.picture
     key, values = f"token_map_{name}", list(frame_setting[1])
     if shapes is None:
-        one = shape_of(acts, 0)
+        one = frame_shape(view.acts, 0)
         if patches_only:
             one = replace(one, prefix=(), home=patch_number(one.grid, middle(one.grid)))
         heads = frames[0].codes.shape[0]
@@ -97,6 +117,7 @@ def token_map(
         committed = st.session_state[key]["commit"]
         st.session_state.map_version = committed["version"]
         number = int(committed["frame"]) if frame_setting[0] == "layer" else view.layer
+        acts = view.acts  # which this function must not hold, as the session keeps it
         layer, asked = acts.layers[number], int(committed["query"])
         st.session_state.query_grid = placed_grid(picture, acts, number)
         changes: dict[str, object] = {
@@ -115,11 +136,13 @@ def token_map(
             changes["query"] = token_text(layer, len(view.prefix) + asked)
         elif view.query_patch is not None:  # let go: back to the token that is no patch
             changes["query"] = token_text(layer, default_query(acts, layer))
+        if "query" in changes:
+            st.session_state.query_asked = True  # also where it is the default of this layer
         settings.change(**changes)  # what does not fit falls back there
 
     mount(
         key,
-        packed(stack_id, frames, shapes, kind, results.encoded_photo(view)),
+        pack_stack(stack_id, frames, shapes, kind, results.encoded_photo(view)),
         {
             "state": {
                 "frame": values.index(st.session_state[frame_setting[0]]),
@@ -133,15 +156,18 @@ def token_map(
                 "smooth": view.style.smooth,
             },
             "strip": strip,
-            "frames": [shape.sent(name) for shape, name in zip(shapes, frame_names, strict=True)],
+            "frames": [
+                shape.to_message(name) for shape, name in zip(shapes, frame_names, strict=True)
+            ],
             "titles": titles,
             "picture": sent_picture(view),
             "distance": distance,
             "guess": guess,
-            "tools": [name for name in TOOLS if lessons.shows(name)],
-            "link": "",
-            "matches": None,
+            "matrix": matrix,
+            "beside": list(beside),
+            "tools": [*filter(lesson.shows, TOOLS)],
             "provenance": f"{tr(view.model.provenance)} · {picture.name}",
+            **({} if low is None else {"low": low, **map_colours(signed=False)}),
         },
         commit,
     )
@@ -150,12 +176,12 @@ def token_map(
 def mount(
     key: str, stack: dict[str, Any], message: dict[str, Any], commit: Callable[[], None]
 ) -> None:
-    """Draw the component: one mount of the numbers, one of what to show of them.
+    """Mount the component twice: once with the numbers, once with what to show of them.
 
     Parameters
     ----------
-    stack : as `packed` makes it
-    message : what is special in the view's message
+    stack : as `pack_stack` returns it
+    message : parts of the view message, see `view_message`
     commit : called when something is chosen, `st.session_state[key]["commit"]`
     """
     _component(
@@ -166,32 +192,27 @@ def mount(
             for name, value in stack.items()
         },
     )
-    kind: Kind = stack["stack"]["kind"]
     _component(
         key=key,
         on_commit_change=commit,
-        data={
-            "stackId": stack["stack"]["id"],
-            "session": st.session_state.setdefault("map_session", uuid4().hex),
-            "version": st.session_state.setdefault("map_version", 0),
-            "kind": kind,
-            "lut": colour_table(kind == "cosine"),
-            "strings": strings("browser"),
-            "queryColour": QUERY,
-            "keyColour": KEY,
+        data=view_message(
+            stack["stack"]["id"],
+            stack["stack"]["kind"],
+            session=st.session_state.setdefault("map_session", uuid4().hex),
+            version=st.session_state.setdefault("map_version", 0),
             **message,
-        },
+        ),
     )
 
 
 def sent_picture(view: "View") -> dict[str, Any]:
-    """The size of the picture on screen, and what of it the model saw."""
+    """Return the size of the picture on screen, and what of it the model saw."""
     width, height = view.picture.size
     return {"width": width, "height": height, "crop": list(view.acts.crop)}
 
 
 def middle(grid: tuple[int, int]) -> tuple[int, int]:
-    """Row and column of the patch in the middle."""
+    """Return row and column of the patch in the middle."""
     return grid[0] // 2, grid[1] // 2
 
 

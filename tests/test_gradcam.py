@@ -1,0 +1,85 @@
+"""Grad-CAM against the formula on the module itself, and every class map by one interface."""
+
+import numpy as np
+import pytest
+import timm
+import torch
+from examples import picture
+from torch import nn
+
+import vitviz
+from vitviz import ModelError
+from vitviz.attribution import METHODS, Token, grad_cam
+
+NAMES = (
+    "vit_tiny_patch16_224",
+    "deit_tiny_distilled_patch16_224",
+    "vit_medium_patch16_reg4_gap_256",
+)
+
+
+def made(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    module: nn.Module = timm.create_model(name, depth=2, num_classes=7, img_size=(48, 64))
+    return module.eval()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_the_weighted_sum_of_the_last_blocks_input(name: str) -> None:
+    module = made(name)
+    model = vitviz.watch(module)
+    kept: list[torch.Tensor] = []
+    norm: nn.Module = module.get_submodule("blocks.1.norm1")
+    with norm.register_forward_hook(lambda _, __, output: kept.append(output)):
+        module(model.preprocess(picture())[None])[0, 3].backward(inputs=list(module.parameters()))
+        kept.clear()
+        x = model.preprocess(picture())[None].requires_grad_()
+        output = module(x)
+    (gradient,) = torch.autograd.grad(output[0, 3], kept)
+    patches = slice(len(model.layers[0].prefix), None)
+    entering, gradient = kept[0][0, patches], gradient[0, patches]
+    expected = (entering * gradient.mean(dim=0)).sum(dim=1).clamp(min=0).reshape(3, 4)
+    found = grad_cam(model, picture(), 3)
+    np.testing.assert_allclose(found, expected.detach().numpy(), rtol=1e-4, atol=1e-7)
+    assert all(parameter.grad is None or name for parameter in module.parameters())
+
+
+def test_it_leaves_no_trace_and_the_logits_as_they_are() -> None:
+    module = made(NAMES[0])
+    model = vitviz.watch(module)
+    x = model.preprocess(picture())[None]
+    with torch.inference_mode():
+        before = module(x)
+    grad_cam(model, picture(), 3)
+    with torch.inference_mode():
+        assert torch.equal(module(x), before)
+    assert not any(part._forward_hooks for part in module.modules())
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+def test_a_coarser_last_grid_is_repeated_in_the_first() -> None:
+    torch.manual_seed(0)
+    module = timm.create_model("swin_tiny_patch4_window7_224", num_classes=7).eval()
+    found = grad_cam(vitviz.watch(module), picture(), 3)
+    assert found.shape == (56, 56)
+    assert np.array_equal(found, found[::8, ::8].repeat(8, axis=0).repeat(8, axis=1))
+
+
+def test_what_has_no_output_or_norm_is_refused() -> None:
+    model = vitviz.watch(made(NAMES[0]))
+    with pytest.raises(ValueError, match="a class or a vector"):
+        grad_cam(model, picture(), Token("cls"))
+    module = made(NAMES[0])
+    module.blocks[-1].norm1 = None  # type: ignore[index, union-attr]
+    with pytest.raises((ModelError, TypeError)):
+        grad_cam(vitviz.watch(module), picture(), 3)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_method_is_called_alike_and_differs_by_class(method: str) -> None:
+    model = vitviz.load_model("vitviz_things200")
+    dog = vitviz.open_image((vitviz.zoo.checkpoints.assets() / "samples" / "dog.jpg").read_bytes())
+    one, other = (METHODS[method].map(model, dog, target) for target in ("German shepherd", 0))
+    assert one.shape == other.shape == (16, 16)
+    assert one.min() >= 0
+    assert not np.allclose(one, other)

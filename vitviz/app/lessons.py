@@ -1,0 +1,514 @@
+"""What a lesson finds on a picture: sentences with their numbers, computed as the pages do.
+
+The lessons themselves, and their steps, stand in `vitviz.text.lessons`.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import attribution, inspection, intervention
+from ..activations import Activations, DropPatches, capture
+from ..common import DEFAULT_MODEL
+from ..common.language import Markdown, as_percent, literal, patch_name, tr, tr_md
+from ..inspection.comparison import correlation
+from ..inspection.inputs import attends
+from ..intervention.equivariance import shuffle_patches
+from ..model import Model
+from ..model.families import ModelError
+from ..model.inputs import Picture, prepare
+from ..text import findings as text
+from ..text.class_names import common_names
+from ..text.lessons import LESSONS, Step
+from ..zoo.checkpoints import assets, initial_positions, initialisations
+
+Progress = Callable[[int, int], object]
+BLOCK = 4  # patches along a block that is hidden
+HALF_A_POINT = 0.005
+ROUNDING = 1e-4  # of a probability: a smaller change is none
+FEWEST = 3  # patches, of which two are others
+COMPONENTS = 12  # of the filters, as the page Training shows them
+#: Pictures of JFT-300M from which ViT-B/32 was better than ResNet50 (Dosovitskiy et al., ICLR 2021,
+#: Figure 4), and those with which it was much worse.
+OVERTAKES, FALLS_BEHIND = 90_000_000, 9_000_000
+
+
+def findings(
+    number: int,
+    model: Model,
+    image: Picture,
+    acts: Activations,
+    *,
+    own: bool = True,
+    progress: Progress | None = None,
+) -> tuple[str, ...]:
+    """Return what a lesson finds, a sentence or two for most steps, in the current language.
+
+    Parameters
+    ----------
+    number : of the lesson, from 1
+    image : PIL.Image (upright), bytes, path or a prepared input, as of `vitviz.capture`
+    acts : Activations
+        Its capture.
+    own : bool
+        Whether the picture is the lesson's own sample: else what its steps mark there is left out.
+    progress : callable, optional
+        Called as progress(done, of) before each pass of an experiment; it may raise to stop.
+
+    Notes
+    -----
+    All lessons but the last are about models in which every token attends to every token, the same
+    ones in each layer. For other models the only sentence says so.
+    """
+    steps = LESSONS[number - 1].steps
+    if number == 7:
+        return tuple(_find_in_records(model.name))
+    if acts.refusal or not acts.all_to_all:
+        return (
+            tr(
+                "This lesson is not about models such as {name}. It needs one in which every token "
+                "attends to every token, the same ones in each layer.",
+                name=model.name,
+            ),
+        )
+    if (count := acts.grid[0] * acts.grid[1]) < FEWEST:
+        return (
+            tr(
+                "This input has {count} patches, and the lesson compares a patch with several "
+                "others. Choose a larger input.",
+                count=count,
+            ),
+        )
+    find: tuple[Callable[[], Iterable[str]], ...] = (
+        lambda: _find_path(acts, steps),
+        lambda: _find_positions(model, image, acts, steps),
+        lambda: _find_who_looks(acts, steps),
+        lambda: _find_near_and_far(acts),
+        lambda: _find_reaching(model, image, acts),
+        lambda: _find_changes(model, image, acts, steps if own else (), progress),
+    )
+    return tuple(find[number - 1]())
+
+
+def _find_path(acts: Activations, steps: Sequence[Step]) -> Iterable[str]:
+    tokens, width = acts.tokens(0).shape
+    (rows, cols), depth = acts.grid, acts.depth
+    yield tr(
+        "The picture became **{rows} × {cols} = {count} patches**. {tokens} tokens of {width} "
+        "numbers entered the encoder, and as many left each of its {depth} layers.",
+        rows=rows,
+        cols=cols,
+        count=rows * cols,
+        tokens=tokens,
+        width=width,
+        depth=depth,
+    )
+    layer, head, token = _place(acts, steps[1])
+    row = acts.attention(layer)[head or 0, token]
+    patches = row[acts.num_prefix_tokens :]
+    yield tr(
+        "Attention is the only step in which tokens exchange information. In layer {layer}, head "
+        "{head}, the patch at {patch} gives most to the patch at {best}: **{share}**, "
+        "{times:.0f} times its equal share.",
+        layer=layer + 1,
+        head=(head or 0) + 1,
+        patch=_patch_at(acts, token - acts.num_prefix_tokens),
+        best=_patch_at(acts, int(patches.argmax())),
+        share=as_percent(patches.max()),
+        times=patches.max() * len(row),
+    )
+
+
+def _find_positions(
+    model: Model, image: Picture, acts: Activations, steps: Sequence[Step]
+) -> Iterable[str]:
+    yield from _find_response(model, image, acts, int(steps[0].settings["filter"]) - 1)
+    try:
+        shuffled = shuffle_patches(model, image, seed=1)
+    except ModelError as error:
+        yield tr_md(error)
+    else:
+        before, after = shuffled.outputs[0]
+        if acts.probabilities is not None:
+            best, then = int(before.argmax()), int(after.argmax())
+            yield tr(
+                "With E_pos and the patches in another order, **{label}** goes from {before} to "
+                "{after}; the most probable class is then {then} ({share}).",
+                label=_label(acts, best),
+                before=as_percent(before[best]),
+                after=as_percent(after[best]),
+                then=_label(acts, then),
+                share=as_percent(after[then]),
+            )
+        change = shuffled.changes[1]
+        said = tr("Without E_pos no output changes by more than **{change:.1g}**", change=change)
+        yield said + (
+            tr(", which is rounding: the model cannot tell the orders apart.")
+            if change < ROUNDING
+            else "."
+        )
+    table, count = model.position_embedding, acts.grid[0] * acts.grid[1]
+    if table is None or not model.positions_learned or len(table) < count:
+        yield tr("{name} has no learned position embedding to look at.", name=model.name)
+        return
+    similarity = inspection.position_similarity(table[-count:], grid=acts.grid)
+    said = text.positions(similarity)
+    start = initial_positions(model.name) if model.weights.startswith("shipped") else None
+    if said and start is not None and "mimetic" in initialisations(model.name):
+        side = int(np.sqrt(len(start)))
+        resized = inspection.resized_positions(start, grid=(side, side), new_grid=acts.grid)
+        at_first = inspection.position_similarity(resized, grid=acts.grid)
+        said += " " + tr(
+            "That was put in and not learned: with the sines and cosines of its start it is "
+            "{near:.2f}.",
+            near=inspection.neighbour_similarity(at_first),
+        )
+    if said:
+        yield said
+
+
+def _find_response(
+    model: Model, image: Picture, acts: Activations, component: int
+) -> Iterable[str]:
+    """Say where a component of the filters is in the picture; nothing where none is defined."""
+    kernel = model.patch_kernel
+    if kernel is None or kernel.shape[1:] != (3, *model.layers[0].patch_side):
+        return
+    count = min(component + 1, len(kernel), kernel[0].size)
+    components, _ = inspection.filter_components(kernel, n_components=count)
+    response = inspection.filter_response(prepare(model, image).x.numpy(), components[-1])
+    low, high = int(response.argmin()), int(response.argmax())
+    yield tr(
+        "The response to component {component} is largest at {high_at} (**{high:+.2f}**) and "
+        "smallest at {low_at} (**{low:+.2f}**).",
+        component=count,
+        high_at=_patch_at(acts, high),
+        high=response.flat[high],
+        low_at=_patch_at(acts, low),
+        low=response.flat[low],
+    )
+
+
+def _find_who_looks(acts: Activations, steps: Sequence[Step]) -> Iterable[str]:
+    prefix, count = acts.num_prefix_tokens, acts.grid[0] * acts.grid[1]
+    layer, _, _ = _place(acts, steps[0])
+    reads = inspection.measurements(acts).query_attention.mean(axis=1).reshape(acts.depth, -1)
+    asks = _reader(acts)
+    best = int(reads[layer].argmax())
+    yield tr(
+        "In layer {layer}, {query} looks most at {patch}: **{share}**, {times:.0f} times the equal "
+        "share of a token. Half of what it gives to patches goes to {half} of {count} of them; in "
+        "layer 1 that takes {first}.",
+        layer=layer + 1,
+        query=asks,
+        patch=_patch_at(acts, best),
+        share=as_percent(reads[layer, best]),
+        times=reads[layer, best] * (prefix + count),
+        half=_count_half(reads[layer]),
+        count=count,
+        first=_count_half(reads[0]),
+    )
+    layer, _, _ = _place(acts, steps[1])
+    agreed = same_rows(acts.attention(layer)[:, prefix:, prefix:])
+    yield tr(
+        "In layer {layer}, **head {same}** looks much the same wherever the query is: {more} of a "
+        "row agrees with the mean of all rows. **Head {follows}** follows the query: {less}.",
+        layer=layer + 1,
+        same=int(agreed.argmax()) + 1,
+        more=as_percent(agreed.max()),
+        follows=int(agreed.argmin()) + 1,
+        less=as_percent(agreed.min()),
+    )
+
+
+def same_rows(attention: np.ndarray) -> np.ndarray:
+    """Return how far the rows of A agree with their mean row, averaged over rows.
+
+    Parameters
+    ----------
+    attention : ndarray of shape (heads, patches, patches)
+        Rows are renormalised; those without attention are left out.
+
+    Returns
+    -------
+    ndarray of shape (heads,)
+        1 minus the total variation distance: 1 where all queries look alike.
+    """
+    mass = attention.sum(axis=2, keepdims=True)
+    attending = attends(mass)
+    shares = np.divide(attention, mass, out=np.zeros_like(attention), where=attending)
+    rows = np.maximum(attending[..., 0].sum(axis=1), 1)
+    mean = shares.sum(axis=1, keepdims=True) / rows[:, None, None]
+    agreed: np.ndarray = np.minimum(shares, mean).sum(axis=(1, 2)) / rows
+    return agreed
+
+
+def _find_near_and_far(acts: Activations) -> Iterable[str]:
+    pixels = inspection.measurements(acts).distance
+    equal = inspection.uniform_distance(acts.grid, acts.patch_size)
+    layers = np.ma.masked_invalid(pixels).mean(axis=1).filled(np.nan)  # no patch, no distance
+    near, far = int(np.nanargmin(layers)), int(np.nanargmax(layers))
+    yield tr(
+        "The most local is **layer {near}**, whose heads have a mean attention distance of "
+        "{least:.1f} px; the most global is layer {far}, with {most:.1f} px.",
+        near=near + 1,
+        least=layers[near],
+        far=far + 1,
+        most=layers[far],
+    )
+    yield text.distance(pixels, equal)
+    even = np.unravel_index(int(np.nanargmin(np.abs(pixels - equal))), pixels.shape)
+    yield tr(
+        "Nearest to equal sharing is layer {layer}, head {head}, with {pixels:.1f} px.",
+        layer=even[0] + 1,
+        head=even[1] + 1,
+        pixels=pixels[even],
+    )
+
+
+def _find_reaching(model: Model, image: Picture, acts: Activations) -> Iterable[str]:
+    prefix, count = acts.num_prefix_tokens, acts.grid[0] * acts.grid[1]
+    asks = _reader(acts)
+    attention = list(acts.attention_layers())
+    reads = "cls" in acts.read_tokens
+
+    def rollout(layers: int) -> np.ndarray:
+        return inspection.attention_rollout(attention[:layers], num_prefix_tokens=prefix, cls=reads)
+
+    first, last = rollout(1), rollout(acts.depth)
+    own = carried(acts)
+    yield tr(
+        "Rollout takes half of what every layer passes on from the residual connection (r = 0.5). "
+        "Counted so, {from_first} of what reaches {query} up to layer 1 comes from patches, half "
+        "of it from {half_first} of {count}; up to layer {depth}, **{from_last}**, half of it from "
+        "**{half_last}**. By the lengths of what the two carry, the model's own r is "
+        "{least:.2f} to {most:.2f}.",
+        query=asks,
+        from_first=as_percent(first[prefix:].sum()),
+        half_first=_count_half(first[prefix:]),
+        count=count,
+        depth=acts.depth,
+        from_last=as_percent(last[prefix:].sum()),
+        half_last=_count_half(last[prefix:]),
+        least=own.min(),
+        most=own.max(),
+    )
+    if acts.probabilities is None:
+        yield tr_md("{name} names no classes, so no map is of one.", name=model.name)
+        return
+    one, other = (int(index) for index in np.argsort(-acts.probabilities, kind="stable")[:2])
+    try:
+        maps = [attribution.relevance(model, image, index) for index in (one, other)]
+    except ModelError as error:
+        yield tr_md(error)
+        return
+    alike, with_rollout = correlation(*maps), correlation(maps[0], last[prefix:])
+    if not np.isfinite([alike, with_rollout]).all():
+        yield _without_correlation()
+        return
+    yield tr(
+        "Rollout is the same for **{one}** and for **{other}**. Their class-specific maps have a "
+        "correlation of {alike:.2f} with each other; that of {one} has {with_rollout:.2f} with "
+        "rollout.",
+        one=_label(acts, one),
+        other=_label(acts, other),
+        alike=alike,
+        with_rollout=with_rollout,
+    )
+
+
+def carried(acts: Activations) -> np.ndarray:
+    """Return per layer how much of a reading token's length the residual connection carries.
+
+    Returns
+    -------
+    ndarray of shape (layers,)
+        |z| / (|z| + |what attention adds|), the mean over the tokens that the head reads.
+    """
+    reads = 0 if "cls" in acts.read_tokens else slice(acts.num_prefix_tokens, None)
+    shares = []
+    for layer in range(acts.depth):
+        before, after = acts.tokens(layer), acts.tokens_after_attention(layer)
+        kept, added = (np.linalg.norm(z, axis=-1)[reads] for z in (before, after - before))
+        shares.append(np.mean(kept / np.maximum(kept + added, 1e-30)))
+    return np.array(shares)
+
+
+def _without_correlation() -> str:
+    return tr(
+        "One of the maps has the same value in every patch here, so it has no correlation with "
+        "another."
+    )
+
+
+def _find_changes(
+    model: Model,
+    image: Picture,
+    acts: Activations,
+    steps: Sequence[Step],
+    progress: Progress | None,
+) -> Iterable[str]:
+    if acts.probabilities is None:
+        yield tr_md("{name} names no classes, so it gives no answer.", name=model.name)
+        return
+    answer = int(acts.probabilities.argmax())
+    removal: Any = "mean" if model.positional_attention else "drop"
+    hidden = intervention.occlusion(
+        model, image, target=answer, block=BLOCK, removal=removal, progress=progress
+    )[::BLOCK, ::BLOCK]
+    row, col = divmod(int(hidden.argmax()), hidden.shape[1])
+    yield tr(
+        "Of {count} blocks the one at row {row}, column {col} matters most for **{label}** "
+        "({share}): hiding it changes that by {points:+.1f} percentage points. Hiding {against} of "
+        "the others raises it by half a point or more.",
+        count=hidden.size,
+        row=row + 1,
+        col=col + 1,
+        label=_label(acts, answer),
+        share=as_percent(acts.probabilities[answer]),
+        points=-100 * hidden.max(),
+        against=int((hidden <= -HALF_A_POINT).sum()),
+    )
+    mask = _marked(steps, acts.grid)
+    if mask is not None and removal == "drop":
+        without, alone = (
+            capture(model, image, edits=[DropPatches(each)]).probabilities for each in (mask, ~mask)
+        )
+        assert without is not None
+        assert alone is not None
+        yield tr(
+            "Without the {patches} marked patches {label} has {without}, and **{instead}** is "
+            "the most probable ({share}). With them alone {label} has **{alone}**.",
+            patches=int(mask.sum()),
+            label=_label(acts, answer),
+            without=as_percent(without[answer]),
+            instead=_label(acts, int(without.argmax())),
+            share=as_percent(without.max()),
+            alone=as_percent(alone[answer]),
+        )
+
+
+def _marked(steps: Sequence[Step], grid: tuple[int, int]) -> np.ndarray | None:
+    """Return the mask of the rectangle of patches that a step removes; None without one."""
+    for step in steps:
+        if "painted" in step.settings:
+            first, last = step.settings["painted"].split("-")
+            (top, left), (bottom, right) = (map(int, end.split(".")) for end in (first, last))
+            if bottom > grid[0] or right > grid[1]:
+                return None
+            mask = np.zeros(grid, bool)
+            mask[top - 1 : bottom, left - 1 : right] = True
+            return mask
+    return None
+
+
+def _find_in_records(name: str) -> Iterable[str]:
+    records = assets() / "curves"
+    shown = name if (records / f"{name}.npz").exists() else DEFAULT_MODEL
+    run = json.loads((records / f"{shown}.json").read_text(encoding="utf-8"))
+    with np.load(records / f"{shown}.npz") as arrays:
+        kept: Mapping[str, np.ndarray] = dict(arrays)
+    size = int(kept["image_size"][0])
+    last = int(np.flatnonzero(kept["image_size"] == size)[-1])  # before the input was enlarged
+    start, end = (_moment(kept, moment) for moment in (0, last))
+    yield tr(
+        "In the run of {name}, held-out accuracy went from {low:.1f} % after the first epoch to "
+        "{high:.1f} %. Until epoch {epoch:.0f} the first {components} components of the filters "
+        "went from {filters} to **{filters_then}** of the variance, neighbouring positions from a "
+        "cosine of {near:.2f} to **{near_then:.2f}**, and the heads from {far} to **{far_then}** "
+        "of the side.",
+        name=shown,
+        low=100 * run["epochs"][0]["held_out_accuracy"],
+        high=100 * run["epochs"][-1]["held_out_accuracy"],
+        epoch=float(kept["epoch"][last]),
+        components=COMPONENTS,
+        filters=as_percent(start[0]),
+        filters_then=as_percent(end[0]),
+        near=start[1],
+        near_then=end[1],
+        far=as_percent(start[2]),
+        far_then=as_percent(end[2]),
+    )
+    yield from _hunger(json.loads((records / "data_hunger.json").read_text(encoding="utf-8")))
+
+
+def _moment(kept: Mapping[str, np.ndarray], moment: int) -> tuple[float, float, float]:
+    """Return variance in the first components, neighbours' cosine, and distance over the side."""
+    kernel = kept[f"filters_{moment}"].astype(np.float32)
+    size = int(kept["image_size"][moment])
+    side = size // kernel.shape[-1]
+    _, explained = inspection.filter_components(kernel, n_components=COMPONENTS)
+    table = kept[f"positions_{moment}"].astype(np.float32)
+    similarity = inspection.position_similarity(table, grid=(side, side))
+    near = inspection.neighbour_similarity(similarity)
+    return float(explained.sum()), float(near), float(np.nanmean(kept[f"distance_{moment}"]) / size)
+
+
+def _hunger(record: Mapping[str, Any]) -> Iterable[str]:
+    """Compare the accuracy of a ViT and a CNN by the number of training pictures."""
+    shares = sorted({run["share"] for run in record["runs"]})
+
+    def accuracy(network: str, share: float) -> float:
+        runs = (run for run in record["runs"] if (run["network"], run["share"]) == (network, share))
+        return 100 * float(np.mean([run["test_accuracy"] for run in runs]))
+
+    pictures = [round(share * record["pictures"]) for share in shares]
+    vit, cnn = ([accuracy(each, share) for share in shares] for each in ("vit", "cnn"))
+    yield tr(
+        "With {few:,} pictures the ViT reached {vit:.1f} % and the CNN {cnn:.1f} %; with {many:,} "
+        "they reached {vit_then:.1f} % and {cnn_then:.1f} %.",
+        few=pictures[0],
+        vit=vit[0],
+        cnn=cnn[0],
+        many=pictures[-1],
+        vit_then=vit[-1],
+        cnn_then=cnn[-1],
+    )
+    ahead = [count for count, one, other in zip(pictures, vit, cnn, strict=True) if one > other]
+    if ahead:
+        yield tr("The ViT was ahead of the CNN with {count:,} pictures.", count=ahead[0])
+    else:
+        yield tr(
+            "The ViT was never ahead. In the paper ViT-B/32 was much worse than ResNet50 with "
+            "{few:,} pictures and better with {many:,}, which is {times:,.0f} times as many as the "
+            "most that were used here.",
+            few=FALLS_BEHIND,
+            many=OVERTAKES,
+            times=OVERTAKES / pictures[-1],
+        )
+
+
+def _label(acts: Activations, index: int) -> Markdown:
+    """Return the name of a class that a student would say, as text in Markdown."""
+    return literal(common_names(acts.output_names)[index])
+
+
+def _count_half(shares: np.ndarray) -> int:
+    """Count the largest entries that hold half of the sum."""
+    ordered = np.sort(shares.ravel())[::-1].cumsum()
+    return int(np.searchsorted(ordered, ordered[-1] / 2)) + 1
+
+
+def _reader(acts: Activations) -> str:
+    """Say which token the answer is read from."""
+    return "CLS" if "cls" in acts.read_tokens else tr("the mean of the patches")
+
+
+def _patch_at(acts: Activations, number: int) -> str:
+    return patch_name(*divmod(number, acts.grid[1]))
+
+
+def _place(acts: Activations, step: Step) -> tuple[int, int | None, int]:
+    """Return layer, head and query of a step: by default last layer, mean, middle patch."""
+    (rows, cols), said = acts.grid, step.settings
+    layer = min(int(said.get("layer", acts.depth)), acts.depth) - 1
+    head = int(said["head"]) - 1 if "head" in said else None
+    if head is not None and head >= acts.layers[layer].num_heads:
+        head = 0
+    row, _, col = said.get("query", "").partition(".")
+    patch = (rows // 2, cols // 2)
+    if col and int(row) <= rows and int(col) <= cols:
+        patch = (int(row) - 1, int(col) - 1)
+    return layer, head, acts.num_prefix_tokens + patch[0] * cols + patch[1]

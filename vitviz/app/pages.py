@@ -1,0 +1,124 @@
+"""The pages of the app: one record each, in the order in which a class goes through them.
+
+To add a page, write `screens/NAME.py` with a function `page`, its text `../text/LANGUAGE/NAME.md`
+in every language, and one line here. Navigation, controls and tests follow.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal
+
+from vitviz.text import page_text
+
+#: Settings of the sidebar, which most pages change with.
+MODEL = ("picture", "model", "weights", "size")
+#: Settings that no single page owns.
+SHARED = (
+    *("lang", "presenter", "lesson", *MODEL, "layer", "head", "query"),
+    *("read", "view", "scale", "leave_out", "smooth", "seen", "predict"),
+)
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the app knows of a page before it is drawn; its words stand in the text of its name.
+
+    Attributes
+    ----------
+    name : str
+        Of its address, its module in `screens` and its text.
+    settings : tuple of str
+        What changes something on it: its own settings, and those of the shared controls that are
+        drawn. With "predict" it can ask the reader to guess before it shows its figure.
+    needs : str, optional
+        What the layers of a model must be for the page to be drawn: "all-to-all", every token
+        attends to every token and they are the same in each layer; "one grid", all layers have
+        their patches in the same grid.
+    draws_rest : bool
+        Whether part of the page is drawn for models that lack what it needs.
+    """
+
+    name: str
+    settings: tuple[str, ...] = MODEL
+    needs: Literal["all-to-all", "one grid"] | None = None
+    draws_rest: bool = False
+
+    @property
+    def draw(self) -> Callable[[Any], Any]:
+        """The function that draws the page; its module is imported when it is first asked for."""
+        draw: Callable[[Any], Any] = import_module(f"vitviz.app.screens.{self.name}").page
+        return draw
+
+    @property
+    def title(self) -> str:
+        return page_text(self.name).title
+
+    @property
+    def tab(self) -> str:
+        """The page's name in the navigation: its number and its title."""
+        return f"{[*PAGES].index(self.name) + 1} {self.title}"
+
+    @property
+    def heading(self) -> str:
+        return f"{self.title}: {page_text(self.name).question}"
+
+    @property
+    def following(self) -> "Page | None":
+        """The next page; None after the last."""
+        later = [*PAGES.values()][[*PAGES].index(self.name) + 1 :]
+        return later[0] if later else None
+
+    @property
+    def shows_model(self) -> bool:
+        """Whether the page shows something of the weights on screen."""
+        return "weights" in self.settings
+
+
+PAGES: Mapping[str, Page] = {
+    page.name: page
+    for page in (
+        Page(
+            "anatomy", (*MODEL, "layer", "step", "key", "experiment", "shuffle", "depth", "class")
+        ),
+        Page("filters", (*MODEL, "filters", "filter", "gain", "order")),
+        Page(
+            "positions",
+            (*MODEL, "kind", "grid", "interpolation", "cosines", "shuffle"),
+            "one grid",
+        ),
+        Page("attention", (*MODEL, "layer", "head", "scale", "predict")),
+        Page(
+            "distance",
+            (*MODEL, "layer", "head", "predict", "over", "variant", "beside", "profile"),
+        ),
+        Page(
+            "rollout",
+            (
+                *(*MODEL, "layer", "scale", "fusion", "residual", "discard", "start_layer"),
+                *("class", "class_map"),
+            ),
+            "all-to-all",
+            draws_rest=True,
+        ),
+        Page(
+            "tokens",
+            (*MODEL, "layer", "basis", "components", "threshold", "flip", "profile"),
+            "all-to-all",
+        ),
+        Page(
+            "classify",
+            (*MODEL, "predict", "muted", "mute_to", "painted", "fill", "brush", "class", "block"),
+        ),
+        Page("training", ("model", "moment", "predict")),
+        Page("zoo", ("picture", "model", "family", "zoo_layer", "zoo_down", "zoo_across")),
+        Page(
+            "compare",
+            (
+                *(*MODEL, "layer", "compare", "other_model", "other_weights", "other_picture"),
+                "matches",
+            ),
+        ),
+    )
+}
+OPENING = next(iter(PAGES))  #: the page that the app opens with

@@ -1,0 +1,65 @@
+"""Pictures from the clipboard, by a button or by Ctrl+V, and from a phone's own camera."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import streamlit as st
+
+from vitviz.app import settings
+from vitviz.app.shared import pictures
+from vitviz.common.language import mark, tr
+
+_component = st.components.v2.component(
+    "vitviz_own_picture",
+    css=Path(__file__).with_name("button.css").read_text(encoding="utf-8"),
+    js=Path(__file__).with_name("own_picture.js").read_text(encoding="utf-8"),
+)
+_PROBLEMS = {
+    "large": mark("The picture is larger than 25 MB."),
+    "broken": mark("The picture did not arrive, because the connection broke off. Send it again."),
+}
+
+
+def paste_button() -> None:
+    """Draw a button that reads the clipboard."""
+    _mount("paste_button", "paste", button=tr("Paste from the clipboard"))
+
+
+def camera_button() -> None:
+    """Draw a button that opens a phone's own camera, which needs no HTTPS."""
+    _mount("camera_button", "camera", button=tr("Take a photo with the phone's camera"))
+
+
+def follow_pictures() -> None:
+    """Take what is pasted on the page by the keyboard, and what arrives late; draw nothing."""
+    _mount("paste_anywhere", "page")
+
+
+def _mount(key: str, kind: Literal["paste", "camera", "page"], **words: str) -> None:
+    def sent() -> None:
+        settings.use_stored_language()
+        told: Any = st.session_state.get(key, {}).get("sent")
+        if told is None:  # of a page that was left
+            return
+        problem = _PROBLEMS.get(told["problem"])
+        pictures.receive_sent(told["id"], told["name"], problem and tr(problem))
+
+    height: Any = 1 if kind == "page" else "content"
+    session, taken = pictures.session_and_files()
+    _component(
+        key=key,
+        data={
+            "kind": kind,
+            "session": session,
+            "taken": taken,
+            "words": {
+                "clipboard": tr("from the clipboard"),
+                "closed": tr("This browser gives no access here: press Ctrl+V."),
+                "empty": tr("There is no picture on the clipboard."),
+                "denied": tr("The browser does not allow it: press Ctrl+V."),
+                **words,
+            },
+        },
+        height=height,
+        on_sent_change=sent,
+    )

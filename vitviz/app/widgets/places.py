@@ -1,0 +1,126 @@
+"""The places of a page, and the explanation that stands in them."""
+
+import re
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from vitviz.app import settings
+from vitviz.app.widgets import lesson
+from vitviz.common.language import literal, tr
+from vitviz.text import PageText, glossary
+
+# A mark that style.css opens: what stands beside it is on the page all the time, and cut off.
+_FOLD = '<details><summary data-more="{} ▾" data-less="{} ▴" aria-label="{}"></summary></details>'
+
+
+@dataclass
+class Places:
+    """What stands on every page, in this order; the page itself draws below it.
+
+    Attributes
+    ----------
+    top : warnings
+    lead : the sentence that says what is seen
+    bar : what one plays with
+    stage : the first figure, or several side by side
+    notes : the finding, and the explanation of the page
+    """
+
+    top: DeltaGenerator = field(default_factory=st.container)
+    lead: DeltaGenerator = field(default_factory=lambda: st.container(key="lead"))
+    bar: DeltaGenerator = field(
+        default_factory=lambda: st.container(
+            key="bar", horizontal=True, vertical_alignment="center", gap="medium"
+        )
+    )
+    stage: DeltaGenerator = field(default_factory=lambda: st.container(key="stage"))
+    notes: DeltaGenerator = field(default_factory=lambda: st.container(key="notes"))
+    _settings: DeltaGenerator | None = None
+
+    @property
+    def settings(self) -> DeltaGenerator:
+        """The menu of what is seldom changed; it is drawn when a page first asks for it."""
+        if self._settings is None:
+            with self.bar:
+                self._settings = st.popover(tr("Settings"), key="settings", icon=":material/tune:")
+        return self._settings
+
+
+_places: ContextVar[Places] = ContextVar("places")
+
+
+def lay_out() -> Places:
+    """Make the places of a page, once in a run."""
+    made = Places()
+    _places.set(made)
+    return made
+
+
+def label_in_bar(label: str) -> DeltaGenerator:
+    """Draw a label in the bar, and return the bar for the control beside it."""
+    places().bar.markdown(label, width="content")
+    return places().bar
+
+
+def places() -> Places:
+    """Return the places of the page that is being drawn."""
+    return _places.get()
+
+
+@lesson.part("finding")
+def draw_finding(sentence: str, *, of: str = "") -> None:
+    """Draw the sentence on what was found; lessons hide it, as they ask for it."""
+    if sentence:
+        places().notes.markdown(f"**{of or tr('On this picture')}:** {sentence}")
+
+
+def fold_mark(whole: str) -> str:
+    """Return the mark that unfolds a cut-off text, as HTML; `whole` says what it opens."""
+    return _FOLD.format(tr("more"), tr("less"), whole)
+
+
+def draw_caption(words: PageText) -> None:
+    """Draw the lead sentence and, closed below the figure, the explanation of the page.
+
+    A presenter says the sentence aloud, so it is not drawn for one.
+    """
+    lead, see, try_this = with_definitions(
+        words.lead, words.see, f"**{tr('Try this.')}** {words.try_this}"
+    )
+    if not settings.is_presenting():
+        places().lead.markdown(lead, unsafe_allow_html=True)  # our own strings alone
+    with places().notes.expander(tr("What this shows, and what to try"), key="explanation"):
+        st.latex(words.equation)
+        st.markdown(see, unsafe_allow_html=True)
+        st.markdown(try_this, unsafe_allow_html=True)
+        for title, said in (
+            (tr("What the papers found"), words.papers),
+            (tr("Often said, and wrong"), words.wrong),
+        ):
+            if said:
+                st.markdown(f"**{title}**\n\n{said}")
+
+
+def with_definitions(*texts: str) -> list[str]:
+    """Return Markdown texts with the definition of each glossary term where it first occurs."""
+    meanings = glossary()
+    forms = sorted(meanings, key=len, reverse=True)
+    # A Korean word is followed by its particle, without a space.
+    ends = r"(?:\b|(?=[가-힣]))"
+    pattern = re.compile(rf"\b({'|'.join(map(re.escape, forms))}){ends}", re.IGNORECASE)
+    met: set[str] = set()
+
+    def defined(found: re.Match[str]) -> str:
+        meaning = meanings[found[0].lower()]
+        if meaning in met:
+            return found[0]
+        met.add(meaning)
+        return (
+            f'<span class="term" tabindex="0">{found[0]}'
+            f'<span class="meaning" role="tooltip">{literal(meaning)}</span></span>'
+        )
+
+    return [pattern.sub(defined, text) for text in texts]

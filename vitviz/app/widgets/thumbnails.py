@@ -1,0 +1,47 @@
+"""The sample pictures as thumbnails, of which a click chooses one."""
+
+import base64
+import io
+from pathlib import Path
+
+import streamlit as st
+from PIL import Image, ImageOps
+
+from vitviz.app import settings
+from vitviz.app.shared import pictures
+from vitviz.common.language import tr
+
+SIDE = 88  # pixels, for screens of two a CSS pixel
+_HERE = Path(__file__).parent
+_component = st.components.v2.component(
+    "vitviz_thumbnails",
+    css=(_HERE / "thumbnails.css").read_text(encoding="utf-8"),
+    js=(_HERE / "thumbnails.js").read_text(encoding="utf-8"),
+)
+
+
+def thumbnails(chosen: str) -> None:
+    """Draw them; a click changes the setting `picture`."""
+
+    def pick() -> None:
+        settings.change(picture=st.session_state["thumbnails"]["picked"])
+
+    samples = [
+        {"name": name, "title": pictures.title(name), "source": _source(name)}
+        for name in pictures.samples()
+    ]
+    _component(
+        key="thumbnails",
+        height="content",
+        data={"samples": samples, "chosen": chosen, "label": tr("Sample pictures")},
+        on_picked_change=pick,
+    )
+
+
+@st.cache_data
+def _source(name: str) -> str:
+    """Return a small JPEG as a data URI."""
+    made = ImageOps.fit(pictures.sample(name).image, (SIDE, SIDE), Image.Resampling.LANCZOS)
+    out = io.BytesIO()
+    made.save(out, "JPEG", quality=70)
+    return f"data:image/jpeg;base64,{base64.b64encode(out.getvalue()).decode()}"

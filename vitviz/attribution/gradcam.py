@@ -1,0 +1,130 @@
+"""Grad-CAM: the channels of the last layer's input, weighted by the gradient of the target."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import get_ident
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..activations.targets import PassResult, Question, Target, Token
+from ..model import Model
+from ..model.devices import own_precision
+from ..model.families import ModelError, has_inference_tensors
+from ..model.inputs import Picture, prepare
+from ..model.recording import INSTALLING
+
+#: Names of the norm before the attention of a block, in timm, torchvision and transformers.
+NORMS = ("norm1", "ln_1", "layernorm_before", "layer_norm1", "norm_before")
+
+
+@own_precision()
+def grad_cam(model: Model, image: Picture, target: Target) -> np.ndarray:
+    """Map one target by the last block's input: its channels, weighted by their mean gradient.
+
+    What enters the attention of the last block, after its norm, has D channels for each patch. A
+    channel's weight is the gradient of the target with respect to it, averaged over the patches;
+    the map is the weighted sum, with negative values set to 0.
+
+    Parameters
+    ----------
+    model, image, target
+        As in `relevance`, but a target that is a token has no such map.
+
+    Returns
+    -------
+    ndarray of float64, shape (rows, cols)
+        In the grid of the first layer; where the last one is coarser, each of its patches is
+        repeated. Without unit and not normalised: compare where two maps are high, not how high.
+
+    Raises
+    ------
+    ModelError
+        When the model has no such output, the last block has no norm before its attention, or no
+        finite gradient reaches it.
+    ValueError
+        When there is no such class, or the target does not fit the output.
+
+    Notes
+    -----
+    The norm before the last attention is where the common library for class activation maps reads
+    a ViT. The map uses the last block alone, and one weight for a channel in the whole picture.
+
+    References
+    ----------
+    Selvaraju et al., "Grad-CAM: Visual Explanations from Deep Networks via Gradient-based
+    Localization", ICCV 2017, equations 1 and 2; https://github.com/jacobgil/pytorch-grad-cam for
+    its use with a ViT.
+    """
+    if isinstance(target, Token):
+        raise ValueError("Grad-CAM explains an output of the model. Give a class or a vector.")
+    question, site = Question(model, target), model.sites[-1]
+    named = (getattr(site.block, name, None) for name in NORMS)
+    norm = next((part for part in named if part is not None), None)
+    if norm is None or len(site.layer.query_grid) != 2:
+        raise ModelError(
+            "{layer} has no norm before its attention, where Grad-CAM reads a ViT.",
+            layer=site.layer.name,
+        )
+    if has_inference_tensors(model.module):
+        raise ModelError(
+            "The weights of {model} were created under torch.inference_mode, so torch computes no "
+            "gradient with them. Create the module outside of it.",
+            model=model.name,
+        )
+    with torch.inference_mode(False), torch.enable_grad(), _leaf_after(norm) as outputs:
+        x = model.placed(prepare(model, image).x)[None]
+        output = model.run(x)[0]
+        result = PassResult(output.float(), output, lambda: output, np.empty(0, int))
+        value = question.value(result, None)
+        if len(outputs) != 1 or not value.requires_grad:
+            raise ModelError(
+                "No gradient of the answer reaches {layer}. Check whether a later part of the "
+                "model computes without gradients.",
+                layer=site.layer.name,
+            )
+        (gradient,) = torch.autograd.grad(value, outputs)
+    rows, cols = site.layer.query_grid
+    entering, gradient = (
+        _patches(each[0].detach().double(), site.layout, rows * cols)
+        for each in (*outputs, gradient)
+    )
+    map_ = (entering * gradient.mean(dim=0)).sum(dim=1).clamp(min=0)
+    if not torch.isfinite(map_).all():
+        raise ModelError(
+            "The gradient in {layer} is NaN or infinite, so no map is drawn.", layer=site.layer.name
+        )
+    values = map_.reshape(rows, cols).cpu().numpy()
+    first_rows, first_cols = model.layers[0].query_grid
+    values = values.repeat(first_rows // rows, axis=0).repeat(first_cols // cols, axis=1)
+    values.setflags(write=False)
+    return values
+
+
+def _patches(tokens: Tensor, layout: str, count: int) -> Tensor:
+    """Return the patches (N, D) of the tokens of one picture, without prefix tokens."""
+    if layout == "channels":
+        tokens = tokens.flatten(1).T
+    return tokens.reshape(-1, tokens.shape[-1])[-count:]
+
+
+@contextmanager
+def _leaf_after(part: nn.Module) -> Iterator[list[Tensor]]:
+    """Make what a part gives the leaf of the graph, in this thread; collect it."""
+    thread = get_ident()  # others may run the module meanwhile
+    outputs: list[Tensor] = []
+
+    def cut(part: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
+        if get_ident() != thread:
+            return None
+        outputs.append(output.detach().requires_grad_())
+        return outputs[-1]
+
+    with INSTALLING:
+        handle = part.register_forward_hook(cut)
+    try:
+        yield outputs
+    finally:
+        handle.remove()

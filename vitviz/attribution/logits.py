@@ -1,0 +1,233 @@
+"""Direct logit attribution: what each head, each MLP and the embedding add to an answer."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from ..activations import Activations, capture
+from ..activations.targets import Question, Target
+from ..model import Model
+from ..model.devices import TOLERANCE
+from ..model.families import ModelError
+from ..model.inputs import Picture, prepare
+
+
+@dataclass(frozen=True, eq=False)
+class LogitParts:
+    """What the parts of a model write for one answer; all parts sum to `answer`.
+
+    Attributes
+    ----------
+    answer : float
+        The logit, or the target's value, of the plain pass.
+    embedding : float
+        Written by the tokens before the first layer: patches, prefix tokens and positions.
+    heads : ndarray of shape (layers, heads)
+        NaN for heads that a layer lacks because another layer has more.
+    mlps : ndarray of shape (layers,)
+    biases : float
+        Written whatever the picture is: biases of the output projections, of the final norm and of
+        the head; and what single precision rounds off the heads.
+    """
+
+    answer: float
+    embedding: float
+    heads: np.ndarray
+    mlps: np.ndarray
+    biases: float
+
+    @property
+    def total(self) -> float:
+        """The sum of all parts."""
+        heads = float(np.nansum(self.heads))
+        return self.embedding + heads + float(self.mlps.sum()) + self.biases
+
+
+def direct_logit_attribution(model: Model, image: Picture, target: Target) -> LogitParts:
+    """Split an answer into what each head, each MLP and the embedding add to it directly.
+
+    Every layer adds to the residual stream, and the head reads a linear function of the stream's
+    end, once the scale of the final norm is held at its value in this pass. So the answer is a sum
+    with one term for each part. A term is what the part writes for the answer itself; what later
+    layers make of it counts as theirs.
+
+    Parameters
+    ----------
+    model : Model
+    image : PIL.Image (upright), bytes, path or a prepared input, as in `vitviz.capture`
+    target : int, str or array
+        A class by index or name, or a vector as long as the output: for the difference of two
+        classes, 1 at the one and -1 at the other.
+
+    Raises
+    ------
+    ModelError
+        When the model has no such output, its layers differ in their tokens, run attention and MLP
+        side by side or do more to their heads than to project and scale them, or the head is not
+        linear once the final norm's scale is held.
+    ValueError
+        When there is no such class, or the target is a token or a function.
+
+    Notes
+    -----
+    A part may write much for a class and not be needed for it, and the other way round: compare
+    with `vitviz.intervention.head_effects`, which also sees what later layers make of a head.
+
+    References
+    ----------
+    Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021; for ViT: Gandelsman,
+    Efros and Steinhardt, "Interpreting CLIP's Image Representation via Text-Based Decomposition",
+    ICLR 2024.
+    """
+    question = Question(model, target)
+    if question.class_index is None and not hasattr(question, "vector"):
+        raise ValueError(
+            "Expected a class or a vector as the target: only their answers are sums of parts."
+        )
+    prepared = prepare(model, image)
+    acts = capture(model, prepared)
+    _ = acts.num_prefix_tokens  # a ModelError where layers differ in their tokens
+    answer, weights, biases = _read_linearly(model, acts, question)
+
+    def written(tokens: np.ndarray) -> float:
+        return float((weights * tokens).sum())
+
+    heads = np.full((acts.depth, max(layer.num_heads for layer in acts.layers)), np.nan)
+    mlps = np.empty(acts.depth)
+    for layer in range(acts.depth):
+        before, between, after = (
+            np.asarray(tokens, np.float64)
+            for tokens in (
+                acts.tokens(layer),
+                acts.tokens_after_attention(layer),
+                acts.tokens(layer + 1),
+            )
+        )
+        outputs = _head_writings(model, acts, layer, between - before)
+        heads[layer, : len(outputs)] = [written(output) for output in outputs]
+        biases += written(between - before - outputs.sum(axis=0))
+        mlps[layer] = written(after - between)
+    parts = LogitParts(
+        answer=answer,
+        embedding=written(np.asarray(acts.tokens(0), np.float64)),
+        heads=heads,
+        mlps=mlps,
+        biases=biases,
+    )
+    size = max(abs(answer), float(np.nanmax(np.abs(heads))), float(np.abs(mlps).max()))
+    if not abs(parts.total - answer) <= TOLERANCE * size:
+        raise ModelError(
+            "The parts of {model} sum to {total:.4f}, but its answer is {answer:.4f}: its head "
+            "does more than a linear layer to the normalised tokens.",
+            model=model.name,
+            total=parts.total,
+            answer=answer,
+        )
+    return parts
+
+
+class _HoldNorms(TorchFunctionMode):
+    """Run each LayerNorm and RMSNorm with its scale as a constant."""
+
+    def __init__(self, scales: list[Tensor], replay: bool) -> None:
+        super().__init__()
+        self.scales, self.replay = scales, iter(scales) if replay else None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func not in (F.layer_norm, F.rms_norm):
+            return func(*args, **kwargs)
+        return self._normalise(func is F.layer_norm, *args, **kwargs)
+
+    def _normalise(
+        self,
+        centred: bool,
+        x: Tensor,
+        shape: Any,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        eps: float | None = None,
+    ) -> Tensor:
+        axes = tuple(range(-len(shape), 0))
+        moved = x - x.mean(axes, keepdim=True) if centred else x
+        if self.replay is not None:
+            scale = next(self.replay)
+        else:
+            if eps is None:
+                eps = 1e-5 if centred else torch.finfo(x.dtype).eps
+            scale = (moved.square().mean(axes, keepdim=True) + eps).rsqrt().detach()
+            self.scales.append(scale)
+        y = moved * scale
+        y = y if weight is None else y * weight
+        return y if bias is None else y + bias
+
+
+def _read_linearly(
+    model: Model, acts: Activations, question: Question
+) -> tuple[float, np.ndarray, float]:
+    """Return the answer, its weights on the last tokens (T, D), and what it is without them."""
+    z = model.placed(torch.tensor(acts.tokens(acts.depth)))[None]
+    scales: list[Tensor] = []
+
+    def read(tokens: Tensor, replay: bool) -> Tensor:
+        with _HoldNorms(scales, replay):
+            output = model.answer(tokens)[0].float()
+        if question.class_index is not None:
+            return output[question.class_index]
+        return (output * question.vector.to(output)).sum()
+
+    with torch.enable_grad():
+        leaf = z.clone().requires_grad_()
+        answer = read(leaf, replay=False)
+        (gradient,) = torch.autograd.grad(answer, leaf)
+    with torch.no_grad():
+        rest = read(torch.zeros_like(z), replay=True)
+    weights = gradient[0].double().cpu().numpy()
+    return float(answer.detach()), weights, float(rest)
+
+
+def _head_writings(model: Model, acts: Activations, layer: int, added: np.ndarray) -> np.ndarray:
+    """Return what each head adds to the residual stream: (h, T, D).
+
+    Raises
+    ------
+    ModelError
+        When these and the projection's bias do not sum to what the layer's attention added, up to
+        one factor a channel.
+    """
+    projection = model.sites[layer].projection
+    name = acts.layers[layer].name
+    if getattr(projection, "weight", None) is None:
+        raise ModelError("{layer} has no output projection to split by heads.", layer=name)
+    outputs = np.asarray(acts.attention(layer) @ acts.values(layer), np.float64)  # (h, T, d)
+    weight = projection.weight.detach().double().cpu().numpy().reshape(added.shape[1], -1)
+    if weight.shape[1] != outputs.shape[0] * outputs.shape[2]:
+        raise ModelError(
+            "The output projection of {layer} takes {inputs} numbers, and its heads give {given}.",
+            layer=name,
+            inputs=weight.shape[1],
+            given=outputs.shape[0] * outputs.shape[2],
+        )
+    by_head = weight.reshape(len(weight), *outputs.shape[::2])  # (D, h, d)
+    projected = np.einsum("htd,Dhd->htD", outputs, by_head, optimize=True)
+    bias = np.zeros(len(weight))
+    if projection.bias is not None:
+        bias = projection.bias.detach().double().cpu().numpy()
+    whole = projected.sum(axis=0) + bias
+    # LayerScale multiplies each channel by one factor: the best one is found, and then proved.
+    factors = (added * whole).sum(axis=0) / np.maximum((whole**2).sum(axis=0), 1e-30)
+    if np.allclose(factors, 1, atol=TOLERANCE):
+        factors = np.ones_like(factors)
+    rounding = 8 * np.finfo(np.float32).eps * np.abs(acts.tokens(layer)).max()  # of `added`
+    if np.abs(added - factors * whole).max() > TOLERANCE * np.abs(added).max() + rounding:
+        raise ModelError(
+            "{layer} does more to its heads than to project and scale them, so what one of them "
+            "adds is not known.",
+            layer=name,
+        )
+    return np.asarray(factors * projected)

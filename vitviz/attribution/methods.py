@@ -1,0 +1,64 @@
+"""The methods that map what one answer rests on, by name."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..activations.targets import Target
+from ..common.language import mark
+from ..model import Model
+from ..model.inputs import Picture
+from .gradcam import grad_cam
+from .maps import gradient_rollout, relevance
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method.
+
+    Attributes
+    ----------
+    label, summary : str
+        What it is called, and what its numbers are; marked for translation.
+    map : callable(model, image, target) -> ndarray of shape (rows, cols)
+        In the grid of the first layer.
+    is_share : bool
+        Whether the map and the prefix tokens' values sum to 1.
+    begins_at_identity : bool
+        Whether the map holds what each patch has before the first layer.
+    """
+
+    label: str
+    summary: str
+    map: Callable[[Model, Picture, Target], np.ndarray]
+    is_share: bool = False
+    begins_at_identity: bool = False
+
+
+#: To add a method, write its function in a file of its own, and one entry here.
+METHODS: Mapping[str, Method] = {
+    "relevance": Method(
+        mark("relevance"),
+        mark(
+            "Attention weighted by the gradient of the class's logit, with negative values "
+            "set to 0, combined over all layers"
+        ),
+        relevance,
+        begins_at_identity=True,
+    ),
+    "gradient": Method(
+        mark("gradient rollout"),
+        mark("The same weights with normalised rows, combined as in rollout: shares of 100 %"),
+        gradient_rollout,
+        is_share=True,
+    ),
+    "grad_cam": Method(
+        mark("Grad-CAM"),
+        mark(
+            "The channels that enter the last layer's attention, each weighted by the mean "
+            "gradient of the class's logit, with negative sums set to 0"
+        ),
+        grad_cam,
+    ),
+}

@@ -1,7 +1,0 @@
-"""`python -m vitviz.cli` is the `vitviz` command."""
-
-import sys
-
-from . import main
-
-sys.exit(main())

@@ -1,0 +1,33 @@
+"""Turn uploaded bytes into an upright RGB picture; resize and crop it for a model."""
+
+from .decoding import LONG_SIDE, MAX_FILE_BYTES, MAX_SCANS, MAX_SIDE, ImageError, is_photo
+from .opening import open_image, read_file
+from .placement import (
+    INTERPOLATIONS,
+    SHOWN_SIDE,
+    Crop,
+    Placement,
+    fit,
+    patch_mask,
+    place,
+    reduce_picture,
+)
+
+__all__ = [
+    "INTERPOLATIONS",
+    "LONG_SIDE",
+    "MAX_FILE_BYTES",
+    "MAX_SCANS",
+    "MAX_SIDE",
+    "SHOWN_SIDE",
+    "Crop",
+    "ImageError",
+    "Placement",
+    "fit",
+    "is_photo",
+    "open_image",
+    "patch_mask",
+    "place",
+    "read_file",
+    "reduce_picture",
+]

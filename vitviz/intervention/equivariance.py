@@ -1,0 +1,222 @@
+"""Experiments in which patches change places, with E_pos and without it.
+
+Without E_pos a ViT is equivariant to permutations: shuffled patches give the same tokens in another
+order, and so the same answer. The patch embedding alone is equivariant to translations by whole
+patches.
+"""
+
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..common.language import Message
+from ..model import Model
+from ..model.devices import own_precision
+from ..model.families import ModelError, position_encodings
+from ..model.inputs import Picture, prepare
+from ..model.model import Recorder
+from .lens import read_only
+
+Patch = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shuffled:
+    """The model's outputs on a picture and on its shuffled patches; arrays are read-only.
+
+    Attributes
+    ----------
+    order : ndarray of int, shape (N,)
+        Number of the patch at each place of the shuffled picture, row by row.
+    outputs : ndarray of shape (2, 2, K)
+        With E_pos and without it; of the picture and of the shuffled picture. Probabilities, or
+        the plain outputs if the model has no classification head.
+    """
+
+    order: np.ndarray
+    outputs: np.ndarray
+
+    @property
+    def changes(self) -> tuple[float, float]:
+        """Largest change of an output by the shuffling: with E_pos, and without it."""
+        with_positions, without = np.abs(self.outputs[:, 0] - self.outputs[:, 1]).max(axis=1)
+        return float(with_positions), float(without)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distances:
+    """Distances between two sets of tokens: the mean of |a - b| / |a|, 0 if they are equal.
+
+    Attributes
+    ----------
+    embedded : float
+        After the patch embedding, before E_pos.
+    last, last_without : float
+        After the last layer, with E_pos and without it.
+    """
+
+    embedded: float
+    last: float
+    last_without: float
+
+
+@own_precision()
+def shuffle_patches(model: Model, image: Picture, *, seed: int = 0) -> Shuffled:
+    """Compute the answer with the patches in order and shuffled, with E_pos and without it.
+
+    Parameters
+    ----------
+    model : Model
+    image : PIL.Image (upright), bytes, path or a prepared input, as in `vitviz.capture`
+    seed : int
+        Of the permutation.
+
+    Raises
+    ------
+    ModelError
+        When the model knows the place of a patch from more than E_pos, or has no E_pos.
+
+    Notes
+    -----
+    Without E_pos the outputs differ only by rounding, as sums are added in another order.
+
+    References
+    ----------
+    Dosovitskiy et al. (ICLR 2021), appendix D.4 and Table 8.
+    """
+    bare, x = _without_positions(model), prepare(model, image).x
+    rows, cols = model.layers[0].query_grid
+    order = np.random.default_rng(seed).permutation(rows * cols)
+    pictures = (x, rearrange_patches(x, (rows, cols), order))
+    modules = (model.module, bare)
+    outputs = torch.stack(
+        [torch.cat([_run(model, module, one) for one in pictures]) for module in modules]
+    )
+    if model.num_classes:
+        outputs = model.scores(outputs)
+    return Shuffled(order=read_only(order), outputs=read_only(outputs.numpy()))
+
+
+@own_precision()
+def repeat_patch(model: Model, image: Picture, first: Patch, second: Patch) -> Distances:
+    """Measure the distance between the tokens of two equal patches: `first` copied over `second`.
+
+    Parameters
+    ----------
+    model : Model
+    image : PIL.Image (upright), bytes, path or a prepared input, as in `vitviz.capture`
+    first, second : (row, column)
+
+    Raises
+    ------
+    ModelError
+        As `shuffle_patches`.
+    """
+    bare, x = _without_positions(model), prepare(model, image).x
+    grid = model.layers[0].query_grid
+    order = np.arange(grid[0] * grid[1])
+    one, other = (row * grid[1] + col for row, col in (first, second))
+    order[other] = one
+    patches = _patch_tokens(model, bare, rearrange_patches(x, grid, order))
+    return _distances(*((tokens[[one]], tokens[[other]]) for tokens in patches))
+
+
+@own_precision()
+def translate(model: Model, image: Picture, pixels: int) -> Distances:
+    """Measure how much tokens change when the model's input moves to the right.
+
+    A token of the moved picture is compared with the token that was at its place before; of the two
+    nearest places with the nearer token, as a patch may come to lie between two. The pixels that
+    move in at the left mirror the picture, and are left out of the comparison.
+
+    Parameters
+    ----------
+    model : Model
+    image : PIL.Image (upright), bytes, path or a prepared input, as in `vitviz.capture`
+    pixels : int
+        From 1 to the width of a patch.
+
+    Raises
+    ------
+    ModelError
+        As `shuffle_patches`.
+    """
+    bare, x = _without_positions(model), prepare(model, image).x
+    grid, width = model.layers[0].query_grid, x.shape[-1]
+    moved = F.pad(x, (pixels, 0), mode="reflect")[..., :width]
+    pairs = []
+    for before, after in zip(
+        _patch_tokens(model, bare, x), _patch_tokens(model, bare, moved), strict=True
+    ):
+        before, after = (tokens.reshape(*grid, -1) for tokens in (before, after))
+        after = after[:, 1:]  # the first column mirrors the picture in part
+        candidates = torch.stack([before[:, :-1], before[:, 1:]])
+        nearest = (after - candidates).norm(dim=-1).argmin(dim=0)
+        origin = candidates.gather(0, nearest[None, ..., None].expand(1, *after.shape))[0]
+        pairs.append((origin.flatten(0, 1), after.flatten(0, 1)))
+    return _distances(*pairs)
+
+
+def rearrange_patches(x: Tensor, grid: tuple[int, int], order: np.ndarray) -> Tensor:
+    """Return the picture (C, H, W) with patch number `order[n]` at place n."""
+    height, width = (extent // count for extent, count in zip(x.shape[1:], grid, strict=True))
+    patches = F.unfold(x[None], (height, width), stride=(height, width))  # (1, C P P, N)
+    patches = patches[..., torch.from_numpy(order)]
+    return F.fold(patches, x.shape[1:], (height, width), stride=(height, width))[0]
+
+
+def _without_positions(model: Model) -> nn.Module:
+    """Return the module with zeros in place of E_pos; it shares all other weights."""
+    encodings = position_encodings(model.part, model.layers)
+    if encodings != ("embedding",):
+        why = Message("it has no position embedding")
+        if others := [Message(name) for name in encodings if name != "embedding"]:
+            listed = reduce(lambda one, two: Message("{one} and {two}", one=one, two=two), others)
+            why = Message("it also knows the place of a patch from {others}", others=listed)
+        raise ModelError(
+            "{model} cannot run without its position embedding: {why}.",
+            model=model.name,
+            why=why,
+        )
+    assert model.positions is not None
+    return model.with_exchanged(model.parts.positions, torch.zeros_like(model.positions))
+
+
+def _run(model: Model, module: nn.Module, x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return model.run(model.placed(x)[None], module).float().cpu()
+
+
+class _Ends(Recorder):
+    """Keep the outputs of the patch embedding and of the last block."""
+
+    def on_patches(self, patches: Tensor) -> None:
+        self.patches = patches.float().flatten(1, -2)[0]
+
+    def after_block(self, layer: int, tokens: Tensor) -> None:
+        self.last = tokens
+
+
+def _patch_tokens(model: Model, bare: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return tokens (N, D): of the patch embedding, and the last layer with and without E_pos."""
+    prefix = len(model.layers[0].prefix)
+    ends, norm = _Ends(), model.parts.norm or nn.Identity()
+    last = []
+    with torch.inference_mode():
+        batch = model.placed(x)[None]
+        for module in (model.module, bare):
+            with model.watched(ends):
+                model.run(batch, module)
+            last.append(norm(ends.last)[0, prefix:].float())
+    return ends.patches, last[0], last[1]
+
+
+def _distances(*pairs: tuple[Tensor, Tensor]) -> Distances:
+    embedded, last, without = (
+        float(((a - b).norm(dim=-1) / a.norm(dim=-1)).mean()) for a, b in pairs
+    )
+    return Distances(embedded=embedded, last=last, last_without=without)

@@ -1,0 +1,232 @@
+"""What the outputs of a model mean: kinds of answers, grades of confidence, class names."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from torch import Tensor
+
+from .families import ModelError
+
+#: Grades of an answer, by its probability.
+Grade = Literal["confident", "unsure", "weak"]
+GRADES: tuple[Grade, ...] = ("confident", "unsure", "weak")
+CONFIDENT = 0.8  # answers are confident from the probability at which this share is right
+WEAK = 0.5  # and weak below the probability at which this share is right
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Share of answers that have a grade, and share of these that are right, from 0 to 1."""
+
+    share: float
+    right: float
+
+
+@dataclass(frozen=True)
+class Grades:
+    """Thresholds of the grades, and how often their answers were right on test pictures.
+
+    Attributes
+    ----------
+    weak_below, confident_from : float
+        Thresholds of the most probable class's probability.
+    rates : mapping of grade to Rate
+        Measured on `pictures` test pictures, which no threshold was fitted on.
+    """
+
+    weak_below: float
+    confident_from: float
+    rates: Mapping[Grade, Rate]
+    pictures: int
+
+    @classmethod
+    def read(cls, about: Mapping[str, Any]) -> "Grades":
+        """Return the grades in the metadata of a file of weights."""
+        return cls(
+            weak_below=about["weak_below"],
+            confident_from=about["confident_from"],
+            rates={grade: Rate(*about["test"][grade]) for grade in GRADES},
+            pictures=about["test_pictures"],
+        )
+
+    def of(self, probability: float) -> Grade:
+        """Return the grade of an answer with this probability."""
+        return grade_of(probability, self.weak_below, self.confident_from)
+
+
+def grade_of(probability: float, weak_below: float, confident_from: float) -> Grade:
+    if probability >= confident_from:
+        return "confident"
+    return "weak" if probability < weak_below else "unsure"
+
+
+def fit_thresholds(confidence: np.ndarray, right: np.ndarray) -> tuple[float, float]:
+    """Return the probabilities below which answers are weak, and from which they are confident.
+
+    The share of right answers at each probability is estimated by isotonic regression: the
+    non-decreasing function with the least squared error. Both thresholds are rounded up to whole
+    percent, as the page shows them.
+
+    Parameters
+    ----------
+    confidence : ndarray of shape (n,)
+        Probability of the most probable class.
+    right : bool ndarray of shape (n,)
+
+    References
+    ----------
+    Zadrozny and Elkan, "Transforming Classifier Scores into Accurate Multiclass Probability
+    Estimates" (KDD 2002), section 3.
+    """
+    order = np.argsort(confidence, kind="stable")
+    values, first = np.unique(confidence[order], return_index=True)
+    sums = np.add.reduceat(right[order].astype(float), first)
+    counts = np.diff(np.append(first, len(order)))
+    blocks: list[tuple[float, int, float]] = []  # sum, count and lowest probability
+    for value, total, count in zip(values, sums, counts, strict=True):
+        block = (float(total), int(count), float(value))
+        while blocks and blocks[-1][0] * block[1] >= block[0] * blocks[-1][1]:
+            before = blocks.pop()
+            block = (before[0] + block[0], before[1] + block[1], before[2])
+        blocks.append(block)
+
+    def lowest_probability(rate: float) -> float:
+        """Return where at least this share of answers is right; above 1 if there is no such."""
+        low = next((low for total, count, low in blocks if total >= rate * count), 1.01)
+        return math.ceil(round(100 * low, 6)) / 100
+
+    return lowest_probability(WEAK), lowest_probability(CONFIDENT)
+
+
+def measure(
+    confidence: np.ndarray, right: np.ndarray, thresholds: tuple[float, float]
+) -> dict[str, list[float]]:
+    """Return, for each grade, its share of the answers and the share of these that are right."""
+    grades = np.array([grade_of(float(one), *thresholds) for one in confidence])
+    rates: dict[str, list[float]] = {}
+    for grade in GRADES:
+        mask = grades == grade
+        rate = float(right[mask].mean()) if mask.any() else 0.0
+        rates[grade] = [round(float(mask.mean()), 4), round(rate, 4)]
+    return rates
+
+
+#: "classes": one of them applies, and their probabilities sum to 1. "labels": several may apply,
+#: each with its own probability. "values": numbers of unknown unit, as of a regression.
+#: "embedding": features of the picture, which are compared and not read one by one.
+Answers = Literal["classes", "labels", "values", "embedding"]
+
+#: Names of classes in the order of the outputs, or a mapping between names and numbers.
+Labels = Iterable[Any] | Mapping[Any, Any]
+
+_PROBLEMS: dict[str, Answers] = {  # by the problem_type of transformers
+    "single_label_classification": "classes",
+    "multi_label_classification": "labels",
+    "regression": "values",
+}
+_MAX_LENGTH = 40  # characters of a value in an error
+
+
+def parse_answers(stated: str | None) -> Answers | None:
+    """Return a kind of answers unchanged, or raise a ModelError if it is unknown."""
+    if stated is None or stated in get_args(Answers):
+        return stated  # type: ignore[return-value]
+    raise ModelError(
+        "Unknown kind of answers {stated!r}. Expected one of {known}.",
+        stated=stated,
+        known=", ".join(get_args(Answers)),
+    )
+
+
+def configured_answers(module: Any) -> Answers | None:
+    """Return the kind of answers in a configuration of transformers, or None."""
+    return _PROBLEMS.get(str(getattr(getattr(module, "config", None), "problem_type", None)))
+
+
+def scores(outputs: Tensor, answers: Answers) -> Tensor:
+    """Turn outputs (..., K) into probabilities of classes or labels; others stay as they are."""
+    if answers == "classes":
+        return outputs.softmax(dim=-1)
+    return outputs.sigmoid() if answers == "labels" else outputs
+
+
+def class_names(labels: Labels) -> tuple[str, ...]:
+    """Return the names of the classes in the order of the outputs.
+
+    Parameters
+    ----------
+    labels : names in that order; {number: name} as `id2label`, or {name: number} as `class_to_idx`
+
+    Raises
+    ------
+    ModelError
+        When a number from 0 on has no name, or a mapping can be read in both directions.
+    """
+    if isinstance(labels, Mapping):
+        return _names_in_mapping(labels)
+    if isinstance(labels, str | bytes | set | frozenset) or not isinstance(labels, Iterable):
+        raise ModelError(
+            "Labels must have an order, got {labels}. Give a list of names in the order of the "
+            "outputs, or a dictionary.",
+            labels=_shorten(labels),
+        )
+    return tuple(map(_check_name, labels))
+
+
+def _names_in_mapping(labels: Mapping[Any, Any]) -> tuple[str, ...]:
+    """Return names from a mapping whose keys or values are the numbers 0 to K - 1."""
+    pairs = [*labels.items()]
+    by_number = _names_in_order([(key, value) for key, value in pairs])
+    by_name = _names_in_order([(value, key) for key, value in pairs])
+    # JSON turns the keys of id2label into text; only keys of type int show the direction.
+    typed = all(isinstance(key, int) and isinstance(value, str) for key, value in pairs)
+    if by_number is not None and by_name is not None and by_number != by_name and not typed:
+        key, value = next(pair for pair in pairs if str(pair[0]) != str(pair[1]))
+        raise ModelError(
+            "The labels can be read in two ways: {key!r}: {value!r} names class {key} {value}, or "
+            "class {value} {key}. Give a list of names in the order of the outputs.",
+            key=key,
+            value=value,
+        )
+    names = by_name if by_number is None else by_number
+    if names is None:
+        raise ModelError(
+            "The labels are {labels}. A dictionary of labels needs a name for each number from 0 "
+            "to {last}.",
+            labels=_shorten(dict(labels)),
+            last=max(len(pairs) - 1, 0),
+        )
+    return names
+
+
+def _names_in_order(numbered: list[tuple[Any, Any]]) -> tuple[str, ...] | None:
+    """Return names in the order of their numbers; None if these are not 0 to K - 1."""
+    named = {_parse_number(number): name for number, name in numbered}
+    if not named or {*named} != {*range(len(numbered))}:
+        return None
+    return tuple(_check_name(named[number]) for number in range(len(numbered)))
+
+
+def _parse_number(value: Any) -> int | None:
+    """Return a whole number, which may be given as text; None for anything else."""
+    if isinstance(value, str):
+        return int(value) if value.isascii() and value.isdigit() else None
+    whole = hasattr(value, "__index__") and not isinstance(value, bool)
+    return int(value) if whole else None
+
+
+def _check_name(value: Any) -> str:
+    if isinstance(value, str) or hasattr(value, "__index__"):
+        return str(value)
+    raise ModelError(
+        "The name of a class must be text, got {value}.",
+        value=_shorten(value),
+    )
+
+
+def _shorten(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}…"

@@ -1,0 +1,130 @@
+"""`Preprocessing`: turn a picture into the input of a model."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..common.images import Placement, fit, place
+from .families import ModelError
+
+_MODES = {1: "L", 3: "RGB"}  # Pillow's, by the number of channels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocessing:
+    """How a picture becomes the model's input.
+
+    Attributes
+    ----------
+    input_size : (height, width) in pixels
+    mean, std : of each channel of the input, for values in 0..1
+        One number each for a model of grey pictures. They describe any linear scale: values in
+        0..255 have mean 0 and std 1 / 255.
+    interpolation : "bicubic", "bilinear", "lanczos", "nearest", "box" or "hamming"
+    crop_pct : float or (float, float)
+        Share of the resized picture that a centre crop keeps, for both sides or (rows, columns).
+    crop_mode : "center", "squash", "border", "shortest" or "cut"
+        See `vitviz.common.images.place`.
+    crop_start : "round", "trunc" or "floor"
+        How the start of a centre crop is rounded: as by torchvision and timm ("round"), or as by
+        transformers.
+    channel_order : "RGB" or "BGR"
+    detail : float
+        Resolution of the picture as a share of the input's: 0.5 if a model was trained on pictures
+        enlarged twofold. A picture is fitted to the smaller size, then enlarged as in training, so
+        that a picture of the training's size is not resampled before.
+    """
+
+    input_size: tuple[int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: str = "bicubic"
+    crop_pct: float | tuple[float, float] = 1.0
+    crop_mode: str = "center"
+    crop_start: str = "round"
+    channel_order: str = "RGB"
+    detail: float = 1.0
+
+    def place(self, image: Image.Image) -> Placement:
+        """Return where the input lies in the picture; `box` is in pixels before enlarging."""
+        if not isinstance(image, Image.Image):
+            raise TypeError(
+                f"Expected a PIL image, got {type(image).__name__}. Open a file's path or bytes by "
+                "open_image."
+            )
+        return place(
+            image.size,
+            input_size=self._fitted_size,
+            crop_pct=self.crop_pct,
+            crop_mode=self.crop_mode,
+            crop_start=self.crop_start,
+        )
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        """Return the model's input for a picture, float32 of shape (channels, height, width).
+
+        A model of grey pictures gets the luma of the picture.
+
+        Raises
+        ------
+        ModelError
+            When the model takes neither grey nor colour pictures.
+        TypeError
+            When `image` is not a PIL image.
+        """
+        where = self.place(image)
+        mode = _MODES.get(len(self.mean))
+        if mode is None:
+            raise ModelError(
+                "The model takes {channels} channels, and a picture has 1 or 3. Give a prepared "
+                "input instead: a tensor of shape ({channels}, {height}, {width}).",
+                channels=len(self.mean),
+                height=self.input_size[0],
+                width=self.input_size[1],
+            )
+        mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
+        border = self.crop_mode == "border"  # which timm pads with the mean; else black
+        fill = [round(255 * min(max(m, 0.0), 1.0)) if border else 0 for m in self.mean]
+        picture = fit(
+            image.convert(mode),
+            where,
+            interpolation=self.interpolation,
+            fill=tuple(fill[::-1] if self.channel_order == "BGR" else fill),
+        )
+        levels = np.array(picture).reshape(picture.height, picture.width, len(self.mean))
+        x = torch.from_numpy(levels).permute(2, 0, 1).float() / 255
+        if self._fitted_size != self.input_size:
+            x = F.interpolate(x[None], size=self.input_size, mode="bicubic", antialias=True)[0]
+            x = x.clamp(0, 1)
+        x = x.flip(0) if self.channel_order == "BGR" else x
+        return (x - mean) / std
+
+    def picture_of(self, x: Tensor) -> Image.Image | None:
+        """Undo mean and std of an input (channels, H, W); None unless it has 1 or 3 channels."""
+        if len(self.mean) not in _MODES:
+            return None
+        mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
+        levels = (255 * (x.detach().float().cpu() * std + mean)).round().clamp(0, 255).byte()
+        levels = levels.flip(0) if self.channel_order == "BGR" else levels
+        pixels = levels.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
+        return Image.fromarray(pixels)
+
+    def with_channels(self, count: int) -> "Preprocessing":
+        """Adapt mean and std to another number of channels, by averaging as timm does."""
+        if count == len(self.mean):
+            return self
+        mean, std = (
+            (sum(values) / len(values),) * count if values else values
+            for values in (self.mean, self.std)
+        )
+        return replace(self, mean=mean, std=std, channel_order="RGB")
+
+    @property
+    def _fitted_size(self) -> tuple[int, int]:
+        """Height and width to which a picture is fitted before it is enlarged (see `detail`)."""
+        height, width = self.input_size
+        return max(1, round(self.detail * height)), max(1, round(self.detail * width))

@@ -1,0 +1,187 @@
+// @ts-check
+// Put the items of a scene on the page. A node is kept if the next scene has an item of the same
+// kind in its place, so that the element under the pointer does not change.
+
+import { contextOf, element } from "../token_map/parts.js";
+import { BOXES, part } from "./boxes.js";
+import { drawBars, drawCut, drawMatrix, drawStrip, pixels, rich } from "./drawing.js";
+import { tokens, waiting } from "./scenes.js";
+import { STEPS } from "./steps.js";
+import { written } from "./tensors.js";
+import { tr } from "../token_map/strings.js";
+
+/** @import { Item, Scene } from "./scenes.js" */
+
+/** @param {Scene} scene @returns {Item[]} */
+export function itemsOf(scene) {
+  const { card, box } = scene;
+  if (box) return (BOXES[box] ?? part)(scene) ?? waiting();
+  const named = scene.steps.get(card.id);
+  return (STEPS[card.name] ?? ((s) => named && tokens(s, named)))(scene) ?? waiting();
+}
+
+/** @param {string} kind */
+function made(kind) {
+  const node = element("div", { className: `item ${kind}` });
+  if (kind === "line") return node;
+  if (kind === "table") {
+    node.append(element("table"));
+    return node;
+  }
+  const canvas = element("canvas", { aria: { role: "img" } });
+  if (kind === "channels") {
+    const planes = ["R", "G", "B"].map((textContent) =>
+      element("div", {}, element("canvas", { aria: { role: "img" } }), element("span", { textContent })));
+    node.append(element("div", { className: "three" }, ...planes));
+    return node;
+  }
+  if (kind === "cut") {
+    node.append(canvas, element("div", {}, element("canvas", { aria: { role: "img" } }), element("span")));
+    return node;
+  }
+  node.append(element("span", { className: "label" }),
+    element("div", { className: "drawn" }, canvas, element("i", { hidden: true })),
+    element("span", { className: "note" }));
+  return node;
+}
+
+/** @param {HTMLElement} node @param {string} text */
+function write(node, text) {
+  if (node.dataset.text === text) return;
+  node.dataset.text = text;
+  node.replaceChildren(...rich(text));
+}
+
+/** Show the items of a scene.
+ * @param {HTMLElement} place @param {Scene} scene @param {any} look
+ * `look`: lut, ink, picture */
+export function showScene(place, scene, look) {
+  const items = itemsOf(scene);
+  items.forEach((item, index) => {
+    let node = /** @type {HTMLElement} */ (place.children[index]);
+    if (!node || node.dataset.kind !== item.kind) {
+      const next = made(item.kind);
+      next.dataset.kind = item.kind;
+      if (node) node.replaceWith(next);
+      else place.append(next);
+      node = next;
+    }
+    SHOW[item.kind](node, item, scene, look);
+  });
+  while (place.children.length > items.length) place.lastChild?.remove();
+  return items;
+}
+
+/** @type {Record<string, (node: any, item: any, scene: any, look: any) => void>} */
+const SHOW = {
+  line(node, { label }) {
+    write(node, label);
+  },
+  strip(node, item, scene, { lut }) {
+    const [label, { firstChild: canvas, lastChild: part }, note] = node.children;
+    write(label, item.label);
+    label.className = `label ${item.tone ?? ""}`;
+    write(note, item.note ?? "");
+    drawStrip(canvas, item.values, item.limit, lut, item.end);
+    const few = [...item.values].slice(0, 3).map((value) => written(value)).join(", ");
+    canvas.setAttribute("aria-label", tr("{label}: {note}; it begins with {few}",
+      { label: item.label.replace(/[_^{}]/g, ""), note: item.note, few }));
+    const from = item.part ?? (item.mark >= 0 ? [item.mark, 1] : null);
+    part.hidden = !from;
+    if (from)
+      Object.assign(part.style, { left: `${(100 * from[0]) / item.values.length}%`,
+        width: `${(100 * from[1]) / item.values.length}%` });
+    listen(canvas, item.values.length, item.pick);
+  },
+  bars(node, item, scene, { ink }) {
+    const [label, { firstChild: canvas }, note] = node.children;
+    write(label, item.label);
+    write(note, item.note);
+    drawBars(canvas, item.values, item.mark, item.grown, ink, scene.data.keyColour);
+    canvas.tabIndex = 0;
+    canvas.setAttribute("aria-label",
+      tr("{label} of all {keys} keys, {note}; the key has {value}", { label: item.label, keys: item.values.length, note: item.note, value: written(item.values[item.mark]) }));
+    listen(canvas, item.values.length, item.pick);
+  },
+  matrix(node, item, scene, { lut }) {
+    const [label, { firstChild: canvas, lastChild: mark }, note] = node.children;
+    write(label, item.label);
+    const most = 96;
+    if (node.drawn !== item.tensor) {
+      const limit = drawMatrix(canvas, item.tensor, most, 256, lut);
+      node.drawn = item.tensor;
+      const all = item.tensor.rows <= most && item.tensor.width <= 256 ? "" : tr(", evenly spaced rows and columns");
+      write(note, `${item.tensor.shape.join(" × ")}, ±${written(limit, 2)}${all}`);
+      canvas.setAttribute("aria-label", `${item.label}: ${note.textContent}`);
+    }
+    mark.hidden = !(item.mark >= 0);
+    mark.className = "row";
+    Object.assign(mark.style, { top: `${(100 * item.mark) / item.tensor.rows}%`,
+      height: `${Math.max(2, 100 / item.tensor.rows)}%` });
+  },
+  table(node, item) {
+    const table = node.firstChild;
+    const rows = [item.head, ...item.rows];
+    table.replaceChildren(...rows.map((cells, r) => {
+      const line = element("tr", {}, ...cells.map((/** @type {string} */ text) =>
+        element(r ? "td" : "th", {}, ...rich(text))));
+      if (!r) return element("thead", {}, line);
+      if (r - 1 === item.mark) line.className = "chosen";
+      line.title = item.titles?.[r - 1] ?? "";
+      const bar = element("i");
+      bar.style.width = `${100 * (item.shares?.[r - 1] ?? 0)}%`;
+      line.lastChild?.appendChild(bar);
+      if (item.pick) {
+        line.tabIndex = 0;
+        line.onclick = () => item.pick(r - 1);
+        line.onkeydown = (event) => {
+          if (event.key === "Enter") item.pick(r - 1);
+        };
+      }
+      return line;
+    }));
+  },
+  channels(node, item, scene, { lut }) {
+    if (node.drawn === item.tensor) return;
+    node.drawn = item.tensor;
+    node.querySelectorAll("canvas").forEach((/** @type {HTMLCanvasElement} */ canvas, /** @type {number} */ c) => {
+      copy(canvas, pixels(item.tensor, c, scene.data.facts, lut));
+      canvas.setAttribute("aria-label", tr("The picture's {colour} as the model gets it", { colour: [tr("red"), tr("green"), tr("blue")][c] }));
+    });
+  },
+  cut(node, item, scene, look) {
+    const [canvas, { firstChild: one, lastChild: words }] = node.children;
+    const { grid } = scene.data.facts;
+    const { picture } = look;
+    if (!picture) return;
+    drawCut(canvas, picture, grid[0], grid[1], 0.14 * item.grown, scene.patch,
+      scene.data.queryColour);
+    canvas.setAttribute("aria-label", tr("The picture in {rows} × {cols} patches", { rows: grid[0], cols: grid[1] }));
+    const [height, width] = [picture.height / grid[0], picture.width / grid[1]];
+    [one.width, one.height] = [width, height];
+    contextOf(one).drawImage(picture, (scene.patch % grid[1]) * width, Math.floor(scene.patch / grid[1]) * height,
+      width, height, 0, 0, width, height);
+    one.setAttribute("aria-label", tr("The chosen patch"));
+    write(words, tr("one patch: {height} × {width} pixels", { height: Math.round(height), width: Math.round(width) }));
+  },
+  patch(node, item, scene) {
+    const [label, , note] = node.children;
+    write(label, "");
+    write(note, tr("{grid} cells", { grid: scene.data.facts.grid.join(" × ") }));
+  },
+};
+
+/** @param {HTMLCanvasElement} canvas @param {HTMLCanvasElement} from */
+function copy(canvas, from) {
+  [canvas.width, canvas.height] = [from.width, from.height];
+  contextOf(canvas).drawImage(from, 0, 0);
+}
+
+/** @param {HTMLCanvasElement} canvas @param {number} count @param {((index: number) => void) | undefined} pick */
+function listen(canvas, count, pick) {
+  canvas.style.cursor = pick ? "pointer" : "";
+  canvas.onclick = pick ? (event) => {
+    const { left, width } = canvas.getBoundingClientRect();
+    pick(Math.min(count - 1, Math.max(0, Math.floor(((event.clientX - left) / width) * count))));
+  } : null;
+}
