@@ -54,6 +54,7 @@ from vitviz.training import (
     record,
     train,
 )
+from vitviz.training.objective import reduced_precision
 from vitviz.training.publishing import publish
 from vitviz.vit import Attention, VisionTransformer, resize_position_embedding
 
@@ -208,6 +209,21 @@ def graph_of(output: Tensor) -> set[str]:
             nodes.add(node)
             todo += [following for following, _ in node.next_functions]
     return {node.name() for node in nodes}
+
+
+@pytest.mark.parametrize(
+    ("device", "instructions", "reduced"),
+    [("cpu", {}, False), ("cpu", {"avx512_bf16": True}, True), ("cuda", {}, True)],
+)
+def test_bfloat16_is_used_where_it_is_not_emulated(
+    device: str, instructions: dict[str, bool], reduced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: instructions)
+    if device == "cuda":
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    with reduced_precision(torch.device(device)):
+        assert torch.is_autocast_enabled(device) is reduced
 
 
 def test_plain_attention_equals_the_fused_one() -> None:

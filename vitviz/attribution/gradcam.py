@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any
 
@@ -9,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..activations.targets import PassResult, Question, Target, Token
+from ..activations.targets import PassResult, Question, Similarity, Target, Token
 from ..model import Model
 from ..model.devices import own_precision
-from ..model.families import ModelError, has_inference_tensors
+from ..model.families import ModelError, Site, has_inference_tensors
 from ..model.inputs import Picture, prepare
 from ..model.recording import INSTALLING
 
@@ -58,38 +59,47 @@ def grad_cam(model: Model, image: Picture, target: Target) -> np.ndarray:
     Localization", ICCV 2017, equations 1 and 2; https://github.com/jacobgil/pytorch-grad-cam for
     its use with a ViT.
     """
-    if isinstance(target, Token):
-        raise ValueError("Grad-CAM explains an output of the model. Give a class or a vector.")
+    if isinstance(target, Token | Similarity):
+        raise ValueError(
+            f"Grad-CAM explains an output of the model, not {target}. Give a class, a vector or a "
+            "function of the output."
+        )
     question, site = Question(model, target), model.sites[-1]
     named = (getattr(site.block, name, None) for name in NORMS)
     norm = next((part for part in named if part is not None), None)
-    if norm is None or len(site.layer.query_grid) != 2:
-        raise ModelError(
-            "{layer} has no norm before its attention, where Grad-CAM reads a ViT.",
-            layer=site.layer.name,
-        )
+    if norm is None:
+        raise _no_norm_before(site)
     if has_inference_tensors(model.module):
         raise ModelError(
             "The weights of {model} were created under torch.inference_mode, so torch computes no "
             "gradient with them. Create the module outside of it.",
             model=model.name,
         )
-    with torch.inference_mode(False), torch.enable_grad(), _leaf_after(norm) as outputs:
+    with torch.inference_mode(False), torch.enable_grad(), _leaf_after(norm, site.attn) as reads:
         x = model.placed(prepare(model, image).x)[None]
         output = model.run(x)[0]
         result = PassResult(output.float(), output, lambda: output, np.empty(0, int))
         value = question.value(result, None)
-        if len(outputs) != 1 or not value.requires_grad:
+        if not reads.precede_attention and site.attn is not site.block:
+            raise _no_norm_before(site)
+        if len(reads.outputs) > 1:
+            raise ModelError(
+                "The norm before the attention of {layer} runs {count} times in a pass. Grad-CAM "
+                "reads a norm that runs once.",
+                layer=site.layer.name,
+                count=len(reads.outputs),
+            )
+        if not value.requires_grad:
             raise ModelError(
                 "No gradient of the answer reaches {layer}. Check whether a later part of the "
                 "model computes without gradients.",
                 layer=site.layer.name,
             )
-        (gradient,) = torch.autograd.grad(value, outputs)
+        (gradient,) = torch.autograd.grad(value, reads.outputs)
     rows, cols = site.layer.query_grid
     entering, gradient = (
         _patches(each[0].detach().double(), site.layout, rows * cols)
-        for each in (*outputs, gradient)
+        for each in (*reads.outputs, gradient)
     )
     map_ = (entering * gradient.mean(dim=0)).sum(dim=1).clamp(min=0)
     if not torch.isfinite(map_).all():
@@ -110,21 +120,42 @@ def _patches(tokens: Tensor, layout: str, count: int) -> Tensor:
     return tokens.reshape(-1, tokens.shape[-1])[-count:]
 
 
+def _no_norm_before(site: Site) -> ModelError:
+    return ModelError(
+        "{layer} has no norm before its attention, where Grad-CAM reads a ViT.",
+        layer=site.layer.name,
+    )
+
+
+@dataclass
+class _Reads:
+    """The outputs of a norm in a pass, and whether one of them precedes the attention."""
+
+    outputs: list[Tensor] = field(default_factory=list)
+    precede_attention: bool = False
+
+
 @contextmanager
-def _leaf_after(part: nn.Module) -> Iterator[list[Tensor]]:
-    """Make what a part gives the leaf of the graph, in this thread; collect it."""
+def _leaf_after(norm: nn.Module, attention: nn.Module) -> Iterator[_Reads]:
+    """Make each output of the norm a leaf of the graph, in this thread; collect them."""
     thread = get_ident()  # others may run the module meanwhile
-    outputs: list[Tensor] = []
+    reads = _Reads()
 
     def cut(part: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
         if get_ident() != thread:
             return None
-        outputs.append(output.detach().requires_grad_())
-        return outputs[-1]
+        reads.outputs.append(output.detach().requires_grad_())
+        return reads.outputs[-1]
+
+    def compare(part: nn.Module, inputs: Any) -> None:
+        if get_ident() == thread:
+            reads.precede_attention = bool(reads.outputs)
 
     with INSTALLING:
-        handle = part.register_forward_hook(cut)
+        handles = [norm.register_forward_hook(cut)]
+        handles.append(attention.register_forward_pre_hook(compare))
     try:
-        yield outputs
+        yield reads
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()

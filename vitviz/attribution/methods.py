@@ -19,8 +19,11 @@ class Method:
 
     Attributes
     ----------
-    label, summary : str
-        What it is called, and what its numbers are; marked for translation.
+    label : str
+        Marked for translation.
+    explanation : str
+        What its numbers are, with the places `{where}` and `{name}` for where the answer is read
+        and for the class; marked for translation.
     map : callable(model, image, target) -> ndarray of shape (rows, cols)
         In the grid of the first layer.
     is_share : bool
@@ -30,7 +33,7 @@ class Method:
     """
 
     label: str
-    summary: str
+    explanation: str
     map: Callable[[Model, Picture, Target], np.ndarray]
     is_share: bool = False
     begins_at_identity: bool = False
@@ -41,23 +44,30 @@ METHODS: Mapping[str, Method] = {
     "relevance": Method(
         mark("relevance"),
         mark(
-            "Attention weighted by the gradient of the class's logit, with negative values "
-            "set to 0, combined over all layers"
+            "Attention weighted by the gradient of the class's logit, with negative values set to "
+            "0, combined over all layers, read {where}. This is not attention itself: a patch that "
+            "is attended to but does not raise the logit of {name} counts as 0."
         ),
         relevance,
         begins_at_identity=True,
     ),
     "gradient": Method(
         mark("gradient rollout"),
-        mark("The same weights with normalised rows, combined as in rollout: shares of 100 %"),
+        mark(
+            "Attention weighted by the gradient of the class's logit, with negative values set to "
+            "0 and rows normalised, combined as in rollout into shares of 100 %, read {where}. "
+            "This is not attention itself: a patch that is attended to but does not raise the "
+            "logit of {name} counts as 0."
+        ),
         gradient_rollout,
         is_share=True,
     ),
     "grad_cam": Method(
         mark("Grad-CAM"),
         mark(
-            "The channels that enter the last layer's attention, each weighted by the mean "
-            "gradient of the class's logit, with negative sums set to 0"
+            "The channels that enter the attention of the last layer, each weighted by the mean "
+            "gradient of the logit of {name}, and added up. A patch with a sum below 0 counts as "
+            "0. This map reads no attention weights, and no layer before the last."
         ),
         grad_cam,
     ),

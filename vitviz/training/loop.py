@@ -23,7 +23,15 @@ from .augmentation import colour_jitter, cutmix, flip_and_shift, random_resized_
 from .cnn import Cnn, WhitenedCnn
 from .data import SIDE, Split, load, normalise
 from .evaluation import accuracy, calibration
-from .objective import Network, Objective, build_optimisers, rate_factor, set_rate, update_average
+from .objective import (
+    Network,
+    Objective,
+    build_optimisers,
+    rate_factor,
+    reduced_precision,
+    set_rate,
+    update_average,
+)
 from .publishing import add_snapshot, publish, write_curve
 from .recipes import RECIPES, Recipe, Stage
 
@@ -316,7 +324,7 @@ def _teacher_logits(run: _Run, pictures: Tensor) -> Tensor | None:
     if run.teacher is None or run.recipe.teacher is None:
         return None
     size = RECIPES[run.recipe.teacher].stages[-1].image_size
-    with torch.no_grad(), torch.autocast(pictures.device.type, torch.bfloat16):
+    with torch.no_grad(), reduced_precision(pictures.device):
         return run.teacher(normalise(pictures, size, run.split.mean, run.split.std)).float()
 
 
@@ -396,6 +404,6 @@ def has_converged(history: Sequence[Mapping[str, Any]], image_size: int, patienc
 
 
 def _held_out(run: _Run) -> float:
-    """Measure accuracy on the held-out pictures, in bfloat16 as in training, which is faster."""
-    with torch.autocast(run.accelerator.device.type, torch.bfloat16):
+    """Measure accuracy on the held-out pictures, in the precision of training."""
+    with reduced_precision(run.accelerator.device):
         return accuracy(run.average, run.held_out)

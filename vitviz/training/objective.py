@@ -41,6 +41,16 @@ class PlainAttention(TorchFunctionMode):
         return attention @ v
 
 
+def reduced_precision(device: torch.device) -> torch.autocast:
+    """Compute in bfloat16 where the device does so by itself.
+
+    A CPU without such instructions emulates them, and a step takes 50 times as long as in float32.
+    """
+    known = torch.cpu.get_capabilities()
+    emulated = device.type == "cpu" and not (known.get("avx512_bf16") or known.get("amx_bf16"))
+    return torch.autocast(device.type, torch.bfloat16, enabled=not emulated)
+
+
 Network = VisionTransformer | Cnn | WhitenedCnn
 
 
@@ -73,9 +83,8 @@ class Objective(nn.Module):
         Labels are numbers (B,), or shares of the classes (B, K); `taught` the teacher's logits
         (B, K).
         """
-        device = pictures.device.type
-        attention = PlainAttention() if device == "cpu" else nullcontext()
-        with torch.autocast(device, torch.bfloat16), attention:
+        attention = PlainAttention() if pictures.device.type == "cpu" else nullcontext()
+        with reduced_precision(pictures.device), attention:
             x = normalise(pictures, image_size, self.mean, self.std)
             return self._loss(x, labels, taught)
 

@@ -462,7 +462,7 @@ def _explain_class_map(
 
     `how` has the settings of the rollout, in words.
     """
-    st.subheader(tr("For one class: attention times its gradient"), anchor=False)
+    st.subheader(class_map.title, anchor=False)
     values, method = class_map.values, class_map.method
     name = Markdown(f"**{literal(class_map.name)}** ({as_percent(class_map.probability)})")
     row, col = np.unravel_index(int(values.argmax()), values.shape)
@@ -477,12 +477,8 @@ def _explain_class_map(
                 count=values.size,
             )
     words = tr_md(
-        "{what}, read {where}. This is not attention itself: a patch that is attended to "
-        "but does not raise the logit of {name} counts as 0.\n\nLargest: row {row}, column "
-        "{col}, {largest}.",
-        what=tr(method.summary),
-        where=describe_reading(view.acts),
-        name=name,
+        "{explanation}\n\nLargest: row {row}, column {col}, {largest}.",
+        explanation=tr_md(method.explanation, where=describe_reading(view.acts), name=name),
         row=row + 1,
         col=col + 1,
         largest=largest,
