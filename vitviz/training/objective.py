@@ -46,9 +46,8 @@ def reduced_precision(device: torch.device) -> torch.autocast:
 
     A CPU without such instructions emulates them, and a step takes 50 times as long as in float32.
     """
-    known = torch.cpu.get_capabilities()
-    emulated = device.type == "cpu" and not (known.get("avx512_bf16") or known.get("amx_bf16"))
-    return torch.autocast(device.type, torch.bfloat16, enabled=not emulated)
+    native = device.type != "cpu" or "AVX512" in torch.backends.cpu.get_cpu_capability()
+    return torch.autocast(device.type, torch.bfloat16, enabled=native)
 
 
 Network = VisionTransformer | Cnn | WhitenedCnn
