@@ -102,7 +102,7 @@ def build_outline(architecture: str, options: dict[str, Any]) -> nn.Module:
         return _build_outline.__wrapped__(architecture, **options)
 
 
-@lru_cache(maxsize=16, typed=True)  # loading one model needs its outline up to five times
+@lru_cache(maxsize=16, typed=True)
 def _build_outline(architecture: str, /, **options: Any) -> nn.Module:
     with torch.random.fork_rng(devices=[]), on_meta_device():
         outline: nn.Module = create(architecture, options)

@@ -6,7 +6,6 @@ No code in a folder is run: its architecture must be one of timm or transformers
 import math
 import re
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -22,20 +21,18 @@ from ..model.memory import footprint, require_memory
 from .architectures import (
     ShapesAlone,
     build_outline,
-    create,
     embedding_widths,
     find_architecture,
     labels_of,
     on_meta_device,
     preprocessing_at_trained_size,
     preprocessing_of,
-    skip_random_weights,
 )
-from .building import check_options, check_tables, load_file, options_of
 from .checkpoints import Checkpoint, check_kinds, digest_of, files_of
 from .files import CONFIG, check_adapter, read_json, weights_in
+from .planning import plan
 from .processors import check_preprocessing, preprocessing_in_folder
-from .resampling import Size, resampling_note, trained_size
+from .resampling import Size, resampling_note
 from .watching import watch
 
 #: Class without a head, by the model_type in config.json. Of CLIP and SigLIP, only the image tower
@@ -308,7 +305,6 @@ def _load_module(kind: Any, configuration: Any, folder: Path, file: Path, name: 
 _LARGEST = 10_000  # number in a configuration of timm
 #: Arguments of timm that name files, or do not belong to the architecture.
 _TIMM_FOREIGN = ("checkpoint_path", "cache_dir", "pretrained", "pretrained_cfg", "scriptable")
-_TABLES = ("pos_embed", "relative_position_bias_table", "mlp_tokens.fc1.weight")
 
 
 def load_folder(
@@ -358,24 +354,18 @@ def _load_timm(
     options, note = _arguments(config.get("model_args") or {}, name), ""
     stated = options.pop("img_size", None) or settings.get("input_size")
     own, is_complete = _timm_preprocessing(settings, stated, architecture, name)
-    if file is not None:
-        options = options_of(architecture, file, options)
-        trained = _trained_size(architecture, options, file, own.input_size)
-        if size is not None and trained not in (None, size):
-            check_tables(architecture, options, file, trained, size)
-        own = replace(own, input_size=trained or own.input_size)
-        if settings.get("crop_pct") is None:
-            own, note = preprocessing_at_trained_size(own, architecture)
-    elif isinstance(config.get("num_classes"), int):
+    if file is None and isinstance(config.get("num_classes"), int):
         options["num_classes"] = config["num_classes"]
-    grid = _grid(architecture, options, own.input_size)
+    planned = plan(architecture, file, size, options=options, stated=own.input_size)
+    if planned.trained is not None:
+        own = replace(own, input_size=planned.trained)
+    if file is not None and settings.get("crop_pct") is None:
+        own, note = preprocessing_at_trained_size(own, architecture)
     own = replace(own, input_size=size or own.input_size)
-    options = check_options(architecture, {**options, "img_size": own.input_size})
-    with nullcontext() if file is None else skip_random_weights():
-        module = create(architecture, options)
+    module = planned.build()
     weights, labels = Message("random weights"), None
     if file is not None:
-        weights = load_file(module, file, source=f"{source}, {file.path.name}", grid=grid)
+        weights = planned.load(module, f"{source}, {file.path.name}")
         labels = _labels(config, settings, module.num_classes)
         if labels is None and source.startswith("hf-hub:timm/"):
             labels = labels_of(module)  # ImageNet's
@@ -440,34 +430,6 @@ def _timm_preprocessing(
             name=name,
         ) from error
     return preprocessing, set(names[:4]) <= found.keys()
-
-
-def _trained_size(
-    architecture: str, options: Mapping[str, Any], file: Checkpoint, stated: Size
-) -> Size | None:
-    """Return the input size that a file was trained at: the stated one, if its tables fit.
-
-    Else a table of 6 x 24 positions would be taken for 12 x 12.
-    """
-    try:
-        shapes = build_outline(architecture, {**options, "img_size": stated}).state_dict()
-    except ModelError:  # an architecture that takes any size
-        return stated
-    tables = [name for name in shapes if name.endswith(_TABLES)]
-    if all(file.shapes.get(name) == tuple(shapes[name].shape) for name in tables):
-        return stated
-    outline = build_outline(architecture, dict(options))
-    return trained_size(file.shapes, outline, preprocessing_of(outline, None).input_size)
-
-
-def _grid(architecture: str, options: Mapping[str, Any], size: Size) -> Size | None:
-    """Return rows and columns of the patches of an input; None if the model has no such grid."""
-    try:
-        outline = build_outline(architecture, {**options, "img_size": size})
-    except ModelError:
-        return None
-    grid = getattr(getattr(outline, "patch_embed", None), "grid_size", None)
-    return None if grid is None else (grid[0], grid[1])
 
 
 def _labels(

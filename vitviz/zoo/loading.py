@@ -31,7 +31,6 @@ from .architectures import (
     preprocessing_of,
     skip_random_weights,
 )
-from .building import check_memory, check_options, check_tables, load_file, options_of
 from .catalogue import fetch_weights
 from .checkpoints import (
     Checkpoint,
@@ -44,6 +43,7 @@ from .checkpoints import (
 )
 from .files import CONFIG, read_labels
 from .folders import load_folder
+from .planning import Plan, check_memory, load_file, plan
 from .processors import ImageProcessor, Transforms, check_preprocessing, preprocessing_in
 from .repositories import fetch_configuration, repository
 from .resampling import (
@@ -166,7 +166,10 @@ def load_model(
                 model = load_from_folder(title, folder, pretrained, size)
             else:
                 file = None if checkpoint is None else Checkpoint(Path(checkpoint), part)
-                model = _load_by_name(title, pretrained, file, size, initialisation, seed)
+                if title in shipped_names():
+                    model = _load_shipped(title, pretrained, file, size, initialisation, seed)
+                else:
+                    model = _load_timm(title, pretrained, file, size)
         except CheckpointError as error:
             raise ModelError("{name}: {error}", name=title, error=error) from error
     if place.type != "cpu":
@@ -247,30 +250,6 @@ def load_from_folder(
     return load_folder(folder, name=name, source=source, pretrained=pretrained, size=size)
 
 
-def _load_by_name(
-    name: str,
-    pretrained: bool,
-    file: Checkpoint | None,
-    size: tuple[int, int] | None,
-    initialisation: str,
-    seed: int | None,
-) -> Model:
-    is_detected = file is not None and size is None
-    if file is not None and size is None:
-        size = _size_in(name, file)
-    elif file is not None and size is not None and name not in shipped_names():
-        _check_size(find_architecture(name), file, size)
-    if name in shipped_names():
-        return _load_shipped(name, pretrained, file, size, initialisation, seed)
-    model = _load_timm(name, pretrained, file, size)
-    if is_detected and size is not None:
-        model.preprocess, note = preprocessing_at_trained_size(
-            model.preprocess, find_architecture(name)
-        )
-        model.weights = Message(model.weights) + note
-    return model
-
-
 def size_in(name: str, checkpoint: Path, part: str | None = None) -> tuple[int, int] | None:
     """Return height and width of a checkpoint's input in training; None if its shapes do not tell.
 
@@ -280,30 +259,18 @@ def size_in(name: str, checkpoint: Path, part: str | None = None) -> tuple[int, 
         As `load_model` does.
     """
     try:
-        return _size_in(name, Checkpoint(checkpoint, part))
+        file = Checkpoint(checkpoint, part)
+        if name in shipped_names():
+            return _trained_shipped(name, file)
+        return plan(find_architecture(name), file, None).trained
     except CheckpointError as error:
         raise ModelError("{name}: {error}", name=name, error=error) from error
 
 
-def _size_in(name: str, file: Checkpoint) -> tuple[int, int] | None:
-    if name in shipped_names():
-        with on_meta_device():
-            own = VisionTransformer(**load_shipped(name).configuration)
-        return trained_size(file.shapes, own, own.patch_embed.image_size)
-    architecture = find_architecture(name)
-    outline = build_outline(architecture, options_of(architecture, file))
-    return trained_size(file.shapes, outline, preprocessing_of(outline, None).input_size)
-
-
-def _check_size(architecture: str, file: Checkpoint, size: tuple[int, int]) -> None:
-    options = options_of(architecture, file)
-    outline = build_outline(architecture, options)
-    try:
-        trained = trained_size(file.shapes, outline, preprocessing_of(outline, None).input_size)
-    except CheckpointError:
-        return  # no square: the size in training is unknown
-    if trained is not None and trained != size:
-        check_tables(architecture, options, file, trained, size)
+def _trained_shipped(name: str, file: Checkpoint) -> tuple[int, int] | None:
+    with on_meta_device():
+        own = VisionTransformer(**load_shipped(name).configuration)
+    return trained_size(file.shapes, own, own.patch_embed.image_size)
 
 
 def _height_and_width(image_size: int | tuple[int, int]) -> tuple[int, int]:
@@ -331,6 +298,8 @@ def _load_shipped(
     shipped = load_shipped(name)
     configuration: dict[str, Any] = dict(shipped.configuration)
     trained = configuration["image_size"]  # side of a square
+    if file is not None and size is None:
+        size = _trained_shipped(name, file)
     configuration["image_size"] = size or trained
     as_trained = configuration["image_size"] in (trained, (trained, trained))
     try:
@@ -402,39 +371,38 @@ def _initialise(
 def _load_timm(
     name: str, pretrained: bool, file: Checkpoint | None, size: tuple[int, int] | None
 ) -> Model:
-    architecture = find_architecture(name)
-    options: dict[str, Any] = {} if size is None else {"img_size": size}
-    size_note: Message | str = ""
-    if file is not None:
-        options |= options_of(architecture, file)
-        if size is None:
-            size_note = Message(", input size of the architecture, as the file does not tell it")
-    options = check_options(architecture, options)
+    planned = plan(find_architecture(name), file, size)
     labels = None
-    if file is None and pretrained:
-        module, weights = _create_trained(architecture, options)
+    if file is not None:
+        module = planned.build()
+        weights, labels = planned.load(module), classes_named_in(file.path)
+    elif pretrained:
+        module, weights = _create_trained(planned)
         labels = labels_of(module)
-    elif file is None:
-        module, weights = create(architecture, options), Message("random weights")
     else:
-        with skip_random_weights():
-            module = create(architecture, options)
-        weights, labels = load_file(module, file) + size_note, classes_named_in(file.path)
+        module, weights = planned.build(), Message("random weights")
+    own = preprocessing_of(module, planned.size)
+    note: Message | str = ""
+    if planned.size is None and file is not None:
+        note = Message(", input size of the architecture, as the file does not tell it")
+    elif size is None and file is not None:
+        own, note = preprocessing_at_trained_size(own, planned.architecture)
     return Model(
         module.eval().requires_grad_(False),
         name=name,
-        preprocessing=preprocessing_of(module, size),
+        preprocessing=own,
         trained=file is not None or pretrained,
-        weights=weights,
+        weights=Message(weights) + note,
         labels=labels,
-        embedding_widths=embedding_widths(architecture),
+        embedding_widths=embedding_widths(planned.architecture),
     )
 
 
-def _create_trained(architecture: str, options: dict[str, Any]) -> tuple[Any, str]:
+def _create_trained(planned: Plan) -> tuple[Any, Message]:
     """Create the module with timm's own weights; return it with a description of the weights."""
     import timm
 
+    architecture, options = planned.architecture, planned.options
     own = build_outline(architecture, {})
     grown = build_outline(architecture, options)
     if "img_size" in options:
@@ -465,7 +433,7 @@ def _create_trained(architecture: str, options: dict[str, Any]) -> tuple[Any, st
     if resample_here:
         state = module.state_dict()
         with skip_random_weights():
-            module = create(architecture, options)
+            module = planned.build()
         load_state(module, state, prefix=getattr(module, "num_prefix_tokens", 0))
     description = Message(
         "trained weights of timm, {tag}, revision {revision}",

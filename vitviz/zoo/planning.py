@@ -1,6 +1,8 @@
-"""Build modules of timm with the weights of a file: options, memory, loading."""
+"""Plan a model of timm, then build it: options, input size and memory are known before."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,16 +11,130 @@ from torch import nn
 from ..common.language import Message
 from ..model.families import ModelError, family_of, input_channels
 from ..model.memory import footprint, require_memory
-from .architectures import ShapesAlone, build_outline, preprocessing_of
+from .architectures import (
+    ShapesAlone,
+    build_outline,
+    create,
+    preprocessing_of,
+    skip_random_weights,
+)
 from .checkpoints import Checkpoint, CheckpointError, left_out_note, load_state
-from .resampling import Size, check_mixing, relative_tables, resampling_note
+from .resampling import Size, check_mixing, relative_tables, resampling_note, trained_size
 
 _KERNEL = "patch_embed.proj.weight"
+#: Names of the tables whose shape depends on the input size.
+_TABLES = ("pos_embed", "relative_position_bias_table", "mlp_tokens.fc1.weight")
 
 
-def options_of(
-    architecture: str, file: Checkpoint, given: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Plan:
+    """What timm will build, and the file of weights that will fill it.
+
+    Attributes
+    ----------
+    architecture : str
+    options : dict
+        Of `timm.create_model`; timm has built a model with them on the meta device.
+    file : Checkpoint or None
+        None leaves the weights random.
+    trained : (height, width) or None
+        Size of the input in training; None if neither the file nor its folder tells it.
+    size : (height, width) or None
+        Size of the input; None for that of the architecture.
+    """
+
+    architecture: str
+    options: dict[str, Any]
+    file: Checkpoint | None
+    trained: Size | None
+    size: Size | None
+
+    def build(self) -> Any:
+        """Create the module; if a file follows, without random weights."""
+        with nullcontext() if self.file is None else skip_random_weights():
+            return create(self.architecture, self.options)
+
+    def load(self, module: nn.Module, source: str | None = None) -> Message:
+        """Copy the file's weights into the module; return a description of the weights."""
+        assert self.file is not None
+        return load_file(module, self.file, source=source, grid=self._trained_grid)
+
+    @property
+    def _trained_grid(self) -> Size | None:
+        """Rows and columns of the file's positions; None if the model has no such grid."""
+        if self.trained is None:
+            return None
+        try:
+            outline = build_outline(self.architecture, {**self.options, "img_size": self.trained})
+        except ModelError:
+            return None
+        grid = getattr(getattr(outline, "patch_embed", None), "grid_size", None)
+        return None if grid is None else (grid[0], grid[1])
+
+
+def plan(
+    architecture: str,
+    file: Checkpoint | None,
+    size: Size | None,
+    *,
+    options: Mapping[str, Any] | None = None,
+    stated: Size | None = None,
+) -> Plan:
+    """Plan a model of timm, which may be filled from a file.
+
+    Parameters
+    ----------
+    size : (height, width) of the input that is wanted; None for that of the training
+    options : of timm, as a configuration states them
+    stated : size of the input in training, as a configuration states it
+
+    Raises
+    ------
+    ModelError, CheckpointError
+        When timm builds no such model, the file does not fit it, or the memory does not suffice.
+    """
+    given, trained = dict(options or {}), stated
+    if file is not None:
+        given = _options_of(architecture, file, given)
+        trained = _trained_size(architecture, given, file, stated, size) or stated
+        if size is not None and trained not in (None, size):
+            _check_tables(architecture, given, file, trained, size)
+    wanted = size or trained
+    if wanted is not None:
+        given["img_size"] = wanted
+    return Plan(architecture, _check_options(architecture, given), file, trained, wanted)
+
+
+def _trained_size(
+    architecture: str,
+    options: Mapping[str, Any],
+    file: Checkpoint,
+    stated: Size | None,
+    wanted: Size | None,
+) -> Size | None:
+    """Return the input size that a file was trained at: the stated one, if its tables fit.
+
+    Else a table of 6 x 24 positions would be taken for 12 x 12. Where another size is wanted,
+    tables that fill no square leave it unknown.
+    """
+    if stated is not None:
+        try:
+            shapes = build_outline(architecture, {**options, "img_size": stated}).state_dict()
+        except ModelError:  # an architecture that takes any size
+            return stated
+        tables = [name for name in shapes if name.endswith(_TABLES)]
+        if all(file.shapes.get(name) == tuple(shapes[name].shape) for name in tables):
+            return stated
+    outline = build_outline(architecture, dict(options))
+    try:
+        return trained_size(file.shapes, outline, preprocessing_of(outline, None).input_size)
+    except CheckpointError:
+        if wanted is None:
+            raise
+        return None
+
+
+def _options_of(architecture: str, file: Checkpoint, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of timm that fit a file: number of classes, layers, pooling.
 
     Parameters
@@ -30,7 +146,7 @@ def options_of(
     CheckpointError
         When the file has another width: no file of weights tells the number of heads.
     """
-    options: dict[str, Any] = {**(given or {}), "num_classes": file.num_classes}
+    options: dict[str, Any] = {**given, "num_classes": file.num_classes}
     outline = build_outline(architecture, options)
     own, shape = outline.state_dict().get(_KERNEL), file.shapes.get(_KERNEL, ())
     if own is not None and len(shape) == own.ndim and shape[0] != own.shape[0]:
@@ -72,7 +188,7 @@ def _check_prefix(own: Mapping[str, Any], file: Checkpoint) -> None:
             raise CheckpointError(message)
 
 
-def check_tables(
+def _check_tables(
     architecture: str, options: Mapping[str, Any], file: Checkpoint, trained: Size, size: Size
 ) -> None:
     """Refuse a file with tables for another input that cannot be resampled.
@@ -125,7 +241,7 @@ def load_file(
     return description + resampling_note(grids)
 
 
-def check_options(architecture: str, options: dict[str, Any]) -> dict[str, Any]:
+def _check_options(architecture: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options that the architecture accepts, checked on the meta device.
 
     Raises
