@@ -13,12 +13,9 @@ from torch import Tensor, nn
 from ..activations.targets import PassResult, Question, Similarity, Target, Token
 from ..model import Model
 from ..model.devices import own_precision
-from ..model.families import ModelError, Site, has_inference_tensors
+from ..model.families import NORM1, ModelError, Site, has_inference_tensors
 from ..model.inputs import Picture, prepare
 from ..model.recording import INSTALLING
-
-#: Names of the norm before the attention of a block, in timm, torchvision and transformers.
-NORMS = ("norm1", "ln_1", "layernorm_before", "layer_norm1", "norm_before")
 
 
 @own_precision()
@@ -65,7 +62,7 @@ def grad_cam(model: Model, image: Picture, target: Target) -> np.ndarray:
             "function of the output."
         )
     question, site = Question(model, target), model.sites[-1]
-    named = (getattr(site.block, name, None) for name in NORMS)
+    named = (getattr(site.block, name, None) for name in NORM1)
     norm = next((part for part in named if part is not None), None)
     if norm is None:
         raise _no_norm_before(site)

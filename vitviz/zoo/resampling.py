@@ -45,7 +45,7 @@ def trained_size(shapes: Mapping[str, Shape], outline: nn.Module, default: Size)
         scale: tuple[Fraction, Fraction] | None = None
         if name == "pos_embed" or name.endswith("mlp_tokens.fc1.weight"):
             scale = _patch_scale(own[1], shape[1], embedding.grid_size)
-        elif name.endswith("relative_position_bias_table") and family.name != "Swin":
+        elif name.endswith("relative_position_bias_table") and not family.fixed_windows:
             scale = _offset_scale(own, shape)
         if scale is not None:
             height, width = (side * times for side, times in zip(default, scale, strict=True))
@@ -130,12 +130,12 @@ def relative_tables(module: nn.Module) -> dict[str, Any]:
 def timm_leaves_positions(before: nn.Module, after: nn.Module) -> bool:
     """Whether timm loads absolute positions without resampling them to the other grid.
 
-    It never resamples CaiT's, and older versions do not if the number of positions is equal.
+    Older versions do not if the number of positions is equal.
     """
     if _grids(before, after) is None:
         return False
     tables: list[Any] = [module.state_dict()["pos_embed"] for module in (before, after)]
-    return type(before).__name__ == "Cait" or tables[0].shape == tables[1].shape
+    return not family_of(before).is_resampled or tables[0].shape == tables[1].shape
 
 
 def check_mixing(architecture: str, before: nn.Module, size: Size, own: Size) -> None:

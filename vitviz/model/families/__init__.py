@@ -7,6 +7,7 @@ are. A module that no family recognises is refused with the reason.
 from torch import nn
 
 from .description import (
+    NORM1,
     Family,
     Layer,
     ModelError,
@@ -35,6 +36,7 @@ from .transformers import TRANSFORMERS, TRANSFORMERS_STAGED
 
 __all__ = [
     "FAMILIES",
+    "NORM1",
     "Family",
     "Layer",
     "ModelError",

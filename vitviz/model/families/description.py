@@ -318,6 +318,10 @@ class Family:
         bias, windows), so that none can be dropped.
     any_size : bool
         Whether a module takes pictures of any size, whatever size it was made for.
+    fixed_windows : bool
+        Whether windows, and so tables of relative positions, stay as large for any input.
+    is_resampled : bool
+        Whether the library resamples position embeddings when it loads weights.
     """
 
     name: str
@@ -329,11 +333,16 @@ class Family:
     features: Callable[[Any, Tensor], Tensor] = lambda module, tokens: tokens
     positional_attention: Callable[[Any], bool] = lambda module: False
     any_size: bool = False
+    fixed_windows: bool = False
+    is_resampled: bool = True
 
     def layers(self, module: Any, input_size: Grid) -> tuple[Layer, ...]:
         """Describe each layer for a picture of `input_size` = (height, width) pixels."""
         return tuple(site.layer for site in self.sites(module, input_size))
 
+
+#: Names of the first norm of a block in timm, torchvision and transformers.
+NORM1 = ("norm1", "ln_1", "layernorm_before", "layer_norm1")
 
 #: Libraries whose classes are known by name.
 _LIBRARIES = ("timm", "transformers", "torchvision", "open_clip", "vitviz")

@@ -241,4 +241,4 @@ def _is_cait(module: Any) -> bool:
     )
 
 
-CAIT = (Family(name="CaiT", recognises=_is_cait, sites=_cait_sites),)
+CAIT = (Family(name="CaiT", recognises=_is_cait, sites=_cait_sites, is_resampled=False),)

@@ -294,6 +294,7 @@ STAGED = (
         recognises=_is_swin,
         sites=_swin_sites,
         positional_attention=lambda module: True,
+        fixed_windows=True,
     ),
     Family(
         name="PVT v2",

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ...model import Model
 from ...model.devices import TOLERANCE, own_precision
-from ...model.families import Layer, ModelError, Site, class_name, position_encodings
+from ...model.families import NORM1, Layer, ModelError, Site, class_name, position_encodings
 
 if TYPE_CHECKING:
     from ...activations import Activations
@@ -101,7 +101,6 @@ _PRE_NORM = (
     *("ResidualAttentionBlock", "CustomResidualAttentionBlock"),  # of open_clip
 )
 #: The names of a block's parts in timm, transformers and torchvision.
-_NORM1 = ("norm1", "layernorm_before", "layer_norm1", "ln_1")
 _NORM2 = ("norm2", "layernorm_after", "layer_norm2", "ln_2")
 _UP, _DOWN = ("fc1", "up_proj", "c_fc", "0"), ("fc2", "down_proj", "c_proj", "3")
 _ACTIVATION = ("act", "activation_fn", "act_fn", "gelu", "1")
@@ -156,7 +155,7 @@ def _branch_boxes(
     with torch.inference_mode():
         heads = torch.from_numpy(attention @ v)  # (h, T, d)
         pairs = (len(q), q.shape[1], k.shape[1])
-        norm1, norm2 = _first_part(block, *_NORM1), _first_part(block, *_NORM2)
+        norm1, norm2 = _first_part(block, *NORM1), _first_part(block, *_NORM2)
         first = norm1(before)
         rotated = "rotary" in position_encodings(model.part, model.layers)
         attending = [
