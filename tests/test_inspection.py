@@ -18,6 +18,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import DTypeLike, NDArray
 
 from vitviz import inspection
+from vitviz.common.query import Grid
 from vitviz.inspection import (
     attention_distance,
     attention_entropy,
@@ -39,7 +40,7 @@ from vitviz.inspection import (
     token_components,
     uniform_distance,
 )
-from vitviz.inspection.inputs import Array, Grid
+from vitviz.inspection.inputs import Array
 from vitviz.vit import VisionTransformer, resize_position_embedding
 
 PREFIXES = [0, 1, 2, 5]

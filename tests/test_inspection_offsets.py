@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from vitviz.common.query import Grid
 from vitviz.inspection import (
     attention_distance,
     distance_histogram,
@@ -17,7 +18,7 @@ from vitviz.inspection import (
     prefix_mass,
     uniform_histogram,
 )
-from vitviz.inspection.inputs import Array, Grid
+from vitviz.inspection.inputs import Array
 
 quick = settings(max_examples=40)
 grids = st.tuples(st.integers(1, 4), st.integers(1, 5))

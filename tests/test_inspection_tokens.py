@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
+from vitviz.common.query import Grid
 from vitviz.inspection import (
     foreground,
     norm_outliers,
@@ -18,7 +19,6 @@ from vitviz.inspection import (
     token_scatter,
     token_similarity,
 )
-from vitviz.inspection.inputs import Grid
 
 quick = settings(max_examples=40)
 grids = st.tuples(st.integers(1, 5), st.integers(1, 6))

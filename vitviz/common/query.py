@@ -7,13 +7,14 @@ from typing import Any
 #: A token by its number in the full sequence, prefix tokens first; a patch by its (row, column); or
 #: a prefix token by its name, such as "cls".
 Query = int | str | tuple[int, int]
+Grid = tuple[int, int]  # rows and columns of patches
 
 
 def token_number(
     query: Query,
     *,
     prefix: Sequence[str],
-    grid: tuple[int, int] | None = None,
+    grid: Grid | None = None,
     tokens: int | None = None,
 ) -> int:
     """Return the number of the token in the full sequence.

@@ -5,10 +5,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..common.query import Query
+from ..common.query import Grid, Query
 from .inputs import (
     Array,
-    Grid,
     PatchSize,
     attends,
     check_choice,

@@ -5,8 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..common.query import Grid
 from .embeddings import principal_components
-from .inputs import Array, Grid, as_floats, check_grid, rounding, unit_rows
+from .inputs import (
+    Array,
+    as_floats,
+    check_grid,
+    rounding,
+    unit_rows,
+)
 from .sources import Tokens, is_capture, patch_tokens, token_table
 
 #: (left, top, right, bottom) in pixels of a picture.

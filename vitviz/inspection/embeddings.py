@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .inputs import Array, Grid, as_floats
+from ..common.query import Grid
+from .inputs import Array, as_floats
 from .sources import Tokens, patch_tokens
 
 

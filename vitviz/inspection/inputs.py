@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..common.query import Grid
+
 Array = NDArray[np.floating]
-Grid = tuple[int, int]
 PatchSize = int | tuple[int, int]
 
 #: A share up to this counts as 0: far above e^-100 = 4e-44, which Swin's mask of -100 leaves, and

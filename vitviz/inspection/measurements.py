@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ..common.query import Grid
 from .attention import (
     entropy_of_scores,
     head_distance,
@@ -14,7 +15,7 @@ from .attention import (
     patch_distances,
     query_attention,
 )
-from .inputs import Array, Grid, PatchSize, check_tokens, stack_layers
+from .inputs import Array, PatchSize, check_tokens, stack_layers
 from .rollout import first_row, fuse_heads, roll_out
 from .sources import Attention, CapturedLayers, Source, read_source
 

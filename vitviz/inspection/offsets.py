@@ -2,8 +2,15 @@
 
 import numpy as np
 
+from ..common.query import Grid
 from .attention import Variant, patch_distances
-from .inputs import Array, Grid, PatchSize, attends, check_choice, check_grid
+from .inputs import (
+    Array,
+    PatchSize,
+    attends,
+    check_choice,
+    check_grid,
+)
 from .sources import LayerAttention, read_layer
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .inputs import Array, Grid, attends, check_grid
+from ..common.query import Grid
+from .inputs import Array, attends, check_grid
 
 
 @dataclass(frozen=True, eq=False)

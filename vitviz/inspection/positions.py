@@ -6,7 +6,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .inputs import Array, Grid, as_floats, check_choice, check_grid, unit_rows
+from ..common.query import Grid
+from .inputs import (
+    Array,
+    as_floats,
+    check_choice,
+    check_grid,
+    unit_rows,
+)
 
 PositionKind = Literal["sincos1d", "sincos2d", "random"]
 Interpolation = Literal["bicubic", "bilinear", "nearest"]

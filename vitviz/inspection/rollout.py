@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from ..common.query import Query
-from .inputs import Array, Grid, attends, check_choice, check_share
+from ..common.query import Grid, Query
+from .inputs import Array, attends, check_choice, check_share
 from .sources import Attention, Source, read_source
 
 Fusion = Literal["mean", "max", "min"]

@@ -10,8 +10,15 @@ from typing import Any, Protocol, TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..common.query import Query, token_number
-from .inputs import Array, Grid, PatchSize, as_floats, check_layer, check_layers, check_tokens
+from ..common.query import Grid, Query, token_number
+from .inputs import (
+    Array,
+    PatchSize,
+    as_floats,
+    check_layer,
+    check_layers,
+    check_tokens,
+)
 
 
 class Captured(Protocol):

@@ -3,8 +3,9 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..common.query import Grid
 from .embeddings import principal_components
-from .inputs import Array, Grid, as_floats, check_share, unit_rows
+from .inputs import Array, as_floats, check_share, unit_rows
 from .sources import Tokens, patch_tokens, token_table
 
 LONG = 5.0  # median absolute deviations above the median from which a token is long

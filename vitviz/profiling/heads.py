@@ -12,10 +12,11 @@ import numpy as np
 
 from ..activations import Activations, captures
 from ..activations.forward import muted_answers
+from ..common.query import Grid
 from ..inspection import windowed_distance
 from ..inspection.attention import entropy_of_scores, mean_distance, patch_distances
 from ..inspection.head_table import UNITS
-from ..inspection.inputs import Grid, attends
+from ..inspection.inputs import attends
 from ..inspection.offsets import offset_numbers
 from ..intervention import mean_head_outputs
 from ..model import Model

@@ -32,7 +32,7 @@ from .checkpoints import Checkpoint, check_kinds, digest_of, files_of
 from .files import CONFIG, check_adapter, read_json, weights_in
 from .planning import plan
 from .processors import check_preprocessing, preprocessing_in_folder
-from .resampling import Size, resampling_note
+from .resampling import InputSize, resampling_note
 from .watching import watch
 
 #: Class without a head, by the model_type in config.json. Of CLIP and SigLIP, only the image tower
@@ -71,7 +71,7 @@ def load_transformers(
     name: str,
     source: str,
     pretrained: bool,
-    size: Size | None,
+    size: InputSize | None,
 ) -> Model:
     """Load a folder that `save_pretrained` wrote; see `load_folder`."""
     kind = _class_of(config, name)
@@ -308,7 +308,7 @@ _TIMM_FOREIGN = ("checkpoint_path", "cache_dir", "pretrained", "pretrained_cfg",
 
 
 def load_folder(
-    folder: Path, *, name: str, source: str, pretrained: bool, size: Size | None
+    folder: Path, *, name: str, source: str, pretrained: bool, size: InputSize | None
 ) -> Model:
     """Load the model in a folder.
 
@@ -344,7 +344,12 @@ def load_folder(
 
 
 def _load_timm(
-    config: Mapping[str, Any], file: Checkpoint | None, *, name: str, source: str, size: Size | None
+    config: Mapping[str, Any],
+    file: Checkpoint | None,
+    *,
+    name: str,
+    source: str,
+    size: InputSize | None,
 ) -> Model:
     """Load a model in the format of timm's `save_for_hf`."""
     architecture = find_architecture(str(config["architecture"]))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ..model import Model
 from ..model.memory import attention_weights, largest_attention
-from .resampling import MAX_SIDE, Size
+from .resampling import MAX_SIDE, InputSize
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +23,8 @@ class InputCost:
         attention.
     """
 
-    size: Size
-    grid: Size
+    size: InputSize
+    grid: InputSize
     tokens: int
     attention: int
 
@@ -48,7 +48,7 @@ def tokens_attending(model: Model) -> int:
     return math.isqrt(largest_attention(model.sites))
 
 
-def step_of(model: Model) -> Size:
+def step_of(model: Model) -> InputSize:
     """Return the step (height, width) of input sizes in pixels: the largest patch.
 
     Windows may need larger steps.
@@ -57,7 +57,7 @@ def step_of(model: Model) -> Size:
     return max(height for height, _ in sides), max(width for _, width in sides)
 
 
-def whole_picture(model: Model, picture: Size, *, most: float = math.inf) -> Size:
+def whole_picture(model: Model, picture: InputSize, *, most: float = math.inf) -> InputSize:
     """Return the input size with a picture's shape, at about the cost of the model's own input.
 
     Among the multiples of the patch, the one whose ratio of sides (with weight 2) and number of
@@ -77,7 +77,7 @@ def whole_picture(model: Model, picture: Size, *, most: float = math.inf) -> Siz
     count = max(1.0, own[0] * own[1] / (step[0] * step[1]))
     wanted = picture[0] / picture[1]
 
-    def difference(size: Size) -> float:
+    def difference(size: InputSize) -> float:
         shape = math.log(size[1] / size[0] / wanted)
         patches = math.log(size[0] * size[1] / (step[0] * step[1]) / count)
         return 2 * abs(shape) + abs(patches)

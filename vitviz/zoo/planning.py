@@ -19,7 +19,7 @@ from .architectures import (
     skip_random_weights,
 )
 from .checkpoints import Checkpoint, CheckpointError, left_out_note, load_state
-from .resampling import Size, check_mixing, relative_tables, resampling_note, trained_size
+from .resampling import InputSize, check_mixing, relative_tables, resampling_note, trained_size
 
 _KERNEL = "patch_embed.proj.weight"
 #: Names of the tables whose shape depends on the input size.
@@ -38,16 +38,16 @@ class Plan:
     file : Checkpoint or None
         None leaves the weights random.
     trained : (height, width) or None
-        Size of the input in training; None if neither the file nor its folder tells it.
+        InputSize of the input in training; None if neither the file nor its folder tells it.
     size : (height, width) or None
-        Size of the input; None for that of the architecture.
+        InputSize of the input; None for that of the architecture.
     """
 
     architecture: str
     options: dict[str, Any]
     file: Checkpoint | None
-    trained: Size | None
-    size: Size | None
+    trained: InputSize | None
+    size: InputSize | None
 
     def build(self) -> Any:
         """Create the module; if a file follows, without random weights."""
@@ -60,7 +60,7 @@ class Plan:
         return load_file(module, self.file, source=source, grid=self._trained_grid)
 
     @property
-    def _trained_grid(self) -> Size | None:
+    def _trained_grid(self) -> InputSize | None:
         """Rows and columns of the file's positions; None if the model has no such grid."""
         if self.trained is None:
             return None
@@ -75,10 +75,10 @@ class Plan:
 def plan(
     architecture: str,
     file: Checkpoint | None,
-    size: Size | None,
+    size: InputSize | None,
     *,
     options: Mapping[str, Any] | None = None,
-    stated: Size | None = None,
+    stated: InputSize | None = None,
 ) -> Plan:
     """Plan a model of timm, which may be filled from a file.
 
@@ -109,9 +109,9 @@ def _trained_size(
     architecture: str,
     options: Mapping[str, Any],
     file: Checkpoint,
-    stated: Size | None,
-    wanted: Size | None,
-) -> Size | None:
+    stated: InputSize | None,
+    wanted: InputSize | None,
+) -> InputSize | None:
     """Return the input size that a file was trained at: the stated one, if its tables fit.
 
     Else a table of 6 x 24 positions would be taken for 12 x 12. Where another size is wanted,
@@ -189,7 +189,11 @@ def _check_prefix(own: Mapping[str, Any], file: Checkpoint) -> None:
 
 
 def _check_tables(
-    architecture: str, options: Mapping[str, Any], file: Checkpoint, trained: Size, size: Size
+    architecture: str,
+    options: Mapping[str, Any],
+    file: Checkpoint,
+    trained: InputSize,
+    size: InputSize,
 ) -> None:
     """Refuse a file with tables for another input that cannot be resampled.
 
@@ -215,7 +219,7 @@ def _check_tables(
 
 
 def load_file(
-    module: nn.Module, file: Checkpoint, *, source: str | None = None, grid: Size | None = None
+    module: nn.Module, file: Checkpoint, *, source: str | None = None, grid: InputSize | None = None
 ) -> Message:
     """Copy a file's weights into the module; return a description of the weights.
 

@@ -13,11 +13,13 @@ from .checkpoints import CheckpointError
 
 MAX_SIDE = 4096  # pixels of the input; attention over more patches is out of reach
 
-Size = tuple[int, int]
+InputSize = tuple[int, int]  # height and width in pixels
 Shape = tuple[int, ...]
 
 
-def trained_size(shapes: Mapping[str, Shape], outline: nn.Module, default: Size) -> Size | None:
+def trained_size(
+    shapes: Mapping[str, Shape], outline: nn.Module, default: InputSize
+) -> InputSize | None:
     """Return the input size (height, width) at which the position tables in a file fit.
 
     Parameters
@@ -62,7 +64,7 @@ def trained_size(shapes: Mapping[str, Shape], outline: nn.Module, default: Size)
     return None
 
 
-def _patch_scale(own: int, count: int, grid: Size) -> tuple[Fraction, Fraction] | None:
+def _patch_scale(own: int, count: int, grid: InputSize) -> tuple[Fraction, Fraction] | None:
     """Return how rows and columns grow from `own` to `count` absolute positions."""
     prefix = own - math.prod(grid)  # 0 if the table has patches only
     patches = count - prefix
@@ -98,7 +100,7 @@ def _side(count: int, what: str) -> int:
     return side
 
 
-def resampling_note(grids: tuple[Size, Size] | None) -> Message | str:
+def resampling_note(grids: tuple[InputSize, InputSize] | None) -> Message | str:
     """Return the provenance's note on resampled positions, or ""."""
     if grids is None:
         return ""
@@ -138,7 +140,7 @@ def timm_leaves_positions(before: nn.Module, after: nn.Module) -> bool:
     return not family_of(before).is_resampled or tables[0].shape == tables[1].shape
 
 
-def check_mixing(architecture: str, before: nn.Module, size: Size, own: Size) -> None:
+def check_mixing(architecture: str, before: nn.Module, size: InputSize, own: InputSize) -> None:
     """Refuse trained token-mixing weights for an input of another size.
 
     Raises
@@ -156,7 +158,7 @@ def check_mixing(architecture: str, before: nn.Module, size: Size, own: Size) ->
         )
 
 
-def _grids(before: nn.Module, after: nn.Module) -> tuple[Size, Size] | None:
+def _grids(before: nn.Module, after: nn.Module) -> tuple[InputSize, InputSize] | None:
     """Return the grids of absolute positions before and after; None if they are equal."""
     if "pos_embed" not in after.state_dict():
         return None

@@ -19,6 +19,7 @@ from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import mount, patch_number, sent_picture
 from vitviz.common.images import Crop
 from vitviz.common.language import Message, literal, tr, tr_md, translate
+from vitviz.common.query import Grid
 from vitviz.text import findings
 from vitviz.web.token_map import (
     Frame,
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from vitviz import Activations, Model
-
-Grid = tuple[int, int]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...common.language import Message, MessageError, mark
+from ...common.query import Grid
 from ...vit import Attention
 
 
@@ -51,9 +52,6 @@ def read_tokens(
             if not torch.equal(output_with(place).nan_to_num(), unchanged)
         )
     return read or (("cls",) if "cls" in prefix else ("patches",))
-
-
-Grid = tuple[int, int]
 
 
 class ModelError(MessageError):

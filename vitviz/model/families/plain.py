@@ -6,8 +6,18 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...common.language import Message
+from ...common.query import Grid
 from ...vit import VisionTransformer
-from .description import Family, Grid, Layer, Site, class_name, is_timm, kinds_of, layer_at, present
+from .description import (
+    Family,
+    Layer,
+    Site,
+    class_name,
+    is_timm,
+    kinds_of,
+    layer_at,
+    present,
+)
 
 #: How the blocks of MLP-Mixer, ResMLP and gMLP mix tokens without attention.
 _KINDS = {"MixerBlock": "mlp", "ResBlock": "linear", "SpatialGatingBlock": "gated"}

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .description import Grid, Site, input_channels
+from ...common.query import Grid
+from .description import Site, input_channels
 
 Offset = tuple[float, float]
 

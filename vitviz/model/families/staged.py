@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from ...common.query import Grid
 from .description import (
     Family,
-    Grid,
     Site,
     Windows,
     class_name,

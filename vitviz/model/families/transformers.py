@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ...common.query import Grid
 from .description import (
     Family,
-    Grid,
     ModelError,
     Parts,
     Site,

@@ -7,10 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from ...common.query import Grid
 from ...vit import resize_position_embedding
 from .errors import CheckpointError
-
-Grid = tuple[int, int]
 
 
 def load_state(
