@@ -323,6 +323,37 @@ def test_a_rotation_that_cannot_be_shown_is_said(
     assert ("RoPE" in shown["qkv"]["say"]) == (name == "EVA")
 
 
+@pytest.mark.parametrize(
+    ("architecture", "added", "rms", "normalised"),
+    [
+        ("eva02_tiny_patch14_336", True, False, False),  # adds positions, and rotates as well
+        ("vit_small_patch16_dinov3", False, False, False),
+        ("vit_base_patch16_sapiens2", False, True, True),
+        ("aimv2_large_patch14_224", True, True, False),
+    ],
+)
+def test_positions_and_norms_of_a_layer_are_those_of_the_module(
+    architecture: str, added: bool, rms: bool, normalised: bool
+) -> None:
+    side = 28 if "14" in architecture else 32
+    shared = {"num_kv_heads": 3} if normalised else {}  # else some layers have fewer
+    module: Any = timm.create_model(architecture, img_size=side, **_WIDTHS, **shared).eval()
+    assert (module.pos_embed is not None) == added
+    randomise(module)
+    model = watched(module, (side, side))
+    acts = capture(model, picture())
+    boxes = build_boxes(compute_anatomy(model, picture(), acts, 1, None))
+    shown = {box["id"]: box for box in boxes}
+    said = {"norm1": "mean is not subtracted", "norm2": "RMSNorm again"}
+    for name, words in said.items():
+        assert (words in shown[name]["say"]) == rms
+        assert ("LayerNorm" in shown[name]["say"]) != rms
+        assert shown[name]["title"] == ("RMSNorm" if rms else "LN")
+    assert ("normalises each q" in shown["qkv"]["say"]) == normalised
+    assert ("rotated" in shown) == hasattr(module, "rope")
+    assert not any("is added to the tokens" in box["say"] for box in boxes)
+
+
 @pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize("name", PLAIN)
 def test_every_box_of_a_layer_equals_what_hooks_see(name: str, layer: int) -> None:

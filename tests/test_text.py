@@ -278,6 +278,8 @@ def test_panels_that_are_not_there_are_not_explained(model: str) -> None:
     assert ("Opposite" in classify.try_this) == everywhere
     assert ("gradient" in page_text("rollout", MODELS[model]).see) == ("classes" in MODELS[model])
     assert ("CLS" in page_text("attention", MODELS[model]).try_this) == ("cls" in MODELS[model])
+    lies = "lies on the main object" in page_text("tokens", MODELS[model]).see  # as measured
+    assert lies == ("shipped" in MODELS[model])
     changed = "What training changed" in page_text("filters", MODELS[model]).see
     assert changed == ("shipped" in MODELS[model])
 

@@ -26,6 +26,15 @@ BOXES: Mapping[str, Words] = {
             "Transformer had it after each addition (post-norm)."
         ),
     ),
+    "norm1_rms": Words(
+        "RMSNorm",
+        2,
+        mark(
+            "RMSNorm divides each token by the root mean square of its numbers, then multiplies "
+            "by γ. The mean is not subtracted. So the next step gets numbers of the same size, "
+            "however long a token has grown. It stands before attention (pre-norm)."
+        ),
+    ),
     "qkv": Words(
         "q k v",
         2,
@@ -40,10 +49,9 @@ BOXES: Mapping[str, Words] = {
         "RoPE",
         0,
         mark(
-            "Nothing is added to the tokens to tell where they lie. Instead, pairs of numbers of q "
-            "and k are rotated by angles that depend on row and column of the patch. Lengths stay "
-            "the same. The product of a rotated q and a rotated k depends on their offset: how far "
-            "one patch lies from the other, and in which direction."
+            "Pairs of numbers of q and k are rotated by angles that depend on row and column of "
+            "the patch. Lengths stay the same. The product of a rotated q and a rotated k depends "
+            "on their offset: how far one patch lies from the other, and in which direction."
         ),
     ),
     "scores": Words(
@@ -92,12 +100,13 @@ BOXES: Mapping[str, Words] = {
             "numbers: this is MSA(LN(z_{ℓ−1}))."
         ),
     ),
+    # Touvron et al., Going deeper with Image Transformers, ICCV 2021, section 2.
     "layer_scale1": Words(
         "LayerScale",
         2,
         mark(
-            "Each number is multiplied by a learned factor. The factors begin small, so that "
-            "at first the layers add almost nothing."
+            "Each number is multiplied by a learned factor. The factors usually begin small, so "
+            "that at first the layers add almost nothing."
         ),
     ),
     "after_attention": Words(
@@ -109,6 +118,7 @@ BOXES: Mapping[str, Words] = {
         ),
     ),
     "norm2": Words("LN", 3, mark("LayerNorm again, with a γ and a β of its own, before the MLP.")),
+    "norm2_rms": Words("RMSNorm", 3, mark("RMSNorm again, with a γ of its own, before the MLP.")),
     "hidden": Words(
         mark("MLP: hidden"),
         3,
@@ -151,7 +161,8 @@ ACTIVATING: Mapping[str, str] = {
         "other half: a gate for each number."
     ),
 }
-#: For layers whose queries and keys before the rotation are not available.
+#: Said after q, k and v; the rotation only where q and k before it are not available.
+NORMALISED = mark(" This model then normalises each q and each k.")
 ROTATION = mark(" They are shown after this model has rotated q and k by their positions (RoPE).")
 BIAS = mark(" This family then adds a bias that depends on the positions of query and key.")
 #: For a layer that cannot be opened.

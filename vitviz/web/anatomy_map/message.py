@@ -5,10 +5,20 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from ...common.language import as_percent, strings, tr, translate
 from ...model.families import mixing_kinds, position_encodings
 from ...text import anatomy as text
-from ...text.encoder_layer import ACTIVATING, BIAS, BOXES, CLOSED, KINDS_CLOSED, ROTATION
+from ...text.encoder_layer import (
+    ACTIVATING,
+    BIAS,
+    BOXES,
+    CLOSED,
+    KINDS_CLOSED,
+    NORMALISED,
+    ROTATION,
+)
 from ...text.families import explain_positions
 from ..token_map import default_query, map_colours
 from .numbers import Anatomy, answer_message, name_steps, residual_message
@@ -178,7 +188,8 @@ def build_boxes(of: Anatomy) -> list[dict[str, Any]]:
         "M": shapes.get("hidden", (0,))[-1],
         "root": f"{math.sqrt(shapes['queries'][-1]):.3g}" if opened else "",
         "equal": as_percent(1 / tokens),
-        "rotation": tr(ROTATION) if opened and rotary and not has_unrotated else "",
+        "rotation": (tr(NORMALISED) if opened and _normalises_queries(of) else "")
+        + (tr(ROTATION) if opened and rotary and not has_unrotated else ""),
         "bias": tr(BIAS) if opened and of.acts.score_terms(number)[1] is not None else "",
         "attention": share("attention"),
         "mlp": share("mlp"),
@@ -190,17 +201,25 @@ def build_boxes(of: Anatomy) -> list[dict[str, Any]]:
         "closed": tr(KINDS_CLOSED[info.kind]),
     }
     names = dict.fromkeys(groups.get(b.name, b.name) for b in layer)
+    # Only the box of a LayerNorm has a mean.
+    rms = {b.name for b in layer if b.name in ("norm1", "norm2") and "mean" not in b.parts}
+    words = {name: BOXES[f"{name}_rms" if name in rms else name] for name in names}
     return [
         {
             "id": name,
-            "title": _fill(tr(BOXES[name].title), facts),
-            "equation": BOXES[name].equation if opened else 0,
-            "say": _fill(tr(BOXES[name].say if opened else CLOSED[name]), facts),
+            "title": _fill(tr(words[name].title), facts),
+            "equation": words[name].equation if opened else 0,
+            "say": _fill(tr(words[name].say if opened else CLOSED[name]), facts),
             "shape": _shape_text(shapes["queries" if name in ("qkv", "rotated") else name]),
             "stream": name in _STREAM,
         }
         for name in names
     ]
+
+
+def _normalises_queries(of: Anatomy) -> bool:
+    norm = getattr(of.model.sites[of.layer].attn, "q_norm", None)
+    return norm is not None and not isinstance(norm, nn.Identity)
 
 
 def _activation(of: Anatomy) -> str:
