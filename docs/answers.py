@@ -210,7 +210,7 @@ def looks() -> dict[str, Any]:
 
 
 def _cat() -> dict[str, Any]:
-    """Compute step 3.3: the map lies on the cat, and the answer is another class."""
+    """Compute step 3.3: the map lies on cat and ball, and the answer is another class."""
     shown, settings = of_step(3, 3)
     acts = shown.acts
     mean = acts.attention(int(settings.get("layer", acts.depth)) - 1).mean(axis=0)
@@ -219,8 +219,14 @@ def _cat() -> dict[str, Any]:
     grades = model().grades
     if grades is None or grades.of(float(not_none(acts.probabilities)[shown.answer])) != "weak":
         raise ValueError("The guide says that the answer for the cat is a weak one.")
+    looks = mean[0, acts.num_prefix_tokens :].reshape(acts.grid)
+    brightest = peak(looks)
+    if not (7 <= brightest[0] <= 10 and 9 <= brightest[1] <= 12):  # by eye
+        raise ValueError("The guide says that the map is brightest on the ball.")
+    if looks[2:12, 1:].sum() < 0.75 * looks.sum():  # 59 % of the patches
+        raise ValueError("The guide says that most of the attention goes to cat and ball.")
     return {
-        "peak": peak(mean[0, acts.num_prefix_tokens :].reshape(acts.grid)),
+        "peak": brightest,
         "answer": class_name(acts, shown.answer),
         "probability": float(not_none(acts.probabilities)[shown.answer]),
     }

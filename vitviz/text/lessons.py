@@ -151,8 +151,9 @@ LESSONS = (
                 "attention",
                 3,
                 mark(
-                    "Another picture: a cat. CLS attends to the cat, and the model knows cats. "
-                    "Read the answer above the map. **What is it, and does the map explain it?**"
+                    "Another picture: a cat with a ball of wool. CLS attends to both, and the "
+                    "model knows cats. Read the answer above the map. **What is it, and does the "
+                    "map explain it?**"
                 ),
                 {"picture": "cat"},
                 ("picture",),
