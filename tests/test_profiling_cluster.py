@@ -13,7 +13,7 @@ from test_profiling_workers import alone, assert_same, folder, only_here, profil
 
 from vitviz.model.families import ModelError
 from vitviz.profiling import Profile, profile
-from vitviz.profiling.cluster import _connected
+from vitviz.profiling.cluster import _connect
 
 __all__ = ["alone", "folder", "small_pieces"]  # fixtures
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
@@ -64,7 +64,7 @@ def ray_processes() -> Iterator[psutil.Process]:
                 pytest.skip("Ray itself does not start in 15 s: this machine is too busy")
             patch.setenv("RAY_ADDRESS", address)
             # Once: a process that connects again can crash (ray-project/ray, issue 31145).
-            with _connected(cpus=1):
+            with _connect(cpus=1):
                 yield psutil.Process(process.pid)
 
 

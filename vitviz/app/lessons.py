@@ -371,7 +371,7 @@ def _find_changes(
         points=-100 * hidden.max(),
         against=int((hidden <= -HALF_A_POINT).sum()),
     )
-    mask = _marked(steps, acts.grid)
+    mask = _find_removed(steps, acts.grid)
     if mask is not None and removal == "drop":
         without, alone = (
             capture(model, image, edits=[DropPatches(each)]).probabilities for each in (mask, ~mask)
@@ -390,7 +390,7 @@ def _find_changes(
         )
 
 
-def _marked(steps: Sequence[Step], grid: tuple[int, int]) -> np.ndarray | None:
+def _find_removed(steps: Sequence[Step], grid: tuple[int, int]) -> np.ndarray | None:
     """Return the mask of the rectangle of patches that a step removes; None without one."""
     for step in steps:
         if "painted" in step.settings:

@@ -181,7 +181,7 @@ class KeptFiles:
         if kept is None or not packed:
             return kept
         if path not in self._packed:
-            self._packed[path] = _packed(*kept)
+            self._packed[path] = _compress(*kept)
         return self._packed[path]
 
     def _listening(self, path: str, send: Send) -> Send:
@@ -210,7 +210,7 @@ def _never_changes(start: Message) -> bool:
     return start["status"] == 200 and "immutable" in headers.get("cache-control", "") and not own
 
 
-def _packed(start: Message, body: bytes) -> tuple[Message, bytes]:
+def _compress(start: Message, body: bytes) -> tuple[Message, bytes]:
     """Return the answer compressed by gzip, if its type gains from it."""
     headers = [(name.lower(), value) for name, value in start["headers"]]
     if not dict(headers).get(b"content-type", b"").startswith(_PACKED):

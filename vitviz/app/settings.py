@@ -59,7 +59,7 @@ def text_setting(name: str, fits: Callable[[str], bool], default: str = "") -> s
 def _valid_text(name: str, fits: Callable[[str], bool], default: object) -> str | None:
     """Return the text of a setting; None, with a notice, if it is invalid, or if there is none."""
     drawn = st.session_state.get(name)  # None where it is not on this page, or nothing is selected
-    text = _stored().get(name) if drawn is None else str(drawn)
+    text = _session_settings().get(name) if drawn is None else str(drawn)
     if text is None or fits(text):
         return text
     called = name.replace("_", " ").capitalize()
@@ -77,7 +77,7 @@ def _valid_text(name: str, fits: Callable[[str], bool], default: object) -> str 
 
 def _store(name: str, value: object, default: object) -> None:
     st.session_state[name] = value
-    _stored()[name] = str(value)
+    _session_settings()[name] = str(value)
     if value == default:
         _defaults().add(name)
     else:
@@ -86,7 +86,7 @@ def _store(name: str, value: object, default: object) -> None:
 
 def stored_text(name: str) -> str | None:
     """Return the stored text of a setting, whether it is valid or not."""
-    return _stored().get(name)
+    return _session_settings().get(name)
 
 
 def is_presenting() -> bool:
@@ -97,7 +97,7 @@ def is_presenting() -> bool:
 def change(**values: object) -> None:
     """Set settings as their widgets would. Call it before those are drawn."""
     for name, value in values.items():
-        _stored()[name] = str(value)
+        _session_settings()[name] = str(value)
         st.session_state.pop(name, None)
 
 
@@ -105,7 +105,7 @@ def reset() -> None:
     """Reset all settings but `STAYING` to their defaults."""
     for name in (*NAMES, "query_grid", "query_asked"):
         if name not in STAYING:
-            _stored().pop(name, None)
+            _session_settings().pop(name, None)
             st.session_state.pop(name, None)
 
 
@@ -170,7 +170,7 @@ def write_address() -> None:
 
 
 def _address_settings() -> dict[str, str]:
-    texts, defaults = _stored(), _defaults()
+    texts, defaults = _session_settings(), _defaults()
     return {name: text for name, text in texts.items() if name in NAMES and name not in defaults}
 
 
@@ -185,7 +185,7 @@ def replace_all(texts: Mapping[str, str]) -> None:
     Settings that the view lacks get their defaults; personal ones stay. Call it before any setting
     is read.
     """
-    own = {name: text for name, text in _stored().items() if name in _PERSONAL}
+    own = {name: text for name, text in _session_settings().items() if name in _PERSONAL}
     for name in (*NAMES, "query_grid"):
         if name not in _PERSONAL:
             st.session_state.pop(name, None)
@@ -193,7 +193,7 @@ def replace_all(texts: Mapping[str, str]) -> None:
     _defaults().difference_update(texts)
 
 
-def _stored() -> dict[str, str]:
+def _session_settings() -> dict[str, str]:
     if "kept" not in st.session_state:
         st.session_state.kept = st.query_params.to_dict()  # a link that was opened
     texts: dict[str, str] = st.session_state.kept

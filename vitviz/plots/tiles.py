@@ -159,7 +159,7 @@ def filter_product(patch: np.ndarray, kernel: np.ndarray, *, names: Sequence[str
         *((0.5, -0.15, names[0]), (1.15, tall / 2, "×"), (1.8, -0.15, names[1])),
         (1.15, top - 0.15, tr("= product, which adds up to {total:+.2f}", total=total)),
     ]
-    figure.add_scatter(**_written(labels))
+    figure.add_scatter(**_text_trace(labels))
     if max(high, wide) <= 5:
         at = [centre(box, product.shape, row, col) for row, col in np.ndindex(high, wide)]
         numbers = [(x, y, f"{one:+.2f}") for (x, y), one in zip(at, product.flat, strict=True)]
@@ -168,7 +168,7 @@ def filter_product(patch: np.ndarray, kernel: np.ndarray, *, names: Sequence[str
             color=np.where(dark, "#fff", "#111"),
             shadow=np.where(dark, "0 0 2px #000", "0 0 2px #fff"),
         )
-        figure.add_scatter(**_written(numbers), textfont=font)
+        figure.add_scatter(**_text_trace(numbers), textfont=font)
     across = dict(BARE, constrain="domain", range=[0, 2.3])
     down = dict(BARE, scaleanchor="x", range=[box[3], -0.3], constraintoward="top")
     figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
@@ -181,7 +181,7 @@ def filter_product(patch: np.ndarray, kernel: np.ndarray, *, names: Sequence[str
     return finish(figure, words, height=370)
 
 
-def _written(texts: Sequence[tuple[float, float, str]]) -> dict[str, Any]:
+def _text_trace(texts: Sequence[tuple[float, float, str]]) -> dict[str, Any]:
     """A trace of texts, each at its place."""
     x, y, text = zip(*texts, strict=True)
     return dict(x=x, y=y, text=text, mode="text", hoverinfo="skip")

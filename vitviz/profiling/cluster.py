@@ -222,7 +222,7 @@ def measure_on_ray(
             'The engine "ray" needs Ray Data: pip install "vitviz[cluster]".'
         ) from error
     device = model.device.type
-    with _connected(workers * threads):
+    with _connect(workers * threads):
         packed = ray.put((_on_cpu(model), dict(settings)))
         rows = [
             {"number": number, "entries": pickle.dumps(with_absolute_paths(some))}
@@ -270,7 +270,7 @@ class _Actor:
 
 
 @contextmanager
-def _connected(cpus: int) -> Iterator[None]:
+def _connect(cpus: int) -> Iterator[None]:
     """Connect to the caller's cluster, or start Ray on this machine with `cpus` CPUs."""
     import ray.data
 

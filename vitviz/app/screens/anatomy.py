@@ -32,7 +32,7 @@ EXPERIMENTS = {
 def page(view: View) -> Data:
     _draw_way(view)
     tables = _draw_experiments(view) or []
-    return Data(lambda: [_shapes(view), *_worked(view), *tables])
+    return Data(lambda: [_shapes(view), *_tabulate_product(view), *tables])
 
 
 @lesson.part("anatomy")
@@ -57,7 +57,7 @@ def _shapes(view: View) -> Table:
     )
 
 
-def _worked(view: View) -> list[Table]:
+def _tabulate_product(view: View) -> list[Table]:
     """Return the one number that is worked out: query, key and their product."""
     boxes = {box.name: box.values for box in anatomy.layer_of(view)}
     q, k = boxes.get("queries"), boxes.get("keys")

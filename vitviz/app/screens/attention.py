@@ -59,7 +59,7 @@ def page(view: View) -> Data | None:
             frame_names=layer_names(acts),
             shapes=shapes,
             distance=None if acts.refusal else _distance(view),
-            guess=_outlined(guess),
+            guess=_encode_guess(guess),
             matrix=acts.all_to_all,
         )
     if guess is not None:
@@ -104,7 +104,7 @@ def _guess(view: View, shape: Shape) -> prediction.Guess | None:
     return guess
 
 
-def _outlined(guess: prediction.Guess | None) -> dict[str, int] | None:
+def _encode_guess(guess: prediction.Guess | None) -> dict[str, int] | None:
     """Return the guess in the token map's message format."""
     if guess is None or guess.answer is None:
         return None

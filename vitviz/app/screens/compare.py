@@ -58,11 +58,11 @@ def page(view: View) -> Data | None:
     else:
         other = _other_model(view, name, mode, bar)
     if other is None:
-        called = _called(view, name)
+        called = _name_column(view, name)
         _answer(view, tr("Answer of {called}", called=literal(translate(called))), "left")
         return Data(lambda: _answers([view], [called]))
     beside = settings.stored_text("other_model") if mode == "models" else name
-    names = [_called(view, name), _called(other, beside or other.model.name)]
+    names = [_name_column(view, name), _name_column(other, beside or other.model.name)]
     if mode == "pictures":
         names = [view.picture.name, other.picture.name]
         compared = _draw_pictures(view, other)
@@ -82,7 +82,7 @@ def page(view: View) -> Data | None:
     )
 
 
-def _called(view: View, name: str) -> str:
+def _name_column(view: View, name: str) -> str:
     """Return what a model with this name in the menu is called above its column."""
     if view.model.trained:
         return Message("{name}, trained", name=name)

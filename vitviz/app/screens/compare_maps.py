@@ -127,7 +127,7 @@ def draw_model_pair(
                     f"**{literal(translate(called))}** · "
                     + tr("layer {layer} of {depth}", layer=one.layer + 1, depth=one.acts.depth)
                 )
-                _linked(one, side, mean)
+                _draw_linked_map(one, side, mean)
     measured = (
         [_distances(one) for one in both] if not any(_attentionless(one) for one in both) else []
     )
@@ -166,7 +166,7 @@ def _why_no_map(view: View) -> str | None:
     return tr_md(layer.refusal) if layer.refusal else None
 
 
-def _linked(view: View, side: str, mean: bool) -> None:
+def _draw_linked_map(view: View, side: str, mean: bool) -> None:
     def make() -> Frame:
         (frame,) = capture_frames(view.acts, [view.layer], mean=mean)
         return replace(frame, index=0)

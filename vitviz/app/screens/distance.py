@@ -282,7 +282,7 @@ def _record() -> dict[str, Any]:
     return record
 
 
-def _beside() -> list[str]:
+def _choose_comparisons() -> list[str]:
     """Return what is drawn beside the model on screen: the recorded model, a CNN, both or none."""
     names = {
         "none": tr("nothing"),
@@ -296,7 +296,7 @@ def _beside() -> list[str]:
 
 
 def _dots(view: View, survey: Survey, behind: Behind | None, guess: int | None) -> None:
-    acts, record, beside = view.acts, _record(), _beside()
+    acts, record, beside = view.acts, _record(), _choose_comparisons()
     figure = plots.attention_distance(
         mean(survey.distance),
         survey.prefix_mass.mean(axis=0),

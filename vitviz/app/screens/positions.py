@@ -98,7 +98,7 @@ def page(view: View) -> Data | None:
     )
     tables = _shuffle(view) or []
     _all_and_lines(view, similarity, kind, names[kind], position, low)
-    _resized(view, kind, names[kind], position, low)
+    _draw_resized(view, kind, names[kind], position, low)
     return Data(lambda: [_numbers(view, kinds, position), *tables])
 
 
@@ -303,7 +303,7 @@ def _all_tiles(view: View, similarity: np.ndarray, position: tuple[int, int], lo
 
 
 @lesson.part("grid")
-def _resized(view: View, kind: Kind, name: str, position: tuple[int, int], low: float) -> None:
+def _draw_resized(view: View, kind: Kind, name: str, position: tuple[int, int], low: float) -> None:
     """Draw the tile of one position before and after interpolation to another grid."""
     (rows, cols), (high, wide) = view.grid, view.acts.layers[0].patch_side
     st.subheader(tr("Interpolated to another grid: {name}", name=name), anchor=False)

@@ -86,9 +86,9 @@ def page(view: View) -> Data | None:
     _draw(view, *settings, row)
     if lesson.shows("fusion"):
         _compare_with_usual(view, *settings)
-        st.markdown(_said(view, *settings))
+        st.markdown(_describe_map(view, *settings))
     if class_map:
-        _explain_class_map(view, class_map, rollout, _how(view, *settings))
+        _explain_class_map(view, class_map, rollout, _describe_settings(view, *settings))
     return Data(lambda: [_table(view, *settings, attention, class_map)])
 
 
@@ -219,7 +219,7 @@ def _of_one_class(view: View) -> Data | None:
     return Data(tables, record=line)
 
 
-def _said(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> str:
+def _describe_map(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> str:
     """Say where the answer is read, how concentrated the map is, and how the fusions differ."""
     tokens = len(view.prefix) + view.grid[0] * view.grid[1]
     # Each fusion reads all attention once more, so large models compare the chosen one alone.
@@ -255,7 +255,9 @@ def _said(view: View, fusion: Fusion, residual: float, discard: float, start: in
     return words
 
 
-def _shown(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> np.ndarray:
+def _compute_map(
+    view: View, fusion: Fusion, residual: float, discard: float, start: int
+) -> np.ndarray:
     """Return the map on screen: the query's row or column up to the layer on screen, (tokens,)."""
     prefix, row = len(view.prefix), view.style.direction == "row"
 
@@ -281,7 +283,7 @@ def _shown(view: View, fusion: Fusion, residual: float, discard: float, start: i
 
 def _patches(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> np.ndarray:
     """Return the patches of the map on screen."""
-    return _shown(view, fusion, residual, discard, start)[len(view.prefix) :]
+    return _compute_map(view, fusion, residual, discard, start)[len(view.prefix) :]
 
 
 def _half_of(view: View) -> str:
@@ -299,7 +301,9 @@ def _half_of(view: View) -> str:
     )
 
 
-def _how(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> str:
+def _describe_settings(
+    view: View, fusion: Fusion, residual: float, discard: float, start: int
+) -> str:
     """Return the settings of the map on screen, in words."""
     return tr(
         "{direction}, layers {start} to {end}, heads fused by {fusion}, r = {residual}, the "
@@ -344,7 +348,7 @@ def _table(
     class_map: ClassMap | None,
 ) -> Table:
     """Return the rollout of the query up to the layer on screen, and the maps beside it."""
-    prefix, shown = len(view.prefix), 100 * _shown(view, fusion, residual, discard, start)
+    prefix, shown = len(view.prefix), 100 * _compute_map(view, fusion, residual, discard, start)
     what = tr("What goes from {query} to each token", query=view.query_name)
     if view.style.direction == "row":
         what = tr("What goes from each token to {query}", query=view.query_name)

@@ -119,7 +119,7 @@ def choose_components(view: View, most: int) -> Components:
         )
         kept = np.ones_like(kept)
     if basis is None and not kept.all():
-        points, explained = _fitted(view, view.layer, kept)
+        points, explained = _project_tokens(view, view.layer, kept)
     return Components(points, explained, kept, first, basis)
 
 
@@ -242,7 +242,7 @@ def _scatter(view: View, layer: int, basis: Basis | None) -> tuple[np.ndarray, n
     def make() -> tuple[np.ndarray, np.ndarray]:
         if basis:
             return basis.points(final_tokens(view, layer)), basis.explained
-        return _fitted(view, layer, np.ones(view.acts.grid, bool))
+        return _project_tokens(view, layer, np.ones(view.acts.grid, bool))
 
     return results.compute(
         (*view.key, "components", layer, basis is None),
@@ -251,7 +251,7 @@ def _scatter(view: View, layer: int, basis: Basis | None) -> tuple[np.ndarray, n
     )
 
 
-def _fitted(view: View, layer: int, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _project_tokens(view: View, layer: int, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return all tokens on the kept patches' components, and the variance explained."""
     tokens = final_tokens(view, layer)
     return inspection.token_scatter(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def page(view: View) -> Data | None:
-    view = _opened(view)
+    view = _open_on_a_patch(view)
     depth = view.acts.depth
     draw_finding(findings.tokens(_cosines(view), view.layer + 1))
     with places().stage:
@@ -80,7 +80,7 @@ def page(view: View) -> Data | None:
     )
 
 
-def _opened(view: View) -> View:
+def _open_on_a_patch(view: View) -> View:
     """Begin with a patch of what the head's token attends to, until somebody asks for a token.
 
     The cosine of the head's token with most patches is near 0, so its map would be nearly white,

@@ -101,7 +101,7 @@ def _live(
         if query is None
         else tr("the patch at row {row}, column {column}", row=query[0] + 1, column=query[1] + 1)
     )
-    allowed = _allowed(model, acts, layer, query)
+    allowed = _find_allowed_keys(model, acts, layer, query)
     figure = plots.allowed_keys(
         allowed,
         results.photo(view),
@@ -111,7 +111,7 @@ def _live(
         query_name=name,
     )
     with figure_place:
-        show(figure, key="keys", on_click=_clicked)
+        show(figure, key="keys", on_click=_select_query)
     also = [token.upper() for token in described.prefix]
     same = allowed.shape == described.query_grid
     counted = tr("{count} of {size} patches") if same else tr("{count} of {size} keys")
@@ -131,7 +131,7 @@ def _live(
     return layer, place
 
 
-def _clicked() -> None:
+def _select_query() -> None:
     points = st.session_state["keys"].selection.points
     if points:
         down, across = points[0]["customdata"]
@@ -144,7 +144,7 @@ def _patch(place: tuple[int, int], grid: tuple[int, int]) -> tuple[int, int]:
     return row, col
 
 
-def _allowed(
+def _find_allowed_keys(
     model: "Model", acts: "Activations", layer: int, query: tuple[int, int] | None
 ) -> np.ndarray:
     """Return the keys to which a patch, or CLS, may attend: bool (rows, columns)."""
@@ -343,7 +343,7 @@ def _tables(model: "Model", acts: "Activations", layer: int, place: tuple[int, i
 
     described = acts.layers[layer]
     query = None if described.kind == "class" else _patch(place, described.query_grid)
-    allowed = _allowed(model, acts, layer, query)
+    allowed = _find_allowed_keys(model, acts, layer, query)
     rows, cols = np.indices(allowed.shape).reshape(2, -1) + 1
     papers, sizes = PAPER_SIZES, _paper_sizes()
     return [

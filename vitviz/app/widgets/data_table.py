@@ -236,7 +236,7 @@ def _one_line(words: str) -> str:
 
 def _array(values: Sequence[object] | np.ndarray) -> np.ndarray:
     """Return a column as numpy keeps it without pickles: numbers as such, all else as text."""
-    plain = _listed(values)
+    plain = _as_list(values)
     if isinstance(values, np.ndarray) and values.dtype != object:
         return values
     if any(isinstance(value, str) for value in plain):
@@ -258,15 +258,15 @@ def _csv_values(values: Sequence[object] | np.ndarray) -> list[object]:
             return "" if np.isnan(value) else f"{value:.{_DIGITS}g}"
         return "" if value is None else value
 
-    return [text(value) for value in _listed(values)]
+    return [text(value) for value in _as_list(values)]
 
 
 def _screen_values(values: Sequence[object] | np.ndarray) -> list[object]:
     return [
         float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else translate(value)
-        for value in _listed(values)
+        for value in _as_list(values)
     ]
 
 
-def _listed(values: Sequence[object] | np.ndarray) -> list[object]:
+def _as_list(values: Sequence[object] | np.ndarray) -> list[object]:
     return values.tolist() if isinstance(values, np.ndarray) else list(values)

@@ -46,7 +46,7 @@ def load(name: str, weights: str, picture: Picture) -> "Model":
     if size == OWN:
         return models.load(name, weights)
     try:
-        wanted = _wanted(name, size, picture)
+        wanted = _parse_input(name, size, picture)
         check_tokens(models.outline(name, wanted), models.outline(name))
         return models.load(name, weights, wanted)
     except ModelError as error:
@@ -100,7 +100,7 @@ def load_beside(name: str, weights: str, picture: Picture) -> "Model":
     size = settings.stored_text("size") or OWN
     if size == OWN:
         return models.load(name, weights)
-    wanted = _wanted(name, size, picture)
+    wanted = _parse_input(name, size, picture)
     check_tokens(models.outline(name, wanted), models.outline(name))
     return models.load(name, weights, wanted)
 
@@ -110,7 +110,7 @@ def choose_size(place: DeltaGenerator, name: str, shown: "Model", picture: Pictu
     size = settings.text_setting("size", _fits, OWN)
     own = shown if size == OWN else models.outline(name)
     height, width = shown.preprocess.input_size
-    options = [OWN, WHOLE, *_offered(own)]
+    options = [OWN, WHOLE, *_list_sizes(own)]
     with place.popover(
         tr("Input {height} × {width}", height=height, width=width), key="input", width="stretch"
     ):
@@ -118,7 +118,7 @@ def choose_size(place: DeltaGenerator, name: str, shown: "Model", picture: Pictu
             tr("Size of the input"),
             options if size in options else [*options, size],
             key="size",
-            format_func=partial(_called, own=own.preprocess.input_size),
+            format_func=partial(_name_size, own=own.preprocess.input_size),
             accept_new_options=True,
             help=tr(
                 "Rows and columns in pixels. Choose a size, or type one that whole patches fill, "
@@ -132,14 +132,14 @@ def _fits(text: str) -> bool:
     return text in (OWN, WHOLE) or image_size_in(text) is not None
 
 
-def _called(size: str, own: tuple[int, int]) -> str:
+def _name_size(size: str, own: tuple[int, int]) -> str:
     if size == OWN:
         height, width = own
         return tr("{height} × {width}, the model's own", height=height, width=width)
     return tr("The whole picture, nothing cut off") if size == WHOLE else size.replace("x", " × ")
 
 
-def _wanted(name: str, size: str, picture: Picture) -> Input:
+def _parse_input(name: str, size: str, picture: Picture) -> Input:
     from vitviz.zoo import tokens_attending, whole_picture
 
     if size == WHOLE:
@@ -150,7 +150,7 @@ def _wanted(name: str, size: str, picture: Picture) -> Input:
     return Input(image_size_in(size))
 
 
-def _offered(own: "Model") -> list[str]:
+def _list_sizes(own: "Model") -> list[str]:
     """Multiples of the patch beside the model's own size, as far as visitors may choose them."""
     from vitviz.zoo import step_of, tokens_attending
 
