@@ -182,9 +182,9 @@ def _draw_norms(view: View) -> None:
     words = tr(
         "○ large norm: {long} of {size} patches, above the median by more than {deviations:.0f} "
         "median absolute deviations (above {limit:.2f}). ✕ outliers: {outliers} patches with "
-        "at least {times:.0f} times the median norm; in the paper on registers they "
-        "were about 2 % of the tokens and had about ten times the norm. The largest norm "
-        "is {largest:.2f}, {ratio:.1f} times the median of {median:.2f}.",
+        "at least {times:.0f} times the median norm; in the paper on registers, those of the "
+        "largest DINOv2 were about 2 % of the tokens and had about ten times the norm. The "
+        "largest norm is {largest:.2f}, {ratio:.1f} times the median of {median:.2f}.",
         long=long.sum(),
         size=norms.size,
         deviations=LONG,
