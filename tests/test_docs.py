@@ -293,7 +293,7 @@ def test_a_new_language_begins_with_every_page_and_every_string(tmp_path: Path) 
             complete, empty = read_po(old), read_po(new)
         assert [each.id for each in empty] == [each.id for each in complete]
         assert not any(any(each.string or ()) for each in empty if each.id)
-        assert empty.num_plurals == 2
+        assert empty.num_plurals > 1  # 2 or 3, by the version of babel; Korean has 1
     with pytest.raises(FileExistsError):
         begin("fr", tmp_path)
     with pytest.raises(UnknownLocaleError):
