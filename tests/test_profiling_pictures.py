@@ -113,6 +113,17 @@ def test_rows_of_a_parquet_file_are_pictures(tmp_path: Path, wrapped: bool) -> N
         assert_read(entries[seed], seed)
 
 
+def test_a_parquet_file_that_is_written_again_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    for seeds in ([0, 1], [2, 3], [3, 2]):
+        cells = [png(seed) for seed in seeds]
+        parquet.write_table(pa.table({"image": cells, "label": seeds}), path, compression="none")
+        entries = list_pictures(path)
+        assert [entry.label for entry in entries] == seeds
+        for entry, seed in zip(entries, seeds, strict=True):
+            assert_read(entry, seed)
+
+
 def test_tiles_of_packed_sheets_are_pictures(tmp_path: Path) -> None:
     split = coloured(30, seed=1)
     write_sheets(tmp_path / "packed.parquet", split)

@@ -220,7 +220,6 @@ def _open(data: bytes) -> tuple[Image.Image, str]:
 # --- parquet: one picture per row, or sheets of tiles -------------------------------------------
 
 
-@lru_cache(_CACHED)
 def parquet_file(path: str) -> Any:
     """Open a parquet file.
 
@@ -229,6 +228,19 @@ def parquet_file(path: str) -> Any:
     ProfileError
         When it cannot be read.
     """
+    return _open_parquet(path, _stamp(path))
+
+
+def _stamp(path: str) -> tuple[int, ...] | None:
+    """Return what changes when a file is written again, so that nothing old is read from memory."""
+    with suppress(OSError, ValueError):
+        state = os.stat(path)
+        return state.st_ino, state.st_size, state.st_mtime_ns
+    return None
+
+
+@lru_cache(_CACHED)
+def _open_parquet(path: str, stamp: tuple[int, ...] | None) -> Any:
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
@@ -299,7 +311,7 @@ def _shorten(value: object) -> str:
 
 
 @lru_cache(_CACHED)
-def _row_group(path: str, number: int, column: str) -> Any:
+def _row_group(path: str, number: int, column: str, stamp: tuple[int, ...] | None) -> Any:
     return parquet_file(path).read_row_group(number, columns=[column], use_threads=False)[column]
 
 
@@ -309,7 +321,7 @@ def _cell(path: str, row: int, column: str) -> bytes:
     for number in range(metadata.num_row_groups):
         rows = metadata.row_group(number).num_rows
         if row < start + rows:
-            cell = _row_group(path, number, column)[row - start].as_py()
+            cell = _row_group(path, number, column, _stamp(path))[row - start].as_py()
             if isinstance(cell, dict):  # Hugging Face's form
                 if cell["bytes"] is None and cell.get("path"):
                     place = _shorten(cell["path"])
@@ -321,7 +333,7 @@ def _cell(path: str, row: int, column: str) -> bytes:
 
 
 @lru_cache(1)  # a list reads all tiles of a sheet before the next sheet
-def _sheet(path: str, row: int) -> np.ndarray:
+def _sheet(path: str, row: int, stamp: tuple[int, ...] | None) -> np.ndarray:
     """Return a sheet of tiles, uint8 of shape (height, width, 3)."""
     with Image.open(io.BytesIO(_cell(path, row, "sheet"))) as sheet:
         return np.asarray(sheet if sheet.mode == "RGB" else sheet.convert("RGB"))
@@ -330,7 +342,7 @@ def _sheet(path: str, row: int) -> np.ndarray:
 def _read_cell(path: str, row: int, tile: int = 0, tiles: int = 0) -> tuple[Image.Image, str]:
     if not tiles:
         return _open(_cell(path, row, picture_column(path)))
-    sheet = _sheet(path, row)
+    sheet = _sheet(path, row, _stamp(path))
     side = isqrt(sheet.shape[0] * sheet.shape[1] // tiles)  # the tiles fill the sheet
     top, left = (side * place for place in divmod(tile, sheet.shape[1] // side))
     pixels = np.ascontiguousarray(sheet[top : top + side, left : left + side])
