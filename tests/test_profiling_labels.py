@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from examples import picture
 from pyarrow import parquet
 from test_profiling_pictures import png, write_tar
@@ -259,6 +260,7 @@ def entries(*labels: Any) -> list[Entry]:
         (["2", "0"], ("cat", "owl", "2nd"), [2, 0]),
         ([2.0, np.float32(0), np.int8(1), None, float("nan")], ANIMALS, [2, 0, 1, None, None]),
         ([b"cat", "owl"], ANIMALS, [0, 1]),
+        ([torch.tensor(2), np.array("owl")], ANIMALS, [2, 1]),
     ],
 )
 def test_labels_are_names_or_numbers(

@@ -31,7 +31,8 @@ def named() -> Model:
 
 @every_method
 @pytest.mark.parametrize(
-    ("target", "index"), [("cock", 1), ("Cock", 1), ("tinca tinca", 0), (np.int64(4), 4)]
+    ("target", "index"),
+    [("cock", 1), ("Cock", 1), ("tinca tinca", 0), (np.int64(4), 4), (torch.tensor(3), 3)],
 )
 def test_a_class_is_asked_for_by_its_name(
     method: Callable[..., np.ndarray], target: Any, index: int

@@ -95,6 +95,8 @@ class Question:
 
     def __init__(self, model: Model, target: Target) -> None:
         self.name, self.layer, self.embeds = model.name, model.layers[0], model.embeds
+        if isinstance(target, Tensor) and target.ndim == 0 and not target.is_floating_point():
+            target = int(target)  # a label as a DataLoader yields it
         self.target = target
         self.class_index: int | None = None
         self.place: int | None = None

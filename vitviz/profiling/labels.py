@@ -84,6 +84,8 @@ def parse_label(value: Any) -> int | str | None:
     ProfileError
         When the value is neither a number nor a name.
     """
+    if getattr(value, "ndim", None) == 0:  # a tensor or array of one label
+        value = value.item()
     if value is None or isinstance(value, str):
         return value or None
     if isinstance(value, bytes):
