@@ -211,6 +211,7 @@ class Shares(Net):
     [
         nn.Sequential(nn.Linear(64, 4), nn.Softmax(dim=1)),
         nn.Sequential(nn.Linear(64, 5), nn.Sigmoid()),
+        nn.Sequential(nn.Linear(64, 2), nn.Sigmoid()),  # two logits are in 0..1 more often
         Shares(fc=nn.Linear(64, 4)),
     ],
 )
@@ -222,6 +223,35 @@ def test_shares_made_by_an_exchanged_head_are_not_made_again(head: nn.Module) ->
     assert (model.answers, acts.probabilities) == ("values", None)
     module.head = nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
     assert vitviz.capture(model, picture()).answers == "classes"
+
+
+def soften_by_hook(module: Any) -> None:
+    module.head.register_forward_hook(lambda head, inputs, output: output.softmax(dim=-1))
+
+
+def soften_by_method(module: Any) -> None:
+    head = module.forward_head
+    module.forward_head = lambda *inputs, **options: head(*inputs, **options).softmax(dim=-1)
+
+
+@pytest.mark.parametrize("change", [soften_by_hook, soften_by_method])
+def test_shares_made_beside_the_head_are_not_made_again(change: Any) -> None:
+    module = timm_backbone()
+    change(module)
+    acts = vitviz.capture(vitviz.watch(module), picture())
+    assert (acts.answers, acts.probabilities) == ("values", None)
+
+
+class Head(nn.Linear):
+    """A head of the user's own, whose answer is not known from its class."""
+
+
+def test_logits_of_a_head_of_zeros_are_no_shares() -> None:
+    module: Any = timm_backbone()
+    module.head = Head(64, 5).eval()
+    nn.init.zeros_(module.head.weight)
+    nn.init.zeros_(module.head.bias)
+    assert vitviz.watch(module).answers == "classes"
 
 
 class Returning(Wrapper):
@@ -496,7 +526,15 @@ def replace_inside(module: Any) -> None:
     replace_method(module.blocks)
 
 
-@pytest.mark.parametrize("change", [replace_method, replace_as_hooks_do, replace_inside])
+def replace_a_part_of_it(module: Any) -> None:
+    """Replace a method that the forward of the module calls."""
+    features = module.forward_features
+    module.forward_features = lambda *inputs, **options: features(*inputs, **options)
+
+
+@pytest.mark.parametrize(
+    "change", [replace_method, replace_as_hooks_do, replace_inside, replace_a_part_of_it]
+)
 def test_a_replaced_forward_answers_as_the_module_does(change: Any) -> None:
     plain = vitviz.watch(timm_backbone(global_pool="avg", num_classes=5))
     module = timm_backbone(global_pool="avg", num_classes=5)

@@ -41,6 +41,7 @@ from .families import (
     one_tensor,
     read_tokens,
     receptive_field_offsets,
+    replaces_method,
     token_weights,
 )
 from .memory import capture_bytes
@@ -340,7 +341,7 @@ class Model:
         """
         if self.reading.continues != "copy":
             raise ModelError(
-                "No part of {model} can be exchanged for an experiment: its forward, or that of a "
+                "No part of {model} can be exchanged for an experiment: a method of it, or of a "
                 "module around its blocks, was replaced by a function bound to the original parts.",
                 model=self.name,
             )
@@ -674,7 +675,7 @@ _PLAIN_TYPES = frozenset((int, bool, str, tuple, torch.Size, type(None)))
 
 
 class _PartSnapshot:
-    """Snapshot of a part of a module: its children, its plain attributes and a replaced forward.
+    """Snapshot of a part of a module: its children, plain attributes and replaced methods.
 
     Compared before each pass, so it must be quick.
     """
@@ -685,7 +686,7 @@ class _PartSnapshot:
         self._names = [
             name
             for name, value in self._all.items()
-            if (type(value) in _PLAIN_TYPES and name != "training") or name == "forward"
+            if (type(value) in _PLAIN_TYPES and name != "training") or replaces_method(part, name)
         ]
         self._read = itemgetter("training", "training", *self._names)  # two names make a tuple
         self._values = self._read(self._all)[2:]
@@ -818,14 +819,16 @@ class _Reading:
         model = self._model
         if not model.path and gives_logits(model.module, model.parts.heads):
             return False
-        with torch.inference_mode(), _wrap_errors(model):
-            one = model._run_to_rows(self._noise(), model.module).float()
-            with model.watched(NegateTokens(len(self.layers) - 1)):  # logits would get negative
-                other = model._run_to_rows(self._noise(), model.module).float()
-        outputs = torch.stack([one, other])
-        bounded = bool((outputs >= 0).all() and (outputs <= 1).all())
-        sums = outputs.sum(dim=-1)
-        return bounded and (bool(((sums - 1).abs() < 1e-3).all()) or one.numel() > 4)
+        last, outputs = len(self.layers) - 1, []
+        # Logits of negated tokens would get negative, and one of few logits on some random tokens.
+        for recorder in (Recorder(), NegateTokens(last), *(DrawTokens(last, n) for n in range(8))):
+            with torch.inference_mode(), _wrap_errors(model), model.watched(recorder):
+                outputs.append(model._run_to_rows(self._noise(), model.module).float())
+            if not bool(((outputs[-1] >= 0) & (outputs[-1] <= 1)).all()):
+                return False
+        rows = torch.cat(outputs)
+        sums_to_one = bool(((rows.sum(dim=-1) - 1).abs() < 1e-3).all())
+        return sums_to_one or bool((rows != rows[0]).any())  # a head of zeros gives equal logits
 
     def _noise(self) -> Tensor:
         model, random = self._model, torch.Generator().manual_seed(0)
@@ -890,6 +893,19 @@ class NegateTokens(Recorder):
 
     def after_block(self, layer: int, tokens: Tensor) -> Tensor | None:
         return -tokens if layer == self.layer else None
+
+
+class DrawTokens(Recorder):
+    """Replace the tokens after a layer by random ones."""
+
+    def __init__(self, layer: int, seed: int) -> None:
+        self.layer, self.seed = layer, seed
+
+    def after_block(self, layer: int, tokens: Tensor) -> Tensor | None:
+        if layer != self.layer:
+            return None
+        random = torch.Generator().manual_seed(self.seed)
+        return torch.randn(tokens.shape, generator=random).to(tokens)
 
 
 class _KeepTokens(Recorder):

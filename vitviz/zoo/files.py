@@ -83,12 +83,20 @@ def check_adapter(folder: Path) -> None:
     if not (folder / ADAPTER).is_file() or any((folder / name).is_file() for name in WEIGHTS):
         return
     config = read_json(folder / ADAPTER)
+    kind, base = str(config.get("peft_type") or "peft"), config.get("base_model_name_or_path")
+    if not base:
+        raise ModelError(
+            "The folder {folder} holds an adapter ({kind}) and not a whole model. Load its base "
+            "model with peft, call merge_and_unload(), and give the module to vitviz.watch.",
+            folder=folder.name,
+            kind=kind,
+        )
     raise ModelError(
         "The folder {folder} holds an adapter ({kind}) of {base}, and not a whole model. Load "
         "{base} with peft, call merge_and_unload(), and give the module to vitviz.watch.",
         folder=folder.name,
-        kind=str(config.get("peft_type") or "peft"),
-        base=str(config.get("base_model_name_or_path") or Message("a model that it does not name")),
+        kind=kind,
+        base=str(base),
     )
 
 

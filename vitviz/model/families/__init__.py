@@ -26,6 +26,7 @@ from .description import (
     one_tensor,
     position_encodings,
     read_tokens,
+    replaces_method,
 )
 from .plain import CAIT, MIXER, PLAIN, mixing_kinds, token_weights
 from .receptive_fields import Offset, has_inference_tensors, receptive_field_offsets
@@ -62,6 +63,7 @@ __all__ = [
     "position_encodings",
     "read_tokens",
     "receptive_field_offsets",
+    "replaces_method",
     "token_weights",
 ]
 

@@ -479,8 +479,9 @@ def layer_at(
 
 
 # What follows some blocks is computed by the module's own forward pass, in a shallow copy whose
-# blocks return given outputs. A copy is not enough if a forward was replaced on the instance, as
-# mixed precision and offloading of accelerate do: that function is bound to the original's blocks.
+# blocks return given outputs. A copy is not enough if a method was replaced on the instance, as
+# mixed precision and offloading of accelerate replace `forward`: that function is bound to the
+# original's blocks.
 
 
 class _ConstantOutput(nn.Module):
@@ -513,11 +514,17 @@ def copy_returning(module: nn.Module, outputs: Mapping[str, Any]) -> Any:
     return module
 
 
+def replaces_method(module: nn.Module, name: str) -> bool:
+    """Whether an attribute of the instance replaces a method of its class, such as `forward`."""
+    return callable(vars(module).get(name)) and hasattr(type(module), name)
+
+
 def gives_logits(module: nn.Module, heads: Iterable[str]) -> bool:
     """Whether a module surely returns logits: it is a library's, without Softmax or Sigmoid."""
     parts = [module, *(part for path in heads for part in module.get_submodule(path).modules())]
     return all(
-        "forward" not in vars(part)
+        not any(replaces_method(part, name) for name in vars(part))
+        and not part._forward_hooks
         and type(part).__module__.partition(".")[0] in (*_LIBRARIES, "torch")
         and not isinstance(part, nn.Softmax | nn.Sigmoid)
         for part in parts
@@ -527,7 +534,7 @@ def gives_logits(module: nn.Module, heads: Iterable[str]) -> bool:
 def is_known_to_copy(module: nn.Module, path: str) -> bool:
     """Whether a shallow copy of the module surely computes what the module computes.
 
-    True if the module is of a library that vitviz reads, and no forward was replaced between it and
+    True if the module is of a library that vitviz reads, and no method was replaced between it and
     the part at `path`. Others may keep references to their parts that a copy does not change, as
     the backbones of transformers do, which collect outputs by hooks on their blocks.
     """
@@ -537,7 +544,7 @@ def is_known_to_copy(module: nn.Module, path: str) -> bool:
         return False
     for name in ("", *path.split(".")[:-1]):
         module = module.get_submodule(name) if name else module
-        if "forward" in vars(module):
+        if any(replaces_method(module, name) for name in vars(module)):
             return False
     return True
 
