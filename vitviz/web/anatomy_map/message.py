@@ -5,8 +5,6 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
 from ...common.language import as_percent, strings, tr, translate
 from ...model.families import mixing_kinds, position_encodings
 from ...text import anatomy as text
@@ -218,6 +216,8 @@ def build_boxes(of: Anatomy) -> list[dict[str, Any]]:
 
 
 def _normalises_queries(of: Anatomy) -> bool:
+    from torch import nn
+
     norm = getattr(of.model.sites[of.layer].attn, "q_norm", None)
     return norm is not None and not isinstance(norm, nn.Identity)
 
