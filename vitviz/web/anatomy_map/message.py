@@ -216,10 +216,8 @@ def build_boxes(of: Anatomy) -> list[dict[str, Any]]:
 
 
 def _normalises_queries(of: Anatomy) -> bool:
-    from torch import nn
-
     norm = getattr(of.model.sites[of.layer].attn, "q_norm", None)
-    return norm is not None and not isinstance(norm, nn.Identity)
+    return norm is not None and type(norm).__name__ != "Identity"
 
 
 def _activation(of: Anatomy) -> str:
