@@ -111,6 +111,8 @@ def test_a_checkpoint_of_timm_comes_back_as_it_was(
     model = load_model(name, checkpoint=path)
     assert model.trained is True
     assert model.weights.startswith(f"local file mine{suffix}, sha256 ")
+    other_depth = "depth" in options
+    assert model.weights.endswith(", 3 layers as in the file, not 12") is other_depth
     assert model.name == name
     loaded = model.module.state_dict()
     for key, value in module.state_dict().items():

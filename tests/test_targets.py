@@ -40,6 +40,11 @@ def test_a_class_is_asked_for_by_its_name(
     assert_array_equal(method(named(), picture(), target), method(named(), picture(), index))
 
 
+def test_a_truth_value_is_no_class() -> None:
+    with pytest.raises(ValueError, match="got True"):
+        relevance(named(), picture(), True)
+
+
 @every_method
 def test_a_vector_and_a_function_are_asked_about_as_the_class_that_they_are(
     method: Callable[..., np.ndarray],

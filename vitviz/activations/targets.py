@@ -203,6 +203,8 @@ def _class_index(model: Model, wanted: int | np.integer | str) -> int:
             model=model.name,
         )
     if not isinstance(wanted, str):
+        if isinstance(wanted, bool):
+            raise ValueError(f"Expected the index or name of a class, got {wanted}.")
         if not 0 <= wanted < classes:
             raise ValueError(f"Expected a class in 0..{classes - 1}, got {wanted}.")
         return int(wanted)

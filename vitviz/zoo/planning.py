@@ -38,9 +38,11 @@ class Plan:
     file : Checkpoint or None
         None leaves the weights random.
     trained : (height, width) or None
-        InputSize of the input in training; None if neither the file nor its folder tells it.
+        Size of the input in training; None if neither the file nor its folder tells it.
     size : (height, width) or None
-        InputSize of the input; None for that of the architecture.
+        Size of the input; None for that of the architecture.
+    usual_depth : int or None
+        Number of layers of the architecture, if the file has another.
     """
 
     architecture: str
@@ -48,6 +50,7 @@ class Plan:
     file: Checkpoint | None
     trained: InputSize | None
     size: InputSize | None
+    usual_depth: int | None
 
     def build(self) -> Any:
         """Create the module; if a file follows, without random weights."""
@@ -57,7 +60,14 @@ class Plan:
     def load(self, module: nn.Module, source: str | None = None) -> Message:
         """Copy the file's weights into the module; return a description of the weights."""
         assert self.file is not None
-        return load_file(module, self.file, source=source, grid=self._trained_grid)
+        weights = load_file(module, self.file, source=source, grid=self._trained_grid)
+        if self.usual_depth is None:
+            return weights
+        return weights + Message(
+            ", {count} layers as in the file, not {usual}",
+            count=self.options["depth"],
+            usual=self.usual_depth,
+        )
 
     @property
     def _trained_grid(self) -> InputSize | None:
@@ -93,16 +103,18 @@ def plan(
     ModelError, CheckpointError
         When timm builds no such model, the file does not fit it, or the memory does not suffice.
     """
-    given, trained = dict(options or {}), stated
+    given, trained, usual_depth = dict(options or {}), stated, None
     if file is not None:
-        given = _options_of(architecture, file, given)
+        given, usual_depth = _options_of(architecture, file, given)
         trained = _trained_size(architecture, given, file, stated, size) or stated
         if size is not None and trained not in (None, size):
             _check_tables(architecture, given, file, trained, size)
     wanted = size or trained
     if wanted is not None:
         given["img_size"] = wanted
-    return Plan(architecture, _check_options(architecture, given), file, trained, wanted)
+    return Plan(
+        architecture, _check_options(architecture, given), file, trained, wanted, usual_depth
+    )
 
 
 def _trained_size(
@@ -134,8 +146,12 @@ def _trained_size(
         return None
 
 
-def _options_of(architecture: str, file: Checkpoint, given: Mapping[str, Any]) -> dict[str, Any]:
+def _options_of(
+    architecture: str, file: Checkpoint, given: Mapping[str, Any]
+) -> tuple[dict[str, Any], int | None]:
     """Return the options of timm that fit a file: number of classes, layers, pooling.
+
+    And the usual number of layers, if the file has another.
 
     Parameters
     ----------
@@ -173,7 +189,8 @@ def _options_of(architecture: str, file: Checkpoint, given: Mapping[str, Any]) -
     countable = isinstance(blocks, nn.Sequential | nn.ModuleList)
     if countable and file.depth not in (0, len(blocks)):
         options["depth"] = file.depth
-    return options
+        return options, len(blocks)
+    return options, None
 
 
 def _check_prefix(own: Mapping[str, Any], file: Checkpoint) -> None:

@@ -466,7 +466,7 @@ def _explain_class_map(
 
     `how` has the settings of the rollout, in words.
     """
-    st.subheader(class_map.title, anchor=False)
+    st.subheader(literal(class_map.title), anchor=False)
     values, method = class_map.values, class_map.method
     name = Markdown(f"**{literal(class_map.name)}** ({as_percent(class_map.probability)})")
     row, col = np.unravel_index(int(values.argmax()), values.shape)
