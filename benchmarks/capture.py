@@ -58,7 +58,7 @@ def ways(name: str, device: str = "cpu") -> dict[str, Callable[[], Any]]:
 
     def plain() -> Any:
         with torch.inference_mode():
-            return model.module(model.placed(transform(image)[None]))[0].cpu()
+            return model.module(model.to_device(transform(image)[None]))[0].cpu()
 
     def capture() -> Any:
         return torch.tensor(vitviz.capture(model, image).logits)

@@ -609,10 +609,10 @@ def test_a_capture_looks_at_the_module_once_and_trusts_nothing_after_it(
     model.module.train()
     with pytest.raises(ModelError, match="training mode"):
         vitviz.capture(model, picture(24, 16))
-    with pytest.raises(ModelError, match="training mode"), model.unchanged():
+    with pytest.raises(ModelError, match="training mode"), model.assume_unchanged():
         pass
     model.module.eval()
-    with model.unchanged():
+    with model.assume_unchanged():
         layers = model.layers
     module: Any = model.module
     module.blocks = module.blocks[:1]

@@ -147,17 +147,17 @@ def _capture_batch(
     edits: tuple[Edit, ...] = (),
     progress: Callable[[int, int], object] | None = None,
 ) -> list[Activations]:
-    with model.unchanged():
+    with model.assume_unchanged():
         size = check_memory(model, len(pictures))
         images = [prepare(model, each) for each in pictures]
-        x = model.placed(torch.stack([fill_patches(model, each.x, edits) for each in images]))
+        x = model.to_device(torch.stack([fill_patches(model, each.x, edits) for each in images]))
         # A device's allocator does not fragment, and would commit the whole arena at once.
         large = size > LARGE * len(images) and model.device.type == "cpu"
         arena = Arena(size, x.dtype) if large else None
         recorder = AttentionRecorder(model, len(images), arena, edits, progress)
         reuse_freed_memory(2 * size)
         output = run_recorded(model, x, recorder)
-    with model.unchanged(ready=True), own_precision(), torch.inference_mode():
+    with model.assume_unchanged(ready=True), own_precision(), torch.inference_mode():
         layers, proofs = recorder.prove()
         batch = Batch(
             layers=layers,
@@ -237,7 +237,7 @@ def run_recorded(
     try:
         with (
             torch.inference_mode(recorder.inference),
-            model.watched(recorder, recorder.muted, first=first),
+            model.recording(recorder, recorder.muted, first=first),
         ):
             output = model.run(x, module)
     except Exception as error:
@@ -359,7 +359,7 @@ def muted_answers(
         cannot be muted either.
     """
     check_memory(model, len(pictures))
-    x = model.placed(torch.stack([prepare(model, each).x for each in pictures]))
+    x = model.to_device(torch.stack([prepare(model, each).x for each in pictures]))
     returned: list[Any] = []  # by each block
     for layer, head in heads:
         edit = MuteHeads([(layer, head)], values)

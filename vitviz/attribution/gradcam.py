@@ -73,7 +73,7 @@ def grad_cam(model: Model, image: Picture, target: Target) -> np.ndarray:
             model=model.name,
         )
     with torch.inference_mode(False), torch.enable_grad(), _leaf_after(norm, site.attn) as reads:
-        x = model.placed(prepare(model, image).x)[None]
+        x = model.to_device(prepare(model, image).x)[None]
         output = model.run(x)[0]
         result = PassResult(output.float(), output, lambda: output, np.empty(0, int))
         value = question.value(result, None)

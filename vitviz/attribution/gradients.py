@@ -44,7 +44,7 @@ def attention_gradients(
     recorder = _GradientRecorder(model)
     # Gradients are also computed if the caller has disabled them.
     with torch.inference_mode(False), torch.enable_grad():
-        output = run_recorded(model, model.placed(prepare(model, image).x)[None], recorder)[0]
+        output = run_recorded(model, model.to_device(prepare(model, image).x)[None], recorder)[0]
         attention, last = recorder.attention(), recorder.stream[-1]
         result = PassResult(
             output=_as_single(output),

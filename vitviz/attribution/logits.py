@@ -171,7 +171,7 @@ def _read_linearly(
     model: Model, acts: Activations, question: Question
 ) -> tuple[float, np.ndarray, float]:
     """Return the answer, its weights on the last tokens (T, D), and what it is without them."""
-    z = model.placed(torch.tensor(acts.tokens(acts.depth)))[None]
+    z = model.to_device(torch.tensor(acts.tokens(acts.depth)))[None]
     scales: list[Tensor] = []
 
     def read(tokens: Tensor, replay: bool) -> Tensor:

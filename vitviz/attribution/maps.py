@@ -249,7 +249,7 @@ def _output_row(model: Model, image: Picture, question: Question, output: Tensor
         return row
     row[len(prefix) :] = 1 / (len(row) - len(prefix))
     if not model.read_tokens:
-        x, reached = model.placed(prepare(model, image).x)[None], False
+        x, reached = model.to_device(prepare(model, image).x)[None], False
         for part in (model.parts.norm, model.sites[-1].block):
             if part is not None and not reached:
                 with _averaging(part, model.sites[-1].layout) as passes:

@@ -188,7 +188,7 @@ def _without_positions(model: Model) -> nn.Module:
 
 def _run(model: Model, module: nn.Module, x: Tensor) -> Tensor:
     with torch.inference_mode():
-        return model.run(model.placed(x)[None], module).float().cpu()
+        return model.run(model.to_device(x)[None], module).float().cpu()
 
 
 class _Ends(Recorder):
@@ -207,9 +207,9 @@ def _patch_tokens(model: Model, bare: nn.Module, x: Tensor) -> tuple[Tensor, Ten
     ends, norm = _Ends(), model.parts.norm or nn.Identity()
     last = []
     with torch.inference_mode():
-        batch = model.placed(x)[None]
+        batch = model.to_device(x)[None]
         for module in (model.module, bare):
-            with model.watched(ends):
+            with model.recording(ends):
                 model.run(batch, module)
             last.append(norm(ends.last)[0, prefix:].float())
     return ends.patches, last[0], last[1]

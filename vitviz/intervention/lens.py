@@ -91,7 +91,7 @@ def patch_lens(model: Model, acts: Activations, depth: int) -> np.ndarray:
 def _probabilities(model: Model, tokens: np.ndarray) -> np.ndarray:
     """Compute probabilities (B, K) from tokens before the final norm (B, T, D)."""
     with torch.inference_mode():
-        z = model.placed(torch.tensor(tokens))
+        z = model.to_device(torch.tensor(tokens))
         scores = model.scores(model.answer(z).float())
     return np.asarray(scores.cpu().numpy())
 

@@ -129,7 +129,7 @@ class Model:
         return self._reading
 
     @contextmanager
-    def unchanged(self, *, ready: bool = False) -> Iterator[None]:
+    def assume_unchanged(self, *, ready: bool = False) -> Iterator[None]:
         """Check once whether the module was changed, and not again in this context.
 
         Each check takes a hundred microseconds, and a capture would make twenty of them.
@@ -235,7 +235,7 @@ class Model:
         )
 
     @contextmanager
-    def watched(
+    def recording(
         self, recorder: Recorder, projections: Iterable[int] = (), *, first: int = 0
     ) -> Iterator[None]:
         """Call `recorder` back during the forward pass that this context makes.
@@ -373,7 +373,7 @@ class Model:
         if copied:
             given = {layer.name: tokens for layer in self.layers}
             return self._run_to_rows(picture, copy_returning(self.module, given), len(tokens))
-        with self.watched(_ReplaceTokens(len(self.layers) - 1, tokens)):
+        with self.recording(_ReplaceTokens(len(self.layers) - 1, tokens)):
             return self._run_to_rows(picture, self.module, len(tokens))
 
     def _apply_words(self, rows: Tensor) -> Tensor:
@@ -497,7 +497,7 @@ class Model:
         other.weights = f"{self.weights}, {words.provenance}"
         return other
 
-    def pooled(self, tokens: Tensor) -> Tensor:
+    def pool(self, tokens: Tensor) -> Tensor:
         """Compute the input of the part's last linear layer from tokens after the last block."""
         (head,) = self.parts.heads
         with _collect_inputs(self.part.get_submodule(head)) as read:
@@ -517,7 +517,7 @@ class Model:
         """Device of the weights, on which the model computes."""
         return next(self.module.parameters()).device
 
-    def placed(self, values: Tensor) -> Tensor:
+    def to_device(self, values: Tensor) -> Tensor:
         """Move values to the device of the weights, in their precision."""
         return values.to(next(self.module.parameters()))
 
@@ -822,7 +822,7 @@ class _Reading:
         last, outputs = len(self.layers) - 1, []
         # Logits of negated tokens would get negative, and one of few logits on some random tokens.
         for recorder in (Recorder(), NegateTokens(last), *(DrawTokens(last, n) for n in range(8))):
-            with torch.inference_mode(), _wrap_errors(model), model.watched(recorder):
+            with torch.inference_mode(), _wrap_errors(model), model.recording(recorder):
                 outputs.append(model._run_to_rows(self._noise(), model.module).float())
             if not bool(((outputs[-1] >= 0) & (outputs[-1] <= 1)).all()):
                 return False
@@ -833,12 +833,12 @@ class _Reading:
     def _noise(self) -> Tensor:
         model, random = self._model, torch.Generator().manual_seed(0)
         channels = len(model.preprocess.mean)
-        return model.placed(torch.randn((1, channels, *self._size), generator=random))
+        return model.to_device(torch.randn((1, channels, *self._size), generator=random))
 
     def _empty_tokens(self) -> Tensor:
         first = self.layers[0]
         count = len(first.prefix) + math.prod(first.query_grid)
-        return self._model.placed(torch.zeros(1, count, self._model.parts.width))
+        return self._model.to_device(torch.zeros(1, count, self._model.parts.width))
 
     @cached_property
     def continues(self) -> Literal["copy", "pass", "no"]:
@@ -856,7 +856,7 @@ class _Reading:
             return "copy"
         noise, last = self._noise(), _KeepTokens(len(self.layers) - 1)
         with own_precision(), torch.inference_mode():
-            with model.watched(last):
+            with model.recording(last):
                 answer = model._run_to_rows(noise, model.module)
             for way in ("copy", "pass"):
                 with suppress(Exception):  # a copy may fail in any way

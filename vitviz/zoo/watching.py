@@ -154,7 +154,7 @@ def _check_whole(model: Model, own: bool) -> None:
     with torch.inference_mode():
         try:
             reached, answer = model.reaching(x), model.run(x)
-            with model.watched(NegateTokens(len(model.layers) - 1)):
+            with model.recording(NegateTokens(len(model.layers) - 1)):
                 other = model.run(x)
         except ModelError:
             raise
@@ -202,7 +202,7 @@ def _check_places(model: Model) -> None:
         streams = []
         with torch.inference_mode():
             for each in (x, changed):
-                with model.watched(recorder := _KeepFirstTokens()):
+                with model.recording(recorder := _KeepFirstTokens()):
                     model.run(each)
                 streams.append(recorder.tokens.flatten(1, -2)[0].float())
         change = (streams[0] - streams[1]).norm(dim=-1)
@@ -223,7 +223,7 @@ def _check_places(model: Model) -> None:
 def _noise(model: Model) -> Tensor:
     random = torch.Generator().manual_seed(0)
     size = (1, len(model.preprocess.mean), *model.preprocess.input_size)
-    return model.placed(torch.randn(size, generator=random))
+    return model.to_device(torch.randn(size, generator=random))
 
 
 def _architecture(part: Any) -> str | None:

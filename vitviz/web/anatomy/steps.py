@@ -189,7 +189,7 @@ def _output(model: Model, last: Tensor, features: Tensor) -> Box:
     elif hasattr(module, "forward_head"):
         y = module.forward_head(features, pre_logits=True)[0].flatten()
     elif model.read_tokens and model.has_head and len(parts.heads) < 2:
-        y = (model.pooled if parts.heads else model.answer)(last[None])[0]
+        y = (model.pool if parts.heads else model.answer)(last[None])[0]
     else:  # without a head; and where there are stages, torchvision and transformers pool the mean
         y = features[0, 0] if "cls" in model.read_tokens else features[0, prefix:].mean(dim=0)
     if not model.read_tokens:
