@@ -336,7 +336,8 @@ def test_positions_and_norms_of_a_layer_are_those_of_the_module(
     architecture: str, added: bool, rms: bool, normalised: bool
 ) -> None:
     side = 28 if "14" in architecture else 32
-    shared = {"num_kv_heads": 3} if normalised else {}  # else some layers have fewer
+    # Else some layers have fewer.
+    shared: dict[str, Any] = {"num_kv_heads": 3} if normalised else {}
     module: Any = timm.create_model(architecture, img_size=side, **_WIDTHS, **shared).eval()
     assert (module.pos_embed is not None) == added
     randomise(module)
