@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import streamlit as st
@@ -31,8 +31,19 @@ if TYPE_CHECKING:
 
 FUSIONS: dict[Fusion, str] = {"mean": mark("mean"), "max": mark("max"), "min": mark("min")}
 TWENTIETHS = [step / 20 for step in range(21)]
-USUAL: tuple[Fusion, float, float, int] = ("mean", 0.5, 0.0, 0)
 COLLAPSED = 0.03  # share of the patches that hold half of a collapsed map
+
+
+class Settings(NamedTuple):
+    """How layers are combined, as `inspection.attention_rollout` takes it."""
+
+    fusion: Fusion = "mean"
+    residual: float = 0.5
+    discard: float = 0.0
+    start_layer: int = 0
+
+
+USUAL = Settings()
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,42 +87,40 @@ def page(view: View) -> Data | None:
         return None
     settings = _controls(view)
     class_map = _choose_class_map(view)
-    rollout = _patches(view, *settings)
+    rollout = _patches(view, settings)
     attention = results.query_shares(view).mean(axis=0)
     row = []
     if lesson.shows("of_class"):
         row.append(_attention_beside(view, attention, rollout))
     if class_map:
         row.append(_class_map_beside(class_map, rollout))
-    _draw(view, *settings, row)
+    _draw(view, settings, row)
     if lesson.shows("fusion"):
-        _compare_with_usual(view, *settings)
-        st.markdown(_describe_map(view, *settings))
+        _compare_with_usual(view, settings)
+        st.markdown(_describe_map(view, settings))
     if class_map:
-        _explain_class_map(view, class_map, rollout, _describe_settings(view, *settings))
-    return Data(lambda: [_table(view, *settings, attention, class_map)])
+        _explain_class_map(view, class_map, rollout, _describe_settings(view, settings))
+    return Data(lambda: [_table(view, settings, attention, class_map)])
 
 
-def _controls(view: View) -> tuple[Fusion, float, float, int]:
-    """Return the fusion of heads, the residual's weight, the share discarded, the first layer."""
+def _controls(view: View) -> Settings:
     starts = range(1, view.layer + 2)
-    fusion, residual, discard, start = USUAL
-    fusion = choose("fusion", tr("Fuse heads by"), FUSIONS, fusion, "settings", "selectbox")
+    fusion = choose("fusion", tr("Fuse heads by"), FUSIONS, USUAL.fusion, "settings", "selectbox")
     label = tr("Weight of the residual r")
-    residual = choose("residual", label, TWENTIETHS, residual, "settings", "select_slider")
+    residual = choose("residual", label, TWENTIETHS, USUAL.residual, "settings", "select_slider")
     label, shares = tr("Discard the smallest"), TWENTIETHS[:-1]
-    discard = choose("discard", label, shares, discard, "settings", "select_slider")
-    start = setting("start_layer", starts, start + 1)
+    discard = choose("discard", label, shares, USUAL.discard, "settings", "select_slider")
+    start = setting("start_layer", starts, USUAL.start_layer + 1)
     if len(starts) > 1:
         control("start_layer", tr("From layer"), starts, "settings", "select_slider")
-    return fusion, residual, discard, start - 1
+    return Settings(fusion, residual, discard, start - 1)
 
 
-def _compare_with_usual(view: View, *settings: Any) -> None:
+def _compare_with_usual(view: View, settings: Settings) -> None:
     """Say beside the controls how like the map is to that of the usual settings."""
     if settings == USUAL:
         return
-    like = correlation(_patches(view, *settings), _patches(view, *USUAL))
+    like = correlation(_patches(view, settings), _patches(view, USUAL))
     if np.isfinite(like):
         words = tr("Correlation with *mean*, r = 0.5: **{like:.2f}**", like=like)
         places().bar.markdown(words, width="content")
@@ -156,10 +165,7 @@ def _likeness(rollout: np.ndarray, values: np.ndarray) -> str:
 @lesson.part("rollout")
 def _draw(
     view: View,
-    fusion: Fusion,
-    residual: float,
-    discard: float,
-    start: int,
+    settings: Settings,
     beside: list[dict[str, object]],
 ) -> None:
     """Draw the token map of all steps, in a row with the maps beside it."""
@@ -167,18 +173,18 @@ def _draw(
     with places().stage:
         token_map(
             view,
-            _frames(view, fusion, residual, discard, start),
+            _frames(view, settings),
             name="rollout",
             kind="share",
             strip="frames",
             titles={
                 "row": tr("Rollout: what reaches it"),
                 "column": tr("Rollout: what it reaches"),
-                "strip": tr("From layer {start} up to", start=start + 1),
+                "strip": tr("From layer {start} up to", start=settings.start_layer + 1),
             },
             frame_setting=("layer", range(1, depth + 1)),
             frame_names=[tr("layer {layer}", layer=number) for number in range(1, depth + 1)],
-            version=f"{fusion}-{residual}-{discard}-{start}",
+            version="-".join(map(str, settings)),
             beside=beside,
         )
 
@@ -219,19 +225,19 @@ def _of_one_class(view: View) -> Data | None:
     return Data(tables, record=line)
 
 
-def _describe_map(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> str:
+def _describe_map(view: View, settings: Settings) -> str:
     """Say where the answer is read, how concentrated the map is, and how the fusions differ."""
     tokens = len(view.prefix) + view.grid[0] * view.grid[1]
     # Each fusion reads all attention once more, so large models compare the chosen one alone.
     compared = (
         tuple(FUSIONS)
         if view.acts.depth * tokens**2 <= MAX_MAP_BYTES
-        else tuple(dict.fromkeys(("mean", fusion)))
+        else tuple(dict.fromkeys(("mean", settings.fusion)))
     )
 
-    maps = {one: _patches(view, one, residual, discard, start) for one in compared}
+    maps = {one: _patches(view, settings._replace(fusion=one)) for one in compared}
     words = tr("The model's answer is read {where}. ", where=describe_reading(view.acts))
-    words += _concentration(maps[fusion], _half_of(view))
+    words += _concentration(maps[settings.fusion], _half_of(view))
     flat = [one for one in maps if not np.ptp(maps[one])]
     if len(maps) == 1 or flat:
         return words
@@ -255,9 +261,7 @@ def _describe_map(view: View, fusion: Fusion, residual: float, discard: float, s
     return words
 
 
-def _compute_map(
-    view: View, fusion: Fusion, residual: float, discard: float, start: int
-) -> np.ndarray:
+def _compute_map(view: View, settings: Settings) -> np.ndarray:
     """Return the map on screen: the query's row or column up to the layer on screen, (tokens,)."""
     prefix, row = len(view.prefix), view.style.direction == "row"
 
@@ -267,23 +271,22 @@ def _compute_map(
                 itertools.islice(view.acts.attention_layers(), view.layer + 1),
                 num_prefix_tokens=prefix,
                 query=view.query,
-                fusion=fusion,
-                residual=residual,
-                discard=discard,
-                start_layer=start,
                 cls=False,
+                **settings._asdict(),
             )
-        steps = _steps(view, fusion, residual, discard, start)
-        columns: np.ndarray = next(itertools.islice(steps, view.layer - start, None)).T
+        steps = _steps(view, settings)
+        columns: np.ndarray = next(
+            itertools.islice(steps, view.layer - settings.start_layer, None)
+        ).T
         return columns[prefix:].mean(axis=0) if view.query is None else columns[view.query]
 
-    key = ("rollout shown", fusion, residual, discard, start, view.layer, view.query, row)
+    key = ("rollout shown", settings, view.layer, view.query, row)
     return results.compute((*view.key, *key), make, lambda made: made.nbytes)
 
 
-def _patches(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> np.ndarray:
+def _patches(view: View, settings: Settings) -> np.ndarray:
     """Return the patches of the map on screen."""
-    return _compute_map(view, fusion, residual, discard, start)[len(view.prefix) :]
+    return _compute_map(view, settings)[len(view.prefix) :]
 
 
 def _half_of(view: View) -> str:
@@ -301,9 +304,7 @@ def _half_of(view: View) -> str:
     )
 
 
-def _describe_settings(
-    view: View, fusion: Fusion, residual: float, discard: float, start: int
-) -> str:
+def _describe_settings(view: View, settings: Settings) -> str:
     """Return the settings of the map on screen, in words."""
     return tr(
         "{direction}, layers {start} to {end}, heads fused by {fusion}, r = {residual}, the "
@@ -311,11 +312,11 @@ def _describe_settings(
         direction=tr("to {query}", query=view.query_name)
         if view.style.direction == "row"
         else tr("from {query}", query=view.query_name),
-        start=start + 1,
+        start=settings.start_layer + 1,
         end=view.layer + 1,
-        fusion=tr(FUSIONS[fusion]),
-        residual=residual,
-        discard=discard,
+        fusion=tr(FUSIONS[settings.fusion]),
+        residual=settings.residual,
+        discard=settings.discard,
     )
 
 
@@ -340,15 +341,12 @@ def _concentration(values: np.ndarray, half_of: str) -> str:
 
 def _table(
     view: View,
-    fusion: Fusion,
-    residual: float,
-    discard: float,
-    start: int,
+    settings: Settings,
     attention: np.ndarray,
     class_map: ClassMap | None,
 ) -> Table:
     """Return the rollout of the query up to the layer on screen, and the maps beside it."""
-    prefix, shown = len(view.prefix), 100 * _compute_map(view, fusion, residual, discard, start)
+    prefix, shown = len(view.prefix), 100 * _compute_map(view, settings)
     what = tr("What goes from {query} to each token", query=view.query_name)
     if view.style.direction == "row":
         what = tr("What goes from each token to {query}", query=view.query_name)
@@ -356,11 +354,11 @@ def _table(
         "{what} through layers {start} to {end}: heads fused by {fusion}, residual {residual}, the "
         "smallest {discard} discarded.",
         what=what,
-        start=start + 1,
+        start=settings.start_layer + 1,
         end=view.layer + 1,
-        fusion=tr(FUSIONS[fusion]),
-        residual=residual,
-        discard=discard,
+        fusion=tr(FUSIONS[settings.fusion]),
+        residual=settings.residual,
+        discard=settings.discard,
     )
     outside = np.full(prefix, np.nan)  # the map of a class is of patches alone
     of_class = class_map.numbers if class_map else {}
@@ -374,26 +372,21 @@ def _table(
     return Table(about, columns)
 
 
-def _steps(
-    view: View, fusion: Fusion, residual: float, discard: float, start: int
-) -> Iterator[np.ndarray]:
+def _steps(view: View, settings: Settings) -> Iterator[np.ndarray]:
     return inspection.rollout_steps(
         view.acts,
-        fusion=fusion,
-        residual=residual,
-        discard=discard,
-        start_layer=start,
+        **settings._asdict(),
     )
 
 
-def _frames(view: View, fusion: Fusion, residual: float, discard: float, start: int) -> list[Frame]:
+def _frames(view: View, settings: Settings) -> list[Frame]:
     """Return the frames of all steps where these are small enough, else of the one on screen."""
     acts, prefix = view.acts, view.acts.num_prefix_tokens
 
     def make() -> list[Frame]:
-        steps = _steps(view, fusion, residual, discard, start)
+        steps = _steps(view, settings)
         frames = []
-        for layer, matrix in enumerate(steps, start=start):
+        for layer, matrix in enumerate(steps, start=settings.start_layer):
             if all_fit or layer == view.layer:
                 frames.append(encode_frame(layer, matrix[None], prefix, "share"))
             if layer == last:
@@ -405,7 +398,7 @@ def _frames(view: View, fusion: Fusion, residual: float, discard: float, start: 
     last = acts.depth - 1 if all_fit else view.layer
     results.check_message(tokens**2)
     return results.compute(
-        (*view.key, "rollout", fusion, residual, discard, start, None if all_fit else last),
+        (*view.key, "rollout", settings, None if all_fit else last),
         make,
         lambda frames: sum(frame.nbytes for frame in frames),
     )
