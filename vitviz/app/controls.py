@@ -172,21 +172,21 @@ def _typed_model() -> str | None:
     """Return the text of the model menu; replace one that names no model, with a notice."""
     from vitviz.zoo import repository
 
-    said: str | None = st.session_state.get("model")
-    if said is None:
+    text: str | None = st.session_state.get("model")
+    if text is None:
         return settings.stored_text("model")
-    if said not in models.model_names() and models.hub_allowed() and not repository(said):
+    if text not in models.model_names() and models.hub_allowed() and not repository(text):
         settings.show_message(
             tr_md(
                 "Model: {said} is neither in the menu nor a name of the hub, such as "
                 "hf-hub:owner/name.",
-                said=said[: settings.MAX_QUOTED],
+                said=text[: settings.MAX_QUOTED],
             )
         )
         before = settings.stored_text("model")
         st.session_state.pop("model")
         return before
-    return said
+    return text
 
 
 def _capture_or_previous(chosen: "Model", picture: pictures.Picture) -> "tuple[Model, Activations]":
@@ -212,8 +212,8 @@ def _replace_missing(name: str, most: int, instead: object) -> None:
 
     A value from a link stays, so that `setting` reports it as invalid.
     """
-    said = settings.stored_text(name) or ""
-    if not settings.is_from_link() and said.isdecimal() and int(said) > most:
+    text = settings.stored_text(name) or ""
+    if not settings.is_from_link() and text.isdecimal() and int(text) > most:
         settings.change(**{name: instead})
 
 
@@ -236,10 +236,10 @@ def _read_query(picture: pictures.Picture, acts: "Activations", number: int) -> 
     layer = acts.layers[number]
     if layer.kind == "class":
         return 0
-    (rows, cols), said = layer.query_grid, settings.stored_text("query") or ""
+    (rows, cols), text = layer.query_grid, settings.stored_text("query") or ""
     grid = placed_grid(picture, acts, number)
     before: PlacedGrid = st.session_state.get("query_grid", grid)
-    patch = re.fullmatch(r"(\d{1,4})\.(\d{1,4})", said)
+    patch = re.fullmatch(r"(\d{1,4})\.(\d{1,4})", text)
     if before[0] != grid[0] and patch:
         row, col = matching_patch((int(patch[1]) - 1, int(patch[2]) - 1), before, grid)
         settings.change(query=f"{row + 1}.{col + 1}")
@@ -247,8 +247,8 @@ def _read_query(picture: pictures.Picture, acts: "Activations", number: int) -> 
     names = [token_text(layer, n) for n in range(len(layer.prefix) + rows * cols)]
     at_home = default_query(acts, layer) == 0
     options, home = (names, "cls") if at_home else ([MEAN, *names], MEAN)
-    elsewhere = any(said in each.prefix for each in acts.layers)  # a token of another layer
-    if not patch and said not in options and (elsewhere or not settings.is_from_link()):
+    elsewhere = any(text in each.prefix for each in acts.layers)  # a token of another layer
+    if not patch and text not in options and (elsewhere or not settings.is_from_link()):
         settings.change(query=home)
     chosen = setting("query", options, home)
     return None if chosen == MEAN else names.index(chosen)

@@ -143,8 +143,10 @@ def _find_positions(
                 share=as_percent(after[then]),
             )
         change = shuffled.changes[1]
-        said = tr("Without E_pos no output changes by more than **{change:.1g}**", change=change)
-        yield said + (
+        sentence = tr(
+            "Without E_pos no output changes by more than **{change:.1g}**", change=change
+        )
+        yield sentence + (
             tr(", which is rounding: the model cannot tell the orders apart.")
             if change < ROUNDING
             else "."
@@ -154,19 +156,19 @@ def _find_positions(
         yield tr("{name} has no learned position embedding to look at.", name=model.name)
         return
     similarity = inspection.position_similarity(table[-count:], grid=acts.grid)
-    said = text.positions(similarity)
+    sentence = text.positions(similarity)
     start = initial_positions(model.name) if model.weights.startswith("shipped") else None
-    if said and start is not None and "mimetic" in initialisations(model.name):
+    if sentence and start is not None and "mimetic" in initialisations(model.name):
         side = int(np.sqrt(len(start)))
         resized = inspection.resized_positions(start, grid=(side, side), new_grid=acts.grid)
         at_first = inspection.position_similarity(resized, grid=acts.grid)
-        said += " " + tr(
+        sentence += " " + tr(
             "That was put in and not learned: with the sines and cosines of its start it is "
             "{near:.2f}.",
             near=inspection.neighbour_similarity(at_first),
         )
-    if said:
-        yield said
+    if sentence:
+        yield sentence
 
 
 def _find_response(
@@ -502,12 +504,12 @@ def _patch_at(acts: Activations, number: int) -> str:
 
 def _place(acts: Activations, step: Step) -> tuple[int, int | None, int]:
     """Return layer, head and query of a step: by default last layer, mean, middle patch."""
-    (rows, cols), said = acts.grid, step.settings
-    layer = min(int(said.get("layer", acts.depth)), acts.depth) - 1
-    head = int(said["head"]) - 1 if "head" in said else None
+    (rows, cols), settings = acts.grid, step.settings
+    layer = min(int(settings.get("layer", acts.depth)), acts.depth) - 1
+    head = int(settings["head"]) - 1 if "head" in settings else None
     if head is not None and head >= acts.layers[layer].num_heads:
         head = 0
-    row, _, col = said.get("query", "").partition(".")
+    row, _, col = settings.get("query", "").partition(".")
     patch = (rows // 2, cols // 2)
     if col and int(row) <= rows and int(col) <= cols:
         patch = (int(row) - 1, int(col) - 1)

@@ -43,12 +43,12 @@ def guesses(counts: np.ndarray, image: Image.Image, *, crop: Crop) -> go.Figure:
     figure = go.Figure(heat)
     photo(figure, image)
     most = patch_name(*divmod(int(counts.argmax()), counts.shape[1]))
-    said = tr("none yet")
+    sentence = tr("none yet")
     if highest:
-        said = tr(
+        sentence = tr(
             "most at {place}, {count} of {all}", place=most, count=highest, all=int(counts.sum())
         )
-    return on_picture(figure, image, tr("Guesses of the class: {said}.", said=said))
+    return on_picture(figure, image, tr("Guesses of the class: {said}.", said=sentence))
 
 
 def guesses_by_layer(counts: Mapping[int, int], num_layers: int) -> go.Figure:
@@ -68,15 +68,15 @@ def guesses_by_layer(counts: Mapping[int, int], num_layers: int) -> go.Figure:
         title=tr("guesses"), rangemode="tozero", dtick=1 if max(values) <= 8 else None
     )
     most = int(np.argmax(values))
-    said = tr("none yet")
+    sentence = tr("none yet")
     if any(values):
-        said = tr(
+        sentence = tr(
             "most for layer {layer}, {count} of {all}",
             layer=most + 1,
             count=values[most],
             all=sum(values),
         )
-    return finish(figure, tr("Guesses of the class: {said}.", said=said), height=300)
+    return finish(figure, tr("Guesses of the class: {said}.", said=sentence), height=300)
 
 
 def guesses_of_percent(counts: Mapping[int, int]) -> go.Figure:
@@ -92,11 +92,11 @@ def guesses_of_percent(counts: Mapping[int, int]) -> go.Figure:
     )
     figure.update_xaxes(title="%", range=[-1, 101])
     figure.update_yaxes(title=tr("guesses"), rangemode="tozero")
-    said = tr("none yet")
+    sentence = tr("none yet")
     if total:
         middle = int(np.median(np.repeat(list(counts), list(counts.values()))))
-        said = tr("the middle one of {count} is {middle} %", count=total, middle=middle)
-    return finish(figure, tr("Guesses of the class: {said}.", said=said), height=300)
+        sentence = tr("the middle one of {count} is {middle} %", count=total, middle=middle)
+    return finish(figure, tr("Guesses of the class: {said}.", said=sentence), height=300)
 
 
 def with_guess(figure: go.Figure, box: Crop) -> go.Figure:

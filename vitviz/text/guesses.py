@@ -59,20 +59,20 @@ def describe_patch(shares: np.ndarray, chosen: int, query: str, where: str, row:
         "rank": _rank(-flat, chosen),
     }
     if row:
-        said = tr(
+        sentence = tr(
             "The patch at {place} gets {share} of the attention of {query} in {where}: {rank}. ",
             **facts,
         )
     else:
-        said = tr(
+        sentence = tr(
             "The patch at {place} gives {share} of its attention to {query} in {where}: {rank}. ",
             **facts,
         )
     best = int(flat.argmax())
     if best == chosen:
-        return said + tr("No other ranks higher.")
+        return sentence + tr("No other ranks higher.")
     share = as_percent(flat[best])
-    return said + tr(
+    return sentence + tr(
         "The strongest is {place}, with {share}.",
         place=patch_name(*divmod(best, cols)),
         share=share,
@@ -90,7 +90,7 @@ def describe_block(falls: np.ndarray, chosen: int, name: str) -> str:
     """
     flat, cols = falls.ravel(), falls.shape[1]
     best = int(flat.argmax())
-    said = tr_md(
+    sentence = tr_md(
         "Without the block at {place} of the blocks the probability of {name} {falls}: {rank}. ",
         place=patch_name(*divmod(chosen, cols)),
         name=name,
@@ -98,8 +98,8 @@ def describe_block(falls: np.ndarray, chosen: int, name: str) -> str:
         rank=_rank(-flat, chosen),
     )
     if best == chosen:
-        return said + tr("No other ranks higher.")
-    return said + tr(
+        return sentence + tr("No other ranks higher.")
+    return sentence + tr(
         "The block that matters most is {place}, without which it {falls}.",
         place=patch_name(*divmod(best, cols)),
         falls=_falls(flat[best]),
@@ -118,17 +118,17 @@ def describe_layer(pixels: np.ndarray, chosen: int) -> str:
     best = int(np.nanargmin(pixels))
     if chosen in known:
         rank = _rank(pixels[known], int(np.searchsorted(known, chosen)))
-        said = tr(
+        sentence = tr(
             "The heads of layer {layer} attend {pixels:.1f} px far on average: {rank}. ",
             layer=chosen + 1,
             pixels=pixels[chosen],
             rank=rank,
         )
     else:
-        said = tr("In layer {layer} no patch attends to a patch. ", layer=chosen + 1)
+        sentence = tr("In layer {layer} no patch attends to a patch. ", layer=chosen + 1)
     if best == chosen:
-        return said + tr("No other ranks higher.")
-    return said + tr(
+        return sentence + tr("No other ranks higher.")
+    return sentence + tr(
         "The most local is layer {layer}, with {pixels:.1f} px.",
         layer=best + 1,
         pixels=pixels[best],

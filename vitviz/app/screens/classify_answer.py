@@ -225,7 +225,7 @@ def _grade(grades: "Grades", probability: float) -> str:
     """Say how far the answer can be relied on, and how often such answers were right."""
     grade = grades.of(probability)
     rate = grades.rates[grade]
-    said = {
+    sentences = {
         "confident": tr("**Confident answer.** It has {share} or more.", share=_of(grades, 1)),
         "unsure": tr(
             "**Unsure answer.** It has between {low} and {high}.",
@@ -234,7 +234,7 @@ def _grade(grades: "Grades", probability: float) -> str:
         ),
         "weak": tr("**Weak answer.** It has less than {share}.", share=_of(grades, 0)),
     }
-    return said[grade] + tr(
+    return sentences[grade] + tr(
         " On {count:,} test pictures, {right} of such answers were right. Those are pictures of "
         "the kind that the model was trained on. On other pictures, such as drawings or things "
         "that it does not know, it can be confident and wrong.",

@@ -119,8 +119,8 @@ def _deciding(view: View, found: np.ndarray, labels: tuple[str, ...]) -> None:
     """Offer the head whose muting changes the answer most clearly, or say that there is none."""
     assert view.acts.logits is not None
     answer = int(view.acts.logits.argmax())
-    said, most = findings.muted_heads(found, answer, labels.__getitem__)
-    st.markdown(said)
+    sentence, most = findings.muted_heads(found, answer, labels.__getitem__)
+    st.markdown(sentence)
     if most is None:
         return
     only = np.zeros(found.shape[:2], bool)

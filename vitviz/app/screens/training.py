@@ -409,7 +409,7 @@ def _draw_hunger() -> bool | None:
         "over the seeds (Student's t). The others show one run, with the 95 % "
         "confidence interval of an accuracy on 10,000 test pictures."
     )
-    said = [what]
+    sentences = [what]
     done = max((run["share"] for run in found["runs"] if run["converged"]), default=1.0)
     if cut := [run["share"] for run in found["runs"] if run["share"] > done]:
         least = round(min(cut) * found["pictures"])
@@ -418,9 +418,9 @@ def _draw_hunger() -> bool | None:
             "the right do not show that more data would be useless.",
             least=least,
         )
-        said.append(flat)
+        sentences.append(flat)
     with columns[1]:
-        st.markdown(" ".join(said))
+        st.markdown(" ".join(sentences))
         _fold(f"{_end_words(found)} {points}")
     return True
 
@@ -540,10 +540,10 @@ def _experiment_tables() -> list[Table]:
 
 def _differences(accuracy: dict[str, list[float]], runs: dict[str, list[dict[str, Any]]]) -> str:
     """List what each condition changed beside the first, from runs of the same seed."""
-    plain, said = np.array(accuracy[CONDITIONS[0]]), []
+    plain, sentences = np.array(accuracy[CONDITIONS[0]]), []
     for name in CONDITIONS[1:]:
         mean, half = _interval((np.array(accuracy[name]) - plain).tolist())
-        said.append(
+        sentences.append(
             tr(
                 "{name}: {mean:+.1f} percentage points (95 % interval from {low:+.1f} to "
                 "{high:+.1f}), {minutes:.0f} minutes",
@@ -561,7 +561,7 @@ def _differences(accuracy: dict[str, list[float]], runs: dict[str, list[dict[str
         "0, three seeds show no difference.",
         minutes=_minutes(runs[CONDITIONS[0]]),
     )
-    return intro + "\n\n" + "\n".join(f"- {each}" for each in said)
+    return intro + "\n\n" + "\n".join(f"- {each}" for each in sentences)
 
 
 def _minutes(runs: list[dict[str, Any]]) -> float:

@@ -41,35 +41,35 @@ def options() -> Options:
     """Return the options of the command line, parsed once."""
     script, *words = sys.argv
     # Under pytest, for example, sys.argv holds the options of another program.
-    said = parse(words if Path(script).name in ("app.py", "vitviz") else [])
-    if said.models or said.checkpoints or said.labels:
+    given = parse(words if Path(script).name in ("app.py", "vitviz") else [])
+    if given.models or given.checkpoints or given.labels:
         from vitviz.zoo import ModelError, catalogue, check_adapter
 
         try:
-            for _, path, *_ in said.checkpoints.values():
+            for _, path, *_ in given.checkpoints.values():
                 check_adapter(path)
         except ModelError as error:
             raise OptionError(message(error)) from error
-        check(said, [entry.name for entry in catalogue()])
-    if said.device != "cpu" or said.words:
+        check(given, [entry.name for entry in catalogue()])
+    if given.device != "cpu" or given.words:
         from vitviz import ModelError, Words
         from vitviz.model.devices import find_device
 
         try:
-            find_device(said.device)
-            if said.words:
-                Words.read(said.words)
+            find_device(given.device)
+            if given.words:
+                Words.read(given.words)
         except ModelError as error:
             raise OptionError(message(error)) from error
-    if said.profiles:
+    if given.profiles:
         from vitviz.profiling import ProfileError, load_profile
 
         try:
-            for path in said.profiles:
+            for path in given.profiles:
                 load_profile(path)
         except ProfileError as error:
             raise OptionError(message(error)) from error
-    return said
+    return given
 
 
 @st.cache_resource(show_spinner=False)
@@ -83,7 +83,7 @@ def words() -> "Words | None":
 
 def explain_no_classes(model: "Model") -> str:
     """Explain why a model names no classes, and what would help."""
-    name, said = model.name, words()
+    name, given = model.name, words()
     if model.answers == "values":
         return tr_md(
             "{name} gives values, as of a regression: {count:,} of them, with no known unit. It "
@@ -100,7 +100,7 @@ def explain_no_classes(model: "Model") -> str:
             shipped=shipped_name(),
         )
     what = tr_md("{name} gives an embedding of the picture, and no classes", name=name)
-    if said is None:
+    if given is None:
         return tr_md(
             "{what}. The operator can start the app with --words and a file of text "
             "vectors, which then are its classes.",
@@ -111,7 +111,7 @@ def explain_no_classes(model: "Model") -> str:
         "they belong to another model.",
         what=what,
         outputs=model.outputs,
-        width=said.vectors.shape[1],
+        width=given.vectors.shape[1],
     )
 
 
@@ -291,9 +291,9 @@ def _load(name: str, weights: str, wanted: Input) -> "Model":
     leave_cores_free()
     tune_malloc()
     model = _load_at_usual_size(name, weights, wanted, options().device)
-    said = words()
-    if said is not None and model.embeds and model.outputs == said.vectors.shape[1]:
-        model = model.with_words(said)
+    given = words()
+    if given is not None and model.embeds and model.outputs == given.vectors.shape[1]:
+        model = model.with_words(given)
     freeze_libraries()
     return model
 
@@ -365,13 +365,13 @@ def hub_allowed() -> bool:
     return options().hub and downloads.may_download()
 
 
-def typed_names(said: str | None) -> list[str]:
+def typed_names(given: str | None) -> list[str]:
     """Return the repositories of the hub that this session has named."""
     from vitviz.zoo import repository
 
     names: list[str] = st.session_state.setdefault("hub_names", [])
-    if hub_allowed() and said and repository(said) and said not in names:
-        names.append(said)
+    if hub_allowed() and given and repository(given) and given not in names:
+        names.append(given)
     return list(names) if hub_allowed() else []
 
 
@@ -405,13 +405,13 @@ def _allowed_names() -> list[str]:
     """Return the models that the options allow: shipped ones, local files, then timm's."""
     from vitviz.zoo import catalogue
 
-    said = options()
+    given = options()
     known = [entry.name for entry in catalogue()]
     shipped = [entry.name for entry in catalogue() if entry.shipped]
-    names = [*shipped, *said.checkpoints, *(name for name in known if name not in shipped)]
-    if said.models is None:
+    names = [*shipped, *given.checkpoints, *(name for name in known if name not in shipped)]
+    if given.models is None:
         return names
-    allowed = [name for name in names if name in said.models or name in said.checkpoints]
+    allowed = [name for name in names if name in given.models or name in given.checkpoints]
     return allowed if set(allowed) & set(shipped) else [*allowed, shipped[0]]
 
 

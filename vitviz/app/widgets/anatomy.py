@@ -149,7 +149,7 @@ def _state(view: "View") -> dict[str, Any]:
     described = view.acts.layers[view.layer]
     count = len(described.prefix) + math.prod(described.query_grid)
     names = [token_text(described, token) for token in range(count)]
-    chosen = text_setting("key", lambda said: said in ("", *names))
+    chosen = text_setting("key", lambda name: name in ("", *names))
     return {
         "frame": view.layer,
         "head": -1 if view.head is None else view.head,

@@ -197,15 +197,15 @@ def provenance(view: View, page: str, data: Data | None = None) -> str:
         return data.record
     pictures = data.pictures if data else None
     layer = tr("layer {layer} of {depth}", layer=view.layer + 1, depth=view.acts.depth)
-    said = {"layer": layer}
+    parts = {"layer": layer}
     if view.acts.layers[view.layer].num_heads:
         mean, head = tr("mean of heads"), view.head
-        said["head"] = mean if head is None else tr("head {head}", head=head + 1)
-        said["scale"] = tr(SCALES[view.style.scale])
+        parts["head"] = mean if head is None else tr("head {head}", head=head + 1)
+        parts["scale"] = tr(SCALES[view.style.scale])
     return " · ".join(
         (
             tr(view.model.provenance),
-            *(words for name, words in said.items() if name in PAGES[page].settings),
+            *(words for name, words in parts.items() if name in PAGES[page].settings),
             pictures or view.picture.name,
         )
     )

@@ -30,8 +30,8 @@ _FINDINGS = "lesson_found"  # whether what was found is on screen
 
 def follow(page: str) -> None:
     """Read which step is on, each time before the page is drawn."""
-    said = text_setting("lesson", lambda said: said == "" or text.parse_step(said) is not None)
-    numbers = text.parse_step(said)
+    link = text_setting("lesson", lambda link: link == "" or text.parse_step(link) is not None)
+    numbers = text.parse_step(link)
     step = _step_at(*numbers) if numbers else None
     st.session_state[_STEP] = step if step and step.page == page else None
 
@@ -87,16 +87,16 @@ def draw_strip() -> None:
     count = len(LESSONS[number - 1].steps)
     with st.container(key="lesson", horizontal=True, vertical_alignment="center"):
         if step is None:
-            said = tr(
+            sentence = tr(
                 "{lesson} is at step {step}, on another page.",
                 lesson=f"**{_title(number)}**",
                 step=place,
             )
-            st.markdown(said, width="stretch")
+            st.markdown(sentence, width="stretch")
             st.button(tr("Back to the lesson"), key="lesson again", on_click=_turn_to, args=numbers)
         else:
-            said = tr("Step {step} of {steps}", step=place, steps=count)
-            st.markdown(f"**{said}.** {tr(step.task)}", width="stretch")
+            sentence = tr("Step {step} of {steps}", step=place, steps=count)
+            st.markdown(f"**{sentence}.** {tr(step.task)}", width="stretch")
             if place > 1:
                 _step_button(tr("Back"), number, place - 1, "lesson back")
             if place < count:
@@ -172,7 +172,8 @@ def _step_button(
 def _begin(number: int, place: int) -> None:
     """Show a step; the model stays, and within one lesson a picture that the reader has chosen."""
     before, picture = step_numbers(), settings.stored_text("picture")
-    texts = {name: said for name in STAYING if (said := settings.stored_text(name)) is not None}
+    stored = {name: settings.stored_text(name) for name in STAYING}
+    texts = {name: value for name, value in stored.items() if value is not None}
     texts |= text.settings_of(number, place)
     stays = before and before[0] == number and "picture" not in _step_at(number, place).settings
     if before and stays and picture not in (None, text.settings_of(*before)["picture"]):

@@ -96,12 +96,12 @@ def draw_caption(words: PageText) -> None:
         st.latex(words.equation)
         st.markdown(see, unsafe_allow_html=True)
         st.markdown(try_this, unsafe_allow_html=True)
-        for title, said in (
+        for title, text in (
             (tr("What the papers found"), words.papers),
             (tr("Often said, and wrong"), words.wrong),
         ):
-            if said:
-                st.markdown(f"**{title}**\n\n{said}")
+            if text:
+                st.markdown(f"**{title}**\n\n{text}")
 
 
 def with_definitions(*texts: str) -> list[str]:

@@ -26,7 +26,7 @@ def report_button(view: View, data: Data | None) -> None:
     language = current_language()
 
     sides = [_again(one) for one in (view, *([beside.view] if beside else []))]
-    said = (beside.found, line, beside.figures) if beside else None
+    compared = (beside.found, line, beside.figures) if beside else None
 
     def content() -> bytes:
         from vitviz.web.report import html
@@ -37,7 +37,7 @@ def report_button(view: View, data: Data | None) -> None:
             pass_queue().turn(lambda ahead: None, patient=True) as mine,
         ):
             return html(
-                captured, compared=said, pause=lambda: mine.give_way(lambda ahead: None)
+                captured, compared=compared, pause=lambda: mine.give_way(lambda ahead: None)
             ).encode()
 
     what = tr("both sides and of their comparison") if beside else tr("this picture")
