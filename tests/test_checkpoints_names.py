@@ -352,7 +352,8 @@ def test_the_blocks_of_dinov2s_training_are_in_chunks(tmp_path: Path) -> None:
     torch.save({"teacher": state}, tmp_path / "teacher_checkpoint.pth")
     model = load_model("vit_small_patch14_dinov2", checkpoint=tmp_path / "teacher_checkpoint.pth")
     assert model.weights.endswith(
-        ", its teacher, its names without backbone., without dino_head.mlp.0.weight and 1 more"
+        ", its teacher, its names without backbone., without dino_head.mlp.0.weight and 1 more, "
+        "2 layers as in the file, not 12"
     )
     for key, tensor in module.state_dict().items():
         assert torch.equal(model.module.state_dict()[key], tensor), key
