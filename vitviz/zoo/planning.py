@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..common.language import Message
+from ..common.query import Grid
 from ..model.families import ModelError, family_of, input_channels
 from ..model.memory import footprint, require_memory
 from .architectures import (
@@ -70,7 +71,7 @@ class Plan:
         )
 
     @property
-    def _trained_grid(self) -> InputSize | None:
+    def _trained_grid(self) -> Grid | None:
         """Rows and columns of the file's positions; None if the model has no such grid."""
         if self.trained is None:
             return None
@@ -149,9 +150,9 @@ def _trained_size(
 def _options_of(
     architecture: str, file: Checkpoint, given: Mapping[str, Any]
 ) -> tuple[dict[str, Any], int | None]:
-    """Return the options of timm that fit a file: number of classes, layers, pooling.
+    """Return the options of timm that fit a file, and the usual depth if the file has another.
 
-    And the usual number of layers, if the file has another.
+    The options are the number of classes, the number of layers and the pooling.
 
     Parameters
     ----------
@@ -236,7 +237,7 @@ def _check_tables(
 
 
 def load_file(
-    module: nn.Module, file: Checkpoint, *, source: str | None = None, grid: InputSize | None = None
+    module: nn.Module, file: Checkpoint, *, source: str | None = None, grid: Grid | None = None
 ) -> Message:
     """Copy a file's weights into the module; return a description of the weights.
 
