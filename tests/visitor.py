@@ -5,6 +5,7 @@ import re
 import time
 import uuid
 from contextlib import ExitStack
+from html import unescape
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
@@ -86,8 +87,8 @@ class Visitor:
 
     @property
     def provenance(self) -> str:
-        lines = [text.body for text in self.elements("text") if " · " in text.body]
-        return lines[-1] if lines else ""
+        lines = [one.body for one in self.elements("html") if "<details>" in one.body]
+        return unescape(re.sub("<.*?>", "", lines[-1])) if lines else ""
 
     @property
     def complaints(self) -> list[str]:

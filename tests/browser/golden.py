@@ -21,7 +21,7 @@ KEPT = 4  # pixels on screen for one that is kept
 BLOCK = 16  # pixels on screen whose mean colour is compared
 APART = 24  # of 255, in any of the three colours: two blocks look different
 SHARE = 0.02  # of the blocks may: letters are drawn a little differently elsewhere
-PATIENCE = 10.0  # seconds: what is drawn late counts too
+PATIENCE = 30.0  # seconds: what is drawn late counts too
 
 
 def expect_to_look(page: "Page", name: str) -> None:

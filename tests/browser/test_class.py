@@ -69,7 +69,7 @@ def there(server: Server, path: str = "") -> str:
 
 
 def provenance(page: "Page") -> "Locator":
-    return page.locator(".st-key-provenance [data-testid=stText]")
+    return page.locator(".st-key-provenance p")
 
 
 def pressed(page: "Page", name: str) -> None:

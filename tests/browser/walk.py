@@ -5,7 +5,7 @@ import timeit
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from app_server import Server
+from app_server import PATIENCE, Server
 
 from vitviz.app.pages import PAGES
 
@@ -58,7 +58,7 @@ def reading(page: "Page") -> str:
     return photo.get_attribute("aria-label") or ""
 
 
-def until(page: "Page", holds: Callable[[], bool], seconds: float = 30) -> None:
+def until(page: "Page", holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait until it holds."""
     deadline = time.monotonic() + seconds
     while not holds():

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from functools import cache
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -222,8 +223,8 @@ def open_data(at: AppTest, page: str) -> AppTest:
 
 
 def provenance(at: AppTest) -> str:
-    (line,) = [text.value for text in at.text if " · " in text.value]
-    return line
+    (body,) = [one.proto.body for one in at.get("html") if "<details>" in one.proto.body]
+    return unescape(re.sub("<.*?>", "", body))
 
 
 def complaints(at: AppTest) -> list[str]:

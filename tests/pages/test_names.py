@@ -23,7 +23,15 @@ NAME, PHOTO = "*m* <i>", "*p* <i>.png"
 LABELS = tuple(f"*{letter}* <i>" for letter in "abc")
 RAW = re.compile(r"\*[mpabc]\* |<i>")  # what is left of a name that is not escaped
 #: Elements, and fields of others, that show text as it is.
-PLAIN = {"text", "selectbox", "dataframe", "bidi_component", "plotly_chart", "file_uploader"}
+PLAIN = {
+    "text",
+    "selectbox",
+    "dataframe",
+    "bidi_component",
+    "plotly_chart",
+    "file_uploader",
+    "html",
+}
 EXPERIMENTS = ("run head effects", "run occlusion", "run curves")
 
 
@@ -85,6 +93,7 @@ def assert_text(at: AppTest) -> None:
     assert not at.exception, [error.value for error in at.exception]
     assert not [words for words in read_as_markdown(at) if RAW.search(words)]
     assert not [words for words in drawn(at) if "<i>" in words]
+    assert not [one for one in at.get("html") if "<i>" in one.proto.body]
 
 
 def shows(at: AppTest, name: str) -> bool:

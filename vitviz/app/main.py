@@ -24,7 +24,7 @@ from vitviz.app.widgets.class_menu import answer_words
 from vitviz.app.widgets.copy_link import copy_link
 from vitviz.app.widgets.data_table import Data, draw_tables, provenance
 from vitviz.app.widgets.figure_pictures import figure_pictures
-from vitviz.app.widgets.places import draw_caption, fold_mark, lay_out, places
+from vitviz.app.widgets.places import draw_caption, fold, lay_out, places
 from vitviz.app.widgets.report_button import report_button
 from vitviz.common import language
 from vitviz.common.language import Markdown, literal, tr, tr_md
@@ -163,9 +163,7 @@ def _draw_page(page: Page, views: list[View]) -> None:
     st.session_state.shown_data = data
     figure_pictures()
     with st.container(key="provenance"):
-        # plain text: a file's name must never become markup
-        st.text(provenance(view, page.name, data))
-        st.html(fold_mark(tr("The whole line")))
+        st.html(fold(provenance(view, page.name, data), tr("The whole line")))
 
 
 def _explain_refusal(page: Page, view: View) -> str | None:

@@ -45,7 +45,7 @@ function drawing(plot, bare) {
     if (clip) part.setAttribute("clip-path", `url(${clip[0]})`);
   }
   const words = plot.layout?.meta?.alt ?? "";
-  const line = document.querySelector(".st-key-provenance [data-testid=stText]");
+  const line = document.querySelector(".st-key-provenance p");
   const title = heading(plot);
   return { drawn: inner, width, height, title, words, provenance: line?.textContent?.trim() ?? "" };
 }

@@ -69,7 +69,7 @@ def heading() -> str | None:
 
 def draw_menu() -> None:
     """Draw the menu of the seven lessons."""
-    with st.popover(tr("Lessons"), key="lessons"):
+    with st.popover(tr("Lessons"), key="lessons"), st.container(key="lesson_list", gap=None):
         st.caption(tr("Seven lessons of ten minutes each."))
         for number, lesson in enumerate(LESSONS, start=1):
             _step_button(

@@ -1,5 +1,6 @@
 """The places of a page, and the explanation that stands in them."""
 
+import html
 import re
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -12,8 +13,11 @@ from vitviz.app.widgets import lesson
 from vitviz.common.language import literal, tr
 from vitviz.text import PageText, glossary
 
-# A mark that style.css opens: what stands beside it is on the page all the time, and cut off.
-_FOLD = '<details><summary data-more="{} ▾" data-less="{} ▴" aria-label="{}"></summary></details>'
+# A mark that opens the text after it, which is on the page all the time, and cut off by style.css.
+_FOLD = (
+    '<details><summary data-more="{} ▾" data-less="{} ▴" aria-label="{}"></summary></details>'
+    "<p>{}</p>"
+)
 
 
 @dataclass
@@ -77,9 +81,12 @@ def draw_finding(sentence: str, *, of: str = "") -> None:
         places().notes.markdown(f"**{of or tr('On this picture')}:** {sentence}")
 
 
-def fold_mark(whole: str) -> str:
-    """Return the mark that unfolds a cut-off text, as HTML; `whole` says what it opens."""
-    return _FOLD.format(tr("more"), tr("less"), whole)
+def fold(line: str, whole: str) -> str:
+    """Return a line that is cut off until its mark is opened, as HTML; `whole` names the mark.
+
+    The line is text: the name of a file in it does not become markup.
+    """
+    return _FOLD.format(tr("more"), tr("less"), html.escape(whole), html.escape(line))
 
 
 def draw_caption(words: PageText) -> None:
