@@ -14,6 +14,7 @@ from vitviz.app.pages import PAGES
 from vitviz.text import glossary
 from vitviz.text.lessons import LESSONS, link
 
+from .axe import expect_no_violation
 from .conftest import HEIGHT, WIDTH, Scheme, Server, watched
 from .golden import PATIENCE, expect_to_look
 from .readable import expect_to_be_seen_and_read
@@ -224,6 +225,11 @@ TOP = """() => {
 }"""
 
 
+@pytest.mark.parametrize("look", DARK[:1], ids=str)
+def test_axe_finds_nothing_in_the_dark(name: str, look: Look, screen: "Page") -> None:
+    expect_no_violation(screen, name)
+
+
 @pytest.mark.parametrize("look", DARK, ids=str)
 def test_it_looks_as_it_should_in_the_dark(name: str, look: Look, screen: "Page") -> None:
     """It is loaded so, and then turned to the light."""
@@ -263,6 +269,10 @@ def expect_the_figure_first(page: "Page", name: str, look: Look) -> None:
             return
         assert monotonic() < deadline, found
         page.wait_for_timeout(200)
+
+
+def test_axe_finds_nothing_in_the_light(name: str, screen: "Page") -> None:
+    expect_no_violation(screen, name)
 
 
 def saved(page: "Page") -> list[str]:

@@ -6,7 +6,8 @@ import { element } from "../token_map/parts.js";
 import { rich } from "./drawing.js";
 import { tr } from "../token_map/strings.js";
 
-/** @param {string} textContent @param {string} label @param {() => void} onclick */
+/** A button. Its name holds the text on it, by which one says to a computer what to press.
+ * @param {string} textContent @param {string} label @param {() => void} onclick */
 function button(textContent, label, onclick) {
   return element("button", { type: "button", textContent, onclick, aria: { "aria-label": label } });
 }
@@ -22,14 +23,11 @@ function menu(label, options, choose, open) {
 }
 
 /** A card of a step: number, title, shape of its tensor, and the answer or a small picture.
- * @param {any} card @param {number} index @param {number} count @param {() => void} onclick */
-function cardOf(card, index, count, onclick) {
-  const title = card.title.replace(/[_^{}]/g, "");
-  const label = tr("Step {step} of {count}: {title}, {shape}", { step: index + 1, count, title, shape: card.shape });
-  const properties = { type: "button", className: "card", onclick, aria: { "aria-label": label } };
-  return element("button", properties,
-    element("b", {}, element("span", { className: "number" }, `${index + 1} `), ...rich(card.title)),
-    element("code", { textContent: card.shape }),
+ * @param {any} card @param {number} index @param {() => void} onclick */
+function cardOf(card, index, onclick) {
+  return element("button", { type: "button", className: "card", onclick },
+    element("b", {}, element("span", { className: "number" }, `${index + 1} `), ...rich(card.title)), " ",
+    element("code", { textContent: card.shape }), " ",
     card.answer
       ? element("span", { className: "said", textContent: card.answer })
       : element("canvas", { aria: { "aria-hidden": "true" } }));
@@ -69,14 +67,14 @@ export function pageOf({ cards, equations, shape, depth, layers: open }, charts,
           element("div", { className: "transport", aria: walk },
             part("back", button("◀", tr("One step back"), () => act.walk(-1))),
             part("play", button(tr("▶ Play"), tr("Play the steps"), act.play)),
-            part("next", button(tr("Next ▶"), tr("One step forward"), () => act.walk(1))),
+            part("next", button(tr("Next ▶"), tr("Next: one step forward"), () => act.walk(1))),
             menu(tr("Time for all steps"), minutes.map((count) => tr("{count} min", { count })), act.pace)),
           saveMenu),
         part("say", element("p", { className: "say", aria: { "aria-live": "polite" } })),
         part("items", element("div", { className: "items" })))),
     element("div", { className: "cards" },
       ...cards.map((/** @type {any} */ card, /** @type {number} */ i) =>
-        part(`card${i}`, cardOf(card, i, cards.length, () => act.choose(card))))),
+        part(`card${i}`, cardOf(card, i, () => act.choose(card))))),
     element("div", { className: "bar" },
       ...equations.map((/** @type {string} */ text, /** @type {number} */ i) =>
         part(`equation${i + 1}`, element("span", { className: "equation" }, ...rich(text))))),
@@ -135,12 +133,10 @@ export function sentence(said, made) {
  * @param {string | null} choosing "query" or "key" if a click can choose either
  * @param {{ token: (index: number) => void, click: (name: string) => void }} act */
 export function tokenButtons(inFront, token, choosing, act) {
-  /** @param {string} textContent @param {boolean} on @param {string} label
+  /** @param {string} textContent @param {boolean} on @param {string} title
    * @param {() => void} onclick */
-  const press = (textContent, on, label, onclick) => {
-    const aria = { "aria-pressed": String(on), "aria-label": label };
-    return element("button", { type: "button", textContent, onclick, aria });
-  };
+  const press = (textContent, on, title, onclick) =>
+    element("button", { type: "button", textContent, title, onclick, aria: { "aria-pressed": String(on) } });
   return [
     ...inFront.map((name, i) =>
       press(name, token === i, tr("{name} as the {role}", { name, role: tr(choosing ?? "token") }),

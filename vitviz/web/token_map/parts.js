@@ -271,7 +271,7 @@ export function drawTile(button, tile, { patch, grid, mapGrid }, paint, smooth) 
   const peak = asText(paint.kind, tile.strongest.value);
   label.firstChild.textContent = tile.name;
   label.lastChild.textContent = peak;
-  button.setAttribute("aria-label", tr("{name}, maximum {peak}", { name: tile.name, peak }));
+  button.setAttribute("aria-label", tr("{name} {peak}, its maximum", { name: tile.name, peak }));
   drawPixels(canvas, tile.map.patches, mapGrid, paint);
   canvas.style.imageRendering = smooth ? "auto" : "pixelated";
   mark.hidden = patch < 0;
