@@ -1,7 +1,7 @@
 """`Model`: a module with layers, preprocessing and labels, whose forward pass can be watched."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from copy import copy
@@ -40,6 +40,7 @@ from .families import (
     is_known_to_copy,
     one_tensor,
     read_tokens,
+    reason_of,
     receptive_field_offsets,
     replaces_method,
     token_weights,
@@ -48,6 +49,7 @@ from .memory import capture_bytes
 from .origin import WeightsState
 from .preprocessing import Preprocessing
 from .recording import INSTALLING, RECORDER, Recorder, record_pass
+from .text import TextTower
 from .words import Words
 
 __all__ = ["RECORDER", "Model", "ModelError", "Preprocessing", "Recorder"]
@@ -115,6 +117,9 @@ class Model:
         self.grades = grades
         self.folder: Path | None = None  # with its config.json, if it was loaded from a folder
         self.words: Words | None = None
+        #: Loads the text tower; None if the model has none.
+        self.text_loader: Callable[[], TextTower] | None = None
+        self._text_tower: TextTower | None = None
         self._weights_state: WeightsState | None = None
         self._reading: _Reading | None = None
         if self.reading.adds_weights:  # labels of the part name other outputs
@@ -160,7 +165,7 @@ class Model:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out objects with weak references; copies and other processes compute them again."""
-        return {**vars(self), "_reading": None, "_weights_state": None}
+        return {**vars(self), "_reading": None, "_weights_state": None, "_text_tower": None}
 
     @property
     def part(self) -> nn.Module:
@@ -464,18 +469,50 @@ class Model:
         self._check_ready()
         return self.reading.outputs
 
-    def with_words(self, words: Words) -> Self:
-        """Return the model with words for its classes, whose logits it then gives.
-
-        Parameters
-        ----------
-        words : Words
-            Vectors of the text tower that was trained with this model. This is not checked.
+    @property
+    def text_tower(self) -> TextTower:
+        """The text tower that was trained with the model, loaded when it is first asked for.
 
         Raises
         ------
         ModelError
-            When the model gives no embedding of the picture, or an embedding of another width.
+            When the model has none, or its files cannot be read.
+        """
+        if self._text_tower is None:
+            if self.text_loader is None:
+                raise ModelError(
+                    "{model} has no text tower here. Give with_words the vectors of words from a "
+                    'file: vitviz.Words.read("animals.npz").',
+                    model=self.name,
+                )
+            self._text_tower = self.text_loader()
+        return self._text_tower
+
+    def with_words(
+        self, words: Words | Sequence[str], template: str | Sequence[str] = "{}"
+    ) -> Self:
+        """Return the model with words for its classes, whose logits it then gives.
+
+        Parameters
+        ----------
+        words : Words, or sequence of str
+            Phrases, which the model's own text tower turns into vectors. Or vectors of the text
+            tower that was trained with this model; whether it was is not checked.
+        template : str or sequence of str
+            What the text tower reads for a phrase, with {} in its place: "a photo of a {}.". For
+            several templates, the vectors of a phrase are scaled to length 1, averaged, and scaled
+            to length 1 again.
+
+        Raises
+        ------
+        ModelError
+            When the model gives no embedding of the picture, or an embedding of another width; when
+            it has no text tower; when a phrase is empty or longer than the tower's context.
+
+        References
+        ----------
+        Radford et al., "Learning Transferable Visual Models From Natural Language Supervision"
+        (ICML 2021), section 3.1.4, of templates and their mean.
         """
         if not self.embeds:
             raise ModelError(
@@ -483,6 +520,8 @@ class Model:
                 "model such as CLIP or SigLIP.",
                 model=self.name,
             )
+        if not isinstance(words, Words):
+            words = self.text_tower.words(words, template)
         width = words.vectors.shape[1]
         if width != self.outputs:
             raise ModelError(
@@ -649,11 +688,6 @@ class Model:
     @property
     def positions_learned(self) -> bool:
         return isinstance(self.positions, nn.Parameter)
-
-
-def reason_of(error: Exception) -> str:
-    """Return the first line of an error's message, to be quoted within a sentence."""
-    return str(error).partition("\n")[0].rstrip(".") or type(error).__name__
 
 
 def html_table(title: str, rows: Mapping[str, str]) -> str:

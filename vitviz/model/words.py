@@ -1,6 +1,7 @@
 """`Words`: classes given by vectors of a text tower, compared with the picture's embedding."""
 
 import hashlib
+import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, from_numpy
 from torch.nn import functional as F
 
+from ..common.files import replace_file
 from .devices import own_precision
 from .families import ModelError
 
@@ -31,6 +33,14 @@ def _check_size(name: str, count: int) -> None:
             count=count,
             most=MAX_WORDS_BYTES,
         )
+
+
+def describe_templates(templates: Sequence[str]) -> str:
+    """Return a note on the templates for the provenance line; "" for phrases as they are."""
+    if [*templates] in ([], ["{}"]):
+        return ""
+    listed = ", ".join(f'"{each}"' for each in templates)
+    return f", template {listed}" if len(templates) == 1 else f", mean of the templates {listed}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +62,9 @@ class Words:
         0 if there is none.
     source : str
         Where the vectors come from, for the provenance line.
+    templates : tuple of str
+        What the model's own text tower read for each name, with {} in its place. Empty if the
+        vectors were given, so that nothing proves that they belong to the model.
 
     Raises
     ------
@@ -70,6 +83,7 @@ class Words:
     logit_scale: float
     logit_bias: float = 0.0
     source: str = "text vectors in memory"
+    templates: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -79,6 +93,7 @@ class Words:
         logit_scale: float,
         logit_bias: float | None = None,
         source: str = "text vectors in memory",
+        templates: Sequence[str] = (),
     ) -> None:
         table = np.array(vectors, np.float32)
         words = tuple(map(str, names))
@@ -113,13 +128,14 @@ class Words:
             ("logit_scale", float(logit_scale)),
             ("logit_bias", bias),
             ("source", source),
+            ("templates", tuple(templates)),
         ):
             object.__setattr__(self, name, value)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "Words":
         """Read an NPZ file with `names` (K,), `vectors` (K, E), `logit_scale`, and for SigLIP
-        `logit_bias`.
+        `logit_bias`. `templates`, if it is there, is noted in the source.
 
         Raises
         ------
@@ -162,15 +178,29 @@ class Words:
                     field=field,
                 )
         try:
+            templates = fields.get("templates", np.array([])).astype(str).ravel().tolist()
             return cls(
                 fields["names"].astype(str).ravel().tolist(),
                 fields["vectors"],
                 logit_scale=float(fields["logit_scale"].item()),
                 logit_bias=float(fields["logit_bias"].item()) if "logit_bias" in fields else None,
-                source=f"words of {name}, sha256 {digest}",
+                source=f"words of {name}, sha256 {digest}{describe_templates(templates)}",
             )
         except Exception as error:
             raise ModelError("{name}: {error}", name=name, error=error) from error
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the file that `read` reads."""
+        arrays: dict[str, ArrayLike] = dict(
+            names=np.array(self.names), vectors=self.vectors, logit_scale=self.logit_scale
+        )
+        if self.logit_bias:
+            arrays["logit_bias"] = self.logit_bias
+        if self.templates:
+            arrays["templates"] = np.array(self.templates)
+        content = io.BytesIO()
+        np.savez(content, allow_pickle=False, **arrays)
+        replace_file(Path(path), content.getvalue())
 
     @property
     def activation(self) -> Literal["softmax", "sigmoid"]:

@@ -47,7 +47,7 @@ _NEUTRAL = frozenset({
 #: Steps of torchvision and timm that only convert a picture's type.
 _CONVERSIONS = frozenset({
     "ToTensor", "MaybeToTensor", "PILToTensor", "MaybePILToTensor", "ToImage", "ToPureTensor",
-    "ConvertImageDtype", "ToDtype", "RGB", "Identity",
+    "ConvertImageDtype", "ToDtype", "RGB", "MaybeConvertMode", "Identity",
 })  # fmt: skip
 _TOLERANCE = 1.0, 8.0  # mean and largest difference between two libraries, in levels of 255
 _WAVE = 24  # pixels of the resized picture; short enough that a shift by one pixel shows

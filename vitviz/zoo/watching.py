@@ -1,5 +1,7 @@
 """`watch`: read a module that is already in memory, and restore its training mode afterwards."""
 
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -10,6 +12,7 @@ from ..model import Model, Preprocessing, reason_of
 from ..model.answers import Answers, Labels
 from ..model.families import FAMILIES, ModelError, family_of, is_compiled, is_known_to_copy
 from ..model.model import NegateTokens, Recorder
+from ..model.text import has_text_tower
 from ..vit import VisionTransformer
 from .architectures import embedding_widths, preprocessing_of
 from .processors import (
@@ -19,6 +22,7 @@ from .processors import (
     preprocessing_beside,
     preprocessing_in,
 )
+from .texts import text_tower_of
 
 
 class Watched(Model):
@@ -47,6 +51,7 @@ def watch(
     labels: Labels | None = None,
     answers: Answers | None = None,
     name: str | None = None,
+    tokenizer: Callable[..., Any] | None = None,
 ) -> Watched:
     """Look into a module in memory.
 
@@ -72,6 +77,9 @@ def watch(
         What the outputs mean, see `Model.answers`. Default: detected.
     name : str, optional
         Name on figures and tables. Default: the class of the module.
+    tokenizer : tokenizer of transformers or open_clip, optional
+        For `Model.with_words` of a module with a text tower. Default: the one in the folder that
+        transformers loaded the module from; open_clip's own for a vocabulary of its size.
 
     Returns
     -------
@@ -121,6 +129,8 @@ def watch(
             model.answers = answers
         if labels is not None:
             model.labels = labels
+        if has_text_tower(module):
+            model.text_loader = partial(text_tower_of, module, tokenizer, model.name)
         return model
     except BaseException:
         _restore(modes)

@@ -26,6 +26,7 @@ from .description import (
     one_tensor,
     position_encodings,
     read_tokens,
+    reason_of,
     replaces_method,
 )
 from .plain import CAIT, MIXER, PLAIN, mixing_kinds, token_weights
@@ -62,6 +63,7 @@ __all__ = [
     "one_tensor",
     "position_encodings",
     "read_tokens",
+    "reason_of",
     "receptive_field_offsets",
     "replaces_method",
     "token_weights",

@@ -58,6 +58,11 @@ class ModelError(MessageError):
     """A model that vitviz cannot read, or a question that it cannot answer for this model."""
 
 
+def reason_of(error: Exception) -> str:
+    """Return the first line of an error's message, to be quoted within a sentence."""
+    return str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+
+
 @dataclass(frozen=True, kw_only=True)
 class Layer:
     """One attention layer, as the measurements need it.

@@ -1,0 +1,244 @@
+"""Words from a model's own text tower: the logits are those of the library that wrote the model."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from examples import assert_clear_error, picture, randomise
+from numpy.testing import assert_allclose, assert_array_equal
+
+import vitviz
+from vitviz import ModelError, Preprocessing
+
+open_clip: Any = pytest.importorskip("open_clip", reason="open_clip is not installed")
+transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
+
+PHRASES = ("a cat", "고양이 한 마리", "قطة نائمة", "🐈 🎉", "A  photo,\tof TWO dogs!")
+HOW = Preprocessing(input_size=(32, 32), mean=(0.5, 0.4, 0.3), std=(0.25, 0.2, 0.3))
+CONTEXT = 40
+VISION: dict[str, Any] = dict(
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=48,
+    image_size=32,
+    patch_size=8,
+)
+END = 49407  # token of the end in open_clip's vocabulary
+TEXT: dict[str, Any] = dict(
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=48,
+    vocab_size=49408,
+    max_position_embeddings=CONTEXT,
+    bos_token_id=49406,
+    eos_token_id=END,
+    pad_token_id=END,
+)
+
+
+@cache
+def tokenizer() -> Any:
+    """The tokenizer of CLIP in transformers, from the vocabulary that comes with open_clip."""
+    own = open_clip.SimpleTokenizer()
+    names = {"<start_of_text>": "<|startoftext|>", "<end_of_text>": "<|endoftext|>"}
+    vocabulary = {names.get(token, token): number for token, number in own.encoder.items()}
+    return transformers.CLIPTokenizer(
+        vocab=vocabulary, merges=[*own.bpe_ranks], model_max_length=CONTEXT
+    )
+
+
+def dual_encoder() -> Any:
+    vision = transformers.ViTConfig(**VISION)
+    text = transformers.CLIPTextConfig(**TEXT)
+    kind = transformers.VisionTextDualEncoderConfig
+    config = kind.from_vision_text_configs(vision, text, projection_dim=6)
+    return transformers.VisionTextDualEncoderModel(config)
+
+
+def whole(kind: str, projection: int | None = 6, **text: Any) -> Callable[[], Any]:
+    def make() -> Any:
+        config = getattr(transformers, f"{kind}Config")
+        rest = {} if projection is None else dict(projection_dim=projection)
+        return getattr(transformers, f"{kind}Model")(
+            config(vision_config=VISION, text_config={**TEXT, **text}, **rest)
+        )
+
+    return make
+
+
+TRANSFORMERS: dict[str, Callable[[], Any]] = {
+    "CLIP": whole("CLIP"),
+    "CLIP with the end of old files": whole("CLIP", eos_token_id=2),
+    "MetaCLIP 2": whole("MetaClip2", 10),
+    "SigLIP": whole("Siglip", None),
+    "SigLIP 2": whole("Siglip", None, max_position_embeddings=64, projection_size=32),
+    "two encoders": dual_encoder,
+}
+
+
+def of_open_clip(kind: str = "CLIP", vision: Any = None, text: Any = None, **rest: Any) -> Any:
+    module = getattr(open_clip, kind)
+    towers = dict(
+        vision_cfg=dict(
+            layers=2, width=32, head_width=16, patch_size=8, image_size=32, **(vision or {})
+        ),
+        text_cfg=dict(context_length=CONTEXT, width=32, heads=2, layers=2, **(text or {})),
+    )
+    return lambda: module(6, **towers, **rest)
+
+
+_SIGLIP = dict(no_causal_mask=True, pool_type="last", proj_bias=True)
+OPEN_CLIP: dict[str, Callable[[], Any]] = {
+    "CLIP": of_open_clip(),
+    "quick GELU": of_open_clip(quick_gelu=True),
+    "own text tower": of_open_clip("CustomTextCLIP"),
+    "SigLIP": of_open_clip("CustomTextCLIP", text=_SIGLIP, init_logit_bias=-10.0),
+    "class token": of_open_clip("CustomTextCLIP", text=dict(embed_cls=True, pad_id=0)),
+    "LayerScale": of_open_clip(vision=dict(ls_init_value=0.1), text=dict(ls_init_value=0.1)),
+}
+
+
+@cache
+def module_of(library: str, name: str) -> Any:
+    module = {"transformers": TRANSFORMERS, "open_clip": OPEN_CLIP}[library][name]().eval()
+    randomise(module)
+    with torch.no_grad():
+        module.logit_scale.fill_(np.log(17.3))
+        if getattr(module, "logit_bias", None) is not None:
+            module.logit_bias.fill_(-3.1)
+    return module
+
+
+def watched(library: str, name: str) -> Any:
+    given = dict(tokenizer=tokenizer()) if library == "transformers" else {}
+    return vitviz.watch(module_of(library, name), preprocessing=HOW, **given)
+
+
+def own_logits(library: str, name: str, phrases: Any) -> np.ndarray:
+    """The logits that the library itself computes, for texts that it has read itself."""
+    module, x = module_of(library, name), HOW(picture())[None]
+    with torch.inference_mode():
+        if library == "open_clip":
+            tokens = open_clip.SimpleTokenizer(context_length=module.context_length)(phrases)
+            return module.get_logits(x, tokens)[0][0].numpy()
+        how: dict[str, Any] = dict(padding=True)
+        if "SigLIP" in name:
+            longest = module.config.text_config.max_position_embeddings
+            how = dict(padding="max_length", max_length=longest, return_attention_mask=False)
+        given = tokenizer()(list(phrases), return_tensors="pt", **how)
+        return module(pixel_values=x, **given).logits_per_image[0].numpy()
+
+
+EVERY = [*(("transformers", n) for n in TRANSFORMERS), *(("open_clip", n) for n in OPEN_CLIP)]
+every = pytest.mark.parametrize(("library", "name"), EVERY)
+
+
+@every
+def test_logits_are_those_of_the_library(library: str, name: str) -> None:
+    with watched(library, name) as model:
+        asked = model.with_words(PHRASES)
+        acts = vitviz.capture(asked, picture())
+    expected = own_logits(library, name, [*PHRASES])
+    assert acts.logits is not None
+    assert_allclose(acts.logits, expected, atol=1e-5)
+    assert np.ptp(expected) > 0.1  # the phrases differ
+    assert acts.labels == PHRASES
+    assert asked.words.activation == ("sigmoid" if "SigLIP" in name else "softmax")
+    assert model.words is None
+
+
+BOTH = pytest.mark.parametrize(("library", "name"), [EVERY[0], EVERY[6]])
+
+
+@BOTH
+def test_a_phrase_in_two_templates_is_the_mean_of_both(library: str, name: str) -> None:
+    templates = ("a photo of a {}.", "{}, drawn")
+    with watched(library, name) as model:
+        tower = model.text_tower
+        words = tower.words(["cat", "dog {}"], templates)
+        alone = [
+            tower.words([each.replace("{}", phrase) for each in templates]).vectors
+            for phrase in ("cat", "dog {}")
+        ]
+        one = model.with_words(["cat"], "a photo of a {}.")
+    means = np.stack([each.mean(axis=0) for each in alone])
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    assert_allclose(words.vectors, means, atol=1e-6)
+    assert words.names == ("cat", "dog {}")  # a phrase is data, even with braces
+    assert 'mean of the templates "a photo of a {}.", "{}, drawn"' in words.provenance
+    assert_allclose(one.words.vectors[0], alone[0][0], atol=1e-6)
+    assert 'template "a photo of a {}."' in one.weights
+
+
+@BOTH
+def test_a_phrase_fits_into_the_context_or_is_refused(library: str, name: str) -> None:
+    fits = " ".join(["cat"] * (CONTEXT - 2))  # and the tokens of begin and end
+    with watched(library, name) as model:
+        assert len(model.with_words([fits, "cat"]).labels) == 2
+        told = f"has {CONTEXT + 1} tokens, and the text tower of .* reads {CONTEXT}"
+        with pytest.raises(ModelError, match=told) as refused:
+            model.with_words(["cat", f"{fits} dog"])
+        assert_clear_error(refused.value)
+        with pytest.raises(ModelError, match=f"has {CONTEXT + 1} tokens"):
+            model.with_words([fits], "{} dog")
+
+
+@pytest.mark.parametrize(
+    ("phrases", "template", "message"),
+    [
+        ([], "{}", "Expected a list of phrases"),
+        ("a cat", "{}", "Expected a list of phrases, got 'a cat'"),
+        (["cat", " \t"], "{}", "A phrase is empty"),
+        (["c" * 1001], "{}", "1,001 characters; at most 1,000"),
+        (["cat", "cat "], "{}", "got 'cat' twice"),
+        (["cat"], "a photo", "one {} for the phrase, got 'a photo'"),
+        (["cat"], "{} and {}", "one {} for the phrase"),
+    ],
+)
+def test_phrases_that_say_nothing_are_refused(phrases: Any, template: str, message: str) -> None:
+    with watched("open_clip", "CLIP") as model, pytest.raises(ModelError) as refused:
+        model.with_words(phrases, template)
+    assert message in str(refused.value)
+    assert_clear_error(refused.value)
+
+
+def test_a_model_without_a_text_tower_names_the_way_of_a_file() -> None:
+    model = vitviz.watch(module_of("open_clip", "CLIP").visual, preprocessing=HOW)
+    with pytest.raises(ModelError, match=r"no text tower .*Words\.read") as refused:
+        model.with_words(["a cat"])
+    assert_clear_error(refused.value)
+
+
+def test_a_tokenizer_that_does_not_belong_is_refused() -> None:
+    module = whole("CLIP", vocab_size=99)().eval()
+    with pytest.raises(ModelError, match=r"Give vitviz\.watch the one that belongs"):
+        vitviz.watch(module, preprocessing=HOW).with_words(["a cat"])
+    with pytest.raises(ModelError, match=r"gives token 49407, and .* knows 99 tokens") as refused:
+        vitviz.watch(module, preprocessing=HOW, tokenizer=tokenizer()).with_words(["a cat"])
+    assert_clear_error(refused.value)
+    model = vitviz.watch(module, preprocessing=HOW, tokenizer=open_clip.SimpleTokenizer())
+    with pytest.raises(ModelError, match=r"could not read the phrases") as refused:
+        model.with_words(["a cat"])
+    assert_clear_error(refused.value)
+
+
+@BOTH
+def test_words_are_written_as_a_file_that_gives_the_same_logits(
+    library: str, name: str, tmp_path: Path
+) -> None:
+    with watched(library, name) as model:
+        asked = model.with_words(PHRASES, ["{}", "a photo of a {}."])
+        asked.words.write(tmp_path / "animals.npz")
+        read = vitviz.Words.read(tmp_path / "animals.npz")
+        acts = [vitviz.capture(each, picture()) for each in (asked, model.with_words(read))]
+    assert_array_equal(acts[0].logits, acts[1].logits)
+    assert read.names == PHRASES
+    assert read.source.startswith("words of animals.npz, sha256 ")
+    assert read.source.endswith('mean of the templates "{}", "a photo of a {}."')
+    assert (asked.words.templates, read.templates) == (("{}", "a photo of a {}."), ())

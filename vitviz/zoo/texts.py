@@ -1,0 +1,76 @@
+"""Find the text tower and the tokenizer that belong to a model, in memory or in its folder."""
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..model.families import ModelError, reason_of
+from ..model.text import TextTower
+
+#: Any of these in a folder makes a tokenizer of transformers.
+TOKENIZERS = ("tokenizer.json", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
+_OPEN_CLIP_VOCABULARY = 49408
+
+
+def text_tower_of(module: nn.Module, tokenizer: Callable[..., Any] | None, name: str) -> TextTower:
+    """Return the text tower of a module in memory.
+
+    Raises
+    ------
+    ModelError
+        When no tokenizer is given, and none belongs to the module.
+    """
+    if tokenizer is None:
+        tokenizer = _own_tokenizer(module, name)
+    return TextTower(module, tokenizer, name)
+
+
+def _own_tokenizer(module: Any, name: str) -> Callable[..., Any]:
+    folder = getattr(getattr(module, "config", None), "_name_or_path", None)
+    if folder:
+        return tokenizer_in(folder, name)
+    known = max(p.num_embeddings for p in module.modules() if isinstance(p, nn.Embedding))
+    if known == _OPEN_CLIP_VOCABULARY and not hasattr(module, "get_text_features"):
+        return open_clip_of(name).SimpleTokenizer()
+    raise ModelError(
+        "The tokenizer of {name} is unknown. Give vitviz.watch the one that belongs to it as "
+        "tokenizer=.",
+        name=name,
+    )
+
+
+def tokenizer_in(folder: str | Path, name: str) -> Any:
+    """Return the tokenizer of transformers in a folder, without running code from it.
+
+    Raises
+    ------
+    ModelError
+        When there is none that can be read.
+    """
+    transformers: Any = import_module("transformers")
+    try:
+        return transformers.AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:  # readers of broken files raise many kinds of errors
+        raise ModelError(
+            "The tokenizer of {name} cannot be read ({reason}). Put the files of its tokenizer, "
+            "such as {file}, into the model's folder.",
+            name=name,
+            reason=reason_of(error),
+            file=TOKENIZERS[0],
+        ) from error
+
+
+def open_clip_of(name: str) -> Any:
+    """Return the module open_clip, or raise a ModelError that says how to install it."""
+    try:
+        return import_module("open_clip")
+    except ImportError as error:
+        raise ModelError(
+            "{name} needs open_clip, which is not installed. Run `pip install open_clip_torch`.",
+            name=name,
+        ) from error
