@@ -1,5 +1,6 @@
 """Words from a model's own text tower: the logits are those of the library that wrote the model."""
 
+import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 import torch
 from examples import assert_clear_error, picture, randomise
 from numpy.testing import assert_allclose, assert_array_equal
+from safetensors.torch import save_file
+from torch import Tensor
 
 import vitviz
 from vitviz import ModelError, Preprocessing
@@ -82,14 +85,19 @@ TRANSFORMERS: dict[str, Callable[[], Any]] = {
 }
 
 
+CONFIG: dict[str, Any] = dict(
+    embed_dim=6,
+    vision_cfg=dict(layers=2, width=32, head_width=16, patch_size=8, image_size=32),
+    text_cfg=dict(context_length=CONTEXT, width=32, heads=2, layers=2),
+)
+
+
 def of_open_clip(kind: str = "CLIP", vision: Any = None, text: Any = None, **rest: Any) -> Any:
     module = getattr(open_clip, kind)
-    towers = dict(
-        vision_cfg=dict(
-            layers=2, width=32, head_width=16, patch_size=8, image_size=32, **(vision or {})
-        ),
-        text_cfg=dict(context_length=CONTEXT, width=32, heads=2, layers=2, **(text or {})),
-    )
+    towers = {
+        name: {**CONFIG[name], **(own or {})}
+        for name, own in (("vision_cfg", vision), ("text_cfg", text))
+    }
     return lambda: module(6, **towers, **rest)
 
 
@@ -120,9 +128,9 @@ def watched(library: str, name: str) -> Any:
     return vitviz.watch(module_of(library, name), preprocessing=HOW, **given)
 
 
-def own_logits(library: str, name: str, phrases: Any) -> np.ndarray:
+def own_logits(library: str, name: str, phrases: list[str], x: Tensor) -> np.ndarray:
     """The logits that the library itself computes, for texts that it has read itself."""
-    module, x = module_of(library, name), HOW(picture())[None]
+    module = module_of(library, name)
     with torch.inference_mode():
         if library == "open_clip":
             tokens = open_clip.SimpleTokenizer(context_length=module.context_length)(phrases)
@@ -131,7 +139,7 @@ def own_logits(library: str, name: str, phrases: Any) -> np.ndarray:
         if "SigLIP" in name:
             longest = module.config.text_config.max_position_embeddings
             how = dict(padding="max_length", max_length=longest, return_attention_mask=False)
-        given = tokenizer()(list(phrases), return_tensors="pt", **how)
+        given = tokenizer()(phrases, return_tensors="pt", **how)
         return module(pixel_values=x, **given).logits_per_image[0].numpy()
 
 
@@ -144,7 +152,7 @@ def test_logits_are_those_of_the_library(library: str, name: str) -> None:
     with watched(library, name) as model:
         asked = model.with_words(PHRASES)
         acts = vitviz.capture(asked, picture())
-    expected = own_logits(library, name, [*PHRASES])
+    expected = own_logits(library, name, [*PHRASES], HOW(picture())[None])
     assert acts.logits is not None
     assert_allclose(acts.logits, expected, atol=1e-5)
     assert np.ptp(expected) > 0.1  # the phrases differ
@@ -242,3 +250,81 @@ def test_words_are_written_as_a_file_that_gives_the_same_logits(
     assert read.source.startswith("words of animals.npz, sha256 ")
     assert read.source.endswith('mean of the templates "{}", "a photo of a {}."')
     assert (asked.words.templates, read.templates) == (("{}", "a photo of a {}."), ())
+
+
+# --- folders --------------------------------------------------------------------------------------
+
+
+def saved(library: str, name: str, folder: Path) -> Path:
+    """The folder that each library writes, with its tokenizer."""
+    module = module_of(library, name)
+    if library == "transformers":
+        module.save_pretrained(folder)
+        tokenizer().save_pretrained(folder)
+        transformers.CLIPImageProcessor(
+            size=dict(height=32, width=32), do_center_crop=False, image_mean=HOW.mean
+        ).save_pretrained(folder)
+        return folder
+    folder.mkdir()
+    config = dict(model_cfg=CONFIG, preprocess_cfg=dict(mean=HOW.mean, std=HOW.std))
+    (folder / "open_clip_config.json").write_text(json.dumps(config))
+    save_file(module.state_dict(), folder / "open_clip_model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("case", [EVERY[0], EVERY[2], EVERY[3], EVERY[6]])
+def test_a_folder_of_both_towers_loads_the_text_tower_when_it_is_asked_for(
+    case: tuple[str, str], tmp_path: Path
+) -> None:
+    library, name = case
+    model = vitviz.load_model(saved(library, name, tmp_path / "mine"))
+    (tmp_path / "mine/code.py").write_text("raise SystemExit")
+    assert model._text_tower is None
+    before = model.parameter_count
+    asked = model.with_words(PHRASES)
+    assert model.parameter_count == before
+    x = model.preprocess(picture())[None]
+    logits = vitviz.capture(asked, picture()).logits
+    assert logits is not None
+    assert_allclose(logits, own_logits(library, name, [*PHRASES], x), atol=1e-5)
+    assert "5 classes by the text tower of mine, scale 17.3" in asked.weights
+    assert model.with_words(["a cat"]).labels == ("a cat",)
+
+
+def test_random_weights_of_a_folder_have_a_random_text_tower(tmp_path: Path) -> None:
+    folder = saved(*EVERY[0], tmp_path / "mine")
+    pair = [vitviz.load_model(folder, pretrained=False).with_words(PHRASES) for _ in range(2)]
+    assert not pair[0].trained
+    assert_array_equal(*(vitviz.capture(each, picture()).logits for each in pair))
+
+
+def test_a_folder_without_a_tokenizer_says_what_is_missing(tmp_path: Path) -> None:
+    folder = saved(*EVERY[0], tmp_path / "mine")
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    model = vitviz.load_model(folder)
+    with pytest.raises(ModelError, match="tokenizer of mine cannot be read") as refused:
+        model.with_words(["a cat"])
+    assert_clear_error(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("tower", "key", "value"),
+    [
+        ("text_cfg", "tokenizer_kwargs", dict(trust_remote_code=True)),
+        ("text_cfg", "hf_model_name", "somebody/bert"),
+        ("vision_cfg", "timm_model_name", "hf-hub:somebody/vit"),
+        ("vision_cfg", "layers", 10**9),
+    ],
+)
+def test_a_configuration_that_would_run_or_download_something_is_refused(
+    tower: str, key: str, value: Any, tmp_path: Path
+) -> None:
+    folder = saved(*EVERY[6], tmp_path / "mine")
+    path = folder / "open_clip_config.json"
+    config = json.loads(path.read_text())
+    config["model_cfg"][tower][key] = value
+    path.write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=f"unsupported value for {key}") as refused:
+        vitviz.load_model(folder)
+    assert_clear_error(refused.value)

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ..common.language import Message
 from ..model import Model, Preprocessing
 from ..model.families import ModelError, family_of
 from ..model.memory import footprint, require_memory
+from ..model.text import TextTower
 from .architectures import (
     ShapesAlone,
     build_outline,
@@ -30,9 +32,11 @@ from .architectures import (
 )
 from .checkpoints import Checkpoint, check_kinds, digest_of, files_of
 from .files import CONFIG, check_adapter, read_json, weights_in
+from .open_clips import OPEN_CLIP_CONFIG, load_open_clip, load_open_clip_text, open_clip_weights
 from .planning import plan
 from .processors import check_preprocessing, preprocessing_in_folder
 from .resampling import InputSize, resampling_note
+from .texts import tokenizer_in
 from .watching import watch
 
 #: Class without a head, by the model_type in config.json. Of CLIP and SigLIP, only the image tower
@@ -56,6 +60,8 @@ _CLASSES = {
     "siglip": "SiglipVisionModel",
     "siglip_vision_model": "SiglipVisionModel",
 }
+#: Classes of both towers; of them, the text tower is loaded when it is asked for.
+WHOLES = {"clip": "CLIPModel", "metaclip_2": "MetaClip2Model", "siglip": "SiglipModel"}
 _HEADS = ("ForImageClassification", "ClassificationWithTeacher", "VisionModelWithProjection")
 #: Entries that would make transformers look for other files, or for code.
 _FOREIGN = ("auto_map", "quantization_config", "attn_implementation", "_attn_implementation")
@@ -99,7 +105,29 @@ def load_transformers(
     model.trained, model.weights = pretrained, weights
     if not pretrained:
         model.labels = None
+    if str(config["model_type"]) in WHOLES:
+        model.text_loader = partial(_load_text_tower, folder, name, pretrained)
     return model
+
+
+def _load_text_tower(folder: Path, name: str, pretrained: bool) -> TextTower:
+    """Load the text tower from the files that hold both towers."""
+    config = read_json(folder / CONFIG)
+    kind: Any = getattr(import_module("transformers"), WHOLES[str(config["model_type"])])
+    configuration = _configuration(kind, config, name)
+    tokenizer = tokenizer_in(folder, name)
+    with on_meta_device():
+        needed = sum(each.nbytes for each in kind(configuration).parameters())
+    require_memory(needed, name)
+    module: Any
+    if pretrained:
+        module = _load_module(kind, configuration, folder, weights_in(folder), name)
+    else:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            module = kind(configuration)
+    del module.vision_model  # the model has its image tower already
+    return TextTower(module.eval().requires_grad_(False), tokenizer, name)
 
 
 def _class_of(config: Mapping[str, Any], name: str) -> Any:
@@ -324,6 +352,10 @@ def load_folder(
         When the folder cannot be read.
     """
     check_adapter(folder)
+    if (folder / OPEN_CLIP_CONFIG).is_file() and not (folder / CONFIG).is_file():
+        model = load_open_clip(folder, name=name, source=source, pretrained=pretrained, size=size)
+        model.folder = folder
+        return model
     config = read_json(folder / CONFIG)
     if "architecture" not in config and "model_type" not in config:
         raise ModelError(
@@ -339,6 +371,8 @@ def load_folder(
     else:
         file = Checkpoint(weights_in(folder)) if pretrained else None
         model = _load_timm(config, file, name=name, source=source, size=size)
+        if pretrained and open_clip_weights(folder) is not None:
+            model.text_loader = partial(load_open_clip_text, folder, name)
     model.folder = folder
     return model
 

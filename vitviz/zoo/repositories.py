@@ -13,7 +13,8 @@ from ..model.families import ModelError
 from .architectures import on_meta_device
 from .checkpoints import INDEX, CheckpointError, files_of, shard_names
 from .files import ADAPTER, CONFIG, PROCESSOR, WEIGHTS, WHOLE_PROCESSOR, check_adapter, read_json
-from .folders import load_folder
+from .folders import WHOLES, load_folder
+from .texts import TOKENIZER_SETTINGS, TOKENIZERS
 
 PREFIX = "hf-hub:"
 _PART = r"[A-Za-z0-9][\w.-]{0,95}"
@@ -63,6 +64,7 @@ def fetch_configuration(
     if "architecture" not in read_json(path):
         for file in (PROCESSOR, WHOLE_PROCESSOR):
             _fetch_file(name, file, progress, timeout, optional=True)
+        _fetch_tokenizer(name, path.parent, progress, timeout)
     with on_meta_device():  # a model that cannot be read need not be downloaded
         load_folder(path.parent, name=name, source=name, pretrained=False, size=None)
     return path.parent
@@ -82,6 +84,8 @@ def fetch_repository(
     folder = cached_folder(name)
     if folder is not None:
         file = next(folder / file for file in WEIGHTS if (folder / file).is_file())
+        if verify:  # an older version downloaded none
+            _fetch_tokenizer(name, folder, progress, timeout)
         damaged = [part for part in files_of(file) if verify and not is_intact(part)]
         if not damaged:
             return file
@@ -101,6 +105,20 @@ def fetch_repository(
         for shard in shards:
             _fetch_file(name, shard, progress, timeout)
     return path
+
+
+def _fetch_tokenizer(
+    name: str, folder: Path, progress: Callable[[int, int | None], None] | None, timeout: float
+) -> None:
+    """Download the tokenizer of a model with a text tower, if there is one."""
+    if read_json(folder / CONFIG).get("model_type") not in WHOLES:
+        return
+    if any((folder / file).is_file() for file in TOKENIZERS):
+        return
+    for file in (*TOKENIZER_SETTINGS, *TOKENIZERS):
+        found = _fetch_file(name, file, progress, timeout, optional=True)
+        if file == TOKENIZERS[0] and found is not None:  # the whole tokenizer
+            return
 
 
 def _weights(name: str, file: str) -> Weights:

@@ -10,8 +10,15 @@ from torch import nn
 from ..model.families import ModelError, reason_of
 from ..model.text import TextTower
 
-#: Any of these in a folder makes a tokenizer of transformers.
-TOKENIZERS = ("tokenizer.json", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
+TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
+#: Vocabularies of tokenizers of transformers; the first is enough alone.
+TOKENIZERS = (
+    "tokenizer.json",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
 _OPEN_CLIP_VOCABULARY = 49408
 
 
@@ -52,9 +59,12 @@ def tokenizer_in(folder: str | Path, name: str) -> Any:
     """
     transformers: Any = import_module("transformers")
     try:
-        return transformers.AutoTokenizer.from_pretrained(
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
+        if len(tokenizer) <= len(tokenizer.all_special_ids):  # made of no file at all
+            raise ValueError("it has no vocabulary")
+        return tokenizer
     except Exception as error:  # readers of broken files raise many kinds of errors
         raise ModelError(
             "The tokenizer of {name} cannot be read ({reason}). Put the files of its tokenizer, "

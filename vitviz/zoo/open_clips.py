@@ -1,0 +1,154 @@
+"""Load folders that open_clip saved: open_clip_config.json, and one file with both towers.
+
+No code in a folder is run, and nothing is downloaded.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..common.language import Message
+from ..model import Model, reason_of
+from ..model.families import ModelError
+from ..model.memory import require_memory
+from ..model.text import TextTower
+from .checkpoints import check_kinds, digest_of
+from .files import read_json
+from .resampling import InputSize, resampling_note
+from .texts import open_clip_of
+from .watching import watch
+
+OPEN_CLIP_CONFIG = "open_clip_config.json"
+#: In open_clip's own order.
+_WEIGHTS = tuple(
+    f"open_clip_{name}"
+    for name in ("model.safetensors", "pytorch_model.safetensors", "pytorch_model.bin")
+)
+#: Settings of a tokenizer that name no file and run no code.
+_TOKENIZER_SETTINGS = {"clean", "strip_sep_token", "language", "reduction_mask"}
+
+
+def open_clip_weights(folder: Path) -> Path | None:
+    """Return open_clip's file of both towers in a folder; None if there is none."""
+    if not (folder / OPEN_CLIP_CONFIG).is_file():
+        return None
+    return next((folder / name for name in _WEIGHTS if (folder / name).is_file()), None)
+
+
+def load_open_clip(
+    folder: Path, *, name: str, source: str, pretrained: bool, size: InputSize | None
+) -> Model:
+    """Load both towers in a folder; see `load_folder`."""
+    config = _configuration(folder, name)
+    module = _create(folder, name, pretrained, size)
+    transform = open_clip_of(name).transform
+    given = transform.PreprocessCfg(**module.visual.preprocess_cfg)
+    pixels = transform.image_transform_v2(given, is_train=False)
+    model = watch(module, preprocessing=pixels, name=name)
+    model.trained, model.weights = pretrained, Message("random weights")
+    file = open_clip_weights(folder)
+    if pretrained and file is not None:
+        model.weights = Message(
+            "{source}, sha256 {digest}",
+            source=f"{source}, {file.name}",
+            digest=digest_of([file]),
+        )
+        model.weights += _resampled(config["vision_cfg"].get("image_size"), model)
+    model.text_loader = partial(_text_tower, module, folder, name)
+    return model
+
+
+def load_open_clip_text(folder: Path, name: str) -> TextTower:
+    """Load the text tower alone, for an image tower of another file in the same folder."""
+    module = _create(folder, name, True, None)
+    del module.visual
+    return _text_tower(module, folder, name)
+
+
+def _text_tower(module: Any, folder: Path, name: str) -> TextTower:
+    text = _configuration(folder, name)["text_cfg"]
+    safe: dict[str, Any] = {}
+    if text.get("hf_tokenizer_name"):
+        safe = dict(trust_remote_code=False, local_files_only=True)
+    try:
+        tokenizer = open_clip_of(name).get_tokenizer(f"local-dir:{folder}", **safe)
+    except Exception as error:  # readers of broken files raise many kinds of errors
+        raise ModelError(
+            "The tokenizer of {name} cannot be read ({reason}). Put the files of its tokenizer, "
+            "such as {file}, into the model's folder.",
+            name=name,
+            reason=reason_of(error),
+            file="tokenizer.json",
+        ) from error
+    return TextTower(module, tokenizer, name)
+
+
+def _create(folder: Path, name: str, pretrained: bool, size: InputSize | None) -> Any:
+    _configuration(folder, name)
+    file = open_clip_weights(folder)
+    if pretrained:
+        if file is None:
+            raise ModelError(
+                "The folder {folder} has neither {first} nor {second}.",
+                folder=folder.name,
+                first=_WEIGHTS[0],
+                second=_WEIGHTS[2],
+            )
+        check_kinds([file])
+        require_memory(2 * file.stat().st_size, name)  # the module and what the file holds
+    try:
+        module = open_clip_of(name).create_model(
+            f"local-dir:{folder}",
+            load_weights=pretrained,
+            pretrained_text=False,
+            force_image_size=size,
+        )
+    except Exception as error:  # readers of broken files raise many kinds of errors
+        raise ModelError(
+            "{name} cannot be loaded by open_clip ({reason}).", name=name, reason=reason_of(error)
+        ) from error
+    return module.eval().requires_grad_(False)
+
+
+def _configuration(folder: Path, name: str) -> Mapping[str, Any]:
+    """Return the model's configuration; refuse one that would download or run something."""
+    config = read_json(folder / OPEN_CLIP_CONFIG).get("model_cfg")
+    towers = [config.get(key) for key in ("vision_cfg", "text_cfg")] if config else [None]
+    if not all(isinstance(tower, dict) for tower in towers):
+        raise ModelError(
+            "The {config} of {name} cannot be read by open_clip.",
+            config=OPEN_CLIP_CONFIG,
+            name=name,
+        )
+    vision, text = towers
+    for key, value in (
+        ("hf_model_name", text.get("hf_model_name")),
+        ("tokenizer_kwargs", {*text.get("tokenizer_kwargs", ())} - _TOKENIZER_SETTINGS),
+        ("timm_model_name", {*":/"} & {*str(vision.get("timm_model_name", ""))}),
+        ("layers", any(_is_huge(tower) for tower in towers)),
+    ):
+        if value:
+            raise ModelError(
+                "{name}: unsupported value for {key} in {config}. Build the model in Python, and "
+                "give it to vitviz.watch.",
+                name=name,
+                key=key,
+                config=OPEN_CLIP_CONFIG,
+            )
+    return dict(config)
+
+
+def _is_huge(tower: Mapping[str, Any]) -> bool:
+    """Whether a tower has numbers that no model has, and that would fill the memory."""
+    numbers = [n for n in tower.values() if isinstance(n, int | float)]
+    return tower.get("layers", 1) > 1000 or any(abs(n) > 2_000_000 for n in numbers)
+
+
+def _resampled(own: Any, model: Model) -> Message | str:
+    first = model.layers[0]
+    sides = own if isinstance(own, list | tuple) else (own, own)
+    if not all(isinstance(side, int) for side in sides):
+        return ""
+    grid = sides[0] // first.patch_side[0], sides[1] // first.patch_side[1]
+    return "" if grid == first.query_grid else resampling_note((grid, first.query_grid))
