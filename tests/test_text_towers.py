@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import vitviz
-from vitviz import ModelError, Preprocessing
+from vitviz import ModelError, Preprocessing, cli
 
 open_clip: Any = pytest.importorskip("open_clip", reason="open_clip is not installed")
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -295,7 +295,8 @@ def test_random_weights_of_a_folder_have_a_random_text_tower(tmp_path: Path) -> 
     folder = saved(*EVERY[0], tmp_path / "mine")
     pair = [vitviz.load_model(folder, pretrained=False).with_words(PHRASES) for _ in range(2)]
     assert not pair[0].trained
-    assert_array_equal(*(vitviz.capture(each, picture()).logits for each in pair))
+    logits = [vitviz.capture(each, picture()).logits for each in pair]
+    assert_array_equal(logits[0], logits[1])
 
 
 def test_a_folder_without_a_tokenizer_says_what_is_missing(tmp_path: Path) -> None:
@@ -328,3 +329,45 @@ def test_a_configuration_that_would_run_or_download_something_is_refused(
     with pytest.raises(ModelError, match=f"unsupported value for {key}") as refused:
         vitviz.load_model(folder)
     assert_clear_error(refused.value)
+
+
+# --- vitviz words ---------------------------------------------------------------------------------
+
+
+def test_the_command_writes_the_file_of_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = saved(*EVERY[6], tmp_path / "mine")
+    (tmp_path / "animals.txt").write_text("a cat\n\n  고양이 \n", encoding="utf-8")
+    out = tmp_path / "animals.npz"
+    command = ["words", str(folder), str(tmp_path / "animals.txt"), "--out", str(out)]
+    assert cli.main([*command, "--template", "{}", "--template", "a photo of {}."]) == 0
+    assert "2 classes by the text tower of" in capsys.readouterr().out
+    model = vitviz.load_model(folder)
+    expected = model.with_words(["a cat", "고양이"], ["{}", "a photo of {}."]).words
+    read = vitviz.Words.read(out)
+    assert expected is not None
+    assert (read.names, read.logit_scale) == (expected.names, expected.logit_scale)
+    assert_array_equal(read.vectors, expected.vectors)
+
+
+@pytest.mark.parametrize(
+    ("model", "phrases", "message"),
+    [
+        ("vitviz_things200", "a cat", "gives no embedding"),
+        ("mine", " \n", "Expected a list of phrases"),
+        ("mine", None, "cannot be read"),
+        ("nowhere/mine", "a cat", "nowhere/mine"),
+    ],
+)
+def test_the_command_says_what_it_cannot_do(
+    model: str, phrases: str | None, message: str, tmp_path: Path, capsys: Any
+) -> None:
+    saved(*EVERY[6], tmp_path / "mine")
+    if phrases is not None:
+        (tmp_path / "animals.txt").write_text(phrases)
+    given = str(tmp_path / "mine") if model == "mine" else model
+    out = tmp_path / "animals.npz"
+    assert cli.main(["words", given, str(tmp_path / "animals.txt"), "--out", str(out)]) == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists()

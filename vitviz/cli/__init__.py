@@ -1,4 +1,4 @@
-"""The `vitviz` command: app, report, profile, merge, compare, train, evaluate, fetch, prepare."""
+"""The `vitviz` command: app, report, profile, compare, words, train, evaluate, fetch and others."""
 
 from .early import STOPPED, allow_interrupts  # isort: skip
 
@@ -32,6 +32,7 @@ from .terminal import (
     progress_printer,
     safe_terminal,
 )
+from .words import add_words
 
 
 def _app(arguments: argparse.Namespace) -> int:
@@ -350,6 +351,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add_merge(commands)
     add_compare(commands)
+    add_words(commands)
 
     report = commands.add_parser(
         "report", help="write a report on some pictures into one HTML file"

@@ -150,6 +150,11 @@ def has_text_tower(module: nn.Module) -> bool:
     return any(map(callable, methods)) and isinstance(getattr(module, "logit_scale", None), Tensor)
 
 
+def phrases_in(text: str) -> list[str]:
+    """Return the phrases in a text, one in each line that is not blank."""
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
 def _is_transformers(module: Any) -> bool:
     return callable(getattr(module, "get_text_features", None))
 

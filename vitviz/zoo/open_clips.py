@@ -113,9 +113,10 @@ def _create(folder: Path, name: str, pretrained: bool, size: InputSize | None) -
 
 def _configuration(folder: Path, name: str) -> Mapping[str, Any]:
     """Return the model's configuration; refuse one that would download or run something."""
-    config = read_json(folder / OPEN_CLIP_CONFIG).get("model_cfg")
-    towers = [config.get(key) for key in ("vision_cfg", "text_cfg")] if config else [None]
-    if not all(isinstance(tower, dict) for tower in towers):
+    config: Any = read_json(folder / OPEN_CLIP_CONFIG).get("model_cfg")
+    whole = isinstance(config, dict)
+    towers: list[Any] = [config.get(key) for key in ("vision_cfg", "text_cfg")] if whole else []
+    if not towers or not all(isinstance(tower, dict) for tower in towers):
         raise ModelError(
             "The {config} of {name} cannot be read by open_clip.",
             config=OPEN_CLIP_CONFIG,
@@ -136,7 +137,8 @@ def _configuration(folder: Path, name: str) -> Mapping[str, Any]:
                 key=key,
                 config=OPEN_CLIP_CONFIG,
             )
-    return dict(config)
+    checked: dict[str, Any] = config
+    return checked
 
 
 def _is_huge(tower: Mapping[str, Any]) -> bool:
