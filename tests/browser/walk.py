@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 WORK = 0.03  # seconds that a million small steps of Python took where the limits were set
 
 
-def slowness() -> float:
+def slowness(timer: Callable[[], float] = time.perf_counter) -> float:
     """How many times as long as there the same work takes here and now, at least 1.
 
     Time limits are multiplied by it, as machines differ and may have other work.
     """
-    took = timeit.repeat("for i in range(10**6): s += i * i", "s = 0", number=1, repeat=10)
+    work = "for i in range(10**6): s += i * i"
+    took = timeit.repeat(work, "s = 0", timer, number=1, repeat=10)
     return max(1.0, sum(took) / len(took) / WORK)
 
 
