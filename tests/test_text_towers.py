@@ -85,37 +85,37 @@ TRANSFORMERS: dict[str, Callable[[], Any]] = {
 }
 
 
-CONFIG: dict[str, Any] = dict(
-    embed_dim=6,
-    vision_cfg=dict(layers=2, width=32, head_width=16, patch_size=8, image_size=32),
-    text_cfg=dict(context_length=CONTEXT, width=32, heads=2, layers=2),
-)
-
-
-def of_open_clip(kind: str = "CLIP", vision: Any = None, text: Any = None, **rest: Any) -> Any:
-    module = getattr(open_clip, kind)
-    towers = {
-        name: {**CONFIG[name], **(own or {})}
-        for name, own in (("vision_cfg", vision), ("text_cfg", text))
-    }
-    return lambda: module(6, **towers, **rest)
+def of_open_clip(vision: Any = None, text: Any = None, **rest: Any) -> dict[str, Any]:
+    """A configuration as in open_clip_config.json."""
+    towers = dict(
+        vision_cfg=dict(layers=2, width=32, head_width=16, patch_size=8, image_size=32),
+        text_cfg=dict(context_length=CONTEXT, width=32, heads=2, layers=2),
+    )
+    towers["vision_cfg"].update(vision or {})
+    towers["text_cfg"].update(text or {})
+    return dict(embed_dim=6, **towers, **rest)
 
 
 _SIGLIP = dict(no_causal_mask=True, pool_type="last", proj_bias=True)
-OPEN_CLIP: dict[str, Callable[[], Any]] = {
+OPEN_CLIP: dict[str, dict[str, Any]] = {
     "CLIP": of_open_clip(),
     "quick GELU": of_open_clip(quick_gelu=True),
-    "own text tower": of_open_clip("CustomTextCLIP"),
-    "SigLIP": of_open_clip("CustomTextCLIP", text=_SIGLIP, init_logit_bias=-10.0),
-    "class token": of_open_clip("CustomTextCLIP", text=dict(embed_cls=True, pad_id=0)),
+    "own text tower": of_open_clip(custom_text=True),
+    "SigLIP": of_open_clip(text=_SIGLIP, custom_text=True, init_logit_bias=-10.0),
+    "class token": of_open_clip(text=dict(embed_cls=True, pad_id=0), custom_text=True),
     "LayerScale": of_open_clip(vision=dict(ls_init_value=0.1), text=dict(ls_init_value=0.1)),
 }
 
 
+def made_by_open_clip(custom_text: bool = False, **config: Any) -> Any:
+    return (open_clip.CustomTextCLIP if custom_text else open_clip.CLIP)(**config)
+
+
 @cache
 def module_of(library: str, name: str) -> Any:
-    module = {"transformers": TRANSFORMERS, "open_clip": OPEN_CLIP}[library][name]().eval()
-    randomise(module)
+    in_transformers = library == "transformers"
+    module = TRANSFORMERS[name]() if in_transformers else made_by_open_clip(**OPEN_CLIP[name])
+    randomise(module.eval())
     with torch.no_grad():
         module.logit_scale.fill_(np.log(17.3))
         if getattr(module, "logit_bias", None) is not None:
@@ -266,13 +266,13 @@ def saved(library: str, name: str, folder: Path) -> Path:
         ).save_pretrained(folder)
         return folder
     folder.mkdir()
-    config = dict(model_cfg=CONFIG, preprocess_cfg=dict(mean=HOW.mean, std=HOW.std))
+    config = dict(model_cfg=OPEN_CLIP[name], preprocess_cfg=dict(mean=HOW.mean, std=HOW.std))
     (folder / "open_clip_config.json").write_text(json.dumps(config))
     save_file(module.state_dict(), folder / "open_clip_model.safetensors")
     return folder
 
 
-@pytest.mark.parametrize("case", [EVERY[0], EVERY[2], EVERY[3], EVERY[6]])
+@pytest.mark.parametrize("case", [EVERY[0], EVERY[2], EVERY[3], EVERY[6], EVERY[9]])
 def test_a_folder_of_both_towers_loads_the_text_tower_when_it_is_asked_for(
     case: tuple[str, str], tmp_path: Path
 ) -> None:

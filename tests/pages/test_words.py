@@ -103,3 +103,55 @@ def test_a_file_that_holds_no_words_is_said_at_once(
     at = AppTest.from_file(str(Path(models.__file__).parents[1] / "main.py"), default_timeout=120)
     at.run()
     assert complaints(at) == [said]
+
+
+def start_with_text_tower(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str) -> AppTest:
+    """Open Classify with an open_clip model of random weights in a folder."""
+    towers = pytest.importorskip("test_text_towers")
+    towers.saved("open_clip", name, folder / "mine")
+    monkeypatch.setattr(sys, "argv", ["/somewhere/app.py", "--checkpoint", str(folder / "mine")])
+    return opened("classify", model="mine")
+
+
+@pytest.mark.parametrize("name", ["CLIP", "SigLIP"])
+def test_phrases_that_a_visitor_types_are_the_classes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = start_with_text_tower(monkeypatch, tmp_path, name)
+    assert "Write phrases into *Words*" in at.info[0].value
+    at.text_area(key="words").set_value("a cat\n\n개 <b>**한**</b> 마리\n🎉").run()
+    assert_works(at)
+    assert "compares the picture with 3 words: a cat, " in prose(at)
+    assert "<b>" not in prose(at)
+    assert "Their vectors are from the text tower of" in prose(at)
+    at.selectbox(key="template").set_value("mean").run()
+    assert_works(at)
+    assert "mean of the templates" in provenance(at)
+    assert ("need not add up to 100 %" in prose(at)) == (name == "SigLIP")
+    before = at.table[0].value.to_numpy().tolist()
+    at.text_area(key="words").set_value("a dog\na fox\n🎉").run()  # as many others
+    assert_works(at)
+    assert at.table[0].value.to_numpy().tolist() != before
+    at_page(at, "rollout").run()
+    assert_works(at)
+    assert list(at.selectbox(key="class").options)[1:] == ["a dog", "a fox", "🎉"]
+    at.text_area(key="words").set_value("").run()
+    assert not at.exception
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("\n".join(map(str, range(51))), "51 phrases are too many: at most 50"),
+        ("cat " * 60, "has 62 tokens, and the text tower"),
+        ("a cat\na cat", "got 'a cat' twice"),
+    ],
+)
+def test_phrases_that_cannot_be_compared_are_refused_and_stay_in_the_field(
+    text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = start_with_text_tower(monkeypatch, tmp_path, "CLIP")
+    at.text_area(key="words").set_value(text).run()
+    assert not at.exception
+    assert words in at.error[0].value
+    assert at.text_area(key="words").value == text

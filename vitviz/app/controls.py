@@ -13,7 +13,7 @@ from vitviz.app.shared import models, pictures, results, visitors
 from vitviz.app.shared.downloads import forget, show_progress
 from vitviz.app.shared.models import TRAINED
 from vitviz.app.shared.view import MEAN, Cached, MapStyle, View, placed_grid, token_text
-from vitviz.app.widgets import lesson, own_picture
+from vitviz.app.widgets import lesson, own_picture, words
 from vitviz.app.widgets import weights as weights_menu
 from vitviz.app.widgets.places import label_in_bar, places
 from vitviz.app.widgets.thumbnails import thumbnails
@@ -32,7 +32,7 @@ def draw_controls(page: Page) -> View | None:
     chosen = _model_control(row.get("model"), row.get("size"), row.get("weights"), picture)
     if chosen is None:
         return None
-    model, acts = _capture_or_previous(chosen, picture)
+    model, acts = _capture_or_previous(words.ask(chosen, row.get("model")), picture)
     layer = _layer_setting(len(model.layers))
     if _is_drawn("layer", page) and (page.needs != "all-to-all" or acts.all_to_all):
         _layer_control(len(model.layers))

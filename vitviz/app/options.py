@@ -340,7 +340,8 @@ def check(options: Options, menu: Collection[str]) -> None:
             folder=options.labels.parent,
         )
     for _, path, *_ in options.checkpoints.values():
-        if path.is_dir() and not (path / "config.json").is_file():
+        configs = (path / "config.json", path / "open_clip_config.json")
+        if path.is_dir() and not any(map(Path.is_file, configs)):
             raise OptionError(
                 "The folder {path} has no config.json, which says what its model is.", path=path
             )

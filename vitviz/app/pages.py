@@ -15,7 +15,7 @@ from vitviz.text import page_text
 MODEL = ("picture", "model", "weights", "size")
 #: Settings that no single page owns.
 SHARED = (
-    *("lang", "presenter", "lesson", *MODEL, "layer", "head", "query"),
+    *("lang", "presenter", "lesson", *MODEL, "words", "template", "layer", "head", "query"),
     *("read", "view", "scale", "leave_out", "smooth", "seen", "predict"),
 )
 

@@ -27,7 +27,17 @@ NAMES = frozenset((*SHARED, *(name for page in PAGES.values() for name in page.s
 #: Of a reader, and not of a view that is shown to others.
 _PERSONAL = ("lang", "presenter")
 #: What a view keeps when all its other settings get their defaults, and when a lesson goes on.
-STAYING = ("lang", "presenter", "lesson", "picture", "model", "weights", "size")
+STAYING = (
+    "lang",
+    "presenter",
+    "lesson",
+    "picture",
+    "model",
+    "weights",
+    "size",
+    "words",
+    "template",
+)
 
 
 def setting(name: str, options: Sequence[T], default: T) -> T:

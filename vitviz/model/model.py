@@ -478,15 +478,20 @@ class Model:
         ModelError
             When the model has none, or its files cannot be read.
         """
-        if self._text_tower is None:
+        tower = self._text_tower
+        if tower is None:
             if self.text_loader is None:
                 raise ModelError(
                     "{model} has no text tower here. Give with_words the vectors of words from a "
                     'file: vitviz.Words.read("animals.npz").',
                     model=self.name,
                 )
-            self._text_tower = self.text_loader()
-        return self._text_tower
+            tower = self._text_tower = self.text_loader()
+        return tower
+
+    def drop_text_tower(self) -> None:
+        """Free a text tower that was loaded from files; it is loaded again when it is needed."""
+        self._text_tower = None
 
     def with_words(
         self, words: Words | Sequence[str], template: str | Sequence[str] = "{}"

@@ -43,6 +43,7 @@ from .checkpoints import (
 )
 from .files import CONFIG, read_labels
 from .folders import load_folder
+from .open_clips import OPEN_CLIP_CONFIG
 from .planning import Plan, check_memory, load_file, plan
 from .processors import ImageProcessor, Transforms, check_preprocessing, preprocessing_in
 from .repositories import fetch_configuration, repository
@@ -89,7 +90,8 @@ def load_model(
     ----------
     name : str or path
         A shipped model, such as "vitviz_things200"; the name of a timm architecture; a
-        repository of the hub, "hf-hub:owner/name"; or a folder saved by timm or transformers.
+        repository of the hub, "hf-hub:owner/name"; or a folder saved by timm, transformers or
+        open_clip.
     pretrained : bool
         False gives random weights, which depend only on `seed`.
     checkpoint : path, optional
@@ -236,7 +238,8 @@ def _folder(name: str | Path, checkpoint: str | Path | None, pretrained: bool) -
     if str(name) in shipped_names() or not str(name):
         return None
     path = Path(name)
-    named = isinstance(name, Path) or len(path.parts) > 1 or (path / CONFIG).is_file()
+    told = any((path / file).is_file() for file in (CONFIG, OPEN_CLIP_CONFIG))
+    named = isinstance(name, Path) or len(path.parts) > 1 or told
     return path if named and path.is_dir() else None
 
 

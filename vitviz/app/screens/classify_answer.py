@@ -163,6 +163,19 @@ def tell_worth(
         none = Markdown()
         if view.acts.answers != "labels":
             none = tr_md(" One of them always comes first.")
+        if view.model.words.templates:
+            st.markdown(
+                tr_md(
+                    "{random}It compares the picture with {count:,} words{listed}. Their vectors "
+                    "are from {source}.{none}",
+                    random=random,
+                    count=len(labels),
+                    listed=after_colon,
+                    source=view.model.words.source,
+                    none=none,
+                )
+            )
+            return
         st.markdown(
             tr_md(
                 "{random}It compares the picture with {count:,} words{listed}. They are "

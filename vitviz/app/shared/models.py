@@ -100,6 +100,10 @@ def explain_no_classes(model: "Model") -> str:
             shipped=shipped_name(),
         )
     what = tr_md("{name} gives an embedding of the picture, and no classes", name=name)
+    if given is None and model.text_loader is not None:
+        return tr_md(
+            "{what}. Write phrases into *Words*, beneath the model: a line each.", what=what
+        )
     if given is None:
         return tr_md(
             "{what}. The operator can start the app with --words and a file of text "
@@ -178,6 +182,30 @@ def load(name: str, weights: str = TRAINED, wanted: Input = OWN_INPUT) -> "Model
     return model
 
 
+def with_phrases(model: "Model", phrases: tuple[str, ...], templates: tuple[str, ...]) -> "Model":
+    """Return a model of `load` with phrases as its classes, from memory where it is there.
+
+    Raises
+    ------
+    ModelError
+        When its text tower cannot be loaded, or cannot read a phrase.
+    """
+    place = st.empty()
+
+    @contextmanager
+    def shown() -> Iterator[None]:
+        with turn(place, load_queue()), place, st.spinner(tr("Reading the words …")):
+            yield
+
+    key = cache().key_of(model)
+    if key is None:  # dropped meanwhile
+        return model.with_words(phrases, templates)
+    named: Any = key
+    found = _get_or_load((*named, phrases, templates), shown, lambda: None)
+    place.empty()
+    return found
+
+
 def reloader(model: "Model") -> "Callable[[], Model]":
     """Return a function that gives the same model later, without holding it meanwhile.
 
@@ -196,7 +224,19 @@ def _get_or_load(
 
     One of another input size shares the weights of that of its own size.
     """
-    name, weights, wanted = key
+    name, weights, wanted, *asked = key
+    if asked:
+        bare = _get_or_load(key[:3], in_turn, waiting)
+
+        def ask() -> "Model":
+            with in_turn():
+                model = bare.with_words(*asked)
+            bare.drop_text_tower()
+            return model
+
+        found = cache().get(key, ask, lambda made: OUTLINE_BYTES, waiting)
+        cache().find(key[:3])  # now used later than those that share its module
+        return found
     own_key = (name, weights, OWN_INPUT)
     own = None if wanted == OWN_INPUT else _get_or_load(own_key, in_turn, waiting)
 

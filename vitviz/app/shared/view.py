@@ -102,7 +102,8 @@ class View:
 
 def model_key(model: "Model") -> tuple[str, str]:
     """Return the part of a cache key that identifies a model: name, weights and preprocessing."""
-    return model.name, f"{model.weights}, {model.preprocess}"
+    words = () if model.words is None else model.words.names
+    return model.name, f"{model.weights}, {model.preprocess}, {words}"
 
 
 def placed_grid(picture: Picture, acts: "Activations", layer: int) -> PlacedGrid:
