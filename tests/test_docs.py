@@ -162,7 +162,11 @@ SIZES = {
     "docs/notebooks": {},
     "docs/weights": dict(rows=14, columns=14),
 }
-NEEDS = {"docs/own_network": ("transformers", "torchvision"), "docs/notebooks": ("anywidget",)}
+NEEDS = {
+    "docs/own_network": ("transformers", "torchvision"),
+    "docs/notebooks": ("anywidget",),
+    "docs/weights": ("open_clip",),
+}
 WRITTEN = [
     *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "OPERATING", "CHANGELOG")),
     *sorted((ROOT / "docs").glob("*.md")),
@@ -200,6 +204,21 @@ def save_network(folder: Path) -> None:
     transformers.ViTImageProcessor().save_pretrained(folder)
 
 
+def save_clip(folder: Path) -> None:
+    """Save a small CLIP with both towers, as open_clip does."""
+    import open_clip
+    from safetensors.torch import save_file
+
+    config: dict[str, Any] = dict(
+        embed_dim=16,
+        vision_cfg=dict(layers=1, width=32, head_width=16, patch_size=8, image_size=112),
+        text_cfg=dict(width=32, heads=2, layers=1),
+    )
+    folder.mkdir()
+    (folder / "open_clip_config.json").write_text(json.dumps(dict(model_cfg=config)))
+    save_file(open_clip.CLIP(**config).state_dict(), folder / "open_clip_model.safetensors")
+
+
 def test_every_page_with_python_is_run() -> None:
     pages = {
         str(page.relative_to(ROOT).with_suffix("")) for page in WRITTEN if blocks(page, "python")
@@ -218,6 +237,7 @@ def test_the_python_of_a_page_runs_and_gives_the_shapes_it_says(
     if page == "docs/own_network":
         save_network(readers_folder / "my_vit")
     if page == "docs/weights":
+        save_clip(readers_folder / "my_clip")
         known["clip"] = timm_module("vit_tiny_patch16_224", num_classes=192)
     code = blocks(ROOT / f"{page}.md", "python")
     assert code

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from examples import assert_clear_error, picture, randomise
+from hub_server import HubServer
 from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.torch import save_file
 from torch import Tensor
@@ -371,3 +372,20 @@ def test_the_command_says_what_it_cannot_do(
     assert cli.main(["words", given, str(tmp_path / "animals.txt"), "--out", str(out)]) == 2
     assert message in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_repository_brings_its_tokenizer(
+    server: HubServer, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, name = saved(*EVERY[0], tmp_path / "mine"), "hf-hub:somebody/clip"
+    for path in folder.iterdir():
+        server.files[f"somebody/clip/{path.name}"] = path.read_bytes()
+    server.files["somebody/clip/tokenization.py"] = b"raise SystemExit"
+    assert cli.main(["prepare", name]) == 0
+    assert ", takes words" in capsys.readouterr().out
+    server.close()
+    model = vitviz.load_model(name).with_words(PHRASES)
+    assert model.labels == PHRASES
+    asked = {path.rpartition("/")[2] for _, path, _ in server.asked}
+    assert "tokenizer.json" in asked
+    assert not {"tokenization.py", "merges.txt"} & asked

@@ -242,7 +242,7 @@ def _try_model(
     """
     from .. import capture, load_model, open_image
     from ..activations import check_finite
-    from ..zoo import catalogue
+    from ..zoo import ModelError, catalogue
     from ..zoo.checkpoints import assets, shipped_names
 
     size = size or options.image_size
@@ -271,6 +271,12 @@ def _try_model(
     line = (
         f"{model.weights}, {len(readable)} of {acts.depth} layers proved, {seconds:.2f} s a picture"
     )
+    if model.text_loader is not None:
+        try:
+            model.with_words(["a dog"])
+            line += ", takes words"
+        except ModelError as error:
+            line += f", takes no words: {error}"
     if not file and name not in (entry.name for entry in catalogue()):
         line += ", only in Python: it is not in the menu"
     return line
