@@ -389,3 +389,28 @@ def test_a_repository_brings_its_tokenizer(
     asked = {path.rpartition("/")[2] for _, path, _ in server.asked}
     assert "tokenizer.json" in asked
     assert not {"tokenization.py", "merges.txt"} & asked
+
+
+def test_a_profile_has_the_accuracy_of_words(tmp_path: Path) -> None:
+    folder = saved(*EVERY[6], tmp_path / "mine")
+    for label in ("cat", "dog"):
+        (tmp_path / "pictures" / label).mkdir(parents=True)
+        for seed in range(3):
+            picture(seed=seed + 3 * (label == "cat")).save(
+                tmp_path / "pictures" / label / f"{seed}.png"
+            )
+    (tmp_path / "animals.txt").write_text("dog\ncat\n")
+    command = ["profile", str(folder), str(tmp_path / "pictures"), "--out", str(tmp_path / "out")]
+    command += ["--labels", str(tmp_path / "pictures")]
+    words = ["--words", str(tmp_path / "animals.txt"), "--template", "a photo of a {}."]
+    assert cli.main([*command, *words]) == 0
+    found = vitviz.load_profile(tmp_path / "out")
+    model = vitviz.load_model(folder).with_words(["dog", "cat"], "a photo of a {}.")
+    right = 0
+    for path in (tmp_path / "pictures").rglob("*.png"):
+        shares = vitviz.capture(model, str(path)).probabilities
+        assert shares is not None
+        right += ("dog", "cat")[int(shares.argmax())] == path.parent.name
+    assert found.accuracy is not None
+    assert found.accuracy[0] == right / 6
+    assert found.about["labels"] == ["dog", "cat"]

@@ -22,7 +22,7 @@ from ..app.options import (
 )
 from ..common import DEFAULT_MODEL
 from ..common.files import printable, replace_file
-from ..common.language import LANGUAGES, use_language
+from ..common.language import LANGUAGES, MessageError, use_language
 from .comparing import add_compare, add_merge
 from .terminal import (
     add_measuring,
@@ -32,7 +32,7 @@ from .terminal import (
     progress_printer,
     safe_terminal,
 )
-from .words import add_words
+from .words import add_template, add_words, give_words
 
 
 def _app(arguments: argparse.Namespace) -> int:
@@ -118,7 +118,6 @@ def _profile(arguments: argparse.Namespace) -> int:
     """Profile a model; the exit code is 1 if a picture was skipped, 130 after Ctrl-C."""
     from .. import load_model
     from ..profiling import ProfileError, profile
-    from ..zoo import ModelError
 
     try:
         file, part = (None, None)
@@ -134,6 +133,8 @@ def _profile(arguments: argparse.Namespace) -> int:
             answers=arguments.answers,
             device=arguments.device,
         )
+        if arguments.words is not None:
+            model = give_words(model, arguments.words, arguments.template)
         allow_interrupts()
         result = profile(
             model,
@@ -150,7 +151,7 @@ def _profile(arguments: argparse.Namespace) -> int:
             resume=arguments.resume,
             progress=progress_printer(),
         )
-    except (ProfileError, ModelError, OptionError, OSError) as error:  # such as a full disk
+    except (ProfileError, MessageError, OptionError, OSError) as error:  # such as a full disk
         return print_refusal(error)
     except KeyboardInterrupt:
         print(
@@ -325,6 +326,13 @@ def _parser() -> argparse.ArgumentParser:
         help="weights of a local file, or of one of several models in it",
     )
     add_measuring(profile)
+    profile.add_argument(
+        "--words",
+        type=Path,
+        metavar="FILE",
+        help="classes of CLIP and SigLIP: a phrase in each line, or the NPZ of vitviz words",
+    )
+    add_template(profile)
     profile.add_argument(
         "--importance",
         action="append",
