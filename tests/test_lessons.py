@@ -21,6 +21,7 @@ from vitviz.app.pages import PAGES
 from vitviz.app.settings import NAMES
 from vitviz.common.language import use_language
 from vitviz.text.lessons import LESSONS, link, parse_step, settings_of
+from vitviz.zoo import TOYS
 from vitviz.zoo.checkpoints import assets
 
 STEPS = [
@@ -178,7 +179,12 @@ def test_who_looks_where(said: Said, pictures: Any) -> None:
 
 
 def test_local_or_global(said: Said, pictures: Any) -> None:
-    layers, _, even = said(4)
+    layers, _, even, families = said(4)
+    whole, windows = families.split(" and only ")
+    assert [name for name in TOYS if f" {name}" in windows] == ["Swin", "MaxViT"]
+    assert [name for name in TOYS if f" {name}" in whole] == [
+        name for name in TOYS if name not in ("Swin", "MaxViT")
+    ]
     place = np.stack(np.divmod(np.arange(256), 16), axis=1)
     apart = 4 * np.linalg.norm(place[:, None] - place, axis=-1)
 

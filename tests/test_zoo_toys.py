@@ -11,6 +11,7 @@ from vitviz.activations import capture
 from vitviz.inspection import allowed_pairs
 from vitviz.model.families import family_of
 from vitviz.zoo import (
+    FIRST_LAYERS,
     PAPER_SIZES,
     TOYS,
     PaperSize,
@@ -23,6 +24,25 @@ from vitviz.zoo import (
 from vitviz.zoo.architectures import build_outline, preprocessing_of
 
 every_family = pytest.mark.parametrize("family", TOYS)
+
+
+@every_family
+def test_the_first_layer_of_a_family_allows_the_keys_that_are_on_record(family: str) -> None:
+    """The table holds what the architecture does at its own size."""
+    first = FIRST_LAYERS[family]
+    with narrow_stems():
+        model = narrow_model(family)
+        acts = capture(model, picture())
+    layer = acts.layers[0]
+    assert (layer.kind, *layer.query_grid) == (first.kind, first.queries, first.queries)
+    assert layer.key_grid == (first.keys, first.keys)
+    for query in ((0, 0), (first.queries // 2, first.queries - 1)):
+        allowed = (
+            allowed_pairs(np.abs(model.token_mixing(0)))
+            if layer.kind == "mixing"
+            else allowed_pairs(acts.attention_map(0, query))
+        )
+        assert_array_equal(allowed, first.allowed_keys(query))
 
 
 def masks(family: str) -> list[np.ndarray]:

@@ -146,9 +146,10 @@ FIGURES = """() => {
   const look = (root) => {
     for (const one of root.querySelectorAll("*")) {
       if (one.shadowRoot) look(one.shadowRoot);
-      if (!one.matches(".stPlotlyChart, canvas, .stImage img") || !one.checkVisibility()) continue;
+      if (!one.matches(".stPlotlyChart, canvas, .stImage img, figure img")) continue;
+      if (!one.checkVisibility()) continue;
       const box = one.getBoundingClientRect();
-      if (box.width > 90 && box.height > 60) found.push(box);
+      if (box.width > 80 && box.height > 60) found.push(box);
     }
   };
   look(document.querySelector("main"));

@@ -22,6 +22,7 @@ from ..model.inputs import Picture, prepare
 from ..text import findings as text
 from ..text.class_names import common_names
 from ..text.lessons import LESSONS, Step
+from ..zoo import FIRST_LAYERS
 from ..zoo.checkpoints import assets, initial_positions, initialisations
 
 Progress = Callable[[int, int], object]
@@ -267,6 +268,13 @@ def _find_near_and_far(acts: Activations) -> Iterable[str]:
         layer=even[0] + 1,
         head=even[1] + 1,
         pixels=pixels[even],
+    )
+    whole = [name for name, first in FIRST_LAYERS.items() if first.window == first.keys]
+    yield tr(
+        "In the first layer in which patches exchange information, a patch may read from the whole "
+        "picture in {whole}, and only from a window of 7 × 7 patches in {windows}.",
+        whole=", ".join(whole),
+        windows=", ".join(name for name in FIRST_LAYERS if name not in whole),
     )
 
 

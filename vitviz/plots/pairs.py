@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import plotly.graph_objects as go
-from PIL import Image
+from PIL import Image, ImageDraw
 from plotly.subplots import make_subplots
 
 from ..common.language import patch_name, tr
@@ -143,6 +143,38 @@ def allowed_keys(
         size=allowed.size,
     )
     return figure
+
+
+def allowed_keys_tile(
+    photo: Image.Image, allowed: np.ndarray, grid: tuple[int, int], query: tuple[int, int]
+) -> Image.Image:
+    """Draw on a small photo what `allowed_keys` draws on a large one.
+
+    Parameters
+    ----------
+    photo : square
+    allowed : ndarray of bool of shape (rows, columns) of the key grid
+    grid : (rows, columns) of the queries
+    query : (row, column) of its patch
+    """
+    side = photo.width
+    tile = np.asarray(photo.convert("RGB"), dtype=float)
+    at = [np.arange(side) * count // side for count in allowed.shape]
+    tile = tile * np.where(allowed[np.ix_(*at)], 1, 1 - _DIMMED)[..., None]
+    drawn = Image.fromarray(tile.round().astype(np.uint8))
+    pen = ImageDraw.Draw(drawn)
+    dx, dy = (side / count for count in allowed.shape[::-1])
+    for x0, y0, x1, y1 in _edges(allowed, every=allowed.shape != grid):
+        ends = [min(end, side - 2) for end in (x0 * dx, y0 * dy, x1 * dx, y1 * dy)]
+        start, end = np.array(ends[:2]), np.array(ends[2:])
+        length = float(abs(end - start).max())
+        for begin in np.arange(0, length, 8):
+            dash = [start + (end - start) * min(at, length) / length for at in (begin, begin + 5)]
+            pen.line([tuple(point) for point in dash], KEY, 2)
+    (row, col), (height, width) = query, (side / count for count in grid)
+    box = [col * width - 2, row * height - 2, (col + 1) * width + 1, (row + 1) * height + 1]
+    pen.rectangle(box, outline=QUERY, width=3)
+    return drawn
 
 
 def _query_last(shapes: Sequence[go.layout.Shape]) -> list[go.layout.Shape]:

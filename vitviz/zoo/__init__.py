@@ -4,6 +4,7 @@ from ..model.families import ModelError
 from .architectures import find_architecture
 from .catalogue import Entry, catalogue, fetch_weights, on_disk, weights_of
 from .files import check_adapter, read_labels
+from .first_layers import FIRST_LAYERS, FirstLayer
 from .inputs import InputCost, input_cost, step_of, tokens_attending, whole_picture
 from .loading import leave_cores_free, load_model, random_kernel, size_in
 from .repositories import repository
@@ -12,9 +13,11 @@ from .toys import TOYS, Toy, narrow_model, toy_model
 from .watching import watch
 
 __all__ = [
+    "FIRST_LAYERS",
     "PAPER_SIZES",
     "TOYS",
     "Entry",
+    "FirstLayer",
     "InputCost",
     "ModelError",
     "PaperSize",

@@ -1,5 +1,8 @@
 """The page Zoo: which tokens attend to which in each family, sizes of models, and costs."""
 
+import base64
+import html
+import io
 import math
 from typing import TYPE_CHECKING
 
@@ -16,6 +19,7 @@ from vitviz.app.widgets.data_table import Data, Table
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import places
 from vitviz.common.language import Message, as_percent, literal, mark, tr
+from vitviz.plots import pairs
 from vitviz.text.families import CARDS
 
 if TYPE_CHECKING:
@@ -27,6 +31,7 @@ FAMILIES = tuple(CARDS)
 PER_CENT = range(100)  # of the picture's height or width
 SIDES = (112, 224, 448, 896, 1792)  # pixels
 PATCH, WINDOW = 16, 7  # pixels; patches
+TILE = 224  # pixels: the side of a small photo
 KINDS = {
     "global": mark("global attention"),
     "window": mark("windows"),
@@ -50,13 +55,17 @@ def page(view: View) -> Data:
     )
     architecture, model = TOYS[family].architecture, _narrow(family)
     acts = results.capture(model, view.picture)
-    live, matrices = places().stage.columns([5, 6])
+    with places().stage.container(key="strip"):
+        _strip(view, family)
+    live, matrices = places().stage.container(key="one_family").columns([5, 6])
     with live:
         layer, place = _live(view, family, model, acts)
     with matrices:
         _matrices(family, place)
     with places().notes:
         _card(family, architecture)
+    st.subheader(tr("The first layer in which patches exchange information"), anchor=False)
+    st.markdown(_first_layers())
     sizes, cost = st.columns([7, 5])
     with sizes:
         st.subheader(tr("Sizes of ViTs"), anchor=False)
@@ -82,12 +91,74 @@ def _narrow(family: str) -> "Model":
     return narrow_model(family)
 
 
+def _place() -> tuple[int, int]:
+    """Return the place of the query, in per cent down and across."""
+    return setting("zoo_down", PER_CENT, 45), setting("zoo_across", PER_CENT, 45)
+
+
+def _strip(view: View, family: str) -> None:
+    """Draw what the first layer of each family lets the same patch attend to."""
+    from vitviz.zoo import FIRST_LAYERS
+
+    place, photo = _place(), results.photo(view)
+
+    def make() -> tuple[str, ...]:
+        edge = min(photo.size)
+        left, top = ((size - edge) // 2 for size in photo.size)
+        small = photo.resize((TILE, TILE), box=(left, top, left + edge, top + edge))
+        made = []
+        for first in FIRST_LAYERS.values():
+            grid = (first.queries, first.queries)
+            query = _patch(place, grid)
+            data = io.BytesIO()
+            allowed = first.allowed_keys(query)
+            pairs.allowed_keys_tile(small, allowed, grid, query).save(data, "JPEG", quality=85)
+            made.append(base64.b64encode(data.getvalue()).decode())
+        return tuple(made)
+
+    tiles = results.compute(
+        (*view.key, "families", place, view.style.seen), make, lambda made: sum(map(len, made))
+    )
+    figures = []
+    for (name, first), tile in zip(FIRST_LAYERS.items(), tiles, strict=True):
+        words = tr("{count} of {size}", count=first.window**2, size=first.keys**2)
+        about = tr(
+            "{family}: the patch may read from {count} of {size} keys.",
+            family=name,
+            count=first.window**2,
+            size=first.keys**2,
+        )
+        chosen = ' class="chosen"' if name == family else ""
+        figures.append(
+            f'<figure{chosen}><img src="data:image/jpeg;base64,{tile}" alt="{html.escape(about)}">'
+            f"<figcaption><b>{name}</b> {words}</figcaption></figure>"
+        )
+    st.html(f'<div class="strip">{"".join(figures)}</div>')
+
+
+def _first_layers() -> str:
+    """Return the table of the first layers with attention, as Markdown."""
+    from vitviz.zoo import FIRST_LAYERS
+
+    lines = [
+        tr("| family | kind | patches | keys | one patch may read from |"),
+        "|:--|:--|--:|--:|--:|",
+    ]
+    for name, first in FIRST_LAYERS.items():
+        count, size = first.window**2, first.keys**2
+        share = tr("{count} of {size} keys", count=count, size=size)
+        grids = (_times((side, side)) for side in (first.queries, first.keys))
+        cells = (name, tr(KINDS[first.kind]), *grids, f"{share} ({as_percent(count / size)})")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def _live(
     view: View, family: str, model: "Model", acts: "Activations"
 ) -> tuple[int, tuple[int, int]]:
     """Draw the keys of one query on the picture; returns the layer and the place in per cent."""
     layer = setting("zoo_layer", range(1, acts.depth + 1), 1) - 1
-    place = setting("zoo_down", PER_CENT, 45), setting("zoo_across", PER_CENT, 45)
+    place = _place()
     described, site = acts.layers[layer], model.sites[layer]
     figure_place = st.container()
     which, down, across = st.columns([3, 2, 2], vertical_alignment="bottom")
