@@ -160,7 +160,7 @@ SIZES = {
     "docs/own_network": dict(heads=3, layers=12, rows=14, columns=14),
     "docs/many_pictures": dict(layers=6, heads=6, pictures=4),
     "docs/notebooks": {},
-    "docs/weights": dict(rows=14, columns=14),
+    "docs/weights": dict(rows=14, columns=14, phrases=2),
 }
 NEEDS = {
     "docs/own_network": ("transformers", "torchvision"),

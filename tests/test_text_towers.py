@@ -17,6 +17,7 @@ from torch import Tensor
 
 import vitviz
 from vitviz import ModelError, Preprocessing, cli
+from vitviz.intervention import word_map
 
 open_clip: Any = pytest.importorskip("open_clip", reason="open_clip is not installed")
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -414,3 +415,42 @@ def test_a_profile_has_the_accuracy_of_words(tmp_path: Path) -> None:
     assert found.accuracy is not None
     assert found.accuracy[0] == right / 6
     assert found.about["labels"] == ["dog", "cat"]
+
+
+# --- maps of words over patches -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["values", "tokens"])
+def test_a_map_of_words_is_the_cosine_of_each_patch(path: Any) -> None:
+    module = module_of(*EVERY[0])
+    model = watched(*EVERY[0]).with_words(PHRASES)
+    x = HOW(picture())[None]
+    with torch.inference_mode():
+        states = module.vision_model(x, output_hidden_states=True).hidden_states
+        last, z = module.vision_model.encoder.layers[-1], states[-2]
+        if path == "values":  # each token attends to itself
+            z = z + last.self_attn.out_proj(last.self_attn.v_proj(last.layer_norm1(z)))
+            z = z + last.mlp(last.layer_norm2(z))
+        else:
+            z = states[-1]
+        patches = module.visual_projection(module.vision_model.post_layernorm(z))[0, 1:]
+        patches = patches / patches.norm(dim=-1, keepdim=True)
+    assert model.words is not None
+    expected = (patches.numpy() @ model.words.vectors.T).reshape(4, 4, len(PHRASES))
+    found = word_map(model, picture(), path=path)
+    assert_allclose(found, expected, atol=1e-5)
+    assert np.ptp(found, axis=(0, 1)).min() > 0.01
+
+
+@pytest.mark.parametrize("case", [EVERY[3], EVERY[6]])
+def test_both_maps_of_words_differ_for_every_kind_of_pooling(case: tuple[str, str]) -> None:
+    model = watched(*case).with_words(PHRASES)
+    maps = [word_map(model, picture(), path=path) for path in ("values", "tokens")]
+    assert all(np.abs(each).max() <= 1 + 1e-6 for each in maps)
+    assert np.abs(maps[0] - maps[1]).max() > 1e-3
+
+
+def test_a_map_of_words_needs_words() -> None:
+    with pytest.raises(ModelError, match="has no words to compare patches with") as refused:
+        word_map(watched(*EVERY[6]), picture())
+    assert_clear_error(refused.value)

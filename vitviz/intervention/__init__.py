@@ -1,6 +1,6 @@
 """Interventions (ablation, occlusion, deletion, insertion), and the logit lens."""
 
-from .lens import logit_lens, patch_lens
+from .lens import logit_lens, patch_lens, word_map
 from .muting import Progress, head_effects, head_outputs, mean_head_outputs
 from .removal import (
     RANDOM_ORDERS,
@@ -30,4 +30,5 @@ __all__ = [
     "patch_lens",
     "random_curve",
     "random_map",
+    "word_map",
 ]

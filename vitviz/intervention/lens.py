@@ -1,13 +1,15 @@
 """The logit lens: apply the final norm and the head after each layer, and to each patch."""
 
 import math
+from typing import Literal
 
 import numpy as np
 import torch
 
-from ..activations import Activations
+from ..activations import Activations, MuteHeads, capture
 from ..model import Model
 from ..model.families import ModelError
+from ..model.inputs import Picture
 
 
 def logit_lens(model: Model, acts: Activations) -> np.ndarray:
@@ -79,13 +81,74 @@ def patch_lens(model: Model, acts: Activations, depth: int) -> np.ndarray:
     ----------
     As in `logit_lens`.
     """
+    logits = _outputs_of_patches(model, acts, depth)
+    return read_only(np.asarray(model.scores(logits).cpu().numpy()))
+
+
+def _outputs_of_patches(model: Model, acts: Activations, depth: int) -> torch.Tensor:
+    """Compute outputs (rows, cols, K): each patch's token in place of those that the head reads."""
     _check_capture(model, acts)
     if len(acts.patches) != math.prod(acts.grid):
         raise ModelError("Patches of this capture were dropped. Capture it without DropPatches.")
     patches = acts.tokens(depth)[acts.num_prefix_tokens :]
     # The head reads CLS, a pair of tokens or the mean of the patches: each is this one token here.
     alone = np.repeat(patches[:, None], acts.num_prefix_tokens + 1, axis=1)
-    return read_only(_probabilities(model, alone).reshape(*acts.grid, -1))
+    with torch.inference_mode():
+        outputs = model.answer(model.to_device(torch.tensor(alone))).float()
+    return outputs.reshape(*acts.grid, -1)
+
+
+def word_map(
+    model: Model, image: Picture, *, path: Literal["values", "tokens"] = "values"
+) -> np.ndarray:
+    """Compute the cosine between each patch and each phrase of a model with words.
+
+    Parameters
+    ----------
+    model : Model
+        As `Model.with_words` returns it.
+    image : path, PIL image or array
+    path : "values" or "tokens"
+        "tokens" reads the patches' own tokens after the last block. "values" lets each token attend
+        to itself alone in the last layer, so that its value is not mixed with others; the skip
+        connection and the MLP of that layer stay.
+
+    Returns
+    -------
+    ndarray of shape (rows, cols, K)
+        Each patch's token takes the place of the tokens that the head reads.
+
+    Raises
+    ------
+    ModelError
+        When the model has no words, or as `patch_lens`.
+
+    Notes
+    -----
+    CLIP was trained to compare whole pictures with texts, never a patch: a high cosine does not
+    prove that the patch shows the thing. "tokens" often answers for patches of the background,
+    which hold what the model knows of the whole picture. SigLIP pools by attention, which is
+    trained on all patches together; here it pools a single one.
+
+    References
+    ----------
+    Zhou, Loy and Dai, "Extract Free Dense Labels from CLIP" (ECCV 2022), section 3.2, of the values
+    of the last layer.
+    """
+    if model.words is None:
+        raise ModelError(
+            "{model} has no words to compare patches with. Give it some by with_words.",
+            model=model.name,
+        )
+    if path not in ("values", "tokens"):
+        raise ModelError('Expected the path "values" or "tokens", got {path!r}.', path=path)
+    acts = capture(model, image)
+    if path == "values":
+        last = acts.depth - 1
+        own = {(last, head): values for head, values in enumerate(acts.values(last))}
+        acts = capture(model, image, edits=[MuteHeads(own, own)])
+    logits = _outputs_of_patches(model, acts, acts.depth).cpu().numpy()
+    return read_only((logits - model.words.logit_bias) / model.words.logit_scale)
 
 
 def _probabilities(model: Model, tokens: np.ndarray) -> np.ndarray:
