@@ -26,7 +26,10 @@ DRAWN = ("x", "y", "z", "source", "error_y", "marker")  # of a trace; the rest i
 
 #: By page, the settings that it begins with, and others that are chosen one after another.
 FIGURES: dict[str, tuple[dict[str, str], list[dict[str, str]]]] = {
-    "attention": ({}, [dict(seen="True"), dict(picture="cat")]),
+    "attention": (
+        {},
+        [dict(seen="True"), dict(picture="cat"), dict(counts="values"), dict(counts="output")],
+    ),
     "anatomy": (
         dict(experiment="answers"),
         [
@@ -69,6 +72,8 @@ FIGURES: dict[str, tuple[dict[str, str], list[dict[str, str]]]] = {
             dict(discard="0.2"),
             dict(discard="0.4"),
             dict(start_layer="2"),
+            dict(layer_counts="measured"),
+            dict(layer_counts="measured", start_layer="2"),
             dict(class_map="gradient"),
             {"class": "1"},
             {"class": "1", "class_map": "gradient"},

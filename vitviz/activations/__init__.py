@@ -12,6 +12,7 @@ from ..common.query import Query
 from ..model.devices import TOLERANCE
 from .activations import Activations
 from .calls import PROOF_ROWS
+from .carried import Carried
 from .edits import DropPatches, Edit, FillPatches, MuteHeads, SwapTokens, edited_input
 from .forward import Picture, capture, captures, check_finite
 from .loading import load_activations
@@ -20,6 +21,7 @@ __all__ = [
     "PROOF_ROWS",
     "TOLERANCE",
     "Activations",
+    "Carried",
     "DropPatches",
     "Edit",
     "FillPatches",

@@ -20,10 +20,18 @@ from ..common.query import Query, token_number
 from ..model.answers import Answers, scores
 from ..model.devices import own_precision
 from ..model.families import Layer, ModelError, Offset, Windows
-from ..model.model import html_table
+from ..model.model import Model, html_table
 from ..model.origin import Origin
 from .batches import Arena, Batch
-from .calls import AttentionLayers, Call, FusedCall, expand_windows, explain_mismatch
+from .calls import (
+    AttentionLayers,
+    Call,
+    FusedCall,
+    SoftmaxCall,
+    expand_windows,
+    explain_mismatch,
+)
+from .carried import Carried, split_output
 
 if TYPE_CHECKING:
     import pandas
@@ -33,6 +41,7 @@ if TYPE_CHECKING:
 FORMAT = 1  # of the file that `Activations.save` writes; others are refused
 
 Direction = Literal["row", "column"]
+Of = Literal["weights", "values", "output"]  # what a map of attention counts
 
 
 def _encode(acts: "Activations") -> bytes:
@@ -608,6 +617,8 @@ class Activations:
         query: Query | None = None,
         *,
         direction: Direction = "row",
+        of: Of = "weights",
+        model: Model | None = None,
     ) -> np.ndarray:
         """Return one token's attention over the patches: ndarray of shape (heads, rows, columns).
 
@@ -623,11 +634,16 @@ class Activations:
             default CLS, or the mean of the patches if there is none.
         direction : "row" or "column"
             The row of A says where the token looks, the column which tokens look at it.
+        of : "weights", "values" or "output"
+            A itself; A times the length of the value that it weighs; or the length of what the key
+            adds after the output projection, for which the `model` of the capture is needed.
+        model : Model, optional
 
         Raises
         ------
         ModelError
-            As `attention`, and when the token is not in the layer.
+            As `attention`, when the token is not in the layer, and for "values" where a layer mixes
+            its heads; for "output" as `carried`.
 
         Notes
         -----
@@ -636,10 +652,73 @@ class Activations:
         """
         if direction not in ("row", "column"):
             raise ValueError(f'Expected the direction "row" or "column", got {direction!r}.')
-        attention = self._prove_attention(layer).float().numpy()
+        attention = self._weigh(layer, of, model)
         full = _build_map(self._layer(layer), self.layout(layer), attention, query, direction)
         full.flags.writeable = False
         return full
+
+    def carried(self, model: Model, layer: int) -> Carried:
+        """Return what the keys of a layer add to its queries, after the output projection.
+
+        It is proved on the picture: attention times these vectors, summed over the heads, plus the
+        projection's bias, is what the layer's attention added to the tokens.
+
+        Parameters
+        ----------
+        model : Model
+            The one of the capture.
+        layer : int
+            One in which every token attends to every token.
+
+        Raises
+        ------
+        ModelError
+            When the layer has windows or pooled keys, its attention cannot be read, it does more to
+            its heads than to project and scale them, or the model is another one.
+        """
+        described = self._layer(layer)
+        if described.kind != "global":
+            raise ModelError(
+                "What attention carries is not known for {layer}: not every token attends to every "
+                "token there.",
+                layer=described.name,
+            )
+        if len(model.sites) != self.depth:
+            raise ModelError(
+                "The capture has {depth} layers, and {model} has {layers}. Give the model of the "
+                "capture.",
+                depth=self.depth,
+                model=model.name,
+                layers=len(model.sites),
+            )
+        return split_output(
+            model.sites[layer].projection,
+            self.attention(layer),
+            self.values(layer),
+            self.tokens(layer),
+            self.tokens_after_attention(layer),
+            described.name,
+        )
+
+    def _weigh(self, layer: int, of: Of, model: Model | None) -> np.ndarray:
+        """Return A (W, h, n, m), or what it carries of each key."""
+        if of not in ("weights", "values", "output"):
+            raise ValueError(f'Expected of="weights", "values" or "output", got {of!r}.')
+        if of == "output":
+            if model is None:
+                raise ValueError('Expected the model of the capture for of="output", got none.')
+            return self.carried(model, layer).by_head[None].astype(np.float32)
+        attention = self._prove_attention(layer).float()
+        if of == "values":
+            call = self._call(layer)
+            if isinstance(call, SoftmaxCall) and call.mixing is not None:
+                raise ModelError(
+                    "{layer} mixes its heads after the softmax, so a head's attention weighs no "
+                    "value of its own.",
+                    layer=self.layers[layer].name,
+                )
+            attention = attention * call.v.float().norm(dim=-1)[:, :, None]
+        return attention.numpy()
 
     def queries(self, layer: int) -> np.ndarray:
         """Return q of one layer: ndarray of shape (heads, tokens, head_dim)."""

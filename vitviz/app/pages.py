@@ -87,7 +87,7 @@ PAGES: Mapping[str, Page] = {
             (*MODEL, "kind", "grid", "interpolation", "cosines", "shuffle"),
             "one grid",
         ),
-        Page("attention", (*MODEL, "layer", "head", "scale", "predict")),
+        Page("attention", (*MODEL, "layer", "head", "counts", "scale", "predict")),
         Page(
             "distance",
             (*MODEL, "layer", "head", "predict", "over", "variant", "beside", "profile"),
@@ -95,8 +95,8 @@ PAGES: Mapping[str, Page] = {
         Page(
             "rollout",
             (
-                *(*MODEL, "layer", "scale", "fusion", "residual", "discard", "start_layer"),
-                *("class", "class_map"),
+                *(*MODEL, "layer", "scale", "layer_counts", "fusion", "residual", "discard"),
+                *("start_layer", "class", "class_map"),
             ),
             "all-to-all",
             draws_rest=True,

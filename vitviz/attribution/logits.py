@@ -108,7 +108,8 @@ def direct_logit_attribution(model: Model, image: Picture, target: Target) -> Lo
                 acts.tokens(layer + 1),
             )
         )
-        outputs = _head_writings(model, acts, layer, between - before)
+        found = acts.carried(model, layer)
+        outputs = found.attention @ found.vectors  # (h, T, D)
         heads[layer, : len(outputs)] = [written(output) for output in outputs]
         biases += written(between - before - outputs.sum(axis=0))
         mlps[layer] = written(after - between)
@@ -189,45 +190,3 @@ def _read_linearly(
         rest = read(torch.zeros_like(z), replay=True)
     weights = gradient[0].double().cpu().numpy()
     return float(answer.detach()), weights, float(rest)
-
-
-def _head_writings(model: Model, acts: Activations, layer: int, added: np.ndarray) -> np.ndarray:
-    """Return what each head adds to the residual stream: (h, T, D).
-
-    Raises
-    ------
-    ModelError
-        When these and the projection's bias do not sum to what the layer's attention added, up to
-        one factor a channel.
-    """
-    projection = model.sites[layer].projection
-    name = acts.layers[layer].name
-    if getattr(projection, "weight", None) is None:
-        raise ModelError("{layer} has no output projection to split by heads.", layer=name)
-    outputs = np.asarray(acts.attention(layer) @ acts.values(layer), np.float64)  # (h, T, d)
-    weight = projection.weight.detach().double().cpu().numpy().reshape(added.shape[1], -1)
-    if weight.shape[1] != outputs.shape[0] * outputs.shape[2]:
-        raise ModelError(
-            "The output projection of {layer} takes {inputs} numbers, and its heads give {given}.",
-            layer=name,
-            inputs=weight.shape[1],
-            given=outputs.shape[0] * outputs.shape[2],
-        )
-    by_head = weight.reshape(len(weight), *outputs.shape[::2])  # (D, h, d)
-    projected = np.einsum("htd,Dhd->htD", outputs, by_head, optimize=True)
-    bias = np.zeros(len(weight))
-    if projection.bias is not None:
-        bias = projection.bias.detach().double().cpu().numpy()
-    whole = projected.sum(axis=0) + bias
-    # LayerScale multiplies each channel by one factor: the best one is found, and then proved.
-    factors = (added * whole).sum(axis=0) / np.maximum((whole**2).sum(axis=0), 1e-30)
-    if np.allclose(factors, 1, atol=TOLERANCE):
-        factors = np.ones_like(factors)
-    rounding = 8 * np.finfo(np.float32).eps * np.abs(acts.tokens(layer)).max()  # of `added`
-    if np.abs(added - factors * whole).max() > TOLERANCE * np.abs(added).max() + rounding:
-        raise ModelError(
-            "{layer} does more to its heads than to project and scale them, so what one of them "
-            "adds is not known.",
-            layer=name,
-        )
-    return np.asarray(factors * projected)

@@ -35,7 +35,7 @@ from .cost import multiply_adds
 from .embeddings import filter_components, filter_response, token_components
 from .measurements import Measurements, batch_measurements, measurements
 from .offsets import distance_histogram, offset_attention, uniform_histogram
-from .patterns import Patterns, attention_patterns
+from .patterns import Patterns, Sinks, attention_patterns, attention_sinks
 from .positions import (
     mirror_similarity,
     neighbour_similarity,
@@ -51,11 +51,13 @@ from .windows import allowed_pairs, windowed_distance
 __all__ = [
     "Measurements",
     "Patterns",
+    "Sinks",
     "allowed_pairs",
     "attention_distance",
     "attention_entropy",
     "attention_patterns",
     "attention_rollout",
+    "attention_sinks",
     "batch_measurements",
     "common_maps",
     "cross_similarity",

@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 from ..common.query import Grid
 from .inputs import Array, attends, check_grid
 
+STANDS_OUT = 5  # times an equal share
+NEARLY_ALL = 0.9  # of the queries
+
 
 @dataclass(frozen=True, eq=False)
 class Patterns:
@@ -131,3 +134,45 @@ def _clearest_offset(
         at = int(mean.argmax())
         best[head], most[head] = (at // width - rows + 1, at % width - cols + 1), mean[at]
     return best, most
+
+
+@dataclass(frozen=True)
+class Sinks:
+    """Keys that stand out in one layer, as numbers of tokens.
+
+    Attributes
+    ----------
+    no_ops : keys that get more than five times an equal share of attention, and add less than an
+        equal share: attending to them is a way to add nothing
+    broadcasts : keys that add more than five times an equal share to at least nine in ten queries
+    """
+
+    no_ops: tuple[int, ...]
+    broadcasts: tuple[int, ...]
+
+
+def attention_sinks(attention: Array, added: Array) -> Sinks:
+    """Tell the keys that get attention for nothing from those that add much to nearly all queries.
+
+    Parameters
+    ----------
+    attention : array of shape (heads, queries, keys)
+    added : array of shape (queries, keys)
+        The length of what each key adds, as `Carried.lengths`.
+
+    Raises
+    ------
+    ValueError
+        When the two are not of the same queries and keys.
+    """
+    attention, added = np.asarray(attention), np.asarray(added)
+    if attention.shape[1:] != added.shape:
+        raise ValueError(
+            f"Expected lengths of shape {attention.shape[1:]}, as attention, got {added.shape}."
+        )
+    keys = added.shape[1]
+    got = keys * attention.mean(axis=(0, 1))  # 1 is an equal share
+    shares = keys * added / np.maximum(added.sum(axis=1, keepdims=True), 1e-30)
+    no_ops = (got > STANDS_OUT) & (shares.mean(axis=0) < 1)
+    broadcasts = (shares > STANDS_OUT).mean(axis=0) >= NEARLY_ALL
+    return Sinks(*(tuple(np.flatnonzero(each).tolist()) for each in (no_ops, broadcasts)))

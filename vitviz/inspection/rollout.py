@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..common.query import Grid, Query
-from .inputs import Array, attends, check_choice, check_share
+from .inputs import Array, as_floats, attends, check_choice, check_share
 from .sources import Attention, Source, read_source
 
 Fusion = Literal["mean", "max", "min"]
@@ -24,6 +25,7 @@ def attention_rollout(
     fusion: Fusion = "mean",
     discard: float = 0.0,
     residual: float = 0.5,
+    kept: ArrayLike | None = None,
     start_layer: int = 0,
     cls: bool | None = None,
     grid: Grid | None = None,
@@ -49,6 +51,10 @@ def attention_rollout(
         afterwards; an empty row becomes the identity's.
     residual : float
         The weight of the skip connection, from 0 to 1.
+    kept : array of shape (layers, tokens), optional
+        In place of one weight for all, the share of each token that stays its own in each layer, as
+        `Activations.carried(...).kept` measures it. What a token's own key adds is part of it, so
+        the diagonal of F is left out.
     start_layer : int
         Layers before it are left out.
     cls : bool
@@ -85,8 +91,13 @@ def attention_rollout(
     https://doi.org/10.18653/v1/2020.acl-main.385; the ViT paper, Fig. 6 and 14.
     """
     source = read_source(attention, num_prefix_tokens=num_prefix_tokens, cls=cls, grid=grid)
-    matrices = list(_fused_layers(source, fusion, discard, residual, start_layer))
-    return roll_out(matrices, source, query=query, residual=residual)
+    steps = list(_steps(source, fusion, discard, residual, kept, start_layer))
+    return roll_out(
+        [matrix for matrix, _ in steps],
+        source,
+        query=query,
+        residual=[of_layer for _, of_layer in steps],
+    )
 
 
 def rollout_steps(
@@ -96,13 +107,14 @@ def rollout_steps(
     fusion: Fusion = "mean",
     discard: float = 0.0,
     residual: float = 0.5,
+    kept: ArrayLike | None = None,
     start_layer: int = 0,
 ) -> Iterator[Array]:
     """Yield the rollout of every query after each layer from `start_layer` on.
 
     Parameters
     ----------
-    attention, num_prefix_tokens, fusion, discard, residual, start_layer
+    attention, num_prefix_tokens, fusion, discard, residual, kept, start_layer
         As in `attention_rollout`.
 
     Yields
@@ -121,28 +133,44 @@ def rollout_steps(
     """
     product: Array | None = None
     source = read_source(attention, num_prefix_tokens=num_prefix_tokens)
-    for matrix in _fused_layers(source, fusion, discard, residual, start_layer):
-        step = (1 - residual) * matrix
-        step[np.diag_indices_from(step)] += residual
+    for matrix, of_layer in _steps(source, fusion, discard, residual, kept, start_layer):
+        step = np.reshape(1 - of_layer, (-1, 1)) * matrix
+        step[np.diag_indices_from(step)] += of_layer
         product = step if product is None else step @ product
         yield product
 
 
-def _fused_layers(
+def _steps(
     source: Source,
     fusion: Fusion,
     discard: float,
     residual: float,
+    kept: ArrayLike | None,
     start_layer: int,
-) -> Iterator[Array]:
+) -> Iterator[tuple[Array, Any]]:
+    """Yield F of each layer, and the weight of its residual: a number, or one for each token."""
     check_choice("fusion", fusion, tuple(_FUSIONS))
     check_share("discard", discard)
     check_share("residual", residual)
+    shares = None if kept is None else as_floats(kept)
+    if shares is not None and not ((shares >= 0) & (shares <= 1)).all():
+        raise ValueError(f"Expected shares kept from 0 to 1, got {shares.min()} to {shares.max()}.")
     count = 0
     for layer in source.arrays():
         count += 1
-        if count > start_layer >= 0:
-            yield fuse_heads(layer, fusion, discard, source.prefix)
+        if count <= start_layer or start_layer < 0:
+            continue
+        matrix = fuse_heads(layer, fusion, discard, source.prefix)
+        if shares is None:
+            yield matrix, residual
+            continue
+        if shares.ndim != 2 or count > len(shares) or shares.shape[1] != len(matrix):
+            raise ValueError(
+                f"Expected shares kept of shape (layers, {len(matrix)}), got {shares.shape}."
+            )
+        np.fill_diagonal(matrix, 0)
+        matrix /= np.maximum(matrix.sum(axis=1, keepdims=True), 1e-30)
+        yield matrix, shares[count - 1]
     if not 0 <= start_layer < count:
         raise ValueError(f"Expected a start layer from 0 to {count - 1}, got {start_layer}.")
 
@@ -173,12 +201,21 @@ def _discard_smallest(entries: Array, share: float) -> None:
 
 
 def roll_out(
-    fused: Sequence[Array], source: Source, *, query: Query | None = None, residual: float = 0.5
+    fused: Sequence[Array],
+    source: Source,
+    *,
+    query: Query | None = None,
+    residual: Sequence[Any] | None = None,
 ) -> Array:
-    """Multiply the first row by the matrix of each layer, from the last layer back."""
+    """Multiply the first row by the matrix of each layer, from the last layer back.
+
+    `residual` has for each layer its weight, or one for each token; 0.5 where it is left out.
+    """
     row = first_row(len(fused[0]), source, query).astype(fused[0].dtype)
-    for matrix in reversed(fused):
-        row = (1 - residual) * (row @ matrix) + residual * row
+    for matrix, weight in zip(
+        reversed(fused), reversed(residual or [0.5] * len(fused)), strict=True
+    ):
+        row = ((1 - weight) * row) @ matrix + weight * row
     return row
 
 

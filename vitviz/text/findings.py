@@ -13,12 +13,23 @@ ALMOST_UNIFORM = 0.1  # share of attention that would have to move to become uni
 NEAR_UNIFORM, LOCAL = 0.1, 0.5  # shares of the distance of uniform attention
 MUCH, ALMOST = 0.3, 0.8  # correlations
 ALIKE = 0.1  # smaller differences of cosines are not reported
+MOST_NAMED = 4  # tokens in a sentence
 _PLACES = {
     "row": mark("along the row of the query"),
     "column": mark("along the column of the query"),
     "neighbours": mark("to the neighbours of the query"),
     "itself": mark("to the query itself"),
 }
+
+
+class Sinks(Protocol):
+    """The result of `inspection.attention_sinks` for a layer."""
+
+    @property
+    def no_ops(self) -> Sequence[int]: ...
+
+    @property
+    def broadcasts(self) -> Sequence[int]: ...
 
 
 class Patterns(Protocol):
@@ -112,6 +123,54 @@ def attention(
             who = tr("{count} of {heads} heads", count=counts[at], heads=heads[at])
         sentence += tr(" {who} of {where} attend almost uniformly.", who=who, where=where)
     return sentence
+
+
+def sinks(layer: int, found: Sinks, columns: int, prefix: Sequence[str] = ()) -> str:
+    """Name the keys of a layer that get attention for nothing, and those that add to nearly all.
+
+    Parameters
+    ----------
+    layer : its number, from 1
+    found : tokens, counted from 0 with the prefix
+    columns : of the grid
+    prefix : names of the prefix tokens
+    """
+
+    def names(tokens: Sequence[int]) -> str:
+        said = []
+        for token in tokens[:MOST_NAMED]:
+            row, col = divmod(token - len(prefix), columns)
+            place = tr("row {row}, column {column}", row=row + 1, column=col + 1)
+            said.append(prefix[token].upper() if token < len(prefix) else place)
+        if len(tokens) > MOST_NAMED:
+            said.append(tr("{count} more", count=len(tokens) - MOST_NAMED))
+        return "; ".join(said)
+
+    sentences = [
+        tr(
+            "In layer {layer} no key gets more than five times an equal share of attention and "
+            "adds less than an equal share.",
+            layer=layer,
+        )
+    ]
+    if found.no_ops:
+        sentences = [
+            tr(
+                "In layer {layer} these keys get more than five times an equal share of attention "
+                "and add less than an equal share (**no-op sinks**): {names}.",
+                layer=layer,
+                names=names(found.no_ops),
+            )
+        ]
+    if found.broadcasts:
+        sentences.append(
+            tr(
+                "These add more than five times an equal share to at least nine in ten queries "
+                "(**broadcasts**): {names}.",
+                names=names(found.broadcasts),
+            )
+        )
+    return " ".join(sentences)
 
 
 def _pattern_words(pattern: Patterns, name: str, head: int, columns: int) -> str:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import streamlit as st
@@ -11,11 +12,12 @@ from vitviz.app.shared import results
 from vitviz.app.shared.classroom import Question
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import prediction
+from vitviz.app.widgets.control import choose
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import MAX_MAP_BYTES, token_map
-from vitviz.common.language import Message, tr, tr_md
+from vitviz.common.language import Message, mark, tr, tr_md
 from vitviz.text import findings
 from vitviz.text import guesses as text
 from vitviz.web.token_map import (
@@ -23,11 +25,26 @@ from vitviz.web.token_map import (
     Shape,
     capture_frames,
     count_map_bytes,
+    encode_frame,
     frame_shape,
     layer_names,
     map_titles,
 )
 
+if TYPE_CHECKING:
+    from vitviz.activations.activations import Of
+    from vitviz.activations.carried import Carried
+
+#: What a map counts, and what the reading of it is called.
+COUNTS: dict["Of", str] = {
+    "weights": mark("attention A"),
+    "values": mark("A times the length of the value"),
+    "output": mark("what the key adds after the projection"),
+}
+TITLES = {
+    "values": mark("A times the values' lengths"),
+    "output": mark("What is added to it"),
+}
 SHOWN_UNITS = 28
 MOST_MEASURED = 50_000_000  # numbers of A that are searched for patterns
 
@@ -45,29 +62,84 @@ def page(view: View) -> Data | None:
         guess = _guess(view, shapes[view.layer])
         if guess is None:
             return Data(lambda: [], hidden=True)
+    counts = _choose_counts(view)
     if acts.all_to_all:
-        draw_finding(_pattern(view))
+        draw_finding(_pattern(view) if counts != "output" else _sinks(view))
+    titles = map_titles()
+    if counts != "weights":
+        titles["row"] = tr(TITLES[counts])
     with places().stage:
         token_map(
             view,
-            _frames(view),
+            _frames(view, counts),
             name="attention",
             kind="share",
             strip="heads",
-            titles=map_titles(),
+            titles=titles,
+            version=counts,
             frame_setting=("layer", range(1, acts.depth + 1)),
             frame_names=layer_names(acts),
             shapes=shapes,
             distance=None if acts.refusal else _distance(view),
             guess=_encode_guess(guess),
-            matrix=acts.all_to_all,
+            matrix=acts.all_to_all and counts == "weights",
         )
     if guess is not None:
         *_, grid, crop = guess.question.rest
         with st.columns(2)[0]:
             draw = partial(prediction.counts_figure, view, grid, crop)
             prediction.draw_class_guesses(guess.question, draw)
-    return Data(lambda: [_table(view, shapes[view.layer])])
+    return Data(
+        lambda: [_table(view, shapes[view.layer], counts)],
+        counted=None if counts == "weights" else tr(COUNTS[counts]),
+    )
+
+
+def _choose_counts(view: View) -> "Of":
+    """Draw the menu of what the maps count; it is A where the layers attend otherwise."""
+    from vitviz import ModelError
+
+    if not view.acts.all_to_all or view.acts.refusal:
+        return "weights"
+    counts = choose("counts", tr("The maps show"), COUNTS, "weights", "settings", "selectbox")
+    try:
+        _counted(view, counts, view.layer)
+    except ModelError as error:
+        st.warning(tr_md(error))
+        return "weights"
+    return counts
+
+
+def _counted(view: View, counts: "Of", layer: int) -> np.ndarray:
+    """Return what a map counts of a layer, each row as shares that sum to 1: (h, n, m)."""
+    if counts == "weights":
+        return view.acts.attention(layer)
+
+    def make() -> np.ndarray:
+        if counts == "output":
+            matrix = _carried(view, layer).by_head
+        else:
+            lengths = np.linalg.norm(view.acts.values(layer), axis=2)
+            matrix = view.acts.attention(layer) * lengths[:, None]
+        shares: np.ndarray = matrix / np.maximum(matrix.sum(axis=2, keepdims=True), 1e-30)
+        return shares.astype(np.float32)
+
+    return results.compute((*view.key, counts, layer), make, lambda made: made.nbytes)
+
+
+def _carried(view: View, layer: int) -> "Carried":
+    return view.acts.carried(view.model, layer)
+
+
+def _sinks(view: View) -> str:
+    """Name the keys that get attention and add little, and those that add much to nearly all."""
+
+    def make() -> inspection.Sinks:
+        carried = _carried(view, view.layer)
+        return inspection.attention_sinks(carried.attention, carried.lengths)
+
+    found = results.compute((*view.key, "sinks", view.layer), make, lambda made: 1000)
+    return findings.sinks(view.layer + 1, found, view.grid[1], view.prefix)
 
 
 def _guess(view: View, shape: Shape) -> prediction.Guess | None:
@@ -175,10 +247,12 @@ def _mixing(view: View) -> Data:
     )
 
 
-def _table(view: View, shape: Shape) -> Table:
-    """Return one row or column of A for every head, in per cent."""
+def _table(view: View, shape: Shape, counts: "Of") -> Table:
+    """Return one row or column of what the maps count for every head, in per cent."""
     row = view.style.direction == "row" or shape.prefix_only
     shares = results.query_shares(view)
+    if counts != "weights":
+        shares = results.shares_of_query(view, _counted(view, counts, view.layer), row=row)
     shares = 100 * shares
     columns: Columns = {Message("mean of heads, %"): shares.mean(axis=0)}
     columns |= {
@@ -186,23 +260,33 @@ def _table(view: View, shape: Shape) -> Table:
     }
     asked = {"layer": view.layer + 1, "query": view.query_name}
     grid = shape.key_grid if row else shape.grid
+    about = tr("Layer {layer}: attention from {query} to each token.", **asked)
+    if not row:
+        about = tr("Layer {layer}: attention from each token to {query}.", **asked)
+    if counts != "weights":
+        about += " " + tr("Counted is {what}, as a share of its row.", what=tr(COUNTS[counts]))
     return Table(
-        tr("Layer {layer}: attention from {query} to each token.", **asked)
-        if row
-        else tr("Layer {layer}: attention from each token to {query}.", **asked),
+        about,
         {**patch_columns(view, prefix=True, grid=grid), **columns},
     )
 
 
-def _frames(view: View) -> list[Frame]:
+def _frames(view: View, counts: "Of") -> list[Frame]:
     """Return the frames of all layers where these are small enough, else of the one on screen."""
     acts = view.acts
     all_fit = count_map_bytes(acts) <= MAX_MAP_BYTES and not acts.refusal
     wanted = range(acts.depth) if all_fit else [view.layer]
     results.check_message(count_map_bytes(acts, wanted))
+
+    def make() -> list[Frame]:
+        if counts == "weights":
+            return capture_frames(acts, wanted)
+        prefix = len(view.prefix)
+        return [encode_frame(n, _counted(view, counts, n), prefix, "share") for n in wanted]
+
     return results.compute(
-        (*view.key, "token map", tuple(wanted)),
-        lambda: capture_frames(acts, wanted),
+        (*view.key, "token map", counts, tuple(wanted)),
+        make,
         lambda frames: sum(frame.nbytes for frame in frames),
     )
 

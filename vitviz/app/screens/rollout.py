@@ -1,9 +1,9 @@
 """The page Rollout: attention through all layers, and maps of one class."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import streamlit as st
@@ -35,8 +35,13 @@ COLLAPSED = 0.03  # share of the patches that hold half of a collapsed map
 
 
 class Settings(NamedTuple):
-    """How layers are combined, as `inspection.attention_rollout` takes it."""
+    """What counts as a layer, and how layers are combined, as `inspection.attention_rollout` does.
 
+    Where a layer is "measured", each key counts by the length of what it adds, and each token keeps
+    what was measured: nothing is fused, assumed or discarded.
+    """
+
+    of: Literal["weights", "measured"] = "weights"
     fusion: Fusion = "mean"
     residual: float = 0.5
     discard: float = 0.0
@@ -44,6 +49,7 @@ class Settings(NamedTuple):
 
 
 USUAL = Settings()
+LAYERS = {"weights": mark("attention and r"), "measured": mark("what is added, measured")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,16 +110,64 @@ def page(view: View) -> Data | None:
 
 
 def _controls(view: View) -> Settings:
+    from vitviz import ModelError
+
     starts = range(1, view.layer + 2)
+    start = setting("start_layer", starts, USUAL.start_layer + 1)
+    of = choose("layer_counts", tr("A layer counts by"), LAYERS, USUAL.of, "settings", "selectbox")
+    if of == "measured":
+        settings = USUAL._replace(of="measured", start_layer=start - 1)
+        try:
+            _measured(view)
+        except ModelError as error:
+            st.warning(tr_md(error))
+            settings = USUAL
+        if len(starts) > 1:
+            control("start_layer", tr("From layer"), starts, "settings", "select_slider")
+        return settings
     fusion = choose("fusion", tr("Fuse heads by"), FUSIONS, USUAL.fusion, "settings", "selectbox")
     label = tr("Weight of the residual r")
     residual = choose("residual", label, TWENTIETHS, USUAL.residual, "settings", "select_slider")
     label, shares = tr("Discard the smallest"), TWENTIETHS[:-1]
     discard = choose("discard", label, shares, USUAL.discard, "settings", "select_slider")
-    start = setting("start_layer", starts, USUAL.start_layer + 1)
     if len(starts) > 1:
         control("start_layer", tr("From layer"), starts, "settings", "select_slider")
-    return Settings(fusion, residual, discard, start - 1)
+    return Settings("weights", fusion, residual, discard, start - 1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """Of every layer: the share of what the keys add to each query; and what each token keeps."""
+
+    added: list[np.ndarray]  # (1, tokens, tokens)
+    kept: np.ndarray  # (layers, tokens)
+
+
+def _measured(view: View) -> _Measured:
+    """Measure what attention carries in every layer, cached."""
+
+    def make() -> _Measured:
+        added, kept = [], []
+        for layer in range(view.acts.depth):
+            carried = view.acts.carried(view.model, layer)
+            lengths = carried.lengths
+            added.append((lengths / lengths.sum(axis=1, keepdims=True))[None].astype(np.float32))
+            kept.append(carried.kept(view.acts.tokens(layer)))
+        return _Measured(added, np.array(kept))
+
+    return results.compute(
+        (*view.key, "carried"), make, lambda made: sum(one.nbytes for one in made.added)
+    )
+
+
+def _combined(view: View, settings: Settings) -> tuple[Iterable[np.ndarray], dict[str, Any]]:
+    """Return what counts as the layers, and the options that combine them."""
+    options = settings._asdict()
+    del options["of"]
+    if settings.of == "weights":
+        return view.acts.attention_layers(), options
+    measured = _measured(view)
+    return measured.added, {**options, "kept": measured.kept}
 
 
 def _compare_with_usual(view: View, settings: Settings) -> None:
@@ -231,8 +285,10 @@ def _describe_map(view: View, settings: Settings) -> str:
     # Each fusion reads all attention once more, so large models compare the chosen one alone.
     compared = (
         tuple(FUSIONS)
-        if view.acts.depth * tokens**2 <= MAX_MAP_BYTES
+        if settings.of == "weights" and view.acts.depth * tokens**2 <= MAX_MAP_BYTES
         else tuple(dict.fromkeys(("mean", settings.fusion)))
+        if settings.of == "weights"
+        else (settings.fusion,)
     )
 
     maps = {one: _patches(view, settings._replace(fusion=one)) for one in compared}
@@ -267,12 +323,13 @@ def _compute_map(view: View, settings: Settings) -> np.ndarray:
 
     def make() -> np.ndarray:
         if row:
+            layers, options = _combined(view, settings)
             return inspection.attention_rollout(
-                itertools.islice(view.acts.attention_layers(), view.layer + 1),
+                itertools.islice(layers, view.layer + 1),
                 num_prefix_tokens=prefix,
                 query=view.query,
                 cls=False,
-                **settings._asdict(),
+                **options,
             )
         steps = _steps(view, settings)
         columns: np.ndarray = next(
@@ -306,18 +363,30 @@ def _half_of(view: View) -> str:
 
 def _describe_settings(view: View, settings: Settings) -> str:
     """Return the settings of the map on screen, in words."""
+    if settings.of == "measured":
+        return tr(
+            "{direction}, layers {start} to {end}, each by what its keys add and what each token "
+            "keeps, measured",
+            direction=_direction(view),
+            start=settings.start_layer + 1,
+            end=view.layer + 1,
+        )
     return tr(
         "{direction}, layers {start} to {end}, heads fused by {fusion}, r = {residual}, the "
         "smallest {discard} discarded",
-        direction=tr("to {query}", query=view.query_name)
-        if view.style.direction == "row"
-        else tr("from {query}", query=view.query_name),
+        direction=_direction(view),
         start=settings.start_layer + 1,
         end=view.layer + 1,
         fusion=tr(FUSIONS[settings.fusion]),
         residual=settings.residual,
         discard=settings.discard,
     )
+
+
+def _direction(view: View) -> str:
+    if view.style.direction == "row":
+        return tr("to {query}", query=view.query_name)
+    return tr("from {query}", query=view.query_name)
 
 
 def _concentration(values: np.ndarray, half_of: str) -> str:
@@ -350,16 +419,21 @@ def _table(
     what = tr("What goes from {query} to each token", query=view.query_name)
     if view.style.direction == "row":
         what = tr("What goes from each token to {query}", query=view.query_name)
+    span = {"what": what, "start": settings.start_layer + 1, "end": view.layer + 1}
     about = tr(
         "{what} through layers {start} to {end}: heads fused by {fusion}, residual {residual}, the "
         "smallest {discard} discarded.",
-        what=what,
-        start=settings.start_layer + 1,
-        end=view.layer + 1,
+        **span,
         fusion=tr(FUSIONS[settings.fusion]),
         residual=settings.residual,
         discard=settings.discard,
     )
+    if settings.of == "measured":
+        about = tr(
+            "{what} through layers {start} to {end}: each layer by what its keys add and what each "
+            "token keeps, measured.",
+            **span,
+        )
     outside = np.full(prefix, np.nan)  # the map of a class is of patches alone
     of_class = class_map.numbers if class_map else {}
     alone = Message("attention of layer {layer}, mean of heads, %", layer=view.layer + 1)
@@ -373,10 +447,8 @@ def _table(
 
 
 def _steps(view: View, settings: Settings) -> Iterator[np.ndarray]:
-    return inspection.rollout_steps(
-        view.acts,
-        **settings._asdict(),
-    )
+    layers, options = _combined(view, settings)
+    return inspection.rollout_steps(layers, num_prefix_tokens=len(view.prefix), **options)
 
 
 def _frames(view: View, settings: Settings) -> list[Frame]:

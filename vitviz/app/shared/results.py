@@ -224,20 +224,26 @@ def distances(view: View) -> tuple[list[np.ndarray], np.ndarray]:
     return compute((*view.key, "distances by layer"), make, lambda made: 8 * sum(map(len, made[0])))
 
 
+def shares_of_query(view: View, matrix: np.ndarray, *, row: bool) -> np.ndarray:
+    """Return the query's row or column of a matrix (heads, tokens, tokens)."""
+    looking = matrix if row else matrix.swapaxes(1, 2)
+    shares: np.ndarray = (
+        looking[:, len(view.prefix) :].mean(axis=1)
+        if view.query is None
+        else looking[:, view.query]
+    )
+    return shares
+
+
 def query_shares(view: View) -> np.ndarray:
     """Return the query's row or column of A (heads, tokens), or of the patches (heads, patches).
 
     Prefix tokens come first, where all attention is in one matrix.
     """
-    acts, described, prefix = view.acts, view.acts.layers[view.layer], len(view.prefix)
+    acts, described = view.acts, view.acts.layers[view.layer]
     row = view.style.direction == "row" or described.kind == "class"
     if described.kind in ("global", "class"):
-        attention = acts.attention(view.layer)
-        looking = attention if row else attention.swapaxes(1, 2)
-        shares: np.ndarray = (
-            looking[:, prefix:].mean(axis=1) if view.query is None else looking[:, view.query]
-        )
-        return shares
+        return shares_of_query(view, acts.attention(view.layer), row=row)
     query = view.query_patch
     if query is not None and not row:  # the key that covers this patch
         at, to = (

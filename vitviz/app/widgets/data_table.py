@@ -110,6 +110,8 @@ class Data:
         The whole line, where neither model nor picture on screen was measured.
     beside : Beside or None
         What the page compares with.
+    counted : str or None
+        What the maps count, where it is not attention itself.
     hidden : bool
         Whether none of it is to be seen yet, in a file neither, as it is guessed first.
     measured : bool
@@ -120,6 +122,7 @@ class Data:
     pictures: str | None = None
     record: str | None = None
     beside: Beside | None = None
+    counted: str | None = None
     hidden: bool = False
     measured: bool = True
 
@@ -206,6 +209,7 @@ def provenance(view: View, page: str, data: Data | None = None) -> str:
         (
             tr(view.model.provenance),
             *(words for name, words in parts.items() if name in PAGES[page].settings),
+            *([data.counted] if data and data.counted else []),
             pictures or view.picture.name,
         )
     )
