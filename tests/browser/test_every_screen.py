@@ -135,8 +135,12 @@ BUDGETS = {
 #: Where a page shows less than its budget: small pictures beside words (Anatomy), two maps with
 #: their photos side by side (Compare).
 LESS = {
-    **{("anatomy", look): 0.2 for look in BUDGETS},
-    **{("compare", look): 0.15 for look in BUDGETS},
+    **{("anatomy", look): 0.25 for look in BUDGETS},
+    ("anatomy", PRESENTED): 0.35,
+    ("compare", PLAIN): 0.28,
+    ("compare", PRESENTED): 0.27,
+    ("compare", Look(ENLARGED)): 0.18,
+    ("compare", Look(PROJECTOR)): 0.23,
     **{(page, PRESENTED): 0.4 for page in ("positions", "attention", "rollout", "tokens")},
 }
 

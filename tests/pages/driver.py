@@ -45,6 +45,14 @@ def opened_with_data(page: str = "attention", **link: str) -> AppTest:
     return at.run()
 
 
+def opened_with_norms(data: bool = False, **link: str) -> AppTest:
+    """Tokens, with what folds its norms open from the first run on, and its tables too."""
+    at = _about_to_open("tokens", link)
+    at.session_state["norms"] = True
+    at.session_state["data_tokens"] = data
+    return at.run()
+
+
 def _about_to_open(page: str, link: dict[str, str]) -> AppTest:
     at = AppTest.from_file(APP, default_timeout=120)
     for name, value in link.items():

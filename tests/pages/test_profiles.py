@@ -22,6 +22,7 @@ from pages.driver import (
     open_data,
     opened,
     opened_with_data,
+    opened_with_norms,
     prose,
     provenance,
     specs,
@@ -154,7 +155,7 @@ def test_another_model_has_no_profile(
 ) -> None:
     for model in (serve("registers"), serve("plain", image_size=(16, 28))):
         assert not fits(measured, model)
-        at = opened(page)
+        at = opened(page) if page == "distance" else opened_with_norms()
         assert_works(at)
         assert not has_menu(at)
         assert "8 pictures" not in prose(at)
@@ -231,7 +232,7 @@ def test_of_two_profiles_one_is_chosen(
 
 
 def test_layers_are_compared_as_the_profile_has_them(measured: Profile) -> None:
-    at = opened("tokens")
+    at = opened_with_norms()
     assert_works(at)
     alike, long = (json.loads(spec)["data"][0] for spec in specs(at)[-2:])
     cka = measured.cka()
@@ -253,7 +254,9 @@ def test_the_layer_of_most_outliers_is_named(
     moments = measured.outlier_share
     moments.mean[2] = 0.031
     monkeypatch.setattr(Profile, "outlier_share", moments)
-    assert "or more: 3.1 % of them after layer 2, where there are most." in prose(opened("tokens"))
+    assert "or more: 3.1 % of them after layer 2, where there are most." in prose(
+        opened_with_norms()
+    )
 
 
 def test_the_tables_have_similarity_and_norms(
@@ -266,7 +269,11 @@ def test_the_tables_have_similarity_and_norms(
         return write(table, line)
 
     monkeypatch.setattr(Table, "csv", kept)
-    at = opened_with_data("tokens")
+    opened_with_data("tokens")
+    folded = lines.copy()
+    lines.clear()
+    at = opened_with_norms(data=True)
+    assert lines == folded  # the tables are there before their figures are
     assert [line.rpartition(" · ")[2] for line in lines[:3]] == [
         provenance(at).rpartition(" · ")[2],
         *2 * ["8 pictures of pictures"],

@@ -69,9 +69,13 @@ def page(view: View) -> Data | None:
     more = tr("Norms of the tokens")
     if profiles.fitting_profiles(view.model):
         more = tr("Norms of the tokens, and all layers over many pictures")
-    with st.expander(more, key="norms"):
-        _draw_norms(view)
-        profile = _draw_layers(view)
+    folded = st.expander(more, key="norms", on_change="rerun")  # what nobody sees takes no time
+    if folded.open:
+        with folded:
+            _draw_norms(view)
+            profile = _draw_layers(view)
+    else:
+        profile = profiles.chosen_profile(view)
     return Data(
         lambda: [
             _table(view, found),

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
+from vitviz.app.settings import setting
 from vitviz.app.shared import models, results
 from vitviz.app.shared.view import View, model_key
 from vitviz.app.widgets.control import choose
@@ -13,6 +14,16 @@ if TYPE_CHECKING:
     from vitviz import Model, Profile
 
 NONE = "none"
+
+
+def chosen_profile(view: View) -> "Profile | None":
+    """Return what the menu of `choose_profile` holds, where it is not drawn."""
+    found = fitting_profiles(view.model)
+    if not found:
+        return None
+    names = [*(str(number + 1) for number in range(len(found))), NONE]
+    chosen = setting("profile", names, names[0])
+    return None if chosen == NONE else found[int(chosen) - 1]
 
 
 def choose_profile(view: View, at: Any, label: str) -> "Profile | None":
