@@ -538,7 +538,7 @@ class Model:
             )
         other = copy(self)
         other.words, other._labels = words, words.names
-        other.weights = f"{self.weights}, {words.provenance}"
+        other.weights = Message(self.weights) + Message(", {words}", words=words.provenance)
         return other
 
     def pool(self, tokens: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..common.language import Message
 from .devices import own_precision
 from .families import ModelError, reason_of
 from .words import Words, describe_templates
@@ -61,7 +62,11 @@ class TextTower:
                 F.normalize(vectors, dim=-1).numpy(),
                 logit_scale=float(module.logit_scale.exp()),
                 logit_bias=None if bias is None else float(bias),
-                source=f"the text tower of {self.name}{describe_templates(templates)}",
+                source=Message(
+                    "the text tower of {name}{note}",
+                    name=self.name,
+                    note=describe_templates(templates),
+                ),
                 templates=templates,
             )
 

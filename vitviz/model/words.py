@@ -15,6 +15,7 @@ from torch import Tensor, from_numpy
 from torch.nn import functional as F
 
 from ..common.files import replace_file
+from ..common.language import Message
 from .devices import own_precision
 from .families import ModelError
 
@@ -35,12 +36,14 @@ def _check_size(name: str, count: int) -> None:
         )
 
 
-def describe_templates(templates: Sequence[str]) -> str:
+def describe_templates(templates: Sequence[str]) -> Message | str:
     """Return a note on the templates for the provenance line; "" for phrases as they are."""
     if [*templates] in ([], ["{}"]):
         return ""
     listed = ", ".join(f'"{each}"' for each in templates)
-    return f", template {listed}" if len(templates) == 1 else f", mean of the templates {listed}"
+    if len(templates) == 1:
+        return Message(", template {template}", template=listed)
+    return Message(", mean of the templates {templates}", templates=listed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +187,12 @@ class Words:
                 fields["vectors"],
                 logit_scale=float(fields["logit_scale"].item()),
                 logit_bias=float(fields["logit_bias"].item()) if "logit_bias" in fields else None,
-                source=f"words of {name}, sha256 {digest}{describe_templates(templates)}",
+                source=Message(
+                    "words of {file}, sha256 {digest}{note}",
+                    file=name,
+                    digest=digest,
+                    note=describe_templates(templates),
+                ),
             )
         except Exception as error:
             raise ModelError("{name}: {error}", name=name, error=error) from error
@@ -208,12 +216,16 @@ class Words:
         return "sigmoid" if self.logit_bias else "softmax"
 
     @property
-    def provenance(self) -> str:
+    def provenance(self) -> Message:
         """Description for the provenance line."""
-        bias = f", bias {self.logit_bias:.4g}" if self.logit_bias else ""
-        return (
-            f"{len(self.names)} classes by {self.source}, scale {self.logit_scale:.4g}{bias}, "
-            f"{self.activation}"
+        bias = Message(", bias {bias:.4g}", bias=self.logit_bias) if self.logit_bias else ""
+        return Message(
+            "{count} classes by {source}, scale {scale:.4g}{bias}, {activation}",
+            count=len(self.names),
+            source=self.source,
+            scale=self.logit_scale,
+            bias=bias,
+            activation=self.activation,
         )
 
     @own_precision()
