@@ -277,7 +277,7 @@ def conditions(
         )
     if reference is not None:
         figure.add_vline(x=100 * reference, line=dict(dash="dash", color=GREY))
-    across = dict(title=axis.replace(", ", ",<br>"), automargin=True)  # several stand in a row
+    across = dict(title=axis.replace(", % of", ",<br>% of"), automargin=True)
     down = dict(autorange="reversed")
     figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     return finish(figure, f"{axis}: {'; '.join(words)}.", height=90 + 45 * len(values))
