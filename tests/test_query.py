@@ -97,7 +97,8 @@ def test_every_function_with_a_query_is_asked() -> None:
 def test_a_query_is_a_number_a_patch_or_a_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name.endswith("widget"):
         pytest.importorskip("anywidget", reason="vitviz[notebook] is not installed")
-    monkeypatch.setattr("vitviz.model.origin.now", lambda: "2026")  # two pages are made at one time
+    for module in ("model.origin", "common.files"):  # two pages are made at one time
+        monkeypatch.setattr(f"vitviz.{module}.now", lambda: "2026")
     ask = asked()[name]
 
     def same(one: Any, other: Any) -> None:

@@ -29,9 +29,9 @@ class FirstLayer:
     keys: int
     window: int
 
-    def allowed_keys(self, query: tuple[int, int]) -> np.ndarray:
+    def allowed_keys(self, patch: tuple[int, int]) -> np.ndarray:
         """Return the keys that the patch (row, column) may attend to: bool (keys, keys)."""
-        at = (place * self.keys // self.queries for place in query)
+        at = (place * self.keys // self.queries for place in patch)
         row, col = (place - place % self.window for place in at)
         allowed = np.zeros((self.keys, self.keys), bool)
         allowed[row : row + self.window, col : col + self.window] = True
