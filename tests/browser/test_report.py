@@ -215,7 +215,7 @@ def test_anatomy_is_live_with_the_numbers_of_the_capture_and_says_what_the_file_
     open_layers = anatomy.locator("select[aria-label=Layer] option:not([disabled])")
     assert open_layers.all_inner_texts() == ["layer 6 of 6"]
     anatomy.locator("[data-id=hidden]").click()
-    anatomy.get_by_role("button", name="CLS as the token").click()
+    anatomy.get_by_role("button", name="CLS", exact=True).click()
     items.get_by_text("768 numbers").wait_for()
     photo.focus()
     page.keyboard.press("ArrowRight")
