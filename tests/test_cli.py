@@ -156,6 +156,14 @@ def wait_for(url: str) -> None:
     raise AssertionError("The app did not start.")
 
 
+@pytest.mark.parametrize("module", ["vitviz", "vitviz.cli"])
+def test_the_command_is_a_module_too(module: str) -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True
+    )
+    assert said.stdout == f"vitviz {vitviz.__version__}\n"
+
+
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["--version"])
