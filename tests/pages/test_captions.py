@@ -6,10 +6,19 @@ from collections.abc import Callable
 
 import pytest
 
-from pages.driver import OPENING_TRAITS, choose, opened, prose, shown
+from pages.driver import (
+    OPENING_TRAITS,
+    choose,
+    opened,
+    prose,
+    provenance,
+    shown,
+    token_maps,
+)
 from pages.test_other_families import KINDS, MIXER, OTHERS, latex
 from vitviz import Model
 from vitviz.app.pages import PAGES
+from vitviz.app.screens.attention import COUNTS
 from vitviz.app.widgets.places import with_definitions
 from vitviz.text import TRAITS, glossary, page_text
 
@@ -114,7 +123,8 @@ def test_the_card_defines_its_terms(page: str) -> None:
 
 
 def test_the_table_of_traits_is_complete() -> None:
-    others = {"words", "sigmoid", "gated", "linear mixing", "convolutions"}  # in the tests of pages
+    # In the tests of pages, and the last one below.
+    others = {"words", "sigmoid", "gated", "linear mixing", "convolutions", "carried"}
     assert set().union(*KINDS.values(), OPENING_TRAITS) | others == TRAITS
 
 
@@ -124,3 +134,17 @@ def test_another_model_has_another_caption() -> None:
     before = latex(at)
     choose(at, MIXER)
     assert latex(at) != before
+
+
+@pytest.mark.parametrize("counts", ["values", "output"])
+def test_a_map_of_what_is_added_does_not_speak_of_attention(counts: str) -> None:
+    of_attention = "the more attention passes"
+    assert of_attention in prose(opened("attention"))
+    at = opened("attention", counts=counts)
+    assert of_attention not in prose(at)
+    assert "The map counts the lengths of the vectors" in prose(at)
+    assert f" · {COUNTS[counts]} · " in provenance(at)  # type: ignore[index]
+    (message,) = token_maps(at)
+    assert message["titles"]["row"] == "What is added to it"
+    assert message["titles"]["column"] == "What it adds to others"
+    assert not message["matrix"]  # which is A

@@ -157,7 +157,8 @@ def _draw_page(page: Page, views: list[View]) -> None:
         data = _or_error(lambda: page.draw(view))
     # A page that shows nothing has nothing to explain, and a lesson says itself what to look at.
     if data is not None and lesson.shows("caption"):
-        draw_caption(page_text(page.name, traits(view.model, view.acts)))
+        known = traits(view.model, view.acts) | ({"carried"} if data.counted else set())
+        draw_caption(page_text(page.name, known))
         if not data.hidden:
             draw_tables(view, page.name, data)
     st.session_state.shown_data = data

@@ -38,6 +38,7 @@ TRAITS = frozenset(
         "gated",  # a gate mixes the patches, as in gMLP
         "trained",
         "shipped",  # trained by this project, so that the initial weights are known
+        "carried",  # the maps count the vectors that attention adds, as chosen on the page
         "mimetic",  # initialised with local and global heads, and 2-D positions
     )
 )

@@ -16,7 +16,7 @@ from ..model.text import TextTower
 from .checkpoints import check_kinds, digest_of
 from .files import read_json
 from .resampling import InputSize, resampling_note
-from .texts import open_clip_of
+from .texts import open_clip_of, tokenizer_error
 from .watching import watch
 
 OPEN_CLIP_CONFIG = "open_clip_config.json"
@@ -74,13 +74,7 @@ def _text_tower(module: Any, folder: Path, name: str) -> TextTower:
     try:
         tokenizer = open_clip_of(name).get_tokenizer(f"local-dir:{folder}", **safe)
     except Exception as error:  # readers of broken files raise many kinds of errors
-        raise ModelError(
-            "The tokenizer of {name} cannot be read ({reason}). Put the files of its tokenizer, "
-            "such as {file}, into the model's folder.",
-            name=name,
-            reason=reason_of(error),
-            file="tokenizer.json",
-        ) from error
+        raise tokenizer_error(name, error) from error
     return TextTower(module, tokenizer, name)
 
 

@@ -66,13 +66,17 @@ def tokenizer_in(folder: str | Path, name: str) -> Any:
             raise ValueError("it has no vocabulary")
         return tokenizer
     except Exception as error:  # readers of broken files raise many kinds of errors
-        raise ModelError(
-            "The tokenizer of {name} cannot be read ({reason}). Put the files of its tokenizer, "
-            "such as {file}, into the model's folder.",
-            name=name,
-            reason=reason_of(error),
-            file=TOKENIZERS[0],
-        ) from error
+        raise tokenizer_error(name, error) from error
+
+
+def tokenizer_error(name: str, error: Exception) -> ModelError:
+    return ModelError(
+        "The tokenizer of {name} cannot be read ({reason}). Put the files of its tokenizer, such "
+        "as {file}, into the model's folder.",
+        name=name,
+        reason=reason_of(error),
+        file=TOKENIZERS[0],
+    )
 
 
 def open_clip_of(name: str) -> Any:

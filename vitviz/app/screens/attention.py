@@ -35,15 +35,11 @@ if TYPE_CHECKING:
     from vitviz.activations.activations import Of
     from vitviz.activations.carried import Carried
 
-#: What a map counts, and what the reading of it is called.
+#: What a map counts.
 COUNTS: dict["Of", str] = {
     "weights": mark("attention A"),
     "values": mark("A times the length of the value"),
     "output": mark("what the key adds after the projection"),
-}
-TITLES = {
-    "values": mark("A times the values' lengths"),
-    "output": mark("What is added to it"),
 }
 SHOWN_UNITS = 28
 MOST_MEASURED = 50_000_000  # numbers of A that are searched for patterns
@@ -67,7 +63,7 @@ def page(view: View) -> Data | None:
         draw_finding(_pattern(view) if counts != "output" else _sinks(view))
     titles = map_titles()
     if counts != "weights":
-        titles["row"] = tr(TITLES[counts])
+        titles |= {"row": tr("What is added to it"), "column": tr("What it adds to others")}
     with places().stage:
         token_map(
             view,
@@ -96,10 +92,10 @@ def page(view: View) -> Data | None:
 
 
 def _choose_counts(view: View) -> "Of":
-    """Draw the menu of what the maps count; it is A where the layers attend otherwise."""
+    """Draw the menu of what the maps count; it is A where this is guessed or read in windows."""
     from vitviz import ModelError
 
-    if not view.acts.all_to_all or view.acts.refusal:
+    if not view.acts.all_to_all or view.acts.refusal or prediction.is_on():
         return "weights"
     counts = choose("counts", tr("The maps show"), COUNTS, "weights", "settings", "selectbox")
     try:

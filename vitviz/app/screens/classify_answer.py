@@ -1,7 +1,7 @@
 """On the page Classify: the answer, what it is worth, and the tables of the page."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import streamlit as st
@@ -163,30 +163,25 @@ def tell_worth(
         none = Markdown()
         if view.acts.answers != "labels":
             none = tr_md(" One of them always comes first.")
-        if view.model.words.templates:
-            st.markdown(
-                tr_md(
-                    "{random}It compares the picture with {count:,} words{listed}. Their vectors "
-                    "are from {source}.{none}",
-                    random=random,
-                    count=len(labels),
-                    listed=after_colon,
-                    source=view.model.words.source,
-                    none=none,
-                )
-            )
-            return
-        st.markdown(
-            tr_md(
-                "{random}It compares the picture with {count:,} words{listed}. They are "
-                "{source}; nothing proves that their text tower belongs to this model.{none}",
-                random=random,
-                count=len(labels),
-                listed=after_colon,
-                source=view.model.words.source,
-                none=none,
-            )
+        numbers: dict[str, Any] = {
+            "random": random,
+            "count": len(labels),
+            "listed": after_colon,
+            "source": view.model.words.source,
+            "none": none,
+        }
+        said = tr_md(
+            "{random}It compares the picture with {count:,} words{listed}. They are "
+            "{source}; nothing proves that their text tower belongs to this model.{none}",
+            **numbers,
         )
+        if view.model.words.templates:  # of the model's own text tower
+            said = tr_md(
+                "{random}It compares the picture with {count:,} words{listed}. Their vectors "
+                "are from {source}.{none}",
+                **numbers,
+            )
+        st.markdown(said)
         return
     if view.acts.answers == "labels":
         st.markdown(

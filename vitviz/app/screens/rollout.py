@@ -363,30 +363,26 @@ def _half_of(view: View) -> str:
 
 def _describe_settings(view: View, settings: Settings) -> str:
     """Return the settings of the map on screen, in words."""
+    span = {"start": settings.start_layer + 1, "end": view.layer + 1}
+    direction = tr("from {query}", query=view.query_name)
+    if view.style.direction == "row":
+        direction = tr("to {query}", query=view.query_name)
     if settings.of == "measured":
         return tr(
             "{direction}, layers {start} to {end}, each by what its keys add and what each token "
             "keeps, measured",
-            direction=_direction(view),
-            start=settings.start_layer + 1,
-            end=view.layer + 1,
+            direction=direction,
+            **span,
         )
     return tr(
         "{direction}, layers {start} to {end}, heads fused by {fusion}, r = {residual}, the "
         "smallest {discard} discarded",
-        direction=_direction(view),
-        start=settings.start_layer + 1,
-        end=view.layer + 1,
+        direction=direction,
+        **span,
         fusion=tr(FUSIONS[settings.fusion]),
         residual=settings.residual,
         discard=settings.discard,
     )
-
-
-def _direction(view: View) -> str:
-    if view.style.direction == "row":
-        return tr("to {query}", query=view.query_name)
-    return tr("from {query}", query=view.query_name)
 
 
 def _concentration(values: np.ndarray, half_of: str) -> str:
