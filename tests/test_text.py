@@ -34,6 +34,9 @@ MODELS: dict[str, frozenset[str]] = {
     "ViT that began with mimetic initialisation": frozenset(
         ("global", "all-to-all", "prefix", "cls", "classes", "trained", "shipped", "mimetic")
     ),
+    "ViT whose added vectors are counted": frozenset(
+        ("global", "all-to-all", "prefix", "cls", "classes", "trained", "shipped", "carried")
+    ),
     "random ViT": frozenset(("global", "all-to-all", "prefix", "cls", "classes")),
     "no CLS": frozenset(("global", "all-to-all", "trained")),
     "registers": frozenset(("global", "all-to-all", "prefix", "rotary", "trained")),
