@@ -20,7 +20,7 @@ from vitviz.text.class_names import common_names
 from vitviz.text.families import CARDS
 from vitviz.text.lessons import settings_of
 from vitviz.zoo import toy_model
-from vitviz.zoo.checkpoints import assets
+from vitviz.zoo.checkpoints import assets, load_shipped
 
 _NEAR = 0.005  # relative: values closer than this are not ranked, as machines round differently
 
@@ -50,15 +50,15 @@ def model(name: str = DEFAULT_MODEL) -> vitviz.Model:
 
 
 @cache
-def scene(picture: str) -> Scene:
+def scene(picture: str, name: str = DEFAULT_MODEL) -> Scene:
     image = vitviz.open_image((assets() / "samples" / f"{picture}.jpg").read_bytes())
-    return Scene(image, vitviz.capture(model(), image))
+    return Scene(image, vitviz.capture(model(name), image))
 
 
 def of_step(number: int, step: int) -> tuple[Scene, dict[str, str]]:
     """Return the scene of a lesson's step, and the settings of its link."""
     settings = settings_of(number, step)
-    return scene(settings["picture"]), settings
+    return scene(settings["picture"], settings.get("model", DEFAULT_MODEL)), settings
 
 
 def largest(values: np.ndarray) -> int:
@@ -104,8 +104,9 @@ def _spread(rows: np.ndarray) -> float:
 
 def final_sentences(number: int) -> tuple[str, ...]:
     """Return the sentences that the app shows at the end of a lesson."""
-    shown, _ = of_step(number, 1)
-    return lessons.findings(number, model(), shown.image, shown.acts)
+    shown, settings = of_step(number, 1)
+    of = model(settings.get("model", DEFAULT_MODEL))
+    return lessons.findings(number, of, shown.image, shown.acts)
 
 
 def path() -> dict[str, Any]:
@@ -113,25 +114,28 @@ def path() -> dict[str, Any]:
     shown, settings = of_step(1, 2)
     acts = shown.acts
     tokens, width = acts.tokens(0).shape
+    small = model(settings["model"])
+    kernel = not_none(small.patch_kernel)
     query = int(np.ravel_multi_index(_query(settings), acts.grid)) + acts.num_prefix_tokens
     row = acts.attention(int(settings["layer"]) - 1)[int(settings["head"]) - 1, query]
     return {
         "tokens": tokens,
         "width": width,
         "numbers": tokens * width,
+        "accuracy": load_shipped(settings["model"]).test_accuracy,
         "patches": len(acts.patches),
         "grid": acts.grid,
-        "side": not_none(model().patch_kernel).shape[-1],
-        "in_patch": not_none(model().patch_kernel)[0].size,
-        "input": model().preprocess.input_size,
+        "side": kernel.shape[-1],
+        "in_patch": kernel[0].size,
+        "input": small.preprocess.input_size,
         "most": peak(row[acts.num_prefix_tokens :].reshape(acts.grid)),
-        "reached": count_changed(acts, query),
+        "reached": count_changed(acts, query, small),
     }
 
 
-def count_changed(acts: vitviz.Activations, token: int) -> dict[str, int]:
+def count_changed(acts: vitviz.Activations, token: int, of: vitviz.Model) -> dict[str, int]:
     """Count the tokens that change in each half of layer 1 when one token is exchanged."""
-    block: Any = model().module.get_submodule("blocks.0")
+    block: Any = of.module.get_submodule("blocks.0")
     halves: dict[str, Any] = {
         "attention": lambda z: block.attn(block.norm1(z)),
         "mlp": lambda z: block.mlp(block.norm2(z)),
@@ -199,6 +203,7 @@ def looks() -> dict[str, Any]:
         "peak": peak(mean[0, prefix:].reshape(acts.grid)),
         "cls": float(mean[0, 0]),
         "equal": 1 / len(mean),
+        "tokens": len(mean),
         "answer": class_name(acts, shown.answer),
         "probability": float(not_none(acts.probabilities)[shown.answer]),
         "follows": (largest(moved) + 1, float(moved.max())),

@@ -152,7 +152,7 @@ def numbers() -> dict[str, Any]:
         "head": head(),
         "tokens": tokens,
         "patches": len(acts.patches),
-        "reached": count_changed(acts, tokens // 2),
+        "reached": count_changed(acts, tokens // 2, model()),
         "depth": depth(),
         "class_maps": class_maps(),
         "certain": certain(),

@@ -30,6 +30,7 @@ from vitviz.web.report.components import anatomy_view
 SCENES = str(TESTS / "scenes")
 MODELS = ("own, distilled", "relative positions", "BEiT", "EVA", "timm, DINOv2")
 LAYER = 1
+READABLE = 24  # tokens
 HALF = 2.0**-11  # of a number in half precision, relative
 
 
@@ -204,10 +205,19 @@ def test_scores_have_their_scale_and_bias_and_their_softmax_is_the_attention(
         scale, bias = one.acts.score_terms(LAYER)
         q, k = one.acts.queries(LAYER)[head, query], one.acts.keys(LAYER)[head, key]
         shown.strips(q, k, q * k)
-        shown.strips(scores, shares, kind="bars")
-        assert [item["mark"] for item in shown.of("bars")] == [key, key]
-        for item, values in zip(shown.of("bars"), (scores, 100 * shares), strict=True):
-            assert_written(item["note"], values.min(), values.max())
+        if max(one.acts.attention(LAYER).shape[1:]) <= READABLE:  # the whole matrix in numbers
+            (grid,) = shown.of("grid")
+            whole = one.acts.attention(LAYER)[head]
+            if box == "scores":
+                whole = anatomy.scores(one.acts, LAYER, head)[1]
+            cells = np.reshape(grid["values"], (-1, grid["cols"]))
+            assert_allclose(cells, whole, atol=6 * HALF * float(np.abs(whole).max()) + 1e-7)
+            assert (grid["mark"], grid["key"]) == (query, key)
+        else:
+            shown.strips(scores, shares, kind="bars")
+            assert [item["mark"] for item in shown.of("bars")] == [key, key]
+            for item, values in zip(shown.of("bars"), (scores, 100 * shares), strict=True):
+                assert_written(item["note"], values.min(), values.max())
         plain = np.isclose(scale, len(q) ** -0.5)
         added = [] if bias is None else [bias[head, query, key]]
         assert (bias is not None) == (name in ("BEiT", "relative positions"))

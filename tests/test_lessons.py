@@ -19,6 +19,7 @@ from vitviz.app import lessons
 from vitviz.app.lessons import same_rows
 from vitviz.app.pages import PAGES
 from vitviz.app.settings import NAMES
+from vitviz.common import SMALL_MODEL
 from vitviz.common.language import use_language
 from vitviz.text.lessons import LESSONS, link, parse_step, settings_of
 from vitviz.zoo import TOYS
@@ -122,13 +123,15 @@ def percent(share: float) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def test_a_picture_on_its_path(said: Said, pictures: Any) -> None:
-    _, acts = pictures["red_panda"]
-    tokens, exchange = said(1)
-    assert numbers(tokens) == [16, 16, 256, 257, 192, 6]
-    row = acts.attention(0)[0, 1 + 8 * 16 + 8]  # head 1, row 9 and column 9
+def test_a_picture_on_its_path(pictures: Any) -> None:
+    image, _ = pictures["red_panda"]
+    small = vitviz.load_model(SMALL_MODEL)
+    acts = vitviz.capture(small, image)
+    tokens, exchange = lessons.findings(1, small, image, acts)
+    assert numbers(tokens) == [4, 4, 16, 17, 192, 6]
+    row = acts.attention(0)[3, 1 + 2 * 4 + 2]  # head 4, row 3 and column 3
     best = int(row[1:].argmax())
-    assert numbers(exchange)[:6] == [1, 1, 9, 9, best // 16 + 1, best % 16 + 1]
+    assert numbers(exchange)[:6] == [1, 4, 3, 3, best // 4 + 1, best % 4 + 1]
     assert f"**{percent(row[1:].max())}**" in exchange
 
 
@@ -262,7 +265,7 @@ def test_the_equal_share_is_that_of_every_token_the_prefix_too(pictures: Any) ->
     assert int(times) == round(512 * most) != round(256 * most)
     exchange = lessons.findings(1, model, pictures["goldfish"][0], acts)[1]
     (times,) = re.findall(r"\*\*, (\d+) times its equal share", exchange)
-    most = attention[0, 256 + 8 * 16 + 8, 256:].max()  # row 9 and column 9
+    most = attention[3, 256 + 2 * 16 + 2, 256:].max()  # head 4, row 3 and column 3
     assert int(times) == round(512 * most) != round(256 * most)
 
 

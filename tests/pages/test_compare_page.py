@@ -12,6 +12,7 @@ import pytest
 from examples import assert_clear_error
 from streamlit.testing.v1 import AppTest
 
+from pages import driver
 from pages.driver import (
     MINE,
     SHIPPED,
@@ -20,8 +21,6 @@ from pages.driver import (
     charts,
     commit,
     open_data,
-    opened,
-    opened_with_data,
     prose,
     provenance,
     stacks,
@@ -38,6 +37,15 @@ OTHER = "vitviz_tiny_cifar10"
 SMALLER = "vit_tiny_patch16_224"  # another grid, and another crop
 SWIN, MIXER = "swin_tiny_patch4_window7_224", "mixer_b16_224"
 pytestmark = pytest.mark.usefixtures("narrow")
+
+
+def opened(page: str, **link: str) -> AppTest:
+    """The page on the picture that the app opens with."""
+    return driver.opened(page, **{"picture": pictures.DEFAULT, **link})
+
+
+def opened_with_data(page: str, **link: str) -> AppTest:
+    return driver.opened_with_data(page, **{"picture": pictures.DEFAULT, **link})
 
 
 @lru_cache(maxsize=4)
@@ -73,8 +81,21 @@ def said(at: AppTest) -> str:
 # --- two models ---------------------------------------------------------------------------------
 
 
-def test_it_opens_with_trained_and_random_weights_of_the_model() -> None:
-    at = opened_with_data("compare")
+def test_it_opens_with_two_animals_of_one_kind_until_a_picture_is_chosen() -> None:
+    at = driver.opened("anatomy")
+    at.query_params.clear()
+    driver.at_page(at, "compare").run()
+    assert_works(at)
+    assert address(at) == {}
+    shown, beside = "sample: cat", "sample: cat's face"
+    assert shown in provenance(at)
+    assert beside in prose(at)
+    at.selectbox(key="picture").set_value("dog").run()
+    assert address(at)["picture"] == "dog"
+
+
+def test_trained_and_random_weights_of_a_model_stand_side_by_side() -> None:
+    at = opened_with_data("compare", compare="weights")
     assert_works(at)
     left, right = token_maps(at)
     assert left["link"] == right["link"] != ""
@@ -88,7 +109,7 @@ def test_it_opens_with_trained_and_random_weights_of_the_model() -> None:
     assert f"**{SHIPPED}, random weights**" in unescape(prose(at))
     assert "beside" in provenance(at)
     assert provenance(at).count("random weights") == 1
-    assert address(at) == {}
+    assert address(at) == {"picture": pictures.DEFAULT, "compare": "weights"}
     trained, random = (acts_of(weights=one).measure().distance for one in ("trained", "random"))
     (heat,) = json.loads(charts(at)[0].spec)["data"]
     np.testing.assert_allclose(numbers(heat["z"]), random - trained, rtol=1e-3, atol=1e-4)
@@ -100,13 +121,13 @@ def test_it_opens_with_trained_and_random_weights_of_the_model() -> None:
 
 
 def test_with_random_weights_on_the_left_the_trained_ones_stand_on_the_right() -> None:
-    at = opened("compare", weights="random")
+    at = opened("compare", compare="weights", weights="random")
     assert "shipped weights" in provenance(at).split("beside")[1]
     assert "random weights" in provenance(at).split("beside")[0]
 
 
 def test_other_weights_get_the_input_that_was_chosen() -> None:
-    at = opened("compare", size="32x48")
+    at = opened("compare", compare="weights", size="32x48")
     assert not at.exception
     assert [(shown["rows"], shown["cols"]) for shown in token_maps(at)] == [(8, 12)] * 2
 
@@ -165,7 +186,7 @@ def test_where_the_grids_differ_the_place_and_the_relative_depth_are_kept() -> N
 
 
 def test_both_answers_stand_side_by_side() -> None:
-    at = opened_with_data("compare", compare="models")
+    at = opened_with_data("compare", compare="models", other_model=OTHER)
     answers = [acts_of(name) for name in (SHIPPED, OTHER)]
     table = tables(at)[0]
     for acts, chart in zip(answers, charts(at)[-2:], strict=True):
@@ -194,7 +215,7 @@ def test_a_click_on_either_side_is_taken_by_both() -> None:
 
 
 def test_a_head_that_is_chosen_in_the_browser_is_kept() -> None:
-    at = opened("compare")
+    at = opened("compare", compare="weights")
     commit(at, head=3)
     assert address(at)["head"] == "4"
     assert [one["state"]["head"] for one in token_maps(at)] == [3, 3]
@@ -202,7 +223,7 @@ def test_a_head_that_is_chosen_in_the_browser_is_kept() -> None:
 
 
 def test_what_other_pages_chose_for_their_maps_stays_theirs() -> None:
-    at = opened("compare", view="spotlight", scale="log", smooth="on")
+    at = opened("compare", compare="weights", view="spotlight", scale="log", smooth="on")
     assert token_maps(at)[0]["state"]["view"] == "heat"
     commit(at, query=9, pinned=True)
     kept = {"view": "spotlight", "scale": "log", "smooth": "on"}
@@ -215,14 +236,16 @@ def test_what_other_pages_chose_for_their_maps_stays_theirs() -> None:
 def test_both_maps_have_one_scale_and_it_is_logarithmic_where_attentions_is(
     scale: str, drawn: str
 ) -> None:
-    at = opened("compare", scale=scale)
+    at = opened("compare", compare="weights", scale=scale)
     assert [one["state"]["scale"] for one in token_maps(at)] == [drawn, drawn]
     words = {"shared": "one scale for all maps", "log": "logarithmic scale"}
     assert words[drawn] in provenance(at)
 
 
 def test_windows_are_compared_with_whole_pictures() -> None:
-    at = opened_with_data("compare", model=SWIN, weights="random", layer="5", query="3.3")
+    at = opened_with_data(
+        "compare", compare="models", model=SWIN, weights="random", layer="5", query="3.3"
+    )
     assert not at.exception
     acts = acts_of(SWIN, "random")
     expected = acts.attention_map(4, (2, 2)).mean(axis=0)

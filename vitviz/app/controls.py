@@ -28,7 +28,7 @@ def draw_controls(page: Page) -> View | None:
     """Draw the shared controls that the page reads; None where there is no model to show."""
     with st.sidebar:
         row = {part: st.container() for part in MODEL if _is_drawn(part, page)}
-    picture = _picture_control(row.get("picture"))
+    picture = _picture_control(row.get("picture"), page.picture or pictures.DEFAULT)
     chosen = _model_control(row.get("model"), row.get("size"), row.get("weights"), picture)
     if chosen is None:
         return None
@@ -60,13 +60,13 @@ def _is_drawn(part: str, page: Page) -> bool:
     return lesson.shows(part) and part in page.settings
 
 
-def _picture_control(menu: DeltaGenerator | None) -> pictures.Picture:
+def _picture_control(menu: DeltaGenerator | None, default: str) -> pictures.Picture:
     names = list(pictures.samples())
     uploaded: pictures.Picture | None = st.session_state.get("uploaded")
     if uploaded is not None:
         names.insert(0, pictures.UPLOAD)
     elif settings.stored_text("picture") == pictures.UPLOAD:
-        settings.change(picture=pictures.DEFAULT)
+        settings.change(picture=default)
         settings.show_message(
             tr(
                 "A link cannot include an uploaded picture, and a reload forgets it; a sample "
@@ -79,7 +79,8 @@ def _picture_control(menu: DeltaGenerator | None) -> pictures.Picture:
             return uploaded.name
         return pictures.title(name)
 
-    chosen = setting("picture", names, pictures.DEFAULT)
+    settings.follow_default("picture", default)
+    chosen = setting("picture", names, default)
     if menu is None:
         return pictures.picture(chosen)
     menu.selectbox(tr("Picture"), names, key="picture", format_func=shown)

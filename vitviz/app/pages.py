@@ -35,6 +35,8 @@ class Page:
         What the layers of a model must be for the page to be drawn: "all-to-all", every token
         attends to every token and they are the same in each layer; "one grid", all layers have
         their patches in the same grid.
+    picture : str, optional
+        The sample that it opens with as long as the reader has chosen none, if not the app's.
     draws_rest : bool
         Whether part of the page is drawn for models that lack what it needs.
     """
@@ -42,6 +44,7 @@ class Page:
     name: str
     settings: tuple[str, ...] = MODEL
     needs: Literal["all-to-all", "one grid"] | None = None
+    picture: str | None = None
     draws_rest: bool = False
 
     @property
@@ -118,6 +121,7 @@ PAGES: Mapping[str, Page] = {
                 *(*MODEL, "layer", "compare", "other_model", "other_weights", "other_picture"),
                 "matches",
             ),
+            picture="cat",  # of which there are two
         ),
     )
 }

@@ -99,6 +99,13 @@ def stored_text(name: str) -> str | None:
     return _session_settings().get(name)
 
 
+def follow_default(name: str, default: str) -> None:
+    """Give a setting that no one has changed the default of the page that is drawn now."""
+    stored = stored_text(name)
+    if name in _defaults() and st.session_state.get(name, stored) == stored != default:
+        change(**{name: default})
+
+
 def is_presenting() -> bool:
     """Return whether everything is drawn larger, for a projector."""
     return stored_text("presenter") == "True"

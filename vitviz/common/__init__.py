@@ -2,3 +2,5 @@
 
 #: The shipped model that opens first, and that the lessons show.
 DEFAULT_MODEL = "vitviz_things200"
+#: The same with 4 x 4 patches, so that all of its attention can be read as numbers.
+SMALL_MODEL = "vitviz_things200_p16"

@@ -1,8 +1,8 @@
 """Seven lessons of ten minutes: a short list of steps, each a view, what to do, and a question.
 
 A view is a page and its settings, as a link holds them. Each was chosen because it shows the thing
-with the model that opens first, on a sample picture. The worksheet and the teacher's guide, which
-docs/teaching.py writes, follow these steps.
+on a sample picture, with the model that opens first or, in lesson 1, with the one of 16 patches.
+The worksheet and the teacher's guide, which docs/teaching.py writes, follow these steps.
 """
 
 import re
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
+from ..common import SMALL_MODEL
 from ..common.language import mark
 
 
@@ -66,18 +67,21 @@ LESSONS = (
                     "Press *Play* and follow the picture. **How many tokens enter the encoder, and "
                     "how many numbers does each have?**"
                 ),
-                {"step": "picture"},
+                {"step": "picture", "model": SMALL_MODEL},
                 ("picture", "anatomy"),
             ),
             Step(
                 "anatomy",
                 4,
                 mark(
-                    "The encoder is open at its first layer, and the panda's eye is chosen. Click "
-                    "other patches. **In which of the boxes does a token receive something from "
-                    "others?**"
+                    "The encoder is open at its first layer, and a patch of the panda's face is "
+                    "chosen. Its row of A is framed. Click other patches. **In which of the boxes "
+                    "does a token receive something from others?**"
                 ),
-                {"step": "attention", "layer": "1", "head": "1", "query": "9.9"},
+                {
+                    **{"step": "attention", "model": SMALL_MODEL},
+                    **{"layer": "1", "head": "4", "query": "3.3"},
+                },
                 ("picture", "anatomy"),
             ),
         ),

@@ -7,14 +7,17 @@ import numpy as np
 import streamlit as st
 
 from vitviz import plots
+from vitviz.app import settings
 from vitviz.app.screens import shuffle
-from vitviz.app.shared import results
+from vitviz.app.shared import models, results
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import anatomy, class_menu, lesson
-from vitviz.app.widgets.control import choose
+from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import places
+from vitviz.app.widgets.weights import OWN
+from vitviz.common import DEFAULT_MODEL, SMALL_MODEL
 from vitviz.common.language import Message, as_percent, mark, tr, tr_md
 from vitviz.text.class_names import full_names, table_names
 from vitviz.web.anatomy_map import token_name
@@ -30,9 +33,34 @@ EXPERIMENTS = {
 
 
 def page(view: View) -> Data:
+    _choose_patches(view)
     _draw_way(view)
     tables = _draw_experiments(view) or []
     return Data(lambda: [_shapes(view), *_tabulate_product(view), *tables])
+
+
+def _choose_patches(view: View) -> None:
+    """Offer the shipped model of 16 patches beside the one of 256, where one of them is shown."""
+    from vitviz.zoo.checkpoints import count_patches
+
+    pair = [SMALL_MODEL, DEFAULT_MODEL]
+    if view.model.name not in pair or not {*pair} <= {*models.model_names()}:
+        return
+    st.session_state.patches = view.model.name
+
+    def count(name: str) -> str:
+        return tr("{count} patches", count=count_patches(name))
+
+    control(
+        "patches",
+        tr("Patches"),
+        pair,
+        "bar",
+        words=count,
+        width="content",
+        label_visibility="collapsed",
+        on_change=lambda: settings.change(model=st.session_state.patches, size=OWN),
+    )
 
 
 @lesson.part("anatomy")

@@ -48,7 +48,7 @@ def page(view: View) -> Data | None:
         "compare",
         tr("Compare"),
         MODES,
-        "models" if absent else "weights",
+        "models" if absent else "pictures",
         "bar",
         "selectbox",
         width=230,
@@ -198,6 +198,8 @@ def _other_picture(view: View, bar: DeltaGenerator) -> View | None:
         names.insert(0, pictures.UPLOAD)
         titles[pictures.UPLOAD] = uploaded.name
     others = [name for name in names if name != shown]
+    kind = shown.split("_")[0]
+    others.sort(key=lambda name: name.split("_")[0] != kind)  # samples of one kind begin alike
     chosen = choose(
         "other_picture",
         tr("with"),

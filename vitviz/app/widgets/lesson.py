@@ -170,10 +170,15 @@ def _step_button(
 
 
 def _begin(number: int, place: int) -> None:
-    """Show a step; the model stays, and within one lesson a picture that the reader has chosen."""
+    """Show a step; the model stays, and within one lesson a picture that the reader has chosen.
+
+    A model that the last step has chosen goes with it.
+    """
     before, picture = step_numbers(), settings.stored_text("picture")
     stored = {name: settings.stored_text(name) for name in STAYING}
     texts = {name: value for name, value in stored.items() if value is not None}
+    if before and texts.get("model") == _step_at(*before).settings.get("model"):
+        texts.pop("model", None)
     texts |= text.settings_of(number, place)
     stays = before and before[0] == number and "picture" not in _step_at(number, place).settings
     if before and stays and picture not in (None, text.settings_of(*before)["picture"]):

@@ -64,6 +64,22 @@ function attention(scene) {
   return once("shares", q, [head, token], () => attend(q, k, bias, scene.data.facts.scale, head, token));
 }
 
+const READABLE = 24; // tokens whose whole matrix is written in numbers
+
+/** All queries against all keys in numbers, where they are few and have arrived: the scores, or their softmax.
+ * @param {Scene} scene @param {"scores" | "shares"} name @returns {Item | null} */
+function grid(scene, name) {
+  const [q, k, bias] = ["queries", "keys", "bias"].map((box) => scene.layer.get(box));
+  if (!q || !k || q.only !== null || k.only !== null || Math.max(q.shape[1], k.shape[1]) > READABLE) return null;
+  const { head } = scene;
+  const rows = once(`grid ${name}`, q, [head], () => Array.from({ length: q.shape[1] },
+    (_, query) => attend(q, k, bias, scene.data.facts.scale, head, query)[name]));
+  return { kind: "grid", label: name === "shares" ? tr("A, head {head}", { head: head + 1 }) : tr("scores, head {head}", { head: head + 1 }),
+    values: rows.flatMap((row) => [...row]), cols: k.shape[1], mark: scene.token, key: scene.key, shares: name === "shares",
+    note: name === "shares" ? tr("%, rows: queries, columns: keys") : tr("rows: queries, columns: keys"),
+    pick: (index) => scene.pickPair(Math.floor(index / k.shape[1]), index % k.shape[1]) };
+}
+
 /** The patch that gets the most attention, as a key. @param {Scene} scene @param {number} prefix tokens in front */
 export function strongest(scene, prefix) {
   const shares = attention(scene)?.shares.subarray(prefix) ?? [0];
@@ -89,17 +105,23 @@ function worked(scene, whole) {
   const undivided = dots.map((value, j) => value + scores[j] - value * scene.data.facts.scale);
   const without = Math.max(...softmax(undivided));
   const biased = scene.layer.has("bias") ? tr(" + bias {bias}", { bias: written(moved) }) : "";
+  const all = grid(scene, whole ? "shares" : "scores");
+  /** @type {Item[]} */
+  const bars = [
+    { kind: "bars", label: tr("scores"), values: scores, mark: scene.key, pick: scene.pickKey, grown: whole ? 1 : scene.t,
+      note: `${written(Math.min(...scores))} … ${written(Math.max(...scores))}` },
+    { kind: "bars", label: tr("softmax"), values: shares, mark: scene.key, pick: scene.pickKey, grown: whole ? scene.t : 1,
+      note: `${percent(Math.min(...shares))} … ${percent(Math.max(...shares))}` },
+  ];
   return [
+    ...(all ? [all] : []),
     strip("q_{i}", asked, { tone: "query", limit }),
     strip("k_{j}", seen, { tone: "key", limit }),
     strip("q_{i} ⊙ k_{j}", product, { end, note: `Σ = ${written(dot)}` }),
     line(`q_{i} · k_{j} = ${written(dot)} → ${scene.data.facts.divide}${biased} = ` +
       `**${written(end < product.length ? dot * scene.data.facts.scale + moved : scores[scene.key], 4)}** → ` +
       tr("softmax over {keys} keys = **{share}**", { keys, share: percent(shares[scene.key]) })),
-    { kind: "bars", label: tr("scores"), values: scores, mark: scene.key, pick: scene.pickKey, grown: whole ? 1 : scene.t,
-      note: `${written(Math.min(...scores))} … ${written(Math.max(...scores))}` },
-    { kind: "bars", label: tr("softmax"), values: shares, mark: scene.key, pick: scene.pickKey, grown: whole ? scene.t : 1,
-      note: `${percent(Math.min(...shares))} … ${percent(Math.max(...shares))}` },
+    ...(all ? [] : bars),
     line(tr("The {keys} scores spread by {wide} before the division and by {narrow} after it. Without it the strongest key would take {without}, not {most}.",
       { keys, wide: written(wide), narrow: written(narrow), without: percent(without), most: percent(Math.max(...shares)) })),
   ];

@@ -124,6 +124,17 @@ export function drawBars(canvas, values, mark, grown, colour, marked) {
   context.fillRect(0, y(0), canvas.width, 1);
 }
 
+/** The largest size of the values of a grid. @param {ArrayLike<number>} values */
+export function sizeOf(values) {
+  return Math.max(...Array.from(values, Math.abs)) || 1;
+}
+
+/** A number as a cell of a grid holds it: shares in whole percent.
+ * @param {number} value @param {boolean} shares */
+export function inCell(value, shares) {
+  return shares ? (100 * value).toFixed(0) : value.toFixed(1).replace("-", "−");
+}
+
 /** @param {ArrayLike<number>} values @param {number} limit */
 export function countOf(values, limit) {
   return tr("{count} numbers, ±{limit}", { count: values.length, limit: written(limit, 2) });

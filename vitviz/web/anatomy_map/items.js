@@ -4,10 +4,11 @@
 
 import { contextOf, element } from "../token_map/parts.js";
 import { BOXES, part } from "./boxes.js";
-import { drawBars, drawCut, drawMatrix, drawStrip, pixels, rich } from "./drawing.js";
+import { drawBars, drawCut, drawMatrix, drawStrip, inCell, pixels, rich, sizeOf } from "./drawing.js";
 import { tokens, waiting } from "./scenes.js";
 import { STEPS } from "./steps.js";
 import { written } from "./tensors.js";
+import { percent } from "../token_map/maps.js";
 import { tr } from "../token_map/strings.js";
 
 /** @import { Item, Scene } from "./scenes.js" */
@@ -26,6 +27,11 @@ function made(kind) {
   if (kind === "line") return node;
   if (kind === "table") {
     node.append(element("table"));
+    return node;
+  }
+  if (kind === "grid") {
+    node.append(element("div", {}, element("span", { className: "label" }), element("span", { className: "note" })),
+      element("table"));
     return node;
   }
   const canvas = element("canvas", { aria: { role: "img" } });
@@ -119,6 +125,35 @@ const SHOW = {
     Object.assign(mark.style, { top: `${(100 * item.mark) / item.tensor.rows}%`,
       height: `${Math.max(2, 100 / item.tensor.rows)}%` });
   },
+  grid(node, { label, note, values, cols, mark, key, shares, pick }, scene) {
+    const [{ firstChild: name, lastChild: words }, table] = node.children;
+    write(name, label);
+    write(words, note);
+    const limit = sizeOf(values);
+    if (node.drawn !== values) {
+      node.drawn = values;
+      const tokens = Array.from({ length: Math.max(cols, values.length / cols) }, (_, token) => scene.data.nameOf(token));
+      const head = (/** @type {number} */ token, /** @type {string} */ scope) =>
+        element("th", { scope, textContent: shortName(tokens[token], token, scene), title: tokens[token] });
+      const rows = Array.from({ length: values.length / cols }, (_, query) =>
+        element("tr", {}, head(query, "row"), ...Array.from({ length: cols }, (_, each) => {
+          const value = values[query * cols + each];
+          const cell = element("td", { textContent: inCell(value, shares),
+            title: `${tokens[query]} → ${tokens[each]}: ${shares ? percent(value) : written(value)}` });
+          cell.style.setProperty("--size", `${Math.round((60 * Math.abs(value)) / limit)}%`);
+          cell.className = value < 0 ? "below" : "";
+          cell.onclick = () => pick(query * cols + each);
+          return cell;
+        })));
+      table.replaceChildren(element("thead", {}, element("tr", {}, element("td"),
+        ...Array.from({ length: cols }, (_, each) => head(each, "col")))), element("tbody", {}, ...rows));
+      table.setAttribute("aria-label", `${label}: ${note}`);
+    }
+    table.querySelectorAll("tbody tr").forEach((/** @type {HTMLElement} */ line, /** @type {number} */ query) => {
+      line.classList.toggle("query", query === mark);
+      [...line.children].forEach((cell, each) => cell.classList.toggle("key", each === key + 1));
+    });
+  },
   table(node, item) {
     const table = node.firstChild;
     const rows = [item.head, ...item.rows];
@@ -170,6 +205,13 @@ const SHOW = {
     write(note, tr("{grid} cells", { grid: scene.data.facts.grid.join(" × ") }));
   },
 };
+
+/** What a token is called at the edge of a grid: its row and column in the picture, else its name.
+ * @param {string} name @param {number} token @param {any} scene */
+function shortName(name, token, { data: { shape: { prefix, cols } } }) {
+  const patch = token - prefix.length;
+  return patch < 0 ? name : `${Math.floor(patch / cols) + 1}.${(patch % cols) + 1}`;
+}
 
 /** @param {HTMLCanvasElement} canvas @param {HTMLCanvasElement} from */
 function copy(canvas, from) {

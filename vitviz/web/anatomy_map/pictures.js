@@ -4,6 +4,7 @@
 // Numbers drawn as pixels stay pixels, one per number; all else becomes lines and text.
 
 import { background, boxed } from "../token_map/placed.js";
+import { inCell, sizeOf } from "./drawing.js";
 import { INK, drawn, linesOf } from "../token_map/saving.js";
 
 /** @import { Grid } from "../token_map/maps.js" */
@@ -12,6 +13,7 @@ import { INK, drawn, linesOf } from "../token_map/saving.js";
 
 const [PHOTO, SCENE, LABEL, NOTE, GAP] = [300, 640, 120, 150, 10]; // pixels
 const [LETTERS, LINE] = [13, 19];
+const [BELOW, ABOVE] = ["#2166ac", "#b2182b"]; // of a grid, as in the style
 const MARKED = /([_^]\{[^}]*\}|\*\*[^*]+\*\*)/;
 
 /** @param {string} text */
@@ -96,6 +98,24 @@ const ROWS = {
     if (mark >= 0) bars.push(bar(mark, keyColour, Math.max(wide, WIDE / 90)));
     return labelled(item, 66, [...bars, drawn("rect", { x: 0, y: y(0), width: WIDE, height: 1,
       fill: "#7d8794" })], colours);
+  },
+  grid({ label, note, values, cols, mark, key, shares }, _, { colours }) {
+    const title = words(`${label} (${note})`, 0, SCENE, { "font-weight": "600" });
+    const [wide, high, limit] = [SCENE / cols, LINE + 1, sizeOf(values)];
+    const cells = [...values].flatMap((value, i) => {
+      const [x, y] = [(i % cols) * wide, Math.floor(i / cols) * high + title.height];
+      return [
+        drawn("rect", { x, y, width: wide, height: high, fill: value < 0 ? BELOW : ABOVE, "fill-opacity": (0.6 * Math.abs(value)) / limit }),
+        drawn("text", { x: x + wide / 2, y: y + 0.75 * high, fill: "currentColor", "text-anchor": "middle",
+          "font-family": "sans-serif", "font-size": 11 }, inCell(value, shares)),
+      ];
+    });
+    const rows = values.length / cols;
+    const marks = [
+      frame(0, title.height + mark * high, SCENE, high, { stroke: colours.query }),
+      frame(key * wide, title.height, wide, rows * high, { stroke: colours.key }),
+    ];
+    return { node: drawn("g", {}, title.node, ...cells, ...marks), height: title.height + rows * high + GAP };
   },
   table({ head, rows, mark, shares }) {
     const wide = SCENE / head.length;

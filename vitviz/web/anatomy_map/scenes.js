@@ -9,7 +9,7 @@ import { tr } from "../token_map/strings.js";
 
 /**
  * @typedef {object} Item one line of a scene
- * @property {"strip" | "line" | "bars" | "matrix" | "table" | "cut" | "channels" | "patch"} kind
+ * @property {"strip" | "line" | "bars" | "matrix" | "grid" | "table" | "cut" | "channels" | "patch"} kind
  * @property {string} [label]
  * @property {string} [tone] "query" or "key"
  * @property {ArrayLike<number>} [values]
@@ -22,7 +22,9 @@ import { tr } from "../token_map/strings.js";
  * @property {string[]} [head]
  * @property {string[][]} [rows]
  * @property {string[]} [titles] of the rows of a table, under the pointer
- * @property {number[]} [shares] of the rows of a table, as bars
+ * @property {number[] | boolean} [shares] of the rows of a table, as bars; whether a grid holds shares
+ * @property {number} [cols] of a grid
+ * @property {number} [key] the marked column of a grid
  * @property {(index: number) => void} [pick]
  * @property {[from: number, count: number]} [part] the head's part of a strip
  *
@@ -38,6 +40,7 @@ import { tr } from "../token_map/strings.js";
  * @property {number} dim the number of the token that is worked out
  * @property {number} t from 0 to 1 while the numbers move
  * @property {(key: number) => void} pickKey
+ * @property {(query: number, key: number) => void} pickPair
  * @property {(dim: number) => void} pickDim
  */
 

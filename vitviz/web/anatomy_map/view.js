@@ -211,6 +211,7 @@ class View extends Component {
     });
     this.parts = parts;
     this.box.style.setProperty("--query-mark", data.queryColour);
+    this.box.style.setProperty("--key-mark", data.keyColour);
     this.box.replaceChildren(...content);
     this.#listen();
   }
@@ -251,6 +252,10 @@ class View extends Component {
     return {
       ...this.walk.scene, steps: this.steps, layer: this.layer, t, key: 0, dim: this.dim,
       pickKey: (/** @type {number} */ key) => this.#choose(() => this.change({ key })),
+      pickPair: (/** @type {number} */ query, /** @type {number} */ key) => this.#choose(() => {
+        this.change({ query });
+        this.change({ key });
+      }),
       pickDim: (/** @type {number} */ dim) => this.#choose(() => {
         this.dim = dim;
         this.#begin();

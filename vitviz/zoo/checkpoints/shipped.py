@@ -91,6 +91,13 @@ def write_metadata(path: Path, **about: Any) -> None:
     save_file(load_file(path), path, metadata={"vitviz": json.dumps(metadata)})
 
 
+@cache
+def count_patches(name: str) -> int:
+    """Return the number of patches of a shipped model's input, without reading its weights."""
+    built = _metadata(assets() / "weights" / f"{name}.safetensors")["configuration"]
+    return int((built["image_size"] // built["patch_size"]) ** 2)
+
+
 def initialisations(name: str) -> tuple[str, ...]:
     """Return the initialisations of a model: "plain", and "mimetic" if its training used it."""
     if name not in shipped_names():
