@@ -2,6 +2,7 @@
 
     python benchmarks/load.py uploads [--sessions 30] [--rounds 3]
     python benchmarks/load.py mixed [--sessions 20] [--seconds 300] [--still]
+    python benchmarks/load.py beside [--sessions 3] [--maps 20]
     python benchmarks/load.py sizes [--count 120] [--max-tokens 1024] [--weights trained]
     python benchmarks/load.py giants [--size 352x352] [--sessions 3] [--max-tokens 20000]
 
@@ -19,6 +20,9 @@ and one waits for a hub that never answers; half-way the server is killed and st
 maps of each upload are compared with those that this process makes, and each page must name the
 visitor's own picture. The time of a map is that of a page with a new picture. With --still nobody
 runs an experiment, to compare with.
+
+beside: one visitor uploads picture after picture, alone and then while others run experiments
+without a break; the slowest map beside them may take AFTER seconds more than the slowest alone.
 
 sizes: one visitor asks for so many input sizes, which must not fill the memory: the weights are
 promised 2 GB at most, captures 512 MB and pictures 256 MB.
@@ -40,7 +44,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import cycle, product
@@ -51,6 +55,7 @@ from joblib import cpu_count
 from PIL import Image
 
 import vitviz
+from vitviz.app.pages import PAGES
 from vitviz.common import DEFAULT_MODEL
 from vitviz.web.token_map import encode_frame
 
@@ -60,11 +65,12 @@ from app_server import Server, free_port, serving
 from visitor import Visitor
 
 GOAL = 10.0  # seconds, of 95 in 100
+AFTER = 2.0  # seconds that a map may wait for an experiment, or without a place in the queue
 SETTLED = 15  # rounds
 GROWTH = 0.05  # of the peak after those, at most
 PROMISED = 2000 + 512 + 256  # MB of weights, captures and pictures
 WORKING = 700  # MB of one pass and its page, and of what Python and its allocator keep
-PAGES = ("attention", "distance", "classify", "rollout", "tokens", "positions", "filters")
+VISITED = ("attention", "distance", "classify", "rollout", "tokens", "positions", "filters")
 SIZES = ("32x48", "48x48", "96x64", "whole")
 PICTURES = 4  # of each visitor
 Pictures = Iterator[int]  # their numbers
@@ -177,26 +183,38 @@ class Mixed:
         self.maps = [maps_of(data, model) for data in self.pictures]
         self.times: dict[str, list[float]] = defaultdict(list)
         self.mistakes: list[str] = []
+        self.heard: list[tuple[float, list[str]]] = []  # seconds of a map, and what was said of it
         self.lost = 0  # actions that the kill cut off
         self.down = threading.Event()  # the server is being started again
         self.url = ""
         self.until = 0.0
 
     def run(self, number: int) -> None:
-        """Behave as one visitor, who comes back where the server was killed."""
-        does = (self.look, self.look, self.map, self.experiment, self.report)[number % 5]
+        """Behave as one visitor of the kind that the number has."""
+        self.visit(
+            number, (self.look, self.look, self.map, self.experiment, self.report)[number % 5]
+        )
+
+    def visit(self, number: int, does: Callable[..., None]) -> None:
+        """Do one thing again and again, and come back where the server was killed."""
         choice = random.Random(number)
         pictures = cycle(range(PICTURES * number, PICTURES * (number + 1)))
+        query, page, view = "", "attention", ""
         while time.monotonic() < self.until:
             if self.down.is_set():
                 time.sleep(0.2)
                 continue
             try:
-                with Visitor(self.url) as visitor:
+                with Visitor(self.url, query, page=page) as visitor:
                     visitor.run()
+                    if view and view_of(visitor) != view:
+                        self.mistakes.append(
+                            f"{number} came back to {view_of(visitor)!r}, and had {view!r}"
+                        )
                     mine = f"{number}.jpg"
                     visitor.upload(mine, self.pictures[next(pictures)])
                     while time.monotonic() < self.until:
+                        query, page, view = visitor.query, visitor.page, view_of(visitor)
                         does(visitor, number, choice, pictures)
                         if not visitor.provenance.endswith(f" · {mine}"):
                             self.mistakes.append(f"{number} sees {visitor.provenance!r}")
@@ -227,12 +245,12 @@ class Mixed:
         self, visitor: Visitor, number: int, choice: random.Random, pictures: Pictures
     ) -> None:
         """Turn a page, and choose a layer and a size there."""
-        page = choice.choice(PAGES)
+        page = choice.choice(VISITED)
         with self.timed(f"page {page}"):
             visitor.turn_to(page)
         size = choice.choice((*SIZES, "own", "own"))
         with self.timed("size and layer"):
-            if visitor.elements("slider"):
+            if "layer" in PAGES[page].settings:
                 visitor.choose("Layer", choice.randint(1, 6))
             visitor.choose("Size of the input", size).run()
 
@@ -240,9 +258,10 @@ class Mixed:
         """Show a new picture, and compare its map with that of this process."""
         if visitor.page != "attention":
             visitor.turn_to("attention")
-        seed = next(pictures)
+        seed, heard = next(pictures), len(visitor.progress)
         with self.timed("map of a new picture"):
             visitor.upload(f"{number}.jpg", self.pictures[seed])
+        self.heard.append((self.times["map of a new picture"][-1], visitor.progress[heard:]))
         codes, expected = visitor.codes.astype(int), self.maps[seed]
         if codes.shape != expected.shape or abs(codes - expected).max() > 1:
             self.mistakes.append(f"{number} has a map that is not its picture's")
@@ -301,11 +320,45 @@ def mixed(sessions: int, seconds: float, still: bool) -> bool:
         print(f"{what:22} {len(times):4} times: {spread(times)}")
     for mistake in work.mistakes[:20]:
         print(mistake)
+    slow = [any("ahead of you" in text for text in heard) for s, heard in work.heard if s > AFTER]
+    print(f"{sum(slow)} of {len(slow)} that waited over {AFTER} s for a map were told their place")
     print(
         f"peak {peaks[0]:.0f} and {peaks[1]:.0f} MB; {work.lost} visitors came back after the kill"
     )
     print(f"goal: nothing wrong ({len(work.mistakes)} were)")
     return not work.mistakes
+
+
+def beside(sessions: int, maps: int) -> bool:
+    """Upload alone and beside experiments; returns whether these stop the maps for too long."""
+    own = -(-2 * maps // PICTURES)  # visitors' worth of pictures, so that no map is from a cache
+    work, slowest = Mixed(own + sessions, still=False), []
+    pictures = iter(range(1, PICTURES * own))
+    with ThreadPoolExecutor(sessions) as pool, started() as server, Visitor(server.url) as visitor:
+        work.url = server.url
+        visitor.run().upload("0.jpg", work.pictures[0])
+        for busy in range(2):
+            if busy:
+                work.until = float("inf")
+                for number in range(own, own + sessions):
+                    pool.submit(work.visit, number, work.experiment)
+                time.sleep(5)  # until they run
+            work.times.pop("map of a new picture", None)
+            for _ in range(maps - 1):
+                work.map(visitor, 0, random.Random(0), pictures)
+            times = work.times["map of a new picture"]
+            print(f"{sessions * busy} experiments beside: {spread(times)}", flush=True)
+            slowest.append(max(times))
+        work.until = 0.0
+        work.down.set()  # experiments that still run are cut off
+    print(f"{len(work.times['experiment'])} experiments ended", *work.mistakes, sep="\n")
+    print(f"goal: at most {AFTER} s more for the slowest map, and no mistake")
+    return slowest[1] - slowest[0] <= AFTER and not work.mistakes
+
+
+def view_of(visitor: Visitor) -> str:
+    """What is on screen, without the picture: a new server cannot know an uploaded one."""
+    return visitor.provenance.rpartition(" · ")[0]
 
 
 @contextmanager
@@ -387,6 +440,10 @@ def main() -> int:
     way.add_argument("--seconds", type=float, default=300)
     way.add_argument("--still", action="store_true", help="without experiments")
     way.set_defaults(run=lambda asked: mixed(asked.sessions, asked.seconds, asked.still))
+    way = ways.add_parser("beside")
+    way.add_argument("--sessions", type=int, default=3)
+    way.add_argument("--maps", type=int, default=20)
+    way.set_defaults(run=lambda asked: beside(asked.sessions, asked.maps))
     way = ways.add_parser("sizes")
     way.add_argument("--count", type=int, default=120)
     way.add_argument("--max-tokens", type=int, default=1024)

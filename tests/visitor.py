@@ -85,6 +85,17 @@ class Visitor:
         drawn = [self._drawn[path] for path in sorted(self._drawn)]
         return [getattr(one, kind) for one in drawn if one.WhichOneof("type") == kind]
 
+    def find(self, kind: str, label: str) -> Any:
+        """Return the only element of a kind with this label."""
+        found = [one for one in self.elements(kind) if one.label == label]
+        if len(found) != 1:
+            labels = [one.label for one in self.elements(kind)]
+            raise LookupError(
+                f"{len(found)} of {kind} {label!r} on {self.page}, which has {labels}. "
+                f"Provenance: {self.provenance!r}. Notices: {self.complaints}."
+            )
+        return found[0]
+
     @property
     def provenance(self) -> str:
         lines = [one.body for one in self.elements("html") if "<details>" in one.body]
@@ -133,7 +144,7 @@ class Visitor:
 
     def download(self, label: str) -> bytes:
         """Press a button whose file is made on demand; returns the file."""
-        (button,) = (one for one in self.elements("download_button") if one.label == label)
+        button = self.find("download_button", label)
         message = BackMsg()
         message.backend_operation_request.request_id = uuid.uuid4().hex
         message.backend_operation_request.session_id = self.session
@@ -148,7 +159,7 @@ class Visitor:
     def choose(self, label: str, value: Any) -> "Visitor":
         """Give a menu or a slider another value, as text or as a number; the page is not asked."""
         kind = "slider" if isinstance(value, int) else "selectbox"
-        (widget,) = (one for one in self.elements(kind) if one.label == label)
+        widget = self.find(kind, label)
         state = self._widgets.setdefault(widget.id, WidgetState(id=widget.id))
         if kind == "slider":
             state.double_array_value.data[:] = [value]
@@ -158,7 +169,7 @@ class Visitor:
 
     def press(self, label: str) -> None:
         """Press a button, and wait for nothing."""
-        (button,) = (one for one in self.elements("button") if one.label == label)
+        button = self.find("button", label)
         self._widgets[button.id] = WidgetState(id=button.id, trigger_value=True)
         self.ask()
         del self._widgets[button.id]
