@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 # Predict first on the page Classify: which block of the picture matters most for a class.
 
 
+def occlusion_key(index: int, block: int, removal: "Removal") -> tuple[str, int, int, "Removal"]:
+    """Return what the effect of hiding each block depends on, beside the model and the picture."""
+    return "occlusion", index, block, removal
+
+
 def hides_answer(view: View, index: int, block: int, removal: "Removal") -> bool:
     """Return whether the effect of hiding the blocks is not to be seen yet."""
     question = _question(view, index, block, removal)
@@ -164,7 +169,7 @@ def page(view: View) -> Data | None:
     found = Found(
         lens,
         find_result(view, "head effects", instead),
-        None if hidden else find_result(view, "occlusion", index, block, removal),
+        None if hidden else find_result(view, *occlusion_key(index, block, removal)),
         find_result(view, "curves", index, removal),
     )
     return Data(lambda: tables(view, changes, found, index))
@@ -292,7 +297,7 @@ def _patches(
     if hides_answer(view, index, block, removal):
         ask_for_answer(view, index, name, block, removal)
         return None
-    effect = None if edits else find_result(view, "occlusion", index, block, removal)
+    effect = None if edits else find_result(view, *occlusion_key(index, block, removal))
     guess = show_guess(view, index, name, block, removal, effect)
     figure = plots.removed_patches(
         edited_input(view.model, view.picture.image, edits),
@@ -325,8 +330,7 @@ def _patches(
 
 def _occlusion(view: View, index: int, name: str, block: int, removal: "Removal") -> Pending | None:
     """Draw what hiding each block costs, as a figure of its own."""
-    called = ("occlusion", index, block, removal)
-    found = find_result(view, *called)
+    found = find_result(view, *occlusion_key(index, block, removal))
     if hides_answer(view, index, block, removal):
         ask_for_answer(view, index, name, block, removal)
         return None
@@ -366,7 +370,7 @@ def _run_occlusion(view: View, index: int, block: int, removal: "Removal") -> Pe
             progress=progress,
         )
 
-    called = ("occlusion", index, block, removal)
+    called = occlusion_key(index, block, removal)
     return run_button(view, tr("Hide blocks ({passes} passes)", passes=passes), called, make)
 
 
