@@ -162,8 +162,13 @@ def test_words_are_read_from_a_file(architecture: str, tmp_path: Path) -> None:
     assert read.activation in read.provenance
 
 
-def test_a_bias_of_zero_is_none() -> None:
-    assert words(CLIP, logit_bias=0.0).activation == "softmax"
+def test_a_bias_of_zero_is_a_bias(tmp_path: Path) -> None:
+    said = words(SIGLIP, logit_bias=0.0)
+    said.write(tmp_path / "words.npz")
+    for each in (said, Words.read(tmp_path / "words.npz")):
+        assert (each.logit_bias, each.activation) == (0, "sigmoid")
+        assert "bias 0, sigmoid" in each.provenance
+    assert words(CLIP).activation == "softmax"
 
 
 def test_vectors_in_half_precision_are_of_length_1_but_for_rounding() -> None:

@@ -148,7 +148,7 @@ def word_map(
         own = {(last, head): values for head, values in enumerate(acts.values(last))}
         acts = capture(model, image, edits=[MuteHeads(own, own)])
     logits = _outputs_of_patches(model, acts, acts.depth).cpu().numpy()
-    return read_only((logits - model.words.logit_bias) / model.words.logit_scale)
+    return read_only((logits - (model.words.logit_bias or 0)) / model.words.logit_scale)
 
 
 def _probabilities(model: Model, tokens: np.ndarray) -> np.ndarray:

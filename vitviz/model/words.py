@@ -52,7 +52,7 @@ class Words:
 
     The logit of a name is logit_scale times the cosine between its vector and the picture's
     embedding, plus logit_bias. Without a bias, as in CLIP, probabilities are the softmax over the
-    names; with a bias, as in SigLIP, each is the sigmoid of its own logit.
+    names; with a bias, as in SigLIP, each is the sigmoid of its own logit, also if the bias is 0.
 
     Attributes
     ----------
@@ -61,8 +61,8 @@ class Words:
         Vectors of length 1, one for each name, of the text tower that belongs to the model.
     logit_scale : float
         The factor itself (about 100 in a trained CLIP), not its logarithm.
-    logit_bias : float
-        0 if there is none.
+    logit_bias : float or None
+        None if there is none, as in CLIP.
     source : str
         Where the vectors come from, for the provenance line.
     templates : tuple of str
@@ -84,7 +84,7 @@ class Words:
     names: tuple[str, ...]
     vectors: np.ndarray
     logit_scale: float
-    logit_bias: float = 0.0
+    logit_bias: float | None = None
     source: str = "text vectors in memory"
     templates: tuple[str, ...] = ()
 
@@ -116,8 +116,8 @@ class Words:
                 "Expected vectors of length 1, got one of length {length:.4g}.",
                 length=lengths[~is_unit][0],
             )
-        bias = 0.0 if logit_bias is None else float(logit_bias)
-        if not (np.isfinite(logit_scale) and logit_scale > 0 and np.isfinite(bias)):
+        bias = None if logit_bias is None else float(logit_bias)
+        if not (np.isfinite(logit_scale) and logit_scale > 0 and np.isfinite(bias or 0.0)):
             raise ModelError(
                 "Expected a logit_scale above 0 and a finite logit_bias, got {logit_scale} "
                 "and {bias}.",
@@ -202,7 +202,7 @@ class Words:
         arrays: dict[str, ArrayLike] = dict(
             names=np.array(self.names), vectors=self.vectors, logit_scale=self.logit_scale
         )
-        if self.logit_bias:
+        if self.logit_bias is not None:
             arrays["logit_bias"] = self.logit_bias
         if self.templates:
             arrays["templates"] = np.array(self.templates)
@@ -213,12 +213,14 @@ class Words:
     @property
     def activation(self) -> Literal["softmax", "sigmoid"]:
         """Function that turns logits into probabilities."""
-        return "sigmoid" if self.logit_bias else "softmax"
+        return "softmax" if self.logit_bias is None else "sigmoid"
 
     @property
     def provenance(self) -> Message:
         """Description for the provenance line."""
-        bias = Message(", bias {bias:.4g}", bias=self.logit_bias) if self.logit_bias else ""
+        bias: Message | str = ""
+        if self.logit_bias is not None:
+            bias = Message(", bias {bias:.4g}", bias=self.logit_bias)
         return Message(
             "{count} classes by {source}, scale {scale:.4g}{bias}, {activation}",
             count=len(self.names),
@@ -235,4 +237,4 @@ class Words:
         wide = embeddings.float() if embeddings.device.type == "mps" else embeddings.double()
         vectors = F.normalize(from_numpy(self.vectors.copy()).to(wide), dim=-1)
         cosines = F.normalize(wide, dim=-1) @ vectors.T
-        return (self.logit_scale * cosines + self.logit_bias).float()
+        return (self.logit_scale * cosines + (self.logit_bias or 0.0)).float()
