@@ -61,6 +61,22 @@ def test_a_head_writes_what_the_stream_lacks_without_it(name: str) -> None:
         assert parts.heads[layer, head] == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.parametrize("name", ["class token", "registers, mean of patches"])
+def test_a_head_writes_from_a_token_what_the_stream_lacks_without_that_token(name: str) -> None:
+    model, image = watched(name), picture()
+    acts = capture(model, image)
+    _, weights, _ = _read_linearly(model, acts, Question(model, 3))
+    parts = direct_logit_attribution(model, image, 3)
+    np.testing.assert_allclose(parts.by_token.sum(axis=2), parts.heads)
+    for token in (0, 7):
+        attention, values = acts.attention(1)[2], acts.values(1)[2]
+        rest = attention @ values - np.outer(attention[:, token], values[token])
+        without = capture(model, image, edits=[MuteHeads([(1, 2)], {(1, 2): rest})])
+        lost = acts.tokens_after_attention(1) - without.tokens_after_attention(1)
+        expected = float((weights * lost).sum())
+        assert parts.by_token[1, 2, token] == pytest.approx(expected, abs=1e-4)
+
+
 def test_an_mlp_writes_what_it_adds_to_the_stream() -> None:
     model, image = watched("class token"), picture()
     acts = capture(model, image)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 import vitviz
 from vitviz import ModelError, Preprocessing, cli
+from vitviz.attribution import direct_logit_attribution
 from vitviz.intervention import word_map
 
 open_clip: Any = pytest.importorskip("open_clip", reason="open_clip is not installed")
@@ -161,6 +162,17 @@ def test_logits_are_those_of_the_library(library: str, name: str) -> None:
     assert acts.labels == PHRASES
     assert asked.words.activation == ("sigmoid" if "SigLIP" in name else "softmax")
     assert model.words is None
+
+
+@pytest.mark.parametrize(("library", "name"), [EVERY[3], EVERY[9]])
+def test_a_siglip_whose_bias_is_0_has_a_sigmoid(library: str, name: str) -> None:
+    module = module_of(library, name)
+    with watched(library, name) as model, torch.no_grad():
+        before = float(module.logit_bias)
+        module.logit_bias.zero_()
+        asked = model.with_words(PHRASES).words
+        module.logit_bias.fill_(before)
+    assert (asked.logit_bias, asked.activation) == (0, "sigmoid")
 
 
 BOTH = pytest.mark.parametrize(("library", "name"), [EVERY[0], EVERY[6]])
@@ -415,6 +427,17 @@ def test_a_profile_has_the_accuracy_of_words(tmp_path: Path) -> None:
     assert found.accuracy is not None
     assert found.accuracy[0] == right / 6
     assert found.about["labels"] == ["dog", "cat"]
+
+
+@pytest.mark.parametrize("case", [EVERY[0], EVERY[6], EVERY[9]])
+def test_the_parts_of_a_model_sum_to_the_logit_of_a_phrase(case: tuple[str, str]) -> None:
+    model = watched(*case).with_words(PHRASES)
+    logits = vitviz.capture(model, picture()).logits
+    assert logits is not None
+    for target, expected in ((1, logits[1]), (np.eye(5)[0] - np.eye(5)[2], logits[0] - logits[2])):
+        parts = direct_logit_attribution(model, picture(), target)
+        assert parts.total == pytest.approx(float(expected), abs=1e-4)
+        assert np.abs(parts.heads).min() > 1e-5
 
 
 # --- maps of words over patches -------------------------------------------------------------------

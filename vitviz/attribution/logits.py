@@ -27,8 +27,9 @@ class LogitParts:
         The logit, or the target's value, of the plain pass.
     embedding : float
         Written by the tokens before the first layer: patches, prefix tokens and positions.
-    heads : ndarray of shape (layers, heads)
-        NaN for heads that a layer lacks because another layer has more.
+    by_token : ndarray of shape (layers, heads, tokens)
+        What each head writes from each token that it reads, prefix tokens first. NaN for heads that
+        a layer lacks because another layer has more.
     mlps : ndarray of shape (layers,)
     biases : float
         Written whatever the picture is: biases of the output projections, of the final norm and of
@@ -37,9 +38,15 @@ class LogitParts:
 
     answer: float
     embedding: float
-    heads: np.ndarray
+    by_token: np.ndarray
     mlps: np.ndarray
     biases: float
+
+    @property
+    def heads(self) -> np.ndarray:
+        """What each head writes from all tokens: (layers, heads)."""
+        heads: np.ndarray = self.by_token.sum(axis=2)
+        return heads
 
     @property
     def total(self) -> float:
@@ -54,7 +61,7 @@ def direct_logit_attribution(model: Model, image: Picture, target: Target) -> Lo
     Every layer adds to the residual stream, and the head reads a linear function of the stream's
     end, once the scale of the final norm is held at its value in this pass. So the answer is a sum
     with one term for each part. A term is what the part writes for the answer itself; what later
-    layers make of it counts as theirs.
+    layers make of it counts as theirs. For words, the length of the embedding is held as well.
 
     Parameters
     ----------
@@ -82,7 +89,7 @@ def direct_logit_attribution(model: Model, image: Picture, target: Target) -> Lo
     ----------
     Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021; for ViT: Gandelsman,
     Efros and Steinhardt, "Interpreting CLIP's Image Representation via Text-Based Decomposition",
-    ICLR 2024.
+    ICLR 2024, section 3, also for what a head writes from each token.
     """
     question = Question(model, target)
     if question.class_index is None and not hasattr(question, "vector"):
@@ -97,7 +104,9 @@ def direct_logit_attribution(model: Model, image: Picture, target: Target) -> Lo
     def written(tokens: np.ndarray) -> float:
         return float((weights * tokens).sum())
 
-    heads = np.full((acts.depth, max(layer.num_heads for layer in acts.layers)), np.nan)
+    read = weights.any(axis=1)  # of CLS alone, or of all patches
+    most = max(layer.num_heads for layer in acts.layers)
+    by_token = np.full((acts.depth, most, len(weights)), np.nan)
     mlps = np.empty(acts.depth)
     for layer in range(acts.depth):
         before, between, after = (
@@ -109,18 +118,19 @@ def direct_logit_attribution(model: Model, image: Picture, target: Target) -> Lo
             )
         )
         found = acts.carried(model, layer)
-        outputs = found.attention @ found.vectors  # (h, T, D)
-        heads[layer, : len(outputs)] = [written(output) for output in outputs]
-        biases += written(between - before - outputs.sum(axis=0))
+        along = weights[read] @ found.vectors.swapaxes(1, 2)  # (h, read, T)
+        by_head = (found.attention[:, read] * along).sum(axis=1)
+        by_token[layer, : len(by_head)] = by_head
+        biases += written(between - before) - float(by_head.sum())
         mlps[layer] = written(after - between)
     parts = LogitParts(
         answer=answer,
         embedding=written(np.asarray(acts.tokens(0), np.float64)),
-        heads=heads,
+        by_token=by_token,
         mlps=mlps,
         biases=biases,
     )
-    size = max(abs(answer), float(np.nanmax(np.abs(heads))), float(np.abs(mlps).max()))
+    size = max(abs(answer), float(np.nanmax(np.abs(parts.heads))), float(np.abs(mlps).max()))
     if not abs(parts.total - answer) <= TOLERANCE * size:
         raise ModelError(
             "The parts of {model} sum to {total:.4f}, but its answer is {answer:.4f}: its head "
@@ -133,7 +143,7 @@ def direct_logit_attribution(model: Model, image: Picture, target: Target) -> Lo
 
 
 class _HoldNorms(TorchFunctionMode):
-    """Run each LayerNorm and RMSNorm with its scale as a constant."""
+    """Run each LayerNorm, RMSNorm and scaling to length 1 with its factor as a constant."""
 
     def __init__(self, scales: list[Tensor], replay: bool) -> None:
         super().__init__()
@@ -141,6 +151,10 @@ class _HoldNorms(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is F.normalize:
+            x = args[0]
+            length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+            return x * self._held(func(*args, **kwargs).norm(dim=-1, keepdim=True) / length)
         if func not in (F.layer_norm, F.rms_norm):
             return func(*args, **kwargs)
         return self._normalise(func is F.layer_norm, *args, **kwargs)
@@ -156,16 +170,18 @@ class _HoldNorms(TorchFunctionMode):
     ) -> Tensor:
         axes = tuple(range(-len(shape), 0))
         moved = x - x.mean(axes, keepdim=True) if centred else x
-        if self.replay is not None:
-            scale = next(self.replay)
-        else:
-            if eps is None:
-                eps = 1e-5 if centred else torch.finfo(x.dtype).eps
-            scale = (moved.square().mean(axes, keepdim=True) + eps).rsqrt().detach()
-            self.scales.append(scale)
-        y = moved * scale
+        if eps is None:
+            eps = 1e-5 if centred else torch.finfo(x.dtype).eps
+        y = moved * self._held((moved.square().mean(axes, keepdim=True) + eps).rsqrt())
         y = y if weight is None else y * weight
         return y if bias is None else y + bias
+
+    def _held(self, factor: Tensor) -> Tensor:
+        """Return the factor of the first pass, also in the second one."""
+        if self.replay is not None:
+            return next(self.replay)
+        self.scales.append(factor.detach())
+        return self.scales[-1]
 
 
 def _read_linearly(
