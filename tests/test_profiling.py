@@ -380,6 +380,34 @@ def test_accuracy_and_calibration_are_those_of_the_logits(
     assert whole.pictures["label"] == LABELS
 
 
+def test_confusions_count_every_pair_of_label_and_answer(
+    whole: Profile, captured: list[Activations], tmp_path: Path
+) -> None:
+    answers = [int(np.argmax(acts.logits)) for acts in captured if acts.logits is not None]
+    found = whole.confusion()
+    for label, answer, count, share in zip(
+        *(found[name] for name in ("label", "answer", "pictures", "share")), strict=True
+    ):
+        pairs = [*zip(LABELS, answers, strict=True)]
+        assert count == pairs.count((label, answer)) > 0
+        assert share == count / LABELS.count(label)
+    assert sum(found["pictures"]) == COUNT
+    wrong = [
+        n
+        for n, pair in enumerate(zip(found["label"], found["answer"], strict=True))
+        if pair[0] != pair[1]
+    ]
+    assert wrong == [*range(len(wrong))]  # errors stand first, the most frequent one before
+    assert found["pictures"][: len(wrong)] == sorted(found["pictures"][: len(wrong)], reverse=True)
+    first = whole.top_confusions(1)
+    assert [row[2] for row in first] == found["pictures"][:1]
+    whole.save(tmp_path)
+    lines = (tmp_path / "confusion.csv").read_text().splitlines()
+    assert len(lines) == 1 + len(found["label"])
+    assert lines[1].startswith(f"{found['label'][0]},{found['answer'][0]},")
+    assert "Confusion" in (tmp_path / "profile.html").read_text()
+
+
 @pytest.mark.parametrize(("place", "among_five"), [(0, 1), (4, 1), (5, 0)])
 def test_the_sixth_class_is_not_among_five(place: int, among_five: int) -> None:
     shares = np.array([7, 6, 5, 4, 3, 2, 1]) / 28

@@ -35,7 +35,9 @@ from vitviz.profiling import (
     running,
 )
 
-FILES = {"heads.csv", "profile.html", "profile.npz", "profile.parquet", "run.json"}
+FILES = {
+    *("confusion.csv", "heads.csv", "profile.html", "profile.npz", "profile.parquet", "run.json")
+}
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -19,6 +19,7 @@ import vitviz
 from vitviz import ModelError, Preprocessing, cli
 from vitviz.attribution import direct_logit_attribution
 from vitviz.intervention import word_map
+from vitviz.profiling import ProfileError
 
 open_clip: Any = pytest.importorskip("open_clip", reason="open_clip is not installed")
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -404,8 +405,11 @@ def test_a_repository_brings_its_tokenizer(
     assert not {"tokenization.py", "merges.txt"} & asked
 
 
-def test_a_profile_has_the_accuracy_of_words(tmp_path: Path) -> None:
-    folder = saved(*EVERY[6], tmp_path / "mine")
+@pytest.mark.parametrize("case", [EVERY[6], EVERY[9]])
+def test_a_profile_has_the_accuracy_of_words(
+    case: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = saved(*case, tmp_path / "mine")
     for label in ("cat", "dog"):
         (tmp_path / "pictures" / label).mkdir(parents=True)
         for seed in range(3):
@@ -416,7 +420,8 @@ def test_a_profile_has_the_accuracy_of_words(tmp_path: Path) -> None:
     command = ["profile", str(folder), str(tmp_path / "pictures"), "--out", str(tmp_path / "out")]
     command += ["--labels", str(tmp_path / "pictures")]
     words = ["--words", str(tmp_path / "animals.txt"), "--template", "a photo of a {}."]
-    assert cli.main([*command, *words]) == 0
+    assert cli.main([*command, *words, "--importance", "zero"]) == 0
+    said = capsys.readouterr().out
     found = vitviz.load_profile(tmp_path / "out")
     model = vitviz.load_model(folder).with_words(["dog", "cat"], "a photo of a {}.")
     right = 0
@@ -427,6 +432,25 @@ def test_a_profile_has_the_accuracy_of_words(tmp_path: Path) -> None:
     assert found.accuracy is not None
     assert found.accuracy[0] == right / 6
     assert found.about["labels"] == ["dog", "cat"]
+    assert f"accuracy {right / 6:.1%} of 6 labelled pictures" in said
+    for label, answer, count, _ in found.top_confusions():
+        assert f"{label} answered with {answer}: {count} pictures" in said
+    pictures = [*(tmp_path / "pictures").rglob("*.png")]
+    lost = []
+    for path in pictures:
+        plain = vitviz.capture(model, str(path)).probabilities
+        muted = vitviz.capture(model, str(path), edits=[vitviz.MuteHeads([(1, 0)])]).probabilities
+        assert plain is not None
+        assert muted is not None
+        lost.append(np.log(plain.max() / muted[plain.argmax()]))
+    assert_allclose(found.importance("zero")[1].means[1, 0], np.mean(lost), atol=1e-4)
+    (tmp_path / "animals.txt").write_text("dog\ncat\nfox\n")
+    assert cli.main([*command, *words, "--importance", "zero", "--resume"]) == 2
+    assert "has another list of words" in capsys.readouterr().err
+    asked = vitviz.load_model(folder).with_words(["dog", "cat"])  # in no template
+    other = vitviz.profile(asked, pictures[:2], importance=["zero"])
+    with pytest.raises(ProfileError, match="differ in list_of_words"):
+        found.merge(other)
 
 
 @pytest.mark.parametrize("case", [EVERY[0], EVERY[6], EVERY[9]])

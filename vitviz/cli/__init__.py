@@ -26,6 +26,7 @@ from ..common.language import LANGUAGES, MessageError, use_language
 from .comparing import add_compare, add_merge
 from .terminal import (
     add_measuring,
+    print_accuracy,
     print_notes,
     print_refusal,
     print_skipped,
@@ -167,6 +168,7 @@ def _profile(arguments: argparse.Namespace) -> int:
     ]
     print_skipped(skipped, "profile.parquet")
     measured = result.about["pictures"] - len(skipped)
+    print_accuracy(result)
     print(f"{measured:,} pictures measured, {len(skipped):,} skipped: {arguments.out}")
     return 1 if skipped else 0
 

@@ -8,10 +8,14 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from threading import current_thread, main_thread
+from typing import TYPE_CHECKING
 
 from ..app.options import add_device, add_meaning
 from ..common.files import printable
 from .early import allow_interrupts, leave_on_interrupt
+
+if TYPE_CHECKING:
+    from ..profiling import Profile
 
 CLEAR = "\r\x1b[K"  # moves to the beginning of a terminal's line and erases it
 
@@ -106,3 +110,14 @@ def print_skipped(skipped: Sequence[tuple[str, str]], more: str) -> None:
         print(f"{name}: {reason}", file=sys.stderr)
     if len(skipped) > 10:
         print(f"and {len(skipped) - 10:,} more, see {more}", file=sys.stderr)
+
+
+def print_accuracy(profile: "Profile") -> None:
+    """Print the accuracy of a profile with labels, and the confusions that happened most often."""
+    if profile.accuracy is None:
+        return
+    first, five = profile.accuracy
+    print(f"accuracy {first:.1%} of {profile.labelled:,} labelled pictures, top five {five:.1%}")
+    for label, answer, count, share in profile.top_confusions():
+        names = f"{printable(label)} answered with {printable(answer)}"
+        print(f"  {names}: {count:,} pictures, {share:.1%} of the label's")

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 
 from .profiles import (
     by_layer,
+    confusion,
     head_means,
     layer_similarity,
     mean_offsets,
@@ -58,11 +59,17 @@ def _facts(profile: Any) -> dict[str, str]:
             f"most probable class, for {100 * five:.2f} % one of the five most probable; expected "
             f"calibration error {100 * profile.calibration_error:.2f} %"
         )
+        found = profile.top_confusions()
+        facts["most frequent confusions"] = "; ".join(
+            f"{label} answered with {answer}: {count:,} pictures, {100 * share:.1f} % of the label"
+            for label, answer, count, share in found
+        )
     facts["merged"] = about.get("note", "")
     facts |= {f"not measured: {name}": why for name, why in about["refused_layers"].items()}
     return {name: text for name, text in facts.items() if text}
 
 
+MOST_CONFUSED = 50  # classes in the figure of confusions
 #: Measures of heads: name, title, unit and explanation.
 HEADS = (
     (
@@ -197,3 +204,10 @@ def _figures(profile: Any) -> Iterator[tuple[str, str, go.Figure]]:
             "the dashed line, accuracy equals confidence."
         )
         yield "Calibration", words, reliability(**bins, error=profile.calibration_error)
+        if about["num_classes"] <= MOST_CONFUSED:
+            words = (
+                "For the pictures of each label, in a row, the share of each answer. The whole "
+                "table, also of more classes, is in confusion.csv."
+            )
+            names = about["labels"] or [f"class {n}" for n in range(about["num_classes"])]
+            yield "Confusion", words, confusion(profile.confusion(), names)

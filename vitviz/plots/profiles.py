@@ -1,14 +1,24 @@
 """Draw figures of a profile: the measures of a model over a set of pictures."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..common.language import as_percent, tr
-from .template import GREY, LINES, SHARES, colorbar, finish, head_positions, legend_above
+from .template import (
+    GREY,
+    LINES,
+    SHARES,
+    colorbar,
+    escape_text,
+    finish,
+    head_positions,
+    legend_above,
+)
 
 _COLUMNS = 4  # maps beside each other
 
@@ -233,3 +243,34 @@ def reliability(
     figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
     words = f"Accuracy against confidence; expected calibration error {as_percent(error)}."
     return finish(figure, words, height=360)
+
+
+def confusion(found: Mapping[str, Sequence[Any]], names: Sequence[str]) -> go.Figure:
+    """Draw the share of each answer, in per cent, among the pictures of each label.
+
+    `found` is what `vitviz.profiling.Profile.confusion` returns; `names` are those of all classes.
+    """
+    shares = np.full((len(names), len(names)), np.nan)
+    for label, answer, share in zip(found["label"], found["answer"], found["share"], strict=True):
+        row = shares[label]
+        row[np.isnan(row)] = 0  # this label has pictures
+        row[answer] = 100 * share
+    shown = [escape_text(name if len(name) <= 22 else f"{name[:21]}…") for name in names]
+    numbers = list(range(len(names)))
+    axis = dict(tickvals=numbers, ticktext=shown, tickangle=0)
+    figure = go.Figure(
+        go.Heatmap(
+            z=shares,
+            zmin=0,
+            zmax=100,
+            colorscale=SHARES,
+            colorbar=colorbar("share, %", below=False),
+            customdata=[[f"{one}, answered with {other}" for other in shown] for one in shown],
+            hovertemplate="%{customdata}: %{z:.1f} %<extra></extra>",
+        )
+    )
+    figure.update_xaxes(**{**axis, "tickangle": 90}, title="answer")
+    figure.update_yaxes(**axis, title="label", autorange="reversed")
+    right = np.nanmean(np.diag(shares))
+    words = f"Answers to each label; on average {right:.1f} % of a label's pictures are right."
+    return finish(figure, words, height=min(260 + 16 * len(names), 900))

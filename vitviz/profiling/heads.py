@@ -95,21 +95,22 @@ def head_importance(
     ]
     shape = len(images), len(model.layers), max(layer.num_heads for layer in model.layers)
     changed, lost = np.full(shape, np.nan), np.full(shape, np.nan)
-    before = _log_probabilities(np.array([acts.logits for acts in captured], np.float64))
+    before = _log_probabilities(model, np.array([acts.logits for acts in captured], np.float64))
     answers, rows = before.argmax(axis=1), np.arange(len(images))
     for (layer, head), logits in zip(
         pairs, muted_answers(model, images, pairs, values), strict=True
     ):
-        after = _log_probabilities(logits)
+        after = _log_probabilities(model, logits)
         changed[:, layer, head] = after.argmax(axis=1) != answers
         lost[:, layer, head] = before[rows, answers] - after[rows, answers]
     return changed, lost
 
 
-def _log_probabilities(logits: np.ndarray) -> np.ndarray:
-    from scipy.special import log_softmax  # late: slow to import
+def _log_probabilities(model: Model, logits: np.ndarray) -> np.ndarray:
+    from scipy.special import log_expit, log_softmax  # late: slow to import
 
-    result: np.ndarray = log_softmax(logits.astype(np.float64), axis=1)
+    wide = logits.astype(np.float64)
+    result: np.ndarray = log_expit(wide) if model.answers == "labels" else log_softmax(wide, axis=1)
     return result
 
 

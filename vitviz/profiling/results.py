@@ -1,8 +1,10 @@
 """`Profile`, the measures of a model over a set of pictures, and the files that hold it."""
 
+import csv
 import io
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,8 @@ _KINDS = {
     **dict.fromkeys(("preprocessing", "refused_layers"), dict),
     "labels": list | None,
 }
+#: Columns of the table of confusions.
+CONFUSION = ("label", "answer", "label_name", "answer_name", "pictures", "share")
 #: Entries that must be the same to merge two profiles.
 SAME = ("model", "weights_sha256", "preprocessing", "layers", "minibatch", "importance")
 
@@ -313,6 +317,48 @@ class Profile:
             return None
         return float(np.abs(bins["confidence"] - bins["right"]).sum() / self.labelled)
 
+    def confusion(self) -> dict[str, list[Any]]:
+        """Return how often each class was the answer to each label, the most frequent errors first.
+
+        Returns
+        -------
+        dict of lists
+            `label` and `answer` (class numbers), their names `label_name` and `answer_name` ("" if
+            the classes have none), `pictures` with both, and their `share` of the label's pictures.
+            Pairs without a picture are left out. Right answers come last.
+        """
+        pairs: Counter[tuple[int, int]] = Counter()
+        for table, _ in self._parts():
+            for label, answer in zip(table["label"], table["answer"], strict=True):
+                if label is not None and answer is not None:
+                    pairs[label, answer] += 1
+        total: Counter[int] = Counter()
+        for (label, _), count in pairs.items():
+            total[label] += count
+        names = self.about["labels"]
+        found: dict[str, list[Any]] = {name: [] for name in CONFUSION}
+        for label, answer in sorted(pairs, key=lambda p: (p[0] == p[1], -pairs[p], p)):
+            count = pairs[label, answer]
+            both = ("", "") if names is None else (names[label], names[answer])
+            for name, value in zip(
+                CONFUSION, (label, answer, *both, count, count / total[label]), strict=True
+            ):
+                found[name].append(value)
+        return found
+
+    def top_confusions(self, most: int = 5) -> list[tuple[str, str, int, float]]:
+        """Return the most frequent errors of `confusion`.
+
+        Each is label, answer (by name, or by number), pictures and their share of the label's.
+        """
+        found = self.confusion()
+        rows: list[tuple[str, str, int, float]] = []
+        for label, answer, one, other, count, share in zip(*found.values(), strict=True):
+            if label == answer or len(rows) == most:
+                break
+            rows.append((one or f"class {label}", other or f"class {answer}", count, share))
+        return rows
+
     def merge(self, other: "Profile") -> "Profile":
         """Return the profile of both lists of pictures, this one's first.
 
@@ -322,12 +368,12 @@ class Profile:
         Raises
         ------
         ProfileError
-            When the models, weights, preprocessing or kinds of answer differ, or the two have the
-            same list of pictures.
+            When the models, weights, preprocessing, classes or kinds of answer differ, or the two
+            have the same list of pictures.
         """
-        for key in (*SAME, "answers"):
+        for key in (*SAME, "answers", "labels", "list_of_words"):
             values = [each.about.get(key) for each in (self, other)]
-            if values[0] != values[1] and None not in values:  # older profiles lack "answers"
+            if values[0] != values[1] and None not in values:  # older profiles lack the last
                 raise ProfileError(f"Two profiles that differ in {key} cannot be merged.")
         if {*self._lists} & {*other._lists}:
             raise ProfileError("Two profiles of the same list of pictures cannot be merged.")
@@ -356,7 +402,7 @@ class Profile:
 
         `profile.parquet` (one row per picture), `profile.npz` (the sums), `heads.csv` (every
         measure of every head), `run.json` and `profile.html`, which shows all figures and needs no
-        other file.
+        other file; and with labels `confusion.csv`.
         """
         from ..plots.profile_page import page
 
@@ -368,6 +414,14 @@ class Profile:
         np.savez_compressed(file, allow_pickle=False, about=about, **self.state.to_arrays())
         replace_file(place / "profile.npz", file.getvalue())
         replace_file(place / "heads.csv", as_csv(head_columns(self)).encode())
+        if self.labelled:
+            table = self.confusion()
+            lines = io.StringIO()
+            rows = csv.writer(lines, lineterminator="\n")
+            rows.writerows([[*table], *zip(*table.values(), strict=True)])
+            replace_file(
+                place / "confusion.csv", lines.getvalue().encode(errors="backslashreplace")
+            )
         replace_file(place / "profile.html", page(self).encode(errors="backslashreplace"))
         # last: a folder with run.json is complete
         replace_file(place / "run.json", (json.dumps(self.about, indent=2) + "\n").encode())

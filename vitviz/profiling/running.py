@@ -40,6 +40,7 @@ _SETTINGS = (
     "batch_size",
     "minibatch",
     "importance",
+    "list_of_words",
 )
 _UNREADABLE = (
     "{path} cannot be read: {why}. Delete this file; with --resume (resume=True) its pictures are "
@@ -362,6 +363,7 @@ def describe_run(
         "weights_sha256": weights_digest(model.module),
         "dtype": str(weight.dtype).removeprefix("torch."),
         "labels": model.labels,
+        "list_of_words": None if model.words is None else str(model.words.provenance),
         "num_classes": model.num_classes,
         "answers": model.answers,
         "one_answer": model.has_one_answer,
