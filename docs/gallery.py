@@ -57,6 +57,7 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
     answers, labels = _answers(acts), acts.output_names
     top = int(answers.argmax())
     grid, crop, name = acts.grid, acts.crop, labels[top]
+    parts = attribution.direct_logit_attribution(model, image, top)
 
     mask = np.zeros(grid, bool)
     mask[5:10, 5:10] = True
@@ -182,6 +183,14 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
             crop=crop,
             name="component 1",
         ),
+        "word_map": lambda: plots.word_map(  # of what the heads of a layer write for the answer
+            parts.by_token[LAYER, :, acts.num_prefix_tokens :].sum(axis=0).reshape(grid),
+            image,
+            crop=crop,
+            title=f"part of the logit of {name}",
+            signed=True,
+        ),
+        "parts_by_head": lambda: plots.parts_by_head(parts.heads, name=name),
         "filter_tile": lambda: plots.filter_tile(components[0], name="Component 1"),
         "filters": lambda: plots.filters(kernel[:48]),
         "guesses": lambda: plots.guesses(  # each head's strongest patch for CLS is its guess

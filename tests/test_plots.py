@@ -66,6 +66,10 @@ def response_map(values: np.ndarray, image: Image.Image = WIDE, crop: Crop = CRO
     return plots.filter_response(values, image, crop=crop, name="component 2")
 
 
+def phrase_map(values: np.ndarray, image: Image.Image = WIDE, crop: Crop = CROP) -> go.Figure:
+    return plots.word_map(values, image, crop=crop, title="cosine with a cat", signed=False)
+
+
 def component_map(values: np.ndarray, image: Image.Image = WIDE, crop: Crop = CROP) -> go.Figure:
     components = np.repeat(values[..., None], 3, axis=2)
     return plots.token_components(components, image, crop=crop, query=(0, 0))
@@ -84,6 +88,16 @@ def similarity(rows: int, cols: int) -> np.ndarray:
 
 def kernel(count: int, side: int = 4) -> np.ndarray:
     return np.random.default_rng(0).normal(size=(count, 3, side, side))
+
+
+def test_colours_of_a_phrase_span_its_map_and_those_of_two_begin_at_0() -> None:
+    values = np.array([[0.2, 0.25, 0.3], [0.21, 0.22, -0.1]])
+    options: dict[str, Any] = dict(crop=CROP, title="cosine")
+    one = plots.word_map(values, WIDE, signed=False, **options).data[0]
+    two = plots.word_map(values, WIDE, signed=True, **options).data[0]
+    assert (one.zmin, one.zmax, two.zmin, two.zmax) == (-0.1, 0.3, -0.3, 0.3)
+    words = plots.word_map(values, WIDE, signed=True, **options).layout.meta["alt"]
+    assert words == "cosine: from -0.1 at row 2, column 3 to +0.3 at row 1, column 3."
 
 
 def test_a_hidden_blocks_number_stands_in_it_over_the_photo() -> None:
@@ -120,6 +134,7 @@ MAPS: dict[str, MapPlot] = {
     "patch_answers": answer_map,
     "token_norms": norm_map,
     "filter_response": response_map,
+    "word_map": phrase_map,
     "occlusion": occlusion_map,
     "token_components": component_map,
 }
@@ -170,6 +185,8 @@ EXAMPLES: dict[str, Callable[[], go.Figure]] = {
     "filter_product": lambda: plots.filter_product(*kernel(2), names=("patch", "filter 7")),
     "filter_tile": lambda: plots.filter_tile(kernel(1)[0], name="Filter 7"),
     "filter_response": lambda: response_map(shares(*GRID) - 0.02),
+    "word_map": lambda: phrase_map(shares(*GRID) - 0.02),
+    "parts_by_head": lambda: plots.parts_by_head(shares(3, 4) - 0.1, name="a cat"),
     "position_tile": lambda: plots.position_tile(similarity(5, 8), position=(3, 6)),
     "position_similarity": lambda: plots.position_similarity(similarity(5, 8)),
     "position_profile": lambda: plots.position_profile(PROFILE, position=PEAK),

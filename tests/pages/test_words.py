@@ -1,5 +1,7 @@
 """Classify and Rollout with words as the classes of models like CLIP and SigLIP."""
 
+import base64
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,12 +10,18 @@ import numpy as np
 import pytest
 import timm
 from examples import assert_clear_error, randomise, timm_module, watched
+from numpy.testing import assert_allclose
+from PIL import Image
 from safetensors.torch import save_file
 from streamlit.testing.v1 import AppTest
 
-from pages.driver import assert_works, at_page, complaints, opened, prose, provenance
+import vitviz
+from pages.driver import assert_works, at_page, charts, complaints, opened, prose, provenance
 from vitviz import Words, cli
-from vitviz.app.shared import models
+from vitviz.app.shared import models, pictures
+from vitviz.attribution import direct_logit_attribution
+from vitviz.intervention import word_map
+from vitviz.zoo.checkpoints import assets
 
 NAMES = ("a cat", "a dog", "a teapot")
 ARCHITECTURE = "vit_xsmall_patch16_clip_224"
@@ -105,10 +113,12 @@ def test_a_file_that_holds_no_words_is_said_at_once(
     assert complaints(at) == [said]
 
 
-def start_with_text_tower(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str) -> AppTest:
-    """Open Classify with an open_clip model of random weights in a folder."""
+def start_with_text_tower(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, library: str = "open_clip"
+) -> AppTest:
+    """Open Classify with a model of random weights in a folder."""
     towers = pytest.importorskip("test_text_towers")
-    towers.saved("open_clip", name, folder / "mine")
+    towers.saved(library, name, folder / "mine")
     monkeypatch.setattr(sys, "argv", ["/somewhere/app.py", "--checkpoint", str(folder / "mine")])
     return opened("classify", model="mine")
 
@@ -137,6 +147,76 @@ def test_phrases_that_a_visitor_types_are_the_classes(
     assert list(at.selectbox(key="class").options)[1:] == ["a dog", "a fox", "🎉"]
     at.text_area(key="words").set_value("").run()
     assert not at.exception
+
+
+def drawn(at: AppTest) -> np.ndarray:
+    """The map of a phrase on screen."""
+    traces = [trace for chart in charts(at) for trace in json.loads(chart.spec)["data"]]
+    (values,) = (each["z"] for each in traces if "z" in each and "customdata" in each)
+    flat = np.frombuffer(base64.b64decode(values["bdata"]), values["dtype"])
+    return flat.reshape([int(side) for side in values["shape"].split(",")])
+
+
+def default_photo() -> Image.Image:
+    return vitviz.open_image((assets() / "samples" / f"{pictures.DEFAULT}.jpg").read_bytes())
+
+
+@pytest.mark.parametrize(("library", "name"), [("open_clip", "CLIP"), ("transformers", "SigLIP")])
+def test_a_map_shows_a_phrase_or_it_minus_another(
+    library: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = start_with_text_tower(monkeypatch, tmp_path, name, library)
+    at.text_area(key="words").set_value("a cat\na <b>dog</b>\na fox").run()
+    model = vitviz.load_model(tmp_path / "mine").with_words(["a cat", "a <b>dog</b>", "a fox"])
+    photo = default_photo()
+    for path in ("values", "tokens"):
+        at.segmented_control(key="word_map").set_value(path).run()
+        at.selectbox(key="phrase").set_value(1).run()
+        assert_works(at)
+        maps = word_map(model, photo, path=path)
+        assert_allclose(drawn(at), maps[..., 1], atol=1e-6)
+        at.selectbox(key="less").set_value(2).run()
+        assert_works(at)
+        assert_allclose(drawn(at), maps[..., 1] - maps[..., 2], atol=1e-6)
+        at.selectbox(key="less").set_value("nothing").run()
+    at.selectbox(key="less").set_value(0).run()
+    at.selectbox(key="phrase").set_value(0).run()  # nothing is left of it
+    assert_works(at)
+    assert at.selectbox(key="less").value == "nothing"
+    assert "never a patch" in prose(at)
+    assert ("pools its patches" in prose(at)) == (name == "SigLIP")
+
+
+def test_a_map_shows_what_heads_write_for_a_phrase(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = start_with_text_tower(monkeypatch, tmp_path, "CLIP")
+    at.text_area(key="words").set_value("a cat\na dog").run()
+    at.segmented_control(key="word_map").set_value("heads").run()
+    at.selectbox(key="phrase").set_value(0).run()
+    at.selectbox(key="less").set_value(1).run()
+    model = vitviz.load_model(tmp_path / "mine").with_words(["a cat", "a dog"])
+    photo = default_photo()
+    parts = direct_logit_attribution(model, photo, np.array([1.0, -1.0]))
+    by_token = parts.by_token[..., 1:].reshape(2, 2, 4, 4)
+    assert_works(at)
+    assert_allclose(drawn(at), by_token[1].sum(axis=0), atol=1e-5)
+    assert f"it adds up to {parts.answer:.2f}" in prose(at)
+    at.select_slider(key="layer").set_value(1).run()
+    at.selectbox(key="head").set_value(2).run()
+    assert_works(at)
+    assert_allclose(drawn(at), by_token[0, 1], atol=1e-5)
+    assert "What head 2 of layer 1 write" in prose(at)
+
+
+def test_heads_that_are_pooled_by_attention_write_no_part_of_a_logit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = start_with_text_tower(monkeypatch, tmp_path, "SigLIP", "transformers")
+    at.text_area(key="words").set_value("a cat\na dog").run()
+    at.segmented_control(key="word_map").set_value("heads").run()
+    assert not at.exception
+    assert "does more than a linear layer" in at.warning[0].value
 
 
 @pytest.mark.parametrize(

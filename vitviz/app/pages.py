@@ -111,7 +111,10 @@ PAGES: Mapping[str, Page] = {
         ),
         Page(
             "classify",
-            (*MODEL, "predict", "muted", "mute_to", "painted", "fill", "brush", "class", "block"),
+            (
+                *(*MODEL, "predict", "muted", "mute_to", "painted", "fill", "brush", "class"),
+                *("block", "word_map", "less"),
+            ),
         ),
         Page("training", ("model", "moment", "predict")),
         Page("zoo", ("picture", "model", "family", "zoo_layer", "zoo_down", "zoo_across")),

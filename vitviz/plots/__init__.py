@@ -31,8 +31,8 @@ from .clicked import (
     with_guessed_layer,
 )
 from .comparison import distance_by_depth, distance_difference, joint_components, mutual_matches
-from .experiments import answer_change, logit_lens, occlusion, removal_curves
-from .maps import filter_response, patch_answers, receptive_fields, relevance
+from .experiments import answer_change, logit_lens, occlusion, parts_by_head, removal_curves
+from .maps import filter_response, patch_answers, receptive_fields, relevance, word_map
 from .pairs import allowed_keys, allowed_pairs, attention_cost
 from .paper import for_paper, head_grid, save
 from .template import KEY, QUERY, SHARES, enlarged
@@ -83,6 +83,7 @@ __all__ = [
     "mutual_matches",
     "occlusion",
     "offset_attention",
+    "parts_by_head",
     "patch_answers",
     "picture",
     "position_profile",
@@ -101,4 +102,5 @@ __all__ = [
     "training_curves",
     "with_guess",
     "with_guessed_layer",
+    "word_map",
 ]

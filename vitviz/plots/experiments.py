@@ -302,3 +302,42 @@ def occlusion(
         ),
         height=420,
     )
+
+
+def parts_by_head(parts: np.ndarray, *, name: str) -> go.Figure:
+    """Draw what each head writes for a logit or a difference of two, (layers, heads); NaN is none.
+
+    `name` is that of the class, or of both.
+    """
+    reach = float(np.nanmax(np.abs(parts))) or 1.0
+    layers, heads = parts.shape
+    most = np.unravel_index(int(np.nanargmax(np.abs(parts))), parts.shape)
+    figure = go.Figure(
+        go.Heatmap(
+            z=parts,
+            x=np.arange(1, heads + 1),
+            y=np.arange(1, layers + 1),
+            zmin=-reach,
+            zmax=reach,
+            colorscale=SIGNED,
+            xgap=1,
+            ygap=1,
+            colorbar={
+                **colorbar("", below=False),
+                "tickvals": [-reach, 0, reach],
+                "ticktext": [f"{-reach:+.2f}", "0", f"{reach:+.2f}"],
+            },
+            hovertemplate=tr("layer %{y}, head %{x}: %{z:+.3f}<extra></extra>"),
+        )
+    )
+    figure.update_xaxes(title=tr("head"), dtick=1 if heads <= 16 else 4)
+    figure.update_yaxes(title=tr("layer"), dtick=1 if layers <= 12 else 4, autorange="reversed")
+    words = tr(
+        "What each head writes for the logit of {name}: most by layer {layer}, head {head}, "
+        "{part:+.2f}.",
+        name=name,
+        layer=most[0] + 1,
+        head=most[1] + 1,
+        part=float(parts[most]),
+    )
+    return finish(figure, words, height=80 + 18 * layers)

@@ -278,11 +278,60 @@ def filter_response(
         high=high,
         most=most,
     )
-    figure = on_picture(go.Figure([heat, points]), image, words)
-    photo(figure, image.convert("L").convert("RGB"))
+    figure = _on_grey(go.Figure([heat, points]), image, words)
     if query is not None:
         query_box(figure, crop, (rows, cols), query)
-    # White means 0 here, so the area that the model does not see is grey.
+    return figure
+
+
+def word_map(
+    values: np.ndarray, image: Image.Image, *, crop: Crop, title: str, signed: bool
+) -> go.Figure:
+    """Draw how each patch (rows, columns) answers to a phrase, over the picture.
+
+    Cosines with one phrase lie in a narrow range, so their colours run from the smallest to the
+    largest. `signed` values, such as the difference of two phrases, have as much colour below 0 as
+    above. The picture is grey, so that its colours do not mix with those of the scale.
+    """
+    low, high = float(values.min()), float(values.max())
+    least, most = (
+        patch_name(*divmod(int(at), values.shape[1])) for at in (values.argmin(), values.argmax())
+    )
+    words = tr(
+        "{title}: from {low:+.2g} at {least} to {high:+.2g} at {most}.",
+        title=title,
+        low=low,
+        least=least,
+        high=high,
+        most=most,
+    )
+    reach = max(-low, high) or 1.0
+    ends, scale = (-reach, reach), SIGNED
+    ticks = _signed_ticks(low, high, reach, "+.2g")
+    if not signed:
+        ends, scale = (low, high if high > low else low + 1), RELEVANCE
+        ticks = {
+            low: tr("{low} min", low=f"{low:+.2g}"),
+            high: tr("{high} max", high=f"{high:+.2g}"),
+        }
+    heat = heat_map(
+        values,
+        crop,
+        escape_text(title),
+        ticks,
+        zmin=ends[0],
+        zmax=ends[1],
+        colorscale=scale,
+        opacity=0.65,
+        hovertemplate="%{customdata}: %{z:+.2g}<extra></extra>",
+    )
+    return _on_grey(go.Figure(heat), image, words)
+
+
+def _on_grey(figure: go.Figure, image: Image.Image, words: str) -> go.Figure:
+    """Lay a signed map over the grey picture; white means 0, so what is not seen is grey."""
+    figure = on_picture(figure, image, words)
+    photo(figure, image.convert("L").convert("RGB"))
     around = dict(x0=0, y0=0, x1=image.width, y1=image.height, line_width=0, layer="below")
     return figure.add_shape(type="rect", fillcolor="rgba(138,143,152,0.45)", **around)
 
@@ -328,9 +377,12 @@ def query_map(
     return on_picture(figure, image, share_words(shares, name))
 
 
-def _signed_ticks(low: float, high: float, reach: float) -> dict[float, str]:
+def _signed_ticks(low: float, high: float, reach: float, digits: str = "+.2f") -> dict[float, str]:
     """Return the ticks of a signed colour bar: smallest and largest value, and 0 if it fits."""
-    ticks = {low: tr("{low:+.2f} min", low=low), high: tr("{high:+.2f} max", high=high)}
+    ticks = {
+        low: tr("{low} min", low=f"{low:{digits}}"),
+        high: tr("{high} max", high=f"{high:{digits}}"),
+    }
     room = 0.4 * reach  # a fifth of the bar, on which a label just fits
     if high - low < room:
         ticks = {low: ticks[low]} if -low > high else {high: ticks[high]}

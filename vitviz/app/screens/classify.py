@@ -8,7 +8,7 @@ import numpy as np
 import streamlit as st
 
 from vitviz import plots
-from vitviz.app.screens import classify_answer, classify_heads
+from vitviz.app.screens import classify_answer, classify_heads, classify_words
 from vitviz.app.screens.classify_answer import Changes, Found, tables
 from vitviz.app.settings import setting, text_setting
 from vitviz.app.shared import models, results
@@ -151,6 +151,9 @@ def page(view: View) -> Data | None:
         with columns["heads"]:
             st.subheader(tr("Heads: click to mute"), anchor=False)
             pending.append(classify_heads.draw_heads(view, muted, instead, index, labels))
+    more = []
+    if view.model.words is not None and lesson.shows("word_map"):
+        more = classify_words.draw_words(view, index)
     if lesson.current_step() is None:
         _experiment_heading(removal)
         columns["lens"] = st.columns(2)[0]
@@ -172,7 +175,7 @@ def page(view: View) -> Data | None:
         None if hidden else find_result(view, *occlusion_key(index, block, removal)),
         find_result(view, "curves", index, removal),
     )
-    return Data(lambda: tables(view, changes, found, index))
+    return Data(lambda: tables(view, changes, found, index) + more)
 
 
 def _values(acts: "Activations") -> Data:
@@ -243,6 +246,7 @@ def _of_other_families(view: View, labels: tuple[str, ...]) -> Data:
                 model=models.shipped_name(),
             )
         )
+    more = [] if view.model.words is None else classify_words.draw_words(view, index)
     if pending is not None:
         place, make = pending
         with place:
@@ -252,7 +256,7 @@ def _of_other_families(view: View, labels: tuple[str, ...]) -> Data:
         tr("What the model answers."),
         {**class_menu.columns(view.acts), Message("probability, %"): 100 * probabilities},
     )
-    return Data(lambda: [table])
+    return Data(lambda: [table, *more])
 
 
 def _cells_setting(name: str, shape: tuple[int, int]) -> np.ndarray:
