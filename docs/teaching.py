@@ -52,7 +52,7 @@ def lesson_minutes() -> list[tuple[int, int]]:
     spans, end = [], OPENING
     for which, lesson in enumerate(LESSONS, 1):
         begin = end + (DISCUSSION if which == 5 else 0)
-        end = begin + sum(step.minutes for step in lesson.steps) + COMPARISON
+        end = begin + sum(step.minutes for step in lesson.required) + COMPARISON
         spans.append((begin, end))
     return spans
 

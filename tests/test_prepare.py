@@ -178,7 +178,8 @@ def damage(path: Path, damaged: Callable[[Path], bytes] | None) -> None:
 def lesson(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, str], str]:
     """The exit code, what the table says of each thing, and the last line."""
     code = cli.main(["prepare", "--lesson"])
-    heading, *lines, last = capsys.readouterr().out.splitlines()
+    heading, *lines, words, last = capsys.readouterr().out.splitlines()
+    assert words == lesson_command.WITHOUT_WORDS
     column = heading.index("works offline")
     return code, {line[:column].strip(): line[column:] for line in lines}, last
 

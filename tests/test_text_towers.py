@@ -397,6 +397,8 @@ def test_a_repository_brings_its_tokenizer(
     server.files["somebody/clip/tokenization.py"] = b"raise SystemExit"
     assert cli.main(["prepare", name]) == 0
     assert ", takes words" in capsys.readouterr().out
+    assert cli.main(["prepare", "--lesson", name]) == 0
+    assert f"The optional step 6.3, in words, works with {name}." in capsys.readouterr().out
     server.close()
     model = vitviz.load_model(name).with_words(PHRASES)
     assert model.labels == PHRASES

@@ -25,6 +25,15 @@ READY = "Everything that the seven lessons and the worksheet need is on disk."
 MISSING = 'The lessons will not work as the teacher\'s guide describes them: see each "no" above.'
 
 
+#: What a line says of a model with a text tower that works.
+TAKES_WORDS = ", takes words"
+WITH_WORDS = "The optional step 6.3, in words, works with {names}."
+WITHOUT_WORDS = (
+    "The optional step 6.3, in words, needs a model with a text tower, which none of these has. To "
+    "try one: vitviz prepare --lesson hf-hub:OWNER/NAME, or --checkpoint FOLDER."
+)
+
+
 def _damage_message(path: Path) -> str:
     place = f"assets/{path.parent.name}/{path.name}"
     return f"The file {place} is missing or damaged. Install vitviz again."
@@ -207,10 +216,13 @@ def prepare(arguments: argparse.Namespace) -> int:
             name: partial(_try_model, options, name) for name in MORE_MODELS if name not in wanted
         }
     width, code = max(map(len, (*checks, *extra))), 0
+    with_words = []
     print(f"{'model':{width}}  works offline")
     for title, check in (checks | extra).items():
         try:
             line = f"yes  {check()}"
+            if TAKES_WORDS in line:
+                with_words.append(title)
         except ModelError as error:
             line = f"no   {error}"
             if title in extra:
@@ -222,6 +234,8 @@ def prepare(arguments: argparse.Namespace) -> int:
             return STOPPED
         print(f"{title:{width}}  {line}", flush=True)
     if arguments.lesson:
+        said = WITH_WORDS.format(names=", ".join(with_words)) if with_words else WITHOUT_WORDS
+        print(said)
         print(MISSING if code else READY)
     return code
 
@@ -274,7 +288,7 @@ def _try_model(
     if model.text_loader is not None:
         try:
             model.with_words(["a dog"])
-            line += ", takes words"
+            line += TAKES_WORDS
         except ModelError as error:
             line += f", takes no words: {error}"
     if not file and name not in (entry.name for entry in catalogue()):

@@ -29,6 +29,8 @@ class Step:
         As the address holds them, beside the lesson's picture.
     shows : tuple of str
         The settings whose controls are drawn, and the parts of the page that are.
+    optional : bool
+        Whether it needs more than what ships, so that the lesson ends before it.
     """
 
     page: str
@@ -36,6 +38,7 @@ class Step:
     task: str
     settings: Mapping[str, str] = field(default_factory=dict)
     shows: tuple[str, ...] = ()
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,11 @@ class Lesson:
     about: str
     picture: str
     steps: tuple[Step, ...]
+
+    @property
+    def required(self) -> tuple[Step, ...]:
+        """The steps that every machine can show."""
+        return tuple(step for step in self.steps if not step.optional)
 
 
 LESSONS = (
@@ -243,6 +251,19 @@ LESSONS = (
                 ),
                 {"painted": "2.1-15.15"},
                 ("picture", "patches"),
+            ),
+            Step(
+                "classify",
+                4,
+                mark(
+                    "For a model with a text tower, such as a CLIP; no model that comes with "
+                    "vitviz has one. Choose it in *Model*, and write three phrases into *Words*, "
+                    "such as “a fish”. **Which patches answer to a phrase, and what does another "
+                    "template change?**"
+                ),
+                {},
+                ("picture", "model", "word_map", "less", "layer", "head"),
+                optional=True,
             ),
         ),
     ),

@@ -154,6 +154,15 @@ def page(view: View) -> Data | None:
     more = []
     if view.model.words is not None and lesson.shows("word_map"):
         more = classify_words.draw_words(view, index)
+    elif lesson.current_step() is not None and lesson.shows("word_map"):
+        st.markdown(
+            tr_md(
+                "{model} has no text tower, so it takes no words. Choose a model that has one: "
+                "the field *Words* then stands beneath it. If the menu has none, this step is left "
+                "out.",
+                model=view.model.name,
+            )
+        )
     if lesson.current_step() is None:
         _experiment_heading(removal)
         columns["lens"] = st.columns(2)[0]

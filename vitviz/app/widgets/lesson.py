@@ -84,7 +84,9 @@ def draw_strip() -> None:
     if numbers is None:
         return
     number, place = numbers
-    count = len(LESSONS[number - 1].steps)
+    count, required = (
+        len(each) for each in (LESSONS[number - 1].steps, LESSONS[number - 1].required)
+    )
     with st.container(key="lesson", horizontal=True, vertical_alignment="center"):
         if step is None:
             sentence = tr(
@@ -95,13 +97,17 @@ def draw_strip() -> None:
             st.markdown(sentence, width="stretch")
             st.button(tr("Back to the lesson"), key="lesson again", on_click=_turn_to, args=numbers)
         else:
-            sentence = tr("Step {step} of {steps}", step=place, steps=count)
+            sentence = tr("Step {step} of {steps}", step=place, steps=required)
+            if step.optional:
+                sentence = tr("Optional step")
             st.markdown(f"**{sentence}.** {tr(step.task)}", width="stretch")
             if place > 1:
                 _step_button(tr("Back"), number, place - 1, "lesson back")
-            if place < count:
+            if place < required:
                 _step_button(tr("Next step"), number, place + 1, "lesson next", "primary")
-            else:
+            elif place < count:
+                _step_button(tr("Optional step"), number, place + 1, "lesson next")
+            if place >= required:
                 st.toggle(tr("What you found"), key=_FINDINGS)
         st.button(tr("Leave the lesson"), key="lesson leave", on_click=_leave)
 
