@@ -1,4 +1,4 @@
-"""Grad-CAM against the formula on the module itself, and every class map by one interface."""
+"""Grad-CAM against the formula on the module itself."""
 
 import re
 from typing import Any
@@ -12,7 +12,7 @@ from torch import nn
 
 import vitviz
 from vitviz import ModelError
-from vitviz.attribution import METHODS, Similarity, Token, grad_cam
+from vitviz.attribution import Similarity, Token, grad_cam
 
 NAMES = (
     "vit_tiny_patch16_224",
@@ -41,19 +41,6 @@ def test_it_is_the_weighted_sum_of_the_last_blocks_input(name: str) -> None:
     expected = (entering * gradient.mean(dim=0)).sum(dim=1).clamp(min=0).reshape(3, 4)
     found = grad_cam(model, picture(), 3)
     np.testing.assert_allclose(found, expected.detach().numpy(), rtol=1e-4, atol=1e-7)
-
-
-def test_it_leaves_no_trace_and_the_logits_as_they_are() -> None:
-    module = made(NAMES[0])
-    model = vitviz.watch(module)
-    x = model.preprocess(picture())[None]
-    with torch.inference_mode():
-        before = module(x)
-    grad_cam(model, picture(), 3)
-    with torch.inference_mode():
-        assert torch.equal(module(x), before)
-    assert not any(part._forward_hooks for part in module.modules())
-    assert all(parameter.grad is None for parameter in module.parameters())
 
 
 def test_a_coarser_last_grid_is_repeated_in_the_first() -> None:
@@ -93,13 +80,3 @@ def test_a_norm_that_does_not_feed_the_last_attention_alone_is_refused(name: str
 def test_a_mixing_block_is_read_before_it_mixes() -> None:
     model = vitviz.watch(timm.create_model("mixer_s32_224", num_classes=7).eval())
     assert grad_cam(model, picture(), 3).shape == (7, 7)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_each_method_is_called_alike_and_differs_by_class(method: str) -> None:
-    model = vitviz.load_model("vitviz_things200")
-    dog = vitviz.open_image((vitviz.zoo.checkpoints.assets() / "samples" / "dog.jpg").read_bytes())
-    one, other = (METHODS[method].map(model, dog, target) for target in ("German shepherd", 0))
-    assert one.shape == other.shape == (16, 16)
-    assert one.min() >= 0
-    assert not np.allclose(one, other)

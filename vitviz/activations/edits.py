@@ -79,7 +79,7 @@ def edited_input(model: Model, image: Picture, edits: Sequence[Edit]) -> np.ndar
     (rows, cols), (height, width) = layer.query_grid, layer.patch_side
     prepared = prepare(model, image)
     x = fill_patches(model, prepared.x, edits)
-    x = F.pad(x, [-margin for margin in _margins(model, x)])  # to the grid of patches
+    x = F.pad(x, [-margin for margin in grid_margins(model, x.shape)])  # to the grid of patches
     colours = np.asarray(shown_input(model, x))
     dropped = union_mask(edits, DropPatches, (rows, cols)).repeat(height, 0).repeat(width, 1)
     alpha = np.where(dropped, 0, 255).astype(np.uint8)
@@ -112,7 +112,7 @@ def fill_patches(model: Model, x: Tensor, edits: Sequence[Edit]) -> Tensor:
             continue
         mask = torch.from_numpy(union_mask([edit], FillPatches, grid))
         mask = mask.repeat_interleave(height, 0).repeat_interleave(width, 1)
-        pixels = F.pad(mask, _margins(model, x))  # (H, W)
+        pixels = F.pad(mask, grid_margins(model, x.shape))  # (H, W)
         if edit.fill == "mean":
             paint = original.mean(dim=(1, 2), keepdim=True).expand_as(x)
         elif edit.fill == "blur":
@@ -124,11 +124,13 @@ def fill_patches(model: Model, x: Tensor, edits: Sequence[Edit]) -> Tensor:
     return x
 
 
-def _margins(model: Model, x: Tensor) -> list[int]:
+def grid_margins(model: Model, shape: Sequence[int]) -> list[int]:
     """Return the pixels between the grid of patches and the input's left, right, top and bottom.
+
+    `shape` is the input's, (..., H, W).
 
     They are negative where the grid covers padding beyond the input.
     """
     layer, (top, left) = model.layers[0], map(round, model.offsets[0])
     (rows, cols), (height, width) = layer.query_grid, layer.patch_side
-    return [left, x.shape[2] - left - cols * width, top, x.shape[1] - top - rows * height]
+    return [left, shape[-1] - left - cols * width, top, shape[-2] - top - rows * height]

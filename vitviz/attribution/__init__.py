@@ -1,8 +1,11 @@
 """What one answer rests on: maps of a target, and what each part of the model adds to it."""
 
 from ..activations.targets import Similarity, Target, Token
+from .attention_gradient import attention_gradient
+from .attn_lrp import attn_lrp
 from .gradcam import grad_cam
 from .gradients import why_not_multiplied
+from .integrated_gradients import integrated_gradients
 from .logits import LogitParts, direct_logit_attribution
 from .maps import gradient_rollout, relevance
 from .methods import METHODS, Method
@@ -14,9 +17,12 @@ __all__ = [
     "Similarity",
     "Target",
     "Token",
+    "attention_gradient",
+    "attn_lrp",
     "direct_logit_attribution",
     "grad_cam",
     "gradient_rollout",
+    "integrated_gradients",
     "relevance",
     "why_not_multiplied",
 ]

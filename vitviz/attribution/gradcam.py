@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..activations.targets import PassResult, Question, Similarity, Target, Token
+from ..activations.targets import Target
 from ..model import Model
 from ..model.devices import own_precision
-from ..model.families import NORM1, ModelError, Site, has_inference_tensors
+from ..model.families import NORM1, ModelError, Site
 from ..model.inputs import Picture, prepare
 from ..model.recording import INSTALLING
+from .outputs import output_question, output_value
 
 
 @own_precision()
@@ -56,27 +57,14 @@ def grad_cam(model: Model, image: Picture, target: Target) -> np.ndarray:
     Localization", ICCV 2017, equations 1 and 2; https://github.com/jacobgil/pytorch-grad-cam for
     its use with a ViT.
     """
-    if isinstance(target, Token | Similarity):
-        raise ValueError(
-            f"Grad-CAM explains an output of the model, not {target}. Give a class, a vector or a "
-            "function of the output."
-        )
-    question, site = Question(model, target), model.sites[-1]
+    question, site = output_question(model, target, "Grad-CAM"), model.sites[-1]
     named = (getattr(site.block, name, None) for name in NORM1)
     norm = next((part for part in named if part is not None), None)
     if norm is None:
         raise _no_norm_before(site)
-    if has_inference_tensors(model.module):
-        raise ModelError(
-            "The weights of {model} were created under torch.inference_mode, so torch computes no "
-            "gradient with them. Create the module outside of it.",
-            model=model.name,
-        )
     with torch.inference_mode(False), torch.enable_grad(), _leaf_after(norm, site.attn) as reads:
         x = model.to_device(prepare(model, image).x)[None]
-        output = model.run(x)[0]
-        result = PassResult(output.float(), output, lambda: output, np.empty(0, int))
-        value = question.value(result, None)
+        value = output_value(question, model.run(x)[0])
         if not reads.precede_attention and site.attn is not site.block:
             raise _no_norm_before(site)
         if len(reads.outputs) > 1:

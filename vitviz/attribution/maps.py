@@ -102,7 +102,7 @@ def relevance(
     for layer in reversed(layers):
         start, added = layer.split(start), layer.split(added)
         added = added + layer.through(start.to(added) + added, layer.weights)
-    return _map(start + added.cpu(), model.layers[0])
+    return as_map(start + added.cpu(), model.layers[0])
 
 
 @own_precision()
@@ -157,11 +157,11 @@ def gradient_rollout(
         shares = torch.where(mass > 0, layer.weights / mass, 0)
         unmoved = row * (1 - layer.per_token((mass[..., 0] > 0).to(row)))
         row = (1 - RESIDUAL) * (layer.through(row, shares) + unmoved) + RESIDUAL * row
-    return _map(row, model.layers[0])
+    return as_map(row, model.layers[0])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Weighted:
+class PlacedLayer:
     """One layer's mean over heads of the positive part of gradient times A: (W, n, m).
 
     Attributes
@@ -197,19 +197,24 @@ class _Weighted:
 
 def _weighted_layers(
     model: Model, image: Picture, question: Question
-) -> tuple[Tensor, list[_Weighted]]:
+) -> tuple[Tensor, list[PlacedLayer]]:
     """Return the row of I to begin with (T,), float64, and the weights of each layer."""
     products, output = attention_gradients(model, image, question)
     with torch.inference_mode():
         row = _output_row(model, image, question, output)
+    return row, place_layers(model, products)
+
+
+def place_layers(model: Model, products: Sequence[Tensor]) -> list[PlacedLayer]:
+    """Combine the weights of each layer, as `attention_gradients` returns them, with its tokens."""
     after: Sequence[Site | None] = [*model.sites[1:], None]
-    return row, [
+    return [
         _place(site, following, product)
         for site, following, product in zip(model.sites, after, products, strict=True)
     ]
 
 
-def _place(site: Site, following: Site | None, weights: Tensor) -> _Weighted:
+def _place(site: Site, following: Site | None, weights: Tensor) -> PlacedLayer:
     """Combine a layer's weights with the places of its tokens and the grid of the next layer."""
     rows, cols = site.layer.query_grid
     tokens = len(site.layer.prefix) + rows * cols
@@ -225,7 +230,7 @@ def _place(site: Site, following: Site | None, weights: Tensor) -> _Weighted:
         down, over = np.arange(rows)[:, None] // 2, np.arange(cols) // 2
         parents = tensor((down * following.layer.query_grid[1] + over).ravel())
     weights = weights * (tensor(keys) < tokens)[:, None]  # without the shares of padding
-    return _Weighted(
+    return PlacedLayer(
         weights=weights, queries=tensor(queries), keys=tensor(keys), tokens=tokens, parents=parents
     )
 
@@ -285,7 +290,8 @@ def _averaging(part: nn.Module, layout: str) -> Iterator[list[nn.Module]]:
         handle.remove()
 
 
-def _map(row: Tensor, layer: Layer) -> np.ndarray:
+def as_map(row: Tensor, layer: Layer) -> np.ndarray:
+    """Return the patches of a row (T,) in the layer's grid (rows, cols)."""
     patches: np.ndarray = row[len(layer.prefix) :].double().cpu().reshape(layer.query_grid).numpy()
     patches.setflags(write=False)
     return patches

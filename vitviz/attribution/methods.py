@@ -9,7 +9,10 @@ from ..activations.targets import Target
 from ..common.language import mark
 from ..model import Model
 from ..model.inputs import Picture
+from .attention_gradient import attention_gradient
+from .attn_lrp import attn_lrp
 from .gradcam import grad_cam
+from .integrated_gradients import STEPS, integrated_gradients
 from .maps import gradient_rollout, relevance
 
 
@@ -30,6 +33,10 @@ class Method:
         Whether the map and the prefix tokens' values sum to 1.
     begins_at_identity : bool
         Whether the map holds what each patch has before the first layer.
+    is_signed : bool
+        Whether patches that speak against the target have negative values.
+    passes : int
+        Passes forward and back that it takes.
     """
 
     label: str
@@ -37,6 +44,8 @@ class Method:
     map: Callable[[Model, Picture, Target], np.ndarray]
     is_share: bool = False
     begins_at_identity: bool = False
+    is_signed: bool = False
+    passes: int = 1
 
 
 #: To add a method, write its function in a file of its own, and one entry here.
@@ -70,5 +79,35 @@ METHODS: Mapping[str, Method] = {
             "0. This map reads no attention weights, and no layer before the last."
         ),
         grad_cam,
+    ),
+    "attention_gradient": Method(
+        mark("attention times gradient"),
+        mark(
+            "Attention multiplied by the gradient of the logit of {name}, with negative values set "
+            "to 0, averaged over all layers, heads and queries. Layers are not combined with one "
+            "another: a value says how much a small change of the attention to this patch matters."
+        ),
+        attention_gradient,
+    ),
+    "integrated_gradients": Method(
+        mark("Integrated Gradients"),
+        mark(
+            "The logit of {name} for this picture minus its logit for a picture of one colour, "
+            "shared among the patches. The picture is blended in step by step, and the gradient is "
+            "averaged on the way. A patch with a negative share lowers the logit; it is drawn as 0."
+        ),
+        integrated_gradients,
+        is_signed=True,
+        passes=STEPS,
+    ),
+    "attn_lrp": Method(
+        mark("AttnLRP"),
+        mark(
+            "The logit of {name}, sent back through the model as relevance: each operation shares "
+            "it among its inputs by a fixed rule. Biases, positions and the softmax keep a part. A "
+            "patch with negative relevance speaks against {name}; it is drawn as 0."
+        ),
+        attn_lrp,
+        is_signed=True,
     ),
 }

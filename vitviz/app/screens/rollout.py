@@ -496,6 +496,7 @@ def _choose_class_map(view: View) -> ClassMap | None:
     if method.is_share:
         column = Message("{method} for {name}, %", **heading)
     shown = values - _initial_relevance(view, values) if method.begins_at_identity else values
+    shown = shown.clip(min=0) if method.is_signed else shown
     name = class_menu.names(view.acts)[index]
     return ClassMap(method, values, shown, name, column, float(view.acts.probabilities[index]))
 
@@ -504,8 +505,13 @@ def _class_map(view: View, method: str, index: int) -> np.ndarray:
     """Return the map (rows, columns), cached."""
     from vitviz.attribution import METHODS
 
+    passes = METHODS[method].passes
+    words = tr("One pass forward and one back …")
+    if passes > 1:
+        words = tr("{passes} passes forward and back …", passes=passes)
+
     def make() -> np.ndarray:
-        with st.spinner(tr("One pass forward and one back …")):
+        with st.spinner(words):
             return METHODS[method].map(view.model, view.picture.image, index)
 
     return results.compute((*view.key, "class map", method, index), make, lambda made: made.nbytes)
