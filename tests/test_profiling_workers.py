@@ -200,10 +200,12 @@ def test_the_command_has_workers(
 ) -> None:
     asked: dict[str, Any] = {}
 
-    def here(model: Any, settings: Any, pieces: Any, told: Any, **options: int) -> Iterator[Any]:
+    def here(
+        measure: Any, model: Any, settings: Any, pieces: Any, told: Any, **options: int
+    ) -> Iterator[Any]:
         asked.update(options)
         for number, entries in pieces.items():
-            yield number, running.measure_piece(model, entries, **settings)
+            yield number, measure(model, entries, **settings)
 
     monkeypatch.setattr(running, "measure_on_ray", here)
     monkeypatch.chdir(folder)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
+from pathlib import Path
 from threading import get_ident
 from typing import Any, BinaryIO
 
@@ -21,6 +22,14 @@ def creation_record() -> dict[str, Any]:
     """Return the `versions` of Python and of `PACKAGES`, and the `date` in UTC."""
     versions = {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
     return {"versions": versions, "date": now()}
+
+
+@cache
+def assets() -> Path:
+    """Return the folder assets/: in the installed package, or beside it in a source tree."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "assets"
+    return inside if inside.is_dir() else package.parent / "assets"
 
 
 def now() -> str:

@@ -25,8 +25,9 @@ import numpy as np
 from ..model import Model
 from ..model.devices import use_threads
 from .entries import Entry, ProfileError, first_line, with_absolute_paths
-from .measuring import Piece, measure_piece
 
+#: What is called as measure(model, entries, progress=..., **settings) for each piece.
+Measure = Callable[..., Any]
 #: The entries of each piece, by the piece's number.
 Pieces = Mapping[int, Sequence[Entry]]
 #: Called as progress(piece number, pictures of the piece that are done).
@@ -36,6 +37,7 @@ ATTEMPTS = 3  # at one piece: a worker is usually killed because memory is too s
 
 
 def measure_in_processes(
+    measure: Measure,
     model: Model,
     settings: Mapping[str, Any],
     pieces: Pieces,
@@ -43,17 +45,17 @@ def measure_in_processes(
     *,
     workers: int,
     threads: int,
-) -> Iterator[tuple[int, Piece]]:
+) -> Iterator[tuple[int, Any]]:
     """Measure pieces in `workers` processes; yield each with its number as soon as it is done.
 
-    `settings` are keyword arguments of `measure_piece`.
+    `settings` are keyword arguments of `measure`.
 
     Raises
     ------
     ProfileError
         When a process exits by itself, or three processes at the same piece are killed.
     """
-    packed = cloudpickle.dumps((model, settings))  # also of classes in a notebook
+    packed = cloudpickle.dumps((measure, model, settings))  # also of classes in a notebook
     waiting, killed = deque(pieces), Counter[int]()
     busy: dict[Connection, tuple[BaseProcess, int]] = {}
     try:
@@ -182,10 +184,10 @@ def _run_worker(connection: Connection, threads: int) -> None:
         try:
             use_threads(threads)
             connection.send(None)  # ready: the parent may send the model now
-            model, settings = cloudpickle.loads(connection.recv_bytes())
+            measure, model, settings = cloudpickle.loads(connection.recv_bytes())
             while True:
                 some = connection.recv()
-                connection.send(measure_piece(model, some, progress=connection.send, **settings))
+                connection.send(measure(model, some, progress=connection.send, **settings))
         except (EOFError, ConnectionError):
             raise
         except Exception as error:
@@ -196,6 +198,7 @@ THREAD_TIMEOUT = 10  # seconds to wait for a thread of Ray Data to end
 
 
 def measure_on_ray(
+    measure: Measure,
     model: Model,
     settings: Mapping[str, Any],
     pieces: Pieces,
@@ -203,12 +206,12 @@ def measure_on_ray(
     *,
     workers: int,
     threads: int,
-) -> Iterator[tuple[int, Piece]]:
+) -> Iterator[tuple[int, Any]]:
     """Measure pieces in `workers` actors; yield each with its number as soon as it is done.
 
     The cluster is the one that the caller is connected to, or that RAY_ADDRESS names. Without
     either, Ray is started on this machine. Each actor has `threads` CPUs, and a CUDA device of its
-    own if the model is on one. `settings` are keyword arguments of `measure_piece`.
+    own if the model is on one. `settings` are keyword arguments of `measure`.
 
     Raises
     ------
@@ -223,7 +226,7 @@ def measure_on_ray(
         ) from error
     device = model.device.type
     with _connect(workers * threads):
-        packed = ray.put((_on_cpu(model), dict(settings)))
+        packed = ray.put((cloudpickle.dumps(measure), _on_cpu(model), dict(settings)))
         rows = [
             {"number": number, "entries": pickle.dumps(with_absolute_paths(some))}
             for number, some in pieces.items()
@@ -257,13 +260,14 @@ class _Actor:
         import ray
 
         use_threads(threads)
-        self.model, self.settings = ray.get(packed)
+        measure, self.model, self.settings = ray.get(packed)
+        self.measure = cloudpickle.loads(measure)
         self.model.module.to(device)
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
-        piece: Piece | Exception
+        piece: Any
         try:
-            piece = measure_piece(self.model, pickle.loads(batch["entries"][0]), **self.settings)
+            piece = self.measure(self.model, pickle.loads(batch["entries"][0]), **self.settings)
         except Exception as error:
             piece = error
         return {"number": [batch["number"][0]], "piece": [pickle.dumps(piece)]}

@@ -18,7 +18,13 @@ import torch
 from ..common.files import LockedError, creation_record, lock_folder, printable, replace_file
 from ..model import Model, Preprocessing
 from ..model.origin import weights_digest
-from .cluster import PieceProgress, Pieces, measure_in_processes, measure_on_ray
+from .cluster import (
+    Measure,
+    PieceProgress,
+    Pieces,
+    measure_in_processes,
+    measure_on_ray,
+)
 from .entries import Entry, ProfileError, Sample, Source, spool_file
 from .heads import BY_PICTURE, Kind, muting_values
 from .labels import Labels, number_labels
@@ -128,7 +134,7 @@ def profile(
     """
     if batch_size < 1:
         raise ProfileError(f"Expected batches of at least one picture, got {batch_size}.")
-    _check_workers(model, workers, engine)
+    check_workers(model, workers, engine)
     notes: list[str] = []
     with spool_file() as file:
         spool = file if engine == "local" else None
@@ -151,7 +157,7 @@ def profile(
             return _load_finished(folder, about)
         with nullcontext() if folder is None else hold_folder(folder):
             if folder is not None:
-                _prepare(folder, about, resume)
+                prepare_folder(folder, about, resume)
             return _measure_all(model, entries, about, folder, progress)
 
 
@@ -166,51 +172,88 @@ def _measure_all(
     batch_size = about["batch_size"]
     muting = muting_values(model, about["importance"], entries[:PIECE], batch_size)
     begun = time.monotonic()
-    starts = range(0, len(entries), PIECE)
-    pieces = {number: entries[first : first + PIECE] for number, first in enumerate(starts)}
+    settings = {"batch_size": batch_size, "muting": muting}
+    pieces = split_list(entries, PIECE)
+    in_order = complete_pieces(
+        measure_piece, model, settings, pieces, about, folder, progress, _read_piece
+    )
+    return _gather(about, entries, in_order, folder, time.monotonic() - begun)
+
+
+def split_list(entries: Sequence[Entry], size: int) -> Pieces:
+    starts = range(0, len(entries), size)
+    return {number: entries[first : first + size] for number, first in enumerate(starts)}
+
+
+def complete_pieces(
+    measure: Measure,
+    model: Model,
+    settings: Mapping[str, Any],
+    pieces: Pieces,
+    about: Mapping[str, Any],
+    folder: Path | None,
+    progress: Progress | None,
+    read: Callable[[Path, Sequence[Entry], Mapping[str, Any]], object],
+) -> list[Any]:
+    """Measure all pieces that the folder does not hold yet, and write each as soon as it is done.
+
+    Parameters
+    ----------
+    measure : callable(model, entries, progress=..., **settings)
+        Its result has `to_bytes`.
+    read : callable(path, entries, about)
+        Raises a ProfileError where the file holds no such piece.
+
+    Returns
+    -------
+    list
+        All pieces in their order without a folder; nothing with one, which holds them.
+    """
+    total = sum(map(len, pieces.values()))
     paths = {} if folder is None else {n: folder / "pieces" / f"{n:06}.npz" for n in pieces}
     done = {number: len(pieces[number]) for number, path in paths.items() if path.is_file()}
     for number in done:  # a damaged file would else end the run after hours of work
-        _read_piece(paths[number], pieces[number], about)
+        read(paths[number], pieces[number], about)
     left = {number: some for number, some in pieces.items() if number not in done}
 
     def report(number: int, pictures: int) -> None:
         done[number] = pictures
         if progress is not None:
-            progress(sum(done.values()), len(entries))
+            progress(sum(done.values()), total)
 
-    settings = {"batch_size": batch_size, "muting": muting}
-    measured: dict[int, Piece] = {}
+    measured: dict[int, Any] = {}
     if left:
         report(min(left), 0)
-        with closing(_measure_pieces(model, settings, left, report, about)) as results:
+        with closing(_measure_pieces(measure, model, settings, left, report, about)) as results:
             for number, piece in results:
                 if folder is None:
                     measured[number] = piece
                 else:
                     replace_file(paths[number], piece.to_bytes())
-    in_order = [measured[number] for number in sorted(measured)]
-    return _gather(about, entries, in_order, folder, time.monotonic() - begun)
+    return [measured[number] for number in sorted(measured)]
 
 
 def _measure_pieces(
+    measure: Measure,
     model: Model,
     settings: Mapping[str, Any],
     pieces: Pieces,
     report: PieceProgress,
     about: Mapping[str, Any],
-) -> Generator[tuple[int, Piece]]:
+) -> Generator[tuple[int, Any]]:
     """Measure pieces here or by workers; yield each with its number as soon as it is done."""
     if not about["workers"]:
         for number, some in pieces.items():
-            yield number, measure_piece(model, some, progress=partial(report, number), **settings)
+            yield number, measure(model, some, progress=partial(report, number), **settings)
         return
     by_workers = measure_on_ray if about["engine"] == "ray" else measure_in_processes
     workers, threads = min(about["workers"], len(pieces)), about["threads"]
-    yield from by_workers(model, settings, pieces, report, workers=workers, threads=threads)
+    yield from by_workers(
+        measure, model, settings, pieces, report, workers=workers, threads=threads
+    )
 
 
-def _check_workers(model: Model, workers: int, engine: Engine) -> None:
+def check_workers(model: Model, workers: int, engine: Engine) -> None:
     if engine not in get_args(Engine):
         raise ProfileError(f'Expected the engine "local" or "ray", got {engine!r}.')
     if workers < 0:
@@ -262,7 +305,7 @@ def _gather(
     return load_profile(folder)
 
 
-def _prepare(folder: Path, about: Mapping[str, Any], resume: bool) -> None:
+def prepare_folder(folder: Path, about: Mapping[str, Any], resume: bool) -> None:
     """Create the folder of a run, or check that the run to resume in it has the same settings."""
     pieces = folder / "pieces"
     known = pieces / "run.json"
@@ -278,7 +321,7 @@ def _prepare(folder: Path, about: Mapping[str, Any], resume: bool) -> None:
                 f"{printable(known)} cannot be read: {error}. Delete the folder "
                 f"{printable(pieces)}, and start again."
             ) from error
-        _check_same(folder, before, about)
+        check_same(folder, before, about)
     try:
         pieces.mkdir(parents=True, exist_ok=True)
         replace_file(known, json.dumps(about).encode())
@@ -338,12 +381,13 @@ def _load_finished(folder: Path, about: Mapping[str, Any]) -> Profile:
         raise ProfileError(
             f"{error} Delete this folder, or name another one, and start again."
         ) from error
-    _check_same(folder, profile.about, about)
+    check_same(folder, profile.about, about)
     return profile
 
 
-def _check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    for key in _SETTINGS:
+def check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise a ProfileError if the run in a folder has other settings."""
+    for key in (*_SETTINGS, *now.get("settings", ())):
         if _with_defaults(before).get(key) != now[key]:
             raise ProfileError(
                 f"The run in {folder} has another {key.replace('_', ' ')}, so it cannot be "

@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ...common import DEFAULT_MODEL
+from ...common.files import assets
 from ...model.answers import Grades
 from .errors import CheckpointError
 
@@ -32,14 +32,6 @@ class Shipped:
     grades: Grades | None
     detail: float  # resolution of the training's pictures as a share of the input's
     initialisation: Mapping[str, Any] | None  # mimetic at the start of the training; None: plain
-
-
-@cache
-def assets() -> Path:
-    """Return the folder assets/: in the installed package, or beside it in a source tree."""
-    package = Path(__file__).resolve().parents[2]
-    inside = package / "assets"
-    return inside if inside.is_dir() else package.parent / "assets"
 
 
 def shipped_names() -> tuple[str, ...]:
