@@ -12,6 +12,7 @@ from .removal import (
     occlusion,
     random_curve,
     random_map,
+    removal_areas,
 )
 
 __all__ = [
@@ -30,5 +31,6 @@ __all__ = [
     "patch_lens",
     "random_curve",
     "random_map",
+    "removal_areas",
     "word_map",
 ]
