@@ -35,7 +35,7 @@ LAYERS: Mapping[str, set[str]] = {  # each with the layers that it may import
     "attribution": _CAPTURE,
     "intervention": _CAPTURE,
     "plots": {"activations", "inspection"},  # plots.attention_rollout(acts) and its like
-    "profiling": {*_CAPTURE, "intervention", "plots"},
+    "profiling": {*_CAPTURE, "attribution", "intervention", "plots"},
     "web.token_map": {"activations", "model", "plots"},
     "web.anatomy": _CAPTURE,
     "web.anatomy_map": {*_CAPTURE, "plots", "text", "web.anatomy", "web.token_map"},

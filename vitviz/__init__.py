@@ -30,7 +30,16 @@ if TYPE_CHECKING:
     from .model import Model, ModelError, Preprocessing
     from .model.families import Layer
     from .model.words import Words
-    from .profiling import Comparison, Profile, compare, load_profile, profile
+    from .profiling import (
+        Comparison,
+        Faithfulness,
+        Profile,
+        compare,
+        faithfulness,
+        load_faithfulness,
+        load_profile,
+        profile,
+    )
     from .web.notebook import show, widget
     from .zoo import load_model, watch
 
@@ -40,6 +49,7 @@ __all__ = [
     "Activations",
     "Comparison",
     "DropPatches",
+    "Faithfulness",
     "FillPatches",
     "ImageError",
     "Layer",
@@ -53,7 +63,9 @@ __all__ = [
     "capture",
     "captures",
     "compare",
+    "faithfulness",
     "load_activations",
+    "load_faithfulness",
     "load_model",
     "load_profile",
     "open_image",
@@ -67,6 +79,7 @@ _HOMES = {
     "Activations": "activations",
     "Comparison": "profiling",
     "DropPatches": "activations",
+    "Faithfulness": "profiling",
     "FillPatches": "activations",
     "ImageError": "common.images",
     "Layer": "model.families",
@@ -81,7 +94,9 @@ _HOMES = {
     "captures": "activations",
     "compare": "profiling",
     "equivariance": "intervention",
+    "faithfulness": "profiling",
     "load_activations": "activations",
+    "load_faithfulness": "profiling",
     "load_model": "zoo",
     "load_profile": "profiling",
     "open_image": "common.images",

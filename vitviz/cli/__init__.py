@@ -1,4 +1,4 @@
-"""The `vitviz` command: app, report, profile, compare, words, train, evaluate, fetch and others."""
+"""The `vitviz` command: app, report, profile, faithfulness, compare, words, train and others."""
 
 from .early import STOPPED, allow_interrupts  # isort: skip
 
@@ -16,16 +16,15 @@ from ..app.options import (
     add_device,
     add_options,
     check,
-    file_and_part,
     options_in,
-    preprocessing_options,
 )
 from ..common import DEFAULT_MODEL
 from ..common.files import printable, replace_file
 from ..common.language import LANGUAGES, MessageError, use_language
 from .comparing import add_compare, add_merge
+from .judging import add_faithfulness
 from .terminal import (
-    add_measuring,
+    add_workers,
     print_accuracy,
     print_notes,
     print_refusal,
@@ -33,7 +32,7 @@ from .terminal import (
     progress_printer,
     safe_terminal,
 )
-from .words import add_template, add_words, give_words
+from .words import add_model_and_pictures, add_words, load_named
 
 
 def _app(arguments: argparse.Namespace) -> int:
@@ -117,25 +116,10 @@ def _check_device(name: str) -> None:
 
 def _profile(arguments: argparse.Namespace) -> int:
     """Profile a model; the exit code is 1 if a picture was skipped, 130 after Ctrl-C."""
-    from .. import load_model
     from ..profiling import ProfileError, profile
 
     try:
-        file, part = (None, None)
-        if arguments.checkpoint is not None:
-            file, part = file_and_part(arguments.checkpoint)
-        model = load_model(
-            arguments.model,
-            checkpoint=file,
-            part=part,
-            image_size=arguments.image_size,
-            labels=arguments.classes,
-            preprocessing=preprocessing_options(arguments),
-            answers=arguments.answers,
-            device=arguments.device,
-        )
-        if arguments.words is not None:
-            model = give_words(model, arguments.words, arguments.template)
+        model = load_named(arguments)
         allow_interrupts()
         result = profile(
             model,
@@ -315,26 +299,7 @@ def _parser() -> argparse.ArgumentParser:
     app.set_defaults(run=_app)
 
     profile = commands.add_parser("profile", help="measure a model over many pictures")
-    profile.add_argument("model", metavar="MODEL", help="a shipped model, or an architecture")
-    profile.add_argument(
-        "pictures",
-        nargs="+",
-        metavar="PICTURES",
-        help="picture files, folders, globs, parquet files or tar shards",
-    )
-    profile.add_argument(
-        "--checkpoint",
-        metavar="FILE[#PART]",
-        help="weights of a local file, or of one of several models in it",
-    )
-    add_measuring(profile)
-    profile.add_argument(
-        "--words",
-        type=Path,
-        metavar="FILE",
-        help="classes of CLIP and SigLIP: a phrase in each line, or the NPZ of vitviz words",
-    )
-    add_template(profile)
+    add_model_and_pictures(profile)
     profile.add_argument(
         "--importance",
         action="append",
@@ -342,23 +307,11 @@ def _parser() -> argparse.ArgumentParser:
         choices=["zero", "mean"],
         help="mute every head in turn, to zero or to its mean: one forward pass per head",
     )
-    profile.add_argument(
-        "--workers",
-        type=int,
-        default=0,
-        metavar="N",
-        help="number of processes, each with the model",
-    )
-    profile.add_argument(
-        "--engine",
-        default="local",
-        choices=["local", "ray"],
-        help="where the workers run: this machine (default), or the Ray cluster of RAY_ADDRESS",
-    )
+    add_workers(profile)
     profile.add_argument("--called", metavar="TEXT", help="name of the pictures in figures")
-    profile.add_argument("--resume", action="store_true", help="continue a run that was stopped")
     profile.set_defaults(run=_profile)
 
+    add_faithfulness(commands)
     add_merge(commands)
     add_compare(commands)
     add_words(commands)

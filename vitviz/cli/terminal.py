@@ -73,6 +73,24 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     add_device(parser)
 
 
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """Add the options of runs that workers share and that can be resumed."""
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=0,
+        metavar="N",
+        help="number of processes, each with the model",
+    )
+    parser.add_argument(
+        "--engine",
+        default="local",
+        choices=["local", "ray"],
+        help="where the workers run: this machine (default), or the Ray cluster of RAY_ADDRESS",
+    )
+    parser.add_argument("--resume", action="store_true", help="continue a run that was stopped")
+
+
 def progress_printer() -> Callable[[int, int], None]:
     """Return a callback that prints pictures done, their rate and the time left to a terminal."""
     begun: list[float] = []  # time and number of pictures done at the first call

@@ -1,14 +1,14 @@
-"""`vitviz words`: write the vectors of phrases, by a model's own text tower, into a file."""
+"""`vitviz words`, and the model that a command names, with its words."""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..app.options import add_device
+from ..app.options import add_device, file_and_part, preprocessing_options
 from ..common.files import printable
 from ..common.language import MessageError
 from .early import allow_interrupts
-from .terminal import print_refusal
+from .terminal import add_measuring, print_refusal
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -33,6 +33,52 @@ def add_template(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help='text with {} for the phrase, such as "a photo of a {}."; of several, the mean',
     )
+
+
+def add_model_and_pictures(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of commands that measure one model over many pictures."""
+    parser.add_argument("model", metavar="MODEL", help="a shipped model, or an architecture")
+    parser.add_argument(
+        "pictures",
+        nargs="+",
+        metavar="PICTURES",
+        help="picture files, folders, globs, parquet files or tar shards",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        metavar="FILE[#PART]",
+        help="weights of a local file, or of one of several models in it",
+    )
+    add_measuring(parser)
+    parser.add_argument(
+        "--words",
+        type=Path,
+        metavar="FILE",
+        help="classes of CLIP and SigLIP: a phrase in each line, or the NPZ of vitviz words",
+    )
+    add_template(parser)
+
+
+def load_named(arguments: argparse.Namespace) -> "Model":
+    """Load the model that the arguments of `add_model_and_pictures` name."""
+    from .. import load_model
+
+    file, part = (None, None)
+    if arguments.checkpoint is not None:
+        file, part = file_and_part(arguments.checkpoint)
+    model = load_model(
+        arguments.model,
+        checkpoint=file,
+        part=part,
+        image_size=arguments.image_size,
+        labels=arguments.classes,
+        preprocessing=preprocessing_options(arguments),
+        answers=arguments.answers,
+        device=arguments.device,
+    )
+    if arguments.words is not None:
+        model = give_words(model, arguments.words, arguments.template)
+    return model
 
 
 def give_words(model: "Model", file: Path, templates: list[str] | None) -> "Model":

@@ -5,6 +5,7 @@ A profile is a sum over pictures. Parts of a list can be measured anywhere and m
 
 from .comparison import Answers, Comparison, compare
 from .entries import Entry, ProfileError
+from .faithful import Faithfulness, faithfulness, load_faithfulness
 from .heads import BY_PICTURE, MEASURES
 from .measuring import PIECE, Piece, measure_piece
 from .pictures import list_pictures
@@ -19,14 +20,17 @@ __all__ = [
     "Answers",
     "Comparison",
     "Entry",
+    "Faithfulness",
     "Moments",
     "Piece",
     "Profile",
     "ProfileError",
     "State",
     "compare",
+    "faithfulness",
     "fits",
     "list_pictures",
+    "load_faithfulness",
     "load_profile",
     "measure_piece",
     "profile",

@@ -1,0 +1,284 @@
+"""Faithfulness of maps over many pictures: its measures, its intervals, its runs and its files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from examples import picture
+from PIL import Image
+from scipy.stats import spearmanr
+from sklearn.metrics import roc_auc_score
+
+import vitviz
+from vitviz import ModelError, cli
+from vitviz.intervention import Removal, deletion_curve, insertion_curve, removal_areas
+from vitviz.profiling import ProfileError, faithful
+from vitviz.profiling.entries import Entry
+from vitviz.profiling.faithful import Faithfulness, summarise
+from vitviz.profiling.judging import (
+    MAPS,
+    area_under_roc,
+    patches_inside,
+    random_orders,
+    rank_correlation,
+    shuffle_weights,
+)
+
+NAMES = (
+    "vit_tiny_patch16_224",
+    "deit_tiny_distilled_patch16_224",
+    "vit_medium_patch16_reg4_gap_256",
+)
+FEW: Any = dict(methods=["grad_cam", "attention"], baseline=["mean"], steps=2, orders=3)
+
+
+def model_of(name: str = NAMES[0]) -> vitviz.Model:
+    torch.manual_seed(0)
+    module = timm.create_model(name, depth=2, num_classes=7, img_size=(48, 64))
+    return vitviz.watch(module.eval())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Six pictures of noise, of which one cannot be read, and the masks of the others."""
+    place = tmp_path / "pictures"
+    place.mkdir()
+    (tmp_path / "masks").mkdir()
+    for number in range(5):
+        pixels = np.random.default_rng(number).integers(0, 256, (64, 80, 3), np.uint8)
+        Image.fromarray(pixels).save(place / f"{number}.png")
+        mask = Image.new("L", (80, 64))
+        mask.paste(255, (0, 0, 40, 64))
+        mask.save(tmp_path / "masks" / f"{number}_mask.png")
+    (place / "5.png").write_bytes(b"no picture")
+    return place
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("removal", ["mean", "blur", "drop"])
+def test_areas_in_batches_are_those_of_the_curves(name: str, removal: Removal) -> None:
+    model, rng = model_of(name), np.random.default_rng(0)
+    maps = [rng.random((3, 4)) for _ in range(2)]
+    maps.append(-maps[1])
+    if removal == "drop" and "gap" in name:
+        with pytest.raises(ModelError, match="Keep at least one"):
+            removal_areas(model, picture(), maps, 3, removal=removal)
+        return
+    options: Any = dict(steps=3, removal=removal)
+    found = removal_areas(model, picture(), maps, 3, batch_size=5, **options)
+    for curve, areas in zip((deletion_curve, insertion_curve), found, strict=True):
+        expected = [curve(model, picture(), map_, 3, **options).area for map_ in maps]
+        np.testing.assert_allclose(areas, expected, rtol=1e-5)
+
+
+def test_patches_are_not_dropped_where_attention_depends_on_their_places() -> None:
+    module = timm.create_model("eva02_tiny_patch14_224", depth=1, num_classes=3, img_size=56)
+    with pytest.raises(ModelError, match="depends on the place"):
+        removal_areas(vitviz.watch(module.eval()), picture(), [np.eye(4)], 0, removal="drop")
+
+
+def test_measures_are_those_of_scipy_and_sklearn() -> None:
+    rng = np.random.default_rng(0)
+    one, other = rng.integers(0, 5, (2, 6, 7)).astype(float)  # with equal values
+    inside = rng.random((6, 7)) > 0.6
+    assert rank_correlation(one, other) == pytest.approx(spearmanr(one.ravel(), other.ravel())[0])
+    assert area_under_roc(one, inside) == pytest.approx(roc_auc_score(inside.ravel(), one.ravel()))
+    assert np.isnan(rank_correlation(one, np.ones((6, 7))))
+
+
+def test_shuffled_weights_have_the_same_entries_and_leave_the_model_as_it_is() -> None:
+    model = model_of()
+    before = [weight.clone() for weight in model.module.parameters()]
+    other = shuffle_weights(model, 0)
+    for old, now, new in zip(
+        before, model.module.parameters(), other.module.parameters(), strict=True
+    ):
+        assert torch.equal(old, now)
+        assert torch.equal(old.flatten().sort().values, new.flatten().sort().values)
+    weights = (each.module.state_dict()["blocks.0.attn.qkv.weight"] for each in (model, other))
+    assert not torch.equal(*weights)
+
+
+def test_every_second_random_order_is_the_reverse_of_the_one_before() -> None:
+    orders = random_orders((3, 4), 5, seed=1)
+    assert len(orders) == 5
+    assert np.array_equal(orders[3], -orders[2])
+    assert not np.array_equal(orders[2], orders[0])
+
+
+def test_all_measures_are_computed_for_every_map(folder: Path) -> None:
+    maps = [name for name in MAPS if name != "integrated_gradients"]
+    result = vitviz.faithfulness(
+        model_of(), folder / "1.png", methods=maps, masks=folder.parent / "masks", steps=2, orders=2
+    )
+    assert set(result.values) == {
+        *(f"{kind}_{fill}" for kind in ("deletion", "insertion") for fill in ("mean", "blur")),
+        *("deletion_drop", "insertion_drop", "pointing", "overlap", "other_class"),
+        *("random_weights", "seconds", "agreement"),
+    }
+    assert not result.about["refused"]
+    for name, values in result.values.items():
+        known = np.isfinite(values)
+        of_random = name not in ("other_class", "random_weights", "seconds", "agreement")
+        assert known[:, :-1, ...].reshape(1, len(maps), -1)[..., 0].all(), name
+        assert known[:, -1].all() == of_random, name
+    unchanged = [result.values["other_class"][0, maps.index(n)] for n in ("attention", "rollout")]
+    assert unchanged == pytest.approx([1, 1])
+    assert result.values["pointing"][0, -1] == result.values["overlap"][0, -1] == 0.5
+    assert not result.means  # one picture has no interval
+
+
+def test_random_orders_are_the_mean_of_their_curves(folder: Path) -> None:
+    model = model_of()
+    result = vitviz.faithfulness(model, folder / "2.png", **FEW)
+    answer = result.about["table"]["answer"][0]
+    areas = [
+        deletion_curve(model, folder / "2.png", order, answer, steps=2).area
+        for order in random_orders((3, 4), 3, seed=0)
+    ]
+    assert result.values["deletion_mean"][0, -1] == pytest.approx(np.mean(areas), rel=1e-5)
+
+
+def test_a_method_that_refuses_the_model_is_named_and_left_out(folder: Path) -> None:
+    module = timm.create_model(
+        "vit_relpos_small_patch16_rpn_224", depth=1, num_classes=7, img_size=48
+    )
+    result = vitviz.faithfulness(vitviz.watch(module.eval()), folder, **FEW)
+    assert "no norm before its attention" in result.about["refused"]["grad_cam"]
+    assert set(result.means["deletion_mean"]) == {"attention", "random"}
+
+
+def about(*maps: str) -> dict[str, Any]:
+    return {"model": "m", "pictures": 40, "maps": list(maps)}
+
+
+def planted(values: np.ndarray) -> Faithfulness:
+    agreement = np.full((len(values), 4, 4), np.nan)
+    return summarise(about("a", "b", "c"), {"insertion_mean": values, "agreement": agreement})
+
+
+def test_no_map_wins_where_an_interval_holds_no_difference() -> None:
+    rng = np.random.default_rng(0)
+    base = rng.random((40, 1))  # pictures differ more than maps
+    noise = rng.normal(0, 0.01, (40, 4))
+    clear = planted(base + noise + [0.2, 0.1, 0.0, -0.1])
+    assert clear.winner("insertion_mean") == "a"
+    assert clear.is_better("insertion_mean", "c", "random")
+    (mean, low, high, count) = clear.differences["insertion_mean"]["a"]["b"]
+    assert low < mean < high
+    assert (round(mean, 1), count) == (0.1, 40)
+    equal = planted(base + noise + [0.2, 0.2, 0.0, 0.0])
+    assert equal.winner("insertion_mean") is None
+    assert "No map wins." in equal.table()
+    assert not equal.is_better("insertion_mean", "c", "random")
+    assert "like random" in equal.table()
+
+
+def test_the_interval_is_that_of_student() -> None:
+    values = np.random.default_rng(1).random((40, 4))
+    mean, low, high, count = planted(values).means["insertion_mean"]["b"]
+    sem = values[:, 1].std(ddof=1) / 40**0.5
+    assert mean == pytest.approx(values[:, 1].mean(), abs=1e-6)
+    assert count == 40
+    assert high - low == pytest.approx(2 * 2.0227 * sem, rel=1e-3)  # t(39) at 97.5 %
+
+
+def test_a_stopped_run_is_resumed_and_workers_measure_the_same(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, out = model_of(), tmp_path / "run"
+    whole = vitviz.faithfulness(model, folder, **FEW, masks=folder.parent / "masks")
+    assert whole.about["skipped"] == 1
+
+    def stop(done: int, total: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    options = dict(FEW, masks=folder.parent / "masks", out=out)
+    with pytest.raises(KeyboardInterrupt):
+        vitviz.faithfulness(model, folder, **options, progress=stop)
+    assert len([*(out / "pieces").glob("*.npz")]) == 1
+    with pytest.raises(ProfileError, match="steps"):
+        vitviz.faithfulness(model, folder, **{**options, "steps": 3}, resume=True)
+    resumed = vitviz.faithfulness(model, folder, **options, resume=True)
+    by_worker = vitviz.faithfulness(model, folder, **FEW, masks=folder.parent / "masks", workers=1)
+    for other in (resumed, by_worker):
+        for name in whole.values.keys() - {"seconds"}:
+            np.testing.assert_allclose(other.values[name], whole.values[name], rtol=1e-4)
+    loaded = vitviz.load_faithfulness(out)
+    assert loaded.means == resumed.means
+    alone = vitviz.load_faithfulness(out / "faithfulness.json")
+    assert alone.table() == resumed.table()
+    assert vitviz.faithfulness(model, folder, **options, resume=True).means == resumed.means
+    (out / "faithfulness.json").write_text(json.dumps({"about": {}}))
+    with pytest.raises(ProfileError, match="holds no figures on maps"):
+        vitviz.load_faithfulness(out / "faithfulness.json")
+
+
+def test_a_damaged_piece_is_named(folder: Path, tmp_path: Path) -> None:
+    place = tmp_path / "000000.npz"
+    place.write_bytes(b"damaged")
+    with pytest.raises(ProfileError, match=r"000000\.npz cannot be read"):
+        faithful._read_piece(place, [], about("a"))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"methods": ["no such"]}, "got 'no such'"),
+        ({"baseline": ["black"]}, "got 'black'"),
+        ({"steps": 0}, "at least one step"),
+        ({"orders": 0}, "at least one random order"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(
+    folder: Path, options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ProfileError, match=reason):
+        vitviz.faithfulness(model_of(), folder, **options)
+
+
+def test_a_model_without_classes_is_refused(folder: Path) -> None:
+    module = timm.create_model(NAMES[0], depth=1, num_classes=0, img_size=(48, 64))
+    with pytest.raises(ProfileError, match="does not answer with one of several classes"):
+        vitviz.faithfulness(vitviz.watch(module.eval()), folder)
+
+
+def test_boxes_and_masks_say_which_patches_lie_inside(folder: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    model, masks = model_of(), str(folder.parent / "masks")
+    image = vitviz.open_image((folder / "0.png").read_bytes())
+    acts = vitviz.capture(model, image)
+    path = tmp_path / "boxes.parquet"
+    rows = {"image": [(folder / "0.png").read_bytes()] * 2, "box": [[0, 0, 1, 1], [0, 0, 40, 64]]}
+    parquet.write_table(pa.table(rows), path)
+    by_box = patches_inside(Entry("x", str(path), (1,)), "box", acts, image)
+    by_mask = patches_inside(Entry("0", str(folder / "0.png")), masks, acts, image)
+    expected = np.tile([True, True, False, False], (3, 1))
+    assert np.array_equal(by_box, expected)  # type: ignore[arg-type]
+    assert np.array_equal(by_mask, expected)  # type: ignore[arg-type]
+    with pytest.raises(ProfileError, match="neither a folder of masks nor a column"):
+        patches_inside(Entry("x", str(path), (1,)), "no such", acts, image)
+    Image.new("L", (7, 7)).save(folder.parent / "masks" / "0_mask.png")
+    with pytest.raises(ProfileError, match="7 x 7 pixels"):
+        patches_inside(Entry("0", str(folder / "0.png")), masks, acts, image)
+
+
+def test_the_command_prints_the_table_and_names_skipped_pictures(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["faithfulness", "vitviz_tiny_cifar10", str(folder), "--out", str(tmp_path / "out")]
+    words += ["--method", "attention", "--baseline", "drop", "--steps", "2", "--orders", "2"]
+    assert cli.main(words) == 1  # a picture was skipped
+    output = capsys.readouterr()
+    assert "deletion_drop (less is better)" in output.out
+    assert "5 pictures measured, 1 skipped" in output.out
+    assert "5.png" in output.err
+    assert cli.main(words) == 2
+    assert "Resume it, or name another folder" in capsys.readouterr().err
