@@ -190,6 +190,11 @@ def positions() -> dict[str, Any]:
     }
 
 
+TENTH = 0.1  # of the patches, those that rank highest
+#: The columns of cat and ball in each row of patches from the fourth on, by eye.
+CAT = ((3, 5), (3, 12), (2, 16), (3, 16), (4, 16), (5, 16), (6, 16), (13, 16), (13, 14))
+
+
 def looks() -> dict[str, Any]:
     """Compute lesson 3: where CLS and the patches look."""
     shown, first = of_step(3, 1)
@@ -216,22 +221,26 @@ def looks() -> dict[str, Any]:
 
 def _cat() -> dict[str, Any]:
     """Compute step 3.3: the map lies on cat and ball, and the answer is another class."""
-    shown, settings = of_step(3, 3)
+    shown, _ = of_step(3, 3)
     acts = shown.acts
-    mean = acts.attention(int(settings.get("layer", acts.depth)) - 1).mean(axis=0)
     if "cat" in class_name(acts, shown.answer):
         raise ValueError("The guide says that the answer for the cat is another class.")
     grades = model().grades
     if grades is None or grades.of(float(not_none(acts.probabilities)[shown.answer])) != "weak":
         raise ValueError("The guide says that the answer for the cat is a weak one.")
-    looks = mean[0, acts.num_prefix_tokens :].reshape(acts.grid)
-    brightest = peak(looks)
-    if not (7 <= brightest[0] <= 10 and 9 <= brightest[1] <= 12):  # by eye
-        raise ValueError("The guide says that the map is brightest on the ball.")
-    if looks[2:12, 1:].sum() < 0.75 * looks.sum():  # 59 % of the patches
-        raise ValueError("The guide says that most of the attention goes to cat and ball.")
+    values = attribution.relevance(model(), shown.image, shown.answer)
+    highest = inspection.patch_ranks(values) >= 1 - TENTH
+    covered = np.zeros(acts.grid, bool)
+    for row, (first, end) in enumerate(CAT, start=3):
+        covered[row, first:end] = True
+    if highest[covered].sum() < 0.8 * highest.sum():
+        raise ValueError("The guide says that the class map lies on cat and ball.")
     return {
-        "peak": brightest,
+        "peak": peak(values / values.sum()),
+        "highest": int(highest.sum()),
+        "covered": int(highest[covered].sum()),
+        "patches": highest.size,
+        "of_cat": int(covered.sum()),
         "answer": class_name(acts, shown.answer),
         "probability": float(not_none(acts.probabilities)[shown.answer]),
     }

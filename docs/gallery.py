@@ -73,6 +73,7 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
     components, explained = inspection.filter_components(kernel)
     similarity = inspection.position_similarity(table, grid=grid)
     relevance = attribution.relevance(model, image, top)
+    class_maps = {"relevance": relevance, "Grad-CAM": attribution.grad_cam(model, image, top)}
     untrained = vitviz.load_model(DEFAULT_MODEL, pretrained=False, seed=0)
     mimetic = vitviz.load_model(DEFAULT_MODEL, pretrained=False, initialisation="mimetic")
     equal = inspection.uniform_distance(grid, acts.patch_size)
@@ -237,6 +238,12 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
         ),
         "position_similarity": lambda: plots.position_similarity(similarity, position=PATCH),
         "position_tile": lambda: plots.position_tile(similarity, position=PATCH),
+        "ranked_maps": lambda: plots.ranked_maps(
+            {called: inspection.patch_ranks(values) for called, values in class_maps.items()},
+            image,
+            crop=crop,
+            values=class_maps,
+        ),
         "receptive_fields": lambda: plots.receptive_fields(
             image, crop=crop, grid=grid, patch=PATCH, pixel=(crop[2] - crop[0]) / side
         ),

@@ -17,6 +17,7 @@ from vitviz.inspection import (
     mutual_matches,
     nearest_depth,
     nearest_patches,
+    patch_ranks,
     resampled,
     token_components,
     token_similarity,
@@ -235,3 +236,14 @@ def test_layers_correspond_by_relative_depth() -> None:
     assert nearest_depth(23, 24, 1) == 0
     with pytest.raises(ValueError, match="Expected a layer from 0 to 5"):
         nearest_depth(6, 6, 6)
+
+
+def test_ranks_are_the_share_of_the_others_that_are_smaller() -> None:
+    values = np.array([[3.0, -1.0, 0.0], [0.0, 0.0, 9.0]])
+    # One is smaller than the three zeros, of which two others count half.
+    np.testing.assert_allclose(patch_ranks(values), [[0.8, 0, 0.4], [0.4, 0.4, 1]])
+    np.testing.assert_allclose(patch_ranks(7 * values - 2), patch_ranks(values))
+    np.testing.assert_allclose(patch_ranks(np.full((2, 3), 4.0)), np.full((2, 3), 0.5))
+    np.testing.assert_allclose(patch_ranks([[4.0]]), [[0.5]])
+    with pytest.raises(ValueError, match="got NaN or infinity"):
+        patch_ranks([1.0, np.nan])

@@ -184,6 +184,27 @@ def test_who_looks_where(said: Said, pictures: Any) -> None:
     assert percent(min(apart)) in heads
 
 
+def test_the_map_lies_on_the_cat_and_the_answer_is_another(model: vitviz.Model) -> None:
+    settings = settings_of(3, 3)
+    image = vitviz.open_image((assets() / "samples" / f"{settings['picture']}.jpg").read_bytes())
+    acts = vitviz.capture(model, image)
+    assert acts.logits is not None
+    assert acts.labels is not None
+    answer = int(acts.logits.argmax())
+    assert acts.labels[answer] == "remote control"
+    assert any("cat" in label.split() for label in acts.labels)  # it knows them
+    found = vitviz.inspection.measurements(acts)
+    maps = {
+        "relevance": vitviz.attribution.relevance(model, image, answer),
+        "rollout": found.rollout[1:].reshape(acts.grid),
+        "last": found.query_attention[-1].mean(axis=0),
+    }
+    assert set(settings["maps"].split()) == set(maps)
+    for values in maps.values():  # a tenth of the patches; cat and ball are in half of the rows
+        rows, cols = np.divmod(np.argsort(-values, axis=None)[:26], 16)
+        assert ((rows >= 3) & (rows <= 11) & (cols >= 2)).mean() > 0.9
+
+
 def test_local_or_global(said: Said, pictures: Any) -> None:
     layers, _, even, families = said(4)
     whole, windows = families.split(" and only ")

@@ -19,6 +19,7 @@ from PIL import Image
 
 from vitviz import capture, plots
 from vitviz.common.images import Crop
+from vitviz.inspection import patch_ranks
 from vitviz.plots.template import colour_table
 
 MapPlot = Callable[[np.ndarray, Image.Image, Crop], go.Figure]
@@ -239,6 +240,13 @@ EXAMPLES: dict[str, Callable[[], go.Figure]] = {
     "with_guess": lambda: plots.with_guess(occlusion_map(shares(*GRID) - 0.02), CROP),
     "with_guessed_layer": lambda: plots.with_guessed_layer(
         distances(40 * shares(3, 4) + 10, (1, 2)), 2
+    ),
+    "ranked_maps": lambda: plots.ranked_maps(
+        {"one": planted(), "other": 1 - planted()},
+        WIDE,
+        crop=CROP,
+        values={"one": planted(), "other": shares(*GRID)},
+        query=PEAK,
     ),
     "removal_curves": lambda: plots.removal_curves(CURVES, name="dog", putting_back=False),
     "removed_patches": lambda: removed(planted() > 0.1),
@@ -1033,6 +1041,28 @@ def test_lines_that_are_compared_differ_in_more_than_colour() -> None:
         assert len({line.marker.symbol for line in lines}) == len(lines)
 
 
+@pytest.mark.parametrize("count", [1, 2, 5, 8])
+def test_ranked_maps_have_one_scale_and_each_its_place(count: int) -> None:
+    maps = {f"map {number}": shares(*GRID, seed=number) for number in range(count)}
+    ranks = {name: patch_ranks(values) for name, values in maps.items()}
+    figure = plots.ranked_maps(ranks, WIDE, crop=CROP, values=maps, query=PEAK)
+    heats = [trace for trace in figure.data if trace.type == "heatmap"]
+    assert {(heat.zmin, heat.zmax) for heat in heats} == {(0, 100)}
+    assert [heat.showscale for heat in heats] == [True] + [False] * (count - 1)
+    for heat, (name, values) in zip(heats, maps.items(), strict=True):
+        np.testing.assert_allclose(heat.z, 100 * ranks[name])
+        assert heat.customdata[1][2][1] == f"{values[1, 2]:.3g}"
+        assert f"{name} row" in figure.layout.meta["alt"]
+    places = {
+        (tuple(figure.layout[f"x{axis[1:]}"].domain), tuple(figure.layout[f"y{axis[1:]}"].domain))
+        for axis in ("xaxis", *(f"xaxis{number + 2}" for number in range(count)))
+    }
+    assert len(places) == count + 1  # with the picture
+    boxes = [shape for shape in figure.layout.shapes if shape.line.color == plots.QUERY]
+    assert len({(box.xref, box.yref) for box in boxes}) == len(boxes) == count + 1
+    assert len({(box.x0, box.y0) for box in boxes}) == 1
+
+
 def test_a_patch_says_its_own_answer_beside_the_class_in_question() -> None:
     figure = answer_map(np.array([[0.25, 0.75]]), WIDE, CROP)
     heat = figure.data[0]
@@ -1070,6 +1100,7 @@ def test_a_name_is_text_in_every_figure(name: str) -> None:
         plots.removal_curves({name: (shares, shares)}, name=name, putting_back=False),
         plots.occlusion(grid, image, crop=crop, name=name),
         plots.relevance(grid, image, crop=crop, name=name),
+        plots.ranked_maps({name: grid}, image, crop=crop, values={name: grid}),
         plots.patch_answers(each, image, crop=crop, labels=labels, index=0),
         plots.muted_heads(np.zeros((2, 2), bool), effects=grid, name=name),
         plots.distance_by_depth([shares, shares], names=[name, "b"], equal_sharing=[shares] * 2),

@@ -279,7 +279,9 @@ def test_panels_that_are_not_there_are_not_explained(model: str) -> None:
     assert ("As commonly implemented" in distance.see) == (everywhere and "prefix" in MODELS[model])
     assert ("mute" in classify.see) == everywhere
     assert ("Opposite" in classify.try_this) == everywhere
-    assert ("gradient" in page_text("rollout", MODELS[model]).see) == ("classes" in MODELS[model])
+    assert ("**Deletion**" in page_text("explain", MODELS[model]).see) == (
+        "classes" in MODELS[model]
+    )
     assert ("CLS" in page_text("attention", MODELS[model]).try_this) == ("cls" in MODELS[model])
     lies = "lies on the main object" in page_text("tokens", MODELS[model]).see  # as measured
     assert lies == ("shipped" in MODELS[model])

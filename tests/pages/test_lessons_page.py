@@ -118,7 +118,8 @@ def test_a_step_with_a_picture_of_its_own_shows_it_alone() -> None:
     at = begun(3, 2)
     at.selectbox(key="picture").set_value("koala").run()
     press(at, "lesson next")
-    assert address(at) == {"lesson": "3.3", "picture": "cat"}
+    maps = "relevance rollout last"
+    assert address(at) == {"lesson": "3.3", "picture": "cat", "maps": maps}
     press(at, "lesson back")
     assert address(at)["picture"] == "duck"
 
@@ -137,8 +138,8 @@ def test_leaving_keeps_the_picture_and_every_setting() -> None:
     before = address(at)
     press(at, "lesson leave")
     assert address(at) == {name: said for name, said in before.items() if name != "lesson"}
-    assert {"picture", "model", "layer"} <= controls(at)
-    assert at.title[0].value == "Attention: Who looks where?"
+    assert {"picture", "model", "class"} <= controls(at)
+    assert at.title[0].value == "Explain: Which patches made the answer, and how do I know?"
 
 
 def test_another_page_is_whole_and_leads_back() -> None:
@@ -175,7 +176,7 @@ def test_a_model_of_another_kind_is_refused_in_a_sentence(
 ) -> None:
     serve("plain")
     monkeypatch.setattr(vitviz.Activations, "all_to_all", property(lambda self: False))
-    at = opened("attention", lesson="3.3")
+    at = opened("explain", lesson="3.3")
     at.toggle(key="lesson_found").set_value(True).run()
     assert "is not about models such as" in prose(at)
 

@@ -32,7 +32,11 @@ PLAIN = {
     "file_uploader",
     "html",
 }
-EXPERIMENTS = ("run head effects", "run occlusion", "run curves")
+EXPERIMENTS = {
+    "run head effects": "classify",
+    "run occlusion": "classify",
+    "run curves": "explain",
+}
 
 
 def serve(answers: Any, monkeypatch: pytest.MonkeyPatch) -> Model:
@@ -117,7 +121,7 @@ def test_no_name_is_markup(answers: Any, page: str, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("run", EXPERIMENTS)
 def test_no_name_is_markup_in_an_experiment(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     serve("classes", monkeypatch)
-    at = opened("classify").button(key=run).click().run()
+    at = opened(EXPERIMENTS[run], **{"class": "0"}).button(key=run).click().run()
     assert_text(at)
     assert shows(at, LABELS[0])
 

@@ -19,7 +19,7 @@ from pages.driver import (
     token_maps,
 )
 from vitviz import Model
-from vitviz.app.screens import classify
+from vitviz.app.screens import explain_curves
 from vitviz.app.shared import results
 
 DRAWN = ("x", "y", "z", "source", "error_y", "marker")  # of a trace; the rest is words
@@ -74,9 +74,6 @@ FIGURES: dict[str, tuple[dict[str, str], list[dict[str, str]]]] = {
             dict(start_layer="2"),
             dict(layer_counts="measured"),
             dict(layer_counts="measured", start_layer="2"),
-            dict(class_map="gradient"),
-            {"class": "1"},
-            {"class": "1", "class_map": "gradient"},
         ],
     ),
     "tokens": (
@@ -104,6 +101,19 @@ FIGURES: dict[str, tuple[dict[str, str], list[dict[str, str]]]] = {
             dict(muted="2.1"),
             dict(muted="2.1", mute_to="mean"),
             dict(muted="2.1", mute_to="cat"),
+        ],
+    ),
+    "explain": (
+        {"class": "3"},
+        [
+            {"class": "1"},
+            dict(maps="relevance"),
+            dict(maps="grad_cam"),
+            dict(maps="grad_cam rollout"),
+            dict(maps="last"),
+            dict(fill="mean"),
+            dict(fill="blur"),
+            dict(picture="cat"),
         ],
     ),
     "compare": (
@@ -163,7 +173,7 @@ def test_each_setting_changes_the_numbers_of_the_figures(
     page: str, serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
-    monkeypatch.setattr(classify, "STEPS", 1)
+    monkeypatch.setattr(explain_curves, "STEPS", 1)
     begins, changes = FIGURES[page]
     figures: dict[str, list[str]] = {}
     tables: dict[str, list[str]] = {}
@@ -173,10 +183,12 @@ def test_each_setting_changes_the_numbers_of_the_figures(
         at = opened_with_data(page, **link)
         for key in ("run occlusion", "run curves", "run head effects"):
             # What was run for other settings is no answer for these.
-            if page == "classify" and "painted" not in link and "muted" not in link:
+            if "painted" not in link and "muted" not in link:
                 buttons = [button for button in at.button if button.key == key]
                 asked = {"fill", "class"} | ({"block"} if key == "run occlusion" else set())
-                if key != "run head effects" and asked & change.keys():
+                experiments = ["run curves"] if page == "explain" else []
+                experiments = ["run occlusion"] if page == "classify" else experiments
+                if key in experiments and asked & change.keys():
                     assert buttons, (key, change)
                 if buttons:
                     buttons[0].click().run()

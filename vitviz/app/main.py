@@ -60,6 +60,11 @@ def main() -> None:
     if target := st.session_state.pop("turn_to", None):  # a button on another page asked for it
         st.switch_page(pages[target])
     page = PAGES[chosen.url_path or OPENING]
+    if page.name == "rollout" and settings.is_from_link() and "class_map" in st.query_params:
+        # Maps of a class stood on Rollout, and links to them are in teachers' notes.
+        settings.change(maps=st.query_params["class_map"])
+        settings.show_message(tr("Maps of a class stand on this page now, and not on Rollout."))
+        st.switch_page(pages["explain"])
     if (shown := classroom.follow(page.name)) != page.name:
         st.switch_page(pages[shown])
     lesson.follow(page.name)
@@ -153,7 +158,7 @@ def _draw_page(page: Page, views: list[View]) -> None:
             tr_md("Show {other}", other=other), on_click=settings.change, kwargs={"model": other}
         )
     data: Data | None = None
-    if not refusal or page.draws_rest:
+    if not refusal:
         data = _or_error(lambda: page.draw(view))
     # A page that shows nothing has nothing to explain, and a lesson says itself what to look at.
     if data is not None and lesson.shows("caption"):
@@ -185,7 +190,7 @@ def _explain_refusal(page: Page, view: View) -> str | None:
         )
     if page.needs != "all-to-all" or view.acts.all_to_all:
         return None
-    what = tr("Attention rollout") if page.draws_rest else tr("This page")
+    what = tr("This page")
     if kinds == ["mixing"]:
         return tr_md(
             "{what} needs a model in which every token attends to every token, the same ones in "

@@ -37,15 +37,12 @@ class Page:
         their patches in the same grid.
     picture : str, optional
         The sample that it opens with as long as the reader has chosen none, if not the app's.
-    draws_rest : bool
-        Whether part of the page is drawn for models that lack what it needs.
     """
 
     name: str
     settings: tuple[str, ...] = MODEL
     needs: Literal["all-to-all", "one grid"] | None = None
     picture: str | None = None
-    draws_rest: bool = False
 
     @property
     def draw(self) -> Callable[[Any], Any]:
@@ -99,10 +96,9 @@ PAGES: Mapping[str, Page] = {
             "rollout",
             (
                 *(*MODEL, "layer", "scale", "layer_counts", "fusion", "residual", "discard"),
-                *("start_layer", "class", "class_map"),
+                "start_layer",
             ),
             "all-to-all",
-            draws_rest=True,
         ),
         Page(
             "tokens",
@@ -116,6 +112,7 @@ PAGES: Mapping[str, Page] = {
                 *("block", "word_map", "less"),
             ),
         ),
+        Page("explain", (*MODEL, "class", "maps", "fill")),
         Page("training", ("model", "moment", "predict")),
         Page("zoo", ("picture", "model", "family", "zoo_layer", "zoo_down", "zoo_across")),
         Page(

@@ -29,6 +29,7 @@ from .comparison import (
     mutual_matches,
     nearest_depth,
     nearest_patches,
+    patch_ranks,
     resampled,
 )
 from .cost import multiply_adds
@@ -76,6 +77,7 @@ __all__ = [
     "neighbour_similarity",
     "norm_outliers",
     "offset_attention",
+    "patch_ranks",
     "position_profile",
     "position_similarity",
     "position_table",

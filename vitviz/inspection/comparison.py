@@ -186,6 +186,40 @@ def correlation(values: ArrayLike, others: ArrayLike) -> float:
     return _correlation(both, [rounding(one) for one in both])
 
 
+def patch_ranks(values: ArrayLike) -> Array:
+    """Rank the patches of a map, so that maps of different units can be compared.
+
+    Parameters
+    ----------
+    values : array of any shape
+        Finite numbers.
+
+    Returns
+    -------
+    ndarray of float64, of the same shape
+        Share of the other patches whose value is smaller, from 0 to 1; those that are equal count
+        half. So the mean is 0.5, and 0.5 everywhere where the map does not vary.
+
+    Raises
+    ------
+    ValueError
+        When a number is not finite.
+
+    Notes
+    -----
+    Ranks keep the order alone: a map with one strong patch and one with many may look alike.
+    """
+    table = np.asarray(values, np.float64)
+    if not np.isfinite(table).all():
+        raise ValueError("Expected finite numbers to rank, got NaN or infinity.")
+    _, group, counts = np.unique(table, return_inverse=True, return_counts=True)
+    smaller = counts.cumsum() - counts
+    ranks = (smaller + (counts - 1) / 2) / max(table.size - 1, 1)
+    if table.size == 1:
+        ranks = np.full(1, 0.5)
+    return np.asarray(ranks[group].reshape(table.shape))
+
+
 def _correlation(both: Sequence[Array], least: Sequence[float]) -> float:
     """Compute `correlation`; `least` are the relative rounding errors of each array."""
     flat = [one.ravel().astype(np.float64) for one in both]

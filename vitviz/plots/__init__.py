@@ -32,7 +32,14 @@ from .clicked import (
 )
 from .comparison import distance_by_depth, distance_difference, joint_components, mutual_matches
 from .experiments import answer_change, logit_lens, occlusion, parts_by_head, removal_curves
-from .maps import filter_response, patch_answers, receptive_fields, relevance, word_map
+from .maps import (
+    filter_response,
+    patch_answers,
+    ranked_maps,
+    receptive_fields,
+    relevance,
+    word_map,
+)
 from .pairs import allowed_keys, allowed_pairs, attention_cost
 from .paper import for_paper, head_grid, save
 from .template import KEY, QUERY, SHARES, enlarged
@@ -89,6 +96,7 @@ __all__ = [
     "position_profile",
     "position_similarity",
     "position_tile",
+    "ranked_maps",
     "receptive_fields",
     "relevance",
     "removal_curves",

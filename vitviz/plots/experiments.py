@@ -179,7 +179,8 @@ def removal_curves(
     curves : dict of a map's name to (shares of the patches, probabilities), both shares of 1
     name : of the class
     putting_back : whether patches are put back instead of removed
-    ranges : dict of a map's name to the lower and the upper end of a band around its curve
+    ranges : dict of a map's name to the lower and the upper end of a band around its curve, which
+        is grey
     """
     figure, words = go.Figure(), []
     for low, high in (ranges or {}).values():
@@ -194,9 +195,10 @@ def removal_curves(
             hoverinfo="skip",
             showlegend=False,
         )
-    for (called, (shares, values)), (colour, symbol, dash) in zip(
-        curves.items(), LINES, strict=False
-    ):
+    of_chance = next(line for line in LINES if line[0] == GREY)
+    others = iter(line for line in LINES if line[0] != GREY)
+    for called, (shares, values) in curves.items():
+        colour, symbol, dash = of_chance if called in (ranges or {}) else next(others)
         figure.add_scatter(
             x=100 * shares,
             y=100 * values,

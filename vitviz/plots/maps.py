@@ -12,6 +12,7 @@ from PIL import Image
 
 from ..common.language import as_percent, mark, patch_name, tr
 from .template import (
+    BARE,
     GREY,
     KEY,
     QUERY,
@@ -31,6 +32,7 @@ from .template import (
 
 _SHOWN_SIDE = 640  # pixels of the photo's longer side as it is sent to the browser
 _COLORBAR = 66  # pixels that a horizontal colour bar takes below a map
+_TITLE = 0.14  # of the height of a row of maps, for their titles
 _COLUMN = 360  # pixels of a usual column on screen
 
 
@@ -145,6 +147,110 @@ def relevance_words(values: np.ndarray, title: str) -> str:
         largest=patch_name(*divmod(int(values.argmax()), values.shape[1])),
         highest=float(values.max()),
     )
+
+
+def ranked_maps(
+    ranks: Mapping[str, np.ndarray],
+    image: Image.Image,
+    *,
+    crop: Crop,
+    values: Mapping[str, np.ndarray],
+    query: tuple[int, int] | None = None,
+) -> go.Figure:
+    """Draw the picture and, beside it, maps of its patches by their ranks, all on one scale.
+
+    Parameters
+    ----------
+    ranks : dict of a map's name to its ranks (rows, columns), from 0 to 1
+        As `inspection.patch_ranks` returns them.
+    values : dict of the same names to the numbers that were ranked, which are shown on hover
+    query : row and column of a patch that gets a frame in each map, or None
+    """
+    count = 1 + len(ranks)
+    rows = 1 if count <= 3 else 2
+    across = -(-count // rows)
+    figure = go.Figure()
+    photo(figure, image)
+    layout: dict[str, Any] = {}
+    titles = [tr("The picture"), *ranks]
+    bar = colorbar(tr("rank among the patches"))
+    bar |= dict(tickvals=[0, 50, 100], ticktext=[tr("lowest"), tr("middle"), tr("highest")])
+    for number, title in enumerate(titles):
+        row, column = divmod(number, across)
+        end = "" if number == 0 else str(number + 1)
+        left, top = column / across, 1 - row / rows
+        layout[f"xaxis{end}"] = dict(
+            range=[0, image.width],
+            domain=[left + 0.01, left + 1 / across - 0.01],
+            anchor=f"y{end}",
+            constrain="domain",
+            **BARE,
+        )
+        layout[f"yaxis{end}"] = dict(
+            range=[image.height, 0],
+            domain=[top - 1 / rows, top - _TITLE / rows],
+            anchor=f"x{end}",
+            scaleanchor=f"x{end}",
+            constrain="domain",
+            constraintoward="top",
+            **BARE,
+        )
+        figure.add_annotation(
+            text=escape_text(title),
+            x=left + 0.5 / across,
+            y=top - _TITLE / rows,
+            xref="paper",
+            yref="paper",
+            xanchor="center",
+            yanchor="bottom",
+            showarrow=False,
+            font_size=14,
+        )
+        axes = dict(xref=f"x{end}", yref=f"y{end}")
+        figure.add_shape(
+            type="rect",
+            **dict(x0=0, y0=0, x1=image.width, y1=image.height, **axes),
+            line=dict(color=GREY, width=1),
+        )
+        if number == 0:  # in some browsers pictures alone have no axes
+            figure.add_scatter(
+                x=[0, image.width],
+                y=[0, image.height],
+                mode="markers",
+                marker_opacity=0,
+                hoverinfo="skip",
+            )
+        else:
+            heat = heat_map(100 * ranks[title], crop, "", zmax=100, colorscale=RELEVANCE)
+            heat.update(
+                xaxis=f"x{end}",
+                yaxis=f"y{end}",
+                showscale=number == 1,
+                colorbar={**bar, "len": 0.5},
+                customdata=[
+                    [[patch_name(row, col), f"{value:.3g}"] for col, value in enumerate(line)]
+                    for row, line in enumerate(values[title])
+                ],
+                hovertemplate=tr(
+                    "%{{customdata[0]}}: higher than %{{z:.0f}} % of the patches"
+                    "<br>{name}: %{{customdata[1]}}<extra></extra>",
+                    name=escape_text(title),
+                ),
+            )
+            figure.add_trace(heat)
+        if query is not None:
+            grid = next(iter(ranks.values())).shape if ranks else (1, 1)
+            query_box(figure, crop, grid, query)
+            figure.layout.shapes[-1].update(axes)
+    figure.update_layout(layout, overwrite=True)
+    peaks = ", ".join(
+        f"{name} {patch_name(*divmod(int(each.argmax()), each.shape[1]))}"
+        for name, each in ranks.items()
+    )
+    words = tr(
+        "The picture and {count} maps by rank; highest: {peaks}.", count=count - 1, peaks=peaks
+    )
+    return finish(figure, words, height=rows * 190 + _COLORBAR)
 
 
 def patch_answers(

@@ -28,6 +28,12 @@ LINES = (
     ("#c0701a", "square", "dash"),
     (GREY, "diamond", "dot"),
     ("#8a4fbf", "cross", "dashdot"),
+    ("#1f8a70", "triangle-up", "longdash"),
+    ("#c44e8b", "x", "longdashdot"),
+    ("#7a6a2e", "star", "solid"),
+    ("#3f51b5", "triangle-down", "dash"),
+    ("#a63d2f", "pentagon", "dot"),
+    ("#2b8fa3", "hexagon", "dashdot"),
 )
 BARE = dict(showticklabels=False, showgrid=False, zeroline=False, ticks="")
 

@@ -160,14 +160,14 @@ LESSONS = (
                 ("picture",),
             ),
             Step(
-                "attention",
+                "explain",
                 3,
                 mark(
-                    "Another picture: a cat with a ball of wool. CLS attends to both, and the "
-                    "model knows cats. Read the answer above the map. **What is it, and does the "
-                    "map explain it?**"
+                    "Another picture: a cat with a ball of wool, and the model knows cats. Three "
+                    "maps show which patches count most. Read the answer above them. **What is it, "
+                    "and does a map that lies on the cat explain it?**"
                 ),
-                {"picture": "cat"},
+                {"picture": "cat", "maps": "relevance rollout last"},
                 ("picture",),
             ),
         ),
@@ -216,14 +216,14 @@ LESSONS = (
                 ("picture", "layer", "rollout"),
             ),
             Step(
-                "rollout",
+                "explain",
                 5,
                 mark(
                     "Rollout is the same map for every class; the map of a class is not. Ask for "
                     "another class. **What would count as evidence for it?**"
                 ),
-                {},
-                ("picture", "rollout", "of_class", "class"),
+                {"maps": "relevance rollout"},
+                ("picture", "class"),
             ),
         ),
     ),

@@ -1,8 +1,7 @@
 """The page Classify: the answer, and experiments that change it."""
 
-from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import streamlit as st
@@ -13,11 +12,11 @@ from vitviz.app.screens.classify_answer import Changes, Found, tables
 from vitviz.app.settings import setting, text_setting
 from vitviz.app.shared import models, results
 from vitviz.app.shared.classroom import Question
-from vitviz.app.shared.view import View, describe_reading
+from vitviz.app.shared.view import View
 from vitviz.app.widgets import class_menu, experiment, lesson, prediction
 from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Columns, Data, Table
-from vitviz.app.widgets.experiment import Pending, find_result, run_button
+from vitviz.app.widgets.experiment import REMOVALS, Pending, find_result, run_button
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import places
 from vitviz.common.language import Message, literal, mark, tr, tr_md
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from vitviz import Activations
     from vitviz.activations import Edit
     from vitviz.common.images import Crop
-    from vitviz.intervention import Curve, Progress, Removal
+    from vitviz.intervention import Progress, Removal
 
 # Predict first on the page Classify: which block of the picture matters most for a class.
 
@@ -104,15 +103,9 @@ def _box(view: View, grid: tuple[int, int], crop: "Crop", number: int) -> "Crop"
     return x, y, min(x + width, view.acts.crop[2]), min(y + height, view.acts.crop[3])
 
 
-REMOVALS: "dict[Removal, str]" = {
-    "drop": mark("tokens dropped"),
-    "mean": mark("mean colour"),
-    "blur": mark("blur"),
-}
 BRUSHES = {"drag": mark("drag over patches"), "click": mark("click on patches")}
 BLOCKS = (2, 4)
 BLOCKS_ALONG = 7  # a side, where blocks have no setting
-STEPS = 10  # of a curve
 
 
 def page(view: View) -> Data | None:
@@ -125,14 +118,12 @@ def page(view: View) -> Data | None:
         return _of_other_families(view, labels)
     painted = _cells_setting("painted", acts.grid)
     muted = _cells_setting("muted", (acts.depth, acts.layers[0].num_heads))
-    # Paint is itself something to see; but where attention knows positions no token can go.
-    usual: Removal = "mean" if view.model.positional_attention else "drop"
-    removal = setting("fill", list(REMOVALS), usual)
+    removal = experiment.choose_removal(view)
     block = setting("block", BLOCKS, 4)
     index = class_menu.chosen_index(acts)
     class_menu.draw_menu(acts, "bar", width=220)
     drag = choose("brush", tr("Choose patches by"), BRUSHES, "drag", "settings") == "drag"
-    control("fill", tr("Removed patches become"), REMOVALS, "settings")
+    experiment.removal_control(view)
     control("block", tr("Side of a block, patches"), BLOCKS, "settings")
 
     columns, pending = _columns(), []
@@ -169,7 +160,6 @@ def page(view: View) -> Data | None:
     if "lens" in columns:
         with columns["lens"]:
             _lens(lens, acts, changed=bool(done))
-    pending.append(_curves(view, index, labels[index], removal))
     for wanted in pending:
         if wanted is not None:
             place, make = wanted
@@ -182,7 +172,6 @@ def page(view: View) -> Data | None:
         lens,
         find_result(view, "head effects", instead),
         None if hidden else find_result(view, *occlusion_key(index, block, removal)),
-        find_result(view, "curves", index, removal),
     )
     return Data(lambda: tables(view, changes, found, index) + more)
 
@@ -385,109 +374,3 @@ def _run_occlusion(view: View, index: int, block: int, removal: "Removal") -> Pe
 
     called = occlusion_key(index, block, removal)
     return run_button(view, tr("Hide blocks ({passes} passes)", passes=passes), called, make)
-
-
-@lesson.part("curves")
-def _curves(view: View, index: int, name: str, removal: "Removal") -> Pending | None:
-    from vitviz import intervention
-
-    st.subheader(tr("Deletion and insertion curves"), anchor=False)
-    if view.acts.refusal:
-        st.warning(tr("No map of attention to rank the patches by: a layer cannot be read."))
-        return None
-    called = ("curves", index, removal)
-    found: dict[str, tuple[Curve, Curve]] | None = find_result(view, *called)
-    if found is not None:
-        for column, putting_back in zip(st.columns(2), (False, True), strict=True):
-            curves = {called: pair[putting_back] for called, pair in found.items()}
-            with column:
-                show(
-                    plots.removal_curves(
-                        {
-                            tr(called): (one.shares, one.probabilities)
-                            for called, one in curves.items()
-                        },
-                        name=name,
-                        putting_back=putting_back,
-                        ranges={
-                            tr(called): (one.low, one.high)
-                            for called, one in curves.items()
-                            if isinstance(one, intervention.RandomCurve)
-                        },
-                    )
-                )
-                areas = ", ".join(
-                    f"{tr(called)} **{one.area:.2f}**" for called, one in curves.items()
-                )
-                (chance,) = (
-                    one for one in curves.values() if isinstance(one, intervention.RandomCurve)
-                )
-                low, high = chance.interval
-                wanted = tr("insertion: larger") if putting_back else tr("deletion: smaller")
-                st.markdown(
-                    tr(
-                        "Area ({wanted} is better; removed patches: {removal}): {areas}. *random* "
-                        "is the mean of {orders} random orders, and the grey band holds the middle "
-                        "90 % of them: areas from {low:.2f} to {high:.2f}. A map within that range "
-                        "finds no more than chance does.",
-                        orders=len(chance.areas),
-                        low=low,
-                        high=high,
-                        wanted=wanted,
-                        removal=tr(REMOVALS[removal]),
-                        areas=areas,
-                    )
-                )
-        return None
-    st.markdown(
-        tr_md(
-            "Do the maps of attention, read {where}, find what **{name}** rests on, better "
-            "than {orders} random orders do?",
-            orders=intervention.RANDOM_ORDERS,
-            where=describe_reading(view.acts),
-            name=name,
-        )
-    )
-    passes = 1 + min(STEPS, view.acts.grid[0] * view.acts.grid[1])
-    return run_button(
-        view,
-        tr(
-            "Deletion and insertion ({passes} passes)",
-            passes=2 * (3 + intervention.RANDOM_ORDERS) * passes,  # deletion and insertion
-        ),
-        called,
-        lambda progress: _both_curves(view, index, removal, progress),
-    )
-
-
-def _both_curves(
-    view: View, index: int, removal: "Removal", progress: "Progress"
-) -> "dict[str, tuple[Curve, Curve]]":
-    """Deletion and insertion by each map."""
-    from vitviz import ModelError, attribution, intervention
-
-    measured, grid = results.measurements(view), view.acts.grid
-    maps = {
-        mark("rollout"): measured.rollout[view.acts.num_prefix_tokens :].reshape(grid),
-        mark("last layer, mean of heads"): measured.query_attention[-1].mean(axis=0),
-    }
-    with suppress(ModelError):  # the page Rollout says why a model has none
-        maps[mark("relevance")] = attribution.relevance(view.model, view.picture.image, index)
-    kinds = (intervention.deletion_curve, intervention.insertion_curve)
-    done = 0
-    passes = 1 + min(STEPS, grid[0] * grid[1])
-    every = len(kinds) * (len(maps) + intervention.RANDOM_ORDERS) * passes
-
-    def onward(*_: int) -> None:
-        nonlocal done
-        progress(done, every)
-        done += 1
-
-    model, image = view.model, view.picture.image
-    options: dict[str, Any] = dict(target=index, steps=STEPS, removal=removal, progress=onward)
-    curves: dict[str, tuple[Curve, Curve]] = {}
-    for called, importance in maps.items():
-        deleted, inserted = (kind(model, image, importance, **options) for kind in kinds)
-        curves[called] = (deleted, inserted)
-    deleted, inserted = (intervention.random_curve(kind, model, image, **options) for kind in kinds)
-    return curves | {mark("random"): (deleted, inserted)}

@@ -17,7 +17,6 @@ from vitviz.text.class_names import common_names, full_names, other_names, table
 
 if TYPE_CHECKING:
     from vitviz.activations import Edit
-    from vitviz.intervention import Curve
     from vitviz.model.answers import Grades
 
 LISTED_CLASSES = 20
@@ -62,7 +61,6 @@ class Found:
     lens: np.ndarray
     effects: np.ndarray | None
     occlusion: np.ndarray | None
-    curves: "dict[str, tuple[Curve, Curve]] | None"
 
 
 def draw_answer(
@@ -299,32 +297,4 @@ def tables(view: View, changes: Changes, found: Found, index: int) -> list[Table
                 {**patch_columns(view), **fall},
             )
         )
-    if found.curves is not None:
-        made.append(_curve_table(found.curves, changes.removal, name))
     return made
-
-
-def _curve_table(curves: "dict[str, tuple[Curve, Curve]]", removal: str, name: str) -> Table:
-    from vitviz import intervention
-
-    deletion, _ = next(iter(curves.values()))
-    columns: Columns = {Message("patches removed or put back, %"): 100 * deletion.shares}
-    for called, pair in curves.items():
-        removed, back = (100 * curve.probabilities for curve in pair)
-        columns[Message("{map}, removed, %", map=called)] = removed
-        columns[Message("{map}, put back, %", map=called)] = back
-        deleted, inserted = pair
-        if isinstance(deleted, intervention.RandomCurve):
-            columns[Message("{map}, removed, 5th percentile, %", map=called)] = 100 * deleted.low
-            columns[Message("{map}, removed, 95th percentile, %", map=called)] = 100 * deleted.high
-        if isinstance(inserted, intervention.RandomCurve):
-            columns[Message("{map}, put back, 5th percentile, %", map=called)] = 100 * inserted.low
-            columns[Message("{map}, put back, 95th percentile, %", map=called)] = (
-                100 * inserted.high
-            )
-    about = tr(
-        "Probability of {name} as patches go ({removal}) or come back, by each map's order.",
-        name=name,
-        removal=removal,
-    )
-    return Table(about, columns)

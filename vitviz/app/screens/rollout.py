@@ -1,4 +1,4 @@
-"""The page Rollout: attention through all layers, and maps of one class."""
+"""The page Rollout: attention through all layers."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -8,26 +8,24 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import streamlit as st
 
-from vitviz import inspection, plots
+from vitviz import inspection
 from vitviz.app.settings import setting
-from vitviz.app.shared import models, results
+from vitviz.app.shared import results
 from vitviz.app.shared.view import View, describe_reading
-from vitviz.app.widgets import class_menu, lesson
+from vitviz.app.widgets import lesson
 from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Data, Table, patch_columns
-from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import places
 from vitviz.app.widgets.token_map import MAX_MAP_BYTES, token_map
-from vitviz.common.language import Markdown, Message, as_percent, literal, mark, tr, tr_md
+from vitviz.common.language import Message, mark, tr, tr_md
 from vitviz.inspection.comparison import correlation
 from vitviz.inspection.rollout import Fusion
-from vitviz.plots.maps import relevance_words, share_words
+from vitviz.plots.maps import share_words
 from vitviz.plots.template import colour_table
-from vitviz.text.class_names import table_names
 from vitviz.web.token_map import Frame, encode_frame
 
 if TYPE_CHECKING:
-    from vitviz.attribution import Method
+    pass
 
 FUSIONS: dict[Fusion, str] = {"mean": mark("mean"), "max": mark("max"), "min": mark("min")}
 TWENTIETHS = [step / 20 for step in range(21)]
@@ -52,61 +50,18 @@ USUAL = Settings()
 LAYERS = {"weights": mark("attention and r"), "measured": mark("what is added, measured")}
 
 
-@dataclass(frozen=True, eq=False)
-class ClassMap:
-    """The map of one class.
-
-    Attributes
-    ----------
-    values : of each patch (rows, columns)
-    shown : those on screen, without what each patch begins with
-    name : of the class, as a student would say
-    column : its heading in a table
-    """
-
-    method: "Method"
-    values: np.ndarray
-    shown: np.ndarray
-    name: str
-    column: Message
-    probability: float
-
-    @property
-    def is_share(self) -> bool:
-        return self.method.is_share
-
-    @property
-    def title(self) -> str:
-        return tr("Class map: {method} for {name}", method=tr(self.method.label), name=self.name)
-
-    @property
-    def numbers(self) -> dict[str, np.ndarray]:
-        """The column of a table, by its heading."""
-        return {self.column: self.values * (100 if self.is_share else 1)}
-
-
 def page(view: View) -> Data | None:
-    if not view.acts.all_to_all:
-        return _of_one_class(view)
     if refusal := view.acts.refusal:
         st.warning(tr_md(refusal))
         return None
     settings = _controls(view)
-    class_map = _choose_class_map(view)
     rollout = _patches(view, settings)
     attention = results.query_shares(view).mean(axis=0)
-    row = []
-    if lesson.shows("of_class"):
-        row.append(_attention_beside(view, attention, rollout))
-    if class_map:
-        row.append(_class_map_beside(class_map, rollout))
-    _draw(view, settings, row)
+    _draw(view, settings, [_attention_beside(view, attention, rollout)])
     if lesson.shows("fusion"):
         _compare_with_usual(view, settings)
         st.markdown(_describe_map(view, settings))
-    if class_map:
-        _explain_class_map(view, class_map, rollout, _describe_settings(view, settings))
-    return Data(lambda: [_table(view, settings, attention, class_map)])
+    return Data(lambda: [_table(view, settings, attention)])
 
 
 def _controls(view: View) -> Settings:
@@ -195,21 +150,6 @@ def _attention_beside(view: View, attention: np.ndarray, rollout: np.ndarray) ->
     }
 
 
-def _class_map_beside(class_map: ClassMap, rollout: np.ndarray) -> dict[str, object]:
-    words = relevance_words(class_map.shown, class_map.title)
-    if class_map.is_share:
-        words = share_words(class_map.values, class_map.title)
-    return {
-        "title": class_map.title,
-        "note": _likeness(rollout, class_map.values.ravel()),
-        "words": words,
-        "values": class_map.shown.ravel().tolist(),
-        "share": class_map.is_share,
-        "ofState": False,
-        "lut": colour_table(relevance=not class_map.is_share),
-    }
-
-
 def _likeness(rollout: np.ndarray, values: np.ndarray) -> str:
     """Say how like a map is to the rollout; nothing where one of them does not vary."""
     like = correlation(rollout, values)
@@ -241,42 +181,6 @@ def _draw(
             version="-".join(map(str, settings)),
             beside=beside,
         )
-
-
-def _of_one_class(view: View) -> Data | None:
-    """Draw the class-specific maps alone, of a model in which rollout is not defined."""
-    from vitviz.attribution import why_not_multiplied
-
-    if view.acts.probabilities is None or why_not_multiplied(view.model):
-        return None
-    class_map = _choose_class_map(view)
-    if class_map is None:
-        return None
-    photo, map_ = places().stage.columns(2)
-    image, crop, shown = results.photo(view), view.acts.crop, class_map.shown
-    with photo:
-        show(plots.picture(image, crop=crop, grid=shown.shape, query=None))
-    with map_:
-        if class_map.is_share:
-            equal, title = 1 / (len(view.prefix) + shown.size), class_map.title
-            show(plots.attention_rollout(shown, image, crop=crop, equal_share=equal, name=title))
-        else:
-            name, title = class_map.name, class_map.title
-            show(plots.relevance(shown, image, crop=crop, name=name, title=title))
-    _explain_class_map(view, class_map)
-    grid = view.model.layers[0].query_grid
-
-    def tables() -> list[Table]:
-        columns = {name: values.ravel() for name, values in class_map.numbers.items()}
-        about = tr("Class-specific map, in the grid of the first layer.")
-        return [Table(about, {**patch_columns(view, grid=grid), **columns})]
-
-    line = tr(
-        "{provenance} · all layers · {name}",
-        provenance=tr(view.model.provenance),
-        name=view.picture.name,
-    )
-    return Data(tables, record=line)
 
 
 def _describe_map(view: View, settings: Settings) -> str:
@@ -361,30 +265,6 @@ def _half_of(view: View) -> str:
     )
 
 
-def _describe_settings(view: View, settings: Settings) -> str:
-    """Return the settings of the map on screen, in words."""
-    span = {"start": settings.start_layer + 1, "end": view.layer + 1}
-    direction = tr("from {query}", query=view.query_name)
-    if view.style.direction == "row":
-        direction = tr("to {query}", query=view.query_name)
-    if settings.of == "measured":
-        return tr(
-            "{direction}, layers {start} to {end}, each by what its keys add and what each token "
-            "keeps, measured",
-            direction=direction,
-            **span,
-        )
-    return tr(
-        "{direction}, layers {start} to {end}, heads fused by {fusion}, r = {residual}, the "
-        "smallest {discard} discarded",
-        direction=direction,
-        **span,
-        fusion=tr(FUSIONS[settings.fusion]),
-        residual=settings.residual,
-        discard=settings.discard,
-    )
-
-
 def _concentration(values: np.ndarray, half_of: str) -> str:
     """Say how few patches hold half of the map, and whether that is a collapse."""
     ordered = np.sort(values)[::-1].cumsum()
@@ -404,14 +284,9 @@ def _concentration(values: np.ndarray, half_of: str) -> str:
     return words
 
 
-def _table(
-    view: View,
-    settings: Settings,
-    attention: np.ndarray,
-    class_map: ClassMap | None,
-) -> Table:
+def _table(view: View, settings: Settings, attention: np.ndarray) -> Table:
     """Return the rollout of the query up to the layer on screen, and the maps beside it."""
-    prefix, shown = len(view.prefix), 100 * _compute_map(view, settings)
+    shown = 100 * _compute_map(view, settings)
     what = tr("What goes from {query} to each token", query=view.query_name)
     if view.style.direction == "row":
         what = tr("What goes from each token to {query}", query=view.query_name)
@@ -430,14 +305,11 @@ def _table(
             "token keeps, measured.",
             **span,
         )
-    outside = np.full(prefix, np.nan)  # the map of a class is of patches alone
-    of_class = class_map.numbers if class_map else {}
     alone = Message("attention of layer {layer}, mean of heads, %", layer=view.layer + 1)
     columns = {
         **patch_columns(view, prefix=True),
         Message("rollout, %"): shown,
         alone: 100 * attention,
-        **{name: np.append(outside, values) for name, values in of_class.items()},
     }
     return Table(about, columns)
 
@@ -470,95 +342,3 @@ def _frames(view: View, settings: Settings) -> list[Frame]:
         make,
         lambda frames: sum(frame.nbytes for frame in frames),
     )
-
-
-@lesson.part("of_class")
-def _choose_class_map(view: View) -> ClassMap | None:
-    """Draw the menus of class and method; return their map, None where there is none to show."""
-    from vitviz import ModelError
-    from vitviz.attribution import METHODS
-
-    if view.acts.probabilities is None:
-        st.markdown(models.explain_no_classes(view.model))
-        return None
-    index = class_menu.chosen_index(view.acts)
-    class_menu.draw_menu(view.acts, "bar", width=220)
-    labels = {name: method.label for name, method in METHODS.items()}
-    chosen = choose("class_map", tr("Class map"), labels, "relevance", "settings")
-    method = METHODS[chosen]
-    try:
-        values = _class_map(view, chosen, index)
-    except ModelError as error:
-        st.warning(tr_md(error))
-        return None
-    heading = {"method": Message(method.label), "name": table_names(view.acts.output_names)[index]}
-    column = Message("{method} for {name}", **heading)
-    if method.is_share:
-        column = Message("{method} for {name}, %", **heading)
-    shown = values - _initial_relevance(view, values) if method.begins_at_identity else values
-    shown = shown.clip(min=0) if method.is_signed else shown
-    name = class_menu.names(view.acts)[index]
-    return ClassMap(method, values, shown, name, column, float(view.acts.probabilities[index]))
-
-
-def _class_map(view: View, method: str, index: int) -> np.ndarray:
-    """Return the map (rows, columns), cached."""
-    from vitviz.attribution import METHODS
-
-    passes = METHODS[method].passes
-    words = tr("One pass forward and one back …")
-    if passes > 1:
-        words = tr("{passes} passes forward and back …", passes=passes)
-
-    def make() -> np.ndarray:
-        with st.spinner(words):
-            return METHODS[method].map(view.model, view.picture.image, index)
-
-    return results.compute((*view.key, "class map", method, index), make, lambda made: made.nbytes)
-
-
-def _initial_relevance(view: View, values: np.ndarray) -> float:
-    """Return what each patch has in R = I if the head pools the patches; 0 if it reads CLS."""
-    acts = view.acts
-    grid = acts.layers[-1].query_grid
-    shared = not any(extent % last for extent, last in zip(values.shape, grid, strict=True))
-    pooled = "patches" in acts.read_tokens or not acts.read_tokens
-    return 1 / values.size if pooled and shared else 0.0
-
-
-def _explain_class_map(
-    view: View, class_map: ClassMap, rollout: np.ndarray | None = None, how: str = ""
-) -> None:
-    """Say what the map shows, its maximum, and its correlation with a rollout.
-
-    `how` has the settings of the rollout, in words.
-    """
-    st.subheader(literal(class_map.title), anchor=False)
-    values, method = class_map.values, class_map.method
-    name = Markdown(f"**{literal(class_map.name)}** ({as_percent(class_map.probability)})")
-    row, col = np.unravel_index(int(values.argmax()), values.shape)
-    begun = _initial_relevance(view, values) if method.begins_at_identity else 0
-    largest = as_percent(values.max())
-    if not method.is_share:
-        largest = f"{values.max() - begun:.2g}"
-        if begun:
-            largest = tr(
-                "{largest} above the 1 / {count} that each patch begins with",
-                largest=largest,
-                count=values.size,
-            )
-    words = tr_md(
-        "{explanation}\n\nLargest: row {row}, column {col}, {largest}.",
-        explanation=tr_md(method.explanation, where=describe_reading(view.acts), name=name),
-        row=row + 1,
-        col=col + 1,
-        largest=largest,
-    )
-    if method.begins_at_identity:
-        words += tr(
-            " Not only the scale of this map depends on the size of the logit, but its pattern too."
-        )
-    like = np.nan if rollout is None else correlation(rollout, values.ravel())
-    if np.isfinite(like):
-        words += tr(" Correlation with the rollout shown ({how}): {like:.2f}.", how=how, like=like)
-    st.markdown(words)

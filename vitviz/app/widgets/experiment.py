@@ -9,20 +9,50 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from vitviz.app import settings
+from vitviz.app.settings import setting
 from vitviz.app.shared import results
 from vitviz.app.shared.view import View
+from vitviz.app.widgets.control import control
 from vitviz.app.widgets.figure import show
-from vitviz.common.language import tr
+from vitviz.common.language import mark, tr
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from vitviz.intervention import Progress
+    from vitviz.intervention import Progress, Removal
 
 _PIECE = re.compile(r"(\d{1,4})\.(\d{1,4})(?:-(\d{1,4})\.(\d{1,4}))?")
 
 #: An experiment that was asked for: where it is drawn, and what makes it.
 Pending = tuple[DeltaGenerator, Callable[[], object]]
+
+
+REMOVALS: "dict[Removal, str]" = {
+    "drop": mark("tokens dropped"),
+    "mean": mark("mean colour"),
+    "blur": mark("blur"),
+}
+
+
+def choose_removal(view: View) -> "Removal":
+    """Return what removed patches become; call `removal_control` where it is to be drawn."""
+    # Paint is itself something to see; but where attention knows positions no token can go.
+    usual: Removal = "drop" if _may_drop(view) else "mean"
+    return setting("fill", list(_removals(view)), usual)
+
+
+def removal_control(view: View) -> None:
+    control("fill", tr("Removed patches become"), _removals(view), "settings")
+
+
+def _removals(view: View) -> "dict[Removal, str]":
+    if view.acts.all_to_all:
+        return REMOVALS
+    return {name: words for name, words in REMOVALS.items() if name != "drop"}
+
+
+def _may_drop(view: View) -> bool:
+    return view.acts.all_to_all and not view.model.positional_attention
 
 
 def read_cells(text: str, shape: tuple[int, int]) -> np.ndarray | None:

@@ -1,0 +1,306 @@
+"""The page Explain: which patches an answer rests on, by several methods, and how to judge them."""
+
+import itertools
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import streamlit as st
+
+from vitviz import inspection, plots
+from vitviz.app import settings
+from vitviz.app.screens import explain_curves
+from vitviz.app.settings import text_setting
+from vitviz.app.shared import models, results
+from vitviz.app.shared.view import View, describe_reading
+from vitviz.app.widgets import class_menu, experiment, lesson
+from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
+from vitviz.app.widgets.experiment import Pending, find_result, run_button
+from vitviz.app.widgets.figure import show
+from vitviz.app.widgets.places import draw_finding, places
+from vitviz.common.language import Markdown, Message, as_percent, literal, mark, tr, tr_md
+from vitviz.inspection.comparison import correlation
+from vitviz.text.class_names import table_names
+
+if TYPE_CHECKING:
+    from vitviz.intervention import Progress
+
+#: Maps that know no class, which are judged like those that do.
+OF_ATTENTION = {"rollout": mark("rollout"), "last": mark("attention of the last layer")}
+FEW = 4  # passes of a map that is drawn without being asked for
+LEAST = 3  # patches, of which a correlation says something
+
+
+@dataclass
+class Maps:
+    """The maps of one class.
+
+    Attributes
+    ----------
+    values : by name, of each patch (rows, columns)
+    refusals : by name, why there is none
+    pending : maps that were asked for
+    """
+
+    values: dict[str, np.ndarray] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
+    pending: list[Pending] = field(default_factory=list)
+
+    @property
+    def ranks(self) -> dict[str, np.ndarray]:
+        return {name: inspection.patch_ranks(each) for name, each in self.values.items()}
+
+
+def page(view: View) -> Data | None:
+    acts = view.acts
+    if acts.probabilities is None:
+        st.info(models.explain_no_classes(view.model))
+        return None
+    index = class_menu.chosen_index(acts)
+    class_menu.draw_menu(acts, "bar", width=220)
+    chosen = _choose_maps(view)
+    removal = experiment.choose_removal(view)
+    experiment.removal_control(view)
+    maps = Maps()
+    with places().stage:
+        place = st.container()
+        for name in chosen:
+            _add(view, maps, name, index)
+        if maps.values:
+            with place:
+                _draw(view, maps)
+        for name, refusal in maps.refusals.items():
+            st.info(f"**{literal(_label(name))}**: {refusal}")
+    _say_how_alike(maps)
+    curves: dict[str, explain_curves.Pair] = {}
+    if maps.values and lesson.shows("curves"):
+        named = {_marked(name): each for name, each in maps.values.items()}
+        curves, pending = explain_curves.draw(view, named, index, removal)
+        maps.pending.extend([pending] if pending else [])
+    _explain(view, maps, index)
+    for place, make in maps.pending:
+        with place:
+            make()
+        st.rerun()  # the results are cached now, and are drawn in the next run
+    if not maps.values:
+        return None
+    name = table_names(acts.output_names)[index]
+
+    def tables() -> list[Table]:
+        made = [_table(view, maps, name)]
+        return made + ([explain_curves.table(curves, removal, name)] if curves else [])
+
+    return Data(tables)
+
+
+def _labels(view: View) -> dict[str, str]:
+    """Return the marked names of all maps that this model may have."""
+    from vitviz.attribution import METHODS
+
+    labels = {name: method.label for name, method in METHODS.items()}
+    return labels | (OF_ATTENTION if view.acts.all_to_all else {})
+
+
+def _label(name: str) -> str:
+    return tr(_marked(name))
+
+
+def _marked(name: str) -> str:
+    from vitviz.attribution import METHODS
+
+    return OF_ATTENTION.get(name) or METHODS[name].label
+
+
+def _passes(name: str) -> int:
+    from vitviz.attribution import METHODS
+
+    return METHODS[name].passes if name in METHODS else 1
+
+
+def _choose_maps(view: View) -> list[str]:
+    """Return the names of the chosen maps, and draw their menu."""
+    labels = _labels(view)
+    usual = " ".join(name for name in labels if _passes(name) <= FEW)
+
+    def fits(text: str) -> bool:
+        return bool(text.split()) and set(text.split()) <= {*labels, *OF_ATTENTION}
+
+    text = text_setting("maps", fits, usual)
+    chosen = [name for name in labels if name in text.split()]
+    if lesson.shows("maps"):
+        key = "chosen_maps"
+        st.session_state[key] = chosen
+
+        def change() -> None:
+            settings.change(maps=" ".join(st.session_state[key]) or usual)
+
+        at = places().bar if lesson.current_step() else places().settings
+        at.pills(
+            tr("Maps"),
+            list(labels),
+            key=key,
+            selection_mode="multi",
+            format_func=lambda name: tr(labels[name]),
+            on_change=change,
+        )
+    return chosen
+
+
+def _add(view: View, maps: Maps, name: str, index: int) -> None:
+    """Compute a map, or find it, or draw the button that asks for it; or say why there is none."""
+    from vitviz import ModelError
+
+    try:
+        found = _map(view, name, index)
+    except ModelError as error:
+        maps.refusals[name] = tr_md(error)
+        return
+    if found is not None:
+        maps.values[name] = found
+        return
+    label = tr("{method} ({passes} passes)", method=_label(name), passes=_passes(name))
+    pending = run_button(view, label, _called(name, index), partial(_run, view, name, index))
+    if pending is not None:
+        maps.pending.append(pending)
+
+
+def _called(name: str, index: int) -> tuple[str, str, int]:
+    return f"class map {name}", name, index
+
+
+def _map(view: View, name: str, index: int) -> np.ndarray | None:
+    """Return the map (rows, columns), cached; None where it takes many passes and was not made.
+
+    Raises
+    ------
+    ModelError
+        When the method is not defined for the model.
+    """
+    acts = view.acts
+    if name in OF_ATTENTION:
+        measured = results.measurements(view)
+        if name == "last":
+            last: np.ndarray = measured.query_attention[-1].mean(axis=0)
+            return last
+        return measured.rollout[acts.num_prefix_tokens :].reshape(acts.grid)
+    if _passes(name) > FEW:
+        found: np.ndarray | None = find_result(view, *_called(name, index))
+        return found
+
+    def make() -> np.ndarray:
+        with st.spinner(tr("One pass forward and one back …")):
+            return _run(view, name, index)
+
+    return results.compute((*view.key, *_called(name, index)), make, lambda made: made.nbytes)
+
+
+def _run(view: View, name: str, index: int, progress: "Progress | None" = None) -> np.ndarray:
+    from vitviz.attribution import METHODS
+
+    return METHODS[name].map(view.model, view.picture.image, index)
+
+
+def _draw(view: View, maps: Maps) -> None:
+    """Draw the picture and the maps beside it; a patch that was chosen elsewhere has a frame."""
+    image, ranks = results.photo(view), maps.ranks
+    query = view.query_patch if view.acts.all_to_all else None
+    figure = plots.ranked_maps(
+        {_label(name): each for name, each in ranks.items()},
+        image,
+        crop=view.acts.crop,
+        values={_label(name): each for name, each in maps.values.items()},
+        query=query,
+    )
+    show(figure, key="ranked_maps")
+
+
+def _say_how_alike(maps: Maps) -> None:
+    """Say which two maps agree most, and which least, by their ranks."""
+    alike = {
+        (one, other): correlation(first, second)
+        for (one, first), (other, second) in itertools.combinations(maps.ranks.items(), 2)
+        if first.size >= LEAST
+    }
+    known = {pair: like for pair, like in alike.items() if np.isfinite(like)}
+    if len(known) < 2:
+        return
+    (most, least) = max(known, key=known.__getitem__), min(known, key=known.__getitem__)
+    draw_finding(
+        tr_md(
+            "Most alike are the ranks of {one} and {other} (correlation {like:.2f}), least those "
+            "of {third} and {fourth} ({unlike:.2f}).",
+            one=_label(most[0]),
+            other=_label(most[1]),
+            like=known[most],
+            third=_label(least[0]),
+            fourth=_label(least[1]),
+            unlike=known[least],
+        )
+    )
+
+
+def _explain(view: View, maps: Maps, index: int) -> None:
+    """Say of each map what its numbers are, and which patch has the largest."""
+    from vitviz.attribution import METHODS
+
+    acts = view.acts
+    assert acts.probabilities is not None
+    share = as_percent(acts.probabilities[index])
+    name = Markdown(f"**{literal(class_menu.names(acts)[index])}** ({share})")
+    lines = []
+    for which, values in maps.values.items():
+        row, col = np.unravel_index(int(values.argmax()), values.shape)
+        largest, method = float(values.max()), METHODS.get(which)
+        explanation = _of_attention(view, which)
+        if method is not None:
+            where = describe_reading(acts)
+            explanation = tr_md(method.explanation, where=where, name=name)
+            if method.begins_at_identity:
+                explanation += Markdown(
+                    tr(
+                        " Not only the scale of this map depends on the size of the logit, but its "
+                        "pattern too."
+                    )
+                )
+        lines.append(
+            tr_md(
+                "- **{method}**: {explanation} Largest: row {row}, column {col}, {largest}.",
+                method=_label(which),
+                explanation=Markdown(explanation),
+                row=row + 1,
+                col=col + 1,
+                largest=as_percent(largest)
+                if method is None or method.is_share
+                else f"{largest:.3g}",
+            )
+        )
+    with st.expander(tr("What each map counts"), key="what_maps_count"):
+        st.markdown("\n".join(lines))
+
+
+def _of_attention(view: View, name: str) -> str:
+    where = describe_reading(view.acts)
+    if name == "last":
+        return tr("The attention of the last layer, mean of its heads, read {where}.", where=where)
+    return tr(
+        "The attention of all layers multiplied, heads fused by their mean, r = 0.5, read {where}. "
+        "It is the same map for every class.",
+        where=where,
+    )
+
+
+def _table(view: View, maps: Maps, name: str) -> Table:
+    ranks = maps.ranks
+    grid = next(iter(ranks.values())).shape
+    columns: Columns = {}
+    for which, values in maps.values.items():
+        label = Message(_marked(which))
+        columns[Message("{map}", map=label)] = values.ravel()
+        columns[Message("{map}, rank", map=label)] = ranks[which].ravel()
+    about = tr(
+        "Maps of {name}, in the grid of the first layer; a rank is the share of the other patches "
+        "with a smaller value.",
+        name=name,
+    )
+    return Table(about, {**patch_columns(view, grid=(grid[0], grid[1])), **columns})

@@ -1,0 +1,202 @@
+"""Of the page Explain: whether maps find what the answer rests on better than chance does."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import streamlit as st
+
+from vitviz import plots
+from vitviz.app.shared import results
+from vitviz.app.shared.view import View
+from vitviz.app.widgets import class_menu
+from vitviz.app.widgets.data_table import Columns, Table
+from vitviz.app.widgets.experiment import REMOVALS, Pending, find_result, run_button
+from vitviz.app.widgets.figure import show
+from vitviz.common.language import Message, literal, mark, tr, tr_md
+
+if TYPE_CHECKING:
+    from vitviz.intervention import Curve, Progress, Removal
+
+    Pair = tuple[Curve, Curve]  # deletion and insertion
+
+STEPS = 10  # of a curve
+RANDOM = mark("random")
+
+
+def draw(
+    view: View, maps: Mapping[str, np.ndarray], index: int, removal: "Removal"
+) -> "tuple[dict[str, Pair], Pending | None]":
+    """Draw the curves of maps that have some, and the button that makes the others.
+
+    Parameters
+    ----------
+    maps : values of each map by its marked name
+
+    Returns
+    -------
+    dict of the names to the curves, and what was asked for
+    """
+    from vitviz import intervention
+
+    st.subheader(tr("Deletion and insertion: better than chance?"), anchor=False)
+    found: dict[str, Pair | None] = {
+        name: find_result(view, *_called(name, index, removal)) for name in (*maps, RANDOM)
+    }
+    missing = [name for name, pair in found.items() if pair is None]
+    curves = {name: pair for name, pair in found.items() if pair is not None}
+    if found[RANDOM] is not None and len(curves) > 1:
+        _draw_pairs(view, curves, index, removal)
+    if not missing:
+        return curves, None
+    if len(curves) <= 1:
+        st.markdown(
+            tr_md(
+                "Which of the maps find what **{name}** rests on, better than {orders} random "
+                "orders do? The patches are removed (deletion), or put back (insertion), the "
+                "highest first.",
+                orders=intervention.RANDOM_ORDERS,
+                name=class_menu.names(view.acts)[index],
+            )
+        )
+    orders = [intervention.RANDOM_ORDERS if name == RANDOM else 1 for name in missing]
+    passes = 2 * sum(orders) * _passes(view)
+    pending = run_button(
+        view,
+        tr("Deletion and insertion ({passes} passes)", passes=passes),
+        ("curves", index, removal, *missing),
+        lambda progress: _compute(view, maps, missing, index, removal, passes, progress),
+    )
+    return curves, pending
+
+
+def _called(name: str, index: int, removal: "Removal") -> tuple[str, str, int, str]:
+    return "curve", name, index, removal
+
+
+def _passes(view: View) -> int:
+    rows, cols = view.model.layers[0].query_grid
+    return 1 + min(STEPS, rows * cols)
+
+
+def _compute(
+    view: View,
+    maps: Mapping[str, np.ndarray],
+    missing: list[str],
+    index: int,
+    removal: "Removal",
+    passes: int,
+    progress: "Progress",
+) -> int:
+    """Compute and cache deletion and insertion by each map; return how many there are."""
+    from vitviz import intervention
+
+    done = 0
+
+    def onward(*_: int) -> None:
+        nonlocal done
+        progress(done, passes)
+        done += 1
+
+    model, image = view.model, view.picture.image
+    options: dict[str, Any] = dict(target=index, steps=STEPS, removal=removal, progress=onward)
+    kinds = (intervention.deletion_curve, intervention.insertion_curve)
+    for name in missing:
+        deleted: Curve
+        inserted: Curve
+        if name == RANDOM:
+            deleted, inserted = (
+                intervention.random_curve(kind, model, image, **options) for kind in kinds
+            )
+        else:
+            deleted, inserted = (kind(model, image, maps[name], **options) for kind in kinds)
+        pair: Pair = (deleted, inserted)
+        key = (*view.key, *_called(name, index, removal))  # kept, also where the rest is cancelled
+        results.captures().get(key, partial(_same, pair), lambda pair: 1000)
+    return len(missing)
+
+
+def _same(pair: "Pair") -> "Pair":
+    return pair
+
+
+def _draw_pairs(view: View, curves: "dict[str, Pair]", index: int, removal: "Removal") -> None:
+    from vitviz import intervention
+
+    name = class_menu.names(view.acts)[index]
+    deleted, inserted = curves[RANDOM]
+    better = []
+    for column, putting_back in zip(st.columns(2), (False, True), strict=True):
+        of_kind = {called: pair[putting_back] for called, pair in curves.items()}
+        chance = inserted if putting_back else deleted
+        assert isinstance(chance, intervention.RandomCurve)
+        low, high = chance.interval
+        better.append(
+            {
+                called
+                for called, one in of_kind.items()
+                if one is not chance and (one.area > high if putting_back else one.area < low)
+            }
+        )
+        with column:
+            show(
+                plots.removal_curves(
+                    {
+                        tr(called): (one.shares, one.probabilities)
+                        for called, one in of_kind.items()
+                    },
+                    name=name,
+                    putting_back=putting_back,
+                    ranges={tr(RANDOM): (chance.low, chance.high)},
+                )
+            )
+            st.markdown(
+                tr(
+                    "Area ({wanted} is better; removed patches: {removal}): {areas}. *random* "
+                    "is the mean of {orders} random orders, and the grey band holds the middle "
+                    "90 % of them: areas from {low:.2f} to {high:.2f}. A map within that range "
+                    "finds no more than chance does.",
+                    orders=len(chance.areas),
+                    low=low,
+                    high=high,
+                    wanted=tr("insertion: larger") if putting_back else tr("deletion: smaller"),
+                    removal=tr(REMOVALS[removal]),
+                    areas=", ".join(
+                        f"{literal(tr(called))} **{one.area:.2f}**"
+                        for called, one in of_kind.items()
+                    ),
+                )
+            )
+    both = [called for called in curves if called in better[0] & better[1]]
+    if both:
+        listed = ", ".join(f"**{literal(tr(called))}**" for called in both)
+        st.markdown(tr("Better than chance in both: {listed}.", listed=listed))
+    else:
+        st.markdown(tr("None of these maps is better than chance in both."))
+
+
+def table(curves: "dict[str, Pair]", removal: "Removal", name: str) -> Table:
+    from vitviz import intervention
+
+    deletion, _ = next(iter(curves.values()))
+    columns: Columns = {Message("patches removed or put back, %"): 100 * deletion.shares}
+    for called, pair in curves.items():
+        removed, back = (100 * curve.probabilities for curve in pair)
+        columns[Message("{map}, removed, %", map=Message(called))] = removed
+        columns[Message("{map}, put back, %", map=called)] = back
+        deleted, inserted = pair
+        if isinstance(deleted, intervention.RandomCurve):
+            columns[Message("{map}, removed, 5th percentile, %", map=called)] = 100 * deleted.low
+            columns[Message("{map}, removed, 95th percentile, %", map=called)] = 100 * deleted.high
+        if isinstance(inserted, intervention.RandomCurve):
+            columns[Message("{map}, put back, 5th percentile, %", map=called)] = 100 * inserted.low
+            columns[Message("{map}, put back, 95th percentile, %", map=called)] = (
+                100 * inserted.high
+            )
+    about = tr(
+        "Probability of {name} as patches go ({removal}) or come back, by each map's order.",
+        name=name,
+        removal=tr(REMOVALS[removal]),
+    )
+    return Table(about, columns)
