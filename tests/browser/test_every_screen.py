@@ -133,10 +133,11 @@ BUDGETS = {
     Look(PROJECTOR): (260, 0.45),
 }
 #: Where a page shows less than its budget: small pictures beside words (Anatomy), two maps with
-#: their photos side by side (Compare).
+#: their photos side by side (Compare), three equally high in a row (Rollout).
 LESS = {
     **{("anatomy", look): 0.25 for look in BUDGETS},
     ("anatomy", PRESENTED): 0.35,
+    ("rollout", PLAIN): 0.44,
     ("compare", PLAIN): 0.28,
     ("compare", PRESENTED): 0.27,
     ("compare", Look(ENLARGED)): 0.18,

@@ -4,6 +4,7 @@ import base64
 import io
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,9 @@ from .template import (
 
 _SHOWN_SIDE = 640  # pixels of the photo's longer side as it is sent to the browser
 _COLORBAR = 66  # pixels that a horizontal colour bar takes below a map
-_TITLE = 0.14  # of the height of a row of maps, for their titles
+_TITLE = 20  # pixels of a line above a map
+_ROW = 162  # pixels of a row of maps with a line above; wider screens draw it larger
+_LETTERS = 15  # of a line above a map, which on a phone is 110 pixels wide
 _COLUMN = 360  # pixels of a usual column on screen
 
 
@@ -173,6 +176,8 @@ def ranked_maps(
     photo(figure, image)
     layout: dict[str, Any] = {}
     titles = [tr("The picture"), *ranks]
+    lines = [wrap(title, _LETTERS) for title in titles]
+    title_share = _TITLE * max(map(len, lines)) / _ROW
     bar = colorbar(tr("rank among the patches"))
     bar |= dict(tickvals=[0, 50, 100], ticktext=[tr("lowest"), tr("middle"), tr("highest")])
     for number, title in enumerate(titles):
@@ -188,7 +193,7 @@ def ranked_maps(
         )
         layout[f"yaxis{end}"] = dict(
             range=[image.height, 0],
-            domain=[top - 1 / rows, top - _TITLE / rows],
+            domain=[top - 1 / rows, top - title_share / rows],
             anchor=f"x{end}",
             scaleanchor=f"x{end}",
             constrain="domain",
@@ -196,9 +201,9 @@ def ranked_maps(
             **BARE,
         )
         figure.add_annotation(
-            text=escape_text(title),
+            text="<br>".join(map(escape_text, lines[number])),
             x=left + 0.5 / across,
-            y=top - _TITLE / rows,
+            y=top - title_share / rows,
             xref="paper",
             yref="paper",
             xanchor="center",
@@ -250,7 +255,7 @@ def ranked_maps(
     words = tr(
         "The picture and {count} maps by rank; highest: {peaks}.", count=count - 1, peaks=peaks
     )
-    return finish(figure, words, height=rows * 190 + _COLORBAR)
+    return finish(figure, words, height=rows * _ROW + _COLORBAR)
 
 
 def patch_answers(

@@ -84,7 +84,8 @@ def token_map(
     matrix : bool
         Draw the whole matrix A beside the map, where every token attends to every token.
     beside : sequence of dict
-        Other maps in a row with the map, as `Beside` in message.d.ts; the first stands before it.
+        Other maps in a row with photo and map, as `Beside` in message.d.ts; the first stands
+        between them.
     """
     picture = view.picture
     key, values = f"token_map_{name}", list(frame_setting[1])

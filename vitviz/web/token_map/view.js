@@ -27,7 +27,6 @@ import { tr } from "./strings.js";
 
 const GUESS = "#fff";
 const GAP = 8; // pixels between the columns
-const SMALL = 130; // pixels: the longer side of the photo below a row of maps
 /** @type {Stacks<Stack>} */
 const stacks = new Stacks(4, (message) => new Stack(message));
 
@@ -187,7 +186,6 @@ class View extends Component {
     if (this.chart) parts.strip.parentElement.append(this.chart.node);
     this.box.classList.toggle("compact", Boolean(data.link));
     this.box.classList.toggle("in-row", this.inRow);
-    this.box.classList.toggle("with-beside", Boolean(data.beside?.length));
     this.box.style.setProperty("--query", data.queryColour);
     this.box.style.setProperty("--key", data.keyColour);
     this.box.replaceChildren(...content, element("div", { className: "room" }, this.measured));
@@ -287,15 +285,14 @@ class View extends Component {
     const [left, top, right, bottom] = this.#area;
     const shape = (right - left) / (bottom - top);
     const count = data.beside?.length ?? 0;
-    const shapes = data.matrix ? [shape, shape, 1] : Array(1 + count).fill(shape);
+    const shapes = data.matrix ? [shape, shape, 1] : Array(2 + count).fill(shape);
     const space = room.width - GAP * (shapes.length - 1);
     const height = Math.min(room.height, space / shapes.reduce((sum, one) => sum + one));
     const columns = shapes.map((one) => `${one * height}px`).join(" ");
     if (this.inRow) parts.sections.style.gridTemplateColumns = isNarrow ? "" : columns;
     if (!this.inRow || isNarrow) return { photo: room, picture: room, matrix: room };
     const picture = { width: shape * height, height };
-    const photo = count ? { width: SMALL, height: SMALL } : picture;
-    return { photo, picture, matrix: { width: height, height } };
+    return { photo: picture, picture, matrix: { width: height, height } };
   }
 
   /** The token under the pointer, counted as the queries are.
