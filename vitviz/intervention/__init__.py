@@ -2,6 +2,7 @@
 
 from .lens import logit_lens, patch_lens, word_map
 from .muting import Progress, head_effects, head_outputs, mean_head_outputs
+from .patching import PatchEffects, patch_heads, patch_tokens, token_blocks
 from .removal import (
     RANDOM_ORDERS,
     Curve,
@@ -18,6 +19,7 @@ from .removal import (
 __all__ = [
     "RANDOM_ORDERS",
     "Curve",
+    "PatchEffects",
     "Progress",
     "RandomCurve",
     "Removal",
@@ -28,9 +30,12 @@ __all__ = [
     "logit_lens",
     "mean_head_outputs",
     "occlusion",
+    "patch_heads",
     "patch_lens",
+    "patch_tokens",
     "random_curve",
     "random_map",
     "removal_areas",
+    "token_blocks",
     "word_map",
 ]
