@@ -1041,6 +1041,17 @@ def test_lines_that_are_compared_differ_in_more_than_colour() -> None:
         assert len({line.marker.symbol for line in lines}) == len(lines)
 
 
+def test_parts_of_a_logit_say_which_are_largest() -> None:
+    heads = np.array([[0.5, np.nan], [-2.0, 1.0], [0.0, 0.25]])
+    figure = plots.parts_by_head(heads, mlps=np.array([3.0, -1.0, 0.5]), name="dog")
+    words = figure.layout.meta["alt"]
+    assert "most by layer 2, head 1, -2.00. Most by an MLP: layer 1, +3.00." in words
+    (heat,) = figure.data
+    assert heat.zmax == 3
+    assert [list(row) for row in heat.text] == [["1", "2", "MLP"]] * 3
+    np.testing.assert_array_equal(heat.z[:, 2], [3, -1, 0.5])
+
+
 @pytest.mark.parametrize("count", [1, 2, 5, 8])
 def test_ranked_maps_have_one_scale_and_each_its_place(count: int) -> None:
     maps = {f"map {number}": shares(*GRID, seed=number) for number in range(count)}
@@ -1103,6 +1114,7 @@ def test_a_name_is_text_in_every_figure(name: str) -> None:
         plots.ranked_maps({name: grid}, image, crop=crop, values={name: grid}),
         plots.patch_answers(each, image, crop=crop, labels=labels, index=0),
         plots.muted_heads(np.zeros((2, 2), bool), effects=grid, name=name),
+        plots.parts_by_head(grid, mlps=shares[:2], name=name),
         plots.distance_by_depth([shares, shares], names=[name, "b"], equal_sharing=[shares] * 2),
     ]
     drawn = [set(texts_of(figure.to_plotly_json())) for figure in figures]

@@ -24,7 +24,7 @@ from pages.driver import (
     until,
 )
 from pages.test_distance import numbers
-from vitviz import Model, capture
+from vitviz import Model, ModelError, attribution, capture
 from vitviz.activations import DropPatches, FillPatches, MuteHeads
 from vitviz.app.shared import models, pictures, queue, results
 from vitviz.app.widgets import class_menu, experiment
@@ -415,3 +415,48 @@ def test_probabilities_are_worked_out_from_logits() -> None:
     total = float(list(table["exp(y - max y)"])[3])
     assert total == pytest.approx(np.exp(logits - logits.max()).sum(), abs=1e-3)
     assert next(iter(table["share"])) == f"{100 / total:.0f} %"
+
+
+def test_the_parts_of_a_logit_are_split_on_request_and_compared_with_what_is_needed(
+    serve: Callable[[str], Model],
+) -> None:
+    model, image = serve("plain"), pictures.sample(pictures.DEFAULT).image
+    parts = attribution.direct_logit_attribution(model, image, 3)
+    at = opened("classify", **{"class": "3"})
+    before = len(charts(at))
+    at.button(key="run logit parts").click().run()
+    assert_works(at)
+    assert len(charts(at)) == before + 1
+    (heat,) = json.loads(charts(at)[-1].spec)["data"]
+    np.testing.assert_allclose(numbers(heat["z"])[:, :-1], parts.heads, atol=1e-5)
+    np.testing.assert_allclose(numbers(heat["z"])[:, -1], parts.mlps, atol=1e-5)
+    said = re.search(r"together \*\*(.+?)\*\*, and the logit is \*\*(.+?)\*\*", prose(at))
+    assert said
+    assert float(said[1]) == pytest.approx(float(said[2]), abs=2e-4)
+    assert float(said[2]) == pytest.approx(parts.answer, abs=1e-4)
+    assert "mute each head alone, above, to compare" in prose(at)
+    at.button(key="run head effects").click().run()
+    plain = capture(model, image).logits
+    assert plain is not None
+    needed = plain[3] - head_effects(model, image)[..., 3]
+    like = np.corrcoef(parts.heads.ravel(), needed.ravel())[0, 1]
+    assert f"have a correlation of **{like:.2f}**" in prose(at)
+    open_data(at, "classify")
+    table = at.dataframe[-1].value
+    assert table["logit of output 3"].sum() == pytest.approx(parts.answer, abs=1e-4)
+    at.selectbox(key="class").set_value(1).run()
+    assert "run logit parts" in [button.key for button in at.button]
+
+
+def test_a_model_whose_logit_is_no_sum_says_why(
+    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve("plain")
+
+    def refused(*_: object) -> None:
+        raise ModelError("Not a sum.")
+
+    monkeypatch.setattr(attribution, "direct_logit_attribution", refused)
+    at = opened("classify").button(key="run logit parts").click().run()
+    assert not at.exception
+    assert "Not a sum." in [warning.value for warning in at.warning]

@@ -306,18 +306,22 @@ def occlusion(
     )
 
 
-def parts_by_head(parts: np.ndarray, *, name: str) -> go.Figure:
+def parts_by_head(
+    parts: np.ndarray, *, name: str, mlps: np.ndarray | None = None
+) -> go.Figure:
     """Draw what each head writes for a logit or a difference of two, (layers, heads); NaN is none.
 
-    `name` is that of the class, or of both.
+    `name` is that of the class, or of both. `mlps` is what the MLP of each layer writes, (layers,),
+    which gets a column of its own.
     """
-    reach = float(np.nanmax(np.abs(parts))) or 1.0
     layers, heads = parts.shape
+    shown = parts if mlps is None else np.column_stack([parts, mlps])
+    reach = float(np.nanmax(np.abs(shown))) or 1.0
     most = np.unravel_index(int(np.nanargmax(np.abs(parts))), parts.shape)
     figure = go.Figure(
         go.Heatmap(
-            z=parts,
-            x=np.arange(1, heads + 1),
+            z=shown,
+            x=np.arange(1, shown.shape[1] + 1),
             y=np.arange(1, layers + 1),
             zmin=-reach,
             zmax=reach,
@@ -329,10 +333,16 @@ def parts_by_head(parts: np.ndarray, *, name: str) -> go.Figure:
                 "tickvals": [-reach, 0, reach],
                 "ticktext": [f"{-reach:+.2f}", "0", f"{reach:+.2f}"],
             },
-            hovertemplate=tr("layer %{y}, head %{x}: %{z:+.3f}<extra></extra>"),
+            text=[[*map(str, range(1, heads + 1)), "MLP"][: shown.shape[1]]] * layers,
+            hovertemplate=tr("layer %{y}, head %{x}: %{z:+.3f}<extra></extra>")
+            if mlps is None
+            else tr("layer %{y}, head or MLP %{text}: %{z:+.3f}<extra></extra>"),
         )
     )
     figure.update_xaxes(title=tr("head"), dtick=1 if heads <= 16 else 4)
+    if mlps is not None:
+        ticks = list(range(1, heads + 1, 1 if heads <= 16 else 4))
+        figure.update_xaxes(tickvals=[*ticks, heads + 1], ticktext=[*map(str, ticks), "MLP"])
     figure.update_yaxes(title=tr("layer"), dtick=1 if layers <= 12 else 4, autorange="reversed")
     words = tr(
         "What each head writes for the logit of {name}: most by layer {layer}, head {head}, "
@@ -342,4 +352,9 @@ def parts_by_head(parts: np.ndarray, *, name: str) -> go.Figure:
         head=most[1] + 1,
         part=float(parts[most]),
     )
+    if mlps is not None:
+        first = int(np.abs(mlps).argmax())
+        words += tr(
+            " Most by an MLP: layer {layer}, {part:+.2f}.", layer=first + 1, part=float(mlps[first])
+        )
     return finish(figure, words, height=80 + 18 * layers)

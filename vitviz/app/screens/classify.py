@@ -156,10 +156,13 @@ def page(view: View) -> Data | None:
         )
     if lesson.current_step() is None:
         _experiment_heading(removal)
-        columns["lens"] = st.columns(2)[0]
+        columns["lens"], columns["parts"] = st.columns(2)
     if "lens" in columns:
         with columns["lens"]:
             _lens(lens, acts, changed=bool(done))
+    if "parts" in columns:
+        with columns["parts"]:
+            pending.append(classify_heads.draw_parts(view, instead, index, labels[index]))
     for wanted in pending:
         if wanted is not None:
             place, make = wanted
@@ -172,6 +175,7 @@ def page(view: View) -> Data | None:
         lens,
         find_result(view, "head effects", instead),
         None if hidden else find_result(view, *occlusion_key(index, block, removal)),
+        find_result(view, "logit parts", index),
     )
     return Data(lambda: tables(view, changes, found, index) + more)
 

@@ -17,6 +17,7 @@ from vitviz.text.class_names import common_names, full_names, other_names, table
 
 if TYPE_CHECKING:
     from vitviz.activations import Edit
+    from vitviz.attribution import LogitParts
     from vitviz.model.answers import Grades
 
 LISTED_CLASSES = 20
@@ -61,6 +62,7 @@ class Found:
     lens: np.ndarray
     effects: np.ndarray | None
     occlusion: np.ndarray | None
+    parts: "LogitParts | str | None"
 
 
 def draw_answer(
@@ -297,4 +299,27 @@ def tables(view: View, changes: Changes, found: Found, index: int) -> list[Table
                 {**patch_columns(view), **fall},
             )
         )
+    if found.parts is not None and not isinstance(found.parts, str):
+        made.append(_parts_table(found.parts, name))
     return made
+
+
+def _parts_table(parts: "LogitParts", name: str) -> Table:
+    heads = [
+        (layer + 1, Message("head {head}", head=head + 1), value)
+        for (layer, head), value in np.ndenumerate(parts.heads)
+        if np.isfinite(value)
+    ]
+    mlps = [(layer + 1, "MLP", value) for layer, value in enumerate(parts.mlps)]
+    others = [
+        (None, Message("embedding"), parts.embedding),
+        (None, Message("biases"), parts.biases),
+    ]
+    layers, named, values = zip(*others, *heads, *mlps, strict=True)
+    columns: Columns = {
+        Message("layer"): layers,
+        Message("part"): named,
+        Message("logit of {name}", name=name): np.array(values),
+    }
+    about = tr("What each part writes for {name}; the column sums to its logit.", name=name)
+    return Table(about, columns)

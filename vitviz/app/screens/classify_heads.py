@@ -14,10 +14,13 @@ from vitviz.app.shared.view import View, model_key
 from vitviz.app.widgets import experiment
 from vitviz.app.widgets.control import control
 from vitviz.app.widgets.experiment import Pending, find_result, run_button
+from vitviz.app.widgets.figure import show
 from vitviz.common.language import tr, tr_md
+from vitviz.inspection.comparison import correlation
 from vitviz.text import findings
 
 if TYPE_CHECKING:
+    from vitviz.attribution import LogitParts
     from vitviz.intervention import Progress
 
 ZERO, MEAN = "zero", "mean"
@@ -74,6 +77,66 @@ def draw_heads(
         "muted", muted, tr("Heads as layer.head, blocks as 1.1-2.4, spaces between")
     )
     return pending
+
+
+def draw_parts(view: View, instead: str, index: int, name: str) -> Pending | None:
+    """Draw what each head and each MLP writes for a class, where it was asked for."""
+    from vitviz import ModelError, attribution
+
+    st.subheader(tr("What writes for the class"), anchor=False)
+    called = ("logit parts", index)
+    found: LogitParts | str | None = find_result(view, *called)
+    if found is None:
+
+        def make(progress: "Progress") -> "LogitParts | str":
+            progress(0, 1)
+            try:
+                return attribution.direct_logit_attribution(view.model, view.picture.image, index)
+            except ModelError as error:
+                return tr_md(error)
+
+        st.markdown(
+            tr_md(
+                "The logit of **{name}** is a sum: what each head, each MLP and the embedding add "
+                "to it.",
+                name=name,
+            )
+        )
+        return run_button(view, tr("Split the logit"), called, make)
+    if isinstance(found, str):
+        st.warning(found)
+        return None
+    show(plots.parts_by_head(found.heads, mlps=found.mlps, name=name))
+    words = tr(
+        "Embedding {embedding:+.2f}, heads {heads:+.2f}, MLPs {mlps:+.2f}, biases {biases:+.2f}: "
+        "together **{total:.4f}**, and the logit is **{answer:.4f}**. The scale of the last "
+        "LayerNorm is held.",
+        embedding=found.embedding,
+        heads=float(np.nansum(found.heads)),
+        mlps=float(found.mlps.sum()),
+        biases=found.biases,
+        total=found.total,
+        answer=found.answer,
+    )
+    effects = find_result(view, "head effects", instead)
+    if effects is None:
+        words += tr(
+            " *Writes for the class* is not *is needed for it*: mute each head alone, above, to "
+            "compare."
+        )
+    else:
+        assert view.acts.logits is not None
+        needed = view.acts.logits[index] - effects[..., index]
+        known = np.isfinite(found.heads) & np.isfinite(needed)
+        like = correlation(found.heads[known], needed[known])
+        if np.isfinite(like):
+            words += tr(
+                " Over all heads, what a head writes for the class and what is lost when it is "
+                "muted have a correlation of **{like:.2f}**.",
+                like=like,
+            )
+    st.markdown(words)
+    return None
 
 
 def values_of(view: View, instead: str) -> Values:
