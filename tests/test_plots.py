@@ -1048,7 +1048,7 @@ def test_parts_of_a_logit_say_which_are_largest() -> None:
     assert "most by layer 2, head 1, -2.00. Most by an MLP: layer 1, +3.00." in words
     (heat,) = figure.data
     assert heat.zmax == 3
-    assert [list(row) for row in heat.text] == [["1", "2", "MLP"]] * 3
+    assert [list(row) for row in heat.customdata] == [["1", "2", "MLP"]] * 3
     np.testing.assert_array_equal(heat.z[:, 2], [3, -1, 0.5])
 
 
@@ -1114,7 +1114,6 @@ def test_a_name_is_text_in_every_figure(name: str) -> None:
         plots.ranked_maps({name: grid}, image, crop=crop, values={name: grid}),
         plots.patch_answers(each, image, crop=crop, labels=labels, index=0),
         plots.muted_heads(np.zeros((2, 2), bool), effects=grid, name=name),
-        plots.parts_by_head(grid, mlps=shares[:2], name=name),
         plots.distance_by_depth([shares, shares], names=[name, "b"], equal_sharing=[shares] * 2),
     ]
     drawn = [set(texts_of(figure.to_plotly_json())) for figure in figures]

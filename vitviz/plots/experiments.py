@@ -306,9 +306,7 @@ def occlusion(
     )
 
 
-def parts_by_head(
-    parts: np.ndarray, *, name: str, mlps: np.ndarray | None = None
-) -> go.Figure:
+def parts_by_head(parts: np.ndarray, *, name: str, mlps: np.ndarray | None = None) -> go.Figure:
     """Draw what each head writes for a logit or a difference of two, (layers, heads); NaN is none.
 
     `name` is that of the class, or of both. `mlps` is what the MLP of each layer writes, (layers,),
@@ -333,10 +331,10 @@ def parts_by_head(
                 "tickvals": [-reach, 0, reach],
                 "ticktext": [f"{-reach:+.2f}", "0", f"{reach:+.2f}"],
             },
-            text=[[*map(str, range(1, heads + 1)), "MLP"][: shown.shape[1]]] * layers,
+            customdata=[[*map(str, range(1, heads + 1)), "MLP"][: shown.shape[1]]] * layers,
             hovertemplate=tr("layer %{y}, head %{x}: %{z:+.3f}<extra></extra>")
             if mlps is None
-            else tr("layer %{y}, head or MLP %{text}: %{z:+.3f}<extra></extra>"),
+            else tr("layer %{y}, head or MLP %{customdata}: %{z:+.3f}<extra></extra>"),
         )
     )
     figure.update_xaxes(title=tr("head"), dtick=1 if heads <= 16 else 4)
