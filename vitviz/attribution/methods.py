@@ -94,7 +94,7 @@ METHODS: Mapping[str, Method] = {
         mark(
             "The logit of {name} for this picture minus its logit for a picture of one colour, "
             "shared among the patches. The picture is blended in step by step, and the gradient is "
-            "averaged on the way. A patch with a negative share lowers the logit; it is drawn as 0."
+            "averaged on the way. A patch with a negative share lowers the logit."
         ),
         integrated_gradients,
         is_signed=True,
@@ -105,7 +105,7 @@ METHODS: Mapping[str, Method] = {
         mark(
             "The logit of {name}, sent back through the model as relevance: each operation shares "
             "it among its inputs by a fixed rule. Biases, positions and the softmax keep a part. A "
-            "patch with negative relevance speaks against {name}; it is drawn as 0."
+            "patch with negative relevance speaks against {name}."
         ),
         attn_lrp,
         is_signed=True,
