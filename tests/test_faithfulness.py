@@ -15,7 +15,9 @@ from sklearn.metrics import roc_auc_score
 
 import vitviz
 from vitviz import ModelError, cli
+from vitviz.common.files import assets
 from vitviz.intervention import Removal, deletion_curve, insertion_curve, removal_areas
+from vitviz.model.origin import weights_digest
 from vitviz.profiling import ProfileError, faithful
 from vitviz.profiling.entries import Entry
 from vitviz.profiling.faithful import Faithfulness, summarise
@@ -176,6 +178,23 @@ def test_no_map_wins_where_an_interval_holds_no_difference() -> None:
     assert "No map wins." in equal.table()
     assert not equal.is_better("insertion_mean", "c", "random")
     assert "like random" in equal.table()
+
+
+def test_no_map_wins_by_changing_against_the_class() -> None:
+    values = np.random.default_rng(0).random((40, 4)) * 0.01 + [-0.5, 0.0, 0.5, np.nan]
+    agreement = np.full((40, 4, 4), np.nan)
+    judged = summarise(about("a", "b", "c"), {"other_class": values, "agreement": agreement})
+    assert judged.winner("other_class") is None
+    assert "wins" not in judged.table()
+
+
+@pytest.mark.parametrize("path", sorted((assets() / "faithfulness").glob("*.json")), ids=str)
+def test_shipped_figures_are_of_the_shipped_weights(path: Path) -> None:
+    judged = vitviz.load_faithfulness(path.stem)
+    assert judged.about["model"] == path.stem
+    assert judged.about["weights_sha256"] == weights_digest(vitviz.load_model(path.stem).module)
+    assert {"deletion_drop", "insertion_mean", "random_weights"} <= judged.means.keys()
+    assert judged.maps == (*MAPS, "random")
 
 
 def test_the_interval_is_that_of_student() -> None:

@@ -83,12 +83,16 @@ class Faithfulness:
         return (*self.about["maps"], RANDOM)
 
     def is_better(self, measure: str, one: str, other: str) -> bool:
-        """Whether a map does better than another, beyond the interval of their difference."""
+        """Whether a map does better than another, beyond the interval of their difference.
+
+        False for "other_class" and "random_weights": they say of each map whether it changes.
+        """
         interval = self.differences[measure].get(one, {}).get(other)
-        if interval is None:
+        is_better_high = IS_BETTER_HIGH[measure]
+        if interval is None or is_better_high is None:
             return False
         _, low, high, _ = interval
-        return bool(low > 0 if IS_BETTER_HIGH[measure] else high < 0)
+        return bool(low > 0 if is_better_high else high < 0)
 
     def winner(self, measure: str) -> str | None:
         """Return the map that does better than every other one; None where there is no such map."""
@@ -103,9 +107,12 @@ class Faithfulness:
         """Return all means with their intervals as text."""
         lines = []
         for measure, by_map in self.means.items():
-            high = IS_BETTER_HIGH[measure]
-            lines.append(f"{measure} ({'more' if high else 'less'} is better)")
-            ordered = sorted(by_map.items(), key=lambda item: item[1][0], reverse=high)
+            best = {True: "more is better", False: "less is better", None: "near 0 it changes"}
+            is_better_high = IS_BETTER_HIGH[measure]
+            lines.append(f"{measure} ({best[is_better_high]})")
+            ordered = sorted(
+                by_map.items(), key=lambda item: item[1][0], reverse=bool(is_better_high)
+            )
             for name, (mean, low, upper, count) in ordered:
                 line = f"  {name:22} {mean:8.3f}  {low:8.3f} to {upper:8.3f}  {count:5} pictures"
                 if name != RANDOM and RANDOM in by_map:
@@ -116,6 +123,8 @@ class Faithfulness:
                     line += "" if better or worse else "  like random"
                 lines.append(line)
             winner = self.winner(measure)
+            if is_better_high is None:
+                continue
             lines.append(f"  {winner} does better than all." if winner else "  No map wins.")
         return "\n".join(lines)
 
@@ -139,7 +148,7 @@ class Faithfulness:
             differences=self.differences,
             agreement=self.agreement,
         )
-        return json.dumps(parts, indent=1) + "\n"
+        return json.dumps(parts) + "\n"
 
 
 #: Entries of `about` that repeat the model's description, which the file of means leaves out.

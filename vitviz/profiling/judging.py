@@ -30,14 +30,15 @@ RANDOM = "random"  # the name of random orders among those of the maps
 OF_NO_CLASS = ("attention", "rollout")
 #: All maps that can be judged.
 MAPS = (*METHODS, *OF_NO_CLASS)
-#: Whether more is better, by measure. A removal is part of the name: "deletion_mean".
-IS_BETTER_HIGH: Mapping[str, bool] = {
+#: Whether more is better, by measure; None where 0 is best, so that less is not better than that. A
+#: removal is part of the name: "deletion_mean".
+IS_BETTER_HIGH: Mapping[str, bool | None] = {
     **{f"deletion_{fill}": False for fill in ("mean", "blur", "drop")},
     **{f"insertion_{fill}": True for fill in ("mean", "blur", "drop")},
     "pointing": True,
     "overlap": True,
-    "other_class": False,
-    "random_weights": False,
+    "other_class": None,
+    "random_weights": None,
     "seconds": False,
 }
 
