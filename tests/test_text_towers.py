@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 from examples import assert_clear_error, picture, randomise
-from hub_server import HubServer
+from hub_server import COMMIT, HubServer
 from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.torch import save_file
 from torch import Tensor
 
 import vitviz
-from vitviz import ModelError, Preprocessing, cli
+from vitviz import ModelError, Preprocessing, cli, zoo
 from vitviz.attribution import direct_logit_attribution
 from vitviz.intervention import word_map
 from vitviz.profiling import ProfileError
@@ -405,6 +405,66 @@ def test_a_repository_brings_its_tokenizer(
     asked = {path.rpartition("/")[2] for _, path, _ in server.asked}
     assert "tokenizer.json" in asked
     assert not {"tokenization.py", "merges.txt"} & asked
+
+
+def test_a_repository_of_open_clip_alone_brings_both_towers(
+    server: HubServer, cache: Path, tmp_path: Path
+) -> None:
+    folder, name = saved(*EVERY[9], tmp_path / "mine"), "hf-hub:somebody/siglip"
+    config = json.loads((folder / "open_clip_config.json").read_text())
+    config["model_cfg"]["text_cfg"]["hf_tokenizer_name"] = "somebody/elsewhere"
+    (folder / "open_clip_config.json").write_text(json.dumps(config))
+    (folder / "open_clip_model.safetensors").unlink()
+    torch.save(module_of(*EVERY[9]).state_dict(), folder / "open_clip_pytorch_model.bin")
+    tokenizer().save_pretrained(folder)
+    for path in folder.iterdir():
+        server.files[f"somebody/siglip/{path.name}"] = path.read_bytes()
+    server.files["somebody/siglip/tokenization.py"] = b"raise SystemExit"
+    drawn = vitviz.load_model(name, pretrained=False)
+    assert (drawn.trained, drawn.weights) == (False, "random weights")
+    assert not zoo.on_disk(name)
+    model = vitviz.load_model(name)
+    assert model.weights.startswith(f"{name}, revision {COMMIT[:7]}, open_clip_pytorch_model.bin, ")
+    server.close()
+    asked = {path.rpartition("/")[2] for _, path, _ in server.asked}
+    assert "tokenizer.json" in asked
+    assert not {"tokenization.py", "preprocessor_config.json"} & asked
+    assert {path.split("/")[:2] == ["somebody", "siglip"] for _, path, _ in server.asked} == {True}
+    assert zoo.on_disk(name)
+    with torch.inference_mode():
+        module, texts = module_of(*EVERY[9]), [*PHRASES]
+        ids = tokenizer()(texts, padding="max_length", max_length=CONTEXT, return_tensors="pt")
+        x = model.preprocess(picture())[None]
+        expected = module.get_logits(x, ids["input_ids"])[0][0].numpy()
+    logits = vitviz.capture(vitviz.load_model(name).with_words(PHRASES), picture()).logits
+    assert logits is not None
+    assert_allclose(logits, expected, atol=1e-5)
+
+
+class _Code:
+    def __reduce__(self) -> Any:
+        return (pytest.fail, ("code of a file was run",))
+
+
+def test_weights_of_open_clip_run_no_code(tmp_path: Path) -> None:
+    folder = saved(*EVERY[6], tmp_path / "mine")
+    (folder / "open_clip_model.safetensors").unlink()
+    torch.save({"code": _Code()}, folder / "open_clip_pytorch_model.bin")
+    with pytest.raises(ModelError, match="mine") as refused:
+        vitviz.load_model(folder)
+    assert_clear_error(refused.value)
+
+
+def test_a_repository_of_open_clip_that_is_not_read_is_not_downloaded(
+    server: HubServer, cache: Path
+) -> None:
+    stages = dict(layers=[1, 1, 1, 1], width=32, patch_size=None)
+    config = dict(model_cfg=of_open_clip(vision=stages), preprocess_cfg={})
+    server.files["somebody/resnet/open_clip_config.json"] = json.dumps(config).encode()
+    with pytest.raises(ModelError, match=r"hf-hub:somebody/resnet: .*AttentionPool2d") as refused:
+        vitviz.load_model("hf-hub:somebody/resnet")
+    assert_clear_error(refused.value)
+    assert not any("model." in path for _, path, _ in server.asked)
 
 
 @pytest.mark.parametrize("case", [EVERY[6], EVERY[9]])

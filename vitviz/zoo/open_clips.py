@@ -13,15 +13,16 @@ from ..model import Model, reason_of
 from ..model.families import ModelError
 from ..model.memory import require_memory
 from ..model.text import TextTower
+from .architectures import on_meta_device
 from .checkpoints import check_kinds, digest_of
 from .files import read_json
 from .resampling import InputSize, resampling_note
 from .texts import open_clip_of, tokenizer_error
-from .watching import watch
+from .watching import find_readable_part, watch
 
 OPEN_CLIP_CONFIG = "open_clip_config.json"
 #: In open_clip's own order.
-_WEIGHTS = tuple(
+OPEN_CLIP_WEIGHTS = tuple(
     f"open_clip_{name}"
     for name in ("model.safetensors", "pytorch_model.safetensors", "pytorch_model.bin")
 )
@@ -33,7 +34,23 @@ def open_clip_weights(folder: Path) -> Path | None:
     """Return open_clip's file of both towers in a folder; None if there is none."""
     if not (folder / OPEN_CLIP_CONFIG).is_file():
         return None
-    return next((folder / name for name in _WEIGHTS if (folder / name).is_file()), None)
+    return next((folder / name for name in OPEN_CLIP_WEIGHTS if (folder / name).is_file()), None)
+
+
+def names_tokenizer(folder: Path, name: str) -> bool:
+    """Whether a configuration asks for a tokenizer of transformers instead of open_clip's own."""
+    return bool(_configuration(folder, name)["text_cfg"].get("hf_tokenizer_name"))
+
+
+def check_open_clip(folder: Path, name: str) -> None:
+    """Refuse a folder by its configuration, if its model cannot be read."""
+    with on_meta_device():
+        module = _build(folder, name, device="meta")
+    try:
+        find_readable_part(module.visual)
+    except ModelError as error:
+        raise ModelError("{name}: {error}", name=name, error=error) from error
+    require_memory(sum(each.nbytes for each in module.parameters()), name)
 
 
 def load_open_clip(
@@ -41,6 +58,7 @@ def load_open_clip(
 ) -> Model:
     """Load both towers in a folder; see `load_folder`."""
     config = _configuration(folder, name)
+    check_open_clip(folder, name)
     module = _create(folder, name, pretrained, size)
     transform = open_clip_of(name).transform
     given = transform.PreprocessCfg(**module.visual.preprocess_cfg)
@@ -67,9 +85,8 @@ def load_open_clip_text(folder: Path, name: str) -> TextTower:
 
 
 def _text_tower(module: Any, folder: Path, name: str) -> TextTower:
-    text = _configuration(folder, name)["text_cfg"]
     safe: dict[str, Any] = {}
-    if text.get("hf_tokenizer_name"):
+    if names_tokenizer(folder, name):
         safe = dict(trust_remote_code=False, local_files_only=True)
     try:
         tokenizer = open_clip_of(name).get_tokenizer(f"local-dir:{folder}", **safe)
@@ -79,30 +96,33 @@ def _text_tower(module: Any, folder: Path, name: str) -> TextTower:
 
 
 def _create(folder: Path, name: str, pretrained: bool, size: InputSize | None) -> Any:
-    _configuration(folder, name)
     file = open_clip_weights(folder)
     if pretrained:
         if file is None:
             raise ModelError(
                 "The folder {folder} has neither {first} nor {second}.",
                 folder=folder.name,
-                first=_WEIGHTS[0],
-                second=_WEIGHTS[2],
+                first=OPEN_CLIP_WEIGHTS[0],
+                second=OPEN_CLIP_WEIGHTS[2],
             )
         check_kinds([file])
         require_memory(2 * file.stat().st_size, name)  # the module and what the file holds
+    module = _build(folder, name, load_weights=pretrained, force_image_size=size)
+    return module.eval().requires_grad_(False)
+
+
+def _build(folder: Path, name: str, *, load_weights: bool = False, **options: Any) -> Any:
+    _configuration(folder, name)
     try:
-        module = open_clip_of(name).create_model(
-            f"local-dir:{folder}",
-            load_weights=pretrained,
-            pretrained_text=False,
-            force_image_size=size,
+        return open_clip_of(name).create_model(
+            f"local-dir:{folder}", load_weights=load_weights, pretrained_text=False, **options
         )
+    except ModelError:
+        raise
     except Exception as error:  # readers of broken files raise many kinds of errors
         raise ModelError(
             "{name} cannot be loaded by open_clip ({reason}).", name=name, reason=reason_of(error)
         ) from error
-    return module.eval().requires_grad_(False)
 
 
 def _configuration(folder: Path, name: str) -> Mapping[str, Any]:
@@ -137,8 +157,10 @@ def _configuration(folder: Path, name: str) -> Mapping[str, Any]:
 
 def _is_huge(tower: Mapping[str, Any]) -> bool:
     """Whether a tower has numbers that no model has, and that would fill the memory."""
+    layers = tower.get("layers", 1)
+    layers = sum(layers) if isinstance(layers, list) else layers  # ResNets have stages
     numbers = [n for n in tower.values() if isinstance(n, int | float)]
-    return tower.get("layers", 1) > 1000 or any(abs(n) > 2_000_000 for n in numbers)
+    return layers > 1000 or any(abs(n) > 2_000_000 for n in numbers)
 
 
 def _resampled(own: Any, model: Model) -> Message | str:

@@ -14,6 +14,7 @@ from .architectures import on_meta_device
 from .checkpoints import INDEX, CheckpointError, files_of, shard_names
 from .files import ADAPTER, CONFIG, PROCESSOR, WEIGHTS, WHOLE_PROCESSOR, check_adapter, read_json
 from .folders import WHOLES, load_folder
+from .open_clips import OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, check_open_clip, names_tokenizer
 from .texts import TOKENIZER_SETTINGS, TOKENIZERS
 
 PREFIX = "hf-hub:"
@@ -29,14 +30,22 @@ def repository(name: str) -> tuple[str, str] | None:
 
 def cached_folder(name: str) -> Path | None:
     """Return the folder of a repository whose weights are on disk, without asking the network."""
-    config = find_cached(_weights(name, CONFIG))
+    found = (find_cached(_weights(name, file)) for file in (CONFIG, OPEN_CLIP_CONFIG))
+    config = next((path for path in found if path is not None), None)
     if config is None:
         return None
-    file = next((file for name in WEIGHTS if (file := config.parent / name).is_file()), None)
     try:
-        return None if file is None or not files_of(file) else config.parent
-    except CheckpointError:  # a shard is missing
+        return config.parent if files_of(_file_in(config.parent)) else None
+    except (CheckpointError, StopIteration):  # a shard is missing, or the weights
         return None
+
+
+def _names_of_weights(folder: Path) -> tuple[str, ...]:
+    return WEIGHTS if (folder / CONFIG).is_file() else OPEN_CLIP_WEIGHTS
+
+
+def _file_in(folder: Path) -> Path:
+    return next(folder / name for name in _names_of_weights(folder) if (folder / name).is_file())
 
 
 def fetch_configuration(
@@ -56,6 +65,12 @@ def fetch_configuration(
         return folder
     path = _fetch_file(name, CONFIG, progress, timeout, optional=True)
     if path is None:
+        own = _fetch_file(name, OPEN_CLIP_CONFIG, progress, timeout, optional=True)
+        if own is not None:
+            check_open_clip(own.parent, name)
+            if _reads_texts(own.parent, name):
+                _fetch_tokenizer(name, own.parent, progress, timeout)
+            return own.parent
         adapter = _fetch_file(name, ADAPTER, progress, timeout, optional=True)
         if adapter is not None:
             check_adapter(adapter.parent)
@@ -64,7 +79,8 @@ def fetch_configuration(
     if "architecture" not in read_json(path):
         for file in (PROCESSOR, WHOLE_PROCESSOR):
             _fetch_file(name, file, progress, timeout, optional=True)
-        _fetch_tokenizer(name, path.parent, progress, timeout)
+        if _reads_texts(path.parent, name):
+            _fetch_tokenizer(name, path.parent, progress, timeout)
     with on_meta_device():  # a model that cannot be read need not be downloaded
         load_folder(path.parent, name=name, source=name, pretrained=False, size=None)
     return path.parent
@@ -83,17 +99,17 @@ def fetch_repository(
     """
     folder = cached_folder(name)
     if folder is not None:
-        file = next(folder / file for file in WEIGHTS if (folder / file).is_file())
-        if verify:  # an older version downloaded none
+        file = _file_in(folder)
+        if verify and _reads_texts(folder, name):  # an older version downloaded no tokenizer
             _fetch_tokenizer(name, folder, progress, timeout)
         damaged = [part for part in files_of(file) if verify and not is_intact(part)]
         if not damaged:
             return file
         for part in damaged:
             remove_cached(part)
-    fetch_configuration(name, progress=progress, timeout=timeout)
-    for wanted in WEIGHTS:
-        path = _fetch_file(name, wanted, progress, timeout, optional=wanted != WEIGHTS[-1])
+    wanted = _names_of_weights(fetch_configuration(name, progress=progress, timeout=timeout))
+    for file_name in wanted:
+        path = _fetch_file(name, file_name, progress, timeout, optional=file_name != wanted[-1])
         if path is not None:
             break
     assert path is not None
@@ -107,12 +123,17 @@ def fetch_repository(
     return path
 
 
+def _reads_texts(folder: Path, name: str) -> bool:
+    """Whether the model has a text tower and reads files of a tokenizer."""
+    if (folder / CONFIG).is_file():
+        return read_json(folder / CONFIG).get("model_type") in WHOLES
+    return names_tokenizer(folder, name)
+
+
 def _fetch_tokenizer(
     name: str, folder: Path, progress: Callable[[int, int | None], None] | None, timeout: float
 ) -> None:
-    """Download the tokenizer of a model with a text tower, if there is one."""
-    if read_json(folder / CONFIG).get("model_type") not in WHOLES:
-        return
+    """Download a tokenizer of transformers, if there is one."""
     if any((folder / file).is_file() for file in TOKENIZERS):
         return
     for file in (*TOKENIZER_SETTINGS, *TOKENIZERS):

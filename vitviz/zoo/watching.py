@@ -97,7 +97,7 @@ def watch(
             f"Expected a module of torch, got {type(module).__name__}. Load names and files by "
             "load_model."
         )
-    path, part = _find_readable_part(module)
+    path, part = find_readable_part(module)
     own = preprocessing is None
     if preprocessing is None:
         preprocessing = _own_preprocessing(part)
@@ -258,7 +258,7 @@ def _own_preprocessing(part: Any) -> Preprocessing:
     return own
 
 
-def _find_readable_part(module: nn.Module) -> tuple[str, nn.Module]:
+def find_readable_part(module: nn.Module) -> tuple[str, nn.Module]:
     """Return the part of a module that is of a known family, and its path."""
     parts: dict[str, nn.Module] = {}
     if is_compiled(module):
