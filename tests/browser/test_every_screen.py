@@ -139,8 +139,8 @@ LESS = {
     ("anatomy", PRESENTED): 0.35,
     ("rollout", PLAIN): 0.44,
     ("compare", PLAIN): 0.28,
-    ("compare", PRESENTED): 0.27,
-    ("compare", Look(ENLARGED)): 0.18,
+    ("compare", PRESENTED): 0.24,
+    ("compare", Look(ENLARGED)): 0.15,
     ("compare", Look(PROJECTOR)): 0.23,
     **{(page, PRESENTED): 0.4 for page in ("positions", "attention", "rollout", "tokens")},
 }

@@ -54,7 +54,7 @@ def page(view: View) -> Data | None:
         width=230,
     )
     if mode == "pictures":
-        other: View | None = _other_picture(view, bar)
+        other: View | None = _other_picture(view)
     else:
         other = _other_model(view, name, mode, bar)
     if other is None:
@@ -186,7 +186,7 @@ def _answers(views: list[View], names: list[str]) -> list[Table]:
     return [Table(about, columns)]
 
 
-def _other_picture(view: View, bar: DeltaGenerator) -> View | None:
+def _other_picture(view: View) -> View | None:
     """Return the other picture in the same model; None, with a message, where it cannot be read."""
     from vitviz import ModelError
 
@@ -208,9 +208,9 @@ def _other_picture(view: View, bar: DeltaGenerator) -> View | None:
         "bar",
         "selectbox",
         titles.__getitem__,
-        width=180,
+        width=150,
     )
-    bar.button(
+    places().settings.button(
         tr("Swap the pictures"),
         on_click=settings.change,
         kwargs={"picture": chosen, "other_picture": shown},
