@@ -246,7 +246,7 @@ EXAMPLES: dict[str, Callable[[], go.Figure]] = {
         WIDE,
         crop=CROP,
         values={"one": planted(), "other": shares(*GRID)},
-        query=PEAK,
+        patch=PEAK,
     ),
     "removal_curves": lambda: plots.removal_curves(CURVES, name="dog", putting_back=False),
     "removed_patches": lambda: removed(planted() > 0.1),
@@ -1056,7 +1056,7 @@ def test_parts_of_a_logit_say_which_are_largest() -> None:
 def test_ranked_maps_have_one_scale_and_each_its_place(count: int) -> None:
     maps = {f"map {number}": shares(*GRID, seed=number) for number in range(count)}
     ranks = {name: patch_ranks(values) for name, values in maps.items()}
-    figure = plots.ranked_maps(ranks, WIDE, crop=CROP, values=maps, query=PEAK)
+    figure = plots.ranked_maps(ranks, WIDE, crop=CROP, values=maps, patch=PEAK)
     heats = [trace for trace in figure.data if trace.type == "heatmap"]
     assert {(heat.zmin, heat.zmax) for heat in heats} == {(0, 100)}
     assert [heat.showscale for heat in heats] == [True] + [False] * (count - 1)

@@ -140,7 +140,7 @@ def test_the_headings_of_the_tables_are_korean_and_those_of_the_files_english(pa
     said = headings(at)
     assert said
     of_files = [name for file in files for name in next(csv.reader(file.splitlines()[3:]))]
-    known = {"q", "k", "D", "MLP"}
+    known = {"q", "k", "D", "MLP", "Grad-CAM", "AttnLRP"}
     assert [name for name in said if not WORDS.search(name) and name not in known] == []
     set_language("en")
     assert of_files == headings(opened_with_data(page))
@@ -195,7 +195,7 @@ def texts(part: Any) -> Iterator[str]:
 def test_what_is_written_in_charts_is_korean(page: str) -> None:
     """All but symbols, units and what models call their classes."""
     at, _ = korean(page)
-    known = {"CLS", "ViT", "px", "br", *(load_shipped(SHIPPED).classes)}
+    known = {"CLS", "ViT", "px", "br", "Grad", "CAM", "AttnLRP", *(load_shipped(SHIPPED).classes)}
     written_there = {text for spec in specs(at) for text in texts(json.loads(spec))}
     english = [text for text in written_there - known if not WORDS.search(text)]
     assert {word for text in english for word in re.findall("[A-Za-z]{2,}", text)} <= known

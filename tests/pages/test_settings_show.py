@@ -117,7 +117,7 @@ FIGURES: dict[str, tuple[dict[str, str], list[dict[str, str]]]] = {
         ],
     ),
     "compare": (
-        dict(compare="pictures"),
+        dict(compare="pictures", picture="dog"),
         [
             dict(other_picture="cat"),
             dict(layer="1"),

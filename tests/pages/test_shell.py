@@ -59,13 +59,14 @@ SETTINGS = {page: dict[str, str]() for page in SHOWN} | {
     "distance": {name: ALL[name] for name in ("layer", "head")},
     "rollout": {name: ALL[name] for name in ("layer", "scale")},
     "tokens": {"layer": ALL["layer"]},
-    "compare": {name: ALL[name] for name in ("layer", "head")},
+    "compare": {"layer": ALL["layer"]},
 }
 
 
 def own_line(at: AppTest) -> str:
-    """The provenance line without the model that Compare puts beside the one that was chosen."""
-    return re.sub(r" · beside .* · (?=sample)", " · ", provenance(at))
+    """The provenance line without what Compare puts beside what was chosen."""
+    line = re.sub(r" · beside .* · (?=sample)", " · ", provenance(at))
+    return re.sub(r" and sample: .*", "", line)
 
 
 # --- pages --------------------------------------------------------------------------------------
@@ -84,7 +85,8 @@ def test_a_page_opens_on_the_sample_with_the_shipped_model(page: str) -> None:
     assert "shipped weights" in line
     assert "random weights" not in line
     settings = SETTINGS[page].values()
-    assert line.split(" · ")[2:] == [*settings, f"sample: {pictures.samples()[pictures.DEFAULT]}"]
+    subject = pictures.samples()[PAGES[page].picture or pictures.DEFAULT]
+    assert line.split(" · ")[2:] == [*settings, f"sample: {subject}"]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -115,6 +115,7 @@ def change(**values: object) -> None:
     """Set settings as their widgets would. Call it before those are drawn."""
     for name, value in values.items():
         _session_settings()[name] = str(value)
+        _defaults().discard(name)  # until it is read
         st.session_state.pop(name, None)
 
 

@@ -158,7 +158,7 @@ def ranked_maps(
     *,
     crop: Crop,
     values: Mapping[str, np.ndarray],
-    query: tuple[int, int] | None = None,
+    patch: tuple[int, int] | None = None,
 ) -> go.Figure:
     """Draw the picture and, beside it, maps of its patches by their ranks, all on one scale.
 
@@ -167,7 +167,7 @@ def ranked_maps(
     ranks : dict of a map's name to its ranks (rows, columns), from 0 to 1
         As `inspection.patch_ranks` returns them.
     values : dict of the same names to the numbers that were ranked, which are shown on hover
-    query : row and column of a patch that gets a frame in each map, or None
+    patch : row and column of the one that gets a frame in each map, or None
     """
     count = 1 + len(ranks)
     rows = 1 if count <= 3 else 2
@@ -243,9 +243,9 @@ def ranked_maps(
                 ),
             )
             figure.add_trace(heat)
-        if query is not None:
+        if patch is not None:
             grid = next(iter(ranks.values())).shape if ranks else (1, 1)
-            query_box(figure, crop, grid, query)
+            query_box(figure, crop, grid, patch)
             figure.layout.shapes[-1].update(axes)
     figure.update_layout(layout, overwrite=True)
     peaks = ", ".join(

@@ -210,7 +210,7 @@ def _draw(view: View, maps: Maps) -> None:
         image,
         crop=view.acts.crop,
         values={_label(name): each for name, each in maps.values.items()},
-        query=query,
+        patch=query,
     )
     show(figure, key="ranked_maps")
 
