@@ -89,6 +89,89 @@ TRANSFORMERS: dict[str, Callable[[], Any]] = {
 }
 
 
+_BERT: dict[str, Any] = dict(
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=48,
+    vocab_size=49408,
+    max_position_embeddings=CONTEXT + 2,
+    pad_token_id=1,
+)
+
+
+def kin(
+    kind: str, text: dict[str, Any], vision: dict[str, Any] = VISION, **rest: Any
+) -> Callable[[], Any]:
+    def make() -> Any:
+        config = getattr(transformers, f"{kind}Config")
+        return getattr(transformers, f"{kind}Model")(
+            config(vision_config=vision, text_config=text, **rest)
+        )
+
+    return make
+
+
+def _without(names: str, given: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in given.items() if key not in names.split()}
+
+
+KIN: dict[str, Callable[[], Any]] = {
+    "AltCLIP": kin("AltCLIP", {**_BERT, "project_dim": 32}, projection_dim=6),
+    "Chinese CLIP": kin("ChineseCLIP", _BERT, projection_dim=6),
+    "CLIPSeg": kin("CLIPSeg", TEXT, projection_dim=6),
+    "TIPS": kin(
+        "Tipsv2",
+        _without("bos_token_id eos_token_id", TEXT),
+        _without("intermediate_size", VISION),
+    ),
+}
+_GROUPS: dict[str, Any] = dict(
+    hidden_size=32,
+    depths=[1, 1, 1],
+    num_hidden_layers=3,
+    num_group_tokens=[4, 2, 0],
+    num_output_groups=[4, 2, 2],
+    num_attention_heads=2,
+    image_size=32,
+    patch_size=8,
+    intermediate_size=48,
+)
+_FRAMES: dict[str, Any] = {
+    **VISION,
+    "mit_hidden_size": 32,
+    "mit_intermediate_size": 32,
+    "mit_num_hidden_layers": 1,
+    "mit_num_attention_heads": 2,
+}
+_CNN: dict[str, Any] = dict(
+    image_size=32, width_coefficient=0.1, depth_coefficient=0.1, hidden_dim=32
+)
+#: Models with both towers that are not read, and why.
+NOT_READ: dict[str, tuple[Callable[[], Any], str]] = {
+    "GroupViT": (
+        kin("GroupViT", TEXT, _GROUPS, projection_dim=16, projection_intermediate_dim=16),
+        "assigns its patches to groups",
+    ),
+    "X-CLIP": (
+        kin("XCLIP", TEXT, _FRAMES, projection_dim=32, prompt_num_attention_heads=2),
+        "takes videos",
+    ),
+    "ALIGN": (
+        kin("Align", _BERT, _CNN, projection_dim=32),
+        "The image encoder of AlignModel has no attention",
+    ),
+    "SigLIP 2 of any size": (
+        kin(
+            "Siglip2",
+            {**TEXT, "projection_size": 32},
+            {**_without("image_size", VISION), "num_patches": 16},
+        ),
+        "takes pictures as lists of patches",
+    ),
+}
+
+
 def of_open_clip(vision: Any = None, text: Any = None, **rest: Any) -> dict[str, Any]:
     """A configuration as in open_clip_config.json."""
     towers = dict(
@@ -108,20 +191,33 @@ OPEN_CLIP: dict[str, dict[str, Any]] = {
     "SigLIP": of_open_clip(text=_SIGLIP, custom_text=True, init_logit_bias=-10.0),
     "class token": of_open_clip(text=dict(embed_cls=True, pad_id=0), custom_text=True),
     "LayerScale": of_open_clip(vision=dict(ls_init_value=0.1), text=dict(ls_init_value=0.1)),
+    "CoCa": of_open_clip(
+        vision=dict(attentional_pool=True, attn_pooler_heads=2, output_tokens=True),
+        text=dict(embed_cls=True, output_tokens=True),
+        multimodal_cfg=dict(context_length=CONTEXT, width=32, heads=2, layers=1),
+        custom_text=True,
+    ),
 }
 
 
 def made_by_open_clip(custom_text: bool = False, **config: Any) -> Any:
+    if "multimodal_cfg" in config:
+        return open_clip.coca_model.CoCa(**config)
     return (open_clip.CustomTextCLIP if custom_text else open_clip.CLIP)(**config)
 
 
 @cache
 def module_of(library: str, name: str) -> Any:
     in_transformers = library == "transformers"
-    module = TRANSFORMERS[name]() if in_transformers else made_by_open_clip(**OPEN_CLIP[name])
+    module = (
+        (TRANSFORMERS | KIN)[name]() if in_transformers else made_by_open_clip(**OPEN_CLIP[name])
+    )
     randomise(module.eval())
     with torch.no_grad():
-        module.logit_scale.fill_(np.log(17.3))
+        if name == "TIPS":
+            module.temperature.fill_(1 / 17.3)
+        else:
+            module.logit_scale.fill_(np.log(17.3))
         if getattr(module, "logit_bias", None) is not None:
             module.logit_bias.fill_(-3.1)
     return module
@@ -138,6 +234,9 @@ def own_logits(library: str, name: str, phrases: list[str], x: Tensor) -> np.nda
     with torch.inference_mode():
         if library == "open_clip":
             tokens = open_clip.SimpleTokenizer(context_length=module.context_length)(phrases)
+            if name == "CoCa":
+                pair = module.encode_image(x), module.encode_text(tokens)
+                return (module.logit_scale.exp() * pair[0] @ pair[1].T)[0].numpy()
             return module.get_logits(x, tokens)[0][0].numpy()
         how: dict[str, Any] = dict(padding=True)
         if "SigLIP" in name:
@@ -148,10 +247,9 @@ def own_logits(library: str, name: str, phrases: list[str], x: Tensor) -> np.nda
 
 
 EVERY = [*(("transformers", n) for n in TRANSFORMERS), *(("open_clip", n) for n in OPEN_CLIP)]
-every = pytest.mark.parametrize(("library", "name"), EVERY)
 
 
-@every
+@pytest.mark.parametrize(("library", "name"), [*EVERY, *(("transformers", n) for n in KIN)])
 def test_logits_are_those_of_the_library(library: str, name: str) -> None:
     with watched(library, name) as model:
         asked = model.with_words(PHRASES)
@@ -163,6 +261,30 @@ def test_logits_are_those_of_the_library(library: str, name: str) -> None:
     assert acts.labels == PHRASES
     assert asked.words.activation == ("sigmoid" if "SigLIP" in name else "softmax")
     assert model.words is None
+
+
+@pytest.mark.parametrize("name", NOT_READ)
+def test_other_models_with_both_towers_are_refused_with_the_reason(name: str) -> None:
+    make, reason = NOT_READ[name]
+    with pytest.raises(ModelError, match=reason) as refused:
+        vitviz.watch(make(), preprocessing=HOW, tokenizer=tokenizer())
+    assert_clear_error(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (KIN["Chinese CLIP"], r"ChineseCLIPModel, which vitviz reads in memory only"),
+        (NOT_READ["ALIGN"][0], "image encoder of AlignModel has no attention"),
+    ],
+)
+def test_their_folders_are_refused_with_the_reason(
+    make: Callable[[], Any], reason: str, tmp_path: Path
+) -> None:
+    make().config.save_pretrained(tmp_path / "mine")
+    with pytest.raises(ModelError, match=f"mine.*{reason}") as refused:
+        vitviz.load_model(tmp_path / "mine")
+    assert_clear_error(refused.value)
 
 
 @pytest.mark.parametrize(("library", "name"), [EVERY[3], EVERY[9]])
@@ -557,6 +679,18 @@ def test_both_maps_of_words_differ_for_every_kind_of_pooling(case: tuple[str, st
     maps = [word_map(model, picture(), path=path) for path in ("values", "tokens")]
     assert all(np.abs(each).max() <= 1 + 1e-6 for each in maps)
     assert np.abs(maps[0] - maps[1]).max() > 1e-3
+
+
+def test_a_tips_compares_the_tokens_of_its_patches() -> None:
+    model = watched("transformers", "TIPS").with_words(PHRASES)
+    with torch.inference_mode():
+        output = module_of("transformers", "TIPS").vision_model(HOW(picture())[None])
+        patches = output.last_hidden_state[0, 2:]
+        patches = patches / patches.norm(dim=-1, keepdim=True)
+    expected = (patches.numpy() @ model.words.vectors.T).reshape(4, 4, len(PHRASES))
+    assert_allclose(word_map(model, picture()), expected, atol=1e-5)
+    values = word_map(model, picture(), path="values")
+    assert np.abs(values - expected).max() > 1e-3
 
 
 def test_a_map_of_words_needs_words() -> None:

@@ -1,6 +1,6 @@
 """Interventions (ablation, occlusion, deletion, insertion), and the logit lens."""
 
-from .lens import logit_lens, patch_lens, word_map
+from .lens import aligns_patches, logit_lens, patch_lens, word_map
 from .muting import Progress, head_effects, head_outputs, mean_head_outputs
 from .patching import PatchEffects, patch_heads, patch_tokens, token_blocks
 from .removal import (
@@ -23,6 +23,7 @@ __all__ = [
     "Progress",
     "RandomCurve",
     "Removal",
+    "aligns_patches",
     "deletion_curve",
     "head_effects",
     "head_outputs",

@@ -98,8 +98,19 @@ def _outputs_of_patches(model: Model, acts: Activations, depth: int) -> torch.Te
     return outputs.reshape(*acts.grid, -1)
 
 
+def aligns_patches(model: Model) -> bool:
+    """Whether the training of a model brought its patches, too, near the texts of what they show.
+
+    References
+    ----------
+    Cao et al., "TIPSv2: Advancing Vision-Language Pretraining with Enhanced Patch-Text Alignment"
+    (CVPR 2026).
+    """
+    return model.family == "TIPS"
+
+
 def word_map(
-    model: Model, image: Picture, *, path: Literal["values", "tokens"] = "values"
+    model: Model, image: Picture, *, path: Literal["values", "tokens"] | None = None
 ) -> np.ndarray:
     """Compute the cosine between each patch and each phrase of a model with words.
 
@@ -108,10 +119,11 @@ def word_map(
     model : Model
         As `Model.with_words` returns it.
     image : path, PIL image or array
-    path : "values" or "tokens"
+    path : "values" or "tokens", optional
         "tokens" reads the patches' own tokens after the last block. "values" lets each token attend
         to itself alone in the last layer, so that its value is not mixed with others; the skip
-        connection and the MLP of that layer stay.
+        connection and the MLP of that layer stay. Default: "tokens" if `aligns_patches`, else
+        "values".
 
     Returns
     -------
@@ -140,6 +152,7 @@ def word_map(
             "{model} has no words to compare patches with. Give it some by with_words.",
             model=model.name,
         )
+    path = path or ("tokens" if aligns_patches(model) else "values")
     if path not in ("values", "tokens"):
         raise ModelError('Expected the path "values" or "tokens", got {path!r}.', path=path)
     acts = capture(model, image)

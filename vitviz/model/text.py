@@ -25,7 +25,7 @@ class TextTower:
     ----------
     module : nn.Module
         A module with `get_text_features`, as in transformers, or `encode_text`, as in open_clip;
-        and with `logit_scale`, perhaps `logit_bias`.
+        and with `logit_scale` or `temperature`, perhaps `logit_bias`.
     tokenizer : callable
         A tokenizer or processor of transformers for the first kind, one of open_clip for the other.
     name : str
@@ -60,7 +60,7 @@ class TextTower:
             return Words(
                 names,
                 F.normalize(vectors, dim=-1).numpy(),
-                logit_scale=float(module.logit_scale.exp()),
+                logit_scale=_scale_of(module),
                 logit_bias=None if bias is None else float(bias),
                 source=Message(
                     "the text tower of {name}{note}",
@@ -152,7 +152,15 @@ class TextTower:
 def has_text_tower(module: nn.Module) -> bool:
     """Whether a module encodes texts, with a scale of the logits."""
     methods = (getattr(module, name, None) for name in ("get_text_features", "encode_text"))
-    return any(map(callable, methods)) and isinstance(getattr(module, "logit_scale", None), Tensor)
+    scales = (getattr(module, name, None) for name in ("logit_scale", "temperature"))
+    return any(map(callable, methods)) and any(isinstance(each, Tensor) for each in scales)
+
+
+def _scale_of(module: Any) -> float:
+    """Return the factor of the cosines; TIPS and ALIGN have its inverse."""
+    if isinstance(getattr(module, "logit_scale", None), Tensor):
+        return float(module.logit_scale.exp())
+    return float(1 / module.temperature)
 
 
 def phrases_in(text: str) -> list[str]:

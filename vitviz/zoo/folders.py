@@ -84,6 +84,13 @@ def load_transformers(
     configuration = _configuration(kind, config, name)
     if str(config["model_type"]) not in _CLASSES:
         _check_family(kind, configuration, name)
+        if hasattr(kind, "get_text_features"):
+            raise ModelError(
+                "{name} is a {kind}, which vitviz reads in memory only. Load it with transformers, "
+                "and give it to vitviz.watch with its tokenizer.",
+                name=name,
+                kind=kind.__name__,
+            )
     preprocessing, note = _preprocessing(folder, configuration, str(config["model_type"]))
     if size is not None:
         preprocessing = replace(preprocessing, input_size=size)
@@ -171,6 +178,8 @@ def _other_class(transformers: Any, kind: str, found: Any, name: str) -> Any:
             kind=kind,
             version=transformers.__version__,
         )
+    if hasattr(found, "get_image_features") and hasattr(found, "get_text_features"):
+        return found  # `load_transformers` refuses it if its family is read
     if found.main_input_name != "pixel_values":
         raise ModelError(
             "{name} is a {kind}, whose input is {given} instead of a picture.",

@@ -31,6 +31,7 @@ PATHS = {
 def draw_words(view: View, index: int) -> list[Table]:
     """Draw the map of the phrase in question, or of it minus another; return its table."""
     from vitviz import ModelError
+    from vitviz.intervention import aligns_patches
 
     acts, names = view.acts, class_menu.names(view.acts)
     if settings.stored_text("less") == str(index):
@@ -41,7 +42,8 @@ def draw_words(view: View, index: int) -> list[Table]:
     st.subheader(tr("Where the phrase is found"), anchor=False)
     drawn, said = st.columns([12, 19])
     with said:
-        path = choose("word_map", tr("What is compared"), PATHS, "values")
+        usual = "tokens" if aligns_patches(view.model) else "values"
+        path = choose("word_map", tr("What is compared"), PATHS, usual)
         phrase, minus = st.columns(2)
         st.session_state["phrase"] = index
         phrase.selectbox(
@@ -114,11 +116,21 @@ def _cosines(view: View, path: Any) -> np.ndarray:
 
 
 def _explain_cosines(view: View, path: str) -> Markdown:
-    words = tr_md(
-        "The cosine, from -1 to 1, between each patch and the phrase. The model was trained to "
-        "compare whole pictures with texts, and never a patch: a high cosine does not prove that "
-        "the patch shows the thing. "
-    )
+    from vitviz.intervention import aligns_patches
+
+    if aligns_patches(view.model):
+        words = tr_md(
+            "The cosine, from -1 to 1, between each patch and the phrase. The training of this "
+            "kind of model also brought patches near the texts of what they show (TIPSv2: Cao et "
+            "al., CVPR 2026), so the tokens of the patches are compared first. A high cosine still "
+            "does not prove that the patch shows the thing. "
+        )
+    else:
+        words = tr_md(
+            "The cosine, from -1 to 1, between each patch and the phrase. The model was trained to "
+            "compare whole pictures with texts, and never a patch: a high cosine does not prove "
+            "that the patch shows the thing. "
+        )
     if path == "values":
         words += tr_md(
             "Here each patch attends to itself alone in the last layer, so that its value is not "

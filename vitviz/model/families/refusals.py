@@ -247,6 +247,9 @@ def explain_unknown(module: nn.Module, families: Sequence[str]) -> Message:
     if reasons:
         return Message("{name} cannot be read: it {reason}.", name=name, reason=Message(reasons[0]))
     arguments = _text_arguments(module)
+    encoder = getattr(module, "vision_model", None)
+    if arguments and encoder is not None and _attention_in(encoder) is None:
+        return Message("The image encoder of {name} has no attention to draw a map of.", name=name)
     if arguments and any("pixel" in one for one in arguments):
         return Message(
             "{name} reads a text beside the picture ({given}), and vitviz gives it a picture "

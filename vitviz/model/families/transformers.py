@@ -321,6 +321,29 @@ _METACLIP = replace(
     block="MetaClip2EncoderLayer",
     unnormed=("MetaClip2ForImageClassification",),
 )
+_KIN_OF_CLIP = tuple(
+    replace(
+        _CLIP,
+        place=place,
+        name=f"{word}VisionModel",
+        wholes={f"{word}Model": "vision_model"},
+        block=f"{word}{block}",
+        unnormed=(),
+    )
+    for place, word, block in (
+        ("altclip", "AltCLIP", "EncoderLayer"),
+        ("chinese_clip", "ChineseCLIP", "VisionLayer"),
+        ("clipseg", "CLIPSeg", "EncoderLayer"),
+    )
+)
+_TIPS = _name_row(
+    "tipsv2",
+    "Tipsv2Vision",
+    wholes={"Tipsv2Model": "vision_model"},
+    prefix=_registers,
+    pooled=lambda encoder: True,
+    **_DINO,
+)
 _SIGLIP = _Plain(
     place="siglip",
     name="SiglipVisionModel",
@@ -337,7 +360,8 @@ TRANSFORMERS = (
     _family("DeiT distilled", _DEIT),
     _family("DINOv3", _DINOV3, positional=lambda encoder: True),
     _family("BEiT", _BEIT, positional=_is_positional),
-    *(_family("CLIP", row) for row in (_CLIP, _METACLIP)),
+    *(_family("CLIP", row) for row in (_CLIP, _METACLIP, *_KIN_OF_CLIP)),
+    _family("TIPS", _TIPS),
     _family("SigLIP", _SIGLIP),
 )
 
