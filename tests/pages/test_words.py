@@ -128,6 +128,7 @@ def test_phrases_that_a_visitor_types_are_the_classes(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = start_with_text_tower(monkeypatch, tmp_path, name)
+    assert "as saved" in at.segmented_control(key="weights").options  # perhaps never trained
     assert "Write phrases into *Words*" in at.info[0].value
     at.text_area(key="words").set_value("a cat\n\n개 <b>**한**</b> 마리\n🎉").run()
     assert_works(at)

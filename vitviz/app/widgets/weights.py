@@ -194,12 +194,15 @@ def choose_weights(place: DeltaGenerator | None, key: str, name: str) -> str:
 
     Where the training did not begin with the usual initialisation, both kinds are offered.
     """
+    from vitviz.zoo import catalogue
     from vitviz.zoo.checkpoints import initialisations
 
     began = MIMETIC in initialisations(name)
     if settings.stored_text(key) == MIMETIC and not began:
         settings.change(**{key: RANDOM})
-    labels = {TRAINED: tr("trained"), RANDOM: tr("random")}
+    # Nobody knows whether weights of a visitor's file were ever trained.
+    known = any(name == entry.name for entry in catalogue())
+    labels = {TRAINED: tr("trained") if known else tr("as saved"), RANDOM: tr("random")}
     label = tr("Weights") if key == "weights" else tr("Its weights")
     if began:
         labels |= {RANDOM: tr("plain"), MIMETIC: tr("mimetic")}
