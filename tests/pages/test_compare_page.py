@@ -369,7 +369,7 @@ def test_an_upload_is_compared_with_a_sample_and_the_name_of_a_file_is_no_markup
     name = "![x](y) <b> :red[z] *a* `c`.png"
     at = upload(opened("compare", compare="pictures"), name, MINE)
     assert_works(at)
-    assert provenance(at).endswith(f"{name} and sample: dog")
+    assert provenance(at).endswith(f"{name} and sample: red panda")
     said = [text.value for text in (*at.markdown, *at.subheader) if name in unescape(text.value)]
     assert len(said) == 2  # above the map and above the answer
     for text in said:

@@ -240,7 +240,7 @@ def test_an_upload_is_shown_and_named_on_every_page() -> None:
     for page in SHOWN:
         at_page(at, page).run()
         assert_works(at)
-        assert provenance(at).endswith("mine.png")
+        assert own_line(at).endswith("mine.png")
         assert at.selectbox(key="picture").options[0] == "mine.png"
         assert drawn(at) != drawn(shown(page))
     at.selectbox(key="picture").set_value(pictures.DEFAULT)
@@ -248,7 +248,7 @@ def test_an_upload_is_shown_and_named_on_every_page() -> None:
         at_page(at, page).run()
         assert drawn(at) == drawn(shown(page))
     at.selectbox(key="picture").set_value(pictures.UPLOAD).run()
-    assert provenance(at).endswith("mine.png")
+    assert own_line(at).endswith("mine.png")
 
 
 def test_a_second_upload_takes_the_place_of_the_first() -> None:

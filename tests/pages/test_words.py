@@ -57,7 +57,7 @@ def test_clip_answers_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert list(at.selectbox(key="class").options)[1:] == list(NAMES)
     assert any(r"s \cos(y, t_1)" in formula.value for formula in at.latex)
     at.selectbox(key="class").set_value(1).run()
-    at_page(at, "rollout").run()
+    at_page(at, "explain").run()
     assert_works(at)
     assert "logit of **a dog**" in prose(at)
 
@@ -76,7 +76,7 @@ def test_siglip_gives_each_word_a_probability_of_its_own(monkeypatch: pytest.Mon
     assert "bias -3, sigmoid" in provenance(at)
     table = at.table[0].value
     assert "1 / (1 + exp(-y))" in table.columns
-    at_page(at, "rollout").run()
+    at_page(at, "explain").run()
     assert_works(at)
     at_page(at, "anatomy").run()
     assert_works(at)
@@ -143,7 +143,7 @@ def test_phrases_that_a_visitor_types_are_the_classes(
     at.text_area(key="words").set_value("a dog\na fox\n🎉").run()  # as many others
     assert_works(at)
     assert at.table[0].value.to_numpy().tolist() != before
-    at_page(at, "rollout").run()
+    at_page(at, "explain").run()
     assert_works(at)
     assert list(at.selectbox(key="class").options)[1:] == ["a dog", "a fox", "🎉"]
     at.text_area(key="words").set_value("").run()
@@ -153,7 +153,7 @@ def test_phrases_that_a_visitor_types_are_the_classes(
 def drawn(at: AppTest) -> np.ndarray:
     """The map of a phrase on screen."""
     traces = [trace for chart in charts(at) for trace in json.loads(chart.spec)["data"]]
-    (values,) = (each["z"] for each in traces if "z" in each and "customdata" in each)
+    (values,) = (each["z"] for each in traces if "z" in each and "opacity" in each)
     flat = np.frombuffer(base64.b64decode(values["bdata"]), values["dtype"])
     return flat.reshape([int(side) for side in values["shape"].split(",")])
 

@@ -269,7 +269,13 @@ class _Rules(TorchFunctionMode):
         return _with_gradient_of(value, y)
 
     def _unit_length(
-        self, func: Any, x: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12
+        self,
+        func: Any,
+        x: Tensor,
+        p: float = 2.0,
+        dim: int = 1,
+        eps: float = 1e-12,
+        out: None = None,  # torch passes it on
     ) -> Tensor:
         length = x.detach().norm(p, dim, keepdim=True).clamp_min(eps)
         return _with_gradient_of(func(x, p, dim, eps), x / length)

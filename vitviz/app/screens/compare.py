@@ -200,6 +200,7 @@ def _other_picture(view: View) -> View | None:
     others = [name for name in names if name != shown]
     kind = shown.split("_")[0]
     others.sort(key=lambda name: name.split("_")[0] != kind)  # samples of one kind begin alike
+    settings.follow_default("other_picture", others[0])
     chosen = choose(
         "other_picture",
         tr("with"),
