@@ -260,7 +260,7 @@ def _reading(page: "Page") -> Any:
 def test_the_page_compares_under_the_pointer_and_keeps_what_was_clicked(
     page: "Page", server: Server
 ) -> None:
-    opened(page, server, "compare?compare=models")
+    opened(page, server, "compare?compare=models&other_model=vitviz_tiny_cifar10")
     photos = page.locator("main canvas[data-part=photo]")
     photos.nth(1).and_(page.locator("[aria-label]")).wait_for()
     settled(page)
