@@ -293,7 +293,7 @@ def test_where_its_scripts_do_not_run_it_says_why_it_has_no_figures(
 def test_a_page_offers_the_report_and_that_of_compare_holds_both_sides(
     page: "Page", server: Server, acts: Activations, browser: "Browser"
 ) -> None:
-    opened_app(page, server, f"compare?picture=dog&model={MODEL}&layer=6&head=1")
+    opened_app(page, server, f"compare?compare=weights&picture=dog&model={MODEL}&layer=6&head=1")
     page.get_by_text("their correlation is").wait_for()
     button = page.get_by_role("button", name="Report")
     open_menu(page)

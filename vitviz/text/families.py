@@ -120,14 +120,7 @@ CARDS: Mapping[str, Card] = {
             "whole grid), and a mask keeps apart what the shift brings together from "
             "opposite borders. Each later stage halves the grid's sides."
         ),
-        missing=(
-            mark(
-                "Tokens, which needs the same tokens in every layer: they change from stage "
-                "to stage. There is no attention rollout for the same reason; in its place "
-                "its page shows the map of one class."
-            ),
-            _NO_POSITIONS,
-        ),
+        missing=_STAGES,
         source="Liu et al., ICCV 2021, sections 3.1 and 3.2, Fig. 4",
     ),
     "PVT": Card(
