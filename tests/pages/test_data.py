@@ -130,7 +130,7 @@ def test_columns_of_different_lengths_are_no_table() -> None:
 @cache
 def uploaded() -> AppTest:
     """A session with a picture of its own, which walks from page to page."""
-    at = opened(weights="random", scale="log", layer="2")
+    at = opened(weights="random", scale="log", layer="2", compare="weights")
     return upload(at, "mine, too.png", MINE)
 
 
