@@ -11,7 +11,6 @@ from pathlib import Path
 
 from .. import __version__
 from ..app.options import (
-    OptionError,
     Options,
     add_device,
     add_options,
@@ -20,19 +19,16 @@ from ..app.options import (
 )
 from ..common import DEFAULT_MODEL
 from ..common.files import printable, replace_file
-from ..common.language import LANGUAGES, MessageError, use_language
+from ..common.language import LANGUAGES, use_language
 from .comparing import add_compare, add_merge
 from .judging import add_faithfulness
 from .terminal import (
     add_workers,
     print_accuracy,
-    print_notes,
     print_refusal,
-    print_skipped,
-    progress_printer,
     safe_terminal,
 )
-from .words import add_model_and_pictures, add_words, load_named
+from .words import add_model_and_pictures, add_words, measure_named
 
 
 def _app(arguments: argparse.Namespace) -> int:
@@ -116,45 +112,10 @@ def _check_device(name: str) -> None:
 
 def _profile(arguments: argparse.Namespace) -> int:
     """Profile a model; the exit code is 1 if a picture was skipped, 130 after Ctrl-C."""
-    from ..profiling import ProfileError, profile
+    from ..profiling import profile
 
-    try:
-        model = load_named(arguments)
-        allow_interrupts()
-        result = profile(
-            model,
-            arguments.pictures,
-            labels=arguments.labels,
-            limit=arguments.limit,
-            seed=arguments.seed,
-            batch_size=arguments.batch,
-            importance=arguments.importance,
-            workers=arguments.workers,
-            engine=arguments.engine,
-            called=arguments.called,
-            out=arguments.out,
-            resume=arguments.resume,
-            progress=progress_printer(),
-        )
-    except (ProfileError, MessageError, OptionError, OSError) as error:  # such as a full disk
-        return print_refusal(error)
-    except KeyboardInterrupt:
-        print(
-            f"\nStopped. The results so far are in {arguments.out}. Run the same command with "
-            "--resume to continue.",
-            file=sys.stderr,
-        )
-        return STOPPED
-    print_notes(result.about.get("notes", ()))
-    table = result.pictures
-    skipped = [
-        (name, why) for name, why in zip(table["picture"], table["skipped"], strict=True) if why
-    ]
-    print_skipped(skipped, "profile.parquet")
-    measured = result.about["pictures"] - len(skipped)
-    print_accuracy(result)
-    print(f"{measured:,} pictures measured, {len(skipped):,} skipped: {arguments.out}")
-    return 1 if skipped else 0
+    own = {"importance": arguments.importance, "called": arguments.called}
+    return measure_named(arguments, profile, print_accuracy, "profile.parquet", **own)
 
 
 def _report(arguments: argparse.Namespace) -> int:

@@ -6,9 +6,10 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..app.options import OptionError, file_and_part, preprocessing_options
+from ..app.options import OptionError
 from .early import STOPPED, allow_interrupts
 from .terminal import add_measuring, print_notes, print_refusal, print_skipped, progress_printer
+from .words import load_with
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -100,19 +101,9 @@ def compare(arguments: argparse.Namespace) -> int:
 
 def _side(text: str, arguments: argparse.Namespace) -> "Model | Profile":
     """Load the model or profile that A or B names."""
-    from .. import load_model, load_profile
+    from .. import load_profile
 
     if (Path(text) / "profile.npz").is_file():
         return load_profile(text)
     name, equals, weights = ("", "", "") if Path(text).exists() else text.partition("=")
-    file, part = file_and_part(weights) if equals else (None, None)
-    return load_model(
-        name or text,
-        checkpoint=file,
-        part=part,
-        image_size=arguments.image_size,
-        labels=arguments.classes,
-        preprocessing=preprocessing_options(arguments),
-        answers=arguments.answers,
-        device=arguments.device,
-    )
+    return load_with(arguments, name or text, weights if equals else None)

@@ -79,6 +79,12 @@ class Faithfulness:
         return f"Faithfulness({self.about['model']}, {self.about['pictures']} pictures)"
 
     @property
+    def pictures(self) -> dict[str, list[Any]]:
+        """What is known of each picture, by column; for what was measured in this process."""
+        table: dict[str, list[Any]] = self.about["table"]
+        return table
+
+    @property
     def maps(self) -> tuple[str, ...]:
         return (*self.about["maps"], RANDOM)
 

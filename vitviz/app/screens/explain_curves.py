@@ -1,4 +1,4 @@
-"""Of the page Explain: whether maps find what the answer rests on better than chance does."""
+"""Draw deletion and insertion curves of the maps on Explain, with those of random orders."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -28,7 +28,7 @@ RANDOM = mark("random")
 def draw(
     view: View, maps: Mapping[str, np.ndarray], index: int, removal: "Removal"
 ) -> "tuple[dict[str, Pair], Pending | None]":
-    """Draw the curves of maps that have some, and the button that makes the others.
+    """Draw the curves that were computed, and a button that computes the missing ones.
 
     Parameters
     ----------
