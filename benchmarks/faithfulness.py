@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", default=[*RUNS])
     parser.add_argument("--limit", type=int)
     parser.add_argument("--ship", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     for run in arguments.names:
         judged = judge(run, arguments.data, arguments.out, arguments.limit)
         print(f"\n## {run}: {judged.about['pictures']} pictures\n\n{markdown(judged)}", flush=True)

@@ -73,6 +73,12 @@ def pytest_collection_finish() -> None:
     atexit.register(gc.unfreeze)  # otherwise libraries report leaks at exit
 
 
+@pytest.fixture(autouse=True)
+def reads_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is free is read each time, as tests change it from one moment to the next."""
+    monkeypatch.setattr("vitviz.model.memory._SMALL", 0)
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The hub's cache, empty; no proxy and no switch of this machine has a say."""

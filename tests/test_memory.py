@@ -1,6 +1,7 @@
 """Estimates of memory hold, and what does not fit is refused before it is allocated."""
 
 import gc
+import math
 import platform
 import subprocess
 import sys
@@ -114,6 +115,29 @@ def test_a_capture_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ModelError, match="A capture of example needs") as caught:
         capture(model, picture())
     assert_clear_error(str(caught.value).replace("0.0", "0"))
+
+
+def test_what_is_free_is_read_at_most_once_a_second_for_small_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()  # as outside of tests
+    reads: list[int] = []
+
+    def free() -> int:
+        reads.append(10**9)
+        return reads[-1]
+
+    monkeypatch.setattr(memory, "free_bytes", free)
+    monkeypatch.setattr(memory, "_known_free", (-math.inf, 0))
+    clock = [100.0]
+    monkeypatch.setattr(memory, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    for _ in range(5):
+        require_memory(10**6, "A capture")
+    assert len(reads) == 1
+    require_memory(10**8, "A capture")
+    clock[0] += 2
+    require_memory(10**6, "A capture")
+    assert len(reads) == 3
 
 
 # --- what is free ---------------------------------------------------------------------------------

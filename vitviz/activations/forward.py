@@ -148,6 +148,7 @@ def _capture_batch(
     progress: Callable[[int, int], object] | None = None,
 ) -> list[Activations]:
     with model.assume_unchanged():
+        state = model.weights_state
         size = check_memory(model, len(pictures))
         images = [prepare(model, each) for each in pictures]
         x = model.to_device(torch.stack([fill_patches(model, each.x, edits) for each in images]))
@@ -157,7 +158,7 @@ def _capture_batch(
         recorder = AttentionRecorder(model, len(images), arena, edits, progress)
         reuse_freed_memory(2 * size)
         output = run_recorded(model, x, recorder)
-    with model.assume_unchanged(ready=True), own_precision(), torch.inference_mode():
+    with model.assume_unchanged(state), own_precision(), torch.inference_mode():
         layers, proofs = recorder.prove()
         batch = Batch(
             layers=layers,
@@ -168,7 +169,6 @@ def _capture_batch(
         )
         final_norm, provenance = _copy_norm(model.final_norm), model.provenance
         photos = [reduce_picture(image.picture) for image in images]
-        state = model.weights_state
         return [
             Activations(
                 layers=batch.layers_of(number),

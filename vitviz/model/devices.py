@@ -24,10 +24,13 @@ def own_precision() -> Iterator[None]:
     The forward pass of a capture stays in the caller's autocast, as the model itself would. What is
     computed from it, and everything with gradients, would lose most of its digits there.
     """
+    kinds = [kind for kind in ("cpu", "cuda", "mps", "xpu") if torch.is_autocast_enabled(kind)]
+    if not kinds:
+        yield
+        return
     with ExitStack() as stack:
-        for kind in ("cpu", "cuda", "mps", "xpu"):
-            if torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
+        for kind in kinds:
+            stack.enter_context(torch.autocast(kind, enabled=False))
         yield
 
 

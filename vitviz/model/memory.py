@@ -1,6 +1,7 @@
 """Estimate the memory of a model and its capture before it is allocated, and what is free."""
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +32,10 @@ _BACKWARD_VECTORS = 30
 #: Copies of maps that Streamlit makes: the joined arrays, a table, a message, its bytes to be
 #: hashed, and its bytes to be sent.
 _COPIES_SENT = 5
+#: A need of at most this share of free memory is compared with what was free up to a second ago:
+#: to read it takes as long as a hundredth of a pass of ViT-Ti.
+_SMALL = 1 / 256
+_known_free: tuple[float, int] = (-math.inf, 0)  # when it was read, and the bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +127,13 @@ def require_memory(needed: int, what: str, device: torch.device = CPU) -> None:
     what : str
         What needs the memory, for the error.
     """
-    free = free_bytes() if device.type == "cpu" else free_on(device)
+    global _known_free
+    read, free = _known_free
+    if device.type != "cpu":
+        free = free_on(device)
+    elif needed > free * _SMALL or time.monotonic() > read + 1:
+        free = free_bytes()
+        _known_free = time.monotonic(), free
     if needed > free:
         where = "" if device.type == "cpu" else Message(" on {device}", device=device)
         raise ModelError(

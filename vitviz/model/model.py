@@ -134,24 +134,26 @@ class Model:
         return self._reading
 
     @contextmanager
-    def assume_unchanged(self, *, ready: bool = False) -> Iterator[None]:
+    def assume_unchanged(self, weights: WeightsState | None = None) -> Iterator[None]:
         """Check once whether the module was changed, and not again in this context.
 
         Each check takes a hundred microseconds, and a capture would make twenty of them.
 
         Parameters
         ----------
-        ready : bool
-            True if a pass has just shown that the module can be watched.
+        weights : WeightsState, optional
+            That of a pass which has just shown that the module can be watched.
 
         Raises
         ------
         ModelError
             When the module is not ready to be watched.
         """
-        if not ready:
+        if weights is None:
             self._check_ready()
-        before = _CHECKED.set(_CheckedState(self.reading))
+        checked = _CheckedState(self.reading)
+        checked.weights = weights
+        before = _CHECKED.set(checked)
         try:
             yield
         finally:

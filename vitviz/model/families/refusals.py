@@ -327,8 +327,10 @@ def explain_unready(module: nn.Module) -> Message | None:
     for part in waiting:
         if part is None:
             continue
-        if part._parameters:
-            devices |= {weight.device for weight in part._parameters.values() if weight is not None}
+        own = vars(part)
+        for weight in part._parameters.values():
+            if weight is not None:
+                devices.add(weight.device)
         if part.training and _has_mode(type(part)):
             name = next(name for name, other in module.named_modules() if other is part)
             return Message(
@@ -338,15 +340,17 @@ def explain_unready(module: nn.Module) -> Message | None:
             )
         if _is_compiled(part):
             return _explain_compiled(module)
-        hook = vars(part).get("_hf_hook")  # of accelerate
-        if any(getattr(each, "offload", False) for each in getattr(hook, "hooks", [hook])):
+        hook = own.get("_hf_hook")  # of accelerate
+        if hook is not None and any(
+            getattr(each, "offload", False) for each in getattr(hook, "hooks", [hook])
+        ):
             return Message(
                 "The weights of {name} are offloaded, and loaded only while a part runs. Load "
                 "the model without offloading, or call remove_hook_from_module(..., "
                 "recurse=True) of accelerate on it.",
                 name=type(module).__name__,
             )
-        kernel = getattr(vars(part).get("config"), "_attn_implementation", None)
+        kernel = getattr(own.get("config"), "_attn_implementation", None)
         if isinstance(kernel, str) and _OPAQUE_KERNELS.search(kernel):
             return Message(
                 "{name} computes its attention by {kernel}, whose weights no hook can read. "
