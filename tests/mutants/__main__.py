@@ -33,16 +33,12 @@ class Fault(NamedTuple):
 
 
 def read_faults() -> list[Fault]:
-    """Read the list, and stop where a fault can no longer be planted."""
     listed = tomllib.loads(Path(__file__).with_name("faults.toml").read_text("utf-8"))
-    faults = [Fault(**each) for each in listed["fault"]]
-    stale = [f"{fault}\n    {problem}" for fault in faults if (problem := explain_stale(fault))]
-    if stale:
-        sys.exit("Faults that cannot be planted; mend faults.toml:\n" + "\n".join(stale))
-    return faults
+    return [Fault(**each) for each in listed["fault"]]
 
 
 def explain_stale(fault: Fault) -> str | None:
+    """Explain why a fault can no longer be planted; None if it can."""
     path = ROOT / fault.file
     if not path.is_file():
         return "There is no such file."
@@ -110,7 +106,8 @@ def main(words: list[str]) -> None:
     with TemporaryDirectory(prefix="vitviz-mutants-") as name:
         copy_tree(Path(name))
         for fault in faults:
-            found = try_fault(fault, Path(name))
+            stale = explain_stale(fault)
+            found = f"STALE    {stale}\n" if stale else try_fault(fault, Path(name))
             seen += found == "seen"
             print(f"{found:8}", fault, flush=True)
     print(f"{seen} of {len(faults)} faults seen")
