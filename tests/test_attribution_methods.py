@@ -24,7 +24,11 @@ from vitviz.attribution import (
     Token,
     attention_gradient,
     attn_lrp,
+    gradient_rollout,
+    gradients,
     integrated_gradients,
+    relevance,
+    shared_gradients,
 )
 
 NAMES = (
@@ -260,6 +264,28 @@ def test_an_activation_written_as_a_product_is_one_and_another_gate_is_refused()
 def test_a_target_that_is_no_output_is_refused(method: Any, target: Token | Similarity) -> None:
     with pytest.raises(ValueError, match="explains an output of the model"):
         method(vitviz.watch(of_timm(NAMES[0])), picture(), target)
+
+
+def test_methods_share_a_pass_only_where_they_are_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, image = vitviz.watch(of_timm(NAMES[0])), picture()
+    own, passes = gradients._compute_gradients, []
+
+    def counted(*words: Any) -> Any:
+        passes.append(words)
+        return own(*words)
+
+    monkeypatch.setattr(gradients, "_compute_gradients", counted)
+    methods = relevance, gradient_rollout, attention_gradient
+    alone = [method(model, image, index) for index in (3, 0) for method in methods]
+    assert len(passes) == 6
+    with shared_gradients():
+        shared = [method(model, image, index) for index in (3, 0) for method in methods]
+        assert len(passes) == 8
+        relevance(model, picture(), 3)  # another picture, and a target that is no class
+        relevance(model, image, Token("cls"))
+    assert len(passes) == 10
+    for one, other in zip(alone, shared, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @every_method

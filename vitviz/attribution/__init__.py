@@ -4,7 +4,7 @@ from ..activations.targets import Similarity, Target, Token
 from .attention_gradient import attention_gradient
 from .attn_lrp import attn_lrp
 from .gradcam import grad_cam
-from .gradients import why_not_multiplied
+from .gradients import shared_gradients, why_not_multiplied
 from .integrated_gradients import integrated_gradients
 from .logits import LogitParts, direct_logit_attribution
 from .maps import gradient_rollout, relevance
@@ -24,5 +24,6 @@ __all__ = [
     "gradient_rollout",
     "integrated_gradients",
     "relevance",
+    "shared_gradients",
     "why_not_multiplied",
 ]

@@ -4,7 +4,9 @@ The forward pass computes the attention of every layer without the fused kernel,
 reaches it. The model is not changed: no gradient of a weight and no hook remains in it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
@@ -22,10 +24,27 @@ from ..model.memory import gradient_bytes, require_memory
 
 LOSS_SCALE = 4096.0  # a power of two, which changes no digit of a gradient
 
+Gradients = tuple[list[Tensor], Tensor]
+#: By identities of model and picture, which stay as long as they are here, and class.
+_SHARED: ContextVar[dict[tuple[int, int, int], tuple[Model, Picture, Gradients]] | None] = (
+    ContextVar("vitviz_shared_gradients", default=None)
+)
 
-def attention_gradients(
-    model: Model, image: Picture, question: Question
-) -> tuple[list[Tensor], Tensor]:
+
+@contextmanager
+def shared_gradients() -> Iterator[None]:
+    """Let several methods map a class by one pass in this context.
+
+    Models and pictures must not change meanwhile.
+    """
+    token = _SHARED.set({})
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
+
+
+def attention_gradients(model: Model, image: Picture, question: Question) -> Gradients:
     """Compute gradient times attention, and the output of the pass.
 
     Returns
@@ -40,6 +59,16 @@ def attention_gradients(
         When the layers cannot be multiplied or proved on this picture, the memory does not suffice,
         or a gradient is missing or not finite.
     """
+    shared = _SHARED.get()
+    if shared is None or question.class_index is None:
+        return _compute_gradients(model, image, question)
+    key = id(model), id(image), question.class_index
+    if key not in shared:
+        shared[key] = model, image, _compute_gradients(model, image, question)
+    return shared[key][2]
+
+
+def _compute_gradients(model: Model, image: Picture, question: Question) -> Gradients:
     _check(model)
     recorder = _GradientRecorder(model)
     # Gradients are also computed if the caller has disabled them.

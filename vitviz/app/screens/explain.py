@@ -53,6 +53,8 @@ class Maps:
 
 
 def page(view: View) -> Data | None:
+    from vitviz.attribution import shared_gradients
+
     acts = view.acts
     if acts.probabilities is None:
         st.info(models.explain_no_classes(view.model))
@@ -65,8 +67,9 @@ def page(view: View) -> Data | None:
     maps = Maps()
     with places().stage:
         place = st.container()
-        for name in chosen:
-            _add(view, maps, name, index)
+        with shared_gradients():
+            for name in chosen:
+                _add(view, maps, name, index)
         if maps.values:
             with place:
                 _draw(view, maps)
