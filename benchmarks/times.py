@@ -38,7 +38,8 @@ PAUSE = 1500  # milliseconds until figures are drawn
 CONTROLS = {
     **dict.fromkeys(("anatomy", "attention", "distance", "rollout", "tokens", "compare"), "layer"),
     **{"filters": "filter", "positions": "grid", "training": "moment", "zoo": "zoo_layer"},
-    "classify": "class", "explain": "class",
+    "classify": "class",
+    "explain": "class",
 }
 MENUS = {"class"}
 
