@@ -290,3 +290,8 @@ def test_filters_of_patches_that_are_not_square_are_drawn(shape: tuple[int, int]
     tile = plots.filter_tile(kernel[4], name="Filter 5")
     assert np.shape(tile.data[0].z) == (*shape, 3)
     assert tile.layout.meta["alt"].endswith(f"+1.000 at row {shape[0]}, column {shape[1]}.")
+
+
+def test_windows_are_shifted_by_rows_and_by_columns() -> None:
+    windows = shifted_windows((4, 6), (2, 3), (1, 2))
+    assert windows.queries[0].tolist() == [8, 9, 10, 14, 15, 16]

@@ -15,6 +15,7 @@ from pages.driver import (
     components,
     forget,
     opened_with_data,
+    provenance,
     stacks,
     token_maps,
 )
@@ -129,7 +130,11 @@ FIGURES: dict[str, tuple[dict[str, str], list[dict[str, str]]]] = {
 
 
 @pytest.fixture(autouse=True)
-def _nothing_kept() -> None:
+def nothing_kept_before() -> None:
+    nothing_kept()
+
+
+def nothing_kept() -> None:
     forget()
     results.captures.clear()
 
@@ -181,19 +186,9 @@ def test_each_setting_changes_the_numbers_of_the_figures(
     for change in ({}, *changes):
         link = begins | change
         at = opened_with_data(page, **link)
-        for key in ("run occlusion", "run curves", "run head effects"):
-            # What was run for other settings is no answer for these.
-            if "painted" not in link and "muted" not in link:
-                buttons = [button for button in at.button if button.key == key]
-                asked = {"fill", "class"} | ({"block"} if key == "run occlusion" else set())
-                experiments = ["run curves"] if page == "explain" else []
-                experiments = ["run occlusion"] if page == "classify" else experiments
-                if key in experiments and asked & change.keys():
-                    assert buttons, (key, change)
-                if buttons:
-                    buttons[0].click().run()
-        assert_works(at)
+        run_experiments(at, page, change)
         name = json.dumps(change)
+        assert_works(at)
         figures[name], tables[name] = drawn(at), table_numbers(at)
         for ids, numbers in zip(stack_ids(at), stacks(at), strict=False):
             # The browser keeps numbers by their name, so other numbers have another one.
@@ -202,18 +197,53 @@ def test_each_setting_changes_the_numbers_of_the_figures(
     assert_all_differ(figures)
     if page == "rollout":
         assert_all_differ(tables)
+    for change in changes:
+        if not {"painted", "muted"} & change.keys():
+            nothing_kept()
+            at = opened_with_data(page, **begins | change)
+            run_experiments(at, page, {})
+            assert drawn(at) == figures[json.dumps(change)], f"{change} was drawn from elsewhere"
 
 
-PIXELS = "56x76"  # the size of "whole", with the usual crop
+def run_experiments(at: AppTest, page: str, change: dict[str, str]) -> None:
+    """Run what is not cached. What was run for other settings is no answer for these."""
+    if {"painted", "muted"} & change.keys():
+        return
+    experiments = {"explain": ["run curves"], "classify": ["run occlusion"]}.get(page, [])
+    for key in ("run occlusion", "run curves", "run head effects"):
+        buttons = [button for button in at.button if button.key == key]
+        asked = {"fill", "class"} | ({"block"} if key == "run occlusion" else set())
+        if key in experiments and asked & change.keys():
+            assert buttons, (key, change)
+        if buttons:
+            buttons[0].click().run()
 
 
-@pytest.mark.usefixtures("read_anew")
-@pytest.mark.parametrize("page", ["attention", "distance", "rollout", "tokens"])
-def test_the_input_and_its_crop_change_the_numbers_of_the_figures(page: str) -> None:
+PIXELS = "48x84"  # the size of "whole", with the usual crop
+
+
+@pytest.mark.usefixtures("read_anew", "few_samples")
+@pytest.mark.parametrize(
+    ("page", "settings"),
+    [
+        ("attention", {}),
+        ("distance", {}),
+        ("distance", dict(over="samples")),
+        ("rollout", {}),
+        ("tokens", {}),
+    ],
+)
+def test_the_input_and_its_crop_change_the_numbers_of_the_figures(
+    page: str, settings: dict[str, str]
+) -> None:
     """One session after another: what one has cached is not another's."""
     found = {}
     for size in ("own", PIXELS, "whole"):
-        at = opened_with_data(page, **({} if size == "own" else dict(size=size)))
+        at = opened_with_data(page, **settings, **({} if size == "own" else dict(size=size)))
         assert_works(at)
         found[size] = drawn(at)
+        if size == "whole":
+            assert "input 48 × 84 px, the whole picture" in provenance(at)
     assert_all_differ(found)
+    nothing_kept()
+    assert drawn(opened_with_data(page, **settings, size="whole")) == found["whole"]

@@ -78,7 +78,12 @@ def main() -> None:
     classroom.draw_notice()
     lesson.draw_strip()
     if settings.is_presenting():
-        st.html(f"<style>html {{ font-size: {settings.PRESENTER:.0%} !important; }}</style>")
+        st.html(
+            f"<style>html {{ font-size: {settings.PRESENTER:.0%} !important; }} "
+            "body .stMainBlockContainer { padding-top: 2.55rem; }"
+            "body .stMainBlockContainer [data-testid=stVerticalBlock] { gap: 0.2rem; }"
+            "</style>"
+        )
     made = lay_out()
     server.wait()
     try:

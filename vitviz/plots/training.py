@@ -104,7 +104,7 @@ def training_curves(
                 showgrid=False,
             )
         )
-    return legend_above(finish(figure, "; ".join(words) + ".", height=380), top=56)
+    return legend_above(finish(figure, "; ".join(words) + ".", height=300), top=56)
 
 
 def running_epochs(rows: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -227,7 +227,7 @@ def data_hunger(results: Mapping[str, Sequence[tuple[float, float, float]]]) -> 
     )
     down = dict(title=tr("test accuracy, %"), rangemode="tozero")
     figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
-    return legend_above(finish(figure, "; ".join(words) + ".", height=380), top=56)
+    return legend_above(finish(figure, "; ".join(words) + ".", height=300), top=56)
 
 
 def conditions(

@@ -331,7 +331,7 @@ def _as_it_was(
         )
         similarity = inspection.position_similarity(table, grid=grid)
         show(
-            plots.position_similarity(similarity, height=380, low=_lowest_cosine(name)),
+            plots.position_similarity(similarity, height=300, low=_lowest_cosine(name)),
             key="as_it_was",
         )
         near = inspection.neighbour_similarity(similarity)

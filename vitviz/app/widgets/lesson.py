@@ -110,6 +110,7 @@ def draw_strip() -> None:
             if place >= required:
                 st.toggle(tr("What you found"), key=_FINDINGS)
         st.button(tr("Leave the lesson"), key="lesson leave", on_click=_leave)
+        st.html("<style>body { --strip: 4rem; }</style>")
 
 
 def draw_findings(view: View) -> None:
