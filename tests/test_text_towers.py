@@ -1,6 +1,7 @@
 """Words from a model's own text tower: the logits are those of the library that wrote the model."""
 
 import json
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -8,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from examples import assert_clear_error, picture, randomise
 from hub_server import COMMIT, HubServer
 from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.torch import save_file
+from timm.models import save_for_hf
 from torch import Tensor
 
 import vitviz
@@ -561,6 +564,111 @@ def test_a_repository_of_open_clip_alone_brings_both_towers(
     logits = vitviz.capture(vitviz.load_model(name).with_words(PHRASES), picture()).logits
     assert logits is not None
     assert_allclose(logits, expected, atol=1e-5)
+
+
+def saved_beside_timm(folder: Path, config: dict[str, Any] | None = None) -> Path:
+    """The folder of open_clip with timm's files beside it, whose tower differs."""
+    saved(*EVERY[6], folder)
+    if config is not None:
+        path = folder / "open_clip_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | dict(model_cfg=config)))
+    shape: dict[str, Any] = dict(img_size=32, depth=1)
+    alone = timm.create_model("vit_xsmall_patch16_clip_224", **shape)
+    save_for_hf(alone, str(folder), model_config=dict(model_args=shape), safe_serialization=True)
+    return folder
+
+
+def logits_of(model: vitviz.Model) -> np.ndarray:
+    logits = vitviz.capture(model.with_words(PHRASES), picture()).logits
+    assert logits is not None
+    return logits
+
+
+def test_files_of_open_clip_beside_those_of_timm_bring_both_towers(
+    server: HubServer, cache: Path, tmp_path: Path
+) -> None:
+    folder, name = saved_beside_timm(tmp_path / "mine"), "hf-hub:timm/clip"
+    for path in folder.iterdir():
+        server.files[f"timm/clip/{path.name}"] = path.read_bytes()
+    assert vitviz.load_model(name, pretrained=False).text_loader is not None
+    assert not zoo.on_disk(name)
+    from_folder, from_hub = vitviz.load_model(folder), vitviz.load_model(name)
+    asked = {path.rpartition("/")[2] for _, path, _ in server.asked}
+    assert asked == {"config.json", "open_clip_config.json", "open_clip_model.safetensors"}
+    server.close()
+    assert zoo.on_disk(name)
+    for model in (from_folder, from_hub, vitviz.load_model(name)):
+        expected = own_logits(*EVERY[6], [*PHRASES], model.preprocess(picture())[None])
+        assert_allclose(logits_of(model), expected, atol=1e-5)
+        assert "open_clip_model.safetensors, sha256 " in model.weights
+        assert "alone" not in model.weights
+
+
+def test_without_open_clip_the_image_tower_of_timm_says_how_to_get_the_words(
+    server: HubServer, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, name = saved_beside_timm(tmp_path / "mine"), "hf-hub:timm/clip"
+    for path in folder.iterdir():
+        server.files[f"timm/clip/{path.name}"] = path.read_bytes()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "open_clip", None)
+        for each in (vitviz.load_model(folder), vitviz.load_model(name)):
+            assert (each.text_loader, len(each.layers)) == (None, 1)
+            assert "model.safetensors, sha256 " in each.weights
+            assert "image tower alone (" in each.weights
+            assert "Run `pip install open_clip_torch`" in each.weights
+            with pytest.raises(ModelError, match="pip install open_clip_torch") as refused:
+                each.with_words(PHRASES)
+            assert_clear_error(refused.value)
+        assert zoo.on_disk(name)
+        assert not any("open_clip_model" in path for _, path, _ in server.asked)
+    later = vitviz.load_model(name)  # open_clip was installed since then
+    assert "image tower alone (open_clip_model.safetensors is not on disk. Run " in later.weights
+    with pytest.raises(ModelError, match=f"Run `vitviz fetch {name}`"):
+        later.with_words(PHRASES)
+    assert cli.main(["fetch", name]) == 0
+    capsys.readouterr()
+    model = vitviz.load_model(name)
+    expected = own_logits(*EVERY[6], [*PHRASES], model.preprocess(picture())[None])
+    assert_allclose(logits_of(model), expected, atol=1e-5)
+
+
+def test_the_image_tower_of_timm_is_read_where_open_clip_would_download_a_part(
+    server: HubServer, cache: Path, tmp_path: Path
+) -> None:
+    folder = saved_beside_timm(
+        tmp_path / "mine", of_open_clip(text=dict(hf_model_name="somebody/bert"))
+    )
+    for path in folder.iterdir():
+        server.files[f"timm/clip/{path.name}"] = path.read_bytes()
+    for given in (folder, "hf-hub:timm/clip"):
+        model = vitviz.load_model(given)
+        assert "unsupported value for hf_model_name" in model.weights
+        assert model.text_loader is None
+    assert not any("open_clip_model" in path for _, path, _ in server.asked)
+
+
+@pytest.mark.parametrize("tower", [None, "test_vit"])
+def test_both_towers_of_open_clip_take_other_sizes(tower: str | None, tmp_path: Path) -> None:
+    config = OPEN_CLIP["CLIP"]
+    if tower is not None:
+        vision = dict(timm_model_name=tower, timm_pool="token", timm_proj="linear", image_size=160)
+        config = dict(config, vision_cfg=vision)
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    made = dict(model_cfg=config, preprocess_cfg=dict(mean=HOW.mean, std=HOW.std))
+    (folder / "open_clip_config.json").write_text(json.dumps(made))
+    module = made_by_open_clip(**config).eval()
+    randomise(module)
+    save_file(module.state_dict(), folder / "open_clip_model.safetensors")
+    model = vitviz.load_model(folder, image_size=(64, 96))
+    side = model.layers[0].patch_side[0]
+    assert model.layers[0].query_grid == (64 // side, 96 // side)
+    assert "positions resampled" in model.weights
+    assert logits_of(model).shape == (len(PHRASES),)
+    own = open_clip.transform.PreprocessCfg(size=(64, 96), mean=HOW.mean, std=HOW.std)
+    x = open_clip.transform.image_transform_v2(own, is_train=False)(picture())
+    assert_allclose(model.preprocess(picture()), x, atol=1e-6)
 
 
 class _Code:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..common.language import Message
+from ..common.language import Message, message
 from ..model import Model, Preprocessing
 from ..model.families import ModelError, family_of
 from ..model.memory import footprint, require_memory
@@ -32,7 +32,7 @@ from .architectures import (
 )
 from .checkpoints import Checkpoint, check_kinds, digest_of, files_of
 from .files import CONFIG, check_adapter, read_json, weights_in
-from .open_clips import OPEN_CLIP_CONFIG, load_open_clip, load_open_clip_text, open_clip_weights
+from .open_clips import OPEN_CLIP_CONFIG, explain_image_tower_alone, load_open_clip
 from .planning import plan
 from .processors import check_preprocessing, preprocessing_in_folder
 from .resampling import InputSize, resampling_note
@@ -361,11 +361,17 @@ def load_folder(
         When the folder cannot be read.
     """
     check_adapter(folder)
-    if (folder / OPEN_CLIP_CONFIG).is_file() and not (folder / CONFIG).is_file():
-        model = load_open_clip(folder, name=name, source=source, pretrained=pretrained, size=size)
-        model.folder = folder
-        return model
-    config = read_json(folder / CONFIG)
+    has_both = (folder / OPEN_CLIP_CONFIG).is_file()
+    config = {} if has_both and not (folder / CONFIG).is_file() else read_json(folder / CONFIG)
+    refusal = None
+    if has_both and "model_type" not in config:
+        refusal = explain_image_tower_alone(folder, name) if config else None
+        if refusal is None:
+            model = load_open_clip(
+                folder, name=name, source=source, pretrained=pretrained, size=size
+            )
+            model.folder = folder
+            return model
     if "architecture" not in config and "model_type" not in config:
         raise ModelError(
             "The {config} in the folder {folder} names no architecture. Save the model by timm or "
@@ -380,8 +386,10 @@ def load_folder(
     else:
         file = Checkpoint(weights_in(folder)) if pretrained else None
         model = _load_timm(config, file, name=name, source=source, size=size)
-        if pretrained and open_clip_weights(folder) is not None:
-            model.text_loader = partial(load_open_clip_text, folder, name)
+        if refusal is not None:
+            model.text_refusal = message(refusal)
+            note = Message(", image tower alone ({reason})", reason=refusal)
+            model.weights = Message(model.weights) + note
     model.folder = folder
     return model
 
