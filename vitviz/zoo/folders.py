@@ -39,9 +39,17 @@ from .resampling import InputSize, resampling_note
 from .texts import tokenizer_in
 from .watching import watch
 
+#: Classes with an image tower that has no class of its own with the projection; see `WHOLES`.
+_KIN = {
+    "altclip": "AltCLIPModel",
+    "chinese_clip": "ChineseCLIPModel",
+    "clipseg": "CLIPSegModel",
+    "tipsv2": "Tipsv2Model",
+}
 #: Class without a head, by the model_type in config.json. Of CLIP and SigLIP, only the image tower
 #: is loaded.
 _CLASSES = {
+    **_KIN,
     "vit": "ViTModel",
     "vit_msn": "ViTMSNModel",
     "ijepa": "IJepaModel",
@@ -61,7 +69,7 @@ _CLASSES = {
     "siglip_vision_model": "SiglipVisionModel",
 }
 #: Classes of both towers; of them, the text tower is loaded when it is asked for.
-WHOLES = {"clip": "CLIPModel", "metaclip_2": "MetaClip2Model", "siglip": "SiglipModel"}
+WHOLES = {"clip": "CLIPModel", "metaclip_2": "MetaClip2Model", "siglip": "SiglipModel", **_KIN}
 _HEADS = ("ForImageClassification", "ClassificationWithTeacher", "VisionModelWithProjection")
 #: Entries that would make transformers look for other files, or for code.
 _FOREIGN = ("auto_map", "quantization_config", "attn_implementation", "_attn_implementation")
@@ -84,13 +92,6 @@ def load_transformers(
     configuration = _configuration(kind, config, name)
     if str(config["model_type"]) not in _CLASSES:
         _check_family(kind, configuration, name)
-        if hasattr(kind, "get_text_features"):
-            raise ModelError(
-                "{name} is a {kind}, which vitviz reads in memory only. Load it with transformers, "
-                "and give it to vitviz.watch with its tokenizer.",
-                name=name,
-                kind=kind.__name__,
-            )
     preprocessing, note = _preprocessing(folder, configuration, str(config["model_type"]))
     if size is not None:
         preprocessing = replace(preprocessing, input_size=size)
@@ -108,6 +109,8 @@ def load_transformers(
         weights += note
     else:
         module, weights = kind(configuration), Message("random weights")
+    if hasattr(module, "text_model"):  # it is loaded when it is asked for
+        del module.text_model
     model = watch(module.requires_grad_(False), preprocessing=preprocessing, name=name)
     model.trained, model.weights = pretrained, weights
     if not pretrained:
@@ -155,9 +158,9 @@ def _class_of(config: Mapping[str, Any], name: str) -> Any:
     kind = str(config["model_type"])
     named = config.get("architectures") or [""]
     found: Any = getattr(transformers, str(named[0]), None) if isinstance(named, list) else None
-    if kind not in _CLASSES:
+    usual = getattr(transformers, _CLASSES.get(kind, ""), None)
+    if usual is None:
         return _other_class(transformers, kind, found, name)
-    usual = getattr(transformers, _CLASSES[kind])
     same = isinstance(found, type) and found.__module__ == usual.__module__
     return found if same and found.__name__.endswith(_HEADS) else usual
 
@@ -245,10 +248,14 @@ def _preprocessing(folder: Path, configuration: Any, model_type: str) -> tuple[P
     preprocessing = preprocessing_in_folder(folder, model_type)
     if preprocessing is not None:
         return preprocessing, ""
-    side = getattr(configuration, "image_size", 224)
-    height, width = (side, side) if isinstance(side, int) else side
-    usual = Preprocessing(input_size=(int(height), int(width)), **_USUAL)
+    usual = Preprocessing(input_size=_input_size(configuration, (224, 224)), **_USUAL)
     return usual, Message(", with timm's default preprocessing, as the folder has none")
+
+
+def _input_size(configuration: Any, usual: InputSize) -> InputSize:
+    """Return height and width of the pictures that a configuration is for."""
+    side = getattr(getattr(configuration, "vision_config", configuration), "image_size", usual)
+    return (side, side) if isinstance(side, int) else (int(side[0]), int(side[1]))
 
 
 def _check_input(kind: Any, configuration: Any, preprocessing: Preprocessing, name: str) -> str:
@@ -282,8 +289,7 @@ def _check_input(kind: Any, configuration: Any, preprocessing: Preprocessing, na
             width=size[1],
         ) from error
     table, first = model.positions, model.layers[0]
-    side = getattr(configuration, "image_size", size)
-    own = (side, side) if isinstance(side, int) else (side[0], side[1])
+    own = _input_size(configuration, size)
     grid = own[0] // first.patch_side[0], own[1] // first.patch_side[1]
     if grid == first.query_grid:
         return ""
