@@ -21,7 +21,7 @@ from torch import Tensor
 import vitviz
 from vitviz import ModelError, Preprocessing, cli, zoo
 from vitviz.attribution import direct_logit_attribution
-from vitviz.intervention import word_map
+from vitviz.intervention import aligns_patches, word_map
 from vitviz.profiling import ProfileError
 
 open_clip: Any = pytest.importorskip("open_clip", reason="open_clip is not installed")
@@ -829,16 +829,51 @@ def test_both_maps_of_words_differ_for_every_kind_of_pooling(case: tuple[str, st
     assert np.abs(maps[0] - maps[1]).max() > 1e-3
 
 
-def test_a_tips_compares_the_tokens_of_its_patches() -> None:
-    model = watched("transformers", "TIPS").with_words(PHRASES)
+def test_a_map_of_a_tips_is_that_of_its_authors() -> None:
+    module, model = module_of("transformers", "TIPS"), watched("transformers", "TIPS")
+    asked = model.with_words(PHRASES)
+    assert asked.words is not None
+    tower, x = module.vision_model, HOW(picture())[None]
+    maps = {}
     with torch.inference_mode():
-        output = module_of("transformers", "TIPS").vision_model(HOW(picture())[None])
-        patches = output.last_hidden_state[0, 2:]
-        patches = patches / patches.norm(dim=-1, keepdim=True)
-    expected = (patches.numpy() @ model.words.vectors.T).reshape(4, 4, len(PHRASES))
-    assert_allclose(word_map(model, picture()), expected, atol=1e-5)
-    values = word_map(model, picture(), path="values")
-    assert np.abs(values - expected).max() > 1e-3
+        output = tower(x, output_hidden_states=True)
+        maps["tokens"] = output.last_hidden_state
+        last, z = tower.encoder.layer[-1], output.hidden_states[-2]
+        values = last.attention.v_proj(last.norm1(z))  # each token attends to itself
+        z = z + last.layer_scale1(last.attention.o_proj(values))
+        maps["values"] = tower.layernorm(z + last.layer_scale2(last.mlp(last.norm2(z))))
+    for path, tokens in maps.items():
+        patches = torch.nn.functional.normalize(tokens[0, 2:], dim=-1).numpy()
+        expected = (patches @ asked.words.vectors.T).reshape(4, 4, len(PHRASES))
+        assert_allclose(word_map(asked, picture(), path=path), expected, atol=1e-5)
+    assert_array_equal(word_map(asked, picture()), word_map(asked, picture(), path="values"))
+    assert aligns_patches(model)
+    assert not aligns_patches(watched(*EVERY[0]))
+
+
+@pytest.mark.parametrize("head", [0, 5])
+def test_a_tips_of_timm_takes_words_if_no_head_replaced_its_embedding(head: int) -> None:
+    module: Any = timm.create_model(
+        "vit_base_patch14_reg1_tipsv2",
+        img_size=56,
+        embed_dim=48,
+        depth=2,
+        num_heads=3,
+        num_classes=head,
+    ).eval()
+    randomise(module)
+    model = vitviz.watch(module)
+    assert aligns_patches(model)
+    vectors = np.linalg.qr(np.random.default_rng(0).normal(size=(48, 48)))[0][:3]
+    words = vitviz.Words(("a cat", "a dog", "a fox"), vectors, logit_scale=100.0)
+    if head:
+        assert not model.embeds
+        return
+    acts = vitviz.capture(model.with_words(words), picture())
+    with torch.inference_mode():
+        embedding = module(model.preprocess(picture())[None])[0]
+        embedding = torch.nn.functional.normalize(embedding, dim=0).numpy()
+    assert_allclose(acts.logits, 100 * vectors @ embedding, atol=1e-3)
 
 
 def test_a_map_of_words_needs_words() -> None:
