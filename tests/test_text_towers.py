@@ -1,6 +1,7 @@
 """Words from a model's own text tower: the logits are those of the library that wrote the model."""
 
 import json
+import logging
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -489,7 +490,10 @@ def test_a_folder_of_both_towers_loads_the_text_tower_when_it_is_asked_for(
     assert model.with_words(["a cat"]).labels == ("a cat",)
 
 
-def test_a_clipseg_with_a_decoder_has_both_towers(tmp_path: Path) -> None:
+def test_a_clipseg_with_a_decoder_has_both_towers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("transformers"), "handlers", [caplog.handler])
     decoder = dict(extract_layers=[1], reduce_dim=8, decoder_num_attention_heads=2)
     config = transformers.CLIPSegConfig(
         vision_config=VISION, text_config=TEXT, projection_dim=6, **decoder
@@ -503,6 +507,7 @@ def test_a_clipseg_with_a_decoder_has_both_towers(tmp_path: Path) -> None:
     with torch.inference_mode():
         own = module.clip(pixel_values=HOW(picture())[None], **given).logits_per_image[0]
     assert_allclose(logits_of(model), own, atol=1e-5)
+    assert "UNEXPECTED" not in caplog.text  # transformers says so of the decoder
 
 
 def test_random_weights_of_a_folder_have_a_random_text_tower(tmp_path: Path) -> None:
@@ -887,7 +892,7 @@ def test_a_map_of_a_tips_is_that_of_its_authors() -> None:
     asked = model.with_words(PHRASES)
     assert asked.words is not None
     tower, x = module.vision_model, HOW(picture())[None]
-    maps = {}
+    maps: dict[Any, Tensor] = {}
     with torch.inference_mode():
         output = tower(x, output_hidden_states=True)
         maps["tokens"] = output.last_hidden_state
@@ -926,6 +931,7 @@ def test_a_tips_of_timm_takes_words_if_no_head_replaced_its_embedding(head: int)
     with torch.inference_mode():
         embedding = module(model.preprocess(picture())[None])[0]
         embedding = torch.nn.functional.normalize(embedding, dim=0).numpy()
+    assert acts.logits is not None
     assert_allclose(acts.logits, 100 * vectors @ embedding, atol=1e-3)
 
 

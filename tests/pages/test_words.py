@@ -224,7 +224,7 @@ def test_a_map_shows_what_heads_write_for_a_phrase(
     at.selectbox(key="head").set_value(2).run()
     assert_works(at)
     assert_allclose(drawn(at), by_token[0, 1], atol=1e-5)
-    assert "What head 2 of layer 1 write" in prose(at)
+    assert "What head 2 of layer 1 wrote" in prose(at)
 
 
 def test_heads_that_are_pooled_by_attention_write_no_part_of_a_logit(

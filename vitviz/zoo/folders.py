@@ -300,6 +300,9 @@ def _check_input(kind: Any, configuration: Any, preprocessing: Preprocessing, na
 
 
 def _load_module(kind: Any, configuration: Any, folder: Path, file: Path, name: str) -> nn.Module:
+    log: Any = import_module("transformers.utils.logging")
+    verbosity = log.get_verbosity()
+    log.set_verbosity_error()  # its table lists each weight of the other tower as unexpected
     try:
         module, report = kind.from_pretrained(
             folder,
@@ -318,6 +321,8 @@ def _load_module(kind: Any, configuration: Any, folder: Path, file: Path, name: 
             file=file.name,
             kind=kind.__name__,
         ) from error
+    finally:
+        log.set_verbosity(verbosity)
     missing = sorted(key for key in report["missing_keys"] if "pooler." not in key)
     if missing:
         head = missing[0].rpartition(".")[0]

@@ -185,7 +185,7 @@ def _written(view: View, index: int, less: int | None, name: str) -> tuple[np.nd
     show(plots.parts_by_head(parts.heads, name=name))
     prefix = len(view.prefix)
     words = tr_md(
-        "What {heads} of layer {layer} write for the logit of **{name}** from each patch: "
+        "What {heads} of layer {layer} wrote for the logit of **{name}** from each patch: "
         "{patches:+.2g} from all patches together, {rest:+.2g} from the other tokens. With what "
         "all other heads, the MLPs, the embedding and the biases write, it adds up to "
         "{answer:.2f}. The scales of the norms and the length of the embedding are those of this "
