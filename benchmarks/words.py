@@ -1,6 +1,10 @@
 """What 50 phrases cost: seconds and memory of the text tower of CLIP ViT-B/32.
 
     python benchmarks/words.py [--model ViT-B-32] [--phrases 50]
+    python benchmarks/words.py --parity
+
+With --parity it prints instead how far logits lie from the library's own, for every configuration
+of tests/test_text_towers.py, with random weights.
 
 The weights are random and drawn in open_clip's own shapes. The first line is the building of both
 towers; the others are the phrases in one template and in three, and the map of words of a picture.
@@ -16,8 +20,10 @@ On two cores that other programs kept busy (load 10), times are upper bounds:
 
 import argparse
 import resource
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,11 +44,25 @@ def clock(what: str, call: Callable[[], Any]) -> Any:
     return result
 
 
+def print_parity() -> None:
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    from test_text_towers import ALL, largest_differences
+
+    print(f"{'library':14}{'configuration':34}{'phrases':>11}{'longest':>11}{'templates':>11}")
+    for library, name in ALL:
+        found = largest_differences(library, name)
+        print(f"{library:14}{name:34}" + "".join(f"{each:11.1e}" for each in found.values()))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="ViT-B-32")
     parser.add_argument("--phrases", type=int, default=50)
+    parser.add_argument("--parity", action="store_true")
     given = parser.parse_args()
+    if given.parity:
+        print_parity()
+        return
     module = clock("both towers", lambda: open_clip.create_model(given.model, load_weights=False))
     how = vitviz.Preprocessing(input_size=(224, 224), mean=(0.5,) * 3, std=(0.5,) * 3)
     model = vitviz.watch(module, preprocessing=how)

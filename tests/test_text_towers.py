@@ -1,6 +1,8 @@
 """Words from a model's own text tower: the logits are those of the library that wrote the model."""
 
 import json
+import logging
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -8,17 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from examples import assert_clear_error, picture, randomise
 from hub_server import COMMIT, HubServer
 from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.torch import save_file
+from timm.models import save_for_hf
 from torch import Tensor
 
 import vitviz
 from vitviz import ModelError, Preprocessing, cli, zoo
 from vitviz.attribution import direct_logit_attribution
-from vitviz.intervention import word_map
+from vitviz.intervention import aligns_patches, word_map
 from vitviz.profiling import ProfileError
 
 open_clip: Any = pytest.importorskip("open_clip", reason="open_clip is not installed")
@@ -89,6 +93,8 @@ TRANSFORMERS: dict[str, Callable[[], Any]] = {
 }
 
 
+#: Tokens of BERT, a line each.
+VOCABULARY = "\n".join([*("[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"), *"acotwdgsphf", "##t"])
 _BERT: dict[str, Any] = dict(
     hidden_size=32,
     num_hidden_layers=2,
@@ -228,6 +234,15 @@ def watched(library: str, name: str) -> Any:
     return vitviz.watch(module_of(library, name), preprocessing=HOW, **given)
 
 
+def own_tokens(name: str, texts: list[str]) -> Any:
+    """The tokens of texts as transformers' own processors make them."""
+    how: dict[str, Any] = dict(padding=True)
+    if "SigLIP" in name:
+        longest = module_of("transformers", name).config.text_config.max_position_embeddings
+        how = dict(padding="max_length", max_length=longest, return_attention_mask=False)
+    return tokenizer()(texts, return_tensors="pt", **how)
+
+
 def own_logits(library: str, name: str, phrases: list[str], x: Tensor) -> np.ndarray:
     """The logits that the library itself computes, for texts that it has read itself."""
     module = module_of(library, name)
@@ -238,26 +253,76 @@ def own_logits(library: str, name: str, phrases: list[str], x: Tensor) -> np.nda
                 pair = module.encode_image(x), module.encode_text(tokens)
                 return (module.logit_scale.exp() * pair[0] @ pair[1].T)[0].numpy()
             return module.get_logits(x, tokens)[0][0].numpy()
-        how: dict[str, Any] = dict(padding=True)
-        if "SigLIP" in name:
-            longest = module.config.text_config.max_position_embeddings
-            how = dict(padding="max_length", max_length=longest, return_attention_mask=False)
-        given = tokenizer()(phrases, return_tensors="pt", **how)
-        return module(pixel_values=x, **given).logits_per_image[0].numpy()
+        return module(pixel_values=x, **own_tokens(name, phrases)).logits_per_image[0].numpy()
+
+
+def logits_of(model: vitviz.Model) -> np.ndarray:
+    logits = vitviz.capture(model.with_words(PHRASES), picture()).logits
+    assert logits is not None
+    return logits
+
+
+def own_logits_of_templates(
+    library: str, name: str, phrases: list[str], templates: list[str], x: Tensor
+) -> np.ndarray:
+    """The logits of the mean of templates, by the library's own vectors of each text."""
+    module = module_of(library, name)
+    with torch.inference_mode():
+        if library == "open_clip":
+            image = module.encode_image(x, normalize=True)
+            classifier = open_clip.build_zero_shot_classifier(
+                module,
+                open_clip.SimpleTokenizer(context_length=module.context_length),
+                phrases,
+                templates,
+            )
+        else:
+            texts = [each.format(phrase) for phrase in phrases for each in templates]
+            output = module(pixel_values=x, **own_tokens(name, texts))
+            image, rows = output.image_embeds, output.text_embeds
+            means = rows.view(len(phrases), len(templates), -1).mean(dim=1)
+            classifier = torch.nn.functional.normalize(means, dim=1).T
+    bias = -3.1 if getattr(module, "logit_bias", None) is not None else 0.0
+    return (17.3 * (image @ classifier)[0] + bias).numpy()
+
+
+def largest_differences(library: str, name: str) -> dict[str, float]:
+    """Compare logits with the library's own, for each kind of text.
+
+    The texts: phrases in several scripts and lengths, so that all but one are padded; one that
+    fills the context exactly, beside a short one; and phrases in two templates.
+    """
+    x = HOW(picture())[None]
+    most = 64 if name == "SigLIP 2" else CONTEXT
+    longest = [" ".join(["cat"] * (most - 2)), "cat"]  # beside the tokens of begin and end
+    templates = ["a photo of a {}.", "{}, drawn"]
+    with watched(library, name) as model:
+        found = {
+            "phrases": (model.with_words(PHRASES), own_logits(library, name, [*PHRASES], x)),
+            "longest": (model.with_words(longest), own_logits(library, name, longest, x)),
+            "templates": (
+                model.with_words(PHRASES, templates),
+                own_logits_of_templates(library, name, [*PHRASES], templates, x),
+            ),
+        }
+        return {
+            kind: float(np.abs(vitviz.capture(asked, picture()).logits - own).max())
+            for kind, (asked, own) in found.items()
+        }
 
 
 EVERY = [*(("transformers", n) for n in TRANSFORMERS), *(("open_clip", n) for n in OPEN_CLIP)]
+ALL = [*EVERY, *(("transformers", n) for n in KIN)]
 
 
-@pytest.mark.parametrize(("library", "name"), [*EVERY, *(("transformers", n) for n in KIN)])
+@pytest.mark.parametrize(("library", "name"), ALL)
 def test_logits_are_those_of_the_library(library: str, name: str) -> None:
+    assert max(largest_differences(library, name).values()) <= 1e-5
     with watched(library, name) as model:
         asked = model.with_words(PHRASES)
         acts = vitviz.capture(asked, picture())
-    expected = own_logits(library, name, [*PHRASES], HOW(picture())[None])
     assert acts.logits is not None
-    assert_allclose(acts.logits, expected, atol=1e-5)
-    assert np.ptp(expected) > 0.1  # the phrases differ
+    assert np.ptp(acts.logits) > 0.1  # the phrases differ
     assert acts.labels == PHRASES
     assert asked.words.activation == ("sigmoid" if "SigLIP" in name else "softmax")
     assert model.words is None
@@ -271,18 +336,10 @@ def test_other_models_with_both_towers_are_refused_with_the_reason(name: str) ->
     assert_clear_error(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("make", "reason"),
-    [
-        (KIN["Chinese CLIP"], r"ChineseCLIPModel, which vitviz reads in memory only"),
-        (NOT_READ["ALIGN"][0], "image encoder of AlignModel has no attention"),
-    ],
-)
-def test_their_folders_are_refused_with_the_reason(
-    make: Callable[[], Any], reason: str, tmp_path: Path
-) -> None:
-    make().config.save_pretrained(tmp_path / "mine")
-    with pytest.raises(ModelError, match=f"mine.*{reason}") as refused:
+def test_their_folders_are_refused_with_the_reason(tmp_path: Path) -> None:
+    NOT_READ["ALIGN"][0]().config.save_pretrained(tmp_path / "mine")
+    reason = "mine.*image encoder of AlignModel has no attention"
+    with pytest.raises(ModelError, match=reason) as refused:
         vitviz.load_model(tmp_path / "mine")
     assert_clear_error(refused.value)
 
@@ -409,7 +466,10 @@ def saved(library: str, name: str, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("case", [EVERY[0], EVERY[2], EVERY[3], EVERY[6], EVERY[9]])
+@pytest.mark.parametrize(
+    "case",
+    [*(EVERY[at] for at in (0, 2, 3, 4, 6, 9)), *(("transformers", name) for name in KIN)],
+)
 def test_a_folder_of_both_towers_loads_the_text_tower_when_it_is_asked_for(
     case: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -418,6 +478,8 @@ def test_a_folder_of_both_towers_loads_the_text_tower_when_it_is_asked_for(
     (tmp_path / "mine/code.py").write_text("raise SystemExit")
     assert model._text_tower is None
     before = model.parameter_count
+    if library == "transformers":  # the vocabulary of the text tower takes no memory yet
+        assert before < 49408 * 32
     asked = model.with_words(PHRASES)
     assert model.parameter_count == before
     x = model.preprocess(picture())[None]
@@ -426,6 +488,26 @@ def test_a_folder_of_both_towers_loads_the_text_tower_when_it_is_asked_for(
     assert_allclose(logits, own_logits(library, name, [*PHRASES], x), atol=1e-5)
     assert "5 classes by the text tower of mine, scale 17.3" in asked.weights
     assert model.with_words(["a cat"]).labels == ("a cat",)
+
+
+def test_a_clipseg_with_a_decoder_has_both_towers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("transformers"), "handlers", [caplog.handler])
+    decoder = dict(extract_layers=[1], reduce_dim=8, decoder_num_attention_heads=2)
+    config = transformers.CLIPSegConfig(
+        vision_config=VISION, text_config=TEXT, projection_dim=6, **decoder
+    )
+    module = transformers.CLIPSegForImageSegmentation(config).eval()
+    randomise(module)
+    module.save_pretrained(tmp_path / "mine")
+    tokenizer().save_pretrained(tmp_path / "mine")
+    model = vitviz.load_model(tmp_path / "mine", preprocessing=HOW)
+    given = tokenizer()([*PHRASES], padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        own = module.clip(pixel_values=HOW(picture())[None], **given).logits_per_image[0]
+    assert_allclose(logits_of(model), own, atol=1e-5)
+    assert "UNEXPECTED" not in caplog.text  # transformers says so of the decoder
 
 
 def test_random_weights_of_a_folder_have_a_random_text_tower(tmp_path: Path) -> None:
@@ -529,6 +611,31 @@ def test_a_repository_brings_its_tokenizer(
     assert not {"tokenization.py", "merges.txt"} & asked
 
 
+@pytest.mark.parametrize("name", KIN)
+def test_a_repository_of_their_kin_brings_both_towers(
+    name: str, server: HubServer, cache: Path, tmp_path: Path
+) -> None:
+    folder = saved("transformers", name, tmp_path / "mine")
+    if name == "Chinese CLIP":  # published without the file of the whole tokenizer
+        (folder / "vocab.txt").write_text(VOCABULARY)
+        for path in folder.glob("tokenizer*"):
+            path.unlink()
+    for path in folder.iterdir():
+        server.files[f"somebody/kin/{path.name}"] = path.read_bytes()
+    vitviz.load_model("hf-hub:somebody/kin")
+    server.close()
+    model = vitviz.load_model("hf-hub:somebody/kin")
+    x, phrases = model.preprocess(picture())[None], [*PHRASES]
+    expected = own_logits("transformers", name, phrases, x)
+    if name == "Chinese CLIP":
+        own = transformers.BertTokenizer.from_pretrained(folder)
+        given = own(phrases, padding=True, return_tensors="pt")
+        with torch.inference_mode():
+            output = module_of("transformers", name)(pixel_values=x, **given)
+        expected = output.logits_per_image[0].numpy()
+    assert_allclose(logits_of(model), expected, atol=1e-5)
+
+
 def test_a_repository_of_open_clip_alone_brings_both_towers(
     server: HubServer, cache: Path, tmp_path: Path
 ) -> None:
@@ -561,6 +668,105 @@ def test_a_repository_of_open_clip_alone_brings_both_towers(
     logits = vitviz.capture(vitviz.load_model(name).with_words(PHRASES), picture()).logits
     assert logits is not None
     assert_allclose(logits, expected, atol=1e-5)
+
+
+def saved_beside_timm(folder: Path, config: dict[str, Any] | None = None) -> Path:
+    """The folder of open_clip with timm's files beside it, whose tower differs."""
+    saved(*EVERY[6], folder)
+    if config is not None:
+        path = folder / "open_clip_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | dict(model_cfg=config)))
+    shape: dict[str, Any] = dict(img_size=32, depth=1)
+    alone = timm.create_model("vit_xsmall_patch16_clip_224", **shape)
+    save_for_hf(alone, str(folder), model_config=dict(model_args=shape), safe_serialization=True)
+    return folder
+
+
+def test_files_of_open_clip_beside_those_of_timm_bring_both_towers(
+    server: HubServer, cache: Path, tmp_path: Path
+) -> None:
+    folder, name = saved_beside_timm(tmp_path / "mine"), "hf-hub:timm/clip"
+    for path in folder.iterdir():
+        server.files[f"timm/clip/{path.name}"] = path.read_bytes()
+    assert vitviz.load_model(name, pretrained=False).text_loader is not None
+    assert not zoo.on_disk(name)
+    from_folder, from_hub = vitviz.load_model(folder), vitviz.load_model(name)
+    asked = {path.rpartition("/")[2] for _, path, _ in server.asked}
+    assert asked == {"config.json", "open_clip_config.json", "open_clip_model.safetensors"}
+    server.close()
+    assert zoo.on_disk(name)
+    for model in (from_folder, from_hub, vitviz.load_model(name)):
+        expected = own_logits(*EVERY[6], [*PHRASES], model.preprocess(picture())[None])
+        assert_allclose(logits_of(model), expected, atol=1e-5)
+        assert "open_clip_model.safetensors, sha256 " in model.weights
+        assert "alone" not in model.weights
+
+
+def test_without_open_clip_the_image_tower_of_timm_says_how_to_get_the_words(
+    server: HubServer, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, name = saved_beside_timm(tmp_path / "mine"), "hf-hub:timm/clip"
+    for path in folder.iterdir():
+        server.files[f"timm/clip/{path.name}"] = path.read_bytes()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "open_clip", None)
+        for each in (vitviz.load_model(folder), vitviz.load_model(name)):
+            assert (each.text_loader, len(each.layers)) == (None, 1)
+            assert "model.safetensors, sha256 " in each.weights
+            assert "image tower alone (" in each.weights
+            assert "Run `pip install open_clip_torch`" in each.weights
+            with pytest.raises(ModelError, match="pip install open_clip_torch") as refused:
+                each.with_words(PHRASES)
+            assert_clear_error(refused.value)
+        assert zoo.on_disk(name)
+        assert not any("open_clip_model" in path for _, path, _ in server.asked)
+    later = vitviz.load_model(name)  # open_clip was installed since then
+    assert "image tower alone (open_clip_model.safetensors is not on disk. Run " in later.weights
+    with pytest.raises(ModelError, match=f"Run `vitviz fetch {name}`"):
+        later.with_words(PHRASES)
+    assert cli.main(["fetch", name]) == 0
+    capsys.readouterr()
+    model = vitviz.load_model(name)
+    expected = own_logits(*EVERY[6], [*PHRASES], model.preprocess(picture())[None])
+    assert_allclose(logits_of(model), expected, atol=1e-5)
+
+
+def test_the_image_tower_of_timm_is_read_where_open_clip_would_download_a_part(
+    server: HubServer, cache: Path, tmp_path: Path
+) -> None:
+    folder = saved_beside_timm(
+        tmp_path / "mine", of_open_clip(text=dict(hf_model_name="somebody/bert"))
+    )
+    for path in folder.iterdir():
+        server.files[f"timm/clip/{path.name}"] = path.read_bytes()
+    for given in (folder, "hf-hub:timm/clip"):
+        model = vitviz.load_model(given)
+        assert "unsupported value for hf_model_name" in model.weights
+        assert model.text_loader is None
+    assert not any("open_clip_model" in path for _, path, _ in server.asked)
+
+
+@pytest.mark.parametrize("tower", [None, "test_vit"])
+def test_both_towers_of_open_clip_take_other_sizes(tower: str | None, tmp_path: Path) -> None:
+    config = OPEN_CLIP["CLIP"]
+    if tower is not None:
+        vision = dict(timm_model_name=tower, timm_pool="token", timm_proj="linear", image_size=160)
+        config = dict(config, vision_cfg=vision)
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    made = dict(model_cfg=config, preprocess_cfg=dict(mean=HOW.mean, std=HOW.std))
+    (folder / "open_clip_config.json").write_text(json.dumps(made))
+    module = made_by_open_clip(**config).eval()
+    randomise(module)
+    save_file(module.state_dict(), folder / "open_clip_model.safetensors")
+    model = vitviz.load_model(folder, image_size=(64, 96))
+    side = model.layers[0].patch_side[0]
+    assert model.layers[0].query_grid == (64 // side, 96 // side)
+    assert "positions resampled" in model.weights
+    assert logits_of(model).shape == (len(PHRASES),)
+    own = open_clip.transform.PreprocessCfg(size=(64, 96), mean=HOW.mean, std=HOW.std)
+    x = open_clip.transform.image_transform_v2(own, is_train=False)(picture())
+    assert_allclose(model.preprocess(picture()), x, atol=1e-6)
 
 
 class _Code:
@@ -681,16 +887,52 @@ def test_both_maps_of_words_differ_for_every_kind_of_pooling(case: tuple[str, st
     assert np.abs(maps[0] - maps[1]).max() > 1e-3
 
 
-def test_a_tips_compares_the_tokens_of_its_patches() -> None:
-    model = watched("transformers", "TIPS").with_words(PHRASES)
+def test_a_map_of_a_tips_is_that_of_its_authors() -> None:
+    module, model = module_of("transformers", "TIPS"), watched("transformers", "TIPS")
+    asked = model.with_words(PHRASES)
+    assert asked.words is not None
+    tower, x = module.vision_model, HOW(picture())[None]
+    maps: dict[Any, Tensor] = {}
     with torch.inference_mode():
-        output = module_of("transformers", "TIPS").vision_model(HOW(picture())[None])
-        patches = output.last_hidden_state[0, 2:]
-        patches = patches / patches.norm(dim=-1, keepdim=True)
-    expected = (patches.numpy() @ model.words.vectors.T).reshape(4, 4, len(PHRASES))
-    assert_allclose(word_map(model, picture()), expected, atol=1e-5)
-    values = word_map(model, picture(), path="values")
-    assert np.abs(values - expected).max() > 1e-3
+        output = tower(x, output_hidden_states=True)
+        maps["tokens"] = output.last_hidden_state
+        last, z = tower.encoder.layer[-1], output.hidden_states[-2]
+        values = last.attention.v_proj(last.norm1(z))  # each token attends to itself
+        z = z + last.layer_scale1(last.attention.o_proj(values))
+        maps["values"] = tower.layernorm(z + last.layer_scale2(last.mlp(last.norm2(z))))
+    for path, tokens in maps.items():
+        patches = torch.nn.functional.normalize(tokens[0, 2:], dim=-1).numpy()
+        expected = (patches @ asked.words.vectors.T).reshape(4, 4, len(PHRASES))
+        assert_allclose(word_map(asked, picture(), path=path), expected, atol=1e-5)
+    assert_array_equal(word_map(asked, picture()), word_map(asked, picture(), path="values"))
+    assert aligns_patches(model)
+    assert not aligns_patches(watched(*EVERY[0]))
+
+
+@pytest.mark.parametrize("head", [0, 5])
+def test_a_tips_of_timm_takes_words_if_no_head_replaced_its_embedding(head: int) -> None:
+    module: Any = timm.create_model(
+        "vit_base_patch14_reg1_tipsv2",
+        img_size=56,
+        embed_dim=48,
+        depth=2,
+        num_heads=3,
+        num_classes=head,
+    ).eval()
+    randomise(module)
+    model = vitviz.watch(module)
+    assert aligns_patches(model)
+    vectors = np.linalg.qr(np.random.default_rng(0).normal(size=(48, 48)))[0][:3]
+    words = vitviz.Words(("a cat", "a dog", "a fox"), vectors, logit_scale=100.0)
+    if head:
+        assert not model.embeds
+        return
+    acts = vitviz.capture(model.with_words(words), picture())
+    with torch.inference_mode():
+        embedding = module(model.preprocess(picture())[None])[0]
+        embedding = torch.nn.functional.normalize(embedding, dim=0).numpy()
+    assert acts.logits is not None
+    assert_allclose(acts.logits, 100 * vectors @ embedding, atol=1e-3)
 
 
 def test_a_map_of_words_needs_words() -> None:

@@ -15,6 +15,7 @@ from timm.models import save_for_hf
 from vitviz import ModelError, capture, cli, load_model, zoo
 
 NAME = "hf-hub:somebody/my_vit"
+CONFIGURATIONS = {"config.json", "open_clip_config.json"}
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_a_repository_of_timm_is_downloaded_once(repo: HubServer, cache: Path, m
     logits = capture(model, picture()).logits
     assert logits is not None
     np.testing.assert_allclose(logits, expected, atol=1e-5)
-    assert asked(repo) == {"config.json", "model.safetensors"}  # no code, and no pickle
+    assert asked(repo) == CONFIGURATIONS | {"model.safetensors"}  # no code, and no pickle
     assert zoo.on_disk(NAME)
     repo.close()
     before = len(repo.asked)
@@ -71,7 +72,7 @@ def test_a_repository_with_a_torch_file_alone_is_read(repo: HubServer, cache: Pa
 
 def test_random_weights_need_no_download_of_trained_ones(repo: HubServer, cache: Path) -> None:
     assert len(load_model(NAME, pretrained=False).layers) == 2
-    assert asked(repo) == {"config.json"}
+    assert asked(repo) == CONFIGURATIONS
     assert not zoo.on_disk(NAME)
 
 
@@ -177,7 +178,7 @@ def test_what_cannot_be_shown_is_not_downloaded(repo: HubServer, cache: Path) ->
     with pytest.raises(ModelError, match="ResNet has no attention") as caught:
         load_model(NAME)
     assert_clear_error(caught.value)
-    assert asked(repo) == {"config.json"}
+    assert asked(repo) == CONFIGURATIONS
 
 
 @pytest.mark.parametrize(

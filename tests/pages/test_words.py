@@ -82,6 +82,23 @@ def test_siglip_gives_each_word_a_probability_of_its_own(monkeypatch: pytest.Mon
     assert_works(at)
 
 
+def test_a_tips_of_timm_says_that_its_patches_were_brought_near_texts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module: Any = timm.create_model(
+        "vit_base_patch14_reg1_tipsv2", img_size=56, embed_dim=48, depth=2, num_heads=3
+    ).eval()
+    randomise(module)
+    said = Words(NAMES, vectors(48), logit_scale=100.0)
+    model = watched(module, (56, 56), name="small TIPS").with_words(said)
+    monkeypatch.setattr(models, "load", lambda *_: model)
+    at = opened("classify")
+    assert_works(at)
+    assert "brought patches nearer to the texts of what they show" in prose(at)
+    assert "never a patch" not in prose(at)
+    assert "Here each patch attends to itself alone in the last layer" in prose(at)
+
+
 @pytest.mark.parametrize(
     ("width", "words"),
     [
@@ -207,7 +224,7 @@ def test_a_map_shows_what_heads_write_for_a_phrase(
     at.selectbox(key="head").set_value(2).run()
     assert_works(at)
     assert_allclose(drawn(at), by_token[0, 1], atol=1e-5)
-    assert "What head 2 of layer 1 write" in prose(at)
+    assert "What head 2 of layer 1 wrote" in prose(at)
 
 
 def test_heads_that_are_pooled_by_attention_write_no_part_of_a_logit(

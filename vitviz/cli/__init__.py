@@ -309,7 +309,9 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.set_defaults(run=_evaluate)
 
     fetching = commands.add_parser("fetch", help="download weights of timm, to work offline")
-    fetching.add_argument("names", nargs="+", metavar="NAME", help="architectures of timm")
+    fetching.add_argument(
+        "names", nargs="+", metavar="NAME", help="architectures of timm, or hf-hub:owner/name"
+    )
     fetching.set_defaults(run=_fetch)
 
     preparing = commands.add_parser(

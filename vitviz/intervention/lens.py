@@ -8,7 +8,7 @@ import torch
 
 from ..activations import Activations, MuteHeads, capture
 from ..model import Model
-from ..model.families import ModelError
+from ..model.families import ModelError, is_tips
 from ..model.inputs import Picture
 
 
@@ -101,16 +101,18 @@ def _outputs_of_patches(model: Model, acts: Activations, depth: int) -> torch.Te
 def aligns_patches(model: Model) -> bool:
     """Whether the training of a model brought its patches, too, near the texts of what they show.
 
+    Texts were compared with whole pictures, as in CLIP; a loss on every patch did the rest.
+
     References
     ----------
     Cao et al., "TIPSv2: Advancing Vision-Language Pretraining with Enhanced Patch-Text Alignment"
     (CVPR 2026).
     """
-    return model.family == "TIPS"
+    return model.family == "TIPS" or is_tips(model.part)
 
 
 def word_map(
-    model: Model, image: Picture, *, path: Literal["values", "tokens"] | None = None
+    model: Model, image: Picture, *, path: Literal["values", "tokens"] = "values"
 ) -> np.ndarray:
     """Compute the cosine between each patch and each phrase of a model with words.
 
@@ -119,11 +121,10 @@ def word_map(
     model : Model
         As `Model.with_words` returns it.
     image : path, PIL image or array
-    path : "values" or "tokens", optional
-        "tokens" reads the patches' own tokens after the last block. "values" lets each token attend
-        to itself alone in the last layer, so that its value is not mixed with others; the skip
-        connection and the MLP of that layer stay. Default: "tokens" if `aligns_patches`, else
-        "values".
+    path : "values" or "tokens"
+        "values" lets each token attend to itself alone in the last layer, so that its value is not
+        mixed with others; the skip connection and the MLP of that layer stay. "tokens" reads the
+        patches' own tokens after the last block.
 
     Returns
     -------
@@ -138,9 +139,10 @@ def word_map(
     Notes
     -----
     CLIP was trained to compare whole pictures with texts, never a patch: a high cosine does not
-    prove that the patch shows the thing. "tokens" often answers for patches of the background,
-    which hold what the model knows of the whole picture. SigLIP pools by attention, which is
-    trained on all patches together; here it pools a single one.
+    prove that the patch shows the thing. TIPSv2 brought its patches nearer to texts
+    (`aligns_patches`), and its authors find things by "values", too. "tokens" often answers for
+    patches of the background, which hold what the model knows of the whole picture. SigLIP pools by
+    attention, which is trained on all patches together; here it pools a single one.
 
     References
     ----------
@@ -152,7 +154,6 @@ def word_map(
             "{model} has no words to compare patches with. Give it some by with_words.",
             model=model.name,
         )
-    path = path or ("tokens" if aligns_patches(model) else "values")
     if path not in ("values", "tokens"):
         raise ModelError('Expected the path "values" or "tokens", got {path!r}.', path=path)
     acts = capture(model, image)

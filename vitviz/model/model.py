@@ -119,6 +119,8 @@ class Model:
         self.words: Words | None = None
         #: Loads the text tower; None if the model has none.
         self.text_loader: Callable[[], TextTower] | None = None
+        #: Why the text tower in its folder cannot be loaded; "" if there is none.
+        self.text_refusal = ""
         self._text_tower: TextTower | None = None
         self._weights_state: WeightsState | None = None
         self._reading: _Reading | None = None
@@ -482,6 +484,8 @@ class Model:
         """
         tower = self._text_tower
         if tower is None:
+            if self.text_refusal:
+                raise ModelError(self.text_refusal)
             if self.text_loader is None:
                 raise ModelError(
                     "{model} has no text tower here. Give with_words the vectors of words from a "

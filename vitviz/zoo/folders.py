@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..common.language import Message
+from ..common.language import Message, message
 from ..model import Model, Preprocessing
 from ..model.families import ModelError, family_of
 from ..model.memory import footprint, require_memory
@@ -32,16 +32,24 @@ from .architectures import (
 )
 from .checkpoints import Checkpoint, check_kinds, digest_of, files_of
 from .files import CONFIG, check_adapter, read_json, weights_in
-from .open_clips import OPEN_CLIP_CONFIG, load_open_clip, load_open_clip_text, open_clip_weights
+from .open_clips import OPEN_CLIP_CONFIG, explain_image_tower_alone, load_open_clip
 from .planning import plan
 from .processors import check_preprocessing, preprocessing_in_folder
 from .resampling import InputSize, resampling_note
 from .texts import tokenizer_in
 from .watching import watch
 
+#: Classes with an image tower that has no class of its own with the projection; see `WHOLES`.
+_KIN = {
+    "altclip": "AltCLIPModel",
+    "chinese_clip": "ChineseCLIPModel",
+    "clipseg": "CLIPSegModel",
+    "tipsv2": "Tipsv2Model",
+}
 #: Class without a head, by the model_type in config.json. Of CLIP and SigLIP, only the image tower
 #: is loaded.
 _CLASSES = {
+    **_KIN,
     "vit": "ViTModel",
     "vit_msn": "ViTMSNModel",
     "ijepa": "IJepaModel",
@@ -61,7 +69,7 @@ _CLASSES = {
     "siglip_vision_model": "SiglipVisionModel",
 }
 #: Classes of both towers; of them, the text tower is loaded when it is asked for.
-WHOLES = {"clip": "CLIPModel", "metaclip_2": "MetaClip2Model", "siglip": "SiglipModel"}
+WHOLES = {"clip": "CLIPModel", "metaclip_2": "MetaClip2Model", "siglip": "SiglipModel", **_KIN}
 _HEADS = ("ForImageClassification", "ClassificationWithTeacher", "VisionModelWithProjection")
 #: Entries that would make transformers look for other files, or for code.
 _FOREIGN = ("auto_map", "quantization_config", "attn_implementation", "_attn_implementation")
@@ -84,13 +92,6 @@ def load_transformers(
     configuration = _configuration(kind, config, name)
     if str(config["model_type"]) not in _CLASSES:
         _check_family(kind, configuration, name)
-        if hasattr(kind, "get_text_features"):
-            raise ModelError(
-                "{name} is a {kind}, which vitviz reads in memory only. Load it with transformers, "
-                "and give it to vitviz.watch with its tokenizer.",
-                name=name,
-                kind=kind.__name__,
-            )
     preprocessing, note = _preprocessing(folder, configuration, str(config["model_type"]))
     if size is not None:
         preprocessing = replace(preprocessing, input_size=size)
@@ -108,6 +109,8 @@ def load_transformers(
         weights += note
     else:
         module, weights = kind(configuration), Message("random weights")
+    if hasattr(module, "text_model"):  # it is loaded when it is asked for
+        del module.text_model
     model = watch(module.requires_grad_(False), preprocessing=preprocessing, name=name)
     model.trained, model.weights = pretrained, weights
     if not pretrained:
@@ -155,9 +158,9 @@ def _class_of(config: Mapping[str, Any], name: str) -> Any:
     kind = str(config["model_type"])
     named = config.get("architectures") or [""]
     found: Any = getattr(transformers, str(named[0]), None) if isinstance(named, list) else None
-    if kind not in _CLASSES:
+    usual = getattr(transformers, _CLASSES.get(kind, ""), None)
+    if usual is None:
         return _other_class(transformers, kind, found, name)
-    usual = getattr(transformers, _CLASSES[kind])
     same = isinstance(found, type) and found.__module__ == usual.__module__
     return found if same and found.__name__.endswith(_HEADS) else usual
 
@@ -245,10 +248,14 @@ def _preprocessing(folder: Path, configuration: Any, model_type: str) -> tuple[P
     preprocessing = preprocessing_in_folder(folder, model_type)
     if preprocessing is not None:
         return preprocessing, ""
-    side = getattr(configuration, "image_size", 224)
-    height, width = (side, side) if isinstance(side, int) else side
-    usual = Preprocessing(input_size=(int(height), int(width)), **_USUAL)
+    usual = Preprocessing(input_size=_input_size(configuration, (224, 224)), **_USUAL)
     return usual, Message(", with timm's default preprocessing, as the folder has none")
+
+
+def _input_size(configuration: Any, usual: InputSize) -> InputSize:
+    """Return height and width of the pictures that a configuration is for."""
+    side = getattr(getattr(configuration, "vision_config", configuration), "image_size", usual)
+    return (side, side) if isinstance(side, int) else (int(side[0]), int(side[1]))
 
 
 def _check_input(kind: Any, configuration: Any, preprocessing: Preprocessing, name: str) -> str:
@@ -282,8 +289,7 @@ def _check_input(kind: Any, configuration: Any, preprocessing: Preprocessing, na
             width=size[1],
         ) from error
     table, first = model.positions, model.layers[0]
-    side = getattr(configuration, "image_size", size)
-    own = (side, side) if isinstance(side, int) else (side[0], side[1])
+    own = _input_size(configuration, size)
     grid = own[0] // first.patch_side[0], own[1] // first.patch_side[1]
     if grid == first.query_grid:
         return ""
@@ -294,6 +300,9 @@ def _check_input(kind: Any, configuration: Any, preprocessing: Preprocessing, na
 
 
 def _load_module(kind: Any, configuration: Any, folder: Path, file: Path, name: str) -> nn.Module:
+    log: Any = import_module("transformers.utils.logging")
+    verbosity = log.get_verbosity()
+    log.set_verbosity_error()  # its table lists each weight of the other tower as unexpected
     try:
         module, report = kind.from_pretrained(
             folder,
@@ -312,6 +321,8 @@ def _load_module(kind: Any, configuration: Any, folder: Path, file: Path, name: 
             file=file.name,
             kind=kind.__name__,
         ) from error
+    finally:
+        log.set_verbosity(verbosity)
     missing = sorted(key for key in report["missing_keys"] if "pooler." not in key)
     if missing:
         head = missing[0].rpartition(".")[0]
@@ -361,11 +372,17 @@ def load_folder(
         When the folder cannot be read.
     """
     check_adapter(folder)
-    if (folder / OPEN_CLIP_CONFIG).is_file() and not (folder / CONFIG).is_file():
-        model = load_open_clip(folder, name=name, source=source, pretrained=pretrained, size=size)
-        model.folder = folder
-        return model
-    config = read_json(folder / CONFIG)
+    has_both = (folder / OPEN_CLIP_CONFIG).is_file()
+    config = {} if has_both and not (folder / CONFIG).is_file() else read_json(folder / CONFIG)
+    refusal = None
+    if has_both and "model_type" not in config:
+        refusal = explain_image_tower_alone(folder, name) if config else None
+        if refusal is None:
+            model = load_open_clip(
+                folder, name=name, source=source, pretrained=pretrained, size=size
+            )
+            model.folder = folder
+            return model
     if "architecture" not in config and "model_type" not in config:
         raise ModelError(
             "The {config} in the folder {folder} names no architecture. Save the model by timm or "
@@ -380,8 +397,10 @@ def load_folder(
     else:
         file = Checkpoint(weights_in(folder)) if pretrained else None
         model = _load_timm(config, file, name=name, source=source, size=size)
-        if pretrained and open_clip_weights(folder) is not None:
-            model.text_loader = partial(load_open_clip_text, folder, name)
+        if refusal is not None:
+            model.text_refusal = message(refusal)
+            note = Message(", image tower alone ({reason})", reason=refusal)
+            model.weights = Message(model.weights) + note
     model.folder = folder
     return model
 

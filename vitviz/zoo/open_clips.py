@@ -3,19 +3,22 @@
 No code in a folder is run, and nothing is downloaded.
 """
 
+import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..common.language import Message
-from ..model import Model, reason_of
+from ..model import Model, Preprocessing, reason_of
 from ..model.families import ModelError
 from ..model.memory import require_memory
 from ..model.text import TextTower
 from .architectures import on_meta_device
 from .checkpoints import check_kinds, digest_of
-from .files import read_json
+from .files import WEIGHTS, read_json
+from .processors import preprocessing_in
 from .resampling import InputSize, resampling_note
 from .texts import open_clip_of, tokenizer_error
 from .watching import find_readable_part, watch
@@ -42,6 +45,31 @@ def names_tokenizer(folder: Path, name: str) -> bool:
     return bool(_configuration(folder, name)["text_cfg"].get("hf_tokenizer_name"))
 
 
+def explain_image_tower_alone(folder: Path, name: str) -> ModelError | None:
+    """Return why a folder of timm is read without the text tower in open_clip's file beside it.
+
+    None if open_clip can read both. Then its image tower is read too: of OpenAI's CLIP, timm's has
+    another GELU and another crop.
+    """
+    weights = open_clip_weights(folder)
+    has_timm = any((folder / file).is_file() for file in WEIGHTS)
+    try:
+        check_open_clip(folder, name)
+    except ModelError as error:
+        if weights and not has_timm:
+            raise
+        return error
+    if weights or not has_timm:
+        return None
+    if name.startswith("hf-hub:"):
+        return ModelError(
+            "{file} is not on disk. Run `vitviz fetch {name}`.",
+            file=OPEN_CLIP_WEIGHTS[0],
+            name=name,
+        )
+    return _no_weights(folder)
+
+
 def check_open_clip(folder: Path, name: str) -> None:
     """Refuse a folder by its configuration, if its model cannot be read."""
     with on_meta_device():
@@ -60,10 +88,7 @@ def load_open_clip(
     config = _configuration(folder, name)
     check_open_clip(folder, name)
     module = _create(folder, name, pretrained, size)
-    transform = open_clip_of(name).transform
-    given = transform.PreprocessCfg(**module.visual.preprocess_cfg)
-    pixels = transform.image_transform_v2(given, is_train=False)
-    model = watch(module, preprocessing=pixels, name=name)
+    model = watch(module, preprocessing=_preprocessing(module.visual, name), name=name)
     model.trained, model.weights = pretrained, Message("random weights")
     file = open_clip_weights(folder)
     if pretrained and file is not None:
@@ -77,11 +102,18 @@ def load_open_clip(
     return model
 
 
-def load_open_clip_text(folder: Path, name: str) -> TextTower:
-    """Load the text tower alone, for an image tower of another file in the same folder."""
-    module = _create(folder, name, True, None)
-    del module.visual
-    return _text_tower(module, folder, name)
+def _preprocessing(visual: Any, name: str) -> Preprocessing:
+    """Return open_clip's preprocessing, for the input size of its image tower.
+
+    It is read for a square: for other shapes open_clip takes a transform of its own, that resizes
+    as timm's does.
+    """
+    transform = open_clip_of(name).transform
+    given = transform.PreprocessCfg(**visual.preprocess_cfg)
+    height, width = (given.size,) * 2 if isinstance(given.size, int) else given.size
+    square = replace(given, size=max(height, width))
+    made = preprocessing_in(transform.image_transform_v2(square, is_train=False))
+    return replace(made, input_size=(int(height), int(width)))
 
 
 def _text_tower(module: Any, folder: Path, name: str) -> TextTower:
@@ -99,30 +131,53 @@ def _create(folder: Path, name: str, pretrained: bool, size: InputSize | None) -
     file = open_clip_weights(folder)
     if pretrained:
         if file is None:
-            raise ModelError(
-                "The folder {folder} has neither {first} nor {second}.",
-                folder=folder.name,
-                first=OPEN_CLIP_WEIGHTS[0],
-                second=OPEN_CLIP_WEIGHTS[2],
-            )
+            raise _no_weights(folder)
         check_kinds([file])
         require_memory(2 * file.stat().st_size, name)  # the module and what the file holds
     module = _build(folder, name, load_weights=pretrained, force_image_size=size)
+    trunk = getattr(module.visual, "trunk", None)
+    if trunk is not None and size is not None:  # open_clip leaves timm's towers at their own size
+        if not hasattr(trunk, "set_input_size"):
+            raise ModelError(
+                "{name} does not take pictures of {height} x {width} pixels. Choose another "
+                "image_size.",
+                name=name,
+                height=size[0],
+                width=size[1],
+            )
+        trunk.set_input_size(img_size=size)
     return module.eval().requires_grad_(False)
+
+
+def _no_weights(folder: Path) -> ModelError:
+    return ModelError(
+        "The folder {folder} has neither {first} nor {second}.",
+        folder=folder.name,
+        first=OPEN_CLIP_WEIGHTS[0],
+        second=OPEN_CLIP_WEIGHTS[2],
+    )
 
 
 def _build(folder: Path, name: str, *, load_weights: bool = False, **options: Any) -> Any:
     _configuration(folder, name)
+    create = open_clip_of(name).create_model
+    log = logging.getLogger()
+    log.addFilter(_is_no_warning_of_random_weights)
     try:
-        return open_clip_of(name).create_model(
+        return create(
             f"local-dir:{folder}", load_weights=load_weights, pretrained_text=False, **options
         )
-    except ModelError:
-        raise
     except Exception as error:  # readers of broken files raise many kinds of errors
         raise ModelError(
             "{name} cannot be loaded by open_clip ({reason}).", name=name, reason=reason_of(error)
         ) from error
+    finally:
+        log.removeFilter(_is_no_warning_of_random_weights)
+
+
+def _is_no_warning_of_random_weights(record: logging.LogRecord) -> bool:
+    """Whether to log a record: open_clip warns where no weights are asked for, too."""
+    return not record.getMessage().startswith(("No pretrained weights", "Local config loaded, but"))
 
 
 def _configuration(folder: Path, name: str) -> Mapping[str, Any]:

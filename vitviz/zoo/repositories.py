@@ -5,6 +5,7 @@ Only configurations and weights are downloaded, and no code.
 
 import re
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from ..common.hub import TIMEOUT, HubError, Weights, download, find_cached, is_intact, remove_cached
@@ -40,12 +41,34 @@ def cached_folder(name: str) -> Path | None:
         return None
 
 
-def _names_of_weights(folder: Path) -> tuple[str, ...]:
-    return WEIGHTS if (folder / CONFIG).is_file() else OPEN_CLIP_WEIGHTS
+def _names_of_weights(folder: Path, has_open_clip: bool) -> tuple[str, ...]:
+    """Return the names of the file of weights, the wanted one first.
+
+    Where timm and open_clip describe the same model, open_clip's file has both towers.
+    """
+    if not (folder / OPEN_CLIP_CONFIG).is_file():
+        return WEIGHTS
+    if not (folder / CONFIG).is_file():
+        return OPEN_CLIP_WEIGHTS
+    both = has_open_clip and "architecture" in read_json(folder / CONFIG)
+    return OPEN_CLIP_WEIGHTS + WEIGHTS if both else WEIGHTS
 
 
 def _file_in(folder: Path) -> Path:
-    return next(folder / name for name in _names_of_weights(folder) if (folder / name).is_file())
+    names = _names_of_weights(folder, find_spec("open_clip") is not None)
+    return next(folder / name for name in names if (folder / name).is_file())
+
+
+def _is_read_by_open_clip(folder: Path, name: str) -> bool:
+    if not (folder / CONFIG).is_file():
+        return True
+    if _names_of_weights(folder, True) == WEIGHTS:
+        return False
+    try:
+        check_open_clip(folder, name)
+    except ModelError:  # timm reads the image tower
+        return False
+    return True
 
 
 def fetch_configuration(
@@ -76,7 +99,13 @@ def fetch_configuration(
             check_adapter(adapter.parent)
         path = _fetch_file(name, CONFIG, progress, timeout)
     assert path is not None
-    if "architecture" not in read_json(path):
+    if "architecture" in read_json(path):
+        _fetch_file(name, OPEN_CLIP_CONFIG, progress, timeout, optional=True)
+        if _is_read_by_open_clip(path.parent, name):
+            if _reads_texts(path.parent, name):
+                _fetch_tokenizer(name, path.parent, progress, timeout)
+            return path.parent
+    else:
         for file in (PROCESSOR, WHOLE_PROCESSOR):
             _fetch_file(name, file, progress, timeout, optional=True)
         if _reads_texts(path.parent, name):
@@ -103,11 +132,13 @@ def fetch_repository(
         if verify and _reads_texts(folder, name):  # an older version downloaded no tokenizer
             _fetch_tokenizer(name, folder, progress, timeout)
         damaged = [part for part in files_of(file) if verify and not is_intact(part)]
-        if not damaged:
+        lacks_text = file.name in WEIGHTS and verify and _is_read_by_open_clip(folder, name)
+        if not damaged and not lacks_text:
             return file
         for part in damaged:
             remove_cached(part)
-    wanted = _names_of_weights(fetch_configuration(name, progress=progress, timeout=timeout))
+    folder = fetch_configuration(name, progress=progress, timeout=timeout)
+    wanted = _names_of_weights(folder, _is_read_by_open_clip(folder, name))
     for file_name in wanted:
         path = _fetch_file(name, file_name, progress, timeout, optional=file_name != wanted[-1])
         if path is not None:
@@ -125,9 +156,9 @@ def fetch_repository(
 
 def _reads_texts(folder: Path, name: str) -> bool:
     """Whether the model has a text tower and reads files of a tokenizer."""
-    if (folder / CONFIG).is_file():
-        return read_json(folder / CONFIG).get("model_type") in WHOLES
-    return names_tokenizer(folder, name)
+    if _is_read_by_open_clip(folder, name):
+        return names_tokenizer(folder, name)
+    return read_json(folder / CONFIG).get("model_type") in WHOLES
 
 
 def _fetch_tokenizer(

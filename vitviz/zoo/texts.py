@@ -16,7 +16,9 @@ TOKENIZERS = (
     "tokenizer.json",
     "vocab.json",
     "merges.txt",
+    "vocab.txt",
     "spiece.model",
+    "tokenizer.model",
     "sentencepiece.bpe.model",
 )
 _OPEN_CLIP_VOCABULARY = 49408

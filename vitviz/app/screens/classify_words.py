@@ -31,7 +31,6 @@ PATHS = {
 def draw_words(view: View, index: int) -> list[Table]:
     """Draw the map of the phrase in question, or of it minus another; return its table."""
     from vitviz import ModelError
-    from vitviz.intervention import aligns_patches
 
     acts, names = view.acts, class_menu.names(view.acts)
     if settings.stored_text("less") == str(index):
@@ -42,8 +41,7 @@ def draw_words(view: View, index: int) -> list[Table]:
     st.subheader(tr("Where the phrase is found"), anchor=False)
     drawn, said = st.columns([12, 19])
     with said:
-        usual = "tokens" if aligns_patches(view.model) else "values"
-        path = choose("word_map", tr("What is compared"), PATHS, usual)
+        path = choose("word_map", tr("What is compared"), PATHS, "values")
         phrase, minus = st.columns(2)
         st.session_state["phrase"] = index
         phrase.selectbox(
@@ -120,10 +118,11 @@ def _explain_cosines(view: View, path: str) -> Markdown:
 
     if aligns_patches(view.model):
         words = tr_md(
-            "The cosine, from -1 to 1, between each patch and the phrase. The training of this "
-            "kind of model also brought patches near the texts of what they show (TIPSv2: Cao et "
-            "al., CVPR 2026), so the tokens of the patches are compared first. A high cosine still "
-            "does not prove that the patch shows the thing. "
+            "The cosine, from -1 to 1, between each patch and the phrase. In the training of "
+            "TIPSv2, texts were compared with whole pictures, and a second task, for every patch, "
+            "brought patches nearer to the texts of what they show. Its authors find things by the "
+            "values of the last layer (Cao et al., CVPR 2026). A high cosine still does not prove "
+            "that the patch shows the thing. "
         )
     else:
         words = tr_md(
@@ -186,7 +185,7 @@ def _written(view: View, index: int, less: int | None, name: str) -> tuple[np.nd
     show(plots.parts_by_head(parts.heads, name=name))
     prefix = len(view.prefix)
     words = tr_md(
-        "What {heads} of layer {layer} write for the logit of **{name}** from each patch: "
+        "What {heads} of layer {layer} wrote for the logit of **{name}** from each patch: "
         "{patches:+.2g} from all patches together, {rest:+.2g} from the other tokens. With what "
         "all other heads, the MLPs, the embedding and the biases write, it adds up to "
         "{answer:.2f}. The scales of the norms and the length of the embedding are those of this "

@@ -263,7 +263,16 @@ def timm_parts(module: Any) -> Parts:
         heads=heads,
         width=int(getattr(module, "embed_dim", 0)),
         has_head=has_head,
-        embeds=not has_head and _first(module, "attn_pool") is not None,  # as SigLIP's
+        # As SigLIP's and TIPS's, which timm gives no head.
+        embeds=not has_head and (_first(module, "attn_pool") is not None or is_tips(module)),
+    )
+
+
+def is_tips(module: Any) -> bool:
+    """Whether timm names a module TIPSv2: its CLS token was trained to be near texts."""
+    configuration: Any = getattr(module, "pretrained_cfg", None) or {}
+    return str(configuration.get("architecture")).endswith("_tipsv2") and (
+        module.global_pool == "token"
     )
 
 
