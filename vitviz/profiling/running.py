@@ -10,7 +10,7 @@ from dataclasses import MISSING, asdict, fields
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import torch
@@ -426,13 +426,20 @@ def describe_run(
     return as_read
 
 
-def fits(profile: Profile, model: Model) -> bool:
-    """Whether a profile is of this model: of its weights, layers and preprocessing."""
+class _Measured(Protocol):
+    about: dict[str, Any]
+
+
+def fits(measured: _Measured, model: Model) -> bool:
+    """Whether a `Profile` or a `Faithfulness` is of this model.
+
+    It is of its weights, of its preprocessing and, where they are recorded, of its layers.
+    """
     known = dict(preprocessing=asdict(model.preprocess), layers=[*map(asdict, model.layers)])
     known = json.loads(json.dumps(known))
-    about = _with_defaults(profile.about)
-    return known == {name: about[name] for name in known} and (
-        profile.about["weights_sha256"] == weights_digest(model.module)  # last: reads all weights
+    recorded = _with_defaults(measured.about)
+    return all(recorded.get(name, values) == values for name, values in known.items()) and (
+        measured.about["weights_sha256"] == weights_digest(model.module)  # last: reads all weights
     )
 
 
