@@ -220,7 +220,8 @@ def _draw(view: View, maps: Maps) -> None:
         values={_label(name): each for name, each in maps.values.items()},
         patch=query,
     )
-    show(figure, key="ranked_maps")
+    with st.container(key="swipe" if len(ranks) > 1 else None):
+        show(figure, key="ranked_maps")
 
 
 def _say_how_alike(maps: Maps) -> None:
