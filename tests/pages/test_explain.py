@@ -155,7 +155,15 @@ def test_a_map_of_many_passes_waits_for_its_button(
     serve: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
-    put_method(monkeypatch, lambda *_: np.arange(24.0).reshape(4, 6), passes=50)
+    seen: list[tuple[int, int]] = []
+
+    def made(*_: object, progress: Callable[[int, int], object]) -> np.ndarray:
+        for done in (0, 25):
+            progress(done, 50)
+            seen.append((done, queue.pass_queue().length))
+        return np.arange(24.0).reshape(4, 6)
+
+    put_method(monkeypatch, made, passes=50)
     few = [name for name, method in attribution.METHODS.items() if method.passes < 50]
     assert len(drawn(opened("explain"))) == len(few) + 2  # of attention
     at = opened("explain", maps="relevance grad_cam")
@@ -163,6 +171,7 @@ def test_a_map_of_many_passes_waits_for_its_button(
     assert len(drawn(at)) == 1
     button.click().run()
     assert_works(at)
+    assert seen == [(0, 1), (25, 1)]
     assert len(drawn(at)) == 2
     assert not [each for each in at.button if each.label == "relevance (50 passes)"]
     np.testing.assert_allclose(drawn(at)[0], np.arange(24.0).reshape(4, 6) / 23)

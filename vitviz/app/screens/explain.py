@@ -206,7 +206,7 @@ def _map(view: View, name: str, index: int) -> np.ndarray | None:
 def _run(view: View, name: str, index: int, progress: "Progress | None" = None) -> np.ndarray:
     from vitviz.attribution import METHODS
 
-    return METHODS[name].map(view.model, view.picture.image, index)
+    return METHODS[name](view.model, view.picture.image, index, progress=progress)
 
 
 def _draw(view: View, maps: Maps) -> None:
