@@ -21,7 +21,7 @@ from plotly.offline import get_plotlyjs
 import vitviz
 from vitviz import attribution, inspection, intervention, plots
 from vitviz.activations import FillPatches, MuteHeads, edited_input
-from vitviz.common import DEFAULT_MODEL
+from vitviz.common import DEFAULT_MODEL, SMALL_MODEL
 from vitviz.zoo.checkpoints import assets
 from vitviz.zoo.toys import toy_model
 
@@ -81,6 +81,7 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
         called: inspection.attention_distance(vitviz.capture(start, image)).ravel() / equal
         for called, start in (("plain", untrained), ("mimetic", mimetic))
     }
+    judged = vitviz.load_faithfulness(SMALL_MODEL)
     now, before = acts.measure(), vitviz.capture(untrained, image).measure()
     strongest = now.query_attention.reshape(-1, grid[0] * grid[1]).argmax(axis=1)
     wide, high = (crop[2] - crop[0]) / grid[1], (crop[3] - crop[1]) / grid[0]
@@ -205,6 +206,15 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
             (both[0].reshape(*grid, 3), both[1].reshape(*grid, 3)),
             (image, moose),
             crops=(crop, others.crop),
+        ),
+        "judged_maps": lambda: plots.judged_maps(
+            {map_: interval[:3] for map_, interval in judged.means["insertion_drop"].items()},
+            measure="Insertion",
+            unit="area",
+            better=[
+                map_ for map_ in judged.maps if judged.is_better("insertion_drop", map_, "random")
+            ],
+            chance="random",
         ),
         "logit_lens": lambda: plots.logit_lens(intervention.logit_lens(model, acts), labels),
         "muted_heads": lambda: plots.muted_heads(

@@ -39,6 +39,34 @@ def plant(module: Any, input_size: tuple[int, int]) -> None:
         plant_attention(site.attn)
 
 
+@torch.no_grad()
+def plant_sink(module: Any, *, carries: bool) -> None:
+    """Let every token of layer 1 attend to CLS, which adds much to all of them, or nothing.
+
+    In the other layers all tokens share equally.
+    """
+    for block in module.blocks:
+        q, k = query_and_key(block.attn)
+        q.zero_()
+        k.zero_()
+        block.attn.qkv.bias.zero_()
+    first = module.blocks[0]
+    first.norm1.reset_parameters()
+    conv = module.patch_embed.proj
+    for part in (conv.weight[0], conv.bias[0], module.pos_embed[..., 0]):
+        part.zero_()
+    module.cls_token[..., 0] = 20  # coordinate 0 is that of CLS alone
+    along = 1 / first.norm1(module.cls_token[0, 0] + module.pos_embed[0, 0])[0]
+    _, k = query_and_key(first.attn)
+    heads, size, width = k.shape
+    first.attn.qkv.bias[:width].view(heads, size)[:, 0] = 9 * math.sqrt(size)
+    k[:, 0, 0] = along  # the score of CLS is 9
+    if not carries:  # the value of CLS is 0, and those of all others are nearly alike
+        first.attn.qkv.weight[2 * width :] = 0
+        first.attn.qkv.weight[2 * width :, 0] = -along
+        first.attn.qkv.bias[2 * width :] = 1
+
+
 def mean_distance(grid: tuple[int, int], target: tuple[int, int]) -> float:
     """From every patch of a grid to one of them, in patches."""
     return float(np.hypot(*(np.indices(grid) - np.reshape(target, (2, 1, 1)))).mean())

@@ -122,6 +122,29 @@ def test_integrated_gradients_is_the_integral_and_complete(name: str) -> None:
     assert found.sum() == pytest.approx(float(ends[0] - ends[1]), rel=1e-3)
 
 
+@needs_captum
+def test_integrated_gradients_tells_its_progress_and_can_be_stopped() -> None:
+    model, seen = watched(built(NAMES[0])), []
+    method = METHODS["integrated_gradients"]
+    found = method(model, picture(), 3, progress=lambda *at: seen.append(at))
+    np.testing.assert_array_equal(found, method(model, picture(), 3))
+    assert seen == [(done, method.passes) for done in range(0, method.passes, 10)]
+
+    def stop(done: int, of: int) -> None:
+        if done == 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        method(model, picture(), 3, progress=stop)
+
+
+def test_a_map_of_one_pass_has_no_progress() -> None:
+    model = watched(built(NAMES[0]))
+    seen: list[tuple[int, int]] = []
+    METHODS["grad_cam"](model, picture(), 3, progress=lambda *at: seen.append(at))
+    assert seen == []
+
+
 def test_without_captum_it_is_refused_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -296,7 +319,7 @@ def test_each_method_is_called_alike_and_leaves_no_trace(method: str, name: str)
     x = model.preprocess(picture())[None]
     with torch.inference_mode():
         before = output(module, x)
-    one, other = (METHODS[method].map(model, picture(), target) for target in (3, 0))
+    one, other = (METHODS[method](model, picture(), target) for target in (3, 0))
     with torch.inference_mode():
         assert torch.equal(output(module, x), before)
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
@@ -310,6 +333,6 @@ def test_each_method_is_called_alike_and_leaves_no_trace(method: str, name: str)
 def test_each_method_differs_by_class_in_a_trained_model(method: str) -> None:
     model = vitviz.load_model("vitviz_things200")
     dog = vitviz.open_image((vitviz.zoo.checkpoints.assets() / "samples" / "dog.jpg").read_bytes())
-    one, other = (METHODS[method].map(model, dog, target) for target in ("German shepherd", 0))
+    one, other = (METHODS[method](model, dog, target) for target in ("German shepherd", 0))
     assert one.shape == other.shape == (16, 16)
     assert not np.allclose(one, other)

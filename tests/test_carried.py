@@ -7,6 +7,7 @@ import pytest
 import timm
 import torch
 from examples import own_module, picture, randomise, skip_random_weights, watched
+from planting import plant_sink
 
 import vitviz
 from vitviz import DropPatches, ModelError, capture, inspection
@@ -148,6 +149,18 @@ def test_keys_that_get_attention_for_nothing_and_keys_that_add_to_all_are_told_a
     assert inspection.attention_sinks(even, even[0]) == inspection.Sinks((), ())
     with pytest.raises(ValueError, match=r"Expected lengths of shape \(20, 20\)"):
         inspection.attention_sinks(attention, added[:5])
+
+
+@pytest.mark.parametrize("carries", [False, True])
+def test_sinks_of_a_layer_are_told_on_a_picture(carries: bool) -> None:
+    module = own_module()
+    plant_sink(module, carries=carries)
+    model = watched(module, module.patch_embed.image_size)
+    acts = capture(model, picture())
+    assert acts.attention(0)[:, :, 0].min() > 0.8
+    wanted = inspection.Sinks((), (0,)) if carries else inspection.Sinks((0,), ())
+    assert acts.sinks(model, 0) == wanted
+    assert acts.sinks(model, 1) == inspection.Sinks((), ())
 
 
 def test_rollout_takes_what_each_token_keeps() -> None:

@@ -167,12 +167,16 @@ def test_no_map_wins_where_an_interval_holds_no_difference() -> None:
     rng = np.random.default_rng(0)
     base = rng.random((40, 1))  # pictures differ more than maps
     noise = rng.normal(0, 0.01, (40, 4))
-    clear = planted(base + noise + [0.2, 0.1, 0.0, -0.1])
+    clear = planted(base + noise + [0.5, 0.1, 0.0, -0.1])
     assert clear.winner("insertion_mean") == "a"
+    near = planted(base + noise + [0.2, 0.1, 0.0, -0.1])  # better picture by picture, yet
+    assert all(near.is_better("insertion_mean", "a", other) for other in ("b", "c", "random"))
+    assert near.means["insertion_mean"]["a"][1] < near.means["insertion_mean"]["b"][2]
+    assert near.winner("insertion_mean") is None
     assert clear.is_better("insertion_mean", "c", "random")
     (mean, low, high, count) = clear.differences["insertion_mean"]["a"]["b"]
     assert low < mean < high
-    assert (round(mean, 1), count) == (0.1, 40)
+    assert (round(mean, 1), count) == (0.4, 40)
     equal = planted(base + noise + [0.2, 0.2, 0.0, 0.0])
     assert equal.winner("insertion_mean") is None
     assert "No map wins." in equal.table()

@@ -227,6 +227,13 @@ EXAMPLES: dict[str, Callable[[], go.Figure]] = {
     "answer_change": lambda: plots.answer_change(
         np.array([0.1, 0.6, 0.3]), np.array([0.5, 0.3, 0.2]), ["cat", "dog", "owl"]
     ),
+    "judged_maps": lambda: plots.judged_maps(
+        {"one": (0.2, 0.1, 0.3), "other": (0.4, 0.35, 0.45), "random": (0.42, 0.4, 0.44)},
+        measure="deletion",
+        unit="area",
+        better=["one"],
+        chance="random",
+    ),
     "logit_lens": lambda: plots.logit_lens(
         np.array([[0.4, 0.3, 0.3], [0.1, 0.6, 0.3]]), ["cat", "dog", "owl"]
     ),
@@ -455,7 +462,9 @@ def test_shares_are_drawn_from_near_black_upwards() -> None:
 @every_example
 def test_an_axis_with_numbers_has_a_title(name: str) -> None:
     for axis in axes(drawn(name)):
-        named_by_its_ticks = name in ("class_probabilities", "answer_change", "conditions")
+        named_by_its_ticks = name in (
+            *("class_probabilities", "answer_change", "conditions", "judged_maps"),
+        )
         if axis.showticklabels is not False and not named_by_its_ticks:
             assert axis.title.text
 
@@ -1039,6 +1048,27 @@ def test_lines_that_are_compared_differ_in_more_than_colour() -> None:
         lines = EXAMPLES[name]().data
         assert len({line.line.dash for line in lines}) == len(lines)
         assert len({line.marker.symbol for line in lines}) == len(lines)
+
+
+def test_judged_maps_show_intervals_and_chance() -> None:
+    figure = EXAMPLES["judged_maps"]()
+    one, other, chance = figure.data
+    assert (one.x[0], one.error_x.array[0], one.error_x.arrayminus[0]) == pytest.approx(
+        (0.2, 0.1, 0.1)
+    )
+    assert [each.marker.symbol for each in (one, other, chance)] == [
+        "circle",
+        "circle-open",
+        "diamond",
+    ]
+    (line,) = figure.layout.shapes
+    assert line.x0 == line.x1 == 0.42
+    assert figure.layout.xaxis.title.text == "area"
+    assert "other 0.4 (0.35 – 0.45)" in alt(figure)
+    below = plots.judged_maps(
+        {"a": (0.1, -0.1, 0.3)}, measure="m", unit="s", better=[], logarithmic=True
+    )
+    assert below.layout.xaxis.type is None
 
 
 def test_parts_of_a_logit_say_which_are_largest() -> None:

@@ -1,5 +1,6 @@
 """Every measure of a profile against a closed form, or a reference that is written out here."""
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,9 +10,18 @@ import numpy as np
 import pytest
 import timm
 import torch
-from examples import example, own_model, own_module, picture, seeded, watched
+from examples import (
+    example,
+    own_model,
+    own_module,
+    picture,
+    seeded,
+    skip_random_weights,
+    watched,
+)
 from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
+from planting import plant_sink
 from test_families_staged import staged_model
 
 from vitviz.activations import Activations, capture
@@ -35,6 +45,7 @@ from vitviz.profiling import (
     Profile,
     ProfileError,
     State,
+    load_profile,
     measuring,
     profile,
     running,
@@ -463,6 +474,64 @@ def test_a_model_that_chooses_no_class_is_neither_right_nor_wrong(
         profile(model, PICTURES[:3], importance=["zero"])
     with pytest.raises(ProfileError, match=f"answers with {answers}, so one label"):
         profile(model, PICTURES[:3], labels=[0, 1, 2])
+
+
+# --- sinks --------------------------------------------------------------------------------------
+
+
+def with_sink(carries: bool) -> Model:
+    module = own_module()
+    plant_sink(module, carries=carries)
+    return watched(module, module.patch_embed.image_size)
+
+
+@pytest.mark.parametrize("carries", [False, True])
+def test_pictures_with_a_sink_are_counted_by_layer(carries: bool, tmp_path: Path) -> None:
+    model = with_sink(carries)
+    found = profile(model, PICTURES[:5], sinks=True, batch_size=2, out=tmp_path / "out")
+    kind, other = ("broadcasts", "no_ops") if carries else ("no_ops", "broadcasts")
+    again = load_profile(tmp_path / "out")
+    for each in (found, again):
+        assert each.sinks is not None
+        assert each.sinks[kind].tolist() == [5, 0, 0]
+        assert each.sinks[other].tolist() == [0, 0, 0]
+        assert each.sinks["pictures"].tolist() == [5, 5, 5]
+    assert "No-op sinks and broadcasts" in (tmp_path / "out" / "profile.html").read_text()
+    merged = found.merge(profile(model, PICTURES[5:7], sinks=True))
+    assert merged.sinks is not None
+    assert merged.sinks[kind].tolist() == [7, 0, 0]
+    with pytest.raises(ProfileError, match="another sinks"):
+        profile(model, PICTURES[:5], batch_size=2, out=tmp_path / "out", resume=True)
+    without = profile(model, PICTURES[7:9])
+    assert without.sinks is None
+    with pytest.raises(ProfileError, match="differ in sinks"):
+        found.merge(without)
+
+
+def test_a_run_from_before_sinks_were_counted_is_loaded_and_resumed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    found = profile(example("plain"), PICTURES[:5], out=out)
+    with np.load(out / "profile.npz") as file:
+        arrays = dict(file)
+    about = json.loads(str(arrays.pop("about")))
+    assert about.pop("sinks") is False
+    np.savez(out / "profile.npz", about=json.dumps(about), **arrays)
+    old = profile(example("plain"), PICTURES[:5], out=out, resume=True)
+    assert "sinks" not in old.about
+    assert old.sinks is None
+    assert_array_equal(old.mean("distance"), found.mean("distance"))
+
+
+def test_layers_whose_sinks_cannot_be_told_are_named() -> None:
+    with skip_random_weights():
+        module = timm.create_model("swin_tiny_patch4_window7_224", depths=(1, 1, 1, 1)).eval()
+    found = profile(watched(module, (224, 224)), PICTURES[:1], sinks=True)
+    assert found.sinks is not None
+    assert not found.sinks["pictures"].any()
+    assert len(found.about["refused_layers"]) == 4
+    (first, *_) = found.about["refused_layers"].items()
+    assert first[0].endswith(", sinks")
+    assert "not every token attends" in first[1]
 
 
 # --- merging -----------------------------------------------------------------------------------

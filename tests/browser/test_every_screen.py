@@ -412,6 +412,25 @@ def test_charts_stand_under_one_another_where_there_is_no_room(screen: "Page") -
     assert max(tops[:3]) - min(tops[:3]) < 150
 
 
+@only("explain")
+def test_maps_are_swiped_on_a_phone_rather_than_drawn_small(screen: "Page") -> None:
+    page = screen
+    resized(page, *PHONE)
+    maps = page.locator(".st-key-swipe .heatmaplayer image")
+    sides = maps.evaluate_all("all => all.map((one) => one.getBoundingClientRect().width)")
+    assert len(sides) >= 6
+    assert min(sides) > 90
+    last = maps.last
+
+    def right() -> float:
+        return float(last.evaluate("(one) => one.getBoundingClientRect().right"))
+
+    assert right() > PHONE[0]
+    page.locator(".st-key-swipe").evaluate("(one) => one.scrollBy(1000, 0)")
+    assert right() <= PHONE[0]
+    page.locator(".st-key-swipe").evaluate("(one) => one.scrollTo(0, 0)")
+
+
 @only("attention")
 def test_what_is_folded_opens(screen: "Page") -> None:
     page, what, mark = screen, PROVENANCE, "The whole line"

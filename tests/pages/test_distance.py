@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from examples import picture
+from examples import own_module, picture, watched
+from planting import plant_sink
 from streamlit.testing.v1 import AppTest
 
 from pages.driver import (
@@ -27,7 +28,7 @@ from pages.driver import (
     upload,
 )
 from pages.test_data import written
-from vitviz import Activations, Model, capture, inspection
+from vitviz import Activations, Model, ModelError, capture, inspection
 from vitviz.app.shared import models, pictures
 from vitviz.app.shared.view import MEAN
 
@@ -123,6 +124,56 @@ def test_the_map_is_that_of_the_chosen_head_and_a_click_chooses_the_query(
     mean = acts.attention_map(1, (1, 5)).mean(axis=0)
     np.testing.assert_allclose(numbers(trace(at, MAP)["z"]), 100 * mean, rtol=1e-5)
     assert "attention from the patch at row 2, column 6: strongest at" in charts(at)[MAP].alt
+
+
+@pytest.mark.parametrize("carries", [False, True])
+def test_sinks_are_named_and_marked_above_their_layers(
+    carries: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = own_module()
+    plant_sink(module, carries=carries)
+    model = watched(module, module.patch_embed.image_size)
+    monkeypatch.setattr(models, "load", lambda name, weights="trained": model)
+    forget()
+    at = opened("distance")
+    assert "No-op sinks" not in prose(at)
+    (button,) = [each for each in at.button if each.label == "Find no-op sinks and broadcasts"]
+    before = len(json.loads(charts(at)[DOTS].spec)["data"])
+    button.click().run()
+    assert_works(at)
+    assert button.label not in [each.label for each in at.button]
+    where = {True: "layer 1 (CLS).", False: "in no layer."}
+    assert f"less than an equal share: {where[not carries]}" in prose(at)
+    assert f"at least nine in ten queries: {where[carries]}" in prose(at)
+    traces = json.loads(charts(at)[DOTS].spec)["data"]
+    assert len(traces) == before + 1
+    (above,) = [one for one in traces if "-open" in str(one.get("marker", {}).get("symbol"))]
+    assert round(numbers(above["x"])[0]) == 1
+    name = "broadcast" if carries else "no-op sink"
+    assert f"Marked above layers 1: {name}." in charts(at)[DOTS].alt
+    click(at, DOTS, {"curve_number": traces.index(above), "point_index": 0})
+    assert address(at) == {}  # a mark is no head
+    open_data(at, "distance")
+    assert at.dataframe[1].value.values.tolist() == [[1, name, "CLS", None, None]]
+    other = opened("distance", over="samples")
+    assert "No-op sinks" not in prose(other)  # they are of one picture
+
+
+def test_sinks_that_cannot_be_told_say_why(
+    serve: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve("plain")
+    forget()
+
+    def refuse(acts: Activations, model: Model, layer: int) -> None:
+        raise ModelError("The layer does more.")
+
+    monkeypatch.setattr(Activations, "sinks", refuse)
+    at = opened("distance")
+    (button,) = [each for each in at.button if each.label == "Find no-op sinks and broadcasts"]
+    button.click().run()
+    assert [said.value for said in at.info] == ["The layer does more."]
+    assert_works(at)
 
 
 def test_the_menu_of_heads_leads_back_to_their_mean(serve: Callable[[str], Model]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from pages.driver import (
+    APP,
     address,
     assert_works,
     at_page,
@@ -22,8 +23,10 @@ from pages.driver import (
 )
 from pages.test_distance import numbers
 from vitviz import Model, ModelError, attribution, capture, inspection
-from vitviz.app.screens import explain_curves
+from vitviz.app.screens import explain_curves, explain_recorded
 from vitviz.app.shared import pictures, queue, results
+from vitviz.common import SMALL_MODEL
+from vitviz.profiling import load_faithfulness
 
 
 @pytest.fixture(autouse=True)
@@ -152,7 +155,15 @@ def test_a_map_of_many_passes_waits_for_its_button(
     serve: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve("plain")
-    put_method(monkeypatch, lambda *_: np.arange(24.0).reshape(4, 6), passes=50)
+    seen: list[tuple[int, int]] = []
+
+    def made(*_: object, progress: Callable[[int, int], object]) -> np.ndarray:
+        for done in (0, 25):
+            progress(done, 50)
+            seen.append((done, queue.pass_queue().length))
+        return np.arange(24.0).reshape(4, 6)
+
+    put_method(monkeypatch, made, passes=50)
     few = [name for name, method in attribution.METHODS.items() if method.passes < 50]
     assert len(drawn(opened("explain"))) == len(few) + 2  # of attention
     at = opened("explain", maps="relevance grad_cam")
@@ -160,6 +171,7 @@ def test_a_map_of_many_passes_waits_for_its_button(
     assert len(drawn(at)) == 1
     button.click().run()
     assert_works(at)
+    assert seen == [(0, 1), (25, 1)]
     assert len(drawn(at)) == 2
     assert not [each for each in at.button if each.label == "relevance (50 passes)"]
     np.testing.assert_allclose(drawn(at)[0], np.arange(24.0).reshape(4, 6) / 23)
@@ -209,3 +221,64 @@ def test_curves_wait_for_their_button_and_stand_beside_chance(
     more = opened("explain", **{"class": "3", "maps": "relevance grad_cam"})
     (button,) = [each for each in more.button if each.key == "run curves"]
     assert button.label == f"Deletion and insertion ({2 * 4} passes)"
+
+
+def recorded(model: str, **link: str) -> AppTest:
+    at = AppTest.from_file(APP, default_timeout=120)
+    at.query_params["model"] = model
+    for name, value in link.items():
+        at.query_params[name] = value
+    at.session_state["recorded"] = True
+    return at_page(at, "explain").run()
+
+
+def test_recorded_figures_are_folded_and_drawn_only_when_opened() -> None:
+    at = opened("explain", model=SMALL_MODEL, maps="last")
+    assert len(charts(at)) == 1
+    assert "Recorded over" not in prose(at)
+    found = load_faithfulness(SMALL_MODEL)
+    at = recorded(SMALL_MODEL, maps="last", fill="mean")
+    assert_works(at)
+    assert f"Recorded over **{found.about['pictures']:,} pictures**" in prose(at)
+    traces = json.loads(charts(at)[1].spec)["data"]
+    by_name = {trace["y"][0]: trace for trace in traces}
+    mean, low, high, _ = found.means["deletion_mean"]["relevance"]
+    drawn_mean = numbers(by_name["relevance"]["x"])[0]
+    assert drawn_mean == pytest.approx(mean)
+    assert numbers(by_name["relevance"]["error_x"]["array"])[0] == pytest.approx(high - mean)
+    assert "open" not in by_name["relevance"]["marker"]["symbol"]
+    insertion = json.loads(charts(at)[2].spec)["data"]
+    hollow = {one["y"][0] for one in insertion if "open" in one["marker"]["symbol"]}
+    assert hollow == {
+        attribution.METHODS[name].label
+        for name in attribution.METHODS
+        if not found.is_better("insertion_mean", name, "random")
+    } | {
+        label
+        for name, label in explain_recorded.OF_NO_CLASS.items()
+        if not found.is_better("insertion_mean", name, "random")
+    }
+    for label in hollow:
+        (line,) = [one for one in prose(at).splitlines() if "**Insertion, mean colour**:" in one]
+        assert label in line
+    assert "is better than all others" not in line  # intervals overlap
+    open_data(at, "explain")
+    table = at.dataframe[-1].value
+    row = table[(table["measure"] == "deletion_mean") & (table["map"] == "relevance")]
+    assert row["95 % interval, low"].item() == pytest.approx(low, rel=1e-4)
+
+
+@pytest.mark.parametrize("link", [{"weights": "random"}, {"size": "96x64"}])
+def test_figures_of_other_weights_or_another_input_are_not_shown(link: dict[str, str]) -> None:
+    at = recorded(SMALL_MODEL, maps="last", **link)
+    assert_works(at)
+    assert len(charts(at)) == 1
+    assert "`vitviz faithfulness MODEL PICTURES --out FOLDER`" in prose(at)
+
+
+def test_a_model_without_recorded_figures_says_how_to_measure_them(
+    serve: Callable[..., Model],
+) -> None:
+    at = recorded(serve("plain").name, maps="last")
+    assert_works(at)
+    assert "Nothing is recorded of" in prose(at)

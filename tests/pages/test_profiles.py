@@ -10,8 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import timm
-from examples import example, own_model, picture, randomise, skip_random_weights, watched
+from examples import (
+    example,
+    own_model,
+    own_module,
+    picture,
+    randomise,
+    skip_random_weights,
+    watched,
+)
 from numpy.testing import assert_allclose
+from planting import plant_sink
 from streamlit.testing.v1 import AppTest
 
 from pages.driver import (
@@ -123,6 +132,25 @@ def test_the_facts_of_a_head_name_its_usual_distance(measured: Profile) -> None:
     assert f"(over 8 pictures {mean[0, 1]:.1f} ± {spread[0, 1]:.1f} px);" in facts(at)
     at = opened("distance", layer="1")
     assert f"(over 8 pictures {mean[0].mean():.1f} px);" in facts(at)
+
+
+def test_a_profile_with_sinks_says_in_which_layers_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = own_module()
+    plant_sink(module, carries=False)
+    model = watched(module, module.patch_embed.image_size)
+    pictures_ = [picture(24, 16, seed=seed) for seed in range(4)]
+    profile(model, pictures_, sinks=True).save(tmp_path)
+    say(monkeypatch, tmp_path)
+    monkeypatch.setattr(models, "load", lambda name, weights="trained": model)
+    at = opened("distance")
+    assert_works(at)
+    assert (
+        "Over 4 pictures, the share of those with one: no-op sink: layer 1 100 %. "
+        "broadcast: in no layer of any picture."
+    ) in prose(at)
+    assert "the share of those with one" not in prose(opened("distance", profile="none"))
 
 
 def test_nothing_is_behind_the_dots_where_nothing_is_chosen(measured: Profile) -> None:

@@ -36,7 +36,7 @@ from .carried import Carried, split_output
 if TYPE_CHECKING:
     import pandas
 
-    from ..inspection import Measurements
+    from ..inspection import Measurements, Sinks
 
 FORMAT = 1  # of the file that `Activations.save` writes; others are refused
 
@@ -656,6 +656,19 @@ class Activations:
         full = _build_map(self._layer(layer), self.layout(layer), attention, query, direction)
         full.flags.writeable = False
         return full
+
+    def sinks(self, model: Model, layer: int) -> "Sinks":
+        """Return the no-op sinks and the broadcasts of a layer: `inspection.attention_sinks`.
+
+        Raises
+        ------
+        ModelError
+            As `carried`.
+        """
+        from ..inspection import attention_sinks
+
+        carried = self.carried(model, layer)
+        return attention_sinks(carried.attention, carried.lengths)
 
     def carried(self, model: Model, layer: int) -> Carried:
         """Return what the keys of a layer add to its queries, after the output projection.

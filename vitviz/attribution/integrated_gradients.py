@@ -3,6 +3,8 @@
 The integral is computed by captum, an extra: pip install "vitviz[explain]".
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -18,12 +20,18 @@ from ..model.recording import Recorder
 from .outputs import output_question, output_value, sum_over_patches
 
 STEPS = 50  # points of the integral, as captum's default
-_TOGETHER = 10  # of these points in one pass
+_TOGETHER = 10  # of these points in one pass, at most
+_TOKENS = 4096  # in one pass: with more it takes as long, and more memory
 
 
 @own_precision()
 def integrated_gradients(
-    model: Model, image: Picture, target: Target, *, steps: int = STEPS
+    model: Model,
+    image: Picture,
+    target: Target,
+    *,
+    steps: int = STEPS,
+    progress: Callable[[int, int], object] | None = None,
 ) -> np.ndarray:
     """Map one target by Integrated Gradients, summed over the pixels of each patch.
 
@@ -39,6 +47,8 @@ def integrated_gradients(
     steps : int
         Points at which the gradient is computed, by the rule of Gauss and Legendre: as many passes
         forward and back.
+    progress : callable, optional
+        Called as progress(done, steps) before each pass, of a few steps; it may raise to stop.
 
     Returns
     -------
@@ -75,9 +85,16 @@ def integrated_gradients(
             'Integrated Gradients needs captum. Install it: pip install "vitviz[explain]".'
         ) from error
     what = Message("A map of one class of {model}", model=model.name)
-    require_memory(_TOGETHER * gradient_bytes(model.sites), what, model.device)
+    tokens = int(np.prod(model.layers[0].query_grid))
+    together = min(max(1, _TOKENS // tokens), _TOGETHER)
+    require_memory(together * gradient_bytes(model.sites), what, model.device)
+    done = 0
 
     def values(inputs: Tensor) -> Tensor:
+        nonlocal done
+        if progress is not None:
+            progress(done, steps)
+        done += len(inputs)
         with model.recording(Recorder()):
             output = model.run(inputs)
         if not output.requires_grad:
@@ -91,6 +108,6 @@ def integrated_gradients(
     with torch.inference_mode(False), torch.enable_grad():
         x = model.to_device(prepare(model, image).x.clone())[None]
         attributed = IntegratedGradients(values).attribute(
-            x, baselines=0, n_steps=steps, internal_batch_size=_TOGETHER
+            x, baselines=0, n_steps=steps, internal_batch_size=together
         )
     return sum_over_patches(model, attributed[0].detach().sum(dim=0))

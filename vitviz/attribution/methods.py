@@ -28,7 +28,7 @@ class Method:
         What its numbers are, with the places `{where}` and `{name}` for where the answer is read
         and for the class; marked for translation.
     map : callable(model, image, target) -> ndarray of shape (rows, cols)
-        In the grid of the first layer.
+        In the grid of the first layer. One of several passes takes `progress`, too.
     is_share : bool
         Whether the map and the prefix tokens' values sum to 1.
     begins_at_identity : bool
@@ -41,11 +41,30 @@ class Method:
 
     label: str
     explanation: str
-    map: Callable[[Model, Picture, Target], np.ndarray]
+    map: Callable[..., np.ndarray]
     is_share: bool = False
     begins_at_identity: bool = False
     is_signed: bool = False
     passes: int = 1
+
+    def __call__(
+        self,
+        model: Model,
+        image: Picture,
+        target: Target,
+        *,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> np.ndarray:
+        """Return the map, (rows, cols), calling progress(done, of) where it takes several passes.
+
+        Raises
+        ------
+        ModelError
+            When the method is not defined for the model.
+        """
+        if progress is None or self.passes == 1:
+            return self.map(model, image, target)
+        return self.map(model, image, target, progress=progress)
 
 
 #: To add a method, write its function in a file of its own, and one entry here.

@@ -114,7 +114,8 @@ def _profile(arguments: argparse.Namespace) -> int:
     """Profile a model; the exit code is 1 if a picture was skipped, 130 after Ctrl-C."""
     from ..profiling import profile
 
-    own = {"importance": arguments.importance, "called": arguments.called}
+    own = {"importance": arguments.importance, "sinks": arguments.sinks}
+    own |= {"called": arguments.called}
     return measure_named(arguments, profile, print_accuracy, "profile.parquet", **own)
 
 
@@ -267,6 +268,11 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         choices=["zero", "mean"],
         help="mute every head in turn, to zero or to its mean: one forward pass per head",
+    )
+    profile.add_argument(
+        "--sinks",
+        action="store_true",
+        help="count the pictures with a no-op sink or a broadcast in each layer; takes longer",
     )
     add_workers(profile)
     profile.add_argument("--called", metavar="TEXT", help="name of the pictures in figures")

@@ -31,7 +31,14 @@ from .clicked import (
     with_guessed_layer,
 )
 from .comparison import distance_by_depth, distance_difference, joint_components, mutual_matches
-from .experiments import answer_change, logit_lens, occlusion, parts_by_head, removal_curves
+from .experiments import (
+    answer_change,
+    judged_maps,
+    logit_lens,
+    occlusion,
+    parts_by_head,
+    removal_curves,
+)
 from .maps import (
     filter_response,
     patch_answers,
@@ -85,6 +92,7 @@ __all__ = [
     "guesses_of_percent",
     "head_grid",
     "joint_components",
+    "judged_maps",
     "logit_lens",
     "muted_heads",
     "mutual_matches",

@@ -178,6 +178,7 @@ def attention_distance(
     prefix_name: str = mark("the prefix"),
     recorded: tuple[str, np.ndarray] | None = None,
     with_cnn: bool = False,
+    sinks: Mapping[str, Sequence[int]] | None = None,
 ) -> go.Figure:
     """Draw one dot per head at its mean attention distance, larger with more prefix attention.
 
@@ -203,6 +204,7 @@ def attention_distance(
     recorded : (name, distances), or None
         Of another model; distances (layers, heads) are shares of the side.
     with_cnn : whether to draw the reach along a row of a CNN of 3 x 3 kernels with stride 1
+    sinks : dict of at most two names to the layers, from 0, that get a mark of that name at the top
     """
     layers, heads = distance.shape
     x = head_positions(num_heads or [heads] * layers)
@@ -314,6 +316,7 @@ def attention_distance(
             showarrow=False,
             font_size=14,
         )
+    marked_layers = _mark_layers(figure, sinks or {}, 0.97 * top)
     if selected is not None:
         _name_dot(figure, x, distance, selected, (bottom + top) / 2)
     across = dict(title=tr("layer"), dtick=1, range=[0.5, deepest + 0.5])
@@ -331,7 +334,7 @@ def attention_distance(
             showgrid=False,
         )
     )
-    words = _distance_words(distance, equal, spread)
+    words = _distance_words(distance, equal, spread) + marked_layers
     if behind is not None and np.isfinite(behind[1]).any():
         low, high = np.nanmin(behind[1]), np.nanmax(behind[1])
         words += tr(
@@ -371,6 +374,26 @@ def _bars_behind(
         hovertemplate=f"{name}: %{{y:.1f}}%{{text}} px<extra></extra>",
         zorder=-1,
     )
+
+
+def _mark_layers(figure: go.Figure, marks: Mapping[str, Sequence[int]], height: float) -> str:
+    """Draw a mark above each layer in `marks`; return what they are, in words."""
+    words = ""
+    symbols = zip(("triangle-down-open", "star-open"), (-0.12, 0.12), strict=True)
+    for (name, layers), (symbol, shift) in zip(marks.items(), symbols, strict=False):
+        if not layers:
+            continue
+        figure.add_scatter(
+            x=[layer + 1 + shift for layer in layers],
+            y=[height] * len(layers),
+            mode="markers",
+            marker=dict(symbol=symbol, size=13, color=LINES[1][0], line_width=2),
+            customdata=[layer + 1 for layer in layers],
+            hovertemplate=tr("layer %{{customdata}}: {name}<extra></extra>", name=name),
+        )
+        listed = ", ".join(str(layer + 1) for layer in layers)
+        words += tr(" Marked above layers {layers}: {name}.", layers=listed, name=name)
+    return words
 
 
 def _name_dot(

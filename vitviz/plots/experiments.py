@@ -1,6 +1,7 @@
 """Draw the results of experiments: changed answers, logit lens, removal curves, occlusion."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -356,3 +357,58 @@ def parts_by_head(parts: np.ndarray, *, name: str, mlps: np.ndarray | None = Non
             " Most by an MLP: layer {layer}, {part:+.2f}.", layer=first + 1, part=float(mlps[first])
         )
     return finish(figure, words, height=80 + 18 * layers)
+
+
+def judged_maps(
+    means: Mapping[str, tuple[float, float, float]],
+    *,
+    measure: str,
+    unit: str,
+    better: Collection[str],
+    chance: str | None = None,
+    logarithmic: bool = False,
+) -> go.Figure:
+    """Draw one measure of several maps: a dot for each map's mean, a line for its interval.
+
+    Parameters
+    ----------
+    means : dict of a map's name to its mean and the ends of its interval, from top to bottom
+    measure : its name, for the alt text
+    unit : for the axis
+    better : names of the maps that do better than chance, whose dots are filled
+    chance : name of the random orders, whose mean is a dashed line
+    logarithmic : whether the scale is, where no interval reaches 0
+    """
+    names, values = list(means), np.array(list(means.values()))
+    middle, low, high = values.T
+    filled = [name in better for name in names]
+    colours = [LINES[0][0] if each else GREY for each in filled]
+    figure = go.Figure()
+    for at, (colour, name) in enumerate(zip(colours, names, strict=True)):
+        figure.add_scatter(  # an error bar has one colour for all dots of a trace
+            x=[middle[at]],
+            y=[escape_text(name)],
+            mode="markers",
+            marker=dict(
+                color=colour,
+                size=10,
+                line=dict(width=2, color=colour),
+                symbol="diamond" if name == chance else f"circle{'' if filled[at] else '-open'}",
+            ),
+            error_x=dict(
+                array=[high[at] - middle[at]], arrayminus=[middle[at] - low[at]], color=colour
+            ),
+            customdata=[[f"{low[at]:.3g}", f"{high[at]:.3g}"]],
+            hovertemplate=tr("%{y}: %{x:.3g}, %{customdata[0]} to %{customdata[1]}<extra></extra>"),
+        )
+    if chance is not None and chance in means:
+        figure.add_vline(x=means[chance][0], line=dict(color=GREY, width=1, dash="dash"))
+    across: dict[str, Any] = dict(title=unit, zeroline=False)
+    if logarithmic and low.min() > 0:
+        across |= dict(type="log", dtick=1)
+    down = dict(autorange="reversed")
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
+    told = "; ".join(
+        f"{name} {each:.3g} ({start:.3g} – {end:.3g})" for name, (each, start, end) in means.items()
+    )
+    return finish(figure, f"{measure}, {unit}: {told}.", height=60 + 26 * len(names))

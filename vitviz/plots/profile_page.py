@@ -177,6 +177,21 @@ def _figures(profile: Any) -> Iterator[tuple[str, str, go.Figure]]:
         words,
         by_layer(share, what="share of patches", unit="%", first=0, axis="after layer"),
     )
+    found = profile.sinks
+    if found is not None and found["pictures"].any():
+        words = (
+            "Share of the pictures in which a layer has a no-op sink: a key that gets more than "
+            "five times an equal share of attention and adds less than an equal share. And of "
+            "those in which it has a broadcast: a key that adds more than five times an equal "
+            "share to at least nine in ten queries."
+        )
+        looked = np.where(found["pictures"] > 0, found["pictures"], np.nan)
+        lines = {
+            "no-op sink": 100 * found["no_ops"] / looked,
+            "broadcast": 100 * found["broadcasts"] / looked,
+        }
+        figure = by_layer(lines, what="share of pictures", unit="%")
+        yield "No-op sinks and broadcasts", words, figure
     ratios = {}
     for branch, label in (("attention", "attention"), ("mlp", "MLP")):
         means = profile.skip_ratio(branch).means

@@ -101,11 +101,17 @@ class Faithfulness:
         return bool(low > 0 if is_better_high else high < 0)
 
     def winner(self, measure: str) -> str | None:
-        """Return the map that does better than every other one; None where there is no such map."""
-        measured = [name for name in self.maps if name in self.means[measure]]
-        for name in measured:
-            others = [other for other in measured if other != name]
-            if others and all(self.is_better(measure, name, other) for other in others):
+        """Return the map that does better than every other one; None where there is no such map.
+
+        Its interval overlaps with that of no other map.
+        """
+        by_map = self.means[measure]
+        for name, (_, low, high, _) in by_map.items():
+            others = {other: ends for other, ends in by_map.items() if other != name}
+            if others and all(
+                self.is_better(measure, name, other) and (end < low or high < start)
+                for other, (_, start, end, _) in others.items()
+            ):
                 return name
         return None
 

@@ -189,7 +189,7 @@ def random_orders(grid: tuple[int, int], count: int, seed: int) -> list[np.ndarr
 def draw_map(model: Model, acts: Activations, image: Picture, name: str, target: int) -> np.ndarray:
     """Return a map of one class, or one that does not depend on it: float64 (rows, cols)."""
     if name in METHODS:
-        return METHODS[name].map(model, image, target)
+        return METHODS[name](model, image, target)
     prefix = acts.num_prefix_tokens  # refuses where layers differ in their tokens
     if name == "rollout":
         rolled = attention_rollout(acts.attention_layers(), num_prefix_tokens=prefix)

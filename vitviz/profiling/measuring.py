@@ -31,6 +31,9 @@ NORM_BINS = np.logspace(-3, 5, 8 * 16 + 1)
 CONFIDENCE_BINS = 15
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
+#: What is counted in each layer: pictures with a no-op sink, with a broadcast, and all of them.
+SINKS = ("no_ops", "broadcasts", "pictures")
+
 #: Columns of the table of pictures.
 COLUMNS = ("picture", "sha256", "label", "answer", "confidence", "skipped")
 
@@ -85,6 +88,7 @@ def measure_piece(
     *,
     batch_size: int = 16,
     muting: Muting = MappingProxyType({}),
+    sinks: bool = False,
     progress: Callable[[int], object] | None = None,
     keep_grams: bool = False,
 ) -> Piece:
@@ -99,6 +103,8 @@ def measure_piece(
         Pictures in one forward pass.
     muting : mapping, optional
         The outputs of muted heads, by kind of importance; see `muting_values`.
+    sinks : bool
+        Look for no-op sinks and broadcasts.
     progress : callable, optional
         Called as progress(pictures done) after each batch. An error that it raises stops the
         measurement.
@@ -144,6 +150,8 @@ def measure_piece(
         answers = _sum_answers(captured, places, table) if model.has_one_answer else State()
         for more in (_sum_heads(heads), _sum_tokens(captured, norms), answers):
             state = state.merge(more)
+        if sinks:
+            state = state.merge(_count_sinks(model, captured, refusals))
         for kind, values in muting.items():
             changed, lost = map(Moments.of, head_importance(model, accepted, captured, values))
             moments = {f"importance/{kind}/changed": changed, f"importance/{kind}/lost": lost}
@@ -209,6 +217,23 @@ def _sum_heads(heads: Heads) -> State:
     for layer, (maps, pictures) in heads.from_cls.items():
         sums |= {f"cls/{layer}": maps, f"cls_pictures/{layer}": np.array(float(pictures))}
     return State(moments, sums)
+
+
+def _count_sinks(model: Model, captured: Sequence[Activations], refusals: dict[str, str]) -> State:
+    """Count by layer the pictures with a no-op sink, those with a broadcast, and all of them.
+
+    Write into `refusals` why they cannot be told in a layer.
+    """
+    counts = np.zeros((len(SINKS), len(model.layers)))
+    for layer, described in enumerate(model.layers):
+        for acts in captured:
+            try:
+                found = acts.sinks(model, layer)
+            except ModelError as error:
+                refusals[f"{described.name}, sinks"] = str(error)
+                continue
+            counts[:, layer] += bool(found.no_ops), bool(found.broadcasts), 1
+    return State({}, {"sinks": counts})
 
 
 def _sum_tokens(

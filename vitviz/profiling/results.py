@@ -16,7 +16,7 @@ from ..common.language import Message
 from ..inspection.head_table import as_csv, head_table
 from .entries import ProfileError, first_line
 from .heads import BY_PICTURE, MEASURES
-from .measuring import COLUMNS, CONFIDENCE_BINS, NORM_BINS
+from .measuring import COLUMNS, CONFIDENCE_BINS, NORM_BINS, SINKS
 from .state import Moments, State, cka
 
 if TYPE_CHECKING:
@@ -287,6 +287,18 @@ class Profile:
         return moments[f"importance/{kind}/changed"], moments[f"importance/{kind}/lost"]
 
     @property
+    def sinks(self) -> dict[str, np.ndarray] | None:
+        """Number of pictures by layer with a no-op sink and with a broadcast.
+
+        Returns
+        -------
+        dict of ndarray of shape (layers,), or None if they were not looked for
+            `no_ops`, `broadcasts`, and `pictures` that were looked at.
+        """
+        counts = self.state.sums.get("sinks")
+        return None if counts is None else dict(zip(SINKS, counts, strict=True))
+
+    @property
     def labelled(self) -> int:
         """Number of measured pictures that have a label."""
         count = self.state.sums.get("answers/count")
@@ -371,7 +383,7 @@ class Profile:
             When the models, weights, preprocessing, classes or kinds of answer differ, or the two
             have the same list of pictures.
         """
-        for key in (*SAME, "answers", "labels", "list_of_words"):
+        for key in (*SAME, "answers", "labels", "list_of_words", "sinks"):
             values = [each.about.get(key) for each in (self, other)]
             if values[0] != values[1] and None not in values:  # older profiles lack the last
                 raise ProfileError(f"Two profiles that differ in {key} cannot be merged.")
@@ -499,6 +511,7 @@ def _check_complete(profile: Profile, shape: tuple[int, int]) -> None:
     depth = shape[0] + 1
     bins = len(NORM_BINS) - 1
     expected = {"norms": (2, depth, bins), "hsic": (depth, depth), "answers/top": (2,)}
+    expected |= {"sinks": (len(SINKS), shape[0])}
     expected |= {"answers/loss": ()}
     expected |= {f"answers/{name}": (CONFIDENCE_BINS,) for name in ("count", "confidence", "right")}
     for name, size in expected.items():

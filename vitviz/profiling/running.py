@@ -10,7 +10,7 @@ from dataclasses import MISSING, asdict, fields
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import torch
@@ -47,6 +47,7 @@ _SETTINGS = (
     "minibatch",
     "importance",
     "list_of_words",
+    "sinks",
 )
 _UNREADABLE = (
     "{path} cannot be read: {why}. Delete this file; with --resume (resume=True) its pictures are "
@@ -63,6 +64,7 @@ def profile(
     seed: int = 0,
     batch_size: int = 16,
     importance: Sequence[Kind] = (),
+    sinks: bool = False,
     workers: int = 0,
     engine: Engine = "local",
     called: str | None = None,
@@ -96,6 +98,9 @@ def profile(
     importance : "zero" and "mean"
         Mute every head in turn, to 0 or to its mean output over the first 256 pictures, and measure
         how the answer changes. This takes one forward pass per head.
+    sinks : bool
+        Count by layer the pictures in which a key is a no-op sink or a broadcast, as
+        `inspection.attention_sinks` tells them. This takes about five times as long.
     workers : int
         Number of processes that measure 256 pictures at a time. Each has its own model; they share
         the threads of this process. If one is killed, its pictures are measured again. With 0, this
@@ -147,7 +152,7 @@ def profile(
         if why_unlabelled is not None:
             notes.append(f"The labels of the pictures are left out: {why_unlabelled}")
         about = describe_run(model, entries, batch_size, importance)
-        about |= {"notes": notes, "seed": seed, "limit": limit}
+        about |= {"sinks": sinks, "notes": notes, "seed": seed, "limit": limit}
         if called:
             about["source"] = called
         folder = None if out is None else Path(out)
@@ -172,7 +177,7 @@ def _measure_all(
     batch_size = about["batch_size"]
     muting = muting_values(model, about["importance"], entries[:PIECE], batch_size)
     begun = time.monotonic()
-    settings = {"batch_size": batch_size, "muting": muting}
+    settings = {"batch_size": batch_size, "muting": muting, "sinks": about["sinks"]}
     pieces = split_list(entries, PIECE)
     in_order = complete_pieces(
         measure_piece, model, settings, pieces, about, folder, progress, _read_piece
@@ -388,7 +393,7 @@ def _load_finished(folder: Path, about: Mapping[str, Any]) -> Profile:
 def check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise a ProfileError if the run in a folder has other settings."""
     for key in (*_SETTINGS, *now.get("settings", ())):
-        if _with_defaults(before).get(key) != now[key]:
+        if _with_defaults(before).get(key) != _with_defaults(now)[key]:
             raise ProfileError(
                 f"The run in {folder} has another {key.replace('_', ' ')}, so it cannot be "
                 "resumed. Use the same settings, or name another folder."
@@ -426,21 +431,29 @@ def describe_run(
     return as_read
 
 
-def fits(profile: Profile, model: Model) -> bool:
-    """Whether a profile is of this model: of its weights, layers and preprocessing."""
+class _Measured(Protocol):
+    about: dict[str, Any]
+
+
+def fits(measured: _Measured, model: Model) -> bool:
+    """Whether a `Profile` or a `Faithfulness` is of this model.
+
+    It is of its weights, of its preprocessing and, where they are recorded, of its layers.
+    """
     known = dict(preprocessing=asdict(model.preprocess), layers=[*map(asdict, model.layers)])
     known = json.loads(json.dumps(known))
-    about = _with_defaults(profile.about)
-    return known == {name: about[name] for name in known} and (
-        profile.about["weights_sha256"] == weights_digest(model.module)  # last: reads all weights
+    recorded = _with_defaults(measured.about)
+    return all(recorded.get(name, values) == values for name, values in known.items()) and (
+        measured.about["weights_sha256"] == weights_digest(model.module)  # last: reads all weights
     )
 
 
 def _with_defaults(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the defaults of preprocessing settings that are newer than the file."""
+    """Add the defaults of settings that are newer than the file."""
     usual = {f.name: f.default for f in fields(Preprocessing) if f.default is not MISSING}
     usual = json.loads(json.dumps(usual))
-    return {**about, "preprocessing": usual | about.get("preprocessing", {})}
+    preprocessing = usual | about.get("preprocessing", {})
+    return {"sinks": False, **about, "preprocessing": preprocessing}
 
 
 def list_digest(entries: Sequence[Entry]) -> str:

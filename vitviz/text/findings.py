@@ -1,6 +1,6 @@
 """Write one sentence per page about what its numbers show."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -136,16 +136,6 @@ def sinks(layer: int, found: Sinks, columns: int, prefix: Sequence[str] = ()) ->
     prefix : names of the prefix tokens
     """
 
-    def names(tokens: Sequence[int]) -> str:
-        said = []
-        for token in tokens[:MOST_NAMED]:
-            row, col = divmod(token - len(prefix), columns)
-            place = tr("row {row}, column {column}", row=row + 1, column=col + 1)
-            said.append(prefix[token].upper() if token < len(prefix) else place)
-        if len(tokens) > MOST_NAMED:
-            said.append(tr("{count} more", count=len(tokens) - MOST_NAMED))
-        return "; ".join(said)
-
     sentences = [
         tr(
             "In layer {layer} no key gets more than five times an equal share of attention and "
@@ -159,7 +149,7 @@ def sinks(layer: int, found: Sinks, columns: int, prefix: Sequence[str] = ()) ->
                 "In layer {layer} these keys get more than five times an equal share of attention "
                 "and add less than an equal share (**no-op sinks**): {names}.",
                 layer=layer,
-                names=names(found.no_ops),
+                names=_name_tokens(found.no_ops, columns, prefix),
             )
         ]
     if found.broadcasts:
@@ -167,10 +157,85 @@ def sinks(layer: int, found: Sinks, columns: int, prefix: Sequence[str] = ()) ->
             tr(
                 "These add more than five times an equal share to at least nine in ten queries "
                 "(**broadcasts**): {names}.",
-                names=names(found.broadcasts),
+                names=_name_tokens(found.broadcasts, columns, prefix),
             )
         )
     return " ".join(sentences)
+
+
+def sinks_by_layer(
+    found: Mapping[int, Sinks], columns: int, prefix: Sequence[str] = ()
+) -> tuple[str, str]:
+    """Name by layer the no-op sinks, in one sentence, and the broadcasts, in another.
+
+    Parameters
+    ----------
+    found : by the number of a layer, from 1
+    columns, prefix
+        As of `sinks`.
+    """
+
+    def names(by_layer: Mapping[int, Sequence[int]]) -> str:
+        parts = [
+            tr(
+                "layer {layer} ({names})",
+                layer=layer,
+                names=_name_tokens(tokens, columns, prefix),
+            )
+            for layer, tokens in by_layer.items()
+            if tokens
+        ]
+        return ", ".join(parts) or tr("in no layer")
+
+    return (
+        tr(
+            "**No-op sinks**, keys that get more than five times an equal share of attention and "
+            "add less than an equal share: {where}.",
+            where=names({layer: one.no_ops for layer, one in found.items()}),
+        ),
+        tr(
+            "**Broadcasts**, keys that add more than five times an equal share to at least nine in "
+            "ten queries: {where}.",
+            where=names({layer: one.broadcasts for layer, one in found.items()}),
+        ),
+    )
+
+
+def sinks_over_pictures(counts: Mapping[str, np.ndarray], pictures: np.ndarray) -> str:
+    """Say in how many pictures of a profile each layer has a no-op sink, and a broadcast.
+
+    Parameters
+    ----------
+    counts : dict of a name to the pictures by layer
+    pictures : by layer, all that were looked at
+    """
+    sentences = []
+    for name, count in counts.items():
+        shares = ", ".join(
+            tr("layer {layer} {share}", layer=layer + 1, share=as_percent(each / of))
+            for layer, (each, of) in enumerate(zip(count, pictures, strict=True))
+            if each
+        )
+        sentences.append(
+            tr("{name}: {shares}.", name=name, shares=shares or tr("in no layer of any picture"))
+        )
+    return tr(
+        "Over {count:,} pictures, the share of those with one: {sentences}",
+        count=int(pictures.max()),
+        sentences=" ".join(sentences),
+    )
+
+
+def _name_tokens(tokens: Sequence[int], columns: int, prefix: Sequence[str]) -> str:
+    """Name the first few tokens: prefix tokens by their names, patches by their places."""
+    said = []
+    for token in tokens[:MOST_NAMED]:
+        row, col = divmod(token - len(prefix), columns)
+        place = tr("row {row}, column {column}", row=row + 1, column=col + 1)
+        said.append(prefix[token].upper() if token < len(prefix) else place)
+    if len(tokens) > MOST_NAMED:
+        said.append(tr("{count} more", count=len(tokens) - MOST_NAMED))
+    return "; ".join(said)
 
 
 def _pattern_words(pattern: Patterns, name: str, head: int, columns: int) -> str:

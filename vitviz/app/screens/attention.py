@@ -131,8 +131,7 @@ def _sinks(view: View) -> str:
     """Name the keys that get attention and add little, and those that add much to nearly all."""
 
     def make() -> inspection.Sinks:
-        carried = _carried(view, view.layer)
-        return inspection.attention_sinks(carried.attention, carried.lengths)
+        return view.acts.sinks(view.model, view.layer)
 
     found = results.compute((*view.key, "sinks", view.layer), make, lambda made: 1000)
     return findings.sinks(view.layer + 1, found, view.grid[1], view.prefix)

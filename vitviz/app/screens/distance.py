@@ -18,6 +18,7 @@ from vitviz.app.shared.view import MEAN, View, model_key
 from vitviz.app.widgets import lesson, prediction, profiles
 from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Columns, Data, Table
+from vitviz.app.widgets.experiment import Pending, find_result, run_button
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import middle
@@ -30,9 +31,14 @@ from vitviz.zoo.checkpoints import assets
 
 if TYPE_CHECKING:
     from vitviz import Activations, Profile
+    from vitviz.intervention import Progress
 
 BESIDE = ("none", "recorded", "cnn", "both")
 Variant = Literal["renormalised", "paper"]
+#: By layer, from 0, what was found there; a layer in which it cannot be told has its reason.
+Sinks = dict[int, "inspection.Sinks | str"]
+#: What is marked above a layer, by its name in `inspection.Sinks`.
+_SINKS = {"no_ops": mark("no-op sink"), "broadcasts": mark("broadcast")}
 _ROWS: dict[Variant, str] = {
     "renormalised": mark("patches only, renormalised"),
     "paper": mark("as commonly implemented"),  # no text of the paper says how CLS was treated
@@ -186,8 +192,9 @@ def page(view: View) -> Data | None:
     )
     draw_finding(findings.distance(mean(survey.distance), equal), of=measured)
     dots, one = places().stage.columns([7, 5])
+    sinks = _find_sinks(view) if over == "image" else None
     with dots:
-        _dots(view, survey, behind, guess.answer if guess else None)
+        _dots(view, survey, behind, sinks, guess.answer if guess else None)
         if guess is not None:
             prediction.draw_class_guesses(guess.question, draw)
     with one:
@@ -195,12 +202,24 @@ def page(view: View) -> Data | None:
     _one_head(view, survey, behind)
     compare_with_reference(view, behind, mean(survey.distance), measured)
     _extremes(survey)
+    asked = _draw_sinks(view, sinks, behind) if over == "image" else None
+    if asked is not None:
+        place, make = asked
+        with place:
+            make()
+        st.rerun()  # they are cached now, and are marked in the next run
     measured_on = (
         tr("all {samples} sample pictures", samples=len(pictures.samples()))
         if over == "samples"
         else None
     )
-    return Data(lambda: [_table(survey, variant, behind)], pictures=measured_on)
+    return Data(
+        lambda: [
+            _table(survey, variant, behind),
+            *_sinks_tables(view, sinks or {}),
+        ],
+        pictures=measured_on,
+    )
 
 
 def _by_layer(view: View) -> Data:
@@ -295,8 +314,14 @@ def _choose_comparisons() -> list[str]:
     return ["recorded", "cnn"] if chosen == "both" else [chosen]
 
 
-def _dots(view: View, survey: Survey, behind: Behind | None, guess: int | None) -> None:
+def _dots(
+    view: View, survey: Survey, behind: Behind | None, sinks: Sinks | None, guess: int | None
+) -> None:
     acts, record, beside = view.acts, _record(), _choose_comparisons()
+    marks = {
+        tr(name): [layer for layer, one in (sinks or {}).items() if getattr(one, kind, ())]
+        for kind, name in _SINKS.items()
+    }
     figure = plots.attention_distance(
         mean(survey.distance),
         survey.prefix_mass.mean(axis=0),
@@ -308,6 +333,7 @@ def _dots(view: View, survey: Survey, behind: Behind | None, guess: int | None) 
         prefix_name=_prefix_name(view),
         recorded=(record["model"], np.array(record["distance"])) if "recorded" in beside else None,
         with_cnn="cnn" in beside,
+        sinks=marks,
     )
     if guess is not None:
         figure = plots.with_guessed_layer(figure, guess)
@@ -327,8 +353,60 @@ def _dots(view: View, survey: Survey, behind: Behind | None, guess: int | None) 
 def _go(heads: int) -> None:
     """Select the head whose dot was clicked."""
     for point in st.session_state[_DOTS].selection.points:
+        if point.get("curve_number", 0):
+            continue  # a mark, or a dot of another model
         layer, head = divmod(point["point_index"], heads)
         settings.change(layer=layer + 1, head=head + 1)
+
+
+_SINKS_CALLED = "sinks of layers"
+
+
+def _find_sinks(view: View) -> Sinks | None:
+    """Return the no-op sinks and broadcasts of the picture; None where nobody asked for them."""
+    found: Sinks | None = find_result(view, _SINKS_CALLED)
+    return found
+
+
+@lesson.part("sinks")
+def _draw_sinks(view: View, found: Sinks | None, behind: Behind | None) -> Pending | None:
+    """Name no-op sinks and broadcasts, or draw the button that looks for them."""
+    from vitviz import ModelError
+
+    if behind is not None and behind.profile.sinks is not None:
+        counts = behind.profile.sinks
+        st.markdown(
+            findings.sinks_over_pictures(
+                {tr(name): counts[kind] for kind, name in _SINKS.items()}, counts["pictures"]
+            )
+        )
+    if found is not None:
+        told = {layer + 1: one for layer, one in found.items() if not isinstance(one, str)}
+        refused = {one for one in found.values() if isinstance(one, str)}
+        if told:
+            st.markdown(
+                "\n".join(
+                    f"- {sign} {sentence}"
+                    for sign, sentence in zip(
+                        "▽☆", findings.sinks_by_layer(told, view.grid[1], view.prefix), strict=True
+                    )
+                )
+            )
+        for words in sorted(refused):
+            st.info(words)
+        return None
+
+    def make(progress: "Progress") -> Sinks:
+        found: Sinks = {}
+        for layer in range(view.acts.depth):
+            progress(layer, view.acts.depth)
+            try:
+                found[layer] = view.acts.sinks(view.model, layer)
+            except ModelError as error:
+                found[layer] = tr_md(error)
+        return found
+
+    return run_button(view, tr("Find no-op sinks and broadcasts"), (_SINKS_CALLED,), make)
 
 
 @lesson.part("extremes")
@@ -496,6 +574,30 @@ def _table(survey: Survey, variant: Variant, behind: Behind | None) -> Table:
         columns |= {name: values.ravel() for name, values in behind.columns.items()}
         about += f" {reference_source(behind)}"
     return Table(about, columns)
+
+
+def _sinks_tables(view: View, sinks: Sinks) -> list[Table]:
+    """Return the table of the keys that were found, or none."""
+    rows: list[tuple[object, ...]] = []
+    for layer, one in sinks.items():
+        for kind, name in _SINKS.items():
+            for token in getattr(one, kind, ()):
+                patch = token - len(view.prefix)
+                row, col = divmod(patch, view.grid[1])
+                place = (row + 1, col + 1) if patch >= 0 else (None, None)
+                called = Message("patch") if patch >= 0 else view.prefix[token].upper()
+                rows.append((layer + 1, Message(name), called, *place))
+    names = (
+        Message("layer"),
+        Message("kind"),
+        Message("token"),
+        Message("row"),
+        Message("column"),
+    )
+    if not rows:
+        return []
+    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    return [Table(tr("Keys that are no-op sinks or broadcasts."), columns)]
 
 
 def _prefix_name(view: View) -> str:

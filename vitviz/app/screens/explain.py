@@ -10,7 +10,7 @@ import streamlit as st
 
 from vitviz import inspection, plots
 from vitviz.app import settings
-from vitviz.app.screens import explain_curves
+from vitviz.app.screens import explain_curves, explain_recorded
 from vitviz.app.settings import text_setting
 from vitviz.app.shared import models, results
 from vitviz.app.shared.view import View, describe_reading
@@ -19,7 +19,7 @@ from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
 from vitviz.app.widgets.experiment import Pending, find_result, run_button
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import draw_finding, places
-from vitviz.common.language import Markdown, Message, as_percent, literal, mark, tr, tr_md
+from vitviz.common.language import Markdown, Message, as_percent, literal, tr, tr_md
 from vitviz.inspection.comparison import correlation
 from vitviz.text.class_names import table_names
 
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from vitviz.intervention import Progress
 
 #: Maps that know no class, which are judged like those that do.
-OF_ATTENTION = {"rollout": mark("rollout"), "last": mark("attention of the last layer")}
+OF_ATTENTION = {
+    "rollout": explain_recorded.OF_NO_CLASS["rollout"],
+    "last": explain_recorded.OF_NO_CLASS["attention"],
+}
 FEW = 4  # passes of a map that is drawn without being asked for
 LEAST = 3  # patches, of which a correlation says something
 
@@ -82,6 +85,7 @@ def page(view: View) -> Data | None:
         curves, pending = explain_curves.draw(view, named, index, removal)
         maps.pending.extend([pending] if pending else [])
     _explain(view, maps, index)
+    explain_recorded.draw(view, removal)
     for place, make in maps.pending:
         with place:
             make()
@@ -91,8 +95,12 @@ def page(view: View) -> Data | None:
     name = table_names(acts.output_names)[index]
 
     def tables() -> list[Table]:
-        made = [_table(view, maps, name)]
-        return made + ([explain_curves.table(curves, removal, name)] if curves else [])
+        recorded = explain_recorded.find_recorded(view)
+        return [
+            _table(view, maps, name),
+            *([explain_curves.table(curves, removal, name)] if curves else []),
+            *([explain_recorded.table(recorded)] if recorded else []),
+        ]
 
     return Data(tables)
 
@@ -201,7 +209,7 @@ def _map(view: View, name: str, index: int) -> np.ndarray | None:
 def _run(view: View, name: str, index: int, progress: "Progress | None" = None) -> np.ndarray:
     from vitviz.attribution import METHODS
 
-    return METHODS[name].map(view.model, view.picture.image, index)
+    return METHODS[name](view.model, view.picture.image, index, progress=progress)
 
 
 def _draw(view: View, maps: Maps) -> None:
@@ -215,7 +223,8 @@ def _draw(view: View, maps: Maps) -> None:
         values={_label(name): each for name, each in maps.values.items()},
         patch=query,
     )
-    show(figure, key="ranked_maps")
+    with st.container(key="swipe" if len(ranks) > 1 else None):
+        show(figure, key="ranked_maps")
 
 
 def _say_how_alike(maps: Maps) -> None:

@@ -1,0 +1,220 @@
+"""The recorded figures of Explain: how the maps of a shipped model fare over many pictures."""
+
+from typing import TYPE_CHECKING
+
+import streamlit as st
+
+from vitviz import plots
+from vitviz.app.screens.explain_curves import RANDOM
+from vitviz.app.shared import results
+from vitviz.app.shared.view import View, model_key
+from vitviz.app.widgets import lesson
+from vitviz.app.widgets.data_table import Columns, Table
+from vitviz.app.widgets.experiment import REMOVALS
+from vitviz.app.widgets.figure import show
+from vitviz.common.language import Message, mark, tr, tr_md
+
+if TYPE_CHECKING:
+    from vitviz.intervention import Removal
+    from vitviz.profiling import Faithfulness
+
+#: Maps that know no class, as they are called in the recorded figures.
+OF_NO_CLASS = {"rollout": mark("rollout"), "attention": mark("attention of the last layer")}
+#: Measures in the order in which they are drawn: name, unit, and what is good.
+MEASURES = {
+    "deletion": (mark("Deletion"), mark("area"), mark("less is better")),
+    "insertion": (mark("Insertion"), mark("area"), mark("more is better")),
+    "pointing": (
+        mark("Pointing: is the highest patch on the object?"),
+        mark("share of the pictures"),
+        mark("more is better"),
+    ),
+    "overlap": (
+        mark("Overlap with the object"),
+        mark("area under the ROC curve"),
+        mark("more is better"),
+    ),
+    "other_class": (
+        mark("The map of another class"),
+        mark("rank correlation"),
+        mark("1 is the same map"),
+    ),
+    "random_weights": (
+        mark("The map with random weights"),
+        mark("rank correlation"),
+        mark("1 is the same map"),
+    ),
+    "seconds": (mark("Time"), mark("seconds for a map"), mark("less is better")),
+}
+CORRELATIONS = ("other_class", "random_weights")
+_SAME = 0.99  # a correlation above it is of the same map
+
+
+def find_recorded(view: View) -> "Faithfulness | None":
+    """Return what was recorded of these very weights with this preprocessing; None without."""
+    from vitviz.profiling import fits, load_faithfulness
+    from vitviz.zoo.checkpoints import assets
+
+    def make() -> "Faithfulness | None":
+        paths = {path.stem: path for path in (assets() / "faithfulness").glob("*.json")}
+        if view.model.name not in paths:
+            return None
+        found = load_faithfulness(paths[view.model.name])
+        return found if fits(found, view.model) else None
+
+    return results.captures().get(
+        (*model_key(view.model), "recorded maps"), make, lambda made: 100_000
+    )
+
+
+@lesson.part("recorded")
+def draw(view: View, removal: "Removal") -> None:
+    """Draw the fold, and in it, when it is opened, a figure for each measure."""
+    folded = st.expander(
+        tr("Over many pictures: which maps may I trust?"), key="recorded", on_change="rerun"
+    )
+    if not folded.open:
+        return
+    with folded:
+        found = find_recorded(view)
+        if found is None:
+            st.markdown(
+                tr_md(
+                    "Nothing is recorded of {name} with these weights and this input. Measure it "
+                    "over pictures of your own: `vitviz faithfulness MODEL PICTURES --out FOLDER`.",
+                    name=view.model.name,
+                )
+            )
+            return
+        _draw_measures(found, removal)
+
+
+def _draw_measures(found: "Faithfulness", removal: "Removal") -> None:
+    st.markdown(_about(found))
+    chosen = _choose_measures(found, removal)
+    for start in range(0, len(chosen), 2):
+        for column, (measure, title, unit, good) in zip(
+            st.columns(2), chosen[start : start + 2], strict=False
+        ):
+            by_map = found.means[measure].items()
+            figure = plots.judged_maps(
+                {_label(name): (mean, low, high) for name, (mean, low, high, _) in by_map},
+                measure=title,
+                unit=unit,
+                better=[_label(name) for name in _better(found, measure)],
+                chance=tr(RANDOM),
+                logarithmic=measure == "seconds",
+            )
+            with column:
+                st.markdown(f"**{title}** · {good}")
+                show(figure, key=f"recorded_{measure}")
+    st.markdown("\n".join(_judge(found, measure, title) for measure, title, _, _ in chosen))
+
+
+def _choose_measures(found: "Faithfulness", removal: "Removal") -> list[tuple[str, str, str, str]]:
+    """Return the recorded measures: name, title, unit and what is good.
+
+    Deletion and insertion are those of the removal that was chosen, or of the first recorded one.
+    """
+    recorded: list[Removal] = found.about["removals"]
+    fill = removal if removal in recorded else recorded[0]
+    chosen = []
+    for name, (title, unit, good) in MEASURES.items():
+        what = tr(title)
+        if name not in found.means:
+            name = f"{name}_{fill}"
+            what = tr("{measure}, {removal}", measure=what, removal=tr(REMOVALS[fill]))
+        if name in found.means:
+            chosen.append((name, what, tr(unit), tr(good)))
+    return chosen
+
+
+def _label(name: str) -> str:
+    return tr(_marked(name))
+
+
+def _marked(name: str) -> str:
+    from vitviz.attribution import METHODS
+
+    if name == "random":
+        return RANDOM
+    return OF_NO_CLASS.get(name) or METHODS[name].label
+
+
+def _better(found: "Faithfulness", measure: str) -> list[str]:
+    """Return the maps whose dots are filled.
+
+    They are better than random orders; of a correlation, they are not the same map.
+    """
+    by_map = found.means[measure]
+    if "random" in by_map:
+        return [name for name in by_map if found.is_better(measure, name, "random")]
+    correlates = measure in CORRELATIONS
+    return [name for name, (mean, *_) in by_map.items() if not correlates or mean < _SAME]
+
+
+def _about(found: "Faithfulness") -> str:
+    """Say over what was measured, and how the figures are to be read."""
+    words = tr_md(
+        "Recorded over **{count:,} pictures** of {source}: the maps of the model's own answer, "
+        "right or wrong. A dot is the mean, its line the 95 % interval, and the dashed line "
+        "chance: {orders} random orders of each picture. Filled dots are better than chance, "
+        "picture by picture. Hollow ones are not, or they are the same map whatever is asked.",
+        count=found.about["pictures"] - found.about["skipped"],
+        source=found.about["source"],
+        orders=found.about["orders"],
+    )
+    of_object = found.means.get("pointing", {}).get("random")
+    if of_object is not None:
+        words += tr_md(
+            " In {count:,} of the pictures the object is marked and covers some patches, not all: "
+            "pointing and overlap are of these.",
+            count=of_object[3],
+        )
+    return words
+
+
+def _judge(found: "Faithfulness", measure: str, title: str) -> str:
+    """Say which maps are no better than chance, and whether one is better than all others."""
+    by_map, better = found.means[measure], _better(found, measure)
+    listed = ", ".join(_label(name) for name in by_map if name not in {*better, "random"})
+    words = tr_md("- **{measure}**:", measure=title)
+    if measure in CORRELATIONS:
+        same = tr_md(" the same map whatever is asked: {maps}.", maps=listed)
+        return words + (same if listed else tr_md(" every map changes."))
+    if "random" in by_map:
+        worse = tr_md(" no better than chance: {maps}.", maps=listed)
+        words += worse if listed else tr_md(" all are better than chance.")
+    winner = found.winner(measure)
+    if winner is None:
+        return words + tr_md(" No map is clearly better than all others.")
+    return words + tr_md(" {map} is better than all others.", map=_label(winner))
+
+
+def table(found: "Faithfulness") -> Table:
+    """Return all recorded means with their intervals."""
+    rows = [
+        (measure, Message(_marked(name)), *interval)
+        for measure, by_map in found.means.items()
+        for name, interval in by_map.items()
+    ]
+    headings = (
+        Message("measure"),
+        Message("map"),
+        Message("mean"),
+        Message("95 % interval, low"),
+        Message("95 % interval, high"),
+        Message("pictures"),
+    )
+    columns: Columns = dict(zip(headings, map(list, zip(*rows, strict=True)), strict=True))
+    about = found.about
+    record = tr(
+        "{provenance} · {count:,} pictures of {source} · recorded with vitviz {version}, of "
+        "weights with sha256 {sha256}",
+        provenance=tr(about["provenance"]),
+        count=about["pictures"] - about["skipped"],
+        source=about["source"],
+        version=about["versions"]["vitviz"],
+        sha256=about["weights_sha256"],
+    )
+    return Table(tr("How the maps of the answers fare over many pictures."), columns, record)
