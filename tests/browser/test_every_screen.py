@@ -127,7 +127,7 @@ PICTURED = {Look(PHONE), Look(PROJECTOR), PLAIN, Look(PHONE, "dark"), PRESENTED}
 #: At most so many pixels above the first figure, and at least such a share of the screen.
 BUDGETS = {
     PLAIN: (240, 0.45),
-    PRESENTED: (250, 0.5),
+    PRESENTED: (200, 0.5),
     Look(ENLARGED): (240, 0.35),
     Look(PHONE): (300, 0.35),
     Look(PROJECTOR): (260, 0.45),
@@ -139,11 +139,13 @@ LESS = {
     ("anatomy", PRESENTED): 0.35,
     ("rollout", PLAIN): 0.44,
     ("compare", PLAIN): 0.28,
-    ("compare", PRESENTED): 0.24,
+    ("compare", PRESENTED): 0.27,
     ("compare", Look(ENLARGED)): 0.15,
     ("compare", Look(PROJECTOR)): 0.23,
-    **{(page, PRESENTED): 0.4 for page in ("positions", "attention", "rollout", "tokens")},
+    **{(page, PRESENTED): 0.47 for page in ("attention", "rollout")},
 }
+#: Where the first figure begins lower: below the names of two pictures (Compare).
+LOWER = {("compare", PRESENTED): 240}
 
 # Where the first figure begins and ends, and the share of the screen that figures take.
 FIGURES = """() => {
@@ -266,7 +268,7 @@ def expect_to_fit(page: "Page", name: str, look: Look) -> None:
 
 def expect_the_figure_first(page: "Page", name: str, look: Look) -> None:
     highest, share = BUDGETS[look]
-    share = LESS.get((name, look), share)
+    highest, share = LOWER.get((name, look), highest), LESS.get((name, look), share)
     deadline = monotonic() + PATIENCE
     while True:  # figures follow a little later
         found: Any = page.evaluate(FIGURES)
