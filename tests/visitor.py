@@ -19,6 +19,8 @@ from streamlit.proto.WidgetStates_pb2 import WidgetState
 from websockets.sync.client import connect
 from websockets.typing import Origin, Subprotocol
 
+from vitviz.app.pages import OPENING
+
 PATIENCE = 60.0  # seconds
 COOKIE = "_streamlit_xsrf"
 
@@ -241,7 +243,7 @@ class Visitor:
             case "navigation":
                 self._page = message.navigation.page_script_hash
                 pages = message.navigation.app_pages
-                self._pages = {one.url_pathname: one.page_script_hash for one in pages}
+                self._pages = {one.url_pathname or OPENING: one.page_script_hash for one in pages}
             case "page_info_changed":
                 self.query = message.page_info_changed.query_string
             case "delta" if message.delta.HasField("new_element"):
