@@ -44,8 +44,11 @@ class Visitor:
         origin: str | None = None,
         session: str = "",
         cookie: str = "",
+        address: str = "",
     ) -> None:
         self.url, self.query = url, query
+        # as a proxy on this machine tells the server from where a visitor comes
+        self._told = {"X-Forwarded-For": address} if address else {}
         with urlopen(f"{url}/_stcore/health", timeout=PATIENCE) as answer:
             self.token = re.findall(f"{COOKIE}=([^;]+)", answer.headers["Set-Cookie"])[0]
         words = ("streamlit", self.token, session)
@@ -56,7 +59,8 @@ class Visitor:
                 origin=Origin(origin or url),
                 subprotocols=[Subprotocol(word) for word in words if word],
                 additional_headers={
-                    "Cookie": "; ".join(filter(None, (f"{COOKIE}={self.token}", cookie)))
+                    "Cookie": "; ".join(filter(None, (f"{COOKIE}={self.token}", cookie))),
+                    **self._told,
                 },
                 max_size=None,
                 ping_interval=None,  # a busy server may answer late
@@ -204,7 +208,7 @@ class Visitor:
             data,
             edge.encode(),
         )
-        headers = {"Content-Type": f"multipart/form-data; boundary={edge}"}
+        headers = {"Content-Type": f"multipart/form-data; boundary={edge}", **self._told}
         if token:
             headers |= {"X-Xsrftoken": token, "Cookie": f"{COOKIE}={self.token}"}
         return status(Request(self.url + urlsplit(url).path, body, headers, method="PUT"))
