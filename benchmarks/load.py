@@ -5,6 +5,7 @@
     python benchmarks/load.py beside [--sessions 3] [--maps 20]
     python benchmarks/load.py sizes [--count 120] [--max-tokens 1024] [--weights trained]
     python benchmarks/load.py giants [--size 352x352] [--sessions 3] [--max-tokens 20000]
+    python benchmarks/load.py walks [--visitors 0 1 5 10 20]
 
 Each session speaks the protocol of Streamlit's page over its own websocket (tests/visitor.py).
 Nothing is drawn by a browser, so what a browser costs is not in it.
@@ -29,6 +30,10 @@ promised 2 GB at most, captures 512 MB and pictures 256 MB.
 
 giants: visitors ask at once for one large input each, which the operator allowed by --max-tokens;
 each is shown or refused, and the server goes on.
+
+walks: a new server for each number of visitors. Each visitor uploads a picture of their own and
+walks through all pages with every model that ships, all at the same time, and stays. The memory is
+that of the server: its peak, and what it holds in the end.
 """
 
 import argparse
@@ -55,9 +60,10 @@ from joblib import cpu_count
 from PIL import Image
 
 import vitviz
-from vitviz.app.pages import PAGES
+from vitviz.app.pages import OPENING, PAGES
 from vitviz.common import DEFAULT_MODEL
 from vitviz.web.token_map import encode_frame
+from vitviz.zoo.checkpoints import shipped_names
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -70,6 +76,7 @@ SETTLED = 15  # rounds
 GROWTH = 0.05  # of the peak after those, at most
 PROMISED = 2000 + 512 + 256  # MB of weights, captures and pictures
 WORKING = 700  # MB of one pass and its page, and of what Python and its allocator keep
+BARS = 700, 1000  # MB of a server without visitors, and with ten
 VISITED = ("attention", "distance", "classify", "rollout", "tokens", "positions", "filters")
 SIZES = ("32x48", "48x48", "96x64", "whole")
 PICTURES = 4  # of each visitor
@@ -429,6 +436,40 @@ def giants(size: str, sessions: int, most: int) -> bool:
     return good
 
 
+def walks(counts: list[int]) -> bool:
+    """Let so many visitors walk through all pages; returns whether the memory keeps its bars."""
+    good = True
+    print("visitors   at the peak   in the end   seconds")
+    for count in counts:
+        pictures = [photo(number, (1600, 1200)) for number in range(count)]
+        with ExitStack() as leaving, ThreadPoolExecutor(max(count, 1)) as pool:
+            server = leaving.enter_context(started())
+            visitors = [leaving.enter_context(Visitor(server.url)) for _ in range(count)]
+            begun = time.monotonic()
+            list(pool.map(walk, visitors, range(count), pictures))
+            seconds = time.monotonic() - begun
+            if not count:
+                time.sleep(15)  # until all libraries are loaded that are loaded unasked
+            peak, now = (memory(server.pid, field) for field in ("VmHWM", "VmRSS"))
+        print(f"{count:8} {peak:10.0f} MB {now:9.0f} MB {seconds:9.0f}", flush=True)
+        good &= peak < BARS[0] if not count else peak < BARS[1] or count > 10
+    print(f"goal: under {BARS[0]} MB without visitors, and under {BARS[1]} MB with up to 10")
+    return good
+
+
+def walk(visitor: Visitor, number: int, picture: bytes) -> None:
+    """Go through all pages with each model that ships, and the visitor's own picture."""
+    visitor.run().upload(f"{number}.jpg", picture)
+    names = shipped_names()
+    for name in names[number % len(names) :] + names[: number % len(names)]:
+        if visitor.page != OPENING:
+            visitor.turn_to(OPENING)
+        visitor.choose("Model", name).run()
+        for page in PAGES:
+            visitor.turn_to(page)
+            assert not visitor.elements("exception"), (page, name)
+
+
 @contextmanager
 def started(*words: str, port: int | None = None) -> Iterator[Server]:
     with (
@@ -464,6 +505,9 @@ def main() -> int:
     way.add_argument("--sessions", type=int, default=3)
     way.add_argument("--max-tokens", type=int, default=20_000)
     way.set_defaults(run=lambda asked: giants(asked.size, asked.sessions, asked.max_tokens))
+    way = ways.add_parser("walks")
+    way.add_argument("--visitors", type=int, nargs="+", default=[0, 1, 5, 10, 20])
+    way.set_defaults(run=lambda asked: walks(asked.visitors))
     asked = parser.parse_args()
     print(f"{cpu_count()} cores, load {os.getloadavg()[0]:.1f} before", flush=True)
     good = asked.run(asked)

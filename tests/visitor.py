@@ -19,6 +19,8 @@ from streamlit.proto.WidgetStates_pb2 import WidgetState
 from websockets.sync.client import connect
 from websockets.typing import Origin, Subprotocol
 
+from vitviz.app.pages import OPENING
+
 PATIENCE = 60.0  # seconds
 COOKIE = "_streamlit_xsrf"
 
@@ -42,8 +44,11 @@ class Visitor:
         origin: str | None = None,
         session: str = "",
         cookie: str = "",
+        address: str = "",
     ) -> None:
         self.url, self.query = url, query
+        # as a proxy on this machine tells the server from where a visitor comes
+        self._told = {"X-Forwarded-For": address} if address else {}
         with urlopen(f"{url}/_stcore/health", timeout=PATIENCE) as answer:
             self.token = re.findall(f"{COOKIE}=([^;]+)", answer.headers["Set-Cookie"])[0]
         words = ("streamlit", self.token, session)
@@ -54,7 +59,8 @@ class Visitor:
                 origin=Origin(origin or url),
                 subprotocols=[Subprotocol(word) for word in words if word],
                 additional_headers={
-                    "Cookie": "; ".join(filter(None, (f"{COOKIE}={self.token}", cookie)))
+                    "Cookie": "; ".join(filter(None, (f"{COOKIE}={self.token}", cookie))),
+                    **self._told,
                 },
                 max_size=None,
                 ping_interval=None,  # a busy server may answer late
@@ -202,7 +208,7 @@ class Visitor:
             data,
             edge.encode(),
         )
-        headers = {"Content-Type": f"multipart/form-data; boundary={edge}"}
+        headers = {"Content-Type": f"multipart/form-data; boundary={edge}", **self._told}
         if token:
             headers |= {"X-Xsrftoken": token, "Cookie": f"{COOKIE}={self.token}"}
         return status(Request(self.url + urlsplit(url).path, body, headers, method="PUT"))
@@ -241,7 +247,7 @@ class Visitor:
             case "navigation":
                 self._page = message.navigation.page_script_hash
                 pages = message.navigation.app_pages
-                self._pages = {one.url_pathname: one.page_script_hash for one in pages}
+                self._pages = {one.url_pathname or OPENING: one.page_script_hash for one in pages}
             case "page_info_changed":
                 self.query = message.page_info_changed.query_string
             case "delta" if message.delta.HasField("new_element"):

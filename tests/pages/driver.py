@@ -20,7 +20,7 @@ from streamlit.util import calc_hash
 
 import vitviz
 from vitviz.app.pages import OPENING
-from vitviz.app.shared import models, results
+from vitviz.app.shared import models, results, started
 from vitviz.common import DEFAULT_MODEL
 from vitviz.web import token_map as component
 from vitviz.zoo.checkpoints import shipped_names
@@ -80,7 +80,7 @@ def forget() -> None:
 def read_anew() -> None:
     """The command line is read anew when it is asked for next, and so are models and words."""
     forget()  # first: where there is no cache of models yet, this reads the command line
-    models.options.clear()
+    started.options.clear()
     models.words.clear()
 
 

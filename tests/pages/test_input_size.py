@@ -27,7 +27,7 @@ from pages.driver import (
 )
 from vitviz import Activations, ModelError
 from vitviz.app.pages import PAGES
-from vitviz.app.shared import models, results
+from vitviz.app.shared import models, results, started
 from vitviz.app.shared.models import Input
 from vitviz.model import memory
 from vitviz.zoo import whole_picture
@@ -142,7 +142,7 @@ def test_the_operator_sets_the_usual_size(tmp_path: Path, monkeypatch: pytest.Mo
     assert "random weights, input 96 × 160 px" in provenance(at)
     typed(at, "size", "64")
     assert "input 64 × 64 px" in provenance(at)
-    models.options.clear()
+    started.options.clear()
     models.cache.clear()
     words[1] = "--image-size=99"  # which no patch of the shipped model divides
     assert "input 64 × 64 px" in provenance(opened("attention"))

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from pages.driver import SHIPPED, assert_works, opened, prose, provenance, stacks
 from vitviz import cli
 from vitviz.app.options import MAX_TOKENS, LocalFile, OptionError, parse
-from vitviz.app.shared import models
+from vitviz.app.shared import models, started
 
 pytestmark = pytest.mark.usefixtures("narrow", "read_anew")
 
@@ -231,9 +231,9 @@ def test_blanks_around_the_names_of_models_are_no_part_of_them(text: str) -> Non
 
 
 def test_the_command_passes_the_options_on(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[list[str]] = []
+    ran: list[list[str]] = []
     say(monkeypatch)
-    monkeypatch.setattr("streamlit.App.run", lambda *_, **__: started.append(sys.argv))
+    monkeypatch.setattr("streamlit.App.run", lambda *_, **__: ran.append(sys.argv))
     said = [
         f"--checkpoint=vit_tiny_patch16_224={weights}",
         "--models=vitviz_tiny_cifar10",
@@ -241,11 +241,11 @@ def test_the_command_passes_the_options_on(weights: Path, monkeypatch: pytest.Mo
         "--max-tokens=2000",
     ]
     assert cli.main(["app", *said]) == 0
-    assert started == [["vitviz", *said]]
-    models.options.clear()
-    assert models.options().models == ("vitviz_tiny_cifar10",)
-    assert models.options().image_size == (96, 96)
-    assert models.options().max_tokens == 2000
+    assert ran == [["vitviz", *said]]
+    started.options.clear()
+    assert started.options().models == ("vitviz_tiny_cifar10",)
+    assert started.options().image_size == (96, 96)
+    assert started.options().max_tokens == 2000
 
 
 def test_an_installed_app_can_serve_a_class(monkeypatch: pytest.MonkeyPatch) -> None:

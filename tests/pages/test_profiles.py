@@ -39,7 +39,7 @@ from pages.driver import (
 from pages.test_distance import DOTS, facts, numbers, trace
 from pages.test_tokens import COLOURS, FILM, alt, layout, seen
 from vitviz import Model, Profile, cli, inspection, load_model, load_profile, profile
-from vitviz.app.shared import models, pictures, results
+from vitviz.app.shared import models, pictures, results, started
 from vitviz.app.widgets import profiles
 from vitviz.app.widgets.data_table import Table
 from vitviz.profiling import fits
@@ -49,7 +49,7 @@ SHIPPED = sorted((assets() / "profiles").glob("*.npz"))
 
 
 def forget() -> None:
-    for cached in (models.options, profiles.all_profiles, results.captures):
+    for cached in (started.options, profiles.all_profiles, results.captures):
         cached.clear()
 
 
@@ -408,13 +408,13 @@ def test_a_bad_profile_is_told_at_the_start(
 
 
 def test_the_command_passes_profiles_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[list[str]] = []
+    ran: list[list[str]] = []
     monkeypatch.setattr(sys, "argv", ["vitviz"])
-    monkeypatch.setattr("streamlit.App.run", lambda *_, **__: started.append(sys.argv))
+    monkeypatch.setattr("streamlit.App.run", lambda *_, **__: ran.append(sys.argv))
     said = [f"--profile={folder}", f"--profile={folder / 'profile.npz'}"]
     assert cli.main(["app", *said]) == 0
-    assert started == [["vitviz", *said]]
-    assert models.options().profiles == (folder, folder / "profile.npz")
+    assert ran == [["vitviz", *said]]
+    assert started.options().profiles == (folder, folder / "profile.npz")
 
 
 # --- what ships ---------------------------------------------------------------------------------

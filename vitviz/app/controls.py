@@ -9,7 +9,7 @@ from streamlit.delta_generator import DeltaGenerator
 from vitviz.app import settings
 from vitviz.app.pages import MODEL, Page
 from vitviz.app.settings import setting
-from vitviz.app.shared import models, pictures, results, visitors
+from vitviz.app.shared import limits, models, pictures, results, visitors
 from vitviz.app.shared.downloads import forget, show_progress
 from vitviz.app.shared.models import TRAINED
 from vitviz.app.shared.view import MEAN, Cached, MapStyle, View, placed_grid, token_text
@@ -93,9 +93,16 @@ def _picture_control(menu: DeltaGenerator | None, default: str) -> pictures.Pict
             key="seen",
             help=tr("Under every map, the model's input takes the place of the sharp photo."),
         )
+        refusal = limits.refusal_of_uploads()
+        if refusal:
+            st.info(refusal)
         st.file_uploader(
-            tr("JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF, at most 25 MB"),
+            tr(
+                "JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF, at most {size} MB",
+                size=pictures.most_megabytes(),
+            ),
             key="uploader",
+            disabled=bool(refusal),
             on_change=pictures.receive_file,
             args=("uploader",),
         )
@@ -105,6 +112,7 @@ def _picture_control(menu: DeltaGenerator | None, default: str) -> pictures.Pict
                 st.camera_input(
                     tr("Take a picture"),
                     key="camera",
+                    disabled=bool(refusal),
                     on_change=pictures.receive_file,
                     args=("camera",),
                 )

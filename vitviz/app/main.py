@@ -14,7 +14,7 @@ from vitviz.app import server, settings
 from vitviz.app.controls import draw_controls
 from vitviz.app.options import OptionError
 from vitviz.app.pages import OPENING, PAGES, Page
-from vitviz.app.shared import models, pictures
+from vitviz.app.shared import limits, models, pictures, started
 from vitviz.app.shared.models import MIMETIC
 from vitviz.app.shared.queue import BusyError
 from vitviz.app.shared.view import View
@@ -56,7 +56,11 @@ def main() -> None:
         )
         for name, page in PAGES.items()
     }
-    chosen = st.navigation(list(pages.values()), position="top")
+    waits = limits.place_in_line() > 0
+    chosen = st.navigation(list(pages.values()), position="hidden" if waits else "top")
+    if waits:
+        _wait_in_line()
+        return
     if target := st.session_state.pop("turn_to", None):  # a button on another page asked for it
         st.switch_page(pages[target])
     page = PAGES[chosen.url_path or OPENING]
@@ -87,7 +91,7 @@ def main() -> None:
     made = lay_out()
     server.wait()
     try:
-        models.options()
+        started.options()
     except OptionError as error:
         made.top.error(tr_md(error))
         st.stop()
@@ -106,6 +110,22 @@ def main() -> None:
     for message in settings.take_messages():
         made.top.info(message)
     settings.write_address()
+
+
+@st.fragment(run_every=3)
+def _wait_in_line() -> None:
+    """Say that the server is full and how many come first, until there is room."""
+    place = limits.place_in_line()
+    if not place:
+        st.rerun()
+    st.title("vitviz", anchor=False)
+    for code, words in limits.explain_full().items():
+        with language.use_language(code):
+            line = tr(
+                "You are number {place} in line. This page opens by itself when it is your turn.",
+                place=place,
+            )
+        st.markdown(f"{words} {line}")
 
 
 def _menu(page: Page) -> DeltaGenerator:

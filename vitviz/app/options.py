@@ -13,6 +13,18 @@ from ..common.language import MessageError
 
 #: A class shares one machine: time and memory grow with the square of the tokens.
 MAX_TOKENS = 1024
+CACHE = 512  # MB
+#: Whole numbers of at least 1, by their names in `Options`.
+COUNTS = {
+    "max_tokens": "the most tokens of an input size that a visitor may choose "
+    f"(default: {MAX_TOKENS}); a model's own size is always offered",
+    "cache": "megabytes of captures that are kept in memory, and half as much of pictures "
+    f"(default: {CACHE})",
+    "max_visitors": "let in so many visitors at once; the others wait in line (default: all)",
+    "visitor_uploads": "let each visitor send so many pictures in an hour (default: no limit)",
+    "visitor_seconds": "compute so many seconds for each visitor in an hour; what was computed "
+    "before still opens (default: no limit)",
+}
 
 
 class LocalFile(NamedTuple):
@@ -63,6 +75,14 @@ class Options:
         File with the vectors of words, the classes of models that give an embedding.
     max_tokens : int
         The most tokens of an input size that a visitor may choose.
+    cache : int
+        Megabytes of captures that are kept in memory; of decoded pictures it is half as much.
+    max_visitors : int, or None
+        How many visitors are let in at once.
+    visitor_uploads : int, or None
+        How many pictures one visitor may send in an hour.
+    visitor_seconds : int, or None
+        For how many seconds the server computes for one visitor in an hour.
     """
 
     checkpoints: Mapping[str, LocalFile] = field(default_factory=dict)
@@ -76,6 +96,10 @@ class Options:
     hub: bool = False
     profiles: tuple[Path, ...] = ()
     max_tokens: int = MAX_TOKENS
+    cache: int = CACHE
+    max_visitors: int | None = None
+    visitor_uploads: int | None = None
+    visitor_seconds: int | None = None
 
 
 class OptionError(MessageError):
@@ -118,13 +142,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="height and width of the input in pixels, such as 224 or 320x480 "
         "(default: each model's own)",
     )
-    parser.add_argument(
-        "--max-tokens",
-        type=int,
-        metavar="COUNT",
-        help="the most tokens of an input size that a visitor may choose "
-        f"(default: {MAX_TOKENS}); a model's own size is always offered",
-    )
+    for name, words in COUNTS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="COUNT", help=words)
     parser.add_argument(
         "--words",
         type=Path,
@@ -242,7 +261,7 @@ def options_in(arguments: argparse.Namespace) -> Options:
     Raises
     ------
     OptionError
-        When --checkpoint, --models, --image-size or --max-tokens is invalid.
+        When --checkpoint, --models, --image-size or a count is invalid.
     """
     files = []
     for text in arguments.checkpoint:
@@ -275,10 +294,15 @@ def options_in(arguments: argparse.Namespace) -> Options:
                 "Expected --image-size as 224 or as 320x480 (rows x columns), got {said!r}.",
                 said=arguments.image_size,
             )
-    if arguments.max_tokens is not None and arguments.max_tokens < 1:
-        raise OptionError(
-            "Expected --max-tokens of at least 1, got {said}.", said=arguments.max_tokens
-        )
+    counts = {name: getattr(arguments, name) for name in COUNTS}
+    counts = {name: count for name, count in counts.items() if count is not None}
+    for name, count in counts.items():
+        if count < 1:
+            raise OptionError(
+                "Expected --{name} of at least 1, got {said}.",
+                name=name.replace("_", "-"),
+                said=count,
+            )
     return Options(
         {_menu_title(each, files): each for each in files},
         models,
@@ -290,7 +314,7 @@ def options_in(arguments: argparse.Namespace) -> Options:
         answers=arguments.answers,
         hub=arguments.hub,
         profiles=tuple(path.expanduser().absolute() for path in arguments.profile),
-        max_tokens=arguments.max_tokens or MAX_TOKENS,
+        **counts,
     )
 
 

@@ -26,13 +26,15 @@ from starlette.responses import (
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from streamlit import runtime
+from streamlit.delta_generator_singletons import context_dg_stack
 from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
 from streamlit.web.bootstrap import load_config_options
 from streamlit.web.cli import main_run
 
 from vitviz.app.options import OptionError
 from vitviz.app.pages import OPENING, PAGES
-from vitviz.app.shared import classroom, visitors
+from vitviz.app.shared import classroom, limits, visitors
+from vitviz.common.malloc import tune_malloc
 from vitviz.text.classroom import NO_KEY, TEACHERS_LINK
 
 # Bounds what uploads take: Streamlit keeps every file that a session sends, under any id.
@@ -41,22 +43,54 @@ from vitviz.text.classroom import NO_KEY, TEACHERS_LINK
 # copy of the picture by then. Whoever speaks to the server without a page could fill the memory.
 
 MOST_FILES = 2  # of a session, the newest
+MOST_BYTES = 512_000_000  # of all sessions
+
+
+tune_malloc()  # here, as there are few threads yet: each may have an arena, which then stays
 
 
 class BoundedUploads:
-    """Middleware that deletes old uploads after each new one."""
+    """Middleware that counts uploads by visitor, and deletes old ones after each new one."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "PUT":
+            return await self._app(scope, receive, send)
+        if refusal := _count_upload(Request(scope)):
+            return await refusal(scope, receive, send)
         await self._app(scope, receive, send)
-        if scope["type"] == "http" and scope["method"] == "PUT":
-            sweep()
+        sweep()
+
+
+def _count_upload(request: Request) -> Response | None:
+    """Count an upload of a visitor; returns the answer if they may send no more."""
+    allowance = limits.uploads()
+    if allowance is None or visitors.is_teachers_request(request):
+        return None
+    name = limits.name_of(visitors.address_of(request))
+    if minutes := allowance.minutes_to_wait(name):
+        wait = {"Retry-After": str(60 * minutes)}
+        return PlainTextResponse(limits.explain_uploads(minutes), 429, headers=wait)
+    allowance.spend(name, 1)
+    return None
+
+
+class BoundedVisitors:
+    """Middleware that refuses further pages where too many visitors wait already."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket" and limits.is_overrun():
+            return await send({"type": "websocket.close"})
+        await self._app(scope, receive, send)
 
 
 def sweep() -> None:
-    """Delete all but the newest files of each session, and those of sessions that have ended."""
+    """Delete old files: those of sessions that have ended, and more than a server can hold."""
     if not runtime.exists():
         return
     server = runtime.get_instance()
@@ -69,11 +103,21 @@ def sweep() -> None:
             continue
         for file in list(files)[:-MOST_FILES]:
             manager.remove_file(session, file)
+    kept = [
+        (file == [*files][-1], session, file, len(record.data))
+        for session, files in manager.file_storage.items()
+        for file, record in files.items()
+    ]
+    total = sum(size for *_, size in kept)
+    for _, session, file, size in sorted(kept, key=lambda one: one[0]):  # the newest last
+        if total <= MOST_BYTES:
+            break
+        total -= size
+        manager.remove_file(session, file)
 
 
 _HERE = Path(__file__).parent
 _INTERVAL = 0.0002  # seconds after which an import lets the answer to a browser go first
-_LATER = 3.0  # seconds after the first page: until it is on screen
 _ROOM = 64 * 2**20  # bytes of Streamlit's own files in memory; all of them take 26 MB
 _PACKED = (b"text/", b"application/j", b"image/svg")  # what gzip makes smaller: scripts, styles
 _ready: threading.Thread | None = None
@@ -101,6 +145,8 @@ def _document(request: Request) -> Response:
         place = "" if name.lower() == OPENING else name.lower()
         query = f"?{request.url.query}" if request.url.query else ""
         return RedirectResponse(f"{base}/{place}{query}")
+    if limits.is_overrun():
+        return HTMLResponse(limits.full_page(), 503, headers={"Retry-After": "60"})
     document = Path(st.__file__).with_name("static") / "index.html"
     style = f"<style>{(_HERE / 'style.css').read_text(encoding='utf-8')}</style>"
     # A browser that translates the page replaces texts that Streamlit then no longer finds, and
@@ -224,6 +270,8 @@ def _compress(start: Message, body: bytes) -> tuple[Message, bytes]:
 @asynccontextmanager
 async def _lifespan(_: st.App) -> AsyncIterator[None]:
     global _ready
+    # Streamlit makes this when it is first asked, and two first visitors at once would make two.
+    context_dg_stack.get()
     _ready = threading.Thread(target=_make_ready, daemon=True)
     _ready.start()
     if not st.get_option("server.headless"):
@@ -250,26 +298,6 @@ def _make_ready() -> None:
             models.preload()
     finally:
         sys.setswitchinterval(interval)
-    later = threading.Timer(_LATER, _make_more_ready)
-    later.daemon = True
-    later.start()
-
-
-def _make_more_ready() -> None:
-    """Load the library that finds principal components, before Filters or Tokens is opened.
-
-    That takes most of a second. Only `inspection` imports it, so the app asks there for the
-    components of a small matrix.
-    """
-    import numpy as np
-
-    from vitviz import inspection
-    from vitviz.app.shared import models
-    from vitviz.zoo import leave_cores_free
-
-    inspection.filter_components(np.eye(2).reshape(2, 2, 1, 1), n_components=1)
-    leave_cores_free()  # again: scipy has come with it, and with scipy a BLAS of its own
-    models.freeze_libraries()
 
 
 def wait() -> None:
@@ -294,6 +322,7 @@ APP: dict[str, Any] = dict(
     lifespan=_lifespan,
     middleware=[
         Middleware(KeptFiles),
+        Middleware(BoundedVisitors),
         Middleware(BoundedUploads),
         Middleware(RelativeRedirects),
     ],

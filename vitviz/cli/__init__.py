@@ -11,6 +11,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..app.options import (
+    COUNTS,
     Options,
     add_device,
     add_options,
@@ -59,7 +60,9 @@ def _app(arguments: argparse.Namespace) -> int:
     options += ["--hub"] if arguments.hub else []
     options += [f"--device={arguments.device}"] if arguments.device != "cpu" else []
     options += [f"--image-size={arguments.image_size}"] if arguments.image_size else []
-    options += [f"--max-tokens={arguments.max_tokens}"] if arguments.max_tokens else []
+    for name in COUNTS:
+        count = getattr(arguments, name)
+        options += [f"--{name.replace('_', '-')}={count}"] if count else []
     options += [f"--words={arguments.words}"] if arguments.words else []
     options += [f"--profile={path}" for path in arguments.profile]
     sys.argv = ["vitviz", *options]  # which the pages read

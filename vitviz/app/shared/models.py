@@ -6,19 +6,18 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import streamlit as st
 
-from vitviz.app.options import OptionError, Options, check, parse
-from vitviz.app.shared import downloads, results
+from vitviz.app.shared import downloads, limits, results
 from vitviz.app.shared.cache import LRUCache
 from vitviz.app.shared.pictures import Picture
 from vitviz.app.shared.queue import Queue, turn
+from vitviz.app.shared.started import options
 from vitviz.app.shared.view import Cached
-from vitviz.common.language import mark, message, tr, tr_md
+from vitviz.common.language import mark, tr, tr_md
 
 if TYPE_CHECKING:
     from vitviz import Activations, Model, Words
@@ -34,42 +33,6 @@ class Shown(TypedDict):
     cached_model: "Cached[Model]"
     cached_acts: "Cached[Activations]"
     picture: Picture
-
-
-@st.cache_resource(show_spinner=False)
-def options() -> Options:
-    """Return the options of the command line, parsed once."""
-    script, *words = sys.argv
-    # Under pytest, for example, sys.argv holds the options of another program.
-    given = parse(words if Path(script).name in ("app.py", "vitviz") else [])
-    if given.models or given.checkpoints or given.labels:
-        from vitviz.zoo import ModelError, catalogue, check_adapter
-
-        try:
-            for _, path, *_ in given.checkpoints.values():
-                check_adapter(path)
-        except ModelError as error:
-            raise OptionError(message(error)) from error
-        check(given, [entry.name for entry in catalogue()])
-    if given.device != "cpu" or given.words:
-        from vitviz import ModelError, Words
-        from vitviz.model.devices import find_device
-
-        try:
-            find_device(given.device)
-            if given.words:
-                Words.read(given.words)
-        except ModelError as error:
-            raise OptionError(message(error)) from error
-    if given.profiles:
-        from vitviz.profiling import ProfileError, load_profile
-
-        try:
-            for path in given.profiles:
-                load_profile(path)
-        except ProfileError as error:
-            raise OptionError(message(error)) from error
-    return given
 
 
 @st.cache_resource(show_spinner=False)
@@ -132,7 +95,7 @@ def cache() -> LRUCache:
 @st.cache_resource
 def load_queue() -> Queue:
     """Return the queue of model loads: one at a time, so that each finds its memory free."""
-    return Queue()
+    return Queue(seconds=limits.seconds())
 
 
 @dataclass(frozen=True)
@@ -325,11 +288,9 @@ def _bytes_of(model: "Model", own: "Model | None" = None) -> int:
 
 
 def _load(name: str, weights: str, wanted: Input) -> "Model":
-    from vitviz.common.malloc import tune_malloc
     from vitviz.zoo import leave_cores_free
 
     leave_cores_free()
-    tune_malloc()
     model = _load_at_usual_size(name, weights, wanted, options().device)
     given = words()
     if given is not None and model.embeds and model.outputs == given.vectors.shape[1]:
@@ -378,7 +339,7 @@ def freeze_libraries() -> None:
 
     Streamlit collects after every run, and scanning them took as long as the run itself.
     """
-    _freeze(tuple(name for name in ("torch", "timm", "sklearn") if name in sys.modules))
+    _freeze(tuple(name for name in ("torch", "timm") if name in sys.modules))
 
 
 @st.cache_resource(show_spinner=False)

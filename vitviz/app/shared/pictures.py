@@ -13,12 +13,13 @@ from streamlit.runtime.uploaded_file_manager import UploadedFile
 from vitviz.app import settings
 from vitviz.app.shared.cache import LRUCache
 from vitviz.app.shared.queue import Queue
+from vitviz.app.shared.started import options
 from vitviz.common.language import tr
 
 if TYPE_CHECKING:
     from PIL import Image
 
-MAX_PICTURE_BYTES = 256_000_000  # of decoded pictures
+MAX_MEGABYTES = 25  # of a file; more is refused when it is opened
 UPLOAD = "upload"
 DEFAULT = "red_panda"
 
@@ -48,7 +49,7 @@ class Picture:
 
 @st.cache_resource
 def images() -> LRUCache:
-    return LRUCache(MAX_PICTURE_BYTES)
+    return LRUCache(options().cache * 500_000)
 
 
 @st.cache_resource
@@ -93,6 +94,12 @@ def _image(data: bytes, digest: str) -> "Image.Image":
 
     # Pillow keeps four bytes of a pixel in RGB.
     return images().get(digest, make, lambda made: 4 * made.width * made.height)
+
+
+def most_megabytes() -> int:
+    """Return how large a file may be."""
+    size: int = st.get_option("server.maxUploadSize")
+    return min(size, MAX_MEGABYTES)
 
 
 def receive(name: str, data: bytes) -> None:

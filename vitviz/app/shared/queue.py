@@ -1,12 +1,15 @@
 """FIFO queues: forward passes, model loads and image decoding run one at a time."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from vitviz.app.shared import limits
+from vitviz.app.shared.limits import Allowance
 from vitviz.common.language import tr
 
 TICK = 0.5  # seconds between two calls while waiting
@@ -14,15 +17,20 @@ MAX_WAITING = 100
 
 
 class BusyError(RuntimeError):
-    """Too many visitors are waiting."""
+    """Too many visitors are waiting, or this one has used up what a visitor may use."""
 
 
 class Turn:
-    """A position in the queue; a `patient` one lets all others go first."""
+    """A position in the queue; a `patient` one lets all others go first.
 
-    def __init__(self, queue: "Queue", patient: bool = False) -> None:
+    Its seconds are counted against a visitor, where there is a limit.
+    """
+
+    def __init__(self, queue: "Queue", patient: bool = False, visitor: str | None = None) -> None:
         self._queue = queue
         self.patient = patient
+        self.visitor = visitor
+        self.begun: float | None = None  # None while it waits
 
     def give_way(self, waiting: Callable[[int], object]) -> None:
         """Go to the end of the queue and wait for the next turn.
@@ -30,7 +38,14 @@ class Turn:
         Parameters
         ----------
         waiting : as of `Queue.turn`
+
+        Raises
+        ------
+        BusyError
+            When the visitor's seconds are used up.
         """
+        self._queue._charge(self)
+        self._queue._check(self)
         self._queue._to_the_end(self)
         self._queue._wait(self, waiting)
 
@@ -40,10 +55,16 @@ class Queue:
 
     Experiments of many passes are patient: who waits for a map waits for one pass of theirs at
     most, however many experiments there are.
+
+    Parameters
+    ----------
+    seconds : Allowance, optional
+        Counts the seconds that each visitor's turns last.
     """
 
-    def __init__(self, most: int = MAX_WAITING) -> None:
+    def __init__(self, most: int = MAX_WAITING, seconds: Allowance | None = None) -> None:
         self.most = most
+        self.seconds = seconds
         self._line: list[Turn] = []  # the first has its turn
         self._moved = threading.Condition()
 
@@ -53,7 +74,13 @@ class Queue:
         return len(self._line)
 
     @contextmanager
-    def turn(self, waiting: Callable[[int], object], *, patient: bool = False) -> Iterator[Turn]:
+    def turn(
+        self,
+        waiting: Callable[[int], object],
+        *,
+        patient: bool = False,
+        visitor: str | None = None,
+    ) -> Iterator[Turn]:
         """Wait for a turn, which lasts until the end of the `with` block.
 
         Parameters
@@ -63,13 +90,18 @@ class Queue:
             the queue.
         patient : bool
             Whether all that are not go first, those that come later too.
+        visitor : str, optional
+            Whose turn it is; by default that of the visitor whose page runs in this thread.
 
         Raises
         ------
         BusyError
-            When too many are waiting.
+            When too many are waiting, or the visitor's seconds are used up.
         """
-        mine = Turn(self, patient)
+        if self.seconds is not None:
+            visitor = visitor or limits.visitor()
+        mine = Turn(self, patient, visitor)
+        self._check(mine)
         with self._moved:
             if len(self._line) > self.most:
                 raise BusyError(
@@ -83,6 +115,7 @@ class Queue:
             self._wait(mine, waiting)
             yield mine
         finally:
+            self._charge(mine)
             with self._moved:
                 self._line.remove(mine)
                 self._moved.notify_all()
@@ -95,6 +128,26 @@ class Queue:
         later = (at for at, other in enumerate(self._line) if at > 0 and other.patient)
         return next(later, end)
 
+    def _check(self, turn: Turn) -> None:
+        """Refuse a visitor whose seconds are used up."""
+        if self.seconds is None or turn.visitor is None:
+            return
+        if minutes := self.seconds.minutes_to_wait(turn.visitor):
+            raise BusyError(
+                tr(
+                    "You have used the {most} seconds of computing that each visitor of this "
+                    "server has in an hour. What was computed before still opens. For more, come "
+                    "back in {minutes} min.",
+                    most=self.seconds.most,
+                    minutes=minutes,
+                )
+            )
+
+    def _charge(self, turn: Turn) -> None:
+        begun, turn.begun = turn.begun, None
+        if self.seconds is not None and turn.visitor is not None and begun is not None:
+            self.seconds.spend(turn.visitor, time.monotonic() - begun)
+
     def _to_the_end(self, turn: Turn) -> None:
         with self._moved:
             self._line.remove(turn)
@@ -105,6 +158,7 @@ class Queue:
         while True:
             with self._moved:
                 if self._moved.wait_for(lambda: self._line[0] is turn, TICK):
+                    turn.begun = time.monotonic()
                     return
                 ahead = self._line.index(turn)
             waiting(ahead)  # outside the lock, as it may be slow
@@ -116,7 +170,7 @@ def pass_queue() -> Queue:
 
     Each has all cores for itself, and the memory that it finds free when it begins.
     """
-    return Queue()
+    return Queue(seconds=limits.seconds())
 
 
 class _Held(threading.local):

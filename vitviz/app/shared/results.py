@@ -12,7 +12,8 @@ from streamlit.delta_generator import DeltaGenerator
 
 from vitviz.app.shared.cache import LRUCache
 from vitviz.app.shared.pictures import Picture, sample, samples
-from vitviz.app.shared.queue import current_turn, turn
+from vitviz.app.shared.queue import BusyError, current_turn, turn
+from vitviz.app.shared.started import options
 from vitviz.app.shared.view import View, model_key
 from vitviz.common.language import Message, tr
 from vitviz.web.token_map import matching_patch
@@ -25,13 +26,12 @@ if TYPE_CHECKING:
     from vitviz.inspection import Measurements
 
 T = TypeVar("T")
-MAX_CAPTURE_BYTES = 512_000_000
 MAX_MESSAGE_BYTES = 64_000_000  # of the maps that a page sends; Streamlit copies them five times
 
 
 @st.cache_resource
 def captures() -> LRUCache:
-    return LRUCache(MAX_CAPTURE_BYTES)
+    return LRUCache(options().cache * 1_000_000)
 
 
 def compute(
@@ -324,13 +324,17 @@ def experiment(
     with place.container():
         bar = st.progress(0.0)
         st.button(tr("Cancel"), key=f"cancel {called[0]}", icon=":material/cancel:")
-    found = captures().get(
-        (*view.key, *called),
-        made,
-        lambda found: getattr(found, "nbytes", 1000),
-        lambda: bar.progress(
-            0.0, tr("Another visitor has asked for the same; it is being computed")
-        ),
-    )
+    try:
+        found = captures().get(
+            (*view.key, *called),
+            made,
+            lambda found: getattr(found, "nbytes", 1000),
+            lambda: bar.progress(
+                0.0, tr("Another visitor has asked for the same; it is being computed")
+            ),
+        )
+    except BusyError:
+        place.empty()
+        raise
     place.empty()
     return found

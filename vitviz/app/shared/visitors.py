@@ -4,9 +4,11 @@ A server that listens beyond localhost is one for a class.
 """
 
 import secrets
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 import streamlit as st
+from starlette.requests import Request
 from streamlit.config import is_manually_set
 from streamlit.net_util import get_internal_ip
 from streamlit.web.server.server_util import get_url
@@ -32,7 +34,11 @@ def is_local_request() -> bool:
     A proxy is known by its headers, or by the host that it asks for; one that hides both is not
     noticed.
     """
-    headers = {name.lower(): value for name, value in st.context.headers.items()}
+    return _is_local(st.context.headers)
+
+
+def _is_local(given: Mapping[str, str]) -> bool:
+    headers = {name.lower(): value for name, value in given.items()}
     host = urlsplit(f"//{headers.get('host', _LOCAL[0])}").hostname
     handed_on = any(name.startswith(_OF_PROXIES) for name in headers)
     return host in _LOCAL and not handed_on
@@ -49,8 +55,26 @@ def is_teacher() -> bool:
 
     The link is printed at start-up. The address of a connection cannot be forged, unlike headers.
     """
-    here = st.context.ip_address is None  # Streamlit's word for the loopback
-    return (here and is_local_request()) or is_key(str(st.context.cookies.get(COOKIE)))
+    return _teaches(remote_address(), st.context.headers, st.context.cookies)
+
+
+def is_teachers_request(request: Request) -> bool:
+    """Return the same of a request without a page, such as an upload."""
+    return _teaches(address_of(request), request.headers, request.cookies)
+
+
+def _teaches(address: str, headers: Mapping[str, str], cookies: Mapping[str, str]) -> bool:
+    return (address in _LOCAL and _is_local(headers)) or is_key(str(cookies.get(COOKIE)))
+
+
+def remote_address() -> str:
+    """Return the address of the browser, or of a proxy that this server does not know."""
+    return st.context.ip_address or _LOCAL[0]  # Streamlit names no loopback
+
+
+def address_of(request: Request) -> str:
+    """Return the same of a request without a page."""
+    return request.client.host if request.client else _LOCAL[0]
 
 
 def is_key(text: str) -> bool:

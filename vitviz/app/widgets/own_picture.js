@@ -3,11 +3,12 @@
 // server of it; also of a file whose uploader is gone, as its box was closed while it was sent.
 
 /** @import { Host } from "../../web/token_map/component.js" */
-/** @typedef {{ name: string | null, problem: "" | "large" | "broken" }} Sent */
+/** @typedef {{ name: string | null, problem: "" | "large" | "many" | "broken" }} Sent */
 /** @typedef {Record<string, string>} Words */
 /** @typedef {(words: Words, parent: any) => string | Promise<string>} Take */
 
 const LIMIT = 25e6; // bytes, as for uploads
+/** @type {Record<number, "large" | "many">} */ const PROBLEMS = { 413: "large", 429: "many" };
 const PATIENCE = 1500; // milliseconds in which an uploader tells of its file by itself
 const UPLOAD = /_stcore\/upload_file\/[^/]+\/([^/?]+)$/;
 
@@ -67,7 +68,7 @@ async function send(file, name) {
   /** @type {Record<string, string>} */ const headers = token ? { "X-Xsrftoken": token } : {};
   const place = `_stcore/upload_file/${page?.session}/${id}`; // beside the page, behind a proxy too
   const answer = await fetch(place, { method: "PUT", body, headers }).catch(() => null);
-  note(id, { name, problem: answer?.ok ? "" : answer?.status === 413 ? "large" : "broken" });
+  note(id, { name, problem: answer?.ok ? "" : PROBLEMS[answer?.status ?? 0] ?? "broken" });
 }
 
 /** @param {ClipboardEvent} event */

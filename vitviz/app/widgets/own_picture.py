@@ -6,7 +6,7 @@ from typing import Any, Literal
 import streamlit as st
 
 from vitviz.app import settings
-from vitviz.app.shared import pictures
+from vitviz.app.shared import limits, pictures
 from vitviz.common.language import mark, tr
 
 _component = st.components.v2.component(
@@ -15,7 +15,7 @@ _component = st.components.v2.component(
     js=Path(__file__).with_name("own_picture.js").read_text(encoding="utf-8"),
 )
 _PROBLEMS = {
-    "large": mark("The picture is larger than 25 MB."),
+    "large": mark("The picture is larger than {size} MB."),
     "broken": mark("The picture did not arrive, because the connection broke off. Send it again."),
 }
 
@@ -42,7 +42,10 @@ def _mount(key: str, kind: Literal["paste", "camera", "page"], **words: str) -> 
         if told is None:  # of a page that was left
             return
         problem = _PROBLEMS.get(told["problem"])
-        pictures.receive_sent(told["id"], told["name"], problem and tr(problem))
+        said = problem and tr(problem, size=pictures.most_megabytes())
+        if told["problem"] == "many":
+            said = limits.refusal_of_uploads()
+        pictures.receive_sent(told["id"], told["name"], said)
 
     height: Any = 1 if kind == "page" else "content"
     session, taken = pictures.session_and_files()

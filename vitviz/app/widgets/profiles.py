@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 
 from vitviz.app.settings import setting
-from vitviz.app.shared import models, results
+from vitviz.app.shared import results, started
 from vitviz.app.shared.view import View, model_key
 from vitviz.app.widgets.control import choose
 from vitviz.common.language import tr
@@ -50,7 +50,7 @@ def all_profiles() -> "list[Profile]":
     from vitviz.zoo.checkpoints import assets
 
     shipped = sorted((assets() / "profiles").glob("*.npz"))
-    return [load_profile(path) for path in (*models.options().profiles, *shipped)]
+    return [load_profile(path) for path in (*started.options().profiles, *shipped)]
 
 
 def fitting_profiles(model: "Model") -> "list[Profile]":

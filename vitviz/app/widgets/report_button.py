@@ -1,12 +1,13 @@
 """A button that writes what is on screen of a picture into one HTML file."""
 
 from collections.abc import Callable
+from html import escape
 from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from vitviz.app.shared import models, results
-from vitviz.app.shared.queue import pass_queue
+from vitviz.app.shared import limits, models, results
+from vitviz.app.shared.queue import BusyError, pass_queue
 from vitviz.app.shared.view import View, model_key
 from vitviz.app.widgets import lesson
 from vitviz.app.widgets.data_table import Data, provenance
@@ -23,22 +24,23 @@ def report_button(view: View, data: Data | None) -> None:
     beside = data.beside if data else None
     line = provenance(view, "compare", data) if beside else ""
 
-    language = current_language()
+    language, visitor = current_language(), limits.visitor()
 
-    sides = [_again(one) for one in (view, *([beside.view] if beside else []))]
+    sides = [_again(one, visitor) for one in (view, *([beside.view] if beside else []))]
     compared = (beside.found, line, beside.figures) if beside else None
 
     def content() -> bytes:
         from vitviz.web.report import html
 
-        captured = [one() for one in sides]
-        with (
-            use_language(language),  # it is called in another thread
-            pass_queue().turn(lambda ahead: None, patient=True) as mine,
-        ):
-            return html(
-                captured, compared=compared, pause=lambda: mine.give_way(lambda ahead: None)
-            ).encode()
+        with use_language(language):  # it is called in another thread
+            try:
+                captured = [one() for one in sides]
+                with pass_queue().turn(lambda ahead: None, patient=True, visitor=visitor) as mine:
+                    return html(
+                        captured, compared=compared, pause=lambda: mine.give_way(lambda ahead: None)
+                    ).encode()
+            except BusyError as error:  # Streamlit would say that it failed, and not why
+                return f'<!DOCTYPE html><meta charset="utf-8"><p>{escape(tr(error))}</p>'.encode()
 
     what = tr("both sides and of their comparison") if beside else tr("this picture")
     st.download_button(
@@ -56,7 +58,7 @@ def report_button(view: View, data: Data | None) -> None:
     )
 
 
-def _again(view: View) -> "Callable[[], Captured]":
+def _again(view: View, visitor: str | None) -> "Callable[[], Captured]":
     """Return what makes a view's capture later, without holding its model or its capture.
 
     A session keeps it for as long as it is open, and there may be many. It draws nothing.
@@ -70,7 +72,7 @@ def _again(view: View) -> "Callable[[], Captured]":
         model = load()
 
         def in_turn() -> "Activations":
-            with pass_queue().turn(lambda ahead: None):
+            with pass_queue().turn(lambda ahead: None, visitor=visitor):
                 return capture(model, picture.image)
 
         key = (*model_key(model), picture.digest)

@@ -10,7 +10,7 @@ from streamlit.delta_generator import DeltaGenerator
 from vitviz.app import settings
 from vitviz.app.options import image_size_in
 from vitviz.app.settings import setting
-from vitviz.app.shared import models
+from vitviz.app.shared import models, started
 from vitviz.app.shared.models import MIMETIC, RANDOM, TRAINED, Input
 from vitviz.app.shared.pictures import Picture
 from vitviz.app.widgets.control import choose
@@ -86,7 +86,7 @@ def check_tokens(asked: "Model", own: "Model") -> None:
 def _most(own: "Model") -> int:
     from vitviz.zoo import tokens_attending
 
-    return max(models.options().max_tokens, tokens_attending(own))
+    return max(started.options().max_tokens, tokens_attending(own))
 
 
 def load_beside(name: str, weights: str, picture: Picture) -> "Model":
