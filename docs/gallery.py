@@ -88,6 +88,7 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
     left, above = crop[0] + PATCH[1] * wide, crop[1] + PATCH[0] * high
     moose = vitviz.open_image((assets() / "samples" / "moose.jpg").read_bytes())
     others = vitviz.capture(model, moose)
+    exchanged = intervention.patch_heads(model, [(image, moose)])
     alike = inspection.cross_similarity(acts, others)
     matches = inspection.mutual_matches(alike)
     both = inspection.joint_components(acts, others)[:2]
@@ -235,6 +236,9 @@ def figures() -> Mapping[str, Callable[[], "go.Figure"]]:
             block=4,
         ),
         "offset_attention": lambda: plots.offset_attention(acts, LAYER, HEAD),
+        "patch_effects": lambda: plots.patch_effects(
+            exchanged.mean, [str(number + 1) for number in range(acts.num_heads)], axis="head"
+        ),
         "patch_answers": lambda: plots.patch_answers(
             intervention.patch_lens(model, acts, acts.depth),
             image,

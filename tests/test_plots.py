@@ -227,6 +227,9 @@ EXAMPLES: dict[str, Callable[[], go.Figure]] = {
     "answer_change": lambda: plots.answer_change(
         np.array([0.1, 0.6, 0.3]), np.array([0.5, 0.3, 0.2]), ["cat", "dog", "owl"]
     ),
+    "patch_effects": lambda: plots.patch_effects(
+        np.array([[0.2, -0.1, 0.5], [0.0, np.nan, 0.9]]), ["1", "2", "all"], axis="head"
+    ),
     "judged_maps": lambda: plots.judged_maps(
         {"one": (0.2, 0.1, 0.3), "other": (0.4, 0.35, 0.45), "random": (0.42, 0.4, 0.44)},
         measure="deletion",
@@ -1048,6 +1051,17 @@ def test_lines_that_are_compared_differ_in_more_than_colour() -> None:
         lines = EXAMPLES[name]().data
         assert len({line.line.dash for line in lines}) == len(lines)
         assert len({line.marker.symbol for line in lines}) == len(lines)
+
+
+def test_effects_of_parts_are_centred_at_0_and_marked_where_their_interval_leaves_it_out() -> None:
+    mean = np.array([[0.2, -0.1], [0.1, -0.6]])
+    interval = mean - np.array([[0.1, 0.3], [0.2, 0.1]]), mean + np.array([[0.1, 0.3], [0.2, 0.1]])
+    figure = plots.patch_effects(mean, ["CLS", "1.1"], axis="token", interval=interval)
+    heat, dots = figure.data
+    assert -heat.zmin == heat.zmax == pytest.approx(60)
+    assert [*zip(dots.x, dots.y, strict=True)] == [(0, 1), (1, 2)]
+    assert "most in layer 2, 1.1, -60 %" in alt(figure)
+    assert heat.customdata[1][1] == "layer 2, 1.1, -70 to -50 %"
 
 
 def test_judged_maps_show_intervals_and_chance() -> None:

@@ -28,8 +28,10 @@ from pages.driver import (
     upload,
 )
 from pages.test_distance import numbers
-from vitviz import Activations, Model, capture, inspection
+from vitviz import Activations, Model, capture, inspection, intervention
+from vitviz.app.screens import compare_patching
 from vitviz.app.shared import models, pictures
+from vitviz.common import SMALL_MODEL
 from vitviz.text.class_names import common_names
 from vitviz.web.token_map import matching_patch
 
@@ -392,3 +394,103 @@ def test_random_weights_are_named_for_two_pictures_too() -> None:
     at = opened("compare", compare="pictures", weights="random")
     assert any("**random weights**" in warning.value for warning in at.warning)
     assert "random weights" in provenance(at)
+
+
+# --- parts of one picture in the other's pass ----------------------------------------------------
+
+
+def patched(model: str = SMALL_MODEL, **link: str) -> AppTest:
+    """The page with its experiment open, on two samples with different answers."""
+    at = AppTest.from_file(driver.APP, default_timeout=120)
+    for name, value in (dict(picture="dog", other_picture="bison", model=model) | link).items():
+        at.query_params[name] = value
+    at.session_state["patching"] = True
+    at.session_state["data_compare"] = True
+    return driver.at_page(at, "compare").run()
+
+
+def exchange(at: AppTest) -> AppTest:
+    (button,) = [each for each in at.button if each.key == "run patching"]
+    button.click().run()
+    assert_works(at)
+    assert not [each for each in at.button if each.key in ("run patching", "cancel patching")]
+    return at
+
+
+def images(*names: str) -> list[Any]:
+    return [pictures.sample(name).image for name in names]
+
+
+def effects(at: AppTest) -> np.ndarray:
+    """What the last chart of the page shows, (layers, parts)."""
+    return numbers(json.loads(charts(at)[-1].spec)["data"][0]["z"])
+
+
+def test_the_effects_of_heads_and_of_layers_are_those_of_the_library() -> None:
+    driver.forget()
+    assert not [each for each in opened("compare").button if each.key == "run patching"]
+    at = exchange(patched())
+    model = models.load(SMALL_MODEL)
+    pair = [(*images("dog", "bison"),)]
+    heads = intervention.patch_heads(model, pair).mean
+    together = intervention.patch_heads(model, pair, together=True).mean
+    wanted = 100 * np.concatenate([heads, together], axis=1)
+    np.testing.assert_allclose(effects(at), wanted, rtol=1e-4, atol=1e-4)
+    layer, head = np.unravel_index(int(np.abs(heads).argmax()), heads.shape)
+    assert (
+        f"Most by layer {layer + 1}, head {head + 1}: **{100 * heads[layer, head]:+.0f} %**."
+        in prose(at)
+    )
+    assert f"in layer {together.argmax() + 1}: **{100 * together.max():+.0f} %**." in prose(at)
+    assert "Answers: German shepherd → bison." in prose(at)
+    table = tables(at)[-1]
+    np.testing.assert_allclose(table["effect, %"], wanted.ravel(), rtol=1e-4, atol=1e-4)
+    assert list(table["head"][:7]) == ["1", "2", "3", "4", "5", "6", "all"]
+    back = effects(exchange(patched(picture="bison", other_picture="dog")))
+    assert np.abs(back - wanted).max() > 1  # the other direction is another experiment
+
+
+def test_pairs_have_an_interval_and_leave_out_those_of_one_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver.forget()
+    pairs = (("dog", "bison"), ("dog", "dog"), ("koala", "goldfish"))
+    monkeypatch.setitem(compare_patching.PRESETS, "animals", pairs)
+    at = exchange(patched(part="tokens", pairs="animals"))
+    model = models.load(SMALL_MODEL)
+    masks = intervention.token_blocks(model, 1)
+    kept = [(*images(*names),) for names in (pairs[0], pairs[2])]
+    found = intervention.patch_tokens(model, kept, masks)
+    np.testing.assert_allclose(effects(at), 100 * found.mean, rtol=1e-3, atol=1e-3)
+    assert "Left out, as the model gives both pictures the same answer: 1." in prose(at)
+    low, high = found.interval()
+    table = tables(at)[-1]
+    assert list(table["token"][:3]) == ["CLS", "1.1", "1.2"]
+    np.testing.assert_allclose(table["95 % interval, low"], 100 * low.ravel(), rtol=1e-3, atol=0.1)
+    clear = int(((low > 0) | (high < 0)).sum())
+    assert f"A dot marks the {clear} of {low.size} parts" in prose(at)
+    dots = json.loads(charts(at)[-1].spec)["data"][1:]
+    assert sum(len(numbers(each["x"])) for each in dots) == clear
+    assert address(at)["pairs"] == "animals"
+
+
+def test_two_pictures_of_one_answer_have_none_to_move_to() -> None:
+    driver.forget()
+    at = exchange(patched(model=OTHER, picture="cat", other_picture="cat_face"))
+    assert "The model gives both pictures the same answer, cat," in at.info[0].value
+    assert_works(at)
+
+
+def test_what_cannot_be_exchanged_says_why() -> None:
+    driver.forget()
+    at = exchange(patched(model=SWIN, weights="random", part="tokens", compare="pictures"))
+    assert "cannot be exchanged" in " ".join(said.value for said in at.info)
+
+
+@pytest.mark.parametrize("pairs", compare_patching.PRESETS.values())
+def test_presets_are_of_samples_with_different_answers(pairs: tuple[tuple[str, str], ...]) -> None:
+    for both in pairs:
+        first, second = (acts_of(picture=name).logits for name in both)
+        assert first is not None
+        assert second is not None
+        assert first.argmax() != second.argmax()

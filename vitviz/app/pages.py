@@ -119,7 +119,7 @@ PAGES: Mapping[str, Page] = {
             "compare",
             (
                 *(*MODEL, "layer", "compare", "other_model", "other_weights", "other_picture"),
-                "matches",
+                *("matches", "pairs", "part"),
             ),
             picture="cat",  # of which there are two
         ),

@@ -37,6 +37,7 @@ from .experiments import (
     logit_lens,
     occlusion,
     parts_by_head,
+    patch_effects,
     removal_curves,
 )
 from .maps import (
@@ -100,6 +101,7 @@ __all__ = [
     "offset_attention",
     "parts_by_head",
     "patch_answers",
+    "patch_effects",
     "picture",
     "position_profile",
     "position_similarity",

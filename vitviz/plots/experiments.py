@@ -412,3 +412,83 @@ def judged_maps(
         f"{name} {each:.3g} ({start:.3g} – {end:.3g})" for name, (each, start, end) in means.items()
     )
     return finish(figure, f"{measure}, {unit}: {told}.", height=60 + 26 * len(names))
+
+
+def patch_effects(
+    mean: np.ndarray,
+    parts: Sequence[str],
+    *,
+    axis: str,
+    interval: tuple[np.ndarray, np.ndarray] | None = None,
+) -> go.Figure:
+    """Draw how far each part of a second picture moves the answer for a first one to its own.
+
+    Parameters
+    ----------
+    mean : ndarray of shape (layers, parts)
+        From 0, where the answer stays, to 1, where it becomes the second picture's; NaN is none.
+    parts : their names
+    axis : what they are
+    interval : lower and upper ends, as `mean`; a dot marks those that leave out 0
+    """
+    shares = 100 * mean
+    reach = float(np.nanmax(np.abs(shares))) or 1.0
+    places = [
+        [tr("layer {layer}, {part}", layer=layer + 1, part=part) for part in parts]
+        for layer in range(len(mean))
+    ]
+    if interval is not None:
+        low, high = (100 * end for end in interval)
+        places = [
+            [
+                tr("{place}, {low:+.0f} to {high:+.0f} %", place=place, low=one, high=other)
+                for place, one, other in zip(*row, strict=True)
+            ]
+            for row in zip(places, low, high, strict=True)
+        ]
+    figure = go.Figure(
+        go.Heatmap(
+            z=shares,
+            x=np.arange(len(parts)),
+            y=np.arange(1, len(mean) + 1),
+            zmin=-reach,
+            zmax=reach,
+            colorscale=SIGNED,
+            xgap=1,
+            ygap=1,
+            colorbar={
+                **colorbar("%", below=False),
+                "tickvals": [-reach, 0, reach],
+                "ticktext": [f"{-reach:+.0f}", "0", f"{reach:+.0f}"],
+            },
+            customdata=places,
+            hovertemplate="%{customdata}: %{z:+.1f} %<extra></extra>",
+        )
+    )
+    if interval is not None:
+        layers, columns = np.nonzero((low > 0) | (high < 0))
+        figure.add_scatter(
+            x=columns,
+            y=layers + 1,
+            mode="markers",
+            marker=dict(size=5, color="#111111", line=dict(width=1, color="#ffffff")),
+            hoverinfo="skip",
+        )
+    across = dict(
+        title=axis,
+        tickvals=list(range(len(parts))),
+        ticktext=[escape_text(part) for part in parts],
+        showgrid=False,
+        zeroline=False,
+    )
+    down = dict(title=tr("layer"), dtick=1 if len(mean) <= 12 else 4, autorange="reversed")
+    figure.update_layout(xaxis=across, yaxis=down, overwrite=True)
+    layer, part = np.unravel_index(int(np.nanargmax(np.abs(mean))), mean.shape)
+    words = tr(
+        "How far each part moves the answer to that of the second picture: most in layer {layer}, "
+        "{part}, {share:+.0f} %.",
+        layer=layer + 1,
+        part=parts[int(part)],
+        share=float(shares[layer, part]),
+    )
+    return finish(figure, words, height=120 + 24 * len(mean))

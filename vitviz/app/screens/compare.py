@@ -9,7 +9,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from vitviz import inspection, plots
 from vitviz.app import settings
-from vitviz.app.screens import compare_maps
+from vitviz.app.screens import compare_maps, compare_patching
 from vitviz.app.screens.compare_maps import Compared
 from vitviz.app.settings import setting
 from vitviz.app.shared import models, pictures, results
@@ -75,8 +75,16 @@ def page(view: View) -> Data | None:
             if mode == "pictures":
                 title = tr("Answer for {called}", called=literal(translate(called)))
             _answer(one, title, side)
+    exchanged: list[Table] = []
+    if mode == "pictures":
+        exchanged, pending = compare_patching.draw(view, other) or ([], None)
+        if pending is not None:
+            place, make = pending
+            with place:
+                make()
+            st.rerun()  # the result is cached now, and is drawn in the next run
     return Data(
-        lambda: [*_answers([view, other], names), *compared.tables()],
+        lambda: [*_answers([view, other], names), *compared.tables(), *exchanged],
         pictures=compared.measured,
         beside=Beside(other, compared.found, compared.figures),
     )
