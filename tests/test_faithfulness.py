@@ -24,6 +24,7 @@ from vitviz.profiling.faithful import Faithfulness, summarise
 from vitviz.profiling.judging import (
     MAPS,
     area_under_roc,
+    draw_map,
     patches_inside,
     random_orders,
     rank_correlation,
@@ -90,6 +91,85 @@ def test_measures_are_those_of_scipy_and_sklearn() -> None:
     assert rank_correlation(one, other) == pytest.approx(spearmanr(one.ravel(), other.ravel())[0])
     assert area_under_roc(one, inside) == pytest.approx(roc_auc_score(inside.ravel(), one.ravel()))
     assert np.isnan(rank_correlation(one, np.ones((6, 7))))
+
+
+def in_pixels(map_: np.ndarray) -> np.ndarray:
+    """A map of patches of 16 pixels as Quantus takes it: (1, 1, height, width)."""
+    whole: np.ndarray = np.kron(map_, np.ones((16, 16)))[None, None]
+    return whole
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_curves_are_those_of_quantus(name: str) -> None:
+    """Its PixelFlipping, with a patch a step; what patches become is painted here."""
+    quantus = pytest.importorskip("quantus", reason="Quantus is not installed")
+    model, target = model_of(name), 3
+    map_ = draw_map(model, vitviz.capture(model, picture()), picture(), "relevance", target)
+    x = model.preprocess(picture()).numpy()
+    grey = np.broadcast_to(x.mean(axis=(1, 2), keepdims=True), x.shape)
+
+    def curve(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+        def paint(arr: np.ndarray, indices: np.ndarray, **_: Any) -> np.ndarray:
+            painted = arr.copy()
+            painted[0, indices[0]] = end.ravel()[indices[0]]
+            return painted
+
+        metric = quantus.PixelFlipping(
+            features_in_step=3 * 16 * 16,
+            perturb_func=paint,
+            normalise=False,
+            abs=False,
+            disable_warnings=True,
+        )
+        given = dict(x_batch=begin[None], y_batch=np.array([target]), a_batch=in_pixels(map_))
+        (values,) = metric(model=model.module, **given, softmax=True, device="cpu")
+        return np.ravel(values)
+
+    options: Any = dict(steps=12, removal="mean")
+    areas = removal_areas(model, picture(), [map_], target, **options)
+    sides = ((deletion_curve, x, grey), (insertion_curve, grey, x))
+    for (ours, begin, end), (area,) in zip(sides, areas, strict=True):
+        found = ours(model, picture(), map_, target, **options)
+        wanted = curve(begin, end)
+        np.testing.assert_allclose(found.probabilities[1:], wanted, rtol=1e-4)
+        first = found.probabilities[0]  # which Quantus leaves out
+        assert area == pytest.approx(np.trapezoid([first, *wanted], dx=1 / 12), rel=1e-4)
+
+
+def test_pointing_and_overlap_are_those_of_quantus(folder: Path) -> None:
+    quantus = pytest.importorskip("quantus", reason="Quantus is not installed")
+    model, masks = model_of(), folder.parent / "masks"
+    names = ["grad_cam", "attention", "relevance"]
+    result = vitviz.faithfulness(model, folder, **{**FEW, "methods": names}, masks=masks)
+    options = dict(normalise=False, abs=False, disable_warnings=True)
+    metrics = {
+        "pointing": quantus.PointingGame(**options),
+        "overlap": quantus.AUC(**options),
+    }
+    seen = set()
+    for number in range(5):
+        with Image.open(folder / f"{number}.png") as file:
+            image = file.convert("RGB")
+        acts = vitviz.capture(model, image)
+        entry = Entry(source=str(folder / f"{number}.png"), place=(0, 0), name="", label=None)
+        inside = patches_inside(entry, str(masks), acts, image)
+        assert inside is not None
+        answer = result.pictures["answer"][number]
+        maps = [in_pixels(draw_map(model, acts, image, name, answer)) for name in names]
+        x = np.repeat(model.preprocess(image).numpy()[None], len(names), axis=0)
+        for measure, metric in metrics.items():
+            wanted = metric(
+                model=model.module,
+                x_batch=x,
+                y_batch=np.repeat(answer, len(names)),
+                a_batch=np.concatenate(maps),
+                s_batch=np.repeat(in_pixels(inside), len(names), axis=0),
+                device="cpu",
+            )
+            values = result.values[measure][number, : len(names)]
+            np.testing.assert_allclose(values, np.array(wanted, float), atol=1e-9)
+            seen |= {measure, *(values if measure == "pointing" else ())}
+    assert seen == {"pointing", "overlap", 0.0, 1.0}  # some maps hit, and some do not
 
 
 def test_shuffled_weights_have_the_same_entries_and_leave_the_model_as_it_is() -> None:
