@@ -142,7 +142,7 @@ LESS = {
     ("compare", PRESENTED): 0.27,
     ("compare", Look(ENLARGED)): 0.15,
     ("compare", Look(PROJECTOR)): 0.23,
-    **{(page, PRESENTED): 0.47 for page in ("attention", "rollout")},
+    **{(page, PRESENTED): 0.44 for page in ("positions", "attention", "rollout", "tokens")},
 }
 #: Where the first figure begins lower: below the names of two pictures (Compare).
 LOWER = {("compare", PRESENTED): 240}
