@@ -18,7 +18,7 @@ from pages.driver import (
 from pages.test_other_families import KINDS, MIXER, OTHERS, latex
 from vitviz import Model
 from vitviz.app.pages import PAGES
-from vitviz.app.screens.attention import COUNTS
+from vitviz.app.widgets.counts import COUNTS
 from vitviz.app.widgets.places import with_definitions
 from vitviz.text import TRAITS, glossary, page_text
 

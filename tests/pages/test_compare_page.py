@@ -396,6 +396,32 @@ def test_random_weights_are_named_for_two_pictures_too() -> None:
     assert "random weights" in provenance(at)
 
 
+# --- what the maps count -------------------------------------------------------------------------
+
+
+def test_both_maps_can_count_what_the_keys_add() -> None:
+    link = dict(compare="weights", model=SMALL_MODEL, layer="3", head="2", query="2.3")
+    at = opened_with_data("compare", counts="output", **link)
+    assert_works(at)
+    columns = []
+    for which, weights in enumerate(("trained", "random")):
+        model = models.load(SMALL_MODEL, weights)
+        acts = capture(model, pictures.sample(pictures.DEFAULT).image)
+        matrix = acts.carried(model, 2).by_head
+        wanted = matrix / matrix.sum(axis=2, keepdims=True)
+        np.testing.assert_allclose(
+            frames(at, which), wanted[..., 1:], atol=0.004 * wanted[..., 1:].max()
+        )
+        columns.append(100 * wanted[1, 1 + 6, 1:])
+    table = tables(at)[1]
+    for name, column in zip(table.columns[2:4], columns, strict=True):
+        np.testing.assert_allclose(table[name], column, rtol=1e-4)
+    correlation = np.corrcoef(*columns)[0, 1]
+    assert f"correlation is **{correlation:.2f}" in said(at).replace("−", "-")
+    assert "what the key adds after the projection" in provenance(at)
+    assert "What is added to it" in json.dumps(token_maps(at)[0])
+
+
 # --- parts of one picture in the other's pass ----------------------------------------------------
 
 

@@ -176,6 +176,21 @@ def test_sinks_that_cannot_be_told_say_why(
     assert_works(at)
 
 
+@pytest.mark.parametrize("counts", ["values", "output"])
+def test_the_map_can_count_what_the_keys_add(counts: Any, serve: Callable[[str], Model]) -> None:
+    model = serve("registers")
+    acts = seen(model)
+    at = opened("distance", layer="2", head="3", query="2.6", counts=counts)
+    assert_works(at)
+    weighted = acts.attention_map(1, (1, 5), of=counts, model=model)[2]
+    shown = numbers(trace(at, MAP)["z"])
+    np.testing.assert_allclose(shown / shown.sum(), weighted / weighted.sum(), rtol=1e-4)
+    assert shown.sum() < 100  # the rest is on the prefix
+    plain = numbers(trace(opened("distance", layer="2", head="3", query="2.6"), MAP)["z"])
+    assert np.abs(plain - shown).max() > 0.1
+    assert {"values": "length of the value", "output": "after the projection"}[counts] in prose(at)
+
+
 def test_the_menu_of_heads_leads_back_to_their_mean(serve: Callable[[str], Model]) -> None:
     serve("plain")
     at = opened("distance", head="4")

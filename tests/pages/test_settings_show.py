@@ -61,6 +61,8 @@ FIGURES: dict[str, tuple[dict[str, str], list[dict[str, str]]]] = {
             dict(head="2"),
             dict(beside="recorded"),
             dict(beside="cnn"),
+            dict(counts="values"),
+            dict(counts="output"),
             dict(picture="cat"),
         ],
     ),

@@ -90,7 +90,7 @@ PAGES: Mapping[str, Page] = {
         Page("attention", (*MODEL, "layer", "head", "counts", "scale", "predict")),
         Page(
             "distance",
-            (*MODEL, "layer", "head", "predict", "over", "variant", "beside", "profile"),
+            (*MODEL, "layer", "head", "counts", "predict", "over", "variant", "beside", "profile"),
         ),
         Page(
             "rollout",
@@ -119,7 +119,7 @@ PAGES: Mapping[str, Page] = {
             "compare",
             (
                 *(*MODEL, "layer", "compare", "other_model", "other_weights", "other_picture"),
-                *("matches", "pairs", "part"),
+                *("matches", "counts", "pairs", "part"),
             ),
             picture="cat",  # of which there are two
         ),

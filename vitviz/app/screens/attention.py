@@ -12,12 +12,12 @@ from vitviz.app.shared import results
 from vitviz.app.shared.classroom import Question
 from vitviz.app.shared.view import View
 from vitviz.app.widgets import prediction
-from vitviz.app.widgets.control import choose
+from vitviz.app.widgets.counts import COUNTS, choose_counts
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import MAX_MAP_BYTES, token_map
-from vitviz.common.language import Message, mark, tr, tr_md
+from vitviz.common.language import Message, tr, tr_md
 from vitviz.text import findings
 from vitviz.text import guesses as text
 from vitviz.web.token_map import (
@@ -33,14 +33,7 @@ from vitviz.web.token_map import (
 
 if TYPE_CHECKING:
     from vitviz.activations.activations import Of
-    from vitviz.activations.carried import Carried
 
-#: What a map counts.
-COUNTS: dict["Of", str] = {
-    "weights": mark("attention A"),
-    "values": mark("A times the length of the value"),
-    "output": mark("what the key adds after the projection"),
-}
 SHOWN_UNITS = 28
 MOST_MEASURED = 50_000_000  # numbers of A that are searched for patterns
 
@@ -58,7 +51,7 @@ def page(view: View) -> Data | None:
         guess = _guess(view, shapes[view.layer])
         if guess is None:
             return Data(lambda: [], hidden=True)
-    counts = _choose_counts(view)
+    counts = choose_counts(view)
     if acts.all_to_all:
         draw_finding(_pattern(view) if counts != "output" else _sinks(view))
     titles = map_titles()
@@ -89,42 +82,6 @@ def page(view: View) -> Data | None:
         lambda: [_table(view, shapes[view.layer], counts)],
         counted=None if counts == "weights" else tr(COUNTS[counts]),
     )
-
-
-def _choose_counts(view: View) -> "Of":
-    """Draw the menu of what the maps count; it is A where this is guessed or read in windows."""
-    from vitviz import ModelError
-
-    if not view.acts.all_to_all or view.acts.refusal or prediction.is_on():
-        return "weights"
-    counts = choose("counts", tr("The maps show"), COUNTS, "weights", "settings", "selectbox")
-    try:
-        _counted(view, counts, view.layer)
-    except ModelError as error:
-        st.warning(tr_md(error))
-        return "weights"
-    return counts
-
-
-def _counted(view: View, counts: "Of", layer: int) -> np.ndarray:
-    """Return what a map counts of a layer, each row as shares that sum to 1: (h, n, m)."""
-    if counts == "weights":
-        return view.acts.attention(layer)
-
-    def make() -> np.ndarray:
-        if counts == "output":
-            matrix = _carried(view, layer).by_head
-        else:
-            lengths = np.linalg.norm(view.acts.values(layer), axis=2)
-            matrix = view.acts.attention(layer) * lengths[:, None]
-        shares: np.ndarray = matrix / np.maximum(matrix.sum(axis=2, keepdims=True), 1e-30)
-        return shares.astype(np.float32)
-
-    return results.compute((*view.key, counts, layer), make, lambda made: made.nbytes)
-
-
-def _carried(view: View, layer: int) -> "Carried":
-    return view.acts.carried(view.model, layer)
 
 
 def _sinks(view: View) -> str:
@@ -245,10 +202,7 @@ def _mixing(view: View) -> Data:
 def _table(view: View, shape: Shape, counts: "Of") -> Table:
     """Return one row or column of what the maps count for every head, in per cent."""
     row = view.style.direction == "row" or shape.prefix_only
-    shares = results.query_shares(view)
-    if counts != "weights":
-        shares = results.shares_of_query(view, _counted(view, counts, view.layer), row=row)
-    shares = 100 * shares
+    shares = 100 * results.query_shares(view, counts)
     columns: Columns = {Message("mean of heads, %"): shares.mean(axis=0)}
     columns |= {
         Message("head {number}, %", number=number + 1): share for number, share in enumerate(shares)
@@ -277,7 +231,7 @@ def _frames(view: View, counts: "Of") -> list[Frame]:
         if counts == "weights":
             return capture_frames(acts, wanted)
         prefix = len(view.prefix)
-        return [encode_frame(n, _counted(view, counts, n), prefix, "share") for n in wanted]
+        return [encode_frame(n, results.counted(view, counts, n), prefix, "share") for n in wanted]
 
     return results.compute(
         (*view.key, "token map", counts, tuple(wanted)),

@@ -13,6 +13,7 @@ from vitviz.app import settings
 from vitviz.app.shared import models, results
 from vitviz.app.shared.view import MEAN, View, placed_grid, token_text
 from vitviz.app.widgets.control import control
+from vitviz.app.widgets.counts import COUNTS, choose_counts
 from vitviz.app.widgets.data_table import SCALES, Table
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import draw_finding, places
@@ -28,6 +29,7 @@ from vitviz.web.token_map import (
     capture_frames,
     count_map_bytes,
     default_query,
+    encode_frame,
     frame_shape,
     matching_patch,
     pack_stack,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from vitviz import Activations, Model
+    from vitviz.activations.activations import Of
 
 
 @dataclass(frozen=True)
@@ -107,9 +110,10 @@ def draw_model_pair(
     for words in dict.fromkeys(refusals):
         st.info(words)
     found = ""
+    counts: Of = "weights" if refusals else choose_counts(*both)
     if not refusals:
-        correlation, common = _correlation(view, other)
-        grids = [_map(one)[0].shape for one in both]
+        correlation, common = _correlation(view, other, counts)
+        grids = [_map(one, counts)[0].shape for one in both]
         found = findings.maps(correlation, grids, common)
         draw_finding(found)
         if view.query_patch is None and view.query_name != other.query_name:
@@ -127,14 +131,14 @@ def draw_model_pair(
                     f"**{literal(translate(called))}** · "
                     + tr("layer {layer} of {depth}", layer=one.layer + 1, depth=one.acts.depth)
                 )
-                _draw_linked_map(one, side, mean)
+                _draw_linked_map(one, side, mean, counts)
     measured = (
         [_distances(one) for one in both] if not any(_attentionless(one) for one in both) else []
     )
     figures = (_distance_figure(both, names, measured),) if measured else ()
 
     def tables() -> list[Table]:
-        made = [] if refusals else [_map_table(view, other, names)]
+        made = [] if refusals else [_map_table(view, other, names, counts)]
         return made + ([_distance_table(both, names, measured)] if measured else [])
 
     head = _head_words(MEAN if view.head is None else view.head + 1)
@@ -143,6 +147,7 @@ def draw_model_pair(
         tr("beside {provenance}", provenance=tr(other.model.provenance)),
         tr("layer {layer} of {depth}", layer=other.layer + 1, depth=other.acts.depth),
         *([] if refusals else [SCALES[scale_of(view)]]),
+        *([] if counts == "weights" else [tr(COUNTS[counts])]),
         view.picture.name,
     )
     return Compared(" · ".join(line), tables, found, figures)
@@ -166,14 +171,18 @@ def _why_no_map(view: View) -> str | None:
     return tr_md(layer.refusal) if layer.refusal else None
 
 
-def _draw_linked_map(view: View, side: str, mean: bool) -> None:
+def _draw_linked_map(view: View, side: str, mean: bool, counts: "Of") -> None:
     def make() -> Frame:
+        if counts != "weights":
+            matrix = results.counted(view, counts, view.layer)
+            matrix = matrix.mean(axis=0, keepdims=True) if mean else matrix
+            return encode_frame(0, matrix, len(view.prefix), "share")
         (frame,) = capture_frames(view.acts, [view.layer], mean=mean)
         return replace(frame, index=0)
 
     results.check_message(count_map_bytes(view.acts, [view.layer]))
     frame = results.compute(
-        (*view.key, "compared", view.layer, mean), make, lambda made: made.nbytes
+        (*view.key, "compared", view.layer, mean, counts), make, lambda made: made.nbytes
     )
     shape = frame_shape(view.acts, view.layer)
     alone = frame.codes.shape[0] == 1
@@ -183,32 +192,38 @@ def _draw_linked_map(view: View, side: str, mean: bool) -> None:
         replace(shape, heads=1) if mean else shape,
         name=side,
         kind="share",
-        title=tr("What it attends to")
-        if view.style.direction == "row"
-        else tr("Who attends to it"),
+        title=_title(view, counts),
         map_name=tr("layer {layer}", layer=view.layer + 1)
         + (tr(", mean of heads") if alone and mean else ""),
-        version=(view.layer, mean),
+        version=(view.layer, mean, counts),
     )
 
 
-def _map(view: View) -> tuple[np.ndarray, Crop]:
+def _title(view: View, counts: "Of") -> str:
+    """Return the title of a map, by what it counts and which way."""
+    row = view.style.direction == "row"
+    if counts == "weights":
+        return tr("What it attends to") if row else tr("Who attends to it")
+    return tr("What is added to it") if row else tr("What it adds to others")
+
+
+def _map(view: View, counts: "Of") -> tuple[np.ndarray, Crop]:
     """Return the shares of each patch (rows, cols), of the head or the mean, and where they lie."""
     acts, described = view.acts, view.acts.layers[view.layer]
     row = view.style.direction == "row" or described.kind == "class"
     grid = described.key_grid if row else described.query_grid
-    shares = results.query_shares(view)
+    shares = results.query_shares(view, counts)
     shown = shares.mean(axis=0) if view.head is None else shares[view.head]
     return shown[-grid[0] * grid[1] :].reshape(grid), acts.crop_of(view.layer, keys=row)
 
 
-def _correlation(view: View, other: View) -> tuple[float, Grid]:
-    (first, crop), (second, other_crop) = _map(view), _map(other)
+def _correlation(view: View, other: View, counts: "Of") -> tuple[float, Grid]:
+    (first, crop), (second, other_crop) = _map(view, counts), _map(other, counts)
     return inspection.map_correlation(first, second, crop=crop, other_crop=other_crop)
 
 
-def _map_table(view: View, other: View, names: Sequence[str]) -> Table:
-    (values, crop), (others, other_crop) = _map(view), _map(other)
+def _map_table(view: View, other: View, names: Sequence[str], counts: "Of") -> Table:
+    (values, crop), (others, other_crop) = _map(view, counts), _map(other, counts)
     first, second = inspection.common_maps(values, others, crop=crop, other_crop=other_crop)
     rows, cols = np.indices(first.shape).reshape(2, -1) + 1
     return Table(
@@ -216,7 +231,7 @@ def _map_table(view: View, other: View, names: Sequence[str]) -> Table:
             "The maps of {query} in the grid in which they are compared: the mean share "
             "of a patch there. Their correlation is {correlation:.4f}.",
             query=view.query_name,
-            correlation=_correlation(view, other)[0],
+            correlation=_correlation(view, other, counts)[0],
         ),
         {
             Message("row"): rows,

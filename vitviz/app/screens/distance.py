@@ -17,11 +17,12 @@ from vitviz.app.shared.classroom import Question
 from vitviz.app.shared.view import MEAN, View, model_key
 from vitviz.app.widgets import lesson, prediction, profiles
 from vitviz.app.widgets.control import choose, control
+from vitviz.app.widgets.counts import COUNTS, choose_counts
 from vitviz.app.widgets.data_table import Columns, Data, Table
 from vitviz.app.widgets.experiment import Pending, find_result, run_button
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import draw_finding, places
-from vitviz.app.widgets.token_map import middle
+from vitviz.app.widgets.token_map import middle, patch_number
 from vitviz.common.language import Message, mark, patch_name, tr, tr_md
 from vitviz.plots.maps import query_map
 from vitviz.text import findings
@@ -31,6 +32,7 @@ from vitviz.zoo.checkpoints import assets
 
 if TYPE_CHECKING:
     from vitviz import Activations, Profile
+    from vitviz.activations.activations import Of
     from vitviz.intervention import Progress
 
 BESIDE = ("none", "recorded", "cnn", "both")
@@ -192,13 +194,14 @@ def page(view: View) -> Data | None:
     )
     draw_finding(findings.distance(mean(survey.distance), equal), of=measured)
     dots, one = places().stage.columns([7, 5])
+    counts = choose_counts(view)
     sinks = _find_sinks(view) if over == "image" else None
     with dots:
         _dots(view, survey, behind, sinks, guess.answer if guess else None)
         if guess is not None:
             prediction.draw_class_guesses(guess.question, draw)
     with one:
-        _map(view)
+        _map(view, counts)
     _one_head(view, survey, behind)
     compare_with_reference(view, behind, mean(survey.distance), measured)
     _extremes(survey)
@@ -445,14 +448,16 @@ def _extremes(survey: Survey) -> None:
     )
 
 
-def _map(view: View) -> None:
+def _map(view: View, counts: "Of") -> None:
     """Draw the map of the chosen head on the picture: of the query, or of the patch in the middle.
 
     A click on a patch makes it the query.
     """
     cols = view.grid[1]
     query = view.query_patch or middle(view.grid)
-    shares = view.acts.attention_map(view.layer, query)
+    token = len(view.prefix) + patch_number(view.grid, query)
+    shares = results.counted(view, counts, view.layer)[:, token, len(view.prefix) :]
+    shares = shares.reshape(-1, *view.grid)
     shown = shares.mean(axis=0) if view.head is None else shares[view.head]
     image, crop = results.photo(view), view.acts.crop
     left, top, right, bottom = crop
@@ -464,19 +469,27 @@ def _map(view: View) -> None:
         head=_head_name(view, capital=True),
         patch=patch_name(*query),
     )
+    if counts != "weights":
+        name = tr(
+            "{head}: {what}, of the patch at {patch}",
+            head=_head_name(view, capital=True),
+            what=tr(COUNTS[counts]),
+            patch=patch_name(*query),
+        )
 
     def choose_patch() -> None:
         for point in st.session_state[_MAP].selection.points:
             row, col = divmod(point["point_index"], cols)
             settings.change(query=f"{row + 1}.{col + 1}")
 
-    st.markdown(
-        tr(
-            "**{head}**, from {patch}; click another patch",
-            head=_head_name(view, capital=True),
-            patch=patch_name(*query),
-        )
+    words = tr(
+        "**{head}**, from {patch}; click another patch",
+        head=_head_name(view, capital=True),
+        patch=patch_name(*query),
     )
+    if counts != "weights":
+        words += f" · {tr(COUNTS[counts])}"
+    st.markdown(words)
     show(
         query_map(shown, image, crop=crop, query=query, name=name),
         key=_MAP,

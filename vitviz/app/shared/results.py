@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from vitviz import Activations, Model
     from vitviz.activations import Edit
+    from vitviz.activations.activations import Of
     from vitviz.inspection import Measurements
 
 T = TypeVar("T")
@@ -235,13 +236,39 @@ def shares_of_query(view: View, matrix: np.ndarray, *, row: bool) -> np.ndarray:
     return shares
 
 
-def query_shares(view: View) -> np.ndarray:
+def counted(view: View, counts: "Of", layer: int) -> np.ndarray:
+    """Return what a map counts of a layer, each row as shares that sum to 1: (h, n, m).
+
+    Raises
+    ------
+    ModelError
+        As `Activations.attention`, `values` and `carried`.
+    """
+    if counts == "weights":
+        return view.acts.attention(layer)
+
+    def make() -> np.ndarray:
+        if counts == "output":
+            matrix = view.acts.carried(view.model, layer).by_head
+        else:
+            lengths = np.linalg.norm(view.acts.values(layer), axis=2)
+            matrix = view.acts.attention(layer) * lengths[:, None]
+        shares: np.ndarray = matrix / np.maximum(matrix.sum(axis=2, keepdims=True), 1e-30)
+        return shares.astype(np.float32)
+
+    return compute((*view.key, counts, layer), make, lambda made: made.nbytes)
+
+
+def query_shares(view: View, counts: "Of" = "weights") -> np.ndarray:
     """Return the query's row or column of A (heads, tokens), or of the patches (heads, patches).
 
-    Prefix tokens come first, where all attention is in one matrix.
+    Prefix tokens come first, where all attention is in one matrix. There `counts` may be something
+    else than A.
     """
     acts, described = view.acts, view.acts.layers[view.layer]
     row = view.style.direction == "row" or described.kind == "class"
+    if counts != "weights":
+        return shares_of_query(view, counted(view, counts, view.layer), row=row)
     if described.kind in ("global", "class"):
         return shares_of_query(view, acts.attention(view.layer), row=row)
     query = view.query_patch
