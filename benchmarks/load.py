@@ -5,7 +5,8 @@
     python benchmarks/load.py beside [--sessions 3] [--maps 20]
     python benchmarks/load.py sizes [--count 120] [--max-tokens 1024] [--weights trained]
     python benchmarks/load.py giants [--size 352x352] [--sessions 3] [--max-tokens 20000]
-    python benchmarks/load.py walks [--visitors 0 1 5 10 20]
+    python benchmarks/load.py limits [--sessions 30]
+    python benchmarks/load.py walks [--visitors 0 1 5 10 20] [--cache 128]
 
 Each session speaks the protocol of Streamlit's page over its own websocket (tests/visitor.py).
 Nothing is drawn by a browser, so what a browser costs is not in it.
@@ -31,9 +32,15 @@ promised 2 GB at most, captures 512 MB and pictures 256 MB.
 giants: visitors ask at once for one large input each, which the operator allowed by --max-tokens;
 each is shown or refused, and the server goes on.
 
+limits: tries to break the limits of a public server. More visitors come than are let in, and each
+gets in when others leave, in the order of arrival; one sends more pictures than they may, from
+several sessions at once; one asks for experiments without a break, from several sessions, while
+others look at their pictures; and one opens pages without end.
+
 walks: a new server for each number of visitors. Each visitor uploads a picture of their own and
 walks through all pages with every model that ships, all at the same time, and stays. The memory is
-that of the server: its peak, and what it holds in the end.
+that of the server as `vitviz app` starts it: its peak, what it holds in the end, and how much of
+that lies in libraries for CUDA, which torch without CUDA lacks.
 """
 
 import argparse
@@ -48,12 +55,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import cycle, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from joblib import cpu_count
@@ -61,6 +69,7 @@ from PIL import Image
 
 import vitviz
 from vitviz.app.pages import OPENING, PAGES
+from vitviz.app.shared.limits import MAX_WAITING
 from vitviz.common import DEFAULT_MODEL
 from vitviz.web.token_map import encode_frame
 from vitviz.zoo.checkpoints import shipped_names
@@ -69,6 +78,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from app_server import Server, free_port, serving
 from visitor import Visitor
+from websockets.exceptions import InvalidStatus
 
 GOAL = 10.0  # seconds, of 95 in 100
 AFTER = 2.0  # seconds that a map may wait for an experiment, or without a place in the queue
@@ -76,10 +86,12 @@ SETTLED = 15  # rounds
 GROWTH = 0.05  # of the peak after those, at most
 PROMISED = 2000 + 512 + 256  # MB of weights, captures and pictures
 WORKING = 700  # MB of one pass and its page, and of what Python and its allocator keep
+INSIDE, UPLOADS, SECONDS = 5, 10, 20  # limits of `limits`
 BARS = 700, 1000  # MB of a server without visitors, and with ten
 VISITED = ("attention", "distance", "classify", "rollout", "tokens", "positions", "filters")
 SIZES = ("32x48", "48x48", "96x64", "whole")
 PICTURES = 4  # of each visitor
+SAMPLES = ("dog", "cat", "duck", "koala", "horse", "moose", "pig", "bison", "coffee")
 Pictures = Iterator[int]  # their numbers
 
 
@@ -420,9 +432,7 @@ def giants(size: str, sessions: int, most: int) -> bool:
         opened = memory(server.pid, "VmRSS")
 
         def ask(number: int) -> str:
-            with Visitor(
-                server.url, f"size={size}&picture={('dog', 'cat', 'duck')[number % 3]}"
-            ) as one:
+            with Visitor(server.url, f"size={size}&picture={SAMPLES[number % 3]}") as one:
                 one.run()
                 return "; ".join(one.complaints) or one.provenance
 
@@ -436,25 +446,156 @@ def giants(size: str, sessions: int, most: int) -> bool:
     return good
 
 
-def walks(counts: list[int]) -> bool:
+def limits(sessions: int) -> bool:
+    """Try to break each limit; returns whether all held."""
+    words = ("--", f"--max-visitors={INSIDE}", f"--visitor-uploads={UPLOADS}")
+    with started(*words, f"--visitor-seconds={SECONDS}") as server:
+        with Visitor(server.url) as visitor:
+            visitor.run()  # so that all is loaded
+        tried = {
+            f"at most {INSIDE} inside, and {sessions} let in in order": crowd(server, sessions),
+            f"{UPLOADS} uploads of one visitor": flood(server),
+            f"{SECONDS} seconds of one visitor, and others are served": greed(server),
+            f"{INSIDE + MAX_WAITING} pages open": siege(server),
+        }
+    for what, held in tried.items():
+        print(f"{'held' if held else 'BROKEN'}: {what}")
+    return all(tried.values())
+
+
+def crowd(server: Server, count: int) -> bool:
+    """Let so many come at once, each of whom leaves once they have seen a map."""
+    inside, most, order, lock = 0, 0, list[int](), threading.Lock()
+
+    def come(number: int) -> None:
+        nonlocal inside, most
+        time.sleep(number / 5)  # so that there is an order
+        with Visitor(server.url, address=f"198.51.100.{number}") as visitor:
+            while not visitor.run().codes.size:
+                assert "in line" in visitor.elements("markdown")[0].body
+                time.sleep(1)
+            with lock:
+                inside, most = inside + 1, max(most, inside + 1)
+                order.append(number)
+            time.sleep(2)
+            with lock:
+                inside -= 1
+
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(come, range(count)))
+    early = max(place - number for place, number in enumerate(order))  # they ask once a second
+    print(f"at most {most} of {count} inside; nobody was overtaken by more than {early}")
+    return most <= INSIDE and sorted(order) == list(range(count)) and early < INSIDE
+
+
+def flood(server: Server) -> bool:
+    """Send pictures from several sessions of one address."""
+    with ExitStack() as leaving:
+        visitors = [
+            leaving.enter_context(Visitor(server.url, address="203.0.113.1")) for _ in range(4)
+        ]
+        for visitor in visitors:
+            visitor.run()
+
+        def send(number: int) -> int:
+            visitor = visitors[number % len(visitors)]
+            place = f"/_stcore/upload_file/{visitor.session}/{number}"
+            return visitor.put(place, f"{number}.jpg", bytes(1000))
+
+        with ThreadPoolExecutor(8) as pool:
+            answers = Counter(pool.map(send, range(200)))
+    print(f"200 uploads of one visitor were answered by {dict(answers)}")
+    return answers == {204: UPLOADS, 429: 200 - UPLOADS}
+
+
+def greed(server: Server) -> bool:
+    """Ask for experiments from several sessions of one address, also after the first refusal."""
+    end, refused, late = time.monotonic() + 120, list[float](), list[str]()
+
+    def ask(number: int) -> None:
+        after, page = 0, dict(page="classify", address="203.0.113.2")
+        for block, picture in product((4, 2), SAMPLES[number::3]):
+            query = f"picture={picture}&block={block}"
+            with Visitor(server.url, query, **page) as visitor:
+                visitor.run()
+                labels = [one.label for one in visitor.elements("button")]
+                for label in [label for label in labels if "passes" in label]:
+                    heard = len(visitor.progress)
+                    visitor.press(label)
+                    visitor.read_until("script_finished", patience=120)
+                    passes = [said for said in visitor.progress[heard:] if said.startswith("Pass")]
+                    late.extend(passes if after else [])
+                    if any("seconds of computing" in said for said in visitor.complaints):
+                        refused.append(time.monotonic())
+                        after += 1
+            if after > 5 or time.monotonic() > end:
+                return
+
+    with ThreadPoolExecutor(3) as pool:
+        asking = [pool.submit(ask, number) for number in range(3)]
+        times = []
+        with Visitor(server.url, address="203.0.113.3") as other:
+            other.run()
+            for number in range(UPLOADS):
+                begun = time.monotonic()
+                other.upload(f"{number}.jpg", photo(900 + number, (1200, 900)))
+                times.append(time.monotonic() - begun)
+                time.sleep(1)
+        for one in asking:
+            one.result()
+    print(f"refused {len(refused)} times; passes after a refusal: {len(late)}")
+    print(f"maps of another visitor meanwhile: {spread(times)}")
+    return len(refused) >= 10 and not late
+
+
+def siege(server: Server) -> bool:
+    """Open pages until no more are let into the line, and see that the server goes on."""
+    with ExitStack() as leaving:
+        opened = 0
+        with suppress(InvalidStatus):
+            while opened < 2 * MAX_WAITING:
+                address = f"192.0.2.{opened}"
+                leaving.enter_context(Visitor(server.url, address=address)).ask()
+                opened += 1
+    time.sleep(3)
+    print(f"{opened} pages could be opened; peak {memory(server.pid, 'VmHWM'):.0f} MB")
+    with Visitor(server.url, address="203.0.113.4") as visitor:
+        return opened <= INSIDE + MAX_WAITING and visitor.run().codes.size > 0
+
+
+def walks(counts: list[int], cache: int) -> bool:
     """Let so many visitors walk through all pages; returns whether the memory keeps its bars."""
     good = True
-    print("visitors   at the peak   in the end   seconds")
+    print(f"visitors   at the peak   in the end   of it CUDA   seconds   (--cache {cache})")
     for count in counts:
         pictures = [photo(number, (1600, 1200)) for number in range(count)]
         with ExitStack() as leaving, ThreadPoolExecutor(max(count, 1)) as pool:
-            server = leaving.enter_context(started())
+            command = (sys.executable, "-m", "vitviz", "app")
+            server = leaving.enter_context(started(f"--cache={cache}", command=command))
             visitors = [leaving.enter_context(Visitor(server.url)) for _ in range(count)]
             begun = time.monotonic()
             list(pool.map(walk, visitors, range(count), pictures))
             seconds = time.monotonic() - begun
             if not count:
-                time.sleep(15)  # until all libraries are loaded that are loaded unasked
+                time.sleep(30)  # until all libraries are loaded that are loaded unasked
             peak, now = (memory(server.pid, field) for field in ("VmHWM", "VmRSS"))
-        print(f"{count:8} {peak:10.0f} MB {now:9.0f} MB {seconds:9.0f}", flush=True)
+            cuda = in_libraries(server.pid, ("/nvidia/", "/cuda/", "_cuda", "/triton/"))
+        print(f"{count:8} {peak:10.0f} MB {now:9.0f} MB {cuda:9.0f} MB {seconds:9.0f}", flush=True)
         good &= peak < BARS[0] if not count else peak < BARS[1] or count > 10
     print(f"goal: under {BARS[0]} MB without visitors, and under {BARS[1]} MB with up to 10")
     return good
+
+
+def in_libraries(pid: int, names: tuple[str, ...]) -> float:
+    """Of a process, the MB in memory that come from files with one of these in their paths."""
+    total, counts = 0, False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        first, *words = line.split()
+        if not first.endswith(":"):
+            counts = any(name in line for name in names)
+        elif first == "Rss:" and counts:
+            total += int(words[0])
+    return total / 1000
 
 
 def walk(visitor: Visitor, number: int, picture: bytes) -> None:
@@ -471,10 +612,10 @@ def walk(visitor: Visitor, number: int, picture: bytes) -> None:
 
 
 @contextmanager
-def started(*words: str, port: int | None = None) -> Iterator[Server]:
+def started(*words: str, **how: Any) -> Iterator[Server]:
     with (
         tempfile.TemporaryDirectory() as folder,
-        serving(Path(folder) / "log", *words, port=port) as server,
+        serving(Path(folder) / "log", *words, **how) as server,
     ):
         yield server
 
@@ -505,9 +646,13 @@ def main() -> int:
     way.add_argument("--sessions", type=int, default=3)
     way.add_argument("--max-tokens", type=int, default=20_000)
     way.set_defaults(run=lambda asked: giants(asked.size, asked.sessions, asked.max_tokens))
+    way = ways.add_parser("limits")
+    way.add_argument("--sessions", type=int, default=30)
+    way.set_defaults(run=lambda asked: limits(asked.sessions))
     way = ways.add_parser("walks")
     way.add_argument("--visitors", type=int, nargs="+", default=[0, 1, 5, 10, 20])
-    way.set_defaults(run=lambda asked: walks(asked.visitors))
+    way.add_argument("--cache", type=int, default=128)
+    way.set_defaults(run=lambda asked: walks(asked.visitors, asked.cache))
     asked = parser.parse_args()
     print(f"{cpu_count()} cores, load {os.getloadavg()[0]:.1f} before", flush=True)
     good = asked.run(asked)

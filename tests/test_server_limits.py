@@ -196,19 +196,18 @@ def test_a_visitor_sends_so_many_pictures_an_hour(coming: Callable[..., Visitor]
 
 def test_a_visitor_computes_so_many_seconds_an_hour(coming: Callable[..., Visitor]) -> None:
     """Whoever has used them up still sees what was computed, and nobody else is refused."""
-    visitor = coming(31, page="classify").run()
-    seen = visitor.provenance
-    for block in (1, 2, 3, 4, 5, 6):
-        visitor.choose("Side of a block, patches", block) if block > 1 else None
-        visitor.run()
-        offered = [one.label for one in visitor.elements("button") if "passes" in one.label]
-        for label in offered:
+    said: list[str] = []
+    for block in (4, 2):  # which has more passes
+        visitor = coming(31, f"block={block}", page="classify").run()
+        seen = visitor.provenance
+        labels = [one.label for one in visitor.elements("button")]
+        for label in [label for label in labels if "passes" in label]:
             visitor.press(label)
             visitor.read_until("script_finished")
-            if said := [one for one in visitor.complaints if USED_UP.search(one)]:
-                break
+            said = said or [one for one in visitor.complaints if USED_UP.search(one)]
         if said:
             break
+        visitor.close()
     assert_clear_error(said[0])
     assert 55 <= int(USED_UP.findall(said[0])[0]) <= 60
     assert visitor.run().provenance == seen  # of the cache

@@ -25,6 +25,12 @@ def tune_malloc() -> None:
     _kept_bytes = _MAX_KEPT  # captures keep these settings
 
 
+def return_freed_memory() -> None:
+    """Return to the system what imports have freed, if the allocator is glibc's malloc."""
+    with suppress(AttributeError, OSError, TypeError):  # another C library or system
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def keep_freed_memory() -> None:
     """Keep freed memory for the next allocation, if the allocator is glibc's malloc.
 

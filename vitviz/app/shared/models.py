@@ -18,6 +18,7 @@ from vitviz.app.shared.queue import Queue, turn
 from vitviz.app.shared.started import options
 from vitviz.app.shared.view import Cached
 from vitviz.common.language import mark, tr, tr_md
+from vitviz.common.malloc import return_freed_memory
 
 if TYPE_CHECKING:
     from vitviz import Activations, Model, Words
@@ -346,6 +347,7 @@ def freeze_libraries() -> None:
 def _freeze(loaded: tuple[str, ...]) -> None:
     gc.collect()
     gc.freeze()
+    return_freed_memory()
     atexit.register(gc.unfreeze)  # otherwise libraries report leaks at exit
 
 
