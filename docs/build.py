@@ -35,7 +35,8 @@ SHOWN = (
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)\s]+)\)")
 _EXTRAS = ["tables", "code-friendly", "fenced-code-blocks", "header-ids"]
 _HEADING = re.compile(r'<h[12] id="([^"]*)">(.*?)</h[12]>')
-_ADDRESS = re.compile(r'(?:href|src)="(?!\w+:|[#$])([^"#?]+)')
+_ADDRESS = re.compile(r'(?:href|src)="(?!\w+:|\$)([^"#?]*)(?:\?[^"#]*)?(?:#([^"]+))?"')
+_ANCHOR = re.compile(r'\b(?:id|name)="([^"]+)"')
 
 
 def build(folder: Path) -> None:
@@ -110,13 +111,17 @@ def _address(file: Path) -> str:
 
 
 def broken_links(folder: Path) -> list[str]:
-    """Return each link between files of the site that leads to no file."""
-    return [
-        f"{page.relative_to(folder)} -> {link}"
-        for page in sorted(folder.rglob("*.html"))
-        for link in sorted({*_ADDRESS.findall(page.read_text(encoding="utf-8"))})
-        if not (page.parent / unquote(link)).exists()
-    ]
+    """Return each link between files of the site that leads to no file, or to no place in it."""
+    pages = {page: page.read_text(encoding="utf-8") for page in sorted(folder.rglob("*.html"))}
+    anchors = {page.resolve(): {*_ANCHOR.findall(text)} for page, text in pages.items()}
+    broken = []
+    for page, text in pages.items():
+        for link, anchor in sorted({*_ADDRESS.findall(text)}):
+            file = (page.parent / unquote(link)).resolve() if link else page.resolve()
+            if not file.exists() or (anchor and unquote(anchor) not in anchors.get(file, {anchor})):
+                place = f"#{anchor}" if anchor else ""
+                broken.append(f"{page.relative_to(folder)} -> {link}{place}")
+    return broken
 
 
 if __name__ == "__main__":

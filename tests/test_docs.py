@@ -343,7 +343,10 @@ def test_the_site_has_every_page_and_its_links_lead_to_pages(tmp_path: Path) -> 
     for section in json.loads(sections.rstrip(";\n")):
         file, _, anchor = section["place"].partition("#")
         assert f'id="{anchor}"' in (tmp_path / file).read_text(encoding="utf-8")
+    with (tmp_path / "index.html").open("a", encoding="utf-8") as file:
+        file.write('<a href="app.html#nowhere">')
     (tmp_path / "worksheet.html").unlink()
+    assert "index.html -> app.html#nowhere" in build.broken_links(tmp_path)
     assert "teaching.html -> worksheet.html" in build.broken_links(tmp_path)
 
 
