@@ -68,7 +68,7 @@ from joblib import cpu_count
 from PIL import Image
 
 import vitviz
-from vitviz.app.pages import OPENING, PAGES
+from vitviz.app.pages import PAGES
 from vitviz.app.shared.limits import MAX_WAITING
 from vitviz.common import DEFAULT_MODEL
 from vitviz.web.token_map import encode_frame
@@ -600,15 +600,24 @@ def in_libraries(pid: int, names: tuple[str, ...]) -> float:
 
 def walk(visitor: Visitor, number: int, picture: bytes) -> None:
     """Go through all pages with each model that ships, and the visitor's own picture."""
-    visitor.run().upload(f"{number}.jpg", picture)
+
+    def settle() -> None:
+        visitor.ask()
+        visitor.read_until("script_finished", patience=900)  # 20 who do so at once wait for long
+
+    settle()
+    place = visitor.place_for("mine.jpg")
+    assert visitor.put(place.upload_url, f"{number}.jpg", picture) == 204
+    visitor.hold(place, f"{number}.jpg", len(picture))
+    settle()
     names = shipped_names()
     for name in names[number % len(names) :] + names[: number % len(names)]:
-        if visitor.page != OPENING:
-            visitor.turn_to(OPENING)
-        visitor.choose("Model", name).run()
+        visitor.choose("Model", name)
         for page in PAGES:
-            visitor.turn_to(page)
+            visitor.go_to(page)
+            settle()
             assert not visitor.elements("exception"), (page, name)
+            assert visitor.provenance.startswith(name) or page == "zoo", (page, name)
 
 
 @contextmanager
