@@ -149,7 +149,7 @@ def test_a_full_server_says_so_in_every_language_and_lets_the_next_one_in(
         assert not visitor.codes.size
         assert FULL.format(place=place) in said
         assert FULL_IN_KOREAN.format(place=place) in said
-        assert "2 visitors at a time" in said
+        assert "lets in 2 at a time" in said
     assert first.run().codes.size
     first.close()
     assert FULL.format(place=1) in words_of(fourth.run())  # and not in, as it came later
@@ -181,7 +181,7 @@ def test_a_visitor_sends_so_many_pictures_an_hour(coming: Callable[..., Visitor]
         visitor.upload(f"{number}.png", data)
     (said,) = visitor.complaints
     assert_clear_error(said)
-    minutes = int(re.findall(r"sent 3 pictures .* in (\d+) min", said)[0])
+    minutes = int(re.findall(r"in an hour: 3 of 3\. .* in (\d+) min", said)[0])
     assert 55 <= minutes <= 60
     (uploader,) = visitor.elements("file_uploader")
     assert uploader.disabled
@@ -236,7 +236,7 @@ def test_nobody_waits_where_too_many_do(
     with refused.value as answer:
         assert (answer.status, answer.headers["Retry-After"]) == (503, "60")
         said = answer.read().decode()
-    assert "2 visitors at a time" in said
-    assert "방문자 2명" in said
+    assert "lets in 2 at a time" in said
+    assert "2명까지" in said
     waiting[0].close()
     assert coming(40).run()

@@ -175,7 +175,7 @@ def _draw_page(page: Page, views: list[View]) -> None:
             + (f" {tr(weights_menu.MIMETIC_NOTE)}" if MIMETIC in view.model.weights else ""),
             icon=":material/casino:",
         )
-    lesson.draw_findings(view)
+    _or_error(lambda: lesson.draw_findings(view))
     if refusal := _explain_refusal(page, view):
         made.top.info(refusal)
         other = models.shipped_name()

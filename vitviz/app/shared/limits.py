@@ -139,8 +139,8 @@ def is_overrun() -> bool:
 
 def explain_uploads(minutes: int) -> str:
     return tr(
-        "You have sent {most} pictures in an hour, as many as this server takes of one visitor. "
-        "The next one can come in {minutes} min.",
+        "Pictures that you have sent in an hour: {most} of {most}. The next one can come in "
+        "{minutes} min.",
         most=_options().visitor_uploads,
         minutes=minutes,
     )
@@ -161,7 +161,7 @@ def explain_full() -> dict[str, str]:
     for code in LANGUAGES:
         with use_language(code):
             said[code] = tr(
-                "This server shows vitviz to {most} visitors at a time, and is full.",
+                "This server is full: it lets in {most} at a time.",
                 most=_options().max_visitors,
             )
     return said

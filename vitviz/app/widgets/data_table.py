@@ -12,9 +12,10 @@ import streamlit as st
 
 from vitviz.app import settings
 from vitviz.app.pages import PAGES
+from vitviz.app.shared.queue import BusyError
 from vitviz.app.shared.view import View
 from vitviz.common.files import creation_record
-from vitviz.common.language import Message, current_language, literal, mark, tr, translate
+from vitviz.common.language import Message, current_language, literal, mark, tr, tr_md, translate
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -140,7 +141,12 @@ def draw_tables(view: View, page: str, data: Data) -> None:
     shown = provenance(view, page, data)
     if current_language() != "en":
         disclosure.caption(tr("The headings of the files are English, alike in every language."))
-    for number, table in enumerate(data.make(), start=1):
+    try:
+        tables = data.make()
+    except BusyError as error:
+        disclosure.error(tr_md(error))
+        return
+    for number, table in enumerate(tables, start=1):
         line = table.record or shown
         made = _made_with(view, data) if data.measured and not table.record else creation_record()
         table = replace(table, made_with=made)

@@ -11,10 +11,11 @@ from streamlit.delta_generator import DeltaGenerator
 from vitviz.app import settings
 from vitviz.app.settings import setting
 from vitviz.app.shared import results
+from vitviz.app.shared.queue import BusyError
 from vitviz.app.shared.view import View
 from vitviz.app.widgets.control import control
 from vitviz.app.widgets.figure import show
-from vitviz.common.language import mark, tr
+from vitviz.common.language import mark, tr, tr_md
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -134,10 +135,19 @@ def run_button(
 ) -> Pending | None:
     """Draw a button; returns the experiment where it was pressed."""
     pressed = st.button(label, key=f"run {called[0]}", icon=":material/play_arrow:")
-    place = st.container()
+    place, refused = st.container(), f"refused {called[0]}"
+    if refusal := st.session_state.pop(refused, None):
+        place.error(refusal)
     if not pressed:
         return None
-    return place, lambda: results.experiment(view, called, make)
+
+    def run() -> None:
+        try:
+            results.experiment(view, called, make)
+        except BusyError as error:  # shown under the button in the next run
+            st.session_state[refused] = tr_md(error)
+
+    return place, run
 
 
 def find_result(view: View, *called: Hashable) -> Any:
