@@ -36,6 +36,7 @@ NAMES = (
     "deit_tiny_distilled_patch16_224",
     "vit_medium_patch16_reg4_gap_256",
 )
+NO_QUANTUS = "Quantus, or libGL for its OpenCV, is not installed"
 FEW: Any = dict(methods=["grad_cam", "attention"], baseline=["mean"], steps=2, orders=3)
 
 
@@ -102,7 +103,7 @@ def in_pixels(map_: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", NAMES)
 def test_curves_are_those_of_quantus(name: str) -> None:
     """Its PixelFlipping, with a patch a step; what patches become is painted here."""
-    quantus = pytest.importorskip("quantus", reason="Quantus is not installed")
+    quantus = pytest.importorskip("quantus", reason=NO_QUANTUS, exc_type=ImportError)
     model, target = model_of(name), 3
     map_ = draw_map(model, vitviz.capture(model, picture()), picture(), "relevance", target)
     x = model.preprocess(picture()).numpy()
@@ -137,7 +138,7 @@ def test_curves_are_those_of_quantus(name: str) -> None:
 
 
 def test_pointing_and_overlap_are_those_of_quantus(folder: Path) -> None:
-    quantus = pytest.importorskip("quantus", reason="Quantus is not installed")
+    quantus = pytest.importorskip("quantus", reason=NO_QUANTUS, exc_type=ImportError)
     model, masks = model_of(), folder.parent / "masks"
     names = ["grad_cam", "attention", "relevance"]
     result = vitviz.faithfulness(model, folder, **{**FEW, "methods": names}, masks=masks)
