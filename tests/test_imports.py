@@ -60,6 +60,7 @@ THIRD_PARTY: Mapping[str, set[str]] = {
     "huggingface_hub": {"common"},
     "babel": {"common"},
     "segno": {"app"},
+    "sklearn": {"inspection"},
     "torch": {
         *("vit", "model", "zoo", "activations", "attribution", "intervention", "profiling"),
         *("web.anatomy", "training"),
@@ -304,7 +305,7 @@ def test_errors_live_where_they_are_raised(error: str) -> None:
         ("vitviz.model.model", "import importlib\ntimm = importlib.import_module('timm.data')"),
         (
             "vitviz.activations",
-            "try:\n    from timm.data import transforms\nexcept OSError: ...",
+            "try:\n    from sklearn.decomposition import PCA\nexcept OSError: ...",
         ),
         ("vitviz.inspection", "class A:\n    import plotly.graph_objects as go"),
         ("vitviz.app.main", "def f():\n    import plotly.graph_objects as go"),
@@ -338,7 +339,7 @@ def test_forbidden_import_is_found(module: str, source: str) -> None:
         ),
         (
             "vitviz.inspection.rollout",
-            "from .inputs import Grid\nfrom numpy import linalg",
+            "from .inputs import Grid\nfrom sklearn import decomposition",
         ),
         ("vitviz.zoo", "def f():\n    import timm\n    from timm.data import transforms"),
         ("vitviz.cli", "def f():\n    import torch\n    from .training import train"),
@@ -382,17 +383,17 @@ def loaded_by(statements: str) -> set[str]:
 
 
 def test_importing_vitviz_loads_nothing_heavy() -> None:
-    heavy = {"torch", "timm", "scipy", "plotly", "PIL", "streamlit", "numpy"}
+    heavy = {"torch", "timm", "sklearn", "plotly", "PIL", "streamlit", "numpy"}
     assert not loaded_by("import vitviz") & heavy
 
 
 def test_importing_the_command_loads_nothing_heavy() -> None:
-    assert not loaded_by("import vitviz.cli") & {"torch", "timm", "scipy", "plotly", "streamlit"}
+    assert not loaded_by("import vitviz.cli") & {"torch", "timm", "sklearn", "plotly", "streamlit"}
 
 
 def test_importing_the_app_loads_no_model_code() -> None:
     # streamlit itself loads PIL and plotly
-    assert not loaded_by("import vitviz.app.main") & {"torch", "timm", "scipy"}
+    assert not loaded_by("import vitviz.app.main") & {"torch", "timm", "sklearn"}
 
 
 def test_public_names() -> None:

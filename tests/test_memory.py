@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,13 +27,13 @@ from examples import (
 from threadpoolctl import threadpool_info
 
 from vitviz.activations import capture
+from vitviz.app import server
 from vitviz.app.shared import models
 from vitviz.model import memory
 from vitviz.model.devices import use_threads
 from vitviz.model.families import ModelError, family_of
 from vitviz.model.memory import footprint, free_bytes, require_memory
 from vitviz.web import token_map
-from vitviz.zoo import leave_cores_free
 from vitviz.zoo.architectures import on_meta_device
 from vitviz.zoo.toys import TOYS
 
@@ -329,17 +330,19 @@ def restored() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("restored")
-def test_garbage_is_not_looked_for_in_libraries() -> None:
+def test_garbage_is_not_looked_for_in_libraries_that_are_loaded_later() -> None:
     """Streamlit collects after every run of a page."""
     held = [object()]
     models._freeze.clear()
-    models.freeze_libraries()
+    server._make_more_ready()
     assert not any(found is held for found in gc.get_objects())
 
 
 @pytest.mark.usefixtures("restored")
-def test_linear_algebra_leaves_cores_free_too() -> None:
+def test_a_library_that_is_loaded_later_leaves_cores_free_too() -> None:
+    """That of principal components brings a BLAS of its own, which would take all cores."""
+    import_module("scipy.linalg")
     use_threads(2 * joblib.cpu_count())
-    leave_cores_free()
+    server._make_more_ready()
     libraries = [found for found in threadpool_info() if found["user_api"] == "blas"]
     assert {found["num_threads"] for found in libraries} == {max(1, joblib.cpu_count() // 2)}

@@ -139,6 +139,15 @@ def test_streamlits_files_are_sent_as_they_are_on_disk_packed_or_not(server: Ser
     assert packed > 3
 
 
+def test_the_library_of_filters_and_tokens_is_loaded_before_they_are_seen(server: Server) -> None:
+    if sys.platform != "linux":
+        pytest.skip("only Linux tells what a process has loaded")
+    deadline = time.monotonic() + 60
+    while "/sklearn/" not in Path(f"/proc/{server.pid}/maps").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 # --- who may --------------------------------------------------------------------------------------
 
 

@@ -118,6 +118,7 @@ def sweep() -> None:
 
 _HERE = Path(__file__).parent
 _INTERVAL = 0.0002  # seconds after which an import lets the answer to a browser go first
+_LATER = 3.0  # seconds after the first page: until it is on screen
 _ROOM = 64 * 2**20  # bytes of Streamlit's own files in memory; all of them take 26 MB
 _PACKED = (b"text/", b"application/j", b"image/svg")  # what gzip makes smaller: scripts, styles
 _ready: threading.Thread | None = None
@@ -298,6 +299,26 @@ def _make_ready() -> None:
             models.preload()
     finally:
         sys.setswitchinterval(interval)
+    later = threading.Timer(_LATER, _make_more_ready)
+    later.daemon = True
+    later.start()
+
+
+def _make_more_ready() -> None:
+    """Load the library that finds principal components, before Filters or Tokens is opened.
+
+    That takes most of a second. Only `inspection` imports it, so the app asks there for the
+    components of a small matrix.
+    """
+    import numpy as np
+
+    from vitviz import inspection
+    from vitviz.app.shared import models
+    from vitviz.zoo import leave_cores_free
+
+    inspection.filter_components(np.eye(2).reshape(2, 2, 1, 1), n_components=1)
+    leave_cores_free()  # again: scipy has come with it, and with scipy a BLAS of its own
+    models.freeze_libraries()
 
 
 def wait() -> None:

@@ -159,9 +159,10 @@ def principal_components(rows: Array, *, n_components: int) -> tuple[Array, Arra
     if (rows == rows[0]).all():  # no variance to share out
         return np.zeros((n_components, rows.shape[1])), np.zeros(n_components)
 
-    centred = rows - rows.mean(axis=0, dtype=np.float64)
-    _, lengths, axes = np.linalg.svd(centred, full_matrices=False)
-    axes, explained = axes[:n_components], (lengths**2 / (lengths**2).sum())[:n_components]
+    from sklearn.decomposition import PCA  # here, as it takes longer to import than all else
+
+    pca = PCA(n_components, svd_solver="full").fit(rows.astype(np.float64))
+    axes, explained = pca.components_, pca.explained_variance_ratio_
     largest = np.abs(axes).argmax(axis=1)
     axes *= np.sign(axes[np.arange(n_components), largest])[:, None]
     rounding = explained <= (max(rows.shape) * np.finfo(rows.dtype).eps) ** 2

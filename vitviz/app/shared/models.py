@@ -340,7 +340,7 @@ def freeze_libraries() -> None:
 
     Streamlit collects after every run, and scanning them took as long as the run itself.
     """
-    _freeze(tuple(name for name in ("torch", "timm") if name in sys.modules))
+    _freeze(tuple(name for name in ("torch", "timm", "sklearn") if name in sys.modules))
 
 
 @st.cache_resource(show_spinner=False)
