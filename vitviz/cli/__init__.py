@@ -23,13 +23,14 @@ from ..common.files import printable, replace_file
 from ..common.language import LANGUAGES, use_language
 from .comparing import add_compare, add_merge
 from .judging import add_faithfulness
+from .measuring import add_model_and_pictures, measure_named
 from .terminal import (
     add_workers,
     print_accuracy,
     print_refusal,
     safe_terminal,
 )
-from .words import add_model_and_pictures, add_words, measure_named
+from .words import add_words
 
 
 def _app(arguments: argparse.Namespace) -> int:
@@ -118,7 +119,6 @@ def _profile(arguments: argparse.Namespace) -> int:
     from ..profiling import profile
 
     own = {"importance": arguments.importance, "sinks": arguments.sinks}
-    own |= {"called": arguments.called}
     return measure_named(arguments, profile, print_accuracy, "profile.parquet", **own)
 
 
@@ -278,7 +278,6 @@ def _parser() -> argparse.ArgumentParser:
         help="count the pictures with a no-op sink or a broadcast in each layer; takes longer",
     )
     add_workers(profile)
-    profile.add_argument("--called", metavar="TEXT", help="name of the pictures in figures")
     profile.set_defaults(run=_profile)
 
     add_faithfulness(commands)

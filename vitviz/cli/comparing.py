@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..app.options import OptionError
 from .early import STOPPED, allow_interrupts
+from .measuring import load_with
 from .terminal import add_measuring, print_notes, print_refusal, print_skipped, progress_printer
-from .words import load_with
 
 if TYPE_CHECKING:
     from ..model import Model

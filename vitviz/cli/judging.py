@@ -4,8 +4,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .measuring import add_model_and_pictures, measure_named
 from .terminal import add_workers
-from .words import add_model_and_pictures, measure_named
 
 if TYPE_CHECKING:
     from ..profiling.faithful import Faithfulness

@@ -86,11 +86,7 @@ def page(view: View) -> Data | None:
 
 def _sinks(view: View) -> str:
     """Name the keys that get attention and add little, and those that add much to nearly all."""
-
-    def make() -> inspection.Sinks:
-        return view.acts.sinks(view.model, view.layer)
-
-    found = results.compute((*view.key, "sinks", view.layer), make, lambda made: 1000)
+    found = results.sinks(view, view.layer)
     return findings.sinks(view.layer + 1, found, view.grid[1], view.prefix)
 
 

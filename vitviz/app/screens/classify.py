@@ -16,7 +16,7 @@ from vitviz.app.shared.view import View
 from vitviz.app.widgets import class_menu, experiment, lesson, prediction
 from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Columns, Data, Table
-from vitviz.app.widgets.experiment import REMOVALS, Pending, find_result, run_button
+from vitviz.app.widgets.experiment import REMOVALS, Pending, find_result, run_button, run_pending
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import places
 from vitviz.common.language import Message, literal, mark, tr, tr_md
@@ -163,12 +163,7 @@ def page(view: View) -> Data | None:
     if "parts" in columns:
         with columns["parts"]:
             pending.append(classify_heads.draw_parts(view, instead, index, labels[index]))
-    for wanted in pending:
-        if wanted is not None:
-            place, make = wanted
-            with place:
-                make()
-            st.rerun()  # the results are cached now, and are drawn in the next run
+    run_pending(*pending)
     changes = Changes(painted, muted, tr(REMOVALS[removal]), done=bool(done))
     hidden = hides_answer(view, index, block, removal)
     found = Found(
@@ -249,11 +244,7 @@ def _of_other_families(view: View, labels: tuple[str, ...]) -> Data:
             )
         )
     more = [] if view.model.words is None else classify_words.draw_words(view, index)
-    if pending is not None:
-        place, make = pending
-        with place:
-            make()
-        st.rerun()
+    run_pending(pending)
     table = Table(
         tr("What the model answers."),
         {**class_menu.columns(view.acts), Message("probability, %"): 100 * probabilities},

@@ -19,6 +19,7 @@ from vitviz.app.widgets import class_menu
 from vitviz.app.widgets import weights as weights_menu
 from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.data_table import Beside, Columns, Data, Table, patch_columns
+from vitviz.app.widgets.experiment import run_pending
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import middle, patch_number
@@ -78,11 +79,7 @@ def page(view: View) -> Data | None:
     exchanged: list[Table] = []
     if mode == "pictures":
         exchanged, pending = compare_patching.draw(view, other) or ([], None)
-        if pending is not None:
-            place, make = pending
-            with place:
-                make()
-            st.rerun()  # the result is cached now, and is drawn in the next run
+        run_pending(pending)
     return Data(
         lambda: [*_answers([view, other], names), *compared.tables(), *exchanged],
         pictures=compared.measured,

@@ -19,7 +19,7 @@ from vitviz.app.widgets import lesson, prediction, profiles
 from vitviz.app.widgets.control import choose, control
 from vitviz.app.widgets.counts import COUNTS, choose_counts
 from vitviz.app.widgets.data_table import Columns, Data, Table
-from vitviz.app.widgets.experiment import Pending, find_result, run_button
+from vitviz.app.widgets.experiment import Pending, find_result, run_button, run_pending
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import middle, patch_number
@@ -205,12 +205,8 @@ def page(view: View) -> Data | None:
     _one_head(view, survey, behind)
     compare_with_reference(view, behind, mean(survey.distance), measured)
     _extremes(survey)
-    asked = _draw_sinks(view, sinks, behind) if over == "image" else None
-    if asked is not None:
-        place, make = asked
-        with place:
-            make()
-        st.rerun()  # they are cached now, and are marked in the next run
+    if over == "image":
+        run_pending(_draw_sinks(view, sinks, behind))
     measured_on = (
         tr("all {samples} sample pictures", samples=len(pictures.samples()))
         if over == "samples"
@@ -404,7 +400,7 @@ def _draw_sinks(view: View, found: Sinks | None, behind: Behind | None) -> Pendi
         for layer in range(view.acts.depth):
             progress(layer, view.acts.depth)
             try:
-                found[layer] = view.acts.sinks(view.model, layer)
+                found[layer] = results.sinks(view, layer)
             except ModelError as error:
                 found[layer] = tr_md(error)
         return found

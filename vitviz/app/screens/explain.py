@@ -16,7 +16,7 @@ from vitviz.app.shared import models, results
 from vitviz.app.shared.view import View, describe_reading
 from vitviz.app.widgets import class_menu, experiment, lesson
 from vitviz.app.widgets.data_table import Columns, Data, Table, patch_columns
-from vitviz.app.widgets.experiment import Pending, find_result, run_button
+from vitviz.app.widgets.experiment import Pending, find_result, run_button, run_pending
 from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.common.language import Markdown, Message, as_percent, literal, tr, tr_md
@@ -86,10 +86,7 @@ def page(view: View) -> Data | None:
         maps.pending.extend([pending] if pending else [])
     _explain(view, maps, index)
     explain_recorded.draw(view, removal)
-    for place, make in maps.pending:
-        with place:
-            make()
-        st.rerun()  # the results are cached now, and are drawn in the next run
+    run_pending(*maps.pending)
     if not maps.values:
         return None
     name = table_names(acts.output_names)[index]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vitviz import Activations, Model
     from vitviz.activations import Edit
     from vitviz.activations.activations import Of
-    from vitviz.inspection import Measurements
+    from vitviz.inspection import Measurements, Sinks
 
 T = TypeVar("T")
 MAX_MESSAGE_BYTES = 64_000_000  # of the maps that a page sends; Streamlit copies them five times
@@ -257,6 +257,21 @@ def counted(view: View, counts: "Of", layer: int) -> np.ndarray:
         return shares.astype(np.float32)
 
     return compute((*view.key, counts, layer), make, lambda made: made.nbytes)
+
+
+def sinks(view: View, layer: int) -> "Sinks":
+    """Return the no-op sinks and the broadcasts of a layer, cached.
+
+    Raises
+    ------
+    ModelError
+        As `Activations.sinks`.
+    """
+
+    def make() -> "Sinks":
+        return view.acts.sinks(view.model, layer)
+
+    return compute((*view.key, "sinks", layer), make, lambda made: 1000)
 
 
 def query_shares(view: View, counts: "Of" = "weights") -> np.ndarray:

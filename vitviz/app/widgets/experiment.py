@@ -150,6 +150,17 @@ def run_button(
     return place, run
 
 
+def run_pending(*asked: Pending | None) -> None:
+    """Run the first experiment that was asked for, and draw the page again with its result.
+
+    A page calls it last, so that all of it is on screen while the experiment runs.
+    """
+    for place, make in filter(None, asked):
+        with place:
+            make()
+        st.rerun()  # the result is cached now
+
+
 def find_result(view: View, *called: Hashable) -> Any:
     """Return the result of an experiment; None where it was not run."""
     return results.captures().find((*view.key, *called))
