@@ -25,10 +25,19 @@ RUNS: dict[str, tuple[str, str, str | None, int]] = {
     "objects": ("vitviz_things200", "objects/*.jpg", "objects", 8),
 }
 
+#: What the pictures are called, by file.
+CALLED = {
+    "tiny_imagenet_val2000.parquet": "the test split of Tiny-ImageNet-200",
+    "cifar10_test.parquet": "the test split of CIFAR-10",
+    "cifar100_test.parquet": "the test split of CIFAR-100",
+    "objects/*.jpg": "photos with a cut-out object",
+}
+
 
 def judge(run: str, data: Path, out: Path, limit: int | None) -> vitviz.Faithfulness:
     name, pictures, masks, steps = RUNS[run]
     options: dict[str, Any] = dict(steps=steps, baseline=["mean", "drop"], out=out / run)
+    options["called"] = CALLED[pictures]
     if masks is not None:
         options["masks"] = data / masks if (data / masks).is_dir() else masks
     model = vitviz.load_model(name)

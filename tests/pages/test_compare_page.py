@@ -464,11 +464,11 @@ def test_the_effects_of_heads_and_of_layers_are_those_of_the_library() -> None:
     np.testing.assert_allclose(effects(at), wanted, rtol=1e-4, atol=1e-4)
     layer, head = np.unravel_index(int(np.abs(heads).argmax()), heads.shape)
     assert (
-        f"Most by layer {layer + 1}, head {head + 1}: **{100 * heads[layer, head]:+.0f} %**."
-        in prose(at)
+        f"Layer {layer + 1}, head {head + 1} moves the answer most: "
+        f"**{100 * heads[layer, head]:+.0f} %** of the way." in prose(at)
     )
     assert f"in layer {together.argmax() + 1}: **{100 * together.max():+.0f} %**." in prose(at)
-    assert "Answers: German shepherd → bison." in prose(at)
+    assert "The answers are German shepherd → bison." in prose(at)
     table = tables(at)[-1]
     np.testing.assert_allclose(table["effect, %"], wanted.ravel(), rtol=1e-4, atol=1e-4)
     assert list(table["head"][:7]) == ["1", "2", "3", "4", "5", "6", "all"]

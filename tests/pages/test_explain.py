@@ -235,11 +235,11 @@ def recorded(model: str, **link: str) -> AppTest:
 def test_recorded_figures_are_folded_and_drawn_only_when_opened() -> None:
     at = opened("explain", model=SMALL_MODEL, maps="last")
     assert len(charts(at)) == 1
-    assert "Recorded over" not in prose(at)
+    assert "drew the maps of" not in prose(at)
     found = load_faithfulness(SMALL_MODEL)
     at = recorded(SMALL_MODEL, maps="last", fill="mean")
     assert_works(at)
-    assert f"Recorded over **{found.about['pictures']:,} pictures**" in prose(at)
+    assert f"drew the maps of **{found.about['pictures']:,} pictures**" in prose(at)
     traces = json.loads(charts(at)[1].spec)["data"]
     by_name = {trace["y"][0]: trace for trace in traces}
     mean, low, high, _ = found.means["deletion_mean"]["relevance"]

@@ -152,8 +152,8 @@ class Faithfulness:
         replace_file(place / "run.json", (json.dumps(self.about, indent=2) + "\n").encode())
 
     def to_json(self) -> str:
-        """Return all but the values of the pictures."""
-        short = {key: value for key, value in self.about.items() if key not in _LONG}
+        """Return the means, and how they were measured, without the values of single pictures."""
+        short = {key: value for key, value in self.about.items() if key not in _LEFT_OUT}
         parts = dict(
             about=short,
             means=self.means,
@@ -163,8 +163,9 @@ class Faithfulness:
         return json.dumps(parts) + "\n"
 
 
-#: Entries of `about` that repeat the model's description, which the file of means leaves out.
-_LONG = ("labels", "layers", "table")
+#: Entries of `about` that the file of means leaves out: the model's description, and what is said
+#: of single pictures, with their paths.
+_LEFT_OUT = ("labels", "layers", "table", "notes")
 
 
 def summarise(about: dict[str, Any], values: Mapping[str, np.ndarray]) -> Faithfulness:
@@ -218,6 +219,7 @@ def faithfulness(
     batch_size: int = 16,
     workers: int = 0,
     engine: Engine = "local",
+    called: str | None = None,
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: Progress | None = None,
@@ -232,7 +234,7 @@ def faithfulness(
     ----------
     model : Model
         With classes of which one is the answer.
-    pictures, labels, limit, batch_size, workers, engine, out, resume, progress
+    pictures, labels, limit, batch_size, workers, engine, called, out, resume, progress
         As in `profile`. A stopped run loses at most 4 pictures for each worker.
     methods : sequence of str, optional
         Names in `attribution.METHODS`, and two maps that do not depend on the class: "attention"
@@ -293,6 +295,8 @@ def faithfulness(
             own["masks"] = os.path.abspath(masks)
         about |= {"notes": notes, "limit": limit, "minibatch": PIECE, "settings": _SETTINGS, **own}
         about |= {"workers": workers, "engine": engine}
+        if called:
+            about["source"] = called
         about["threads"] = max(1, about["threads"] // max(1, workers))
         folder = None if out is None else Path(out)
         if folder is not None and resume and (folder / "run.json").is_file():

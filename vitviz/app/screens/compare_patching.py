@@ -1,4 +1,4 @@
-"""On the page Compare: activation patching, parts of one picture put into the pass of another."""
+"""The experiment of Compare that puts parts of one picture into the pass of another."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ _BLOCKS = 4  # of patches, along the longer side
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What was found.
+    """The effects of the parts, averaged over the pairs of pictures.
 
     Attributes
     ----------
@@ -230,12 +230,15 @@ def _show(view: View, found: Found, part: Part) -> None:
     )
     if pairs == 1:
         words = tr_md(
-            "Answers: {answers}. Most by layer {layer}, {what}: **{share:+.0f} %**.", **numbers
+            "The answers are {answers}. Layer {layer}, {what} moves the answer most: "
+            "**{share:+.0f} %** of the way.",
+            **numbers,
         )
     else:
         words = tr_md(
-            "Answers: {answers}. Most by layer {layer}, {what}: **{share:+.0f} %** (95 % interval "
-            "{low:+.0f} to {high:+.0f} %, {pairs} pairs).",
+            "The answers are {answers}. Layer {layer}, {what} moves the answer most: "
+            "**{share:+.0f} %** of the way (95 % interval {low:+.0f} to {high:+.0f} %, {pairs} "
+            "pairs).",
             low=100 * low[at],
             high=100 * high[at],
             pairs=pairs,

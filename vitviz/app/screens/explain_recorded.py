@@ -25,7 +25,7 @@ MEASURES = {
     "deletion": (mark("Deletion"), mark("area"), mark("less is better")),
     "insertion": (mark("Insertion"), mark("area"), mark("more is better")),
     "pointing": (
-        mark("Pointing: is the highest patch on the object?"),
+        mark("Pointing: does the largest value lie on the object?"),
         mark("share of the pictures"),
         mark("more is better"),
     ),
@@ -35,12 +35,12 @@ MEASURES = {
         mark("more is better"),
     ),
     "other_class": (
-        mark("The map of another class"),
+        mark("Does the map change with the class?"),
         mark("rank correlation"),
         mark("1 is the same map"),
     ),
     "random_weights": (
-        mark("The map with random weights"),
+        mark("Does the map change with the weights?"),
         mark("rank correlation"),
         mark("1 is the same map"),
     ),
@@ -156,19 +156,20 @@ def _better(found: "Faithfulness", measure: str) -> list[str]:
 def _about(found: "Faithfulness") -> str:
     """Say over what was measured, and how the figures are to be read."""
     words = tr_md(
-        "Recorded over **{count:,} pictures** of {source}: the maps of the model's own answer, "
-        "right or wrong. A dot is the mean, its line the 95 % interval, and the dashed line "
-        "chance: {orders} random orders of each picture. Filled dots are better than chance, "
-        "picture by picture. Hollow ones are not, or they are the same map whatever is asked.",
+        "vitviz drew the maps of **{count:,} pictures** of {source}, each for the answer that the "
+        "model gave, right or wrong. A dot is the mean over these pictures, and its line the 95 % "
+        "interval. The dashed line is the mean of {orders} random orders of the patches. A filled "
+        "dot is better than random orders, picture by picture; a hollow one is not. Where a map is "
+        "compared with another one, a hollow dot means that it does not change.",
         count=found.about["pictures"] - found.about["skipped"],
-        source=found.about["source"],
+        source=tr(found.about["source"]),
         orders=found.about["orders"],
     )
     of_object = found.means.get("pointing", {}).get("random")
     if of_object is not None:
         words += tr_md(
-            " In {count:,} of the pictures the object is marked and covers some patches, not all: "
-            "pointing and overlap are of these.",
+            " Pointing and overlap are measured on the {count:,} pictures in which the object is "
+            "marked, and covers some patches but not all.",
             count=of_object[3],
         )
     return words
@@ -180,11 +181,11 @@ def _judge(found: "Faithfulness", measure: str, title: str) -> str:
     listed = ", ".join(_label(name) for name in by_map if name not in {*better, "random"})
     words = tr_md("- **{measure}**:", measure=title)
     if measure in CORRELATIONS:
-        same = tr_md(" the same map whatever is asked: {maps}.", maps=listed)
-        return words + (same if listed else tr_md(" every map changes."))
+        same = tr_md(" These do not change: {maps}.", maps=listed)
+        return words + (same if listed else tr_md(" All maps change."))
     if "random" in by_map:
-        worse = tr_md(" no better than chance: {maps}.", maps=listed)
-        words += worse if listed else tr_md(" all are better than chance.")
+        worse = tr_md(" These are no better than random orders: {maps}.", maps=listed)
+        words += worse if listed else tr_md(" All maps are better than random orders.")
     winner = found.winner(measure)
     if winner is None:
         return words + tr_md(" No map is clearly better than all others.")
@@ -213,7 +214,7 @@ def table(found: "Faithfulness") -> Table:
         "weights with sha256 {sha256}",
         provenance=tr(about["provenance"]),
         count=about["pictures"] - about["skipped"],
-        source=about["source"],
+        source=tr(about["source"]),
         version=about["versions"]["vitviz"],
         sha256=about["weights_sha256"],
     )
