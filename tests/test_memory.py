@@ -5,6 +5,7 @@ import math
 import platform
 import subprocess
 import sys
+import threading
 import tracemalloc
 from collections.abc import Iterator
 from importlib import import_module
@@ -346,3 +347,21 @@ def test_a_library_that_is_loaded_later_leaves_cores_free_too() -> None:
     server._make_more_ready()
     libraries = [found for found in threadpool_info() if found["user_api"] == "blas"]
     assert {found["num_threads"] for found in libraries} == {max(1, joblib.cpu_count() // 2)}
+
+
+def test_what_other_pages_need_is_loaded_once_and_only_when_a_visitor_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded = threading.Semaphore(0)
+    monkeypatch.setattr(server, "_LATER", 0.0)
+    monkeypatch.setattr(server, "_visited", threading.Lock())
+    monkeypatch.setattr(server, "_make_more_ready", loaded.release)
+    ready = threading.Thread(target=server._make_ready)
+    monkeypatch.setattr(server, "_ready", ready)
+    ready.start()
+    ready.join()
+    assert not loaded.acquire(timeout=0.2)
+    for _ in range(2):  # pages
+        server.wait()
+    assert loaded.acquire(timeout=10)
+    assert not loaded.acquire(timeout=0.2)

@@ -122,6 +122,7 @@ _LATER = 3.0  # seconds after the first page: until it is on screen
 _ROOM = 64 * 2**20  # bytes of Streamlit's own files in memory; all of them take 26 MB
 _PACKED = (b"text/", b"application/j", b"image/svg")  # what gzip makes smaller: scripts, styles
 _ready: threading.Thread | None = None
+_visited = threading.Lock()  # taken for good by the first visitor's page
 
 
 class _PageName(Convertor[str]):
@@ -299,9 +300,6 @@ def _make_ready() -> None:
             models.preload()
     finally:
         sys.setswitchinterval(interval)
-    later = threading.Timer(_LATER, _make_more_ready)
-    later.daemon = True
-    later.start()
 
 
 def _make_more_ready() -> None:
@@ -322,9 +320,17 @@ def _make_more_ready() -> None:
 
 
 def wait() -> None:
-    """Wait for the libraries: two threads that import the same modules slow each other down."""
+    """Wait for the libraries: two threads that import the same modules slow each other down.
+
+    The first visitor's page begins to load what other pages need, so that a server without visitors
+    stays small.
+    """
     if _ready is not None:
         _ready.join()
+        if _visited.acquire(blocking=False):
+            later = threading.Timer(_LATER, _make_more_ready)
+            later.daemon = True
+            later.start()
 
 
 def _routes() -> list[Route]:
