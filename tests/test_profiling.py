@@ -446,8 +446,8 @@ def test_importance_is_what_happens_to_the_answer_without_a_head(kind: Any) -> N
         before = torch.tensor(capture(model, image).logits).log_softmax(0)
         after = torch.tensor(head_effects(model, image, values=values)).log_softmax(2)
         answer = before.argmax()
-        changed[number] = after.argmax(2) != answer
-        lost[number] = before[answer] - after[:, :, answer]
+        changed[number] = (after.argmax(2) != answer).numpy()
+        lost[number] = (before[answer] - after[:, :, answer]).numpy()
     assert_allclose(found.importance(kind)[0].means, changed.mean(axis=0))
     assert_allclose(found.importance(kind)[1].means, lost.mean(axis=0), atol=1e-5)
     assert np.abs(lost).max() > 0.01

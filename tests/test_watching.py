@@ -472,6 +472,7 @@ def compiled_forward(module: Any) -> Any:
     return module
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # of torch 2.10
 @pytest.mark.parametrize("change", [compiled, compiled_in_place, compiled_block, compiled_forward])
 def test_a_compiled_module_is_refused_as_such(change: Any) -> None:
     with pytest.raises(ModelError, match="was compiled"):
