@@ -1,6 +1,7 @@
 """The page Compare: two models on one picture, or two pictures in one model."""
 
 from dataclasses import replace
+from math import ceil, floor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +30,10 @@ from vitviz.text.class_names import full_names, other_names, table_names
 from vitviz.web.token_map import Frame, encode_frame, frame_shape
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from vitviz import Model
+    from vitviz.common.images import Crop
 
 MODES = {
     "weights": mark("trained and random weights"),
@@ -259,8 +263,9 @@ def _draw_pictures(view: View, other: View) -> Compared:
     draw_finding(found, of=tr("After layer {layer}", layer=view.layer + 1))
     back = inspection.nearest_patches(similarity.T, k=k)
     _draw_linked_maps(view, other, similarity, (nearest, mutual, back))
-    matched, coloured = st.columns(2)
-    images, crops = (results.photo(view), results.photo(other)), (view.acts.crop, other.acts.crop)
+    matched, coloured = places().stage.columns(2)
+    (image, crop), (image_of_other, crop_of_other) = map(_seen_part, (view, other))
+    images, crops = (image, image_of_other), (crop, crop_of_other)
     with matched:
         st.subheader(tr("Mutual pairs"), anchor=False)
         figures = [plots.mutual_matches(pairs, cosines, images, crops=crops, grid=view.grid)]
@@ -322,6 +327,14 @@ def _draw_pictures(view: View, other: View) -> Compared:
     )
 
 
+def _seen_part(view: View) -> "tuple[Image.Image, Crop]":
+    """Return the part of the picture that the model saw, and where the grid lies in it."""
+    left, top, right, bottom = view.acts.crop
+    box = (floor(left), floor(top), ceil(right), ceil(bottom))
+    crop = (left - box[0], top - box[1], right - box[0], bottom - box[1])
+    return results.photo(view).crop(box), crop
+
+
 def _patch_tokens(view: View) -> np.ndarray:
     """Return the patch tokens after the layer and the final LayerNorm: (N, D)."""
     return view.acts.tokens(view.layer + 1, normalised=True)[len(view.prefix) :]
@@ -361,7 +374,6 @@ def _draw_linked_maps(
     shape = replace(shapes[0], prefix=(), home=home, heads=1, equal_share=None)
     left, right = places().stage.container(key="compared").columns(2)
     with left:
-        st.markdown(tr_md("**{name}**: point at a patch, or click it", name=view.picture.name))
         compare_maps.linked_map(
             view,
             frames[0],
@@ -370,10 +382,11 @@ def _draw_linked_maps(
             kind="cosine",
             title=tr("Similarity to the query"),
             map_name=layer,
+            caption=(view.picture.name, tr("point at a patch")),
+            area=view.acts.crop,
             version=version,
         )
     with right:
-        st.markdown(tr_md("**{name}**: point at a patch here too", name=other.picture.name))
         compare_maps.linked_map(
             other,
             frames[1],
@@ -382,6 +395,8 @@ def _draw_linked_maps(
             kind="cosine",
             title=tr("Similarity to the query"),
             map_name=layer,
+            caption=(other.picture.name, tr("point here too")),
+            area=other.acts.crop,
             version=version,
             asked=view,
             matches=matches,
