@@ -19,7 +19,7 @@ from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import mount, patch_number, sent_picture
 from vitviz.common.images import Crop
-from vitviz.common.language import Message, literal, tr, tr_md, translate
+from vitviz.common.language import Message, tr, tr_md, translate
 from vitviz.common.query import Grid
 from vitviz.text import findings
 from vitviz.web.token_map import (

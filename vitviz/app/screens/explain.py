@@ -205,8 +205,14 @@ def _map(view: View, name: str, index: int) -> np.ndarray | None:
 
 def _run(view: View, name: str, index: int, progress: "Progress | None" = None) -> np.ndarray:
     from vitviz.attribution import METHODS
+    from vitviz.model.inputs import prepare
 
-    return METHODS[name](view.model, view.picture.image, index, progress=progress)
+    prepared = results.compute(  # once for all maps and classes
+        (*view.key, "prepared"),
+        lambda: prepare(view.model, view.picture.image),
+        lambda made: made.x.nbytes,
+    )
+    return METHODS[name](view.model, prepared, index, progress=progress)
 
 
 def _draw(view: View, maps: Maps) -> None:
