@@ -34,9 +34,9 @@ from .template import (
 
 _SHOWN_SIDE = 640  # pixels of the photo's longer side as it is sent to the browser
 _COLORBAR = 66  # pixels that a horizontal colour bar takes below a map
-_TITLE = 20  # pixels of a line above a map
+_TITLE = 25  # pixels of a line above a map, enlarged for a presenter
 _ROW = 162  # pixels of a row of maps with a line above; wider screens draw it larger
-_LETTERS = 15  # of a line above a map, which on a phone is 110 pixels wide
+_LETTERS = 20  # of a line above a map, which on a phone has 160 pixels
 _COLUMN = 360  # pixels of a usual column on screen
 
 
@@ -175,7 +175,9 @@ def ranked_maps(
     across = -(-count // rows)
     titles = [tr("The picture"), *ranks]
     lines = [wrap(title, _LETTERS) for title in titles]
-    title_share = _TITLE * max(map(len, lines)) / _ROW
+    most = [max(map(len, lines[row * across : (row + 1) * across])) for row in range(rows)]
+    heads = [_TITLE * count / (rows * _ROW) for count in most]  # shares of the figure's height
+    side = (1 - sum(heads)) / rows
     bar = colorbar(tr("rank among the patches"))
     bar |= dict(tickvals=[0, 50, 100], ticktext=[tr("lowest"), tr("middle"), tr("highest")])
     # Collected, as adding one after another takes Plotly three times as long.
@@ -186,7 +188,7 @@ def ranked_maps(
     for number, title in enumerate(titles):
         row, column = divmod(number, across)
         end = "" if number == 0 else str(number + 1)
-        left, top = column / across, 1 - row / rows
+        left, top = column / across, 1 - row * side - sum(heads[: row + 1])
         layout[f"xaxis{end}"] = dict(
             range=[0, image.width],
             domain=[left + 0.01, left + 1 / across - 0.01],
@@ -196,7 +198,7 @@ def ranked_maps(
         )
         layout[f"yaxis{end}"] = dict(
             range=[image.height, 0],
-            domain=[top - 1 / rows, top - title_share / rows],
+            domain=[max(0, top - side), top],
             anchor=f"x{end}",
             scaleanchor=f"x{end}",
             constrain="domain",
@@ -207,7 +209,7 @@ def ranked_maps(
             dict(
                 text="<br>".join(map(escape_text, lines[number])),
                 x=left + 0.5 / across,
-                y=top - title_share / rows,
+                y=top,
                 xref="paper",
                 yref="paper",
                 xanchor="center",

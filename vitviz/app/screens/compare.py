@@ -1,7 +1,6 @@
 """The page Compare: two models on one picture, or two pictures in one model."""
 
 from dataclasses import replace
-from math import ceil, floor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,10 +29,7 @@ from vitviz.text.class_names import full_names, other_names, table_names
 from vitviz.web.token_map import Frame, encode_frame, frame_shape
 
 if TYPE_CHECKING:
-    from PIL import Image
-
     from vitviz import Model
-    from vitviz.common.images import Crop
 
 MODES = {
     "weights": mark("trained and random weights"),
@@ -264,7 +260,7 @@ def _draw_pictures(view: View, other: View) -> Compared:
     back = inspection.nearest_patches(similarity.T, k=k)
     _draw_linked_maps(view, other, similarity, (nearest, mutual, back))
     matched, coloured = places().stage.columns(2)
-    (image, crop), (image_of_other, crop_of_other) = map(_seen_part, (view, other))
+    (image, crop), (image_of_other, crop_of_other) = map(results.seen_part, (view, other))
     images, crops = (image, image_of_other), (crop, crop_of_other)
     with matched:
         st.subheader(tr("Mutual pairs"), anchor=False)
@@ -325,14 +321,6 @@ def _draw_pictures(view: View, other: View) -> Compared:
         tr("After layer {layer}: {found}", layer=view.layer + 1, found=found),
         tuple(figures),
     )
-
-
-def _seen_part(view: View) -> "tuple[Image.Image, Crop]":
-    """Return the part of the picture that the model saw, and where the grid lies in it."""
-    left, top, right, bottom = view.acts.crop
-    box = (floor(left), floor(top), ceil(right), ceil(bottom))
-    crop = (left - box[0], top - box[1], right - box[0], bottom - box[1])
-    return results.photo(view).crop(box), crop
 
 
 def _patch_tokens(view: View) -> np.ndarray:
