@@ -395,7 +395,7 @@ class View extends Component {
     const { width } = this.room;
     const { width: across, height: down } = data.picture;
     const height = Math.max(300, 0.32 * width);
-    const side = Math.min(0.5 * width, (height * across) / down); // the scene gets what is left
+    const side = Math.min(0.47 * width, (height * across) / down); // the scene gets what is left
     columns.style.setProperty("--photo", `${side}px`);
     const room = { width: width > NARROW ? side : width, height };
     const photo = stacks.get(data.stepsId)?.photo;
