@@ -152,4 +152,5 @@ def expect_text_to_be_read(name: str, texts: list[dict[str, Any]]) -> None:
     letters = [text for text in texts if text["in"] != "equation"]
     assert not [text for text in letters if text["size"] < SMALLEST], name
     meant = [text for text in texts if text["in"] != "control that is off"]
-    assert not [text for text in meant if text["contrast"] < 4.5], name
+    low = [text for text in meant if text["contrast"] < 4.5]
+    assert not low, (name, low)

@@ -144,6 +144,23 @@ def test_both_have_the_scale_of_the_larger_maximum(page: "Page") -> None:
         assert strongest[0] != strongest[1]
 
 
+def test_what_the_host_asks_for_of_the_picture_is_drawn_and_clicked(
+    page: "Page", show: Callable[..., None]
+) -> None:
+    left, top, right, bottom = CROP
+    picture = {"width": SIZE[0], "height": SIZE[1], "crop": list(CROP), "area": list(CROP)}
+    titles = {"row": "map", "strip": "", "caption": "a cat", "hint": "point here"}
+    show(planted(), link="pair", matches=None, picture=picture, titles=titles)
+    box = page.locator("canvas[data-part=photo]").bounding_box()
+    assert box
+    assert box["width"] / box["height"] == pytest.approx((right - left) / (bottom - top), rel=0.01)
+    row, col = 7, 3
+    share = (col + 0.5) / GRID[1], (row + 0.5) / GRID[0]
+    page.mouse.click(box["x"] + share[0] * box["width"], box["y"] + share[1] * box["height"])
+    assert [state["query"] for state in sent(page)] == [1 + row * GRID[1] + col]
+    assert page.locator(".caption").inner_text() == "a cat · point here"
+
+
 def _over(page: "Page", which: int, row: int, col: int) -> tuple[float, float]:
     """The middle of a patch of the fine grid, over the first photo."""
     box = page.locator("canvas[data-part=photo]").nth(which).bounding_box()

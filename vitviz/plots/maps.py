@@ -22,6 +22,7 @@ from .template import (
     SIGNED,
     Crop,
     add_picture_below,
+    box_shape,
     cells,
     centre,
     colorbar,
@@ -33,9 +34,9 @@ from .template import (
 
 _SHOWN_SIDE = 640  # pixels of the photo's longer side as it is sent to the browser
 _COLORBAR = 66  # pixels that a horizontal colour bar takes below a map
-_TITLE = 20  # pixels of a line above a map
+_TITLE = 25  # pixels of a line above a map, enlarged for a presenter
 _ROW = 162  # pixels of a row of maps with a line above; wider screens draw it larger
-_LETTERS = 15  # of a line above a map, which on a phone is 110 pixels wide
+_LETTERS = 20  # of a line above a map, which on a phone has 160 pixels
 _COLUMN = 360  # pixels of a usual column on screen
 
 
@@ -172,18 +173,22 @@ def ranked_maps(
     count = 1 + len(ranks)
     rows = 1 if count <= 3 else 2
     across = -(-count // rows)
-    figure = go.Figure()
-    photo(figure, image)
-    layout: dict[str, Any] = {}
     titles = [tr("The picture"), *ranks]
     lines = [wrap(title, _LETTERS) for title in titles]
-    title_share = _TITLE * max(map(len, lines)) / _ROW
+    most = [max(map(len, lines[row * across : (row + 1) * across])) for row in range(rows)]
+    heads = [_TITLE * count / (rows * _ROW) for count in most]  # shares of the figure's height
+    side = (1 - sum(heads)) / rows
     bar = colorbar(tr("rank among the patches"))
     bar |= dict(tickvals=[0, 50, 100], ticktext=[tr("lowest"), tr("middle"), tr("highest")])
+    # Collected, as adding one after another takes Plotly three times as long.
+    traces: list[go.Scatter | go.Heatmap] = []
+    layout: dict[str, Any] = dict(annotations=[], shapes=[])
+    grid = next(iter(ranks.values())).shape if ranks else (1, 1)
+    names = [[patch_name(row, col) for col in range(grid[1])] for row in range(grid[0])]
     for number, title in enumerate(titles):
         row, column = divmod(number, across)
         end = "" if number == 0 else str(number + 1)
-        left, top = column / across, 1 - row / rows
+        left, top = column / across, 1 - row * side - sum(heads[: row + 1])
         layout[f"xaxis{end}"] = dict(
             range=[0, image.width],
             domain=[left + 0.01, left + 1 / across - 0.01],
@@ -193,61 +198,67 @@ def ranked_maps(
         )
         layout[f"yaxis{end}"] = dict(
             range=[image.height, 0],
-            domain=[top - 1 / rows, top - title_share / rows],
+            domain=[max(0, top - side), top],
             anchor=f"x{end}",
             scaleanchor=f"x{end}",
             constrain="domain",
             constraintoward="top",
             **BARE,
         )
-        figure.add_annotation(
-            text="<br>".join(map(escape_text, lines[number])),
-            x=left + 0.5 / across,
-            y=top - title_share / rows,
-            xref="paper",
-            yref="paper",
-            xanchor="center",
-            yanchor="bottom",
-            showarrow=False,
-            font_size=14,
+        layout["annotations"].append(
+            dict(
+                text="<br>".join(map(escape_text, lines[number])),
+                x=left + 0.5 / across,
+                y=top,
+                xref="paper",
+                yref="paper",
+                xanchor="center",
+                yanchor="bottom",
+                showarrow=False,
+                font=dict(size=14),
+            )
         )
         axes = dict(xref=f"x{end}", yref=f"y{end}")
-        figure.add_shape(
-            type="rect",
-            **dict(x0=0, y0=0, x1=image.width, y1=image.height, **axes),
-            line=dict(color=GREY, width=1),
-        )
+        around = dict(x0=0, y0=0, x1=image.width, y1=image.height, **axes)
+        layout["shapes"].append(dict(type="rect", line=dict(color=GREY, width=1), **around))
         if number == 0:  # in some browsers pictures alone have no axes
-            figure.add_scatter(
-                x=[0, image.width],
-                y=[0, image.height],
-                mode="markers",
-                marker_opacity=0,
-                hoverinfo="skip",
+            traces.append(
+                go.Scatter(
+                    x=[0, image.width],
+                    y=[0, image.height],
+                    mode="markers",
+                    marker_opacity=0,
+                    hoverinfo="skip",
+                )
             )
         else:
-            heat = heat_map(100 * ranks[title], crop, "", zmax=100, colorscale=RELEVANCE)
-            heat.update(
-                xaxis=f"x{end}",
-                yaxis=f"y{end}",
-                showscale=number == 1,
-                colorbar={**bar, "len": 0.5},
-                customdata=[
-                    [[patch_name(row, col), f"{value:.3g}"] for col, value in enumerate(line)]
-                    for row, line in enumerate(values[title])
-                ],
-                hovertemplate=tr(
-                    "%{{customdata[0]}}: higher than %{{z:.0f}} % of the patches"
-                    "<br>{name}: %{{customdata[1]}}<extra></extra>",
-                    name=escape_text(title),
-                ),
+            texts = np.empty((*grid, 2), object)
+            texts[..., 0] = names
+            texts[..., 1] = [[f"{value:.3g}" for value in line] for line in values[title]]
+            traces.append(
+                go.Heatmap(
+                    z=100 * ranks[title],
+                    zmin=0,
+                    zmax=100,
+                    colorscale=RELEVANCE,
+                    xaxis=f"x{end}",
+                    yaxis=f"y{end}",
+                    showscale=number == 1,
+                    colorbar={**bar, "len": 0.5} if number == 1 else None,
+                    customdata=texts,
+                    hovertemplate=tr(
+                        "%{{customdata[0]}}: higher than %{{z:.0f}} % of the patches"
+                        "<br>{name}: %{{customdata[1]}}<extra></extra>",
+                        name=escape_text(title),
+                    ),
+                    **cells(crop, grid),
+                )
             )
-            figure.add_trace(heat)
         if patch is not None:
-            grid = next(iter(ranks.values())).shape if ranks else (1, 1)
-            query_box(figure, crop, grid, patch)
-            figure.layout.shapes[-1].update(axes)
+            layout["shapes"].append(box_shape(crop, grid, patch) | axes)
+    figure = go.Figure(traces)
     figure.update_layout(layout, overwrite=True)
+    photo(figure, image)
     peaks = ", ".join(
         f"{name} {patch_name(*divmod(int(each.argmax()), each.shape[1]))}"
         for name, each in ranks.items()

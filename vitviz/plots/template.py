@@ -163,11 +163,18 @@ def query_box(
     query: tuple[int, int],
     colour: str = QUERY,
 ) -> None:
+    figure.add_shape(**box_shape(crop, grid, query, colour))
+
+
+def box_shape(
+    crop: Crop, grid: tuple[int, ...], query: tuple[int, int], colour: str = QUERY
+) -> dict[str, Any]:
+    """Return the shape of a box around a patch."""
     cell = cells(crop, grid)
     row, col = divmod(token_number(query, prefix=(), grid=(grid[0], grid[1])), grid[1])
     x, y = crop[0] + col * cell["dx"], crop[1] + row * cell["dy"]
     box = dict(x0=x, y0=y, x1=x + cell["dx"], y1=y + cell["dy"])
-    figure.add_shape(type="rect", line=dict(color=colour, width=4), **box)
+    return dict(type="rect", line=dict(color=colour, width=4), **box)
 
 
 def cells(crop: Crop, grid: tuple[int, ...]) -> dict[str, float]:

@@ -259,8 +259,9 @@ def _draw_pictures(view: View, other: View) -> Compared:
     draw_finding(found, of=tr("After layer {layer}", layer=view.layer + 1))
     back = inspection.nearest_patches(similarity.T, k=k)
     _draw_linked_maps(view, other, similarity, (nearest, mutual, back))
-    matched, coloured = st.columns(2)
-    images, crops = (results.photo(view), results.photo(other)), (view.acts.crop, other.acts.crop)
+    matched, coloured = places().stage.columns(2)
+    (image, crop), (image_of_other, crop_of_other) = map(results.seen_part, (view, other))
+    images, crops = (image, image_of_other), (crop, crop_of_other)
     with matched:
         st.subheader(tr("Mutual pairs"), anchor=False)
         figures = [plots.mutual_matches(pairs, cosines, images, crops=crops, grid=view.grid)]
@@ -361,7 +362,6 @@ def _draw_linked_maps(
     shape = replace(shapes[0], prefix=(), home=home, heads=1, equal_share=None)
     left, right = places().stage.container(key="compared").columns(2)
     with left:
-        st.markdown(tr_md("**{name}**: point at a patch, or click it", name=view.picture.name))
         compare_maps.linked_map(
             view,
             frames[0],
@@ -370,10 +370,11 @@ def _draw_linked_maps(
             kind="cosine",
             title=tr("Similarity to the query"),
             map_name=layer,
+            caption=(view.picture.name, tr("point at a patch")),
+            area=view.acts.crop,
             version=version,
         )
     with right:
-        st.markdown(tr_md("**{name}**: point at a patch here too", name=other.picture.name))
         compare_maps.linked_map(
             other,
             frames[1],
@@ -382,6 +383,8 @@ def _draw_linked_maps(
             kind="cosine",
             title=tr("Similarity to the query"),
             map_name=layer,
+            caption=(other.picture.name, tr("point here too")),
+            area=other.acts.crop,
             version=version,
             asked=view,
             matches=matches,

@@ -19,7 +19,7 @@ from vitviz.app.widgets.figure import show
 from vitviz.app.widgets.places import draw_finding, places
 from vitviz.app.widgets.token_map import mount, patch_number, sent_picture
 from vitviz.common.images import Crop
-from vitviz.common.language import Message, literal, tr, tr_md, translate
+from vitviz.common.language import Message, tr, tr_md, translate
 from vitviz.common.query import Grid
 from vitviz.text import findings
 from vitviz.web.token_map import (
@@ -125,13 +125,13 @@ def draw_model_pair(
                 )
             )
         columns = places().stage.container(key="compared").columns(2)
+        crops = np.array([one.acts.crop for one in both])
+        area = (*crops[:, :2].min(axis=0).tolist(), *crops[:, 2:].max(axis=0).tolist())
         for place, one, called, side in zip(columns, both, names, ("left", "right"), strict=True):
             with place:
-                st.markdown(
-                    f"**{literal(translate(called))}** · "
-                    + tr("layer {layer} of {depth}", layer=one.layer + 1, depth=one.acts.depth)
-                )
-                _draw_linked_map(one, side, mean, counts)
+                depth = tr("layer {layer} of {depth}", layer=one.layer + 1, depth=one.acts.depth)
+                caption = translate(called), depth
+                _draw_linked_map(one, side, mean, counts, caption, area)
     measured = (
         [_distances(one) for one in both] if not any(_attentionless(one) for one in both) else []
     )
@@ -171,7 +171,9 @@ def _why_no_map(view: View) -> str | None:
     return tr_md(layer.refusal) if layer.refusal else None
 
 
-def _draw_linked_map(view: View, side: str, mean: bool, counts: "Of") -> None:
+def _draw_linked_map(
+    view: View, side: str, mean: bool, counts: "Of", caption: tuple[str, str], area: Crop
+) -> None:
     def make() -> Frame:
         if counts != "weights":
             matrix = results.counted(view, counts, view.layer)
@@ -196,6 +198,8 @@ def _draw_linked_map(view: View, side: str, mean: bool, counts: "Of") -> None:
         map_name=tr("layer {layer}", layer=view.layer + 1)
         + (tr(", mean of heads") if alone and mean else ""),
         version=(view.layer, mean, counts),
+        caption=caption,
+        area=area,
     )
 
 
@@ -350,6 +354,8 @@ def linked_map(
     kind: Kind,
     title: str,
     map_name: str,
+    caption: tuple[str, str],
+    area: Crop,
     version: Sequence[object] = (),
     asked: "View | None" = None,
     matches: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
@@ -364,6 +370,8 @@ def linked_map(
     name : of the side
     title : of the map
     map_name : its layer, and what else is to be said of it
+    caption : below the photo, what it is and a hint
+    area : of the picture, what is drawn
     version : what the numbers depend on beside the view's model and picture
     asked : View, optional
         Of the queries, where these are patches of another picture.
@@ -420,8 +428,10 @@ def linked_map(
                 "column": title,
                 "strip": "",
                 "photo": tr("Most similar patches"),
+                "caption": caption[0],
+                "hint": caption[1],
             },
-            "picture": sent_picture(view),
+            "picture": {**sent_picture(view), "area": list(area)},
             "provenance": f"{tr(view.model.provenance)} · " + tr(" and ").join(pictures),
             "link": "compare",
             "matches": None if matches is None else _sent_matches(*matches),

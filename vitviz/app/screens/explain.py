@@ -205,18 +205,24 @@ def _map(view: View, name: str, index: int) -> np.ndarray | None:
 
 def _run(view: View, name: str, index: int, progress: "Progress | None" = None) -> np.ndarray:
     from vitviz.attribution import METHODS
+    from vitviz.model.inputs import prepare
 
-    return METHODS[name](view.model, view.picture.image, index, progress=progress)
+    prepared = results.compute(  # once for all maps and classes
+        (*view.key, "prepared"),
+        lambda: prepare(view.model, view.picture.image),
+        lambda made: made.x.nbytes,
+    )
+    return METHODS[name](view.model, prepared, index, progress=progress)
 
 
 def _draw(view: View, maps: Maps) -> None:
     """Draw the picture and the maps beside it; a patch that was chosen elsewhere has a frame."""
-    image, ranks = results.photo(view), maps.ranks
+    (image, crop), ranks = results.seen_part(view), maps.ranks
     query = view.query_patch if view.acts.all_to_all else None
     figure = plots.ranked_maps(
         {_label(name): each for name, each in ranks.items()},
         image,
-        crop=view.acts.crop,
+        crop=crop,
         values={_label(name): each for name, each in maps.values.items()},
         patch=query,
     )

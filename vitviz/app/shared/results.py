@@ -4,6 +4,7 @@ import hashlib
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import ceil, floor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from vitviz import Activations, Model
     from vitviz.activations import Edit
     from vitviz.activations.activations import Of
+    from vitviz.common.images import Crop
     from vitviz.inspection import Measurements, Sinks
 
 T = TypeVar("T")
@@ -176,6 +178,14 @@ def photo(view: View) -> "Image.Image":
         return made
 
     return compute((*view.key, "seen"), make, lambda made: 3 * made.width * made.height)
+
+
+def seen_part(view: View) -> "tuple[Image.Image, Crop]":
+    """Return the part of the picture that the model saw, and where the grid lies in it."""
+    left, top, right, bottom = view.acts.crop
+    box = (floor(left), floor(top), ceil(right), ceil(bottom))
+    crop = (left - box[0], top - box[1], right - box[0], bottom - box[1])
+    return photo(view).crop(box), crop
 
 
 def encoded_photo(view: View) -> str:

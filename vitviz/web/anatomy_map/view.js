@@ -27,6 +27,7 @@ import { tr } from "../token_map/strings.js";
 /** @type {Stacks<Map<string, Tensor>>} */
 const stacks = new Stacks(6, ({ stack, exact, half }) => tensors(stack.tensors, exact, half));
 const MOVING = 1100; // milliseconds of an animation
+const NARROW = 700; // pixels, up to which photo and scene stand under one another, as in style.css
 const MINUTES = [1, 2, 4]; // that the whole walk can take
 
 /** @extends {Component<any>} */
@@ -390,9 +391,13 @@ class View extends Component {
   /** @param {Walk} walk @param {number} key */
   #drawPhoto(walk, key) {
     const { parts, data } = this;
-    const width = parts.photo.parentElement.clientWidth;
-    if (!width) return; // the page is hidden
-    const room = { width, height: Math.max(300, 0.34 * this.room.width) };
+    const { columns } = parts;
+    const { width } = this.room;
+    const { width: across, height: down } = data.picture;
+    const height = Math.max(300, 0.32 * width);
+    const side = Math.min(0.47 * width, (height * across) / down); // the scene gets what is left
+    columns.style.setProperty("--photo", `${side}px`);
+    const room = { width: width > NARROW ? side : width, height };
     const photo = stacks.get(data.stepsId)?.photo;
     const { context, line, pixel } = this.onPicture(parts.photo, photo, data.picture, room);
     context.strokeStyle = "rgb(255 255 255 / 0.35)";

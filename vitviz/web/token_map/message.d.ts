@@ -46,10 +46,17 @@ export interface ViewMessage {
   kind: Kind;
   strip: "heads" | "frames"; // what the small maps are
   frames: Shape[];
-  titles: { row: string; column?: string; strip: string; slider?: string; photo?: string };
+  titles: {
+    row: string; column?: string; strip: string; slider?: string; photo?: string;
+    caption?: string; hint?: string; // below the photo
+  };
   link: string; // views with the same link show one place on one scale; empty for none
   matches: Matches | null; // where the keys lie in another picture
-  picture: { width: number; height: number; crop: Box }; // the crop is what the model saw
+  picture: {
+    width: number; height: number;
+    crop: Box; // what the model saw
+    area?: Box; // what is drawn; where left out, all of it, or the crop of a wide one in a row
+  };
   tools: string[] | null; // the names of the controls that are drawn; null for all
   matrix?: boolean; // draw the whole of A beside the map, and of the picture only the crop
   beside?: Beside[]; // other maps of the same patches, in a row with the map

@@ -65,7 +65,9 @@ export function layout({ titles, frames, state, matrix, beside = [] }) {
   const drawing = { role: "img" };
   const photo = section(
     element("div", { className: "head" }, part("photoTitle", "h4"), part("tokens", "div")),
-    part("photo", "canvas", { tabIndex: 0, aria: drawing }));
+    part("photo", "canvas", { tabIndex: 0, aria: drawing }),
+    ...(titles.caption ? [element("p", { className: "caption" },
+      element("b", { textContent: titles.caption }), ` · ${titles.hint ?? ""}`)] : []));
   const map = section(
     element("div", { className: "head" }, part("mapTitle", "h4")),
     part("map", "canvas", { aria: drawing }),
@@ -73,7 +75,8 @@ export function layout({ titles, frames, state, matrix, beside = [] }) {
   const others = beside.map((_, index) => section(
     element("div", { className: "head" }, part(`besideTitle${index}`, "h4")),
     part(`beside${index}`, "canvas", { aria: drawing }),
-    part(`besideBar${index}`, "div", { className: "bar" }), part(`besideNote${index}`, "small")));
+    element("div", { className: "below" }, part(`besideBar${index}`, "div", { className: "bar" }),
+      part(`besideNote${index}`, "small"))));
   const strip = section(part("stripTitle", "h4"), part("strip", "div"));
   if (titles.slider && frames.length > 1)
     strip.append(part("slider", "input", { type: "range", min: 0, max: frames.length - 1, step: 1,

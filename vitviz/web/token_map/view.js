@@ -270,11 +270,11 @@ class View extends Component {
     return Boolean(this.data.matrix || this.data.beside?.length);
   }
 
-  /** What of the picture is drawn: of a wide one in a row what the model saw alone.
+  /** What of the picture is drawn: what the host asks for; of a wide one in a row what the model saw.
    * @returns {Box} */
   get #area() {
-    const { width, height, crop } = this.data.picture;
-    return this.inRow && width > height ? crop : [0, 0, width, height];
+    const { width, height, crop, area } = this.data.picture;
+    return area ?? (this.inRow && width > height ? crop : [0, 0, width, height]);
   }
 
   /** The room of photo, map and matrix: in a row they are equally high. */
@@ -389,7 +389,9 @@ class View extends Component {
     const { role, name, query } = selection;
     const pinned = this.previewed ? tr(" · preview") : this.state.pinned ? tr(" · pinned") : "";
     const token = element("em", { textContent: name });
-    this.parts.photoTitle.replaceChildren(tr("The {role}: ", { role: tr(role) }), token, pinned);
+    const isNarrow = this.data.link && selection.patch >= 0; // its colour says its role
+    const before = isNarrow ? "" : tr("The {role}: ", { role: tr(role) });
+    this.parts.photoTitle.replaceChildren(before, token, pinned);
     this.#drawTokenButtons(query, role);
   }
 
