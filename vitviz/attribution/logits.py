@@ -154,7 +154,7 @@ class _HoldNorms(TorchFunctionMode):
         if func is F.normalize:
             x = args[0]
             length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-            return x * self._held(func(*args, **kwargs).norm(dim=-1, keepdim=True) / length)
+            return x * self._hold_factor(func(*args, **kwargs).norm(dim=-1, keepdim=True) / length)
         if func not in (F.layer_norm, F.rms_norm):
             return func(*args, **kwargs)
         return self._normalise(func is F.layer_norm, *args, **kwargs)
@@ -172,11 +172,11 @@ class _HoldNorms(TorchFunctionMode):
         moved = x - x.mean(axes, keepdim=True) if centred else x
         if eps is None:
             eps = 1e-5 if centred else torch.finfo(x.dtype).eps
-        y = moved * self._held((moved.square().mean(axes, keepdim=True) + eps).rsqrt())
+        y = moved * self._hold_factor((moved.square().mean(axes, keepdim=True) + eps).rsqrt())
         y = y if weight is None else y * weight
         return y if bias is None else y + bias
 
-    def _held(self, factor: Tensor) -> Tensor:
+    def _hold_factor(self, factor: Tensor) -> Tensor:
         """Return the factor of the first pass, also in the second one."""
         if self.replay is not None:
             return next(self.replay)

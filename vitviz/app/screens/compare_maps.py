@@ -62,15 +62,24 @@ class Compared:
 
 @dataclass(frozen=True, eq=False)
 class _Distances:
-    """Of one model: by layer the mean distance of each head, that of equal sharing, and the side of
-    the input; all in pixels of the input."""
+    """Distances of one model, in pixels of its input.
+
+    Attributes
+    ----------
+    heads : list of ndarray
+        For each layer, the mean attention distance of each head.
+    equal : ndarray
+        The distance under uniform attention.
+    side : int
+        Side of the input.
+    """
 
     heads: list[np.ndarray]
     equal: np.ndarray
     side: int
 
 
-def beside(view: View, model: "Model", acts: "Activations") -> View:
+def matching_view(view: View, model: "Model", acts: "Activations") -> View:
     """Return the same place of the same picture in another model, at the nearest relative depth."""
     layer = inspection.nearest_depth(view.layer, view.acts.depth, acts.depth)
     described = acts.layers[layer]
@@ -162,7 +171,7 @@ def _attentionless(view: View) -> bool:
 
 
 def _why_no_map(view: View) -> str | None:
-    """Why this layer has no map to compare, in one sentence."""
+    """Explain in one sentence why this layer has no map to compare."""
     layer = view.acts.layers[view.layer]
     if layer.kind == "mixing":
         return tr_md(
@@ -174,7 +183,7 @@ def _why_no_map(view: View) -> str | None:
 def _draw_linked_map(view: View, side: str, mean: bool, counts: "Of") -> None:
     def make() -> Frame:
         if counts != "weights":
-            matrix = results.counted(view, counts, view.layer)
+            matrix = results.row_shares(view, counts, view.layer)
             matrix = matrix.mean(axis=0, keepdims=True) if mean else matrix
             return encode_frame(0, matrix, len(view.prefix), "share")
         (frame,) = capture_frames(view.acts, [view.layer], mean=mean)

@@ -274,7 +274,7 @@ def _growth_words(run: dict[str, Any]) -> str:
 
 
 def _test_words(run: dict[str, Any]) -> str:
-    """When the test pictures were used."""
+    """Say when the test pictures were used."""
     if "tested_before" not in run:
         return " " + tr("The test pictures were used only once, after the last step.")
     times = [
@@ -432,7 +432,7 @@ def _fold(words: str) -> None:
 
 
 def _end_words(found: dict[str, Any]) -> str:
-    """When the runs ended."""
+    """Say when the runs ended."""
     cut = sum(not run["converged"] for run in found["runs"])
     if cut == len(found["runs"]):
         return tr(
@@ -600,7 +600,10 @@ def _accuracy(found: dict[str, Any], network: str, share: float) -> list[float]:
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:
-    """Their mean, and half the width of its 95 % interval; of one accuracy, over the pictures."""
+    """Return the mean of accuracies, and half the width of its 95 % interval.
+
+    The interval is over three runs or, for one accuracy, over the test pictures.
+    """
     mean = float(np.mean(values))
     if len(values) == 3:
         return mean, _T_TWO * float(np.std(values, ddof=1)) / math.sqrt(3)

@@ -51,7 +51,7 @@ def may_use_camera() -> bool:
 
 
 def is_teacher() -> bool:
-    """True for requests from the server's own machine and for holders of the teacher's link.
+    """Return whether the visitor is at the server's own machine or holds the teacher's link.
 
     The link is printed at start-up. The address of a connection cannot be forged, unlike headers.
     """

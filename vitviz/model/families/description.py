@@ -226,7 +226,7 @@ class Parts:
         Paths of the heads after the pooling: one, or two in a distilled model.
     width : int
         D of the last layer.
-    headed : bool
+    has_head : bool
         Whether a head has weights; else the output is features that a head would read.
     embeds : bool
         Whether the output is an embedding of the picture.

@@ -109,7 +109,7 @@ _SCALES = ("ls{}.gamma", "ls_{}.gamma", "gamma_{}", "layer_scale{}.lambda1", "la
 
 @own_precision()
 def layer_boxes(model: Model, acts: "Activations", layer: int) -> tuple[Box, ...]:
-    """One encoder layer, box by box, from z_{l-1} to z_l.
+    """Return one encoder layer, box by box, from z_{l-1} to z_l.
 
     Returns
     -------
