@@ -19,20 +19,20 @@ from ..model.inputs import Picture, prepare
 
 @dataclass(frozen=True, eq=False)
 class LogitParts:
-    """What the parts of a model write for one answer; all parts sum to `answer`.
+    """Contributions of the parts of a model to one answer; all parts sum to `answer`.
 
     Attributes
     ----------
     answer : float
         The logit, or the target's value, of the plain pass.
     embedding : float
-        Written by the tokens before the first layer: patches, prefix tokens and positions.
+        Contribution of the tokens before the first layer: patches, prefix tokens and positions.
     by_token : ndarray of shape (layers, heads, tokens)
-        What each head writes from each token that it reads, prefix tokens first. NaN for heads that
-        a layer lacks because another layer has more.
+        Contribution of each head from each token that it reads, prefix tokens first. NaN for heads
+        that a layer lacks because another layer has more.
     mlps : ndarray of shape (layers,)
     biases : float
-        Written whatever the picture is: biases of the output projections, of the final norm and of
+        The same for every picture: biases of the output projections, of the final norm and of
         the head; and what single precision rounds off the heads.
     """
 
@@ -44,7 +44,7 @@ class LogitParts:
 
     @property
     def heads(self) -> np.ndarray:
-        """What each head writes from all tokens: (layers, heads)."""
+        """Contribution of each head from all tokens: (layers, heads)."""
         heads: np.ndarray = self.by_token.sum(axis=2)
         return heads
 

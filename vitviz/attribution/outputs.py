@@ -1,4 +1,4 @@
-"""What the methods share that explain an output of the model: its value, and sums over patches."""
+"""Target, value and sums over patches, for the methods that explain an output of the model."""
 
 import numpy as np
 from torch import Tensor

@@ -26,7 +26,7 @@ SOFTMAX_ROWS = 3
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """What is removed: patches (rows, columns), heads (layers, heads), and by what patches.
+    """The removed patches (rows, columns) and heads (layers, heads), and how patches are removed.
 
     `done` is false where there is nothing, or the model refused it.
     """

@@ -44,14 +44,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Compared:
-    """What was compared.
+    """The outcome of one comparison.
 
     Attributes
     ----------
-    measured : the end of the provenance line
-    tables : makes the tables
-    found : in a sentence
-    figures : of both sides together
+    measured : str
+        End of the provenance line.
+    tables : callable
+        Makes the tables.
+    found : str
+        The finding, in a sentence.
+    figures : tuple of Figure
+        Figures of both sides together.
     """
 
     measured: str

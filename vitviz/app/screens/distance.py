@@ -70,7 +70,7 @@ class Behind:
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
-        """Of the table, by their headings."""
+        """Columns of the table, by their headings."""
         over = profiles.count_pictures(self.profile)
         return {
             Message("mean over {count:,} pictures, px", count=over): self.pixels,
@@ -654,6 +654,7 @@ def _measure_layer(acts: "Activations", attention: np.ndarray) -> Surveys:
     mass = inspection.prefix_mass([attention], num_prefix_tokens=prefix)
     entropy = inspection.attention_entropy([attention])
     width = float(np.min(patch))
+    least = math.ceil(math.prod(grid) / 16)  # the mean of a few queries in a corner says little
     return {
         variant: Survey(
             distance=inspection.attention_distance(
@@ -678,16 +679,11 @@ def _measure_layer(acts: "Activations", attention: np.ndarray) -> Surveys:
                 grid=grid,
                 num_prefix_tokens=prefix,
                 variant=variant,
-                min_queries=_min_queries(acts),
+                min_queries=least,
             ).astype(np.float32),
         )
         for variant in VARIANTS
     }
-
-
-def _min_queries(acts: "Activations") -> int:
-    """Return a sixteenth of the patches: the mean of a few queries in a corner says little."""
-    return math.ceil(math.prod(acts.grid) / 16)
 
 
 def _stack(found: Sequence[Survey]) -> Survey:

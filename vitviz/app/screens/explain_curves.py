@@ -112,10 +112,8 @@ def _compute(
         else:
             deleted, inserted = (kind(model, image, maps[name], **options) for kind in kinds)
         pair: Pair = (deleted, inserted)
-        key = (
-            *view.key,
-            *_cache_key(name, index, removal),
-        )  # kept if the rest is cancelled
+        # Each pair is kept, also if the rest is cancelled.
+        key = (*view.key, *_cache_key(name, index, removal))
         results.captures().get(key, partial(_keep, pair), lambda pair: 1000)
     return len(missing)
 

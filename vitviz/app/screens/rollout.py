@@ -33,7 +33,7 @@ COLLAPSED = 0.03  # share of the patches that hold half of a collapsed map
 
 
 class Settings(NamedTuple):
-    """What counts as a layer, and how layers are combined, as `inspection.attention_rollout` does.
+    """The matrices that are rolled out, and the options of `inspection.attention_rollout`.
 
     Where a layer is "measured", each key counts by the length of what it adds, and each token keeps
     what was measured: nothing is fused, assumed or discarded.
@@ -92,7 +92,7 @@ def _controls(view: View) -> Settings:
 
 @dataclass(frozen=True, eq=False)
 class _Measured:
-    """Of every layer: the share of what the keys add to each query; and what each token keeps."""
+    """For each layer, the shares of the keys in what is added, and what each token keeps."""
 
     added: list[np.ndarray]  # (1, tokens, tokens)
     kept: np.ndarray  # (layers, tokens)
@@ -128,7 +128,7 @@ def _layers_and_options(
 
 
 def _compare_with_usual(view: View, settings: Settings) -> None:
-    """Say beside the controls how like the map is to that of the usual settings."""
+    """Write beside the controls how the map correlates with that of the usual settings."""
     if settings == USUAL:
         return
     like = correlation(_patches(view, settings), _patches(view, USUAL))

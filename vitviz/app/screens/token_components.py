@@ -88,7 +88,7 @@ _SCATTER = "token_scatter"
 
 
 class Components(NamedTuple):
-    """What is shown of one layer."""
+    """Components of one layer, and which of them are shown."""
 
     points: np.ndarray  # of all tokens, prefix first: (tokens, components)
     explained: np.ndarray  # shares of the variance: (components,)

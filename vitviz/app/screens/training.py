@@ -267,7 +267,7 @@ def _growth_words(run: dict[str, Any]) -> str:
         "{before:.1f} % before and {after:.1f} % after.",
         epochs=after["epoch"],
         pictures=pictures,
-        factor=_side_factor(rows),
+        factor=f"{(rows[-1]['image_size'] / rows[0]['image_size']) ** 2:g}",
         before=100 * before,
         after=100 * after["held_out_accuracy"],
     )
@@ -291,10 +291,6 @@ def _test_words(run: dict[str, Any]) -> str:
         "to end but went on because more was wanted ({times}).",
         times=", ".join(times),
     )
-
-
-def _side_factor(rows: list[dict[str, Any]]) -> str:
-    return f"{(rows[-1]['image_size'] / rows[0]['image_size']) ** 2:g}"
 
 
 def _lowest_cosine(name: str) -> float:

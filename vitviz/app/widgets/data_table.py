@@ -99,7 +99,7 @@ class Beside:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """What a page measured.
+    """Tables of what a page measured.
 
     Attributes
     ----------
