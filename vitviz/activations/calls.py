@@ -378,6 +378,9 @@ def fused_call(
                 ~attn_mask, -math.inf
             )
         bias = attn_mask.expand(*query.shape[:-1], key.shape[-2])
+    if query.ndim == 5:  # Twins has the windows of each picture in a dimension of their own
+        output, query, key, value = (each.flatten(0, 1) for each in (output, query, key, value))
+        bias = None if bias is None else bias.flatten(0, 1)
     return FusedCall(
         q=query,
         k=key,

@@ -320,7 +320,8 @@ def _added_share(before: np.ndarray, after: np.ndarray) -> float:
 
 def _layer_input(acts: "Activations", layer: int) -> np.ndarray | None:
     """Return z_{l-1}; None if a convolution or a new stage stands between the layers."""
-    if layer and not _follows(acts.layers[layer].name, acts.layers[layer - 1].name):
+    here, before = acts.layers[layer], acts.layers[layer - 1]
+    if layer and not (here.follows and _follows(here.name, before.name)):
         return None
     tokens = acts.tokens(layer)
     return tokens if tokens.shape == acts.tokens(layer + 1).shape else None
