@@ -408,6 +408,7 @@ def test_probabilities_are_named_after_the_function_that_gave_them(
     model = own_model()
     model.answers = answers
     acts = capture(model, picture())
+    assert acts.probabilities is not None
     one = Case(compute_anatomy(model, picture(), acts, LAYER, None))
     (shown,) = one.show({"step": "head"})
     (table,) = shown.of("table")

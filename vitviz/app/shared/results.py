@@ -80,7 +80,8 @@ def check_message(numbers: int) -> None:
 
     Parameters
     ----------
-    numbers : of the maps that cannot be sent one by one, each a byte
+    numbers : int
+        How many numbers, of a byte each, the maps have that cannot be sent one by one.
 
     Raises
     ------

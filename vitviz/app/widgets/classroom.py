@@ -18,7 +18,7 @@ _watch = st.components.v2.component(
 
 
 def draw_controls(page: str) -> None:
-    """Draw the address and, for a teacher, what pins the view; nothing where there is no class."""
+    """Draw the address and, for a teacher, the button that pins the view, if there is a class."""
     if not visitors.for_class():
         return
     teacher = visitors.is_teacher()
