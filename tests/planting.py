@@ -176,7 +176,7 @@ def hands_on(name: str) -> bool:
     """Whether a convolution lies on the stream: in a stem, a shortcut, or where grids shrink."""
     words = name.split(".")
     return (
-        words[0] in ("stem", "patch_embed")
+        words[0] in ("stem", "patch_embed", "patch_embeds")
         or "patch_embedding" in words  # of transformers
         or "patch_embeddings" in words
         or words[-1] == "spatial_reduction"

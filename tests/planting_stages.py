@@ -39,6 +39,8 @@ def meeting(model: Model, number: int) -> np.ndarray:
         if layer.kind == "window" and hasattr(shifted, "shift_size"):
             side, shift = (pair(n)[axis] for n in (shifted.window_size, shifted.shift_size))
             groups.append(blocks(count, side, shift if side < count else 0))
+        elif hasattr(getattr(block, "attn", None), "ws"):  # of Twins
+            groups.append(blocks(count, block.attn.ws, 0))
         elif layer.kind == "window":
             groups.append(blocks(count, block.partition_size[axis], 0))
         elif layer.kind == "grid":

@@ -39,6 +39,7 @@ SMALL: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
     "coatnet_nano_rw_224": ((64, 64), dict(img_size=64, **narrow_stages())),
     "cait_xxs24_224": ((64, 64), dict(img_size=64, depth=2)),
     "pvt_v2_b0": ((64, 64), dict(depths=(1, 1, 1, 1))),
+    "twins_svt_small": ((64, 64), dict(depths=(2, 1, 1, 1))),
     "test_vit_relpos": ((64, 64), dict(img_size=64)),
     "mixer_s32_224": ((64, 64), dict(img_size=64)),
 }

@@ -398,6 +398,24 @@ def test_the_answer_is_worked_out(name: str) -> None:
     assert_allclose(table["shares"], probabilities[best], rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("answers", "head"),
+    [("classes", ["class", "logit", "softmax"]), ("labels", ["label", "logit", "sigmoid"])],
+)
+def test_probabilities_are_named_after_the_function_that_gave_them(
+    answers: Any, head: list[str]
+) -> None:
+    model = own_model()
+    model.answers = answers
+    acts = capture(model, picture())
+    assert acts.probabilities is not None
+    one = Case(compute_anatomy(model, picture(), acts, LAYER, None))
+    (shown,) = one.show({"step": "head"})
+    (table,) = shown.of("table")
+    assert [words.partition(":")[0] for words in table["head"]] == head
+    assert_allclose(table["shares"], np.sort(acts.probabilities)[::-1][:5], rtol=1e-6)
+
+
 # --- what the component is sent ------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vitviz.model.families import ModelError
 from vitviz.zoo import load_model
-from vitviz.zoo.checkpoints import Checkpoint, CheckpointError, load_state
+from vitviz.zoo.checkpoints import Checkpoint, CheckpointError, load_state, pickles
 
 State = dict[str, Tensor]
 
@@ -302,6 +302,29 @@ def test_it_is_refused_quickly_and_cheaply(name: str, tmp_path: Path) -> None:
     assert str(tmp_path) not in str(caught.value)
     assert seconds < 2
     assert peak < 100e6
+
+
+@pytest.mark.parametrize("limit", ["MAX_PICKLE", "MAX_ENTRIES"])
+def test_a_torch_archive_over_a_limit_is_refused(
+    limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.pth"
+    torch.save(timm_module("test_vit").state_dict(), path)
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+    pickled = max(entry.file_size for entry in entries if entry.filename.endswith(".pkl"))
+    most = {"MAX_PICKLE": pickled, "MAX_ENTRIES": len(entries)}[limit]
+    monkeypatch.setattr(pickles, limit, most)
+    load_model("test_vit", checkpoint=path)
+    monkeypatch.setattr(pickles, limit, most - 1)
+    with pytest.raises(ModelError, match="not a valid PyTorch checkpoint archive"):
+        load_model("test_vit", checkpoint=path)
+
+
+def test_an_npz_of_too_many_entries_is_refused_by_their_number(tmp_path: Path) -> None:
+    many_entries(tmp_path / "many.npz")
+    with pytest.raises(ModelError, match="has 20001 entries, too many for a model"):
+        load_model("test_vit", checkpoint=tmp_path / "many.npz")
 
 
 def test_a_link_out_of_the_folder_is_refused_and_one_inside_is_not(tmp_path: Path) -> None:

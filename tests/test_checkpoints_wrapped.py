@@ -20,6 +20,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from vitviz import ModelError, load_model
+from vitviz.zoo.checkpoints import reading
 
 NAME = "test_vit"
 State = dict[str, torch.Tensor]
@@ -431,6 +432,17 @@ def test_an_index_that_lists_no_shards_beside_it_is_refused(text: str, tmp_path:
     with pytest.raises(ModelError, match="does not list the shards of a model") as caught:
         load_model(NAME, checkpoint=index)
     assert_clear_error(caught.value)
+
+
+def test_an_index_over_the_limit_is_refused(
+    module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = sharded(module.state_dict(), tmp_path, ".safetensors")
+    monkeypatch.setattr(reading, "_MAX_INDEX", index.stat().st_size)
+    load_model(NAME, checkpoint=index)
+    index.write_text(index.read_text() + " ")
+    with pytest.raises(ModelError, match="does not list the shards of a model"):
+        load_model(NAME, checkpoint=index)
 
 
 # --- depth and width ----------------------------------------------------------------------------

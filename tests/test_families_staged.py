@@ -33,15 +33,19 @@ from vitviz.activations import Activations, DropPatches, MuteHeads, SwapTokens, 
 from vitviz.intervention import head_effects, logit_lens
 from vitviz.model import Model
 from vitviz.model.families import ModelError
+from vitviz.web.anatomy import residual_stream
 
 NOTHING = 1e-30  # what Swin's mask leaves
 
+_TWINS: dict[str, Any] = dict(embed_dims=(16, 32, 32, 64), num_heads=(1, 2, 2, 4))
 #: Architectures with stages, and what keeps them small.
 STAGED: dict[str, dict[str, Any]] = {
     "swin_tiny_patch4_window7_224": dict(depths=(2, 2, 2, 2), embed_dim=24),
     "swinv2_tiny_window8_256": dict(depths=(2, 2, 2, 2), embed_dim=24),
     "swinv2_cr_tiny_224": dict(depths=(2, 2, 2, 2), embed_dim=24),
     "pvt_v2_b0": dict(depths=(1, 1, 1, 1)),
+    "twins_svt_small": _TWINS | dict(depths=(2, 2, 2, 2), wss=(4, 4, 2, 1)),
+    "twins_pcpvt_small": _TWINS | dict(depths=(1, 1, 2, 1)),
     "maxvit_tiny_tf_224": dict(depths=(1, 1, 1, 1), stem_width=16, embed_dim=(32,) * 4),
     "coatnet_0_rw_224": dict(depths=(1, 1, 2, 1), stem_width=16, embed_dim=(32,) * 4),
 }
@@ -50,7 +54,7 @@ STAGED: dict[str, dict[str, Any]] = {
 def blank_model(name: str, size: tuple[int, int]) -> Model:
     """A model with stages, whose weights are yet to be set."""
     options = dict(STAGED[name])
-    if not name.startswith("pvt"):
+    if not name.startswith(("pvt", "twins")):
         options["img_size"] = size
     if name.startswith("swin"):
         options["window_size"] = (size[0] // 32, size[1] // 32)
@@ -246,6 +250,58 @@ def test_a_padded_picture_loses_only_the_share_of_its_padding() -> None:
         across, down = (first[2] - first[0]) / 232, (first[3] - first[1]) / 152
         assert right - left == pytest.approx(layer.query_grid[1] * step * across)
         assert bottom - top == pytest.approx(layer.query_grid[0] * step * down)
+
+
+def test_the_attention_of_twins_is_what_its_weights_compute_by_hand() -> None:
+    """Also where windows are padded by vectors of 0, and where keys are pooled."""
+    options: Any = dict(_TWINS, depths=(2, 2, 2, 2), wss=(7, 7, 7, 7))
+    model = watched(timm.create_model("twins_svt_small", **options).eval(), (96, 160))
+    randomise(model.module)
+    acts = capture(model, picture())
+    given: list[Any] = []
+    for site in model.sites:
+        site.attn.register_forward_pre_hook(lambda attn, args: given.append(args[0][0]))
+    plain_logits(model, picture())
+    assert [layer.kind for layer in acts.layers] == [*("window", "pooled") * 3, "window", "global"]
+    for number, (layer, x) in enumerate(zip(acts.layers, given, strict=True)):
+        (rows, cols), heads, attn = layer.query_grid, layer.num_heads, model.sites[number].attn
+        size = x.shape[1] // heads
+        expected = np.zeros((heads, rows * cols, layer.key_grid[0] * layer.key_grid[1]))
+        with torch.no_grad():
+            if layer.kind == "window":
+                q, k, _ = attn.qkv(x).chunk(3, dim=1)
+                padding = attn.qkv.bias.chunk(3)[1]
+            else:
+                grid = x.T.reshape(1, -1, rows, cols)
+                pooled = x if attn.sr is None else attn.norm(attn.sr(grid)[0].flatten(1).T)
+                q, k = attn.q(x), attn.kv(pooled).chunk(2, dim=1)[0]
+        for query in range(rows * cols):
+            row, col = divmod(query, cols)
+            keys, outside = [*range(len(k))], 0
+            if layer.kind == "window":
+                top, left = row // 7 * 7, col // 7 * 7
+                inside = [
+                    (r, c)
+                    for r in range(top, min(top + 7, rows))
+                    for c in range(left, min(left + 7, cols))
+                ]
+                keys, outside = [r * cols + c for r, c in inside], 49 - len(inside)
+            for head in range(heads):
+                part = slice(head * size, (head + 1) * size)
+                scores = (k[keys][:, part] @ q[query, part] / size**0.5).double().exp()
+                total = scores.sum()
+                if outside:
+                    total = total + outside * (padding[part] @ q[query, part] / size**0.5).exp()
+                expected[head, query, keys] = (scores / total).detach().numpy()
+        assert_allclose(acts.attention(number), expected, atol=1e-5)
+
+
+def test_no_share_is_given_across_the_position_convolution_of_twins() -> None:
+    model = staged_model("twins_pcpvt_small", (3 * CELL, 5 * CELL))
+    added = residual_stream(capture(model, picture())).attention
+    # It stands after the first block of each stage, and only the third stage has a second block.
+    assert [layer.name for layer in model.layers][3] == "blocks.2.1"
+    assert np.isnan(added[1:]).all()
 
 
 def test_a_layer_read_at_its_softmax_keeps_no_queries() -> None:

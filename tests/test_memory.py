@@ -60,6 +60,7 @@ def test_weights_are_counted_without_being_made() -> None:
         "cait_xxs24_224",
         "swin_tiny_patch4_window7_224",
         "pvt_v2_b0",
+        "twins_svt_small",
         "coatnet_nano_rw_224",
         "maxvit_tiny_tf_224",
         "mixer_s32_224",

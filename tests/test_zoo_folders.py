@@ -15,7 +15,7 @@ from timm.data import create_transform, resolve_model_data_config
 from timm.models import save_for_hf
 
 from vitviz import ModelError, load_model
-from vitviz.zoo import random_kernel, read_labels
+from vitviz.zoo import files, random_kernel, read_labels
 
 NAME = "test_vit"
 LABELS = ["cat", "dog", "fox"]
@@ -319,3 +319,15 @@ def test_the_crop_of_an_architecture_belongs_to_its_own_size(tmp_path: Path) -> 
         )
         (folder / "config.json").write_text(json.dumps(config))
         assert load_model(str(folder)).preprocess.crop_pct == expected
+
+
+def test_a_config_over_the_limit_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = saved(module_of(), tmp_path / "mine")
+    size = (folder / "config.json").stat().st_size
+    monkeypatch.setattr(files, "_MAX_TEXT_BYTES", size)
+    load_model(str(folder))
+    monkeypatch.setattr(files, "_MAX_TEXT_BYTES", size - 1)
+    with pytest.raises(ModelError, match=f"has {size:,} bytes; at most {size - 1:,} are read"):
+        load_model(str(folder))

@@ -136,7 +136,7 @@ class Attention(nn.Module):
         return qkv.permute(2, 0, 3, 1, 4)  # (3, B, h, T, d)
 
     def attention(self, z: Tensor) -> Tensor:
-        """A of eq. 6, (B, T, D) -> (B, h, T, T): row i holds the shares that token i gives to all.
+        """Compute A of eq. 6, (B, T, D) -> (B, h, T, T): row i holds the shares that token i gives.
 
         `forward` never holds this matrix: torch fuses eq. 6 and 7 into one call.
         """
@@ -275,21 +275,21 @@ class VisionTransformer(nn.Module):
         self.apply(_initialise)
 
     def embed(self, x: Tensor) -> Tensor:
-        """z_0 = [x_class; x_p^1 E; ...; x_p^N E] + E_pos (eq. 1): (B, C, H, W) -> (B, T, D)."""
+        """Return z_0 = [x_class; x_p^1 E; ...] + E_pos of eq. 1: (B, C, H, W) -> (B, T, D)."""
         z = self.patch_embed(x)  # (B, N, D)
         prefix = [t for t in (self.cls_token, self.dist_token, self.reg_token) if t is not None]
         z = torch.cat([t.expand(len(z), -1, -1) for t in prefix] + [z], dim=1)  # (B, T, D)
         return z if self.pos_embed is None else z + self.pos_embed
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """LN(z_L) of every token: (B, C, H, W) -> (B, T, D)."""
+        """Return LN(z_L) of every token: (B, C, H, W) -> (B, T, D)."""
         z = self.embed(x)
         for block in self.blocks:
             z = block(z)
         return self.norm(z)
 
     def forward_head(self, z: Tensor) -> Tensor:
-        """Logits from normalised tokens: y = LN(z_L^0) (eq. 4), then the head."""
+        """Return logits from normalised tokens: y = LN(z_L^0) (eq. 4), then the head."""
         if not self.has_class_token:
             return self.head(z[:, self.num_prefix_tokens :].mean(dim=1))
         logits = self.head(z[:, 0])
@@ -312,7 +312,7 @@ def _initialise(module: nn.Module) -> None:
 
 
 def _sine_cosine(position: Tensor, dim: int, base: float) -> Tensor:
-    """Sines, then cosines, of `position` at dim / 2 frequencies: (N,) -> (N, dim)."""
+    """Return sines, then cosines, of `position` at dim / 2 frequencies: (N,) -> (N, dim)."""
     frequency = base ** (-torch.arange(dim // 2) / (dim // 2))
     angle = position[:, None] * frequency  # (N, dim / 2)
     return torch.cat([angle.sin(), angle.cos()], dim=1)
@@ -325,7 +325,7 @@ def fixed_positions(
     num_prefix_tokens: int,
     base: float = 10000.0,
 ) -> Tensor | None:
-    """The table (1, T, D) of positions that are not learned; prefix tokens get zeros.
+    """Return the table (1, T, D) of fixed position embeddings; prefix tokens get zeros.
 
     Frequencies fall from 1 to almost 1 / `base` radians a patch. The ViT paper has no such table:
     its appendix D.4 compares learned ones.

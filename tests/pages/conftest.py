@@ -136,6 +136,7 @@ MAXXVIT: dict[str, Any] = dict(
 NARROW: dict[str, dict[str, Any]] = {
     "swin_tiny_patch4_window7_224": dict(embed_dim=24),
     "pvt_v2_b0": dict(embed_dims=(8, 16, 20, 32)),
+    "twins_svt_small": dict(embed_dims=(8, 16, 32, 32), num_heads=(1, 2, 4, 4)),
     "cait_xxs24_224": dict(embed_dim=32),
     "vit_tiny_patch16_224": dict(embed_dim=48, num_heads=3),
     "vit_xsmall_patch16_clip_224": dict(embed_dim=48, num_heads=3),

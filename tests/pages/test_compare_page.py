@@ -377,6 +377,12 @@ def test_a_click_on_the_right_side_is_a_query_of_the_left() -> None:
     assert "query" not in address(at)
 
 
+def test_a_click_is_the_same_patch_where_two_tokens_stand_before_the_patches() -> None:
+    at = opened("compare", compare="pictures", model=OTHER)  # with CLS and DIST
+    commit(at, 1, query=33, pinned=True)  # on 16 x 16 patches
+    assert address(at)["query"] == "3.2"
+
+
 def test_an_upload_is_compared_with_a_sample_and_the_name_of_a_file_is_no_markup() -> None:
     name = "![x](y) <b> :red[z] *a* `c`.png"
     at = upload(opened("compare", compare="pictures"), name, MINE)

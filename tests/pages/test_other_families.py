@@ -30,8 +30,8 @@ from vitviz.app.shared import pictures
 from vitviz.text import page_text
 from vitviz.web.token_map import encode_window_frame
 
-SWIN, PVT, CAIT, COATNET, MAXVIT, MIXER = OTHERS = (
-    *("swin_tiny_patch4_window7_224", "pvt_v2_b0", "cait_xxs24_224"),
+SWIN, PVT, CAIT, TWINS, COATNET, MAXVIT, MIXER = OTHERS = (
+    *("swin_tiny_patch4_window7_224", "pvt_v2_b0", "cait_xxs24_224", "twins_svt_small"),
     *("coatnet_0_rw_224", "maxvit_tiny_tf_224", "mixer_b16_224"),
 )
 other = pytest.mark.parametrize("model", OTHERS)
@@ -39,6 +39,7 @@ pytestmark = pytest.mark.usefixtures("narrow")
 KINDS = {  # the traits of each that choose its captions
     SWIN: {"window", "relative bias"},
     PVT: {"pooled", "global", "overlap"},
+    TWINS: {"window", "pooled", "global"},
     "cait_xxs24_224": {"global", "class", "prefix"},
     "coatnet_0_rw_224": {"global", "relative bias"},
     "maxvit_tiny_tf_224": {"window", "grid", "relative bias"},
@@ -51,6 +52,7 @@ KINDS = {  # the traits of each that choose its captions
 REFUSED = {  # the pages that have no figure for each, and say why
     SWIN: {"positions", "rollout", "tokens"},
     PVT: {"positions", "rollout", "tokens"},
+    TWINS: {"positions", "rollout", "tokens"},
     CAIT: {"rollout", "tokens"},
     COATNET: {"filters", "positions", "rollout", "tokens"},
     MAXVIT: {"filters", "positions", "rollout", "tokens"},

@@ -210,7 +210,7 @@ def _centres(places: np.ndarray, grid: tuple[int, int], step: np.ndarray) -> np.
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Activations:
-    """What one forward pass of one picture computed; immutable, and without the model itself.
+    """Attention, tokens and output of one picture in a forward pass; immutable, without the model.
 
     Layers, heads and tokens count from 0. Arrays are read-only float32.
     """

@@ -1,4 +1,4 @@
-"""What the captures of one forward pass share: calls, measurements (`Batch`), memory (`Arena`)."""
+"""Calls, measurements (`Batch`) and memory (`Arena`) that captures of one forward pass share."""
 
 from collections.abc import Sequence
 from dataclasses import replace

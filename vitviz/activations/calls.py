@@ -79,7 +79,7 @@ class ComparedOutput:
 
 
 def as_exact(values: Tensor) -> Tensor:
-    """Convert values so that their products have no rounding of their own worth mentioning.
+    """Convert values to a precision in which the rounding of products is negligible.
 
     On CUDA to double precision: a product in single precision may use TF32, which has three
     digits, and the switch for that is one for all threads. Elsewhere to single precision.
@@ -115,13 +115,21 @@ def _directions(size: int) -> Tensor:
 def explain_row_mismatches(
     rows: Sequence[tuple[Layer, Tensor, Tensor, bool]], pictures: int
 ) -> Iterator[list[tuple[Message | None, float]]]:
-    """Yield for each (layer, rows of A v, rows of the block's output, half precision) a list.
+    """Yield for each layer and each picture the mismatch, if any, and the size of the difference.
 
-    It has for each picture what `explain_mismatch` says, and the difference as a share of the
-    output's largest magnitude. Layers of one shape are compared together: in a small model a call
-    takes longer than its work.
+    Parameters
+    ----------
+    rows : sequence of (layer, rows of A v, rows of the block's output, half precision)
+    pictures : int
+
+    Yields
+    ------
+    list of (Message or None, float)
+        For each picture what `explain_mismatch` returns, and the difference as a share of the
+        output's largest magnitude.
     """
     compared: list[tuple[list[float], list[float]]] = []  # by layer, of each picture
+    # In a small model a call takes longer than its work, so layers of one shape are joined.
     for _, alike in groupby(rows, key=lambda each: each[1].shape):
         _, products, outputs, _ = zip(*alike, strict=True)
         product, own = torch.stack(products), torch.stack(outputs)
@@ -370,6 +378,9 @@ def fused_call(
                 ~attn_mask, -math.inf
             )
         bias = attn_mask.expand(*query.shape[:-1], key.shape[-2])
+    if query.ndim == 5:  # Twins has the windows of each picture in a dimension of their own
+        output, query, key, value = (each.flatten(0, 1) for each in (output, query, key, value))
+        bias = None if bias is None else bias.flatten(0, 1)
     return FusedCall(
         q=query,
         k=key,

@@ -18,7 +18,7 @@ _KEYS = 64  # whose products of heads are computed together
 
 @dataclass(frozen=True, eq=False)
 class Carried:
-    """What each key of a layer adds to each query, once the heads are projected.
+    """Vectors that the keys of a layer add to its queries, after the output projection.
 
     Attention says how strongly a value counts, and not how long it is: a key that gets most of the
     attention may add next to nothing.
@@ -67,7 +67,7 @@ class Carried:
 
     @cached_property
     def output(self) -> np.ndarray:
-        """What the keys add to each query together: (n, D); with `bias` what the layer adds."""
+        """Sum of what the keys add to each query: (n, D); with `bias`, what the layer adds."""
         output: np.ndarray = (self.attention @ self.vectors).sum(axis=0)
         return output
 

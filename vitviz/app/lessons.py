@@ -1,4 +1,4 @@
-"""What a lesson finds on a picture: sentences with their numbers, computed as the pages do.
+"""Compute a lesson's findings on a picture: sentences with numbers, as the pages compute them.
 
 The lessons themselves, and their steps, stand in `vitviz.text.lessons`.
 """

@@ -234,7 +234,7 @@ def image_size_in(text: str) -> tuple[int, int] | None:
 
 
 def file_and_part(text: str) -> tuple[Path, str | None]:
-    """Return the file in FILE#PART, and the model in it that is meant."""
+    """Split FILE#PART into the file and the name of the model in it."""
     path = Path(text).expanduser()
     file, _, part = text.rpartition("#")
     if not file or not part or path.exists():  # a name may have the sign

@@ -22,14 +22,14 @@ SHARED = (
 
 @dataclass(frozen=True)
 class Page:
-    """What the app knows of a page before it is drawn; its words stand in the text of its name.
+    """One page of the app, before it is drawn; its words stand in the text of its name.
 
     Attributes
     ----------
     name : str
-        Of its address, its module in `screens` and its text.
+        Name of its address, of its module in `screens` and of its text.
     settings : tuple of str
-        What changes something on it: its own settings, and those of the shared controls that are
+        Settings that change something on it: its own, and those of the shared controls that are
         drawn. With "predict" it can ask the reader to guess before it shows its figure.
     needs : str, optional
         What the layers of a model must be for the page to be drawn: "all-to-all", every token

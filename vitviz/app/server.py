@@ -1,4 +1,4 @@
-"""The server of the pages: addresses, style sheet, and what is loaded when it starts."""
+"""The server of the pages: addresses, style sheet, and the models it loads at start-up."""
 
 import gzip
 import sys

@@ -1,4 +1,4 @@
-"""What one answer rests on: maps of a target, and what each part of the model adds to it."""
+"""Explain one answer: maps of a target, and what each part of the model adds to it."""
 
 from ..activations.targets import Similarity, Target, Token
 from .attention_gradient import attention_gradient

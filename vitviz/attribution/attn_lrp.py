@@ -215,7 +215,7 @@ class _Rules(TorchFunctionMode):
         factors = [each for each in _tensors(args) if _depends(each)]
         gates = [each for each in factors if getattr(each, _FLAG) == _SIGMOID]
         if gates:
-            return self._gated(func, factors)
+            return self._multiply_gate(func, factors)
         if len(factors) == 1:
             return func(*args, **kwargs)
         if func.__name__.endswith("_") and not func.__name__.startswith("__"):
@@ -224,7 +224,7 @@ class _Rules(TorchFunctionMode):
             )  # its caller may read the changed tensor, not what it returns
         return func(*_share(args, 1 / len(factors)), **kwargs)
 
-    def _gated(self, func: Any, factors: list[Tensor]) -> Tensor:
+    def _multiply_gate(self, func: Any, factors: list[Tensor]) -> Tensor:
         """Multiply a tensor by its own sigmoid: an activation function, written as a product."""
         if len(factors) == 2 and factors[0].shape == factors[1].shape:
             for gate, x in (factors, factors[::-1]):

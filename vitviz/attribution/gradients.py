@@ -18,9 +18,10 @@ from ..activations.targets import PassResult, Question
 from ..common.language import Message
 from ..inspection.inputs import MASKED
 from ..model import Model
-from ..model.families import ModelError, has_inference_tensors
+from ..model.families import ModelError
 from ..model.inputs import Picture, prepare
 from ..model.memory import gradient_bytes, require_memory
+from .outputs import check_weights
 
 LOSS_SCALE = 4096.0  # a power of two, which changes no digit of a gradient
 
@@ -138,12 +139,7 @@ def _check(model: Model) -> None:
             "it again in the backward pass. Unwrap those parts first.",
             model=model.name,
         )
-    if has_inference_tensors(model.module):
-        raise ModelError(
-            "The weights of {model} were created under torch.inference_mode, so torch computes no "
-            "gradient with them. Create the module outside of it.",
-            model=model.name,
-        )
+    check_weights(model)
     require_memory(
         gradient_bytes(model.sites),
         Message("A map of one class of {model}", model=model.name),

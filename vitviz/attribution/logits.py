@@ -19,20 +19,20 @@ from ..model.inputs import Picture, prepare
 
 @dataclass(frozen=True, eq=False)
 class LogitParts:
-    """What the parts of a model write for one answer; all parts sum to `answer`.
+    """Contributions of the parts of a model to one answer; all parts sum to `answer`.
 
     Attributes
     ----------
     answer : float
         The logit, or the target's value, of the plain pass.
     embedding : float
-        Written by the tokens before the first layer: patches, prefix tokens and positions.
+        Contribution of the tokens before the first layer: patches, prefix tokens and positions.
     by_token : ndarray of shape (layers, heads, tokens)
-        What each head writes from each token that it reads, prefix tokens first. NaN for heads that
-        a layer lacks because another layer has more.
+        Contribution of each head from each token that it reads, prefix tokens first. NaN for heads
+        that a layer lacks because another layer has more.
     mlps : ndarray of shape (layers,)
     biases : float
-        Written whatever the picture is: biases of the output projections, of the final norm and of
+        The same for every picture: biases of the output projections, of the final norm and of
         the head; and what single precision rounds off the heads.
     """
 
@@ -44,7 +44,7 @@ class LogitParts:
 
     @property
     def heads(self) -> np.ndarray:
-        """What each head writes from all tokens: (layers, heads)."""
+        """Contribution of each head from all tokens: (layers, heads)."""
         heads: np.ndarray = self.by_token.sum(axis=2)
         return heads
 
@@ -154,7 +154,7 @@ class _HoldNorms(TorchFunctionMode):
         if func is F.normalize:
             x = args[0]
             length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-            return x * self._held(func(*args, **kwargs).norm(dim=-1, keepdim=True) / length)
+            return x * self._hold_factor(func(*args, **kwargs).norm(dim=-1, keepdim=True) / length)
         if func not in (F.layer_norm, F.rms_norm):
             return func(*args, **kwargs)
         return self._normalise(func is F.layer_norm, *args, **kwargs)
@@ -172,11 +172,11 @@ class _HoldNorms(TorchFunctionMode):
         moved = x - x.mean(axes, keepdim=True) if centred else x
         if eps is None:
             eps = 1e-5 if centred else torch.finfo(x.dtype).eps
-        y = moved * self._held((moved.square().mean(axes, keepdim=True) + eps).rsqrt())
+        y = moved * self._hold_factor((moved.square().mean(axes, keepdim=True) + eps).rsqrt())
         y = y if weight is None else y * weight
         return y if bias is None else y + bias
 
-    def _held(self, factor: Tensor) -> Tensor:
+    def _hold_factor(self, factor: Tensor) -> Tensor:
         """Return the factor of the first pass, also in the second one."""
         if self.replay is not None:
             return next(self.replay)

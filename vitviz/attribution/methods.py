@@ -33,8 +33,6 @@ class Method:
         Whether the map and the prefix tokens' values sum to 1.
     begins_at_identity : bool
         Whether the map holds what each patch has before the first layer.
-    is_signed : bool
-        Whether patches that speak against the target have negative values.
     passes : int
         Passes forward and back that it takes.
     """
@@ -44,7 +42,6 @@ class Method:
     map: Callable[..., np.ndarray]
     is_share: bool = False
     begins_at_identity: bool = False
-    is_signed: bool = False
     passes: int = 1
 
     def __call__(
@@ -116,7 +113,6 @@ METHODS: Mapping[str, Method] = {
             "averaged on the way. A patch with a negative share lowers the logit."
         ),
         integrated_gradients,
-        is_signed=True,
         passes=STEPS,
     ),
     "attn_lrp": Method(
@@ -127,6 +123,5 @@ METHODS: Mapping[str, Method] = {
             "patch with negative relevance speaks against {name}."
         ),
         attn_lrp,
-        is_signed=True,
     ),
 }

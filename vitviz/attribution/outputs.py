@@ -1,4 +1,4 @@
-"""What the methods share that explain an output of the model: its value, and sums over patches."""
+"""Target, value and sums over patches, for the methods that explain an output of the model."""
 
 import numpy as np
 from torch import Tensor
@@ -26,13 +26,18 @@ def output_question(model: Model, target: Target, method: str) -> Question:
             "function of the output."
         )
     question = Question(model, target)
+    check_weights(model)
+    return question
+
+
+def check_weights(model: Model) -> None:
+    """Refuse a model whose weights torch computes no gradient with."""
     if has_inference_tensors(model.module):
         raise ModelError(
             "The weights of {model} were created under torch.inference_mode, so torch computes no "
             "gradient with them. Create the module outside of it.",
             model=model.name,
         )
-    return question
 
 
 def output_value(question: Question, output: Tensor) -> Tensor:

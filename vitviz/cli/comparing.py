@@ -67,7 +67,7 @@ def add_compare(commands: "argparse._SubParsersAction[Any]") -> None:
 
 
 def compare(arguments: argparse.Namespace) -> int:
-    """Compare; the exit code is 1 if a picture was left out, 130 after Ctrl-C."""
+    """Compare two models; return exit code 1 if a picture was left out, 130 after Ctrl-C."""
     from .. import profiling
     from ..zoo import ModelError
 

@@ -1,4 +1,4 @@
-"""What commands share that measure a named model over many pictures."""
+"""Arguments and errors of the commands that measure a named model over many pictures."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""What every part uses and what knows no part: language, files, tables, pictures, the hub."""
+"""Tools that every part uses: language, files, tables, pictures, the hub."""
 
 #: The shipped model that opens first, and that the lessons show.
 DEFAULT_MODEL = "vitviz_things200"

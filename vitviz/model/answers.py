@@ -1,4 +1,4 @@
-"""What the outputs of a model mean: kinds of answers, grades of confidence, class names."""
+"""Meaning of a model's outputs: kinds of answers, grades of confidence, class names."""
 
 import math
 from collections.abc import Iterable, Mapping

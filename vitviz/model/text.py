@@ -43,8 +43,8 @@ class TextTower:
         ModelError
             When a phrase is empty or too long, or a template has no place for it.
         """
-        names = _checked(phrases)
-        templates = _checked((template,) if isinstance(template, str) else template)
+        names = _check_phrases(phrases)
+        templates = _check_phrases((template,) if isinstance(template, str) else template)
         for each in templates:
             if each.count("{}") != 1:
                 raise ModelError(
@@ -172,7 +172,7 @@ def _is_transformers(module: Any) -> bool:
     return callable(getattr(module, "get_text_features", None))
 
 
-def _checked(texts: Sequence[str]) -> list[str]:
+def _check_phrases(texts: Sequence[str]) -> list[str]:
     """Return phrases or templates without blanks around them."""
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts) or not texts:
         raise ModelError("Expected a list of phrases, got {texts!r}.", texts=texts)

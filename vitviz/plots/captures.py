@@ -136,7 +136,7 @@ def place_attention(
 
 
 def _attention_rollout(acts: "Activations", /, **options: Any) -> go.Figure:
-    """`options` are those of `inspection.attention_rollout`."""
+    """Draw the rollout; `options` are those of `inspection.attention_rollout`."""
     from .. import inspection
 
     rollout = inspection.attention_rollout(acts, **options)[acts.num_prefix_tokens :]
@@ -148,7 +148,7 @@ def _attention_rollout(acts: "Activations", /, **options: Any) -> go.Figure:
 def _attention_distance(
     acts: "Activations", *, selected: tuple[int, int | None] | None = None
 ) -> go.Figure:
-    """Draws all heads of all layers; `selected` is a layer and a head (or None) to mark."""
+    """Draw all heads of all layers; `selected` is a layer and a head (or None) to mark."""
     from .. import inspection
 
     acts.attention_layers()  # refuses windows, where equal sharing has other distances
@@ -165,7 +165,7 @@ def _attention_distance(
 
 
 def _distance_histogram(acts: "Activations", layer: int, head: int) -> go.Figure:
-    """Draws one head, in bins of a patch's width."""
+    """Draw one head, in bins of a patch's width."""
     from .. import inspection
 
     acts.attention_layers()  # as above
@@ -180,7 +180,7 @@ def _distance_histogram(acts: "Activations", layer: int, head: int) -> go.Figure
 
 
 def _offset_attention(acts: "Activations", layer: int, head: int) -> go.Figure:
-    """Draws one head."""
+    """Draw one head."""
     from .. import inspection
 
     offsets = inspection.offset_attention(acts, layer=layer)[head]
@@ -195,7 +195,7 @@ def _class_probabilities(
     labels: Sequence[str] | None = None,
     full_names: Sequence[str] | None = None,
 ) -> go.Figure:
-    """Uses its own class names unless `labels` are given; a ValueError without probabilities."""
+    """Draw the `k` most probable classes, by the model's names unless `labels` are given."""
     if acts.probabilities is None:
         raise MessageError("This model gives no class probabilities.")
     names = labels or [*map(translate, acts.output_names)]
@@ -203,7 +203,7 @@ def _class_probabilities(
 
 
 def _picture(acts: "Activations", *, query: Query | None = None) -> go.Figure:
-    """Draws the grid of its first layer."""
+    """Draw the picture with the grid of the first layer."""
     grid = acts.layers[0].query_grid
     return maps.picture(acts.photo, crop=_crop(acts), grid=grid, query=_patch(acts, query))
 
@@ -211,7 +211,7 @@ def _picture(acts: "Activations", *, query: Query | None = None) -> go.Figure:
 def _token_components(
     acts: "Activations", depth: int | None = None, *, query: Query | None = None
 ) -> go.Figure:
-    """Draws tokens after `depth` layers, by default all, and after the final LayerNorm."""
+    """Draw tokens after `depth` layers, by default all, and after the final LayerNorm."""
     from .. import inspection
 
     components, _ = inspection.token_components(acts, depth=depth)
@@ -223,7 +223,7 @@ def _token_components(
 def _token_norms(
     acts: "Activations", depth: int | None = None, *, query: Query | None = None
 ) -> go.Figure:
-    """Draws tokens after `depth` layers, by default all, before the final LayerNorm."""
+    """Draw the norms of tokens after `depth` layers, by default all, before the final LayerNorm."""
     from .. import inspection
 
     norms, long, _ = inspection.token_norms(acts, depth=depth)
@@ -236,7 +236,7 @@ def _token_norms(
 def _token_scatter(
     acts: "Activations", depth: int | None = None, *, query: Query | None = None
 ) -> go.Figure:
-    """Draws tokens after `depth` layers, by default all, on the first two components."""
+    """Draw tokens after `depth` layers, by default all, on the first two components."""
     from .. import inspection
 
     points, explained = inspection.token_scatter(acts, depth=depth)
@@ -253,7 +253,7 @@ def _token_scatter(
 
 
 def _token_film(acts: "Activations") -> go.Figure:
-    """Draws every layer, after the final LayerNorm."""
+    """Draw the tokens of every layer, after the final LayerNorm."""
     from .. import inspection
 
     components = [inspection.token_components(acts, depth=n + 1)[0] for n in range(acts.depth)]

@@ -120,7 +120,7 @@ def filter_tile(kernel: np.ndarray, *, name: str, gain: float = 1.0) -> go.Figur
 
 
 def filter_product(patch: np.ndarray, kernel: np.ndarray, *, names: Sequence[str]) -> go.Figure:
-    """A patch of the model's input, a filter, and their product pixel by pixel.
+    """Draw a patch of the model's input, a filter, and their product pixel by pixel.
 
     The products of a pixel's channels are added up; all together are the patch's response to the
     filter. Where the patch has at most 5 x 5 pixels, each holds its number.
@@ -182,13 +182,13 @@ def filter_product(patch: np.ndarray, kernel: np.ndarray, *, names: Sequence[str
 
 
 def _text_trace(texts: Sequence[tuple[float, float, str]]) -> dict[str, Any]:
-    """A trace of texts, each at its place."""
+    """Return a trace of texts, each at its place."""
     x, y, text = zip(*texts, strict=True)
     return dict(x=x, y=y, text=text, mode="text", hoverinfo="skip")
 
 
 def _pixel_names(tile: np.ndarray) -> list[list[str]]:
-    """Where each pixel of a tile (C, P, Q) lies, and its numbers."""
+    """Return for each pixel of a tile (C, P, Q) its place and its numbers, in words."""
     channels, high, wide = tile.shape
     return [
         [

@@ -80,7 +80,7 @@ class Faithfulness:
 
     @property
     def pictures(self) -> dict[str, list[Any]]:
-        """What is known of each picture, by column; for what was measured in this process."""
+        """Table of the pictures, by column, if they were measured in this process."""
         table: dict[str, list[Any]] = self.about["table"]
         return table
 

@@ -286,7 +286,10 @@ def _row_entropy(block: np.ndarray) -> np.ndarray:
 
 
 def _mutual_information(received: np.ndarray, entropy: np.ndarray) -> np.ndarray:
-    """Normalised mutual information (H,) of equally likely queries and the keys they attend to."""
+    """Return the mutual information (H,) of queries, all equally likely, and their keys.
+
+    It is divided by the geometric mean of both entropies.
+    """
     tokens = received.shape[1]
     logarithm = np.log2(np.maximum(received, np.finfo(np.float64).tiny))
     key_entropy = -np.vecdot(received, logarithm)

@@ -45,7 +45,7 @@ IS_BETTER_HIGH: Mapping[str, bool | None] = {
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """What was measured on some pictures.
+    """Measures of the maps on some pictures.
 
     Attributes
     ----------

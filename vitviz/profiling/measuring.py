@@ -270,7 +270,7 @@ def _last_tokens(acts: Activations) -> np.ndarray:
 
 
 def _skip_ratio(acts: Activations, layer: int, prefixes: Sequence[int], branch: str) -> np.ndarray:
-    """Ratio of the skip connection's norm to the branch's output norm: of prefix, of patches.
+    """Return the skip connection's norm divided by the branch's, for prefix and for patches.
 
     Each is a mean over tokens. NaN where there are no such tokens, where the layer has no separate
     branch, or where the branch changes the tokens' shape.

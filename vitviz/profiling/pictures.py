@@ -273,7 +273,8 @@ class _Listing:
                     )
                 else:
                     links.append(each.path)
-        return sorted(((path, real) for real, path in paths.items()), key=_parts)
+        pairs = ((path, real) for real, path in paths.items())
+        return sorted(pairs, key=lambda pair: Path(pair[0]).parts)
 
     def _scan(self, folder: str) -> list[os.DirEntry[str]]:
         try:
@@ -402,10 +403,6 @@ class _Listing:
         except (ValueError, RecursionError) as error:  # ProfileError is a ValueError
             self.notes.append(f"The label {where} is left out: {first_line(error)}.")
             return None
-
-
-def _parts(pair: tuple[str, str]) -> tuple[str, ...]:
-    return Path(pair[0]).parts
 
 
 def _is_hidden(name: str) -> bool:

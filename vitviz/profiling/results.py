@@ -137,7 +137,7 @@ class Profile:
 
     @property
     def pictures(self) -> dict[str, list[Any]]:
-        """A table of the pictures, as a list by column.
+        """Table of the pictures: a list for each column.
 
         `picture` (its name), `sha256`, `label` and `answer` (class numbers), `confidence` (0 to 1)
         and `skipped`: why the picture was not measured, or None.

@@ -28,7 +28,7 @@ class Step:
     settings : mapping of str to str
         As the address holds them, beside the lesson's picture.
     shows : tuple of str
-        The settings whose controls are drawn, and the parts of the page that are.
+        Names of the settings and of the parts of the page that are drawn.
     optional : bool
         Whether it needs more than what ships, so that the lesson ends before it.
     """

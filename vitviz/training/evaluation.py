@@ -52,7 +52,7 @@ class Calibration:
 
 
 def preprocessing_of(network: Network, split: Split) -> Preprocessing:
-    """Return the preprocessing of the split's pictures for the network: enlarge or reduce once."""
+    """Return the preprocessing that resizes the split's pictures to the network's input."""
     side = split.pictures.shape[1]
     small = (side, side)
     size = network.patch_embed.image_size if isinstance(network, VisionTransformer) else small

@@ -381,7 +381,7 @@ def _run_stage(run: _Run, model: Network, number: int) -> None:
                 "image_size": stage.image_size,
                 "epoch": round(done / per_epoch, 3),
                 "loss": round(sum(losses) / len(losses), 4),
-                "held_out_accuracy": round(_held_out(run), 4),
+                "held_out_accuracy": round(_held_out_accuracy(run), 4),
             }
             about["history"].append(row)
             run.report(json.dumps(row))
@@ -403,7 +403,7 @@ def has_converged(history: Sequence[Mapping[str, Any]], image_size: int, patienc
     return 0 < patience < len(rates) and max(rates[-patience:]) <= max(rates[:-patience])
 
 
-def _held_out(run: _Run) -> float:
+def _held_out_accuracy(run: _Run) -> float:
     """Measure accuracy on the held-out pictures, in the precision of training."""
     with reduced_precision(run.accelerator.device):
         return accuracy(run.average, run.held_out)

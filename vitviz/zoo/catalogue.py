@@ -97,6 +97,10 @@ _TIMM_MODELS = {
         "pvt_v2_b0": ("in1k", 14.7),
         "pvt_v2_b2": ("in1k", 101.5),
     },
+    "Twins": {
+        "twins_svt_small": ("in1k", 96.2),
+        "twins_pcpvt_small": ("in1k", 96.5),
+    },
     "MaxViT": {
         "maxvit_tiny_tf_224": ("in1k", 123.7),
     },

@@ -1,4 +1,4 @@
-"""What the first layer in which patches exchange information lets a patch read, at 224 px.
+"""Keys that a patch may read in the first layer that exchanges information, at 224 px.
 
 Which pairs are allowed does not depend on weights, so no model is built to know them.
 """

@@ -97,7 +97,7 @@ def load_open_clip(
             source=f"{source}, {file.name}",
             digest=digest_of([file]),
         )
-        model.weights += _resampled(config["vision_cfg"].get("image_size"), model)
+        model.weights += _describe_resampling(config["vision_cfg"].get("image_size"), model)
     model.text_loader = partial(_text_tower, module, folder, name)
     return model
 
@@ -218,7 +218,7 @@ def _is_huge(tower: Mapping[str, Any]) -> bool:
     return layers > 1000 or any(abs(n) > 2_000_000 for n in numbers)
 
 
-def _resampled(own: Any, model: Model) -> Message | str:
+def _describe_resampling(own: Any, model: Model) -> Message | str:
     first = model.layers[0]
     sides = own if isinstance(own, list | tuple) else (own, own)
     if not all(isinstance(side, int) for side in sides):

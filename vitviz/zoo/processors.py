@@ -370,11 +370,8 @@ def _describe(settings: Mapping[str, Any], kind: str) -> Preprocessing:
     if settings.get("do_pad") and (kind == "DPT" or padded):
         raise _unknown_setting("do_pad", True)
     mean, std = _scale(settings, kind)
-    return replace(made, mean=mean, std=std, channel_order=_order(settings))
-
-
-def _order(settings: Mapping[str, Any]) -> str:
-    return "BGR" if settings.get("do_flip_channel_order") else "RGB"
+    order = "BGR" if settings.get("do_flip_channel_order") else "RGB"
+    return replace(made, mean=mean, std=std, channel_order=order)
 
 
 def _scale(settings: Mapping[str, Any], kind: str) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -70,7 +70,7 @@ def _draw_way(view: View) -> None:
 
 
 def _shapes(view: View) -> Table:
-    """Shapes of all steps, and of the boxes of the layer on screen."""
+    """Return the shapes of all steps, and of the boxes of the layer on screen."""
     boxes = [(Message("the picture's way"), box) for box in anatomy.steps_of(view)]
     boxes += [
         (Message("layer {layer}", layer=view.layer + 1), box) for box in anatomy.layer_of(view)

@@ -227,7 +227,9 @@ def _frames(view: View, counts: "Of") -> list[Frame]:
         if counts == "weights":
             return capture_frames(acts, wanted)
         prefix = len(view.prefix)
-        return [encode_frame(n, results.counted(view, counts, n), prefix, "share") for n in wanted]
+        return [
+            encode_frame(n, results.row_shares(view, counts, n), prefix, "share") for n in wanted
+        ]
 
     return results.compute(
         (*view.key, "token map", counts, tuple(wanted)),

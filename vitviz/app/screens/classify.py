@@ -127,7 +127,7 @@ def page(view: View) -> Data | None:
     control("block", tr("Side of a block, patches"), BLOCKS, "settings")
 
     columns, pending = _columns(), []
-    instead = classify_heads.chosen()
+    instead = classify_heads.replacement()
     values = classify_heads.values_of(view, instead) if muted.any() else {}
     edits = _edits(painted, muted, removal, values)
     with columns["answer"]:

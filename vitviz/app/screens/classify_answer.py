@@ -26,7 +26,7 @@ SOFTMAX_ROWS = 3
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """What is removed: patches (rows, columns), heads (layers, heads), and by what patches.
+    """The removed patches (rows, columns) and heads (layers, heads), and how patches are removed.
 
     `done` is false where there is nothing, or the model refused it.
     """
@@ -88,7 +88,7 @@ def draw_answer(
 
 
 def _softmax(view: View, labels: tuple[str, ...]) -> None:
-    """From logits to probabilities, written out for the most probable classes."""
+    """Write out the softmax, from logits to probabilities, for the most probable classes."""
     logits = view.acts.logits
     assert logits is not None
     best = np.argsort(-logits, kind="stable")[:SOFTMAX_ROWS]
@@ -216,7 +216,7 @@ def tell_worth(
 
 
 def _list_of_classes(view: View) -> None:
-    """Everything that the model knows, one click away, and searched by any of its names."""
+    """Offer a list of all classes of the model, which any of a class's names finds."""
     outputs = view.acts.output_names
     with st.popover(tr("What it knows"), icon=":material/list:"):
         wanted = st.text_input(tr("Find a name")).strip().casefold()

@@ -165,7 +165,7 @@ def values_of(view: View, instead: str) -> Values:
     )
 
 
-def chosen() -> str:
+def replacement() -> str:
     """Return what muted heads give: zeros, their mean over the samples, or a sample's name."""
     return setting("mute_to", [ZERO, MEAN, *pictures.samples()], ZERO)
 

@@ -64,7 +64,7 @@ def draw_words(view: View, index: int) -> list[Table]:
             name = tr("{one} minus {other}", one=name, other=names[less])
         try:
             if path == "heads":
-                values, words = _written(view, index, less, name)
+                values, words = _draw_written_map(view, index, less, name)
                 title = tr("part of the logit of {name}", name=name)
             else:
                 maps = _cosines(view, path)
@@ -165,7 +165,9 @@ def _parts(view: View, index: int, less: int | None) -> "LogitParts":
     )
 
 
-def _written(view: View, index: int, less: int | None, name: str) -> tuple[np.ndarray, Markdown]:
+def _draw_written_map(
+    view: View, index: int, less: int | None, name: str
+) -> tuple[np.ndarray, Markdown]:
     """Draw the menus of layer and head; return the map of what they write, and its words."""
     parts = _parts(view, index, less)
     heads = view.model.layers[view.layer].num_heads

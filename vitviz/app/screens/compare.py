@@ -137,7 +137,7 @@ def _other_model(view: View, name: str, mode: str, bar: DeltaGenerator) -> View 
             model = weights_menu.load_beside(name, weights, view.picture)
         else:
             model = models.load(name, weights)
-        return compare_maps.beside(view, model, results.capture(model, view.picture))
+        return compare_maps.matching_view(view, model, results.capture(model, view.picture))
     except ModelError as error:
         st.error(tr_md(error))
         return None

@@ -44,14 +44,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Compared:
-    """What was compared.
+    """The outcome of one comparison.
 
     Attributes
     ----------
-    measured : the end of the provenance line
-    tables : makes the tables
-    found : in a sentence
-    figures : of both sides together
+    measured : str
+        End of the provenance line.
+    tables : callable
+        Makes the tables.
+    found : str
+        The finding, in a sentence.
+    figures : tuple of Figure
+        Figures of both sides together.
     """
 
     measured: str
@@ -62,15 +66,24 @@ class Compared:
 
 @dataclass(frozen=True, eq=False)
 class _Distances:
-    """Of one model: by layer the mean distance of each head, that of equal sharing, and the side of
-    the input; all in pixels of the input."""
+    """Distances of one model, in pixels of its input.
+
+    Attributes
+    ----------
+    heads : list of ndarray
+        For each layer, the mean attention distance of each head.
+    equal : ndarray
+        The distance under uniform attention.
+    side : int
+        Side of the input.
+    """
 
     heads: list[np.ndarray]
     equal: np.ndarray
     side: int
 
 
-def beside(view: View, model: "Model", acts: "Activations") -> View:
+def matching_view(view: View, model: "Model", acts: "Activations") -> View:
     """Return the same place of the same picture in another model, at the nearest relative depth."""
     layer = inspection.nearest_depth(view.layer, view.acts.depth, acts.depth)
     described = acts.layers[layer]
@@ -162,7 +175,7 @@ def _attentionless(view: View) -> bool:
 
 
 def _why_no_map(view: View) -> str | None:
-    """Why this layer has no map to compare, in one sentence."""
+    """Explain in one sentence why this layer has no map to compare."""
     layer = view.acts.layers[view.layer]
     if layer.kind == "mixing":
         return tr_md(
@@ -176,7 +189,7 @@ def _draw_linked_map(
 ) -> None:
     def make() -> Frame:
         if counts != "weights":
-            matrix = results.counted(view, counts, view.layer)
+            matrix = results.row_shares(view, counts, view.layer)
             matrix = matrix.mean(axis=0, keepdims=True) if mean else matrix
             return encode_frame(0, matrix, len(view.prefix), "share")
         (frame,) = capture_frames(view.acts, [view.layer], mean=mean)

@@ -70,7 +70,7 @@ class Behind:
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
-        """Of the table, by their headings."""
+        """Columns of the table, by their headings."""
         over = profiles.count_pictures(self.profile)
         return {
             Message("mean over {count:,} pictures, px", count=over): self.pixels,
@@ -294,7 +294,7 @@ def _controls(view: View) -> tuple[str, Variant, Behind | None]:
 
 @st.cache_data
 def _record() -> dict[str, Any]:
-    """Distances that were measured with a model which is not shipped."""
+    """Draw the distances that were measured with a model which is not shipped."""
     file = assets() / "curves" / "distance_vit_s14.json"
     record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return record
@@ -452,7 +452,7 @@ def _map(view: View, counts: "Of") -> None:
     cols = view.grid[1]
     query = view.query_patch or middle(view.grid)
     token = len(view.prefix) + patch_number(view.grid, query)
-    shares = results.counted(view, counts, view.layer)[:, token, len(view.prefix) :]
+    shares = results.row_shares(view, counts, view.layer)[:, token, len(view.prefix) :]
     shares = shares.reshape(-1, *view.grid)
     shown = shares.mean(axis=0) if view.head is None else shares[view.head]
     image, crop = results.photo(view), view.acts.crop
@@ -523,7 +523,7 @@ def _one_head(view: View, survey: Survey, behind: Behind | None) -> None:
 
 
 def _facts(view: View, survey: Survey, distance: np.ndarray, behind: Behind | None) -> str:
-    """Distance, attention on the prefix tokens and entropy of the chosen head, in words."""
+    """Describe distance, attention on the prefix tokens and entropy of the chosen head."""
     here = (slice(None), view.layer, slice(None) if view.head is None else view.head)
     words = tr("it attends to no patch")
     if np.isfinite(distance).any():
@@ -614,12 +614,12 @@ def _prefix_name(view: View) -> str:
 
 
 def of_picture(acts: "Activations", key: Sequence[Hashable]) -> Surveys:
-    """Both variants on one picture, cached."""
+    """Measure both variants of the distance on one picture, cached."""
     return results.compute((*key, "distances"), lambda: _measure(acts), _survey_bytes)
 
 
 def of_samples(view: View) -> Surveys:
-    """Both variants on all sample pictures, cached."""
+    """Measure both variants of the distance on all sample pictures, cached."""
 
     def make() -> Surveys:
         key = model_key(view.model)
@@ -654,6 +654,7 @@ def _measure_layer(acts: "Activations", attention: np.ndarray) -> Surveys:
     mass = inspection.prefix_mass([attention], num_prefix_tokens=prefix)
     entropy = inspection.attention_entropy([attention])
     width = float(np.min(patch))
+    least = math.ceil(math.prod(grid) / 16)  # the mean of a few queries in a corner says little
     return {
         variant: Survey(
             distance=inspection.attention_distance(
@@ -678,16 +679,11 @@ def _measure_layer(acts: "Activations", attention: np.ndarray) -> Surveys:
                 grid=grid,
                 num_prefix_tokens=prefix,
                 variant=variant,
-                min_queries=_min_queries(acts),
+                min_queries=least,
             ).astype(np.float32),
         )
         for variant in VARIANTS
     }
-
-
-def _min_queries(acts: "Activations") -> int:
-    """Return a sixteenth of the patches: the mean of a few queries in a corner says little."""
-    return math.ceil(math.prod(acts.grid) / 16)
 
 
 def _stack(found: Sequence[Survey]) -> Survey:
@@ -705,12 +701,12 @@ def _survey_bytes(surveys: Surveys) -> int:
 
 
 def mean(values: np.ndarray) -> np.ndarray:
-    """Mean over the first axis, ignoring NaN; NaN where all are."""
+    """Return the mean over the first axis, ignoring NaN; NaN where all are."""
     return np.ma.filled(np.ma.masked_invalid(values).mean(axis=0), np.nan)
 
 
 def spread(values: np.ndarray) -> np.ndarray:
-    """Sample standard deviation (n - 1) over the first axis, as in a profile.
+    """Return the sample standard deviation (n - 1) over the first axis, as in a profile.
 
     NaN counts as no value, and is returned where there are fewer than two.
     """

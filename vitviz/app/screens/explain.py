@@ -81,7 +81,7 @@ def page(view: View) -> Data | None:
     _say_how_alike(maps)
     curves: dict[str, explain_curves.Pair] = {}
     if maps.values and lesson.shows("curves"):
-        named = {_marked(name): each for name, each in maps.values.items()}
+        named = {_marked_label(name): each for name, each in maps.values.items()}
         curves, pending = explain_curves.draw(view, named, index, removal)
         maps.pending.extend([pending] if pending else [])
     _explain(view, maps, index)
@@ -111,10 +111,10 @@ def _labels(view: View) -> dict[str, str]:
 
 
 def _label(name: str) -> str:
-    return tr(_marked(name))
+    return tr(_marked_label(name))
 
 
-def _marked(name: str) -> str:
+def _marked_label(name: str) -> str:
     from vitviz.attribution import METHODS
 
     return OF_ATTENTION.get(name) or METHODS[name].label
@@ -168,12 +168,12 @@ def _add(view: View, maps: Maps, name: str, index: int) -> None:
         maps.values[name] = found
         return
     label = tr("{method} ({passes} passes)", method=_label(name), passes=_passes(name))
-    pending = run_button(view, label, _called(name, index), partial(_run, view, name, index))
+    pending = run_button(view, label, _cache_key(name, index), partial(_run, view, name, index))
     if pending is not None:
         maps.pending.append(pending)
 
 
-def _called(name: str, index: int) -> tuple[str, str, int]:
+def _cache_key(name: str, index: int) -> tuple[str, str, int]:
     return f"class map {name}", name, index
 
 
@@ -193,14 +193,14 @@ def _map(view: View, name: str, index: int) -> np.ndarray | None:
             return last
         return measured.rollout[acts.num_prefix_tokens :].reshape(acts.grid)
     if _passes(name) > FEW:
-        found: np.ndarray | None = find_result(view, *_called(name, index))
+        found: np.ndarray | None = find_result(view, *_cache_key(name, index))
         return found
 
     def make() -> np.ndarray:
         with st.spinner(tr("One pass forward and one back …")):
             return _run(view, name, index)
 
-    return results.compute((*view.key, *_called(name, index)), make, lambda made: made.nbytes)
+    return results.compute((*view.key, *_cache_key(name, index)), make, lambda made: made.nbytes)
 
 
 def _run(view: View, name: str, index: int, progress: "Progress | None" = None) -> np.ndarray:
@@ -310,7 +310,7 @@ def _table(view: View, maps: Maps, name: str) -> Table:
     grid = next(iter(ranks.values())).shape
     columns: Columns = {}
     for which, values in maps.values.items():
-        label = Message(_marked(which))
+        label = Message(_marked_label(which))
         columns[Message("{map}", map=label)] = values.ravel()
         columns[Message("{map}, rank", map=label)] = ranks[which].ravel()
     about = tr(

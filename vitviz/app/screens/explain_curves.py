@@ -42,7 +42,7 @@ def draw(
 
     st.subheader(tr("Deletion and insertion: better than chance?"), anchor=False)
     found: dict[str, Pair | None] = {
-        name: find_result(view, *_called(name, index, removal)) for name in (*maps, RANDOM)
+        name: find_result(view, *_cache_key(name, index, removal)) for name in (*maps, RANDOM)
     }
     missing = [name for name, pair in found.items() if pair is None]
     curves = {name: pair for name, pair in found.items() if pair is not None}
@@ -71,7 +71,7 @@ def draw(
     return curves, pending
 
 
-def _called(name: str, index: int, removal: "Removal") -> tuple[str, str, int, str]:
+def _cache_key(name: str, index: int, removal: "Removal") -> tuple[str, str, int, str]:
     return "curve", name, index, removal
 
 
@@ -112,12 +112,13 @@ def _compute(
         else:
             deleted, inserted = (kind(model, image, maps[name], **options) for kind in kinds)
         pair: Pair = (deleted, inserted)
-        key = (*view.key, *_called(name, index, removal))  # kept, also where the rest is cancelled
-        results.captures().get(key, partial(_same, pair), lambda pair: 1000)
+        # Each pair is kept, also if the rest is cancelled.
+        key = (*view.key, *_cache_key(name, index, removal))
+        results.captures().get(key, partial(_keep, pair), lambda pair: 1000)
     return len(missing)
 
 
-def _same(pair: "Pair") -> "Pair":
+def _keep(pair: "Pair") -> "Pair":
     return pair
 
 

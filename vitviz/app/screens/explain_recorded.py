@@ -130,10 +130,10 @@ def _choose_measures(found: "Faithfulness", removal: "Removal") -> list[tuple[st
 
 
 def _label(name: str) -> str:
-    return tr(_marked(name))
+    return tr(_marked_label(name))
 
 
-def _marked(name: str) -> str:
+def _marked_label(name: str) -> str:
     from vitviz.attribution import METHODS
 
     if name == "random":
@@ -195,7 +195,7 @@ def _judge(found: "Faithfulness", measure: str, title: str) -> str:
 def table(found: "Faithfulness") -> Table:
     """Return all recorded means with their intervals."""
     rows = [
-        (measure, Message(_marked(name)), *interval)
+        (measure, Message(_marked_label(name)), *interval)
         for measure, by_map in found.means.items()
         for name, interval in by_map.items()
     ]

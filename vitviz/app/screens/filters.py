@@ -144,7 +144,7 @@ def _explain_overlap(kernel: np.ndarray, side: int) -> None:
 
 
 def _tables(view: View, tiles: Tiles, chosen: int, response: np.ndarray | None) -> list[Table]:
-    """Tables of the filters, and of the response of one where that is defined."""
+    """Return tables of the filters, and of one filter's response where it is defined."""
     kernel = tiles.kernel
     explained: Columns = (
         {} if tiles.explained is None else {Message("variance, %"): 100 * tiles.explained}

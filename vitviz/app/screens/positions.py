@@ -173,7 +173,7 @@ def _numbers(view: View, kinds: list[Kind], position: tuple[int, int]) -> Table:
 
 
 def _why_not_learned(view: View) -> str | None:
-    """Why there is no learned embedding to show, in one sentence."""
+    """Explain in one sentence why there is no learned embedding to show."""
     model, grid = view.model, view.grid
     table = model.position_embedding
     if table is None:
@@ -242,7 +242,7 @@ def _frames(view: View, kinds: list[Kind], shown: Kind) -> list[Frame]:
 
 
 def _averages(view: View, similarity: np.ndarray, kind: Kind) -> str:
-    """Cosines with neighbours and with mirror images, and why the latter may be large."""
+    """Describe the cosines with neighbours and with mirror images."""
     near = inspection.neighbour_similarity(similarity)
     across, down = inspection.mirror_similarity(similarity)
     if np.isnan([near, across, down]).any():

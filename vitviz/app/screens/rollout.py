@@ -33,7 +33,7 @@ COLLAPSED = 0.03  # share of the patches that hold half of a collapsed map
 
 
 class Settings(NamedTuple):
-    """What counts as a layer, and how layers are combined, as `inspection.attention_rollout` does.
+    """The matrices that are rolled out, and the options of `inspection.attention_rollout`.
 
     Where a layer is "measured", each key counts by the length of what it adds, and each token keeps
     what was measured: nothing is fused, assumed or discarded.
@@ -73,7 +73,7 @@ def _controls(view: View) -> Settings:
     if of == "measured":
         settings = USUAL._replace(of="measured", start_layer=start - 1)
         try:
-            _measured(view)
+            _measure_carried(view)
         except ModelError as error:
             st.warning(tr_md(error))
             settings = USUAL
@@ -92,13 +92,13 @@ def _controls(view: View) -> Settings:
 
 @dataclass(frozen=True, eq=False)
 class _Measured:
-    """Of every layer: the share of what the keys add to each query; and what each token keeps."""
+    """For each layer, the shares of the keys in what is added, and what each token keeps."""
 
     added: list[np.ndarray]  # (1, tokens, tokens)
     kept: np.ndarray  # (layers, tokens)
 
 
-def _measured(view: View) -> _Measured:
+def _measure_carried(view: View) -> _Measured:
     """Measure what attention carries in every layer, cached."""
 
     def make() -> _Measured:
@@ -115,18 +115,20 @@ def _measured(view: View) -> _Measured:
     )
 
 
-def _combined(view: View, settings: Settings) -> tuple[Iterable[np.ndarray], dict[str, Any]]:
+def _layers_and_options(
+    view: View, settings: Settings
+) -> tuple[Iterable[np.ndarray], dict[str, Any]]:
     """Return what counts as the layers, and the options that combine them."""
     options = settings._asdict()
     del options["of"]
     if settings.of == "weights":
         return view.acts.attention_layers(), options
-    measured = _measured(view)
+    measured = _measure_carried(view)
     return measured.added, {**options, "kept": measured.kept}
 
 
 def _compare_with_usual(view: View, settings: Settings) -> None:
-    """Say beside the controls how like the map is to that of the usual settings."""
+    """Write beside the controls how the map correlates with that of the usual settings."""
     if settings == USUAL:
         return
     like = correlation(_patches(view, settings), _patches(view, USUAL))
@@ -227,7 +229,7 @@ def _compute_map(view: View, settings: Settings) -> np.ndarray:
 
     def make() -> np.ndarray:
         if row:
-            layers, options = _combined(view, settings)
+            layers, options = _layers_and_options(view, settings)
             return inspection.attention_rollout(
                 itertools.islice(layers, view.layer + 1),
                 num_prefix_tokens=prefix,
@@ -315,7 +317,7 @@ def _table(view: View, settings: Settings, attention: np.ndarray) -> Table:
 
 
 def _steps(view: View, settings: Settings) -> Iterator[np.ndarray]:
-    layers, options = _combined(view, settings)
+    layers, options = _layers_and_options(view, settings)
     return inspection.rollout_steps(layers, num_prefix_tokens=len(view.prefix), **options)
 
 

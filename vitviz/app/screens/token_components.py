@@ -47,7 +47,7 @@ class Basis:
         return self.axes.nbytes + self.mean.nbytes
 
     def points(self, tokens: np.ndarray) -> np.ndarray:
-        """Tokens (n, D) on the components: (n, n_components)."""
+        """Project tokens (n, D) on the components: (n, n_components)."""
         return ((tokens - self.mean) @ self.axes.T).astype(np.float32)
 
 
@@ -88,7 +88,7 @@ _SCATTER = "token_scatter"
 
 
 class Components(NamedTuple):
-    """What is shown of one layer."""
+    """Components of one layer, and which of them are shown."""
 
     points: np.ndarray  # of all tokens, prefix first: (tokens, components)
     explained: np.ndarray  # shares of the variance: (components,)
@@ -182,8 +182,18 @@ def final_tokens(view: View, layer: int) -> np.ndarray:
 
 
 def _controls(most: int) -> tuple[int, float, bool, bool]:
-    """The first component shown (from 0), the threshold, whether the sign is flipped, and whether
-    the components are those of all samples."""
+    """Draw the controls, and return what they are set to.
+
+    Returns
+    -------
+    first : int
+        The first component shown, from 0.
+    threshold : float
+    flipped : bool
+        Whether its sign is exchanged.
+    joint : bool
+        Whether the components are those of all samples.
+    """
     of, which, slider, toggle = st.columns([3, 2, 4, 2], vertical_alignment="bottom")
     names = {
         "picture": tr("this picture"),

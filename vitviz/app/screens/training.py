@@ -267,14 +267,14 @@ def _growth_words(run: dict[str, Any]) -> str:
         "{before:.1f} % before and {after:.1f} % after.",
         epochs=after["epoch"],
         pictures=pictures,
-        factor=_side_factor(rows),
+        factor=f"{(rows[-1]['image_size'] / rows[0]['image_size']) ** 2:g}",
         before=100 * before,
         after=100 * after["held_out_accuracy"],
     )
 
 
 def _test_words(run: dict[str, Any]) -> str:
-    """When the test pictures were used."""
+    """Say when the test pictures were used."""
     if "tested_before" not in run:
         return " " + tr("The test pictures were used only once, after the last step.")
     times = [
@@ -291,10 +291,6 @@ def _test_words(run: dict[str, Any]) -> str:
         "to end but went on because more was wanted ({times}).",
         times=", ".join(times),
     )
-
-
-def _side_factor(rows: list[dict[str, Any]]) -> str:
-    return f"{(rows[-1]['image_size'] / rows[0]['image_size']) ** 2:g}"
 
 
 def _lowest_cosine(name: str) -> float:
@@ -432,7 +428,7 @@ def _fold(words: str) -> None:
 
 
 def _end_words(found: dict[str, Any]) -> str:
-    """When the runs ended."""
+    """Say when the runs ended."""
     cut = sum(not run["converged"] for run in found["runs"])
     if cut == len(found["runs"]):
         return tr(
@@ -600,7 +596,10 @@ def _accuracy(found: dict[str, Any], network: str, share: float) -> list[float]:
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:
-    """Their mean, and half the width of its 95 % interval; of one accuracy, over the pictures."""
+    """Return the mean of accuracies, and half the width of its 95 % interval.
+
+    The interval is over three runs or, for one accuracy, over the test pictures.
+    """
     mean = float(np.mean(values))
     if len(values) == 3:
         return mean, _T_TWO * float(np.std(values, ddof=1)) / math.sqrt(3)

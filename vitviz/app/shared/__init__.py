@@ -1,1 +1,1 @@
-"""What all pages and sessions share: the view, results, models, pictures, and their caches."""
+"""State that all pages and sessions share: the view, results, models, pictures, caches."""

@@ -1,4 +1,4 @@
-"""What a class shares while the server runs: the view that is shown to all, and the guesses.
+"""State that a class shares while the server runs: the view that is shown to all, the guesses.
 
 It is kept in memory alone. Guesses have no names, and are those of one question.
 """

@@ -118,14 +118,14 @@ TRAINED, RANDOM, MIMETIC = "trained", "random", "mimetic"  # weights that the me
 
 
 def load(name: str, weights: str = TRAINED, wanted: Input = OWN_INPUT) -> "Model":
-    """Return a model, from memory where it is there.
+    """Return a model, from the cache if it is there.
 
     With trained weights, `name` may be that of a local file in the menu. A model of another input
     size shares its weights with that of its own size, and is dropped before it.
 
     Parameters
     ----------
-    weights : TRAINED, RANDOM or, of a shipped model that began so, MIMETIC
+    weights : TRAINED, RANDOM, or MIMETIC for a shipped model whose training began with those
 
     Raises
     ------
@@ -147,7 +147,7 @@ def load(name: str, weights: str = TRAINED, wanted: Input = OWN_INPUT) -> "Model
 
 
 def with_phrases(model: "Model", phrases: tuple[str, ...], templates: tuple[str, ...]) -> "Model":
-    """Return a model of `load` with phrases as its classes, from memory where it is there.
+    """Return a model of `load` with phrases as its classes, from the cache if it is there.
 
     Raises
     ------

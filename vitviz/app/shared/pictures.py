@@ -148,7 +148,7 @@ def receive_sent(file_id: str, name: str | None, problem: str | None) -> None:
 
 
 def session_and_files() -> tuple[str, list[str]]:
-    """Return the session under which a page sends files, and the files that it was told of last."""
+    """Return the session under which a page sends files, and the files it last received."""
     context = get_script_run_ctx()
     return "" if context is None else context.session_id, list(_files().values())
 

@@ -37,7 +37,7 @@ class Turn:
 
         Parameters
         ----------
-        waiting : as of `Queue.turn`
+        waiting : as in `Queue.turn`
 
         Raises
         ------

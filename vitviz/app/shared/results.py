@@ -82,7 +82,8 @@ def check_message(numbers: int) -> None:
 
     Parameters
     ----------
-    numbers : of the maps that cannot be sent one by one, each a byte
+    numbers : int
+        How many numbers, of a byte each, the maps have that cannot be sent one by one.
 
     Raises
     ------
@@ -246,7 +247,7 @@ def shares_of_query(view: View, matrix: np.ndarray, *, row: bool) -> np.ndarray:
     return shares
 
 
-def counted(view: View, counts: "Of", layer: int) -> np.ndarray:
+def row_shares(view: View, counts: "Of", layer: int) -> np.ndarray:
     """Return what a map counts of a layer, each row as shares that sum to 1: (h, n, m).
 
     Raises
@@ -293,7 +294,7 @@ def query_shares(view: View, counts: "Of" = "weights") -> np.ndarray:
     acts, described = view.acts, view.acts.layers[view.layer]
     row = view.style.direction == "row" or described.kind == "class"
     if counts != "weights":
-        return shares_of_query(view, counted(view, counts, view.layer), row=row)
+        return shares_of_query(view, row_shares(view, counts, view.layer), row=row)
     if described.kind in ("global", "class"):
         return shares_of_query(view, acts.attention(view.layer), row=row)
     query = view.query_patch

@@ -83,7 +83,7 @@ class View:
 
     @property
     def query_name(self) -> str:
-        """What the query is called on screen."""
+        """Name of the query on screen."""
         if self.query is None:
             return tr("the mean of the patches")
         if self.query_patch is None:

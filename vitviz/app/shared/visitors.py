@@ -51,7 +51,7 @@ def may_use_camera() -> bool:
 
 
 def is_teacher() -> bool:
-    """True for requests from the server's own machine and for holders of the teacher's link.
+    """Return whether the visitor is at the server's own machine or holds the teacher's link.
 
     The link is printed at start-up. The address of a connection cannot be forged, unlike headers.
     """
@@ -59,7 +59,7 @@ def is_teacher() -> bool:
 
 
 def is_teachers_request(request: Request) -> bool:
-    """Return the same of a request without a page, such as an upload."""
+    """Return whether a request outside of a page, such as an upload, comes from a teacher."""
     return _teaches(address_of(request), request.headers, request.cookies)
 
 
@@ -73,7 +73,7 @@ def remote_address() -> str:
 
 
 def address_of(request: Request) -> str:
-    """Return the same of a request without a page."""
+    """Return the address of the browser that sent a request outside of a page."""
     return request.client.host if request.client else _LOCAL[0]
 
 

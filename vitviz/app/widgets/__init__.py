@@ -1,1 +1,1 @@
-"""What pages are made of: figures, menus, tables and the token map."""
+"""Parts of which pages are built: figures, menus, tables and the token map."""

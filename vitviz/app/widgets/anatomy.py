@@ -1,4 +1,4 @@
-"""The component of the page Anatomy on a page: what it is told to show, and what is committed."""
+"""Mount the component of Anatomy on a page, send its view, and take what a visitor commits."""
 
 import math
 from typing import TYPE_CHECKING, Any

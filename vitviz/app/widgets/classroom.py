@@ -18,7 +18,7 @@ _watch = st.components.v2.component(
 
 
 def draw_controls(page: str) -> None:
-    """Draw the address and, for a teacher, what pins the view; nothing where there is no class."""
+    """Draw the address and, for a teacher, the button that pins the view, if there is a class."""
     if not visitors.for_class():
         return
     teacher = visitors.is_teacher()
@@ -81,7 +81,7 @@ def is_student() -> bool:
 
 
 def follow(page: str) -> str:
-    """For students, take over the view that is shown to all; returns the page to be drawn."""
+    """Take over the view that is shown to all, if this is a student; return the page to draw."""
     if not is_student():
         return page
     st.session_state.class_seen = classroom.room().shown  # before what it counts is read

@@ -30,7 +30,7 @@ def choose_counts(*views: View) -> "Of":
     counts = choose("counts", tr("The maps show"), COUNTS, "weights", "settings", "selectbox")
     try:
         for view in views:
-            results.counted(view, counts, view.layer)
+            results.row_shares(view, counts, view.layer)
     except ModelError as error:
         st.warning(tr_md(error))
         return "weights"

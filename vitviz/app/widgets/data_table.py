@@ -99,7 +99,7 @@ class Beside:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """What a page measured.
+    """Tables of what a page measured.
 
     Attributes
     ----------
@@ -255,13 +255,12 @@ def _array(values: Sequence[object] | np.ndarray) -> np.ndarray:
 
 
 def _encode_csv(table: str) -> bytes:
-    """Return a CSV file in UTF-8, with the mark by which Excel knows it where it has other letters
-    than ASCII."""
+    """Return a CSV file in UTF-8; if it is not plain ASCII, with the mark that Excel needs."""
     return table.encode("utf-8" if table.isascii() else "utf-8-sig")
 
 
 def _csv_values(values: Sequence[object] | np.ndarray) -> list[object]:
-    """Values as written to a file: floats with six digits, empty where there is no number."""
+    """Return values as written to a file: floats with six digits, NaN as an empty cell."""
 
     def text(value: object) -> object:
         if isinstance(value, float):

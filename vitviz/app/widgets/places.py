@@ -22,7 +22,7 @@ _FOLD = (
 
 @dataclass
 class Places:
-    """What stands on every page, in this order; the page itself draws below it.
+    """Places at the top of every page, in this order; the page itself draws below them.
 
     Attributes
     ----------

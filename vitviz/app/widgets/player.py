@@ -15,11 +15,12 @@ _component = st.components.v2.component(
 
 
 def player(name: str, chosen: int, count: int) -> None:
-    """Draw the button; it changes the setting `name`, whose values are 1 to `count`.
+    """Draw the button, which steps the setting `name` from 1 to `count`.
 
     Parameters
     ----------
-    chosen : the moment on screen, from 0
+    chosen : int
+        The moment on screen, from 0.
     """
     key = f"play {name}"
 

@@ -1,4 +1,4 @@
-"""The profiles of the model on screen: those that fit it, their menu, and what they are called."""
+"""The profiles of the model on screen: those that fit it, their menu and their names."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +65,7 @@ def fitting_profiles(model: "Model") -> "list[Profile]":
 
 
 def explain_none(model: "Model") -> str:
-    """Why a model has no profile though there is one of its name; empty where there is none."""
+    """Explain why no profile fits a model, although there is one of its name; else return ""."""
     if fitting_profiles(model):
         return ""
     size = tuple(model.preprocess.input_size)

@@ -1,4 +1,4 @@
-"""The token map on a page: what it is told to show, and what is committed in it."""
+"""Mount the token map on a page, send its view, and take what a visitor commits."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

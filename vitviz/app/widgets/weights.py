@@ -151,7 +151,7 @@ def _parse_input(name: str, size: str, picture: Picture) -> Input:
 
 
 def _list_sizes(own: "Model") -> list[str]:
-    """Multiples of the patch beside the model's own size, as far as visitors may choose them."""
+    """Return the input sizes, multiples of the patch, that visitors may choose."""
     from vitviz.zoo import step_of, tokens_attending
 
     tokens, area, most = tokens_attending(own), math.prod(own.preprocess.input_size), _most(own)

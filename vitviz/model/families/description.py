@@ -86,6 +86,8 @@ class Layer:
         Step of the query grid in pixels of the model's input; (height, width) if the two differ.
     refusal : Message or None
         Why this layer is not shown.
+    follows : bool
+        False if a convolution stands between it and the layer before, in the same stage.
     """
 
     name: str
@@ -97,6 +99,7 @@ class Layer:
     prefix: tuple[str, ...]
     patch_size: int | tuple[int, int]
     refusal: Message | None = None
+    follows: bool = True
 
     @property
     def patch_side(self) -> tuple[int, int]:
@@ -226,7 +229,7 @@ class Parts:
         Paths of the heads after the pooling: one, or two in a distilled model.
     width : int
         D of the last layer.
-    headed : bool
+    has_head : bool
         Whether a head has weights; else the output is features that a head would read.
     embeds : bool
         Whether the output is an embedding of the picture.
@@ -464,6 +467,7 @@ def layer_at(
     keys: Grid | None = None,
     prefix: tuple[str, ...] = (),
     refusal: Message | None = None,
+    follows: bool = True,
 ) -> Layer:
     """Build a layer whose patches are `step` pixels apart; `keys` is its key grid, if different.
 
@@ -489,6 +493,7 @@ def layer_at(
         prefix=prefix,
         patch_size=step[0] if step[0] == step[1] else step,
         refusal=refusal,
+        follows=follows,
     )
 
 

@@ -120,10 +120,6 @@ _REASONS: Mapping[str, str] = {
         "attends in padded windows beside convolutions, and vitviz cannot map them back to the "
         "picture yet"
     ),
-    "Twins": mark(
-        "attends in windows and to pooled keys by turns, and vitviz cannot map them back to "
-        "the picture yet"
-    ),
     "VisionTransformerSAM": _PADDED,
     "Visformer": mark(
         "attends in its last stages only, after a CNN that vitviz does not track yet"

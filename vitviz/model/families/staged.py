@@ -1,7 +1,11 @@
-"""Hierarchical families, whose later stages have coarser grids: Swin, PVT, MaxViT and CoAtNet."""
+"""Hierarchical families, whose later stages have coarser grids.
+
+Swin, PVT, Twins, MaxViT and CoAtNet.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,12 +14,16 @@ from torch import nn
 from ...common.query import Grid
 from .description import (
     Family,
+    Parts,
     Site,
     Windows,
     class_name,
     is_features_only,
     is_timm,
+    kinds_of,
     layer_at,
+    present,
+    timm_parts,
     without_adapter,
 )
 from .plain import timm_grid, timm_step
@@ -233,6 +241,58 @@ def _pool_keys(pool: Any, strided: Any, grid: Grid) -> tuple[Windows, Grid]:
     return one_window(grid, keys, without_adapter(strided).stride), keys
 
 
+def _is_twins(module: Any) -> bool:
+    known = {("Block", "LocallyGroupedAttn"), ("Block", "GlobalSubSampleAttn")}
+    return is_timm(module, "twins", "Twins") and all(kinds_of(b) <= known for b in module.blocks)
+
+
+def _twins_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
+    """Describe Twins.
+
+    Layers of Twins-SVT attend in windows and to pooled keys by turns, all layers of Twins-PCPVT to
+    pooled keys.
+
+    References
+    ----------
+    Chu et al., "Twins: Revisiting the Design of Spatial Attention in Vision Transformers"
+    (NeurIPS 2021), section 3.
+    """
+    grid, step, sites = input_size, (1, 1), []
+    for number, (embed, blocks) in enumerate(zip(module.patch_embeds, module.blocks, strict=True)):
+        grid, stride = _convolve_grid(grid, embed.proj), without_adapter(embed.proj).stride
+        step = step[0] * stride[0], step[1] * stride[1]
+        for index, block in present(blocks):
+            if class_name(block.attn) == "LocallyGroupedAttn":
+                size = (block.attn.ws, block.attn.ws)
+                windows, keys, kind = shifted_windows(grid, size, (0, 0)), grid, "window"
+            else:
+                windows, keys = _pool_keys(None, block.attn.sr, grid)
+                kind = "global" if keys == grid else "pooled"
+            layer = layer_at(
+                f"blocks.{number}.{index}",
+                grid,
+                step,
+                input_size,
+                heads=block.attn.num_heads,
+                kind=kind,
+                stage=number,
+                keys=keys,
+                follows=index != 1,  # its positions come from a convolution after the first block
+            )
+            sites.append(Site(layer=layer, block=block, windows=windows))
+    return tuple(sites)
+
+
+def _twins_parts(module: Any) -> Parts:
+    embedding = module.patch_embeds[0]
+    return replace(
+        timm_parts(module),
+        embedding=embedding,
+        kernel=embedding.proj,
+        width=module.num_features,
+    )
+
+
 def _maxxvit_sites(module: Any, input_size: Grid) -> tuple[Site, ...]:
     """Describe MaxViT and CoAtNet: the stem and the start of each stage halve the grid."""
     grid, step = halve_grid(input_size), 2
@@ -300,6 +360,14 @@ STAGED = (
         name="PVT v2",
         recognises=_is_pvt,
         sites=_pvt_sites,
+        positional_attention=lambda module: True,
+        any_size=True,
+    ),
+    Family(
+        name="Twins",
+        recognises=_is_twins,
+        sites=_twins_sites,
+        parts=_twins_parts,
         positional_attention=lambda module: True,
         any_size=True,
     ),

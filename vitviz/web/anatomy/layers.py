@@ -109,7 +109,7 @@ _SCALES = ("ls{}.gamma", "ls_{}.gamma", "gamma_{}", "layer_scale{}.lambda1", "la
 
 @own_precision()
 def layer_boxes(model: Model, acts: "Activations", layer: int) -> tuple[Box, ...]:
-    """One encoder layer, box by box, from z_{l-1} to z_l.
+    """Return one encoder layer, box by box, from z_{l-1} to z_l.
 
     Returns
     -------
@@ -320,7 +320,8 @@ def _added_share(before: np.ndarray, after: np.ndarray) -> float:
 
 def _layer_input(acts: "Activations", layer: int) -> np.ndarray | None:
     """Return z_{l-1}; None if a convolution or a new stage stands between the layers."""
-    if layer and not _follows(acts.layers[layer].name, acts.layers[layer - 1].name):
+    here, before = acts.layers[layer], acts.layers[layer - 1]
+    if layer and not (here.follows and _follows(here.name, before.name)):
         return None
     tokens = acts.tokens(layer)
     return tokens if tokens.shape == acts.tokens(layer + 1).shape else None

@@ -1,4 +1,4 @@
-"""What Anatomy shows of a capture: the words of its cards and boxes, and the view message."""
+"""Write what Anatomy shows of a capture: texts of its cards and boxes, and the view message."""
 
 import math
 import re
@@ -290,7 +290,7 @@ def view_message(of: Anatomy, **host: Any) -> dict[str, Any]:
 
 def _facts(of: Anatomy) -> dict[str, Any]:
     preprocess = of.model.preprocess
-    dim = _head_dim(of.boxes)
+    dim = next((box.shape[-1] for box in of.boxes if box.name == "queries"), 0)
     try:
         scale, _ = of.acts.score_terms(of.layer)
     except ValueError:
@@ -306,10 +306,6 @@ def _facts(of: Anatomy) -> dict[str, Any]:
         "divide": f"÷ √{dim}" if plain else f"× {scale:.3g}",
         "opened": dim > 0,
     }
-
-
-def _head_dim(boxes: "tuple[Box, ...]") -> int:
-    return next((box.shape[-1] for box in boxes if box.name == "queries"), 0)
 
 
 def _costs(of: Anatomy) -> dict[str, Any]:
