@@ -317,6 +317,7 @@ def test_a_stopped_run_is_resumed_and_workers_measure_the_same(
     assert loaded.means == resumed.means
     alone = vitviz.load_faithfulness(out / "faithfulness.json")
     assert alone.table() == resumed.table()
+    assert str(tmp_path) not in (out / "faithfulness.json").read_text()  # it may be published
     assert vitviz.faithfulness(model, folder, **options, resume=True).means == resumed.means
     (out / "faithfulness.json").write_text(json.dumps({"about": {}}))
     with pytest.raises(ProfileError, match="holds no figures on maps"):

@@ -154,6 +154,8 @@ class Faithfulness:
     def to_json(self) -> str:
         """Return the means, and how they were measured, without the values of single pictures."""
         short = {key: value for key, value in self.about.items() if key not in _LEFT_OUT}
+        if short.get("masks"):  # a folder, or a column
+            short["masks"] = Path(short["masks"]).name
         parts = dict(
             about=short,
             means=self.means,
