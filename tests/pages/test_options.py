@@ -1,14 +1,13 @@
 """What the operator says: local files in the menu, a list of allowed models, and mistakes."""
 
 import sys
-from html import unescape
 from pathlib import Path
 
 import pytest
 from examples import assert_clear_error, randomise, timm_module
 from safetensors.torch import save_file
 
-from pages.driver import SHIPPED, assert_works, opened, prose, provenance, stacks
+from pages.driver import SHIPPED, assert_works, opened, provenance, stacks, token_maps
 from vitviz import cli
 from vitviz.app.options import MAX_TOKENS, LocalFile, OptionError, parse
 from vitviz.app.shared import models, started
@@ -54,7 +53,9 @@ def test_two_local_files_are_compared_by_their_names(
     names = [f"vit_tiny_patch16_224 · {path.name}" for path in (weights, other)]
     at = opened("compare", model=names[0], compare="models", other_model=names[1])
     assert_works(at)
-    assert all(f"**{name}, trained** · layer 12" in unescape(prose(at)) for name in names)
+    titles = [sent["titles"] for sent in token_maps(at)]
+    assert [title["caption"] for title in titles] == [f"{name}, trained" for name in names]
+    assert [title["hint"] for title in titles] == ["layer 12 of 12"] * 2
     own, beside = provenance(at).split("beside")
     assert "local file mine.safetensors" in own
     assert "local file later.safetensors" in beside

@@ -1,11 +1,9 @@
 """The choice of weights of a model whose training did not begin with the usual random ones."""
 
-from html import unescape
-
 import numpy as np
 import pytest
 
-from pages.driver import SHIPPED, assert_works, opened, prose, provenance, stack
+from pages.driver import SHIPPED, assert_works, opened, provenance, stack, token_maps
 from vitviz import capture, load_model
 from vitviz.app.shared import pictures
 
@@ -39,4 +37,4 @@ def test_both_kinds_of_random_weights_are_offered_by_their_names() -> None:
 def test_two_kinds_of_random_weights_are_compared() -> None:
     at = opened("compare", compare="models", other_model=SHIPPED, other_weights="mimetic")
     assert_works(at)
-    assert "random weights, mimetic initialisation" in unescape(prose(at))
+    assert "random weights, mimetic initialisation" in token_maps(at)[1]["titles"]["caption"]

@@ -6,6 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ import numpy as np
 from ..common.files import open_replacement, printable, replace_file
 from ..common.language import Message
 from ..inspection.head_table import as_csv, head_table
+from ..model import Preprocessing
+from ..model.families import Layer
 from .entries import ProfileError, first_line
 from .heads import BY_PICTURE, MEASURES
 from .measuring import COLUMNS, CONFIDENCE_BINS, NORM_BINS, SINKS
@@ -384,7 +387,7 @@ class Profile:
             have the same list of pictures.
         """
         for key in (*SAME, "answers", "labels", "list_of_words", "sinks"):
-            values = [each.about.get(key) for each in (self, other)]
+            values = [with_defaults(each.about).get(key) for each in (self, other)]
             if values[0] != values[1] and None not in values:  # older profiles lack the last
                 raise ProfileError(f"Two profiles that differ in {key} cannot be merged.")
         if {*self._lists} & {*other._lists}:
@@ -526,6 +529,20 @@ def _check_complete(profile: Profile, shape: tuple[int, int]) -> None:
             raise ValueError(f"{key} is no {kind}")
     for key in SAME:
         about[key]
+
+
+def with_defaults(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the defaults of settings and of facts on layers that are newer than the file."""
+    filled = {"sinks": False, **about}
+    filled["preprocessing"] = _defaults_of(Preprocessing) | about.get("preprocessing", {})
+    if "layers" in about:
+        filled["layers"] = [_defaults_of(Layer) | layer for layer in about["layers"]]
+    return filled
+
+
+def _defaults_of(kind: type[Preprocessing] | type[Layer]) -> dict[str, Any]:
+    usual = {f.name: f.default for f in fields(kind) if f.default is not MISSING}
+    return dict(json.loads(json.dumps(usual)))
 
 
 def head_columns(profile: Profile) -> dict[str, list[Any]]:

@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import MISSING, asdict, fields
+from dataclasses import asdict
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from ..common.files import LockedError, creation_record, lock_folder, printable, replace_file
-from ..model import Model, Preprocessing
+from ..model import Model
 from ..model.origin import weights_digest
 from .cluster import (
     Measure,
@@ -30,7 +30,7 @@ from .heads import BY_PICTURE, Kind, muting_values
 from .labels import Labels, number_labels
 from .measuring import COLUMNS, PIECE, Piece, measure_piece
 from .pictures import list_pictures, source_names
-from .results import Part, Profile, load_profile
+from .results import Part, Profile, load_profile, with_defaults
 from .state import State
 
 #: Called as progress(pictures done, all pictures) after each batch; an error it raises stops.
@@ -393,7 +393,7 @@ def _load_finished(folder: Path, about: Mapping[str, Any]) -> Profile:
 def check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise a ProfileError if the run in a folder has other settings."""
     for key in (*_SETTINGS, *now.get("settings", ())):
-        if _with_defaults(before).get(key) != _with_defaults(now)[key]:
+        if with_defaults(before).get(key) != with_defaults(now)[key]:
             raise ProfileError(
                 f"The run in {folder} has another {key.replace('_', ' ')}, so it cannot be "
                 "resumed. Use the same settings, or name another folder."
@@ -442,18 +442,10 @@ def fits(measured: _Measured, model: Model) -> bool:
     """
     known = dict(preprocessing=asdict(model.preprocess), layers=[*map(asdict, model.layers)])
     known = json.loads(json.dumps(known))
-    recorded = _with_defaults(measured.about)
+    recorded = with_defaults(measured.about)
     return all(recorded.get(name, values) == values for name, values in known.items()) and (
         measured.about["weights_sha256"] == weights_digest(model.module)  # last: reads all weights
     )
-
-
-def _with_defaults(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the defaults of settings that are newer than the file."""
-    usual = {f.name: f.default for f in fields(Preprocessing) if f.default is not MISSING}
-    usual = json.loads(json.dumps(usual))
-    preprocessing = usual | about.get("preprocessing", {})
-    return {"sinks": False, **about, "preprocessing": preprocessing}
 
 
 def list_digest(entries: Sequence[Entry]) -> str:

@@ -99,7 +99,7 @@ _TIMM_MODELS = {
     },
     "Twins": {
         "twins_svt_small": ("in1k", 96.2),
-        "twins_pcpvt_small": ("in1k", 96.5),
+        "twins_pcpvt_small": ("in1k", 96.4),
     },
     "MaxViT": {
         "maxvit_tiny_tf_224": ("in1k", 123.7),
