@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pydoc
+import re
 import signal
 import subprocess
 import sys
@@ -177,8 +178,9 @@ def test_help_and_dir_show_the_interface() -> None:
     assert set(dir(vitviz)) >= {*vitviz.__all__, *modules, "__version__"}
     said = io.StringIO()
     pydoc.Helper(output=said).help(vitviz)
+    words = re.sub(r"\(\s+", "(", pydoc.plain(said.getvalue()))  # Python 3.13 wraps signatures
     for name in ("load_model(name: str", "class Model", "capture(", "vitviz.attribution"):
-        assert name in pydoc.plain(said.getvalue())
+        assert name in words
 
 
 def test_a_photo_that_is_not_there_is_said(capsys: pytest.CaptureFixture[str]) -> None:

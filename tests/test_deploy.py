@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import build_opener, install_opener, urlopen
 
 import numpy as np
 import pytest
@@ -72,6 +72,7 @@ def proxy(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     words += ["-keyout", str(key), "-out", str(certificate)]
     subprocess.run(["openssl", "req", "-x509", *words], check=True, capture_output=True)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    install_opener(build_opener())  # from Python 3.12 on the last one keeps its certificates
     port, plain = free_port(), free_port()
     served = (ROOT / "deploy" / "nginx.conf").read_text()
     for said, meant in {
