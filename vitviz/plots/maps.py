@@ -175,9 +175,10 @@ def ranked_maps(
     across = -(-count // rows)
     titles = [tr("The picture"), *ranks]
     lines = [wrap(title, _LETTERS) for title in titles]
-    most = [max(map(len, lines[row * across : (row + 1) * across])) for row in range(rows)]
-    heads = [_TITLE * count / (rows * _ROW) for count in most]  # shares of the figure's height
-    side = (1 - sum(heads)) / rows
+    by_row = [lines[row * across : (row + 1) * across] for row in range(rows)]
+    # Shares of the figure's height: of the titles above each row, and of a row of maps.
+    above = [_TITLE * max(map(len, of_row)) / (rows * _ROW) for of_row in by_row]
+    side = (1 - sum(above)) / rows
     bar = colorbar(tr("rank among the patches"))
     bar |= dict(tickvals=[0, 50, 100], ticktext=[tr("lowest"), tr("middle"), tr("highest")])
     # Collected, as adding one after another takes Plotly three times as long.
@@ -188,7 +189,7 @@ def ranked_maps(
     for number, title in enumerate(titles):
         row, column = divmod(number, across)
         end = "" if number == 0 else str(number + 1)
-        left, top = column / across, 1 - row * side - sum(heads[: row + 1])
+        left, top = column / across, 1 - row * side - sum(above[: row + 1])
         layout[f"xaxis{end}"] = dict(
             range=[0, image.width],
             domain=[left + 0.01, left + 1 / across - 0.01],

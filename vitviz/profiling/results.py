@@ -388,7 +388,7 @@ class Profile:
         """
         for key in (*SAME, "answers", "labels", "list_of_words", "sinks"):
             values = [with_defaults(each.about).get(key) for each in (self, other)]
-            if values[0] != values[1] and None not in values:  # older profiles lack the last
+            if values[0] != values[1] and None not in values:  # older profiles lack some
                 raise ProfileError(f"Two profiles that differ in {key} cannot be merged.")
         if {*self._lists} & {*other._lists}:
             raise ProfileError("Two profiles of the same list of pictures cannot be merged.")
