@@ -73,7 +73,7 @@ def test_the_run_of_the_model_on_screen_is_shown() -> None:
     curve, filters, positions, distance = alts(at)[:4]
     assert f"{100 * run['test_accuracy']:.1f} % of the test pictures" in curve
     assert "44.08 %" in curve
-    assert "12 principal components" in filters
+    assert "9 principal components" in filters
     record = np.load(CURVES / f"{CIFAR100}.npz")
     last = len(record["epoch"]) - 1
     share = record[f"distance_{last}"].mean() / record["image_size"][last]

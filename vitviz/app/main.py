@@ -86,7 +86,7 @@ def main() -> None:
             f"<style>html {{ font-size: {settings.PRESENTER:.0%} !important; }} "
             "body .stMainBlockContainer { padding-top: 2.55rem; }"
             "body .stMainBlockContainer [data-testid=stVerticalBlock] { gap: 0.2rem; }"
-            ".st-key-stage { --around: 16rem; }"  # there is no sentence above the figure
+            "body { --lead: 0rem; }"  # there is no sentence above the figure
             "</style>"
         )
     made = lay_out()

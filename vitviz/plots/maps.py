@@ -35,7 +35,7 @@ from .template import (
 _SHOWN_SIDE = 640  # pixels of the photo's longer side as it is sent to the browser
 _COLORBAR = 66  # pixels that a horizontal colour bar takes below a map
 _TITLE = 25  # pixels of a line above a map, enlarged for a presenter
-_ROW = 162  # pixels of a row of maps with a line above; wider screens draw it larger
+_ROW = 195  # pixels of a row of maps with a line above; wider screens draw it larger
 _LETTERS = 20  # of a line above a map, which on a phone has 160 pixels
 _COLUMN = 360  # pixels of a usual column on screen
 
@@ -179,7 +179,7 @@ def ranked_maps(
     # Shares of the figure's height: of the titles above each row, and of a row of maps.
     above = [_TITLE * max(map(len, of_row)) / (rows * _ROW) for of_row in by_row]
     side = (1 - sum(above)) / rows
-    bar = colorbar(tr("rank among the patches"))
+    bar = colorbar(tr("rank among<br>the patches"), below=False)
     bar |= dict(tickvals=[0, 50, 100], ticktext=[tr("lowest"), tr("middle"), tr("highest")])
     # Collected, as adding one after another takes Plotly three times as long.
     traces: list[go.Scatter | go.Heatmap] = []
@@ -245,7 +245,7 @@ def ranked_maps(
                     xaxis=f"x{end}",
                     yaxis=f"y{end}",
                     showscale=number == 1,
-                    colorbar={**bar, "len": 0.5} if number == 1 else None,
+                    colorbar=bar if number == 1 else None,
                     customdata=texts,
                     hovertemplate=tr(
                         "%{{customdata[0]}}: higher than %{{z:.0f}} % of the patches"
@@ -267,7 +267,7 @@ def ranked_maps(
     words = tr(
         "The picture and {count} maps by rank; highest: {peaks}.", count=count - 1, peaks=peaks
     )
-    return finish(figure, words, height=rows * _ROW + _COLORBAR)
+    return finish(figure, words, height=rows * _ROW)
 
 
 def patch_answers(

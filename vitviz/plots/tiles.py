@@ -318,7 +318,7 @@ def position_similarity(
             colorscale=_cosine_scale(low),
             cmin=low,
             cmax=1,
-            colorbar=colorbar(tr("cosine"), below=False),
+            colorbar=colorbar(tr("cosine")) | dict(y=1.02, yanchor="bottom"),
         ),
         customdata=centres,
         text=[patch_name(*at) for at in centres],
@@ -326,6 +326,7 @@ def position_similarity(
         **UNMOVED,
     )
     numbers = [np.arange(0, count, step) for count in (rows, cols)]
+    below_bar = dict(scaleanchor="x", constrain="domain", constraintoward="top")
     across, down = (
         dict(
             title=what,
@@ -337,7 +338,7 @@ def position_similarity(
         )
         for what, count, pitch, shown, also in (
             (tr("column of the position"), cols, wide, numbers[1], dict(constrain="domain")),
-            (tr("row of the position"), rows, tall, numbers[0], dict(scaleanchor="x")),
+            (tr("row of the position"), rows, tall, numbers[0], below_bar),
         )
     )
     figure.update_layout(xaxis=across, yaxis=down, overwrite=True)

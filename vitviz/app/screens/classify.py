@@ -121,7 +121,7 @@ def page(view: View) -> Data | None:
     removal = experiment.choose_removal(view)
     block = setting("block", BLOCKS, 4)
     index = class_menu.chosen_index(acts)
-    class_menu.draw_menu(acts, "bar", width=220)
+    class_menu.draw_menu(acts, "bar")
     drag = choose("brush", tr("Choose patches by"), BRUSHES, "drag", "settings") == "drag"
     experiment.removal_control(view)
     control("block", tr("Side of a block, patches"), BLOCKS, "settings")

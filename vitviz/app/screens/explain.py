@@ -63,7 +63,7 @@ def page(view: View) -> Data | None:
         st.info(models.explain_no_classes(view.model))
         return None
     index = class_menu.chosen_index(acts)
-    class_menu.draw_menu(acts, "bar", width=220)
+    class_menu.draw_menu(acts, "bar")
     chosen = _choose_maps(view)
     removal = experiment.choose_removal(view)
     experiment.removal_control(view)

@@ -73,7 +73,7 @@ def chosen_index(acts: "Activations") -> int:
     return _top(acts) if isinstance(chosen, str) else chosen
 
 
-def draw_menu(acts: "Activations", at: Any = st, **look: Any) -> None:
+def draw_menu(acts: "Activations", at: Any = st) -> None:
     """Draw the menu of classes, at a place as of `control`; call `chosen_index` first."""
     full, top = full_names(acts.output_names), _name(acts, _top(acts))
     control(
@@ -85,7 +85,6 @@ def draw_menu(acts: "Activations", at: Any = st, **look: Any) -> None:
         words=lambda one: (
             full[one] if isinstance(one, int) else tr("most probable: {top}", top=top)
         ),
-        **look,
     )
 
 
