@@ -295,7 +295,7 @@ CORRECTED = {
     "tokens": ("z_l = MLP(LN(z'_l)) + z'_l", "processes each token on its own"),
     "positions": ("learned 1-D, learned 2-D and relative", "ViT learns its position embeddings"),
     "classify": ("one linear layer", "tanh belongs to pre-training"),
-    "distance": ("*less* pronounced in hybrids", "not in every model do the means"),
+    "distance": ("*less* pronounced in hybrids", "Single heads do not follow at all"),
 }
 
 
@@ -348,6 +348,15 @@ def test_heads_of_one_number_are_as_alike_as_the_file_says() -> None:
     ]
     written = (FOLDER / "compare.md").read_text(encoding="utf-8")
     assert f"correlate by {min(alike):.2f} to {max(alike):.2f}" in " ".join(written.split())
+
+
+def test_the_mean_distance_grows_with_depth_in_as_many_models_as_the_file_says() -> None:
+    profiles = map(load_profile, sorted((assets() / "profiles").glob("*.npz")))
+    grows = {one.about["model"]: one.mean("distance").mean(axis=1) for one in profiles}
+    others = [name for name, means in grows.items() if not (np.diff(means) > 0).all()]
+    assert (len(grows), others) == (4, ["vitviz_things200_p16"])
+    written = " ".join((FOLDER / "distance.md").read_text(encoding="utf-8").split())
+    assert "in three of the four models that come with vitviz, and not in *vitviz" in written
 
 
 @pytest.fixture
