@@ -271,11 +271,11 @@ class Activations:
         if self.scores is None:
             return "" if self.output is None else f"{len(self.output)} numbers"
         if self.probabilities is None:
-            shown = [*range(len(self.scores))]
-            named = [f"{self.output_names[n]} {self.scores[n]:.4g}" for n in shown[:most]]
-            return ", ".join(named + ["…"] * (len(shown) > most))
-        shown = (-self.scores).argsort(kind="stable")[:most].tolist()
-        return ", ".join(f"{self.output_names[n]} {self.scores[n]:.1%}" for n in shown)
+            numbers = [*range(len(self.scores))]
+            texts = [f"{self.output_names[n]} {self.scores[n]:.4g}" for n in numbers[:most]]
+            return ", ".join(texts + ["…"] * (len(numbers) > most))
+        numbers = (-self.scores).argsort(kind="stable")[:most].tolist()
+        return ", ".join(f"{self.output_names[n]} {self.scores[n]:.1%}" for n in numbers)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -322,8 +322,8 @@ class Activations:
     def labels(self) -> tuple[str, ...] | None:
         """Names of the outputs, where they are known."""
         names = self._known_labels
-        known = names is not None and self.logits is not None and len(names) == len(self.logits)
-        return names if known else None
+        is_known = names is not None and self.logits is not None and len(names) == len(self.logits)
+        return names if is_known else None
 
     @property
     def probabilities(self) -> np.ndarray | None:
@@ -505,8 +505,8 @@ class Activations:
         """Return the values (layers, most) of each measure, NaN where there is none."""
         names = ("distance", "entropy", "prefix_mass")
         whole = self.all_to_all and not any(layer.refusal for layer in self.layers)
-        measured = self.measure() if whole else self._measure_each_layer()
-        return {name: {"value": getattr(measured, name)} for name in names[: 3 if whole else 2]}
+        measurements = self.measure() if whole else self._measure_each_layer()
+        return {name: {"value": getattr(measurements, name)} for name in names[: 3 if whole else 2]}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the capture to an NPZ file, which `vitviz.load_activations` reads.

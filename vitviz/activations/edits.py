@@ -81,8 +81,8 @@ def edited_input(model: Model, image: Picture, edits: Sequence[Edit]) -> np.ndar
     x = fill_patches(model, prepared.x, edits)
     x = F.pad(x, [-margin for margin in grid_margins(model, x.shape)])  # to the grid of patches
     colours = np.asarray(shown_input(model, x))
-    dropped = union_mask(edits, DropPatches, (rows, cols)).repeat(height, 0).repeat(width, 1)
-    alpha = np.where(dropped, 0, 255).astype(np.uint8)
+    is_dropped = union_mask(edits, DropPatches, (rows, cols)).repeat(height, 0).repeat(width, 1)
+    alpha = np.where(is_dropped, 0, 255).astype(np.uint8)
     return np.concatenate([colours, alpha[..., None]], axis=2)
 
 

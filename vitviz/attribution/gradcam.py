@@ -58,8 +58,8 @@ def grad_cam(model: Model, image: Picture, target: Target) -> np.ndarray:
     its use with a ViT.
     """
     question, site = output_question(model, target, "Grad-CAM"), model.sites[-1]
-    named = (getattr(site.block, name, None) for name in NORM1)
-    norm = next((part for part in named if part is not None), None)
+    norms = (getattr(site.block, name, None) for name in NORM1)
+    norm = next((part for part in norms if part is not None), None)
     if norm is None:
         raise _no_norm_before(site)
     with torch.inference_mode(False), torch.enable_grad(), _leaf_after(norm, site.attn) as reads:
@@ -82,11 +82,11 @@ def grad_cam(model: Model, image: Picture, target: Target) -> np.ndarray:
             )
         (gradient,) = torch.autograd.grad(value, reads.outputs)
     rows, cols = site.layer.query_grid
-    entering, gradient = (
+    channels, gradient = (
         _patches(each[0].detach().double(), site.layout, rows * cols)
         for each in (*reads.outputs, gradient)
     )
-    map_ = (entering * gradient.mean(dim=0)).sum(dim=1).clamp(min=0)
+    map_ = (channels * gradient.mean(dim=0)).sum(dim=1).clamp(min=0)
     if not torch.isfinite(map_).all():
         raise ModelError(
             "The gradient in {layer} is NaN or infinite, so no map is drawn.", layer=site.layer.name

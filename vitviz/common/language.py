@@ -214,10 +214,10 @@ def catalogue(language: str) -> NullTranslations:
     strings = _read("strings", language)
     for each in _read("classes", language):
         strings.add(each.id, each.string)
-    compiled = BytesIO()
-    write_mo(compiled, strings)
-    compiled.seek(0)
-    return GNUTranslations(compiled)
+    file = BytesIO()
+    write_mo(file, strings)
+    file.seek(0)
+    return GNUTranslations(file)
 
 
 def strings(name: str) -> dict[str, str]:

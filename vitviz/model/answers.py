@@ -204,10 +204,10 @@ def _names_in_mapping(labels: Mapping[Any, Any]) -> tuple[str, ...]:
 
 def _names_in_order(numbered: list[tuple[Any, Any]]) -> tuple[str, ...] | None:
     """Return names in the order of their numbers; None if these are not 0 to K - 1."""
-    named = {_parse_number(number): name for number, name in numbered}
-    if not named or {*named} != {*range(len(numbered))}:
+    names = {_parse_number(number): name for number, name in numbered}
+    if not names or {*names} != {*range(len(numbered))}:
         return None
-    return tuple(_check_name(named[number]) for number in range(len(numbered)))
+    return tuple(_check_name(names[number]) for number in range(len(numbered)))
 
 
 def _parse_number(value: Any) -> int | None:

@@ -24,7 +24,7 @@ _PIXELS = PictureSource("pixels")
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class PreparedInput:
     """An input of a model, and the picture that is shown for it.
 
     Attributes
@@ -47,10 +47,12 @@ class Prepared:
 
 #: What every function accepts as a picture: an upright PIL image, the bytes or the path of a file,
 #: or a prepared input: a normalised float tensor (channels, height, width).
-Picture = Image.Image | bytes | bytearray | memoryview | str | os.PathLike[str] | Tensor | Prepared
+Picture = (
+    Image.Image | bytes | bytearray | memoryview | str | os.PathLike[str] | Tensor | PreparedInput
+)
 
 
-def prepare(model: "Model", image: Picture, picture: Picture | None = None) -> Prepared:
+def prepare(model: "Model", image: Picture, picture: Picture | None = None) -> PreparedInput:
     """Return the model's input for a picture; a prepared input is checked and not changed.
 
     Parameters
@@ -68,7 +70,7 @@ def prepare(model: "Model", image: Picture, picture: Picture | None = None) -> P
     TypeError
         When `image` is none of these.
     """
-    if isinstance(image, Prepared):
+    if isinstance(image, PreparedInput):
         return image
     if isinstance(image, Tensor):
         return _of_tensor(model, image, picture)
@@ -79,7 +81,7 @@ def prepare(model: "Model", image: Picture, picture: Picture | None = None) -> P
         data = read_file(image)
         image, source = open_image(data), replace(source, of="file", sha256=picture_digest(data))
     placement = model.preprocess.place(image)  # raises the TypeError
-    return Prepared(model.preprocess(image), image, placement, source=source)
+    return PreparedInput(model.preprocess(image), image, placement, source=source)
 
 
 def _name(picture: Picture | None) -> str | None:
@@ -88,7 +90,7 @@ def _name(picture: Picture | None) -> str | None:
     return printable(os.path.basename(path)) if isinstance(path, _PATH) and path else None
 
 
-def _of_tensor(model: "Model", x: Tensor, picture: Picture | None) -> Prepared:
+def _of_tensor(model: "Model", x: Tensor, picture: Picture | None) -> PreparedInput:
     x = _check_input(model, x)
     (height, width), size = x.shape[1:], (x.shape[2], x.shape[1])
     whole = (0, 0, width, height)
@@ -97,7 +99,7 @@ def _of_tensor(model: "Model", x: Tensor, picture: Picture | None) -> Prepared:
         note = Message(", prepared input, shown by its first channel from min to max")
         if len(x) in (1, 3):
             note = Message(", prepared input, shown with its mean and std undone")
-        return Prepared(x, shown_input(model, x), Placement(size, size, whole), note, source)
+        return PreparedInput(x, shown_input(model, x), Placement(size, size, whole), note, source)
     picture = open_image(picture) if isinstance(picture, _FILE) else picture
     if not isinstance(picture, Image.Image):
         raise TypeError(
@@ -107,7 +109,7 @@ def _of_tensor(model: "Model", x: Tensor, picture: Picture | None) -> Prepared:
     if _is_made_of(model, x, picture):
         placement = model.preprocess.place(picture)
     note = Message(", prepared input, with a picture given for it")
-    return Prepared(x, picture, placement, note, source)
+    return PreparedInput(x, picture, placement, note, source)
 
 
 def shown_input(model: "Model", x: Tensor) -> Image.Image:
@@ -135,7 +137,7 @@ def _first_channel(x: Tensor) -> Image.Image:
 
 def _check_input(model: "Model", x: Tensor) -> Tensor:
     """Check a prepared input; return it on the CPU, without its graph and its subclass."""
-    wanted = (len(model.preprocess.mean), *model.preprocess.input_size)
+    shape = (len(model.preprocess.mean), *model.preprocess.input_size)
     if not x.is_floating_point():
         raise ModelError(
             "A prepared input of {model} holds floating-point numbers, got {dtype}. Scale and "
@@ -143,19 +145,19 @@ def _check_input(model: "Model", x: Tensor) -> Tensor:
             model=model.name,
             dtype=str(x.dtype).removeprefix("torch."),
         )
-    if x.ndim == 4 and len(x) == 1 and tuple(x.shape[1:]) == wanted:
+    if x.ndim == 4 and len(x) == 1 and tuple(x.shape[1:]) == shape:
         raise ModelError(
             "A prepared input has no batch dimension: expected {wanted}, got {shape}. Give its "
             "first entry, x[0].",
-            wanted=wanted,
+            wanted=shape,
             shape=tuple(x.shape),
         )
-    if tuple(x.shape) != wanted:
+    if tuple(x.shape) != shape:
         raise ModelError(
             "{model} takes prepared inputs of shape {wanted}, got {shape}. The order is channels, "
             "height, width.",
             model=model.name,
-            wanted=wanted,
+            wanted=shape,
             shape=tuple(x.shape),
         )
     x = x.detach().as_subclass(Tensor).cpu()

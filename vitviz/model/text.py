@@ -73,25 +73,25 @@ class TextTower:
     def _embed(self, texts: list[str]) -> Tensor:
         """Return a vector of length 1 for each text."""
         try:
-            given = self._tokens(texts)
+            inputs = self._tokens(texts)
             module: Any = self.module
-            known = max(p.num_embeddings for p in module.modules() if isinstance(p, nn.Embedding))
-            largest = int(given["input_ids"].max())
-            if largest >= known:  # on a GPU, it would end the process
+            size = max(p.num_embeddings for p in module.modules() if isinstance(p, nn.Embedding))
+            largest = int(inputs["input_ids"].max())
+            if largest >= size:  # on a GPU, it would end the process
                 raise ModelError(
                     "The tokenizer gives token {largest}, and the text tower of {name} knows "
                     "{known} tokens. Give the tokenizer that belongs to it.",
                     largest=largest,
-                    known=known,
+                    known=size,
                     name=self.name,
                 )
             place = next(module.parameters()).device
-            given = {key: value.to(place) for key, value in given.items()}
+            inputs = {key: value.to(place) for key, value in inputs.items()}
             if _is_transformers(module):
-                output = module.get_text_features(**given)
+                output = module.get_text_features(**inputs)
                 output = getattr(output, "pooler_output", output)
             else:
-                output = module.encode_text(given["input_ids"])
+                output = module.encode_text(inputs["input_ids"])
             return F.normalize(output.float(), dim=-1).cpu()
         except ModelError:
             raise
@@ -116,13 +116,13 @@ class TextTower:
             context = min(context, tokenizer.model_max_length)
         for text in texts:
             self._check_length(text, len(tokenizer(text)["input_ids"]), context)
-        given = tokenizer(
+        inputs = tokenizer(
             texts,
             padding="max_length" if padded else True,
             max_length=context if padded else None,
             return_tensors="pt",
         )
-        return {"input_ids": given["input_ids"]} if padded else dict(given)
+        return {"input_ids": inputs["input_ids"]} if padded else dict(inputs)
 
     def _tokens_of_open_clip(self, texts: list[str]) -> Tensor:
         context = int(getattr(self.module, "context_length", 77))

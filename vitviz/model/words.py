@@ -40,10 +40,10 @@ def describe_templates(templates: Sequence[str]) -> Message | str:
     """Return a note on the templates for the provenance line; "" for phrases as they are."""
     if [*templates] in ([], ["{}"]):
         return ""
-    listed = ", ".join(f'"{each}"' for each in templates)
+    quoted = ", ".join(f'"{each}"' for each in templates)
     if len(templates) == 1:
-        return Message(", template {template}", template=listed)
-    return Message(", mean of the templates {templates}", templates=listed)
+        return Message(", template {template}", template=quoted)
+    return Message(", mean of the templates {templates}", templates=quoted)
 
 
 @dataclass(frozen=True, eq=False)

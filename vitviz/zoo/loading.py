@@ -204,12 +204,12 @@ def _preprocessing_changes(
     if not isinstance(given, Mapping):
         whole = preprocessing_in(given)
         return {each.name: getattr(whole, each.name) for each in fields(whole)}
-    known = [each.name for each in fields(Preprocessing)]
+    names = [each.name for each in fields(Preprocessing)]
     for name in given:
-        if name not in known:
+        if name not in names:
             raise ModelError(
                 "Unknown field {name} of the preprocessing. Known are {known}.",
-                known=", ".join(known),
+                known=", ".join(names),
                 name=name,
             )
     changes = dict(given)
@@ -238,9 +238,9 @@ def _folder(name: str | Path, checkpoint: str | Path | None, pretrained: bool) -
     if str(name) in shipped_names() or not str(name):
         return None
     path = Path(name)
-    told = any((path / file).is_file() for file in (CONFIG, OPEN_CLIP_CONFIG))
-    named = isinstance(name, Path) or len(path.parts) > 1 or told
-    return path if named and path.is_dir() else None
+    has_config = any((path / file).is_file() for file in (CONFIG, OPEN_CLIP_CONFIG))
+    is_path = isinstance(name, Path) or len(path.parts) > 1 or has_config
+    return path if is_path and path.is_dir() else None
 
 
 def load_from_folder(
@@ -311,8 +311,8 @@ def _load_shipped(
     except ValueError as error:
         raise ModelError(message(error)) from error
     check_memory(name, outline, outline.patch_embed.image_size)
-    given = file is not None or pretrained
-    with skip_random_weights() if given else nullcontext():
+    is_trained = file is not None or pretrained
+    with skip_random_weights() if is_trained else nullcontext():
         module = VisionTransformer(**configuration)
     weights, labels = Message("random weights"), None
     if file is not None:
@@ -344,7 +344,7 @@ def _load_shipped(
             std=shipped.std,
             detail=shipped.detail,
         ),
-        trained=given,
+        trained=is_trained,
         weights=weights,
         labels=labels,
         temperature=shipped.temperature if pretrained and file is None else None,
@@ -407,13 +407,13 @@ def _create_trained(planned: Plan) -> tuple[Any, Message]:
 
     architecture, options = planned.architecture, planned.options
     own = build_outline(architecture, {})
-    grown = build_outline(architecture, options)
+    resized = build_outline(architecture, options)
     if "img_size" in options:
         check_mixing(architecture, own, options["img_size"], preprocessing_of(own, None).input_size)
     path = fetch_weights(architecture)
     # custom_load=False: the file is safetensors, even if timm would load another format.
     source = dict(file=str(path), custom_load=False)
-    resample_here = timm_leaves_positions(own, grown)
+    resample_here = timm_leaves_positions(own, resized)
     try:
         with skip_random_weights():
             module: Any = timm.create_model(
@@ -443,7 +443,7 @@ def _create_trained(planned: Plan) -> tuple[Any, Message]:
         tag=tag,
         revision=path.parent.name[:7],
     )
-    return module, description + timm_resampling_note(own, grown)
+    return module, description + timm_resampling_note(own, resized)
 
 
 class _InitialisationCounter(TorchFunctionMode):

@@ -109,11 +109,11 @@ def _preprocessing(visual: Any, name: str) -> Preprocessing:
     as timm's does.
     """
     transform = open_clip_of(name).transform
-    given = transform.PreprocessCfg(**visual.preprocess_cfg)
-    height, width = (given.size,) * 2 if isinstance(given.size, int) else given.size
-    square = replace(given, size=max(height, width))
-    made = preprocessing_in(transform.image_transform_v2(square, is_train=False))
-    return replace(made, input_size=(int(height), int(width)))
+    settings = transform.PreprocessCfg(**visual.preprocess_cfg)
+    height, width = (settings.size,) * 2 if isinstance(settings.size, int) else settings.size
+    square = replace(settings, size=max(height, width))
+    preprocessing = preprocessing_in(transform.image_transform_v2(square, is_train=False))
+    return replace(preprocessing, input_size=(int(height), int(width)))
 
 
 def _text_tower(module: Any, folder: Path, name: str) -> TextTower:
@@ -206,8 +206,8 @@ def _configuration(folder: Path, name: str) -> Mapping[str, Any]:
                 key=key,
                 config=OPEN_CLIP_CONFIG,
             )
-    checked: dict[str, Any] = config
-    return checked
+    result: dict[str, Any] = config
+    return result
 
 
 def _is_huge(tower: Mapping[str, Any]) -> bool:

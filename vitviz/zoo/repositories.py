@@ -31,8 +31,8 @@ def repository(name: str) -> tuple[str, str] | None:
 
 def cached_folder(name: str) -> Path | None:
     """Return the folder of a repository whose weights are on disk, without asking the network."""
-    found = (find_cached(_weights(name, file)) for file in (CONFIG, OPEN_CLIP_CONFIG))
-    config = next((path for path in found if path is not None), None)
+    paths = (find_cached(_weights(name, file)) for file in (CONFIG, OPEN_CLIP_CONFIG))
+    config = next((path for path in paths if path is not None), None)
     if config is None:
         return None
     try:
@@ -138,9 +138,9 @@ def fetch_repository(
         for part in damaged:
             remove_cached(part)
     folder = fetch_configuration(name, progress=progress, timeout=timeout)
-    wanted = _names_of_weights(folder, _is_read_by_open_clip(folder, name))
-    for file_name in wanted:
-        path = _fetch_file(name, file_name, progress, timeout, optional=file_name != wanted[-1])
+    names = _names_of_weights(folder, _is_read_by_open_clip(folder, name))
+    for file_name in names:
+        path = _fetch_file(name, file_name, progress, timeout, optional=file_name != names[-1])
         if path is not None:
             break
     assert path is not None
@@ -168,8 +168,8 @@ def _fetch_tokenizer(
     if any((folder / file).is_file() for file in TOKENIZERS):
         return
     for file in (*TOKENIZER_SETTINGS, *TOKENIZERS):
-        found = _fetch_file(name, file, progress, timeout, optional=True)
-        if file == TOKENIZERS[0] and found is not None:  # the whole tokenizer
+        path = _fetch_file(name, file, progress, timeout, optional=True)
+        if file == TOKENIZERS[0] and path is not None:  # the whole tokenizer
             return
 
 

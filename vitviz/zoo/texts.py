@@ -41,8 +41,8 @@ def _own_tokenizer(module: Any, name: str) -> Callable[..., Any]:
     folder = getattr(getattr(module, "config", None), "_name_or_path", None)
     if folder:
         return tokenizer_in(folder, name)
-    known = max(p.num_embeddings for p in module.modules() if isinstance(p, nn.Embedding))
-    if known == _OPEN_CLIP_VOCABULARY and not hasattr(module, "get_text_features"):
+    size = max(p.num_embeddings for p in module.modules() if isinstance(p, nn.Embedding))
+    if size == _OPEN_CLIP_VOCABULARY and not hasattr(module, "get_text_features"):
         return open_clip_of(name).SimpleTokenizer()
     raise ModelError(
         "The tokenizer of {name} is unknown. Give vitviz.watch the one that belongs to it as "

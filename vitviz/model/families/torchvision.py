@@ -208,8 +208,8 @@ def _tower_parts(module: Any) -> Parts:
 
 def _run_tower(module: Any, x: Tensor, options: Mapping[str, Any]) -> Any:
     """Return only the embedding, even if the tower is set to return its tokens too."""
-    returned = module(x)
-    return returned[0] if isinstance(returned, tuple) else returned
+    output = module(x)
+    return output[0] if isinstance(output, tuple) else output
 
 
 OPEN_CLIP = (

@@ -87,8 +87,8 @@ def write_metadata(path: Path, **about: Any) -> None:
 @cache
 def count_patches(name: str) -> int:
     """Return the number of patches of a shipped model's input, without reading its weights."""
-    built = _metadata(assets() / "weights" / f"{name}.safetensors")["configuration"]
-    return int((built["image_size"] // built["patch_size"]) ** 2)
+    configuration = _metadata(assets() / "weights" / f"{name}.safetensors")["configuration"]
+    return int((configuration["image_size"] // configuration["patch_size"]) ** 2)
 
 
 def initialisations(name: str) -> tuple[str, ...]:
