@@ -1,11 +1,9 @@
 """Meaning of a model's outputs: kinds of answers, grades of confidence, class names."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-import numpy as np
 from torch import Tensor
 
 from .families import ModelError
@@ -61,57 +59,6 @@ def grade_of(probability: float, weak_below: float, confident_from: float) -> Gr
     if probability >= confident_from:
         return "confident"
     return "weak" if probability < weak_below else "unsure"
-
-
-def fit_thresholds(confidence: np.ndarray, right: np.ndarray) -> tuple[float, float]:
-    """Return the probabilities below which answers are weak, and from which they are confident.
-
-    The share of right answers at each probability is estimated by isotonic regression: the
-    non-decreasing function with the least squared error. Both thresholds are rounded up to whole
-    percent, as the page shows them.
-
-    Parameters
-    ----------
-    confidence : ndarray of shape (n,)
-        Probability of the most probable class.
-    right : bool ndarray of shape (n,)
-
-    References
-    ----------
-    Zadrozny and Elkan, "Transforming Classifier Scores into Accurate Multiclass Probability
-    Estimates" (KDD 2002), section 3.
-    """
-    order = np.argsort(confidence, kind="stable")
-    values, first = np.unique(confidence[order], return_index=True)
-    sums = np.add.reduceat(right[order].astype(float), first)
-    counts = np.diff(np.append(first, len(order)))
-    blocks: list[tuple[float, int, float]] = []  # sum, count and lowest probability
-    for value, total, count in zip(values, sums, counts, strict=True):
-        block = (float(total), int(count), float(value))
-        while blocks and blocks[-1][0] * block[1] >= block[0] * blocks[-1][1]:
-            before = blocks.pop()
-            block = (before[0] + block[0], before[1] + block[1], before[2])
-        blocks.append(block)
-
-    def lowest_probability(rate: float) -> float:
-        """Return where at least this share of answers is right; above 1 if there is no such."""
-        low = next((low for total, count, low in blocks if total >= rate * count), 1.01)
-        return math.ceil(round(100 * low, 6)) / 100
-
-    return lowest_probability(WEAK), lowest_probability(CONFIDENT)
-
-
-def measure(
-    confidence: np.ndarray, right: np.ndarray, thresholds: tuple[float, float]
-) -> dict[str, list[float]]:
-    """Return, for each grade, its share of the answers and the share of these that are right."""
-    grades = np.array([grade_of(float(one), *thresholds) for one in confidence])
-    rates: dict[str, list[float]] = {}
-    for grade in GRADES:
-        mask = grades == grade
-        rate = float(right[mask].mean()) if mask.any() else 0.0
-        rates[grade] = [round(float(mask.mean()), 4), round(rate, 4)]
-    return rates
 
 
 #: "classes": one of them applies, and their probabilities sum to 1. "labels": several may apply,
