@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from ..model import Model
 from ..model.devices import own_precision
 from ..model.families import Layer, ModelError, Site
 from ..model.inputs import Picture, prepare
-from ..model.recording import INSTALLING
+from ..model.recording import hook_this_thread
 from .gradients import attention_gradients
 
 RESIDUAL = 0.5  # weight of the skip connection in `gradient_rollout`
@@ -270,22 +269,15 @@ def _output_row(model: Model, image: Picture, question: Question, output: Tensor
 @contextmanager
 def _averaging(part: nn.Module, layout: str) -> Iterator[list[nn.Module]]:
     """Replace each token after a part by the mean of all, in this thread; collect its passes."""
-    thread = get_ident()  # others may run the module meanwhile
     passes: list[nn.Module] = []
 
-    def average(part: nn.Module, inputs: Any, tokens: Tensor) -> Tensor | None:
-        if get_ident() != thread:
-            return None
+    def average(part: nn.Module, inputs: Any, tokens: Tensor) -> Tensor:
         passes.append(part)
         places = (2, 3) if layout == "channels" else tuple(range(1, tokens.ndim - 1))
         return tokens.mean(dim=places, keepdim=True).expand_as(tokens)
 
-    with INSTALLING:
-        handle = part.register_forward_hook(average)
-    try:
+    with hook_this_thread(part.register_forward_hook, average):
         yield passes
-    finally:
-        handle.remove()
 
 
 def as_map(row: Tensor, layer: Layer) -> np.ndarray:

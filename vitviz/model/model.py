@@ -9,7 +9,6 @@ from functools import cached_property, partial
 from html import escape
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from threading import get_ident
 from typing import Any, Literal, Self
 from weakref import ref
 
@@ -47,7 +46,7 @@ from .families import (
 from .memory import capture_bytes
 from .origin import WeightsState
 from .preprocessing import Preprocessing
-from .recording import INSTALLING, RECORDER, Recorder, record_pass
+from .recording import RECORDER, Recorder, hook_this_thread, record_pass
 from .text import TextTower
 from .words import Words
 
@@ -952,18 +951,12 @@ def _draw_tokens(tokens: Tensor, seed: int) -> Tensor:
 def _collect_inputs(part: nn.Module) -> Iterator[list[Tensor]]:
     """Collect the inputs of a part of a module in the passes of this thread."""
     inputs_read: list[Tensor] = []
-    thread = get_ident()  # others may run the module meanwhile
 
     def keep(part: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if get_ident() == thread:
-            inputs_read.append(inputs[0])
+        inputs_read.append(inputs[0])
 
-    with INSTALLING:
-        handle = part.register_forward_pre_hook(keep)
-    try:
+    with hook_this_thread(part.register_forward_pre_hook, keep):
         yield inputs_read
-    finally:
-        handle.remove()
 
 
 def _walk_outside(module: nn.Module, blocks: set[nn.Module]) -> Iterator[nn.Module]:

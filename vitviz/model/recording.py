@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any
 
 from torch import Tensor, nn
@@ -48,7 +48,7 @@ class Recorder:
 #: The recorder of the forward pass under way in this context.
 RECORDER: ContextVar[Recorder | None] = ContextVar("vitviz_recorder", default=None)
 
-INSTALLING = Lock()  # torch numbers its hooks by a counter that is not thread-safe
+_INSTALLING = Lock()  # torch numbers its hooks by a counter that is not thread-safe
 
 
 class _Hook:
@@ -67,6 +67,31 @@ class _Hook:
 
     def __reduce__(self) -> tuple[type["_Hook"], tuple[()]]:
         return _Hook, ()
+
+
+@contextmanager
+def hook_this_thread(
+    register: Callable[..., RemovableHandle], callback: Callable[..., Any]
+) -> Iterator[None]:
+    """Have a hook in the module within a `with` block, called in the passes of this thread only.
+
+    Parameters
+    ----------
+    register : bound method of a module, such as `register_forward_hook`
+    callback : callable
+        The hook; what it returns replaces its argument as torch says.
+    """
+    thread = get_ident()  # others may run the module meanwhile
+
+    def hook(*arguments: Any) -> Any:
+        return callback(*arguments) if get_ident() == thread else None
+
+    with _INSTALLING:
+        handle = register(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 @contextmanager
@@ -153,7 +178,7 @@ def record_pass(
 
     token = RECORDER.set(recorder)
     try:
-        with INSTALLING:
+        with _INSTALLING:
             install(embedding.register_forward_hook, on_patches)
             if parts.kernel is not None:
                 install(parts.kernel.register_forward_hook, check_kernel)
