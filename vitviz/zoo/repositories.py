@@ -8,7 +8,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..common.hub import TIMEOUT, HubError, Weights, download, find_cached, is_intact, remove_cached
+from ..common.hub import HubError, Weights, download, find_cached, is_intact, remove_cached
 from ..common.language import Message
 from ..model.families import ModelError
 from .architectures import on_meta_device
@@ -75,7 +75,6 @@ def fetch_configuration(
     name: str,
     *,
     progress: Callable[[int, int | None], None] | None = None,
-    timeout: float = TIMEOUT,
 ) -> Path:
     """Return the folder of a repository with its configuration, downloaded if necessary.
 
@@ -86,30 +85,30 @@ def fetch_configuration(
     """
     if folder := cached_folder(name):  # the configuration is downloaded before the weights
         return folder
-    path = _fetch_file(name, CONFIG, progress, timeout, optional=True)
+    path = _fetch_file(name, CONFIG, progress, optional=True)
     if path is None:
-        own = _fetch_file(name, OPEN_CLIP_CONFIG, progress, timeout, optional=True)
+        own = _fetch_file(name, OPEN_CLIP_CONFIG, progress, optional=True)
         if own is not None:
             check_open_clip(own.parent, name)
             if _reads_texts(own.parent, name):
-                _fetch_tokenizer(name, own.parent, progress, timeout)
+                _fetch_tokenizer(name, own.parent, progress)
             return own.parent
-        adapter = _fetch_file(name, ADAPTER, progress, timeout, optional=True)
+        adapter = _fetch_file(name, ADAPTER, progress, optional=True)
         if adapter is not None:
             check_adapter(adapter.parent)
-        path = _fetch_file(name, CONFIG, progress, timeout)
+        path = _fetch_file(name, CONFIG, progress)
     assert path is not None
     if "architecture" in read_json(path):
-        _fetch_file(name, OPEN_CLIP_CONFIG, progress, timeout, optional=True)
+        _fetch_file(name, OPEN_CLIP_CONFIG, progress, optional=True)
         if _is_read_by_open_clip(path.parent, name):
             if _reads_texts(path.parent, name):
-                _fetch_tokenizer(name, path.parent, progress, timeout)
+                _fetch_tokenizer(name, path.parent, progress)
             return path.parent
     else:
         for file in (PROCESSOR, WHOLE_PROCESSOR):
-            _fetch_file(name, file, progress, timeout, optional=True)
+            _fetch_file(name, file, progress, optional=True)
         if _reads_texts(path.parent, name):
-            _fetch_tokenizer(name, path.parent, progress, timeout)
+            _fetch_tokenizer(name, path.parent, progress)
     with on_meta_device():  # a model that cannot be read need not be downloaded
         load_folder(path.parent, name=name, source=name, pretrained=False, size=None)
     return path.parent
@@ -119,7 +118,6 @@ def fetch_repository(
     name: str,
     *,
     progress: Callable[[int, int | None], None] | None = None,
-    timeout: float = TIMEOUT,
     verify: bool = False,
 ) -> Path:
     """Return a repository's file of weights in the cache, with its configuration beside it.
@@ -129,18 +127,18 @@ def fetch_repository(
     folder = cached_folder(name)
     if folder is not None:
         file = _file_in(folder)
-        if verify and _reads_texts(folder, name):  # an older version downloaded no tokenizer
-            _fetch_tokenizer(name, folder, progress, timeout)
+        if verify and _reads_texts(folder, name):  # other programs download none
+            _fetch_tokenizer(name, folder, progress)
         damaged = [part for part in files_of(file) if verify and not is_intact(part)]
         lacks_text = file.name in WEIGHTS and verify and _is_read_by_open_clip(folder, name)
         if not damaged and not lacks_text:
             return file
         for part in damaged:
             remove_cached(part)
-    folder = fetch_configuration(name, progress=progress, timeout=timeout)
+    folder = fetch_configuration(name, progress=progress)
     names = _names_of_weights(folder, _is_read_by_open_clip(folder, name))
     for file_name in names:
-        path = _fetch_file(name, file_name, progress, timeout, optional=file_name != names[-1])
+        path = _fetch_file(name, file_name, progress, optional=file_name != names[-1])
         if path is not None:
             break
     assert path is not None
@@ -150,7 +148,7 @@ def fetch_repository(
         except CheckpointError as error:
             raise ModelError("{name}: {error}", name=name, error=error) from error
         for shard in shards:
-            _fetch_file(name, shard, progress, timeout)
+            _fetch_file(name, shard, progress)
     return path
 
 
@@ -162,21 +160,20 @@ def _reads_texts(folder: Path, name: str) -> bool:
 
 
 def _fetch_tokenizer(
-    name: str, folder: Path, progress: Callable[[int, int | None], None] | None, timeout: float
+    name: str, folder: Path, progress: Callable[[int, int | None], None] | None
 ) -> None:
     """Download a tokenizer of transformers, if there is one."""
     if any((folder / file).is_file() for file in TOKENIZERS):
         return
     for file in (*TOKENIZER_SETTINGS, *TOKENIZERS):
-        path = _fetch_file(name, file, progress, timeout, optional=True)
+        path = _fetch_file(name, file, progress, optional=True)
         if file == TOKENIZERS[0] and path is not None:  # the whole tokenizer
             return
 
 
 def _weights(name: str, file: str) -> Weights:
     parts = repository(name)
-    if parts is None:
-        raise ModelError("Expected {prefix}owner/name, got {name}.", prefix=PREFIX, name=name)
+    assert parts is not None  # callers ask for the names of repositories alone
     repo, revision = parts
     return Weights(repo, file, revision)
 
@@ -185,7 +182,6 @@ def _fetch_file(
     name: str,
     file: str,
     progress: Callable[[int, int | None], None] | None,
-    timeout: float,
     *,
     optional: bool = False,
 ) -> Path | None:
@@ -194,7 +190,7 @@ def _fetch_file(
     if path := find_cached(weights):
         return path
     try:
-        return download(weights, progress=progress, timeout=timeout)
+        return download(weights, progress=progress)
     except HubError as error:
         if optional and error.missing:
             return None
