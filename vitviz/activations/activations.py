@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from ..inspection import Measurements, Sinks
 
+_MOST_NAMED = 3  # outputs in the representation of a capture
 FORMAT = 1  # of the file that `Activations.save` writes; others are refused
 
 Direction = Literal["row", "column"]
@@ -266,15 +267,15 @@ class Activations:
             rows["answer" if self.answers == "classes" else self.answers] = self._first_outputs()
         return html_table(self.provenance, rows)
 
-    def _first_outputs(self, most: int = 3) -> str:
+    def _first_outputs(self) -> str:
         """Name the most probable outputs, the first values, or the size of an embedding."""
         if self.scores is None:
             return "" if self.output is None else f"{len(self.output)} numbers"
         if self.probabilities is None:
             numbers = [*range(len(self.scores))]
-            texts = [f"{self.output_names[n]} {self.scores[n]:.4g}" for n in numbers[:most]]
-            return ", ".join(texts + ["…"] * (len(numbers) > most))
-        numbers = (-self.scores).argsort(kind="stable")[:most].tolist()
+            texts = [f"{self.output_names[n]} {self.scores[n]:.4g}" for n in numbers[:_MOST_NAMED]]
+            return ", ".join(texts + ["…"] * (len(numbers) > _MOST_NAMED))
+        numbers = (-self.scores).argsort(kind="stable")[:_MOST_NAMED].tolist()
         return ", ".join(f"{self.output_names[n]} {self.scores[n]:.1%}" for n in numbers)
 
     @property

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..activations import DropPatches, Edit, FillPatches, capture
 from ..activations.edits import fill_patches
-from ..activations.forward import check_edits
+from ..activations.forward import check_edits, edited_captures
 from ..activations.targets import Question, Similarity, Target, Token, pass_result
 from ..common.language import Message
 from ..model import Model
@@ -23,7 +23,7 @@ from ..model.families import ModelError
 from ..model.inputs import Picture, prepare
 from ..model.recording import Recorder
 from .lens import read_only
-from .muting import Progress, edited_passes
+from .muting import Progress, report_progress
 
 RANDOM_ORDERS = 20  # as the area of one random order alone says little
 _CUT = 5  # per cent of the orders left out at either end of an interval
@@ -421,7 +421,7 @@ def _values(
         if isinstance(question.target, Token | Similarity):  # compared with the picture as it is
             reference = question.reference(pass_result(capture(model, image)))
     values: list[float] = []
-    for acts in edited_passes(model, image, edits, progress):
+    for acts in edited_captures(model, image, report_progress(edits, progress)):
         if question.class_index is None:
             values.append(float(question.value(pass_result(acts), reference)))
         else:
