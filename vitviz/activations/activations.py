@@ -305,8 +305,8 @@ class Activations:
 
     def crop_of(self, layer: int, *, keys: bool = False) -> tuple[float, float, float, float]:
         """Return `crop` of a layer's queries or keys; a padded grid reaches beyond the picture."""
-        described, windows = self._layer(layer), self._windows[layer]
-        (rows, cols), (key_rows, key_cols) = described.query_grid, described.key_grid
+        info, windows = self._layer(layer), self._windows[layer]
+        (rows, cols), (key_rows, key_cols) = info.query_grid, info.key_grid
         left, top, right, bottom = self._crops[layer]
         if keys and windows is not None:
             height, width = windows.key_step
@@ -397,9 +397,9 @@ class Activations:
         tensors += [] if self._final_norm is None else self._final_norm.parameters()
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
         photo = 4 * self.photo.width * self.photo.height  # Pillow's bytes of a pixel in RGB
-        unused = 0 if self._arena is None else self._arena.unused
+        spare = 0 if self._arena is None else self._arena.unused
         pictures = 1 if self.batch is None else self.batch.pictures
-        return (sum(storages.values()) - unused) // pictures + photo
+        return (sum(storages.values()) - spare) // pictures + photo
 
     def _layer(self, layer: int) -> Layer:
         return self.layers[check_index(layer, self.depth, "layer")]
@@ -409,11 +409,11 @@ class Activations:
 
         Prefix tokens and padding have the number -1.
         """
-        described, windows = self._layer(layer), self._windows[layer]
+        info, windows = self._layer(layer), self._windows[layer]
         if windows is not None:
             return windows
-        keys = np.concatenate([np.full(len(described.prefix), -1), self.patches])[None]
-        return Windows(queries=keys[:, :1] if described.kind == "class" else keys, keys=keys)
+        keys = np.concatenate([np.full(len(info.prefix), -1), self.patches])[None]
+        return Windows(queries=keys[:, :1] if info.kind == "class" else keys, keys=keys)
 
     def show(self, **options: Any) -> Any:
         """Show the token map of all layers and heads in a notebook: `vitviz.show(acts, ...)`."""
@@ -591,15 +591,15 @@ class Activations:
         ModelError
             As `attention`.
         """
-        described = self._layer(layer)
+        info = self._layer(layer)
         attention, windows = self.attention_by_window(layer), self.layout(layer)
-        step = np.array(described.patch_side, np.float64)
+        step = np.array(info.patch_side, np.float64)
         offset = self._offsets[layer]
         for window, queries, keys in zip(attention, windows.queries, windows.keys, strict=True):
             yield (
                 window,
-                _centres(queries, described.query_grid, step) + offset,
-                _centres(keys, described.key_grid, step * windows.key_step) + offset,
+                _centres(queries, info.query_grid, step) + offset,
+                _centres(keys, info.key_grid, step * windows.key_step) + offset,
             )
 
     def attention_by_window(self, layer: int) -> np.ndarray:
@@ -690,12 +690,12 @@ class Activations:
             When the layer has windows or pooled keys, its attention cannot be read, it does more to
             its heads than to project and scale them, or the model is another one.
         """
-        described = self._layer(layer)
-        if described.kind != "global":
+        info = self._layer(layer)
+        if info.kind != "global":
             raise ModelError(
                 "What attention carries is not known for {layer}: not every token attends to every "
                 "token there.",
-                layer=described.name,
+                layer=info.name,
             )
         if len(model.sites) != self.depth:
             raise ModelError(
@@ -711,7 +711,7 @@ class Activations:
             self.values(layer),
             self.tokens(layer),
             self.tokens_after_attention(layer),
-            described.name,
+            info.name,
         )
 
     def _weigh(self, layer: int, of: Of, model: Model | None) -> np.ndarray:
@@ -802,11 +802,10 @@ class Activations:
         return read_only(z)
 
     def _call(self, layer: int) -> Call:
-        described, call = self._layer(layer), self._calls[layer]
-        if described.refusal or call is None:
+        info, call = self._layer(layer), self._calls[layer]
+        if info.refusal or call is None:
             raise ModelError(
-                described.refusal
-                or Message("{layer} has no attention to show.", layer=described.name)
+                info.refusal or Message("{layer} has no attention to show.", layer=info.name)
             )
         return call.cpu()
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ..common.images import Placement, reduce_picture
-from ..common.language import Message
+from ..common.language import Message, reason_of
 from ..common.malloc import reuse_freed_memory
-from ..model import Model, reason_of
+from ..model import Model
 from ..model.devices import own_precision
 from ..model.families import ModelError
 from ..model.inputs import Picture, prepare

@@ -213,10 +213,10 @@ def _class_index(model: Model, target: int | np.integer | str) -> int:
             "The class names of {model} are not known. Give the index of the class.",
             model=model.name,
         )
-    folded = [label.casefold() for label in model.labels]
+    labels = [label.casefold() for label in model.labels]
     name = target.casefold()
-    matches = [at for at, label in enumerate(folded) if label == name]
-    matches = matches or [at for at, label in enumerate(folded) if name in label.split(", ")]
+    matches = [at for at, label in enumerate(labels) if label == name]
+    matches = matches or [at for at, label in enumerate(labels) if name in label.split(", ")]
     if len(matches) == 1:
         return matches[0]
     if matches:
@@ -224,6 +224,6 @@ def _class_index(model: Model, target: int | np.integer | str) -> int:
             f"{model.name} has {len(matches)} classes called {target}. Give the index of one: "
             f"{', '.join(map(str, matches))}."
         )
-    near = difflib.get_close_matches(name, folded, n=1)
-    hint = f" Did you mean {model.labels[folded.index(near[0])]}?" if near else ""
+    near = difflib.get_close_matches(name, labels, n=1)
+    hint = f" Did you mean {model.labels[labels.index(near[0])]}?" if near else ""
     raise ValueError(f"{model.name} has no class called {target}.{hint}")

@@ -60,13 +60,13 @@ def attention_gradients(model: Model, image: Picture, question: Question) -> Gra
         When the layers cannot be multiplied or proved on this picture, the memory does not suffice,
         or a gradient is missing or not finite.
     """
-    shared = _SHARED.get()
-    if shared is None or question.class_index is None:
+    cache = _SHARED.get()
+    if cache is None or question.class_index is None:
         return _compute_gradients(model, image, question)
     key = id(model), id(image), question.class_index
-    if key not in shared:
-        shared[key] = model, image, _compute_gradients(model, image, question)
-    return shared[key][2]
+    if key not in cache:
+        cache[key] = model, image, _compute_gradients(model, image, question)
+    return cache[key][2]
 
 
 def _compute_gradients(model: Model, image: Picture, question: Question) -> Gradients:

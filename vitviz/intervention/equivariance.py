@@ -18,7 +18,7 @@ from ..model import Model
 from ..model.devices import own_precision
 from ..model.families import ModelError, position_encodings
 from ..model.inputs import Picture, prepare
-from ..model.model import Recorder
+from ..model.recording import Recorder
 from .lens import read_only
 
 Patch = tuple[int, int]

@@ -116,7 +116,7 @@ def mean_head_outputs(captures: Iterable[Activations]) -> dict[tuple[int, int], 
 
 def report_progress(steps: Sequence[_Step], progress: Progress | None) -> Iterator[_Step]:
     """Yield each step after a call of progress(done, of)."""
-    for done, step in enumerate(steps):
+    for number, step in enumerate(steps):
         if progress is not None:
-            progress(done, len(steps))
+            progress(number, len(steps))
         yield step

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor
 
+from ..common.language import shorten
 from .families import ModelError
 
 #: Grades of an answer, by its probability.
@@ -118,7 +119,7 @@ def class_names(labels: Labels) -> tuple[str, ...]:
         raise ModelError(
             "Labels must have an order, got {labels}. Give a list of names in the order of the "
             "outputs, or a dictionary.",
-            labels=_shorten(labels),
+            labels=shorten(repr(labels), _MAX_LENGTH),
         )
     return tuple(map(_check_name, labels))
 
@@ -129,8 +130,8 @@ def _names_in_mapping(labels: Mapping[Any, Any]) -> tuple[str, ...]:
     by_number = _names_in_order([(key, value) for key, value in pairs])
     by_name = _names_in_order([(value, key) for key, value in pairs])
     # JSON turns the keys of id2label into text; only keys of type int show the direction.
-    typed = all(isinstance(key, int) and isinstance(value, str) for key, value in pairs)
-    if by_number is not None and by_name is not None and by_number != by_name and not typed:
+    is_typed = all(isinstance(key, int) and isinstance(value, str) for key, value in pairs)
+    if by_number is not None and by_name is not None and by_number != by_name and not is_typed:
         key, value = next(pair for pair in pairs if str(pair[0]) != str(pair[1]))
         raise ModelError(
             "The labels can be read in two ways: {key!r}: {value!r} names class {key} {value}, or "
@@ -143,18 +144,18 @@ def _names_in_mapping(labels: Mapping[Any, Any]) -> tuple[str, ...]:
         raise ModelError(
             "The labels are {labels}. A dictionary of labels needs a name for each number from 0 "
             "to {last}.",
-            labels=_shorten(dict(labels)),
+            labels=shorten(repr(dict(labels)), _MAX_LENGTH),
             last=max(len(pairs) - 1, 0),
         )
     return names
 
 
-def _names_in_order(numbered: list[tuple[Any, Any]]) -> tuple[str, ...] | None:
+def _names_in_order(pairs: list[tuple[Any, Any]]) -> tuple[str, ...] | None:
     """Return names in the order of their numbers; None if these are not 0 to K - 1."""
-    names = {_parse_number(number): name for number, name in numbered}
-    if not names or {*names} != {*range(len(numbered))}:
+    names = {_parse_number(number): name for number, name in pairs}
+    if not names or {*names} != {*range(len(pairs))}:
         return None
-    return tuple(_check_name(names[number]) for number in range(len(numbered)))
+    return tuple(_check_name(names[number]) for number in range(len(pairs)))
 
 
 def _parse_number(value: Any) -> int | None:
@@ -170,10 +171,5 @@ def _check_name(value: Any) -> str:
         return str(value)
     raise ModelError(
         "The name of a class must be text, got {value}.",
-        value=_shorten(value),
+        value=shorten(repr(value), _MAX_LENGTH),
     )
-
-
-def _shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}…"

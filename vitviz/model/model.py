@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..common.language import Message
+from ..common.language import Message, reason_of
 from .answers import Answers, Grades, Labels, class_names, configured_answers, parse_answers, scores
 from .devices import TOLERANCE, own_precision
 from .families import (
@@ -38,7 +38,6 @@ from .families import (
     is_known_to_copy,
     one_tensor,
     read_tokens,
-    reason_of,
     receptive_field_offsets,
     replaces_method,
     token_weights,
@@ -151,9 +150,9 @@ class Model:
         """
         if weights is None:
             self._check_ready()
-        checked = _CheckedState(self.reading)
-        checked.weights = weights
-        before = _CHECKED.set(checked)
+        state = _CheckedState(self.reading)
+        state.weights = weights
+        before = _CHECKED.set(state)
         try:
             yield
         finally:
@@ -282,10 +281,10 @@ class Model:
     @property
     def parts(self) -> Parts:
         """Modules and tables beside the layers, as they are now."""
-        trusted = self._checked_state or _CheckedState(self.reading)
-        if trusted.parts is None:
-            trusted.parts = trusted.reading.family.parts(self.part)
-        return trusted.parts
+        state = self._checked_state or _CheckedState(self.reading)
+        if state.parts is None:
+            state.parts = state.reading.family.parts(self.part)
+        return state.parts
 
     def run(self, x: Tensor, module: nn.Module | None = None) -> Tensor:
         """Return logits or embeddings (B, K) for inputs (B, C, H, W).
@@ -335,7 +334,7 @@ class Model:
         """
         if self.reading.continues != "copy":
             return None
-        names = (described.name for described in self.layers[:layer])
+        names = (info.name for info in self.layers[:layer])
         return copy_returning(self.module, dict(zip(names, outputs[:layer], strict=True)))
 
     def with_exchanged(self, path: str, value: nn.Module | Tensor) -> nn.Module:
@@ -370,14 +369,14 @@ class Model:
             )
         return self._apply_words(self._run_after_blocks(tokens, self.reading.continues == "copy"))
 
-    def _run_after_blocks(self, tokens: Tensor, copied: bool) -> Tensor:
+    def _run_after_blocks(self, tokens: Tensor, in_copy: bool) -> Tensor:
         """Run what follows the last block: in a copy of the module, or in a whole pass.
 
         The whole pass is given a black picture; `tokens` replace those of its last block.
         """
         channels = len(self.preprocess.mean)
         picture = torch.zeros(1, channels, *self.preprocess.input_size).to(tokens)
-        if copied:
+        if in_copy:
             outputs = {layer.name: tokens for layer in self.layers}
             return self._run_to_rows(picture, copy_returning(self.module, outputs), len(tokens))
         with self.recording(ChangeTokens(len(self.layers) - 1, lambda _: tokens)):
@@ -417,16 +416,16 @@ class Model:
             return "values"
         if image_side(self.module) is not None:
             return "embedding"
-        configured = None
+        own_answers = None
         if not self.reading.adds_weights:  # else another module than the part's head answers
             parts = self.parts
             if parts.embeds or not parts.has_head:
                 return "embedding"
             if self._labels is None and self.outputs in self._embedding_widths:
                 return "embedding"
-            configured = configured_answers(self.part)
-        if self.outputs > 1 or configured == "labels":
-            return configured or "classes"
+            own_answers = configured_answers(self.part)
+        if self.outputs > 1 or own_answers == "labels":
+            return own_answers or "classes"
         return "labels" if self._labels is not None and len(self._labels) == 2 else "values"
 
     @answers.setter
@@ -607,14 +606,14 @@ class Model:
     @property
     def weights_state(self) -> WeightsState:
         """State of the weights: the same object as long as they are not changed."""
-        trusted = self._checked_state
-        if trusted is not None and trusted.weights is not None:
-            return trusted.weights
+        checked_state = self._checked_state
+        if checked_state is not None and checked_state.weights is not None:
+            return checked_state.weights
         state = self._weights_state
         if state is None or not state.is_current(self.module):
             state = self._weights_state = WeightsState(self.module)
-        if trusted is not None:
-            trusted.weights = state
+        if checked_state is not None:
+            checked_state.weights = state
         return state
 
     @property
@@ -871,8 +870,9 @@ class _Reading:
             return False
         last, outputs = len(self.layers) - 1, []
         # Logits of negated tokens would get negative, and one of few logits on some random tokens.
-        draws = (partial(_draw_tokens, seed=seed) for seed in range(8))
-        for change in (lambda _: None, torch.neg, *draws):
+        changes: list[Callable[[Tensor], Tensor | None]] = [lambda _: None, torch.neg]
+        changes += [partial(_draw_tokens, seed=seed) for seed in range(8)]
+        for change in changes:
             recorder = ChangeTokens(last, change)
             with torch.inference_mode(), _wrap_errors(model), model.recording(recorder):
                 outputs.append(model._run_to_rows(noise_input(model), model.module).float())

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..common.files import creation_record, now
 from ..common.images import reduce_picture
-from ..common.language import Message, mark
+from ..common.language import Message, mark, reason_of
 
 _LET_GO = mark("Weights digest unknown: the model was deleted before its weights were read.")
 _CHANGED = mark("Weights digest unknown: the weights were changed after the capture.")
@@ -76,10 +76,9 @@ class WeightsState:
             try:
                 self._digest = weights_digest(module)
             except (AttributeError, NotImplementedError, RuntimeError, TypeError) as error:
-                why = str(error).partition("\n")[0] or type(error).__name__
                 return None, Message(
                     "Weights digest unknown: the weights cannot be read as plain tensors ({why}).",
-                    why=why,
+                    why=reason_of(error),
                 )
         return self._digest, None
 

@@ -130,8 +130,8 @@ def record_pass(
     def on_patches(inputs: Any, output: Any) -> Tensor | None:
         if not isinstance(embedding, nn.Conv2d):
             return recorder.on_patches(_tensor(output))
-        changed = recorder.on_patches(output.movedim(1, -1))  # (B, R, S, D)
-        return None if changed is None else changed.movedim(-1, 1)
+        new_patches = recorder.on_patches(output.movedim(1, -1))  # (B, R, S, D)
+        return None if new_patches is None else new_patches.movedim(-1, 1)
 
     def before_block(layer: int, inputs: Any, output: None) -> tuple[Any, ...] | None:
         ran.append(layer)
@@ -170,11 +170,11 @@ def record_pass(
         if tokens.ndim == 4:
             first = 1 if sites[layer].layout == "rows" else 2
             check_grid(sites[layer].layer, tuple(tokens.shape[first : first + 2]))
-        changed = recorder.after_block(layer, tokens)
+        new_tokens = recorder.after_block(layer, tokens)
         recorder.on_block_output(layer, output)
-        return (
-            (changed, *output[1:]) if isinstance(output, tuple) and changed is not None else changed
-        )
+        if new_tokens is None or not isinstance(output, tuple):
+            return new_tokens
+        return (new_tokens, *output[1:])
 
     token = RECORDER.set(recorder)
     try:

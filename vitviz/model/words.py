@@ -155,8 +155,8 @@ class Words:
             with open(path, "rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()[:12]
             with ZipFile(path) as archive:  # a small file can unpack to any size
-                unpacked = sum(entry.file_size for entry in archive.infolist())
-            _check_size(name, unpacked)
+                size = sum(entry.file_size for entry in archive.infolist())
+            _check_size(name, size)
             with np.load(path, allow_pickle=False) as arrays:
                 fields = {key: np.asarray(values) for key, values in arrays.items()}
         except ModelError:

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -220,9 +220,6 @@ class _Run:
                 model.set_whitening(normalise(few, SIDE, self.split.mean, self.split.std))
             return model, deepcopy(model)
         self.about = _read_about(self.checkpoint)
-        # Fields that were added to recipes after the run began have their defaults.
-        defaults = {f.name: f.default for f in fields(Recipe) if f.default is not MISSING}
-        self.about["recipe"] = {**json.loads(json.dumps(defaults)), **self.about["recipe"]}
         if self.about["recipe"] != recipe:
             if not _is_longer(recipe, self.about["recipe"]):
                 folder = self.checkpoint.parent

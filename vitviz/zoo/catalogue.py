@@ -31,11 +31,13 @@ class Entry:
     """
 
     name: str
-    title: str
-    shipped: bool
     family: str
     weights: Weights | None = None
     size: float = 0.0
+
+    @property
+    def shipped(self) -> bool:
+        return self.weights is None
 
     @property
     def on_disk(self) -> bool:
@@ -115,14 +117,14 @@ _TIMM_MODELS = {
 
 def catalogue() -> tuple[Entry, ...]:
     """Return the models that the app offers: shipped ones first, then timm's by family."""
-    own = tuple(Entry(name, f"{name} (shipped)", True, "ViT") for name in shipped_names())
+    own = tuple(Entry(name, "ViT") for name in shipped_names())
     return own + _timm_entries()
 
 
 @cache
 def _timm_entries() -> tuple[Entry, ...]:
     return tuple(
-        Entry(name, f"{name} (timm)", False, family, Weights(f"timm/{name}.{tag}", SAFE_FILE), size)
+        Entry(name, family, Weights(f"timm/{name}.{tag}", SAFE_FILE), size)
         for family, members in _TIMM_MODELS.items()
         for name, (tag, size) in members.items()
     )

@@ -127,8 +127,8 @@ def _load_text_tower(folder: Path, name: str, pretrained: bool) -> TextTower:
     configuration = _configuration(kind, config, name)
     tokenizer = tokenizer_in(folder, name)
     with on_meta_device():
-        needed = sum(each.nbytes for each in kind(configuration).parameters())
-    require_memory(needed, name)
+        size = sum(each.nbytes for each in kind(configuration).parameters())
+    require_memory(size, name)
     module: Any
     if pretrained:
         module = _load_module(kind, configuration, folder, weights_in(folder), name)
@@ -211,8 +211,8 @@ def _check_family(kind: Any, configuration: Any, name: str) -> None:
 def _configuration(kind: Any, config: Mapping[str, Any], name: str) -> Any:
     own = kind.config_class
     if config.get("model_type") != own.model_type:  # of CLIP or SigLIP, with two towers
-        shared = {name: config[name] for name in ("projection_dim",) if name in config}
-        config = {**(config.get("vision_config") or {}), **shared}
+        common = {name: config[name] for name in ("projection_dim",) if name in config}
+        config = {**(config.get("vision_config") or {}), **common}
     settings = {key: value for key, value in config.items() if key not in _FOREIGN}
     try:
         configuration = own.from_dict(settings)
@@ -423,16 +423,16 @@ def _load_timm(
     own, is_complete = _timm_preprocessing(settings, stated, architecture, name)
     if file is None and isinstance(config.get("num_classes"), int):
         options["num_classes"] = config["num_classes"]
-    planned = plan(architecture, file, size, options=options, stated=own.input_size)
-    if planned.trained is not None:
-        own = replace(own, input_size=planned.trained)
+    own_plan = plan(architecture, file, size, options=options, stated=own.input_size)
+    if own_plan.trained is not None:
+        own = replace(own, input_size=own_plan.trained)
     if file is not None and settings.get("crop_pct") is None:
         own, note = preprocessing_at_trained_size(own, architecture)
     own = replace(own, input_size=size or own.input_size)
-    module = planned.build()
+    module = own_plan.build()
     weights, labels = Message("random weights"), None
     if file is not None:
-        weights = planned.load(module, f"{source}, {file.path.name}")
+        weights = own_plan.load(module, f"{source}, {file.path.name}")
         labels = _labels(config, settings, module.num_classes)
         if labels is None and source.startswith("hf-hub:timm/"):
             labels = labels_of(module)  # ImageNet's
@@ -505,10 +505,10 @@ def _labels(
     """Return the class names, with their descriptions if there are any; None without names."""
     both = {**settings, **config}
     names = both.get("label_names") or both.get("labels")
-    described = both.get("label_descriptions")
+    texts = both.get("label_descriptions")
     if isinstance(names, Mapping):
         names = [names.get(str(number)) for number in range(outputs)]
     if not isinstance(names, list) or len(names) != outputs or not all(names):
         return None
-    descriptions = described if isinstance(described, Mapping) else {}
+    descriptions = texts if isinstance(texts, Mapping) else {}
     return tuple(str(descriptions.get(str(name), name)) for name in names)

@@ -196,23 +196,23 @@ def load_model(
 
 
 def _preprocessing_changes(
-    given: Preprocessing | ImageProcessor | Transforms | Mapping[str, Any] | None,
+    source: Preprocessing | ImageProcessor | Transforms | Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Return the given fields of the preprocessing."""
-    if given is None:
+    if source is None:
         return {}
-    if not isinstance(given, Mapping):
-        whole = preprocessing_in(given)
+    if not isinstance(source, Mapping):
+        whole = preprocessing_in(source)
         return {each.name: getattr(whole, each.name) for each in fields(whole)}
     names = [each.name for each in fields(Preprocessing)]
-    for name in given:
+    for name in source:
         if name not in names:
             raise ModelError(
                 "Unknown field {name} of the preprocessing. Known are {known}.",
                 known=", ".join(names),
                 name=name,
             )
-    changes = dict(given)
+    changes = dict(source)
     if "input_size" in changes:
         changes["input_size"] = _height_and_width(changes["input_size"])
     return changes
@@ -374,22 +374,22 @@ def _initialise(
 def _load_timm(
     name: str, pretrained: bool, file: Checkpoint | None, size: tuple[int, int] | None
 ) -> Model:
-    planned = plan(find_architecture(name), file, size)
+    own_plan = plan(find_architecture(name), file, size)
     labels = None
     if file is not None:
-        module = planned.build()
-        weights, labels = planned.load(module), classes_named_in(file.path)
+        module = own_plan.build()
+        weights, labels = own_plan.load(module), classes_named_in(file.path)
     elif pretrained:
-        module, weights = _create_trained(planned)
+        module, weights = _create_trained(own_plan)
         labels = labels_of(module)
     else:
-        module, weights = planned.build(), Message("random weights")
-    own = preprocessing_of(module, planned.size)
+        module, weights = own_plan.build(), Message("random weights")
+    own = preprocessing_of(module, own_plan.size)
     note: Message | str = ""
-    if planned.size is None and file is not None:
+    if own_plan.size is None and file is not None:
         note = Message(", input size of the architecture, as the file does not tell it")
     elif size is None and file is not None:
-        own, note = preprocessing_at_trained_size(own, planned.architecture)
+        own, note = preprocessing_at_trained_size(own, own_plan.architecture)
     return Model(
         module.eval().requires_grad_(False),
         name=name,
@@ -397,15 +397,15 @@ def _load_timm(
         trained=file is not None or pretrained,
         weights=Message(weights) + note,
         labels=labels,
-        embedding_widths=embedding_widths(planned.architecture),
+        embedding_widths=embedding_widths(own_plan.architecture),
     )
 
 
-def _create_trained(planned: Plan) -> tuple[Any, Message]:
+def _create_trained(own_plan: Plan) -> tuple[Any, Message]:
     """Create the module with timm's own weights; return it with a description of the weights."""
     import timm
 
-    architecture, options = planned.architecture, planned.options
+    architecture, options = own_plan.architecture, own_plan.options
     own = build_outline(architecture, {})
     resized = build_outline(architecture, options)
     if "img_size" in options:
@@ -436,7 +436,7 @@ def _create_trained(planned: Plan) -> tuple[Any, Message]:
     if resample_here:
         state = module.state_dict()
         with skip_random_weights():
-            module = planned.build()
+            module = own_plan.build()
         load_state(module, state, prefix=getattr(module, "num_prefix_tokens", 0))
     description = Message(
         "trained weights of timm, {tag}, revision {revision}",

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..common.language import Message
-from ..model import Model, Preprocessing, reason_of
+from ..common.language import Message, reason_of
+from ..model import Model, Preprocessing
 from ..model.families import ModelError
 from ..model.memory import require_memory
 from ..model.text import TextTower

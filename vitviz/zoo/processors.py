@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from ..common.images import INTERPOLATIONS
-from ..common.language import Message
+from ..common.language import Message, reason_of
 from ..model import Preprocessing
 from ..model.families import ModelError
 from .files import PROCESSOR, WHOLE_PROCESSOR, read_json
@@ -309,7 +309,7 @@ def _prove(
         raise ModelError(
             "{kind} cannot process a picture ({reason}). {remedy}",
             kind=kind,
-            reason=str(error).partition("\n")[0].rstrip("."),
+            reason=reason_of(error),
             remedy=_REMEDY,
         ) from error
     for start in starts:

@@ -90,8 +90,7 @@ def fetch_configuration(
         own = _fetch_file(name, OPEN_CLIP_CONFIG, progress, optional=True)
         if own is not None:
             check_open_clip(own.parent, name)
-            if _reads_texts(own.parent, name):
-                _fetch_tokenizer(name, own.parent, progress)
+            _fetch_tokenizer(name, own.parent, progress)
             return own.parent
         adapter = _fetch_file(name, ADAPTER, progress, optional=True)
         if adapter is not None:
@@ -101,14 +100,12 @@ def fetch_configuration(
     if "architecture" in read_json(path):
         _fetch_file(name, OPEN_CLIP_CONFIG, progress, optional=True)
         if _is_read_by_open_clip(path.parent, name):
-            if _reads_texts(path.parent, name):
-                _fetch_tokenizer(name, path.parent, progress)
+            _fetch_tokenizer(name, path.parent, progress)
             return path.parent
     else:
         for file in (PROCESSOR, WHOLE_PROCESSOR):
             _fetch_file(name, file, progress, optional=True)
-        if _reads_texts(path.parent, name):
-            _fetch_tokenizer(name, path.parent, progress)
+        _fetch_tokenizer(name, path.parent, progress)
     with on_meta_device():  # a model that cannot be read need not be downloaded
         load_folder(path.parent, name=name, source=name, pretrained=False, size=None)
     return path.parent
@@ -127,13 +124,13 @@ def fetch_repository(
     folder = cached_folder(name)
     if folder is not None:
         file = _file_in(folder)
-        if verify and _reads_texts(folder, name):  # other programs download none
+        if verify:  # other programs download none
             _fetch_tokenizer(name, folder, progress)
-        damaged = [part for part in files_of(file) if verify and not is_intact(part)]
+        bad_files = [part for part in files_of(file) if verify and not is_intact(part)]
         lacks_text = file.name in WEIGHTS and verify and _is_read_by_open_clip(folder, name)
-        if not damaged and not lacks_text:
+        if not bad_files and not lacks_text:
             return file
-        for part in damaged:
+        for part in bad_files:
             remove_cached(part)
     folder = fetch_configuration(name, progress=progress)
     names = _names_of_weights(folder, _is_read_by_open_clip(folder, name))
@@ -162,7 +159,9 @@ def _reads_texts(folder: Path, name: str) -> bool:
 def _fetch_tokenizer(
     name: str, folder: Path, progress: Callable[[int, int | None], None] | None
 ) -> None:
-    """Download a tokenizer of transformers, if there is one."""
+    """Download a tokenizer of transformers, if the model reads texts and there is one."""
+    if not _reads_texts(folder, name):
+        return
     if any((folder / file).is_file() for file in TOKENIZERS):
         return
     for file in (*TOKENIZER_SETTINGS, *TOKENIZERS):

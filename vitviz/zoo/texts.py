@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from ..model.families import ModelError, reason_of
+from ..common.language import reason_of
+from ..model.families import ModelError
 from ..model.text import TextTower
 
 TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..model import Model, Preprocessing, reason_of
+from ..common.language import reason_of
+from ..model import Model, Preprocessing
 from ..model.answers import Answers, Labels
 from ..model.families import FAMILIES, ModelError, family_of, is_compiled, is_known_to_copy
-from ..model.model import ChangeTokens, Recorder, noise_input
+from ..model.model import ChangeTokens, noise_input
+from ..model.recording import Recorder
 from ..model.text import has_text_tower
 from ..vit import VisionTransformer
 from .architectures import embedding_widths, preprocessing_of
@@ -163,7 +165,7 @@ def _check_whole(model: Model, own: bool) -> None:
     names: dict[str, Any] = dict(name=model.name, part=model.path)
     with torch.inference_mode():
         try:
-            reached, answer = model.reaching(x), model.run(x)
+            part_input, answer = model.reaching(x), model.run(x)
             with model.recording(ChangeTokens(len(model.layers) - 1, torch.neg)):
                 other = model.run(x)
         except ModelError:
@@ -181,7 +183,7 @@ def _check_whole(model: Model, own: bool) -> None:
             "that part.",
             **names,
         )
-    if own and not torch.equal(reached, x):
+    if own and not torch.equal(part_input, x):
         raise ModelError(
             "{name} changes the picture before its part {part} sees it, so that part's "
             "preprocessing is wrong for it. Give watch a preprocessing.",

@@ -86,11 +86,11 @@ def _monitor(
     timeout: float,
 ) -> Path:
     received, total = 0, None
-    deadline, reported = monotonic() + _START, 0.0
+    deadline, report_time = monotonic() + _START, 0.0
     while True:
-        if monotonic() - reported >= _TICK:
+        if monotonic() - report_time >= _TICK:
             progress(received, total)
-            reported = monotonic()
+            report_time = monotonic()
         if monotonic() > deadline:
             raise HubError("nothing new came from the hub for {timeout:g} seconds", timeout=timeout)
         try:

@@ -185,5 +185,5 @@ def patch_mask(patches: np.ndarray, *, size: tuple[int, int], crop: Crop) -> Ima
     down = np.floor((np.arange(height) + 0.5 - top) / (bottom - top) * rows).astype(int)
     over = np.floor((np.arange(width) + 0.5 - left) / (right - left) * cols).astype(int)
     within = ((down >= 0) & (down < rows))[:, None] & ((over >= 0) & (over < cols))
-    selected = patches[np.ix_(down.clip(0, rows - 1), over.clip(0, cols - 1))]
-    return Image.fromarray(np.where(within & selected, np.uint8(255), np.uint8(0)))
+    is_selected = patches[np.ix_(down.clip(0, rows - 1), over.clip(0, cols - 1))]
+    return Image.fromarray(np.where(within & is_selected, np.uint8(255), np.uint8(0)))

@@ -45,22 +45,17 @@ def read_tokens(
     places = {name: slice(at, at + 1) for at, name in enumerate(prefix)}
     places["patches"] = slice(len(prefix), None)
     with torch.inference_mode():
-        unchanged = output_with(slice(0)).nan_to_num()
+        reference = output_with(slice(0)).nan_to_num()
         names = tuple(
             name
             for name, place in places.items()
-            if not torch.equal(output_with(place).nan_to_num(), unchanged)
+            if not torch.equal(output_with(place).nan_to_num(), reference)
         )
     return names or (("cls",) if "cls" in prefix else ("patches",))
 
 
 class ModelError(MessageError):
     """A model that vitviz cannot read, or a question that it cannot answer for this model."""
-
-
-def reason_of(error: Exception) -> str:
-    """Return the first line of an error's message, to be quoted within a sentence."""
-    return str(error).partition("\n")[0].rstrip(".") or type(error).__name__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -420,8 +415,8 @@ def input_channels(module: Any) -> int:
     A module without convolutions embeds its patches by a linear layer; it is taken to read RGB.
     """
     own = (part.in_channels for part in module.modules() if isinstance(part, nn.Conv2d))
-    configured = getattr(getattr(module, "config", None), "num_channels", None)
-    return int(configured or next(own, 3))
+    channels = getattr(getattr(module, "config", None), "num_channels", None)
+    return int(channels or next(own, 3))
 
 
 def class_name(part: object) -> str:

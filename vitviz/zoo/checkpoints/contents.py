@@ -110,8 +110,8 @@ def wrapper_of(names: Collection[str]) -> str:
         return ""
     # A prefix of the alphabetically first and last name is a prefix of all.
     first, last = (name.split(".")[:-1] for name in (min(names), max(names)))
-    shared = takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
-    return "".join(f"{one}." for one, _ in shared)
+    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    return "".join(f"{one}." for one, _ in pairs)
 
 
 def _find_states(

@@ -135,8 +135,8 @@ def _from_hugging_face(state: State) -> State:
             "config.json instead"
         )
     # DINOv3 is timm's Eva, whose layer scales have other names than in its ViT.
-    eva = "embeddings.patch_embeddings.weight" in state
-    gated = any(".mlp.gate_proj." in name for name in state)
+    is_eva = "embeddings.patch_embeddings.weight" in state
+    is_gated = any(".mlp.gate_proj." in name for name in state)
     renamed: State = {}
     for name, tensor in state.items():
         block = _HF_BLOCK.fullmatch(name)
@@ -154,8 +154,8 @@ def _from_hugging_face(state: State) -> State:
             renamed |= _join_qkv(state, name, query[2], f"{place}.attn")
         elif not _HF_KEY_OR_VALUE.fullmatch(part):
             new = _rename(part, _HF_BLOCK_PARTS)
-            new = re.sub(r"^ls(\d)\.gamma", r"gamma_\1", new) if eva else new
-            new = new.replace("mlp.fc1.", "mlp.fc1_x.") if gated else new
+            new = re.sub(r"^ls(\d)\.gamma", r"gamma_\1", new) if is_eva else new
+            new = new.replace("mlp.fc1.", "mlp.fc1_x.") if is_gated else new
             renamed[f"{place}.{new}"] = tensor
     return _reshape_clip(renamed)
 
