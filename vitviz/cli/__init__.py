@@ -132,7 +132,7 @@ def _report(arguments: argparse.Namespace) -> int:
     from ..web.report import Captured, html
     from ..zoo import ModelError
 
-    captured = []
+    captures = []
     try:
         why = _why_not_written(arguments.out, arguments.photos)
         if why is not None:
@@ -148,9 +148,9 @@ def _report(arguments: argparse.Namespace) -> int:
                 check_finite(model, acts)
             except (ModelError, ImageError) as error:
                 return print_refusal(f"{printable(photo)}: {error}")
-            captured.append(Captured(model, printable(photo.name), acts, image, checksum))
+            captures.append(Captured(model, printable(photo.name), acts, image, checksum))
         with use_language(arguments.lang):
-            content = html(captured).encode(errors="backslashreplace")
+            content = html(captures).encode(errors="backslashreplace")
         replace_file(arguments.out, content)
     except (ModelError, OSError) as error:
         return print_refusal(error)
