@@ -1,7 +1,7 @@
 """`prepare`: turn a picture, or a tensor of the user's own DataLoader, into the model's input."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 _PATH = (str, os.PathLike)
 _FILE = (bytes, bytearray, memoryview, *_PATH)
 
-_PIXELS = PictureSource("pixels")
-
 
 @dataclass(frozen=True, eq=False)
 class PreparedInput:
@@ -33,16 +31,16 @@ class PreparedInput:
     picture : PIL.Image
     placement : Placement
         Where the input lies in the picture.
+    source : PictureSource
     note : str
         Note for the provenance line if the input was prepared by the user.
-    source : PictureSource
     """
 
     x: Tensor
     picture: Image.Image
     placement: Placement
+    source: PictureSource
     note: str = ""
-    source: PictureSource = _PIXELS
 
 
 #: What every function accepts as a picture: an upright PIL image, the bytes or the path of a file,
@@ -76,12 +74,13 @@ def prepare(model: "Model", image: Picture, picture: Picture | None = None) -> P
         return _of_tensor(model, image, picture)
     if picture is not None:
         raise TypeError("A picture to show belongs to a prepared input, which is a tensor.")
-    source = replace(_PIXELS, name=_name(image))
+    name = _name(image)
+    source = PictureSource("pixels", name)
     if isinstance(image, _FILE):
         data = read_file(image)
-        image, source = open_image(data), replace(source, of="file", sha256=picture_digest(data))
+        image, source = open_image(data), PictureSource("file", name, picture_digest(data))
     placement = model.preprocess.place(image)  # raises the TypeError
-    return PreparedInput(model.preprocess(image), image, placement, source=source)
+    return PreparedInput(model.preprocess(image), image, placement, source)
 
 
 def _name(picture: Picture | None) -> str | None:
@@ -99,7 +98,7 @@ def _of_tensor(model: "Model", x: Tensor, picture: Picture | None) -> PreparedIn
         note = Message(", prepared input, shown by its first channel from min to max")
         if len(x) in (1, 3):
             note = Message(", prepared input, shown with its mean and std undone")
-        return PreparedInput(x, shown_input(model, x), Placement(size, size, whole), note, source)
+        return PreparedInput(x, shown_input(model, x), Placement(size, size, whole), source, note)
     picture = open_image(picture) if isinstance(picture, _FILE) else picture
     if not isinstance(picture, Image.Image):
         raise TypeError(
@@ -109,7 +108,7 @@ def _of_tensor(model: "Model", x: Tensor, picture: Picture | None) -> PreparedIn
     if _is_made_of(model, x, picture):
         placement = model.preprocess.place(picture)
     note = Message(", prepared input, with a picture given for it")
-    return PreparedInput(x, picture, placement, note, source)
+    return PreparedInput(x, picture, placement, source, note)
 
 
 def shown_input(model: "Model", x: Tensor) -> Image.Image:

@@ -64,7 +64,7 @@ class Contents:
 _Place = tuple[tuple[str, ...], str]  # the keys of a dictionary, and a prefix of names in it
 
 
-def contents_of(content: Any, part: str | None = None) -> Contents | None:
+def contents_of(content: Any, part: str | None) -> Contents | None:
     """Return the weights of one model; None if there are no named tensors.
 
     Parameters
