@@ -41,7 +41,7 @@ from .checkpoints import (
     load_state,
     shipped_names,
 )
-from .files import CONFIG, read_labels
+from .files import CONFIG, find_file, read_labels
 from .folders import load_folder
 from .open_clips import OPEN_CLIP_CONFIG
 from .planning import Plan, check_memory, load_file, plan
@@ -238,7 +238,7 @@ def _folder(name: str | Path, checkpoint: str | Path | None, pretrained: bool) -
     if str(name) in shipped_names() or not str(name):
         return None
     path = Path(name)
-    has_config = any((path / file).is_file() for file in (CONFIG, OPEN_CLIP_CONFIG))
+    has_config = find_file(path, (CONFIG, OPEN_CLIP_CONFIG)) is not None
     is_path = isinstance(name, Path) or len(path.parts) > 1 or has_config
     return path if is_path and path.is_dir() else None
 

@@ -13,7 +13,16 @@ from ..common.language import Message
 from ..model.families import ModelError
 from .architectures import on_meta_device
 from .checkpoints import INDEX, CheckpointError, files_of, shard_names
-from .files import ADAPTER, CONFIG, PROCESSOR, WEIGHTS, WHOLE_PROCESSOR, check_adapter, read_json
+from .files import (
+    ADAPTER,
+    CONFIG,
+    PROCESSOR,
+    WEIGHTS,
+    WHOLE_PROCESSOR,
+    check_adapter,
+    find_file,
+    read_json,
+)
 from .folders import WHOLES, load_folder
 from .open_clips import OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, check_open_clip, names_tokenizer
 from .texts import TOKENIZER_SETTINGS, TOKENIZERS
@@ -33,11 +42,10 @@ def cached_folder(name: str) -> Path | None:
     """Return the folder of a repository whose weights are on disk, without asking the network."""
     paths = (find_cached(_weights(name, file)) for file in (CONFIG, OPEN_CLIP_CONFIG))
     config = next((path for path in paths if path is not None), None)
-    if config is None:
-        return None
+    file = None if config is None else _file_in(config.parent)
     try:
-        return config.parent if files_of(_file_in(config.parent)) else None
-    except (CheckpointError, StopIteration):  # a shard is missing, or the weights
+        return None if file is None or not files_of(file) else file.parent
+    except CheckpointError:  # a shard is missing
         return None
 
 
@@ -54,9 +62,9 @@ def _names_of_weights(folder: Path, has_open_clip: bool) -> tuple[str, ...]:
     return OPEN_CLIP_WEIGHTS + WEIGHTS if both else WEIGHTS
 
 
-def _file_in(folder: Path) -> Path:
-    names = _names_of_weights(folder, find_spec("open_clip") is not None)
-    return next(folder / name for name in names if (folder / name).is_file())
+def _file_in(folder: Path) -> Path | None:
+    """Return the file of weights in a folder; None if it has none."""
+    return find_file(folder, _names_of_weights(folder, find_spec("open_clip") is not None))
 
 
 def _is_read_by_open_clip(folder: Path, name: str) -> bool:
@@ -124,6 +132,7 @@ def fetch_repository(
     folder = cached_folder(name)
     if folder is not None:
         file = _file_in(folder)
+        assert file is not None  # as the folder is cached
         if verify:  # other programs download none
             _fetch_tokenizer(name, folder, progress)
         bad_files = [part for part in files_of(file) if verify and not is_intact(part)]
@@ -162,7 +171,7 @@ def _fetch_tokenizer(
     """Download a tokenizer of transformers, if the model reads texts and there is one."""
     if not _reads_texts(folder, name):
         return
-    if any((folder / file).is_file() for file in TOKENIZERS):
+    if find_file(folder, TOKENIZERS):
         return
     for file in (*TOKENIZER_SETTINGS, *TOKENIZERS):
         path = _fetch_file(name, file, progress, optional=True)
