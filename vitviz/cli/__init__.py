@@ -45,7 +45,7 @@ def _app(arguments: argparse.Namespace) -> int:
         "theme.dark.primaryColor": "#8ab4f8",
     }
     own = {"server.address": arguments.address, "server.port": arguments.port}
-    parser = argparse.ArgumentParser(add_help=False)
+    parser = argparse.ArgumentParser("vitviz app", add_help=False)
     _add_server(parser)
     _, options = parser.parse_known_args(arguments.argv[1:])  # without the command's name
     sys.argv = ["vitviz", *options]  # which the pages read
